@@ -7,11 +7,11 @@ pub(crate) const SELDOM: [&str; 1] = ["metadata/tree/sector.rs choose Step"];
 /// Part of a site's name, and why nothing is lost without it.
 pub(crate) const ARGUED: [(&str, &str); 14] = [
     (
-        "cache/commit/mod.rs commit_timer",
+        "cache/commit/round.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
     ),
     (
-        "cache/intent/regions/clear.rs flush_behind Step: let _ = engine.flush_backing",
+        "cache/intent/regions/clear.rs flush_behind Step: let _ = failures.flush_backing",
         "lets clean data be remembered though no client flushes",
     ),
     (
@@ -35,7 +35,7 @@ pub(crate) const ARGUED: [(&str, &str); 14] = [
          tree's own sweep, whose media rot, finds it",
     ),
     (
-        "cache/clean/compare.rs what_backing_has Step: let _ = self.flush_backing",
+        "cache/clean/compare.rs what_backing_has Step: let _ = self.failures.flush_backing",
         "without a flush behind it nothing is compared, and all that may be dirty is written back",
     ),
     (
@@ -44,11 +44,11 @@ pub(crate) const ARGUED: [(&str, &str); 14] = [
          off next",
     ),
     (
-        "cache/attach/detach.rs end_service Step: self.commit().await",
+        "cache/attach/detach.rs end_service Step: self.committer.commit().await",
         "the mark of a clean shutdown; without it the next opening recovers as after a crash",
     ),
     (
-        "cache/attach/detach.rs end_service Wait: self.commit().await",
+        "cache/attach/detach.rs end_service Wait: self.committer.commit().await",
         "the mark of a clean shutdown; without it the next opening recovers as after a crash",
     ),
     (

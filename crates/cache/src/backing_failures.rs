@@ -155,7 +155,7 @@ impl BackingFailures {
                 volume = name,
                 "A FLUSH OF ITS BACKING DEVICE FAILED before this start: what was written to that since the last good one, and is not dirty in the cache, MAY BE LOST; compare what matters with a copy"
             );
-            backing.lost.set(true);
+            backing.set_lost();
         }
         Ok(())
     }

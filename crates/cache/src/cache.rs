@@ -144,7 +144,7 @@ impl Cache {
     /// `NotFound` for an unknown volume; `Busy` if the cache has failed, and the volume would no longer go on without it.
     pub fn check_mode(&self, name: &str, mode: Mode) -> Result<()> {
         let volume = self.engine.volumes.named(name)?;
-        if !mode.makes_dirty() || !self.engine.diverges(&volume) || volume.falls_back_in(mode) {
+        if !mode.makes_dirty() || !self.engine.is_degraded(&volume) || volume.falls_back_in(mode) {
             return Ok(());
         }
         Err(Error::new(

@@ -1,4 +1,4 @@
-//! The engine: what the parts of the cache share.
+//! The engine: the parts of an open cache, and how they are wired.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -36,40 +36,59 @@ use crate::stats::Stats;
 use crate::superblock::SuperblockStore;
 use crate::volume::Volumes;
 
-/// Everything of an open cache.
+/// The parts of an open cache.
 pub(crate) struct Engine {
     /// The devices of the cache.
     pub(crate) devices: Rc<CacheDevices>,
+    /// Sizes of blocks, and where data lies.
     pub(crate) geometry: Geometry,
+    /// Settings of this opening.
     pub(crate) settings: Rc<Settings>,
+    /// The superblock, on all devices.
     pub(crate) superblock: Rc<SuperblockStore>,
+    /// Flushes of backing devices, and their failures.
     pub(crate) failures: Rc<BackingFailures>,
-    /// One volume is attached at a time.
+    /// Turn to attach or forget a volume.
     pub(crate) attaching: Semaphore,
+    /// Cached blocks and free slots.
     pub(crate) map: Rc<RefCell<Map>>,
+    /// Reads and writes of slots.
     pub(crate) slots: Rc<SlotIo>,
+    /// What reads bring in beside what they ask for.
     pub(crate) read_ahead: Rc<ReadAhead>,
+    /// Which device serves a request.
     pub(crate) admission: AdmissionControl,
+    /// Wait lists between the reclaimer, the cleaner and writers.
     pub(crate) signals: Rc<Signals>,
+    /// Locks of granules.
     pub(crate) locks: Rc<LockTable>,
     /// The marks of regions, as the log has them.
     pub(crate) marks: Rc<Marks>,
+    /// The service that sets and clears marks.
     pub(crate) regions: Rc<Regions>,
+    /// What may be overwritten in place.
     pub(crate) tracker: Rc<DirtyTracker>,
+    /// Zones that may be dirty.
     pub(crate) zones: Rc<Zones>,
-    /// Checksums of what is cached, if it has some.
+    /// Checksums of cached data, if the cache was formatted with them.
     pub(crate) checksums: Option<Rc<Checksums>>,
+    /// State of the scrubber.
     pub(crate) scrubber: Scrubber,
     /// Blocks that count as dirty since recovery, though no record says so.
     pub(crate) presumed: Rc<PresumedDirty>,
+    /// The log and its queues.
     pub(crate) committer: Rc<Committer>,
     /// The watch for a data device that is cut.
     pub(crate) truncation: Rc<TruncationWatch>,
     /// The volumes that are attached.
     pub(crate) volumes: Rc<Volumes>,
+    /// Counters of the cache.
     pub(crate) stats: Rc<Stats>,
+    /// Whether the cache is in service.
     pub(crate) service: Rc<ServiceState>,
+    /// Frees slots ahead of need.
     pub(crate) reclaimer: Rc<Reclaimer>,
+    /// Writes dirty blocks back.
     pub(crate) cleaner: Rc<Cleaner>,
 }
 

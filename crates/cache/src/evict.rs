@@ -261,7 +261,7 @@ impl Reclaimer {
                 false => Leave::Never,
             };
         }
-        match flags & CLEANING == 0 && self.locks.admits(region, granules, true) {
+        match !flags.has(CLEANING) && self.locks.admits(region, granules, true) {
             true => Leave::Now,
             false => Leave::Never,
         }

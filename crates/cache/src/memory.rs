@@ -4,7 +4,7 @@ use forebay_metadata::superblock::Superblock;
 use forebay_policy::BlockSizes;
 
 use crate::checksum::CELL;
-use crate::format::Inspection;
+use crate::format::inspect::Inspection;
 use crate::geometry::Geometry;
 
 /// Most bytes for each block of the smallest size: the block table with its index (33), the record that counts and flags (6), what

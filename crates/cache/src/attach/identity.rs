@@ -8,7 +8,7 @@ use forebay_metadata::superblock::VolumeEntry;
 
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
-use crate::format::Inspection;
+use crate::format::inspect::Inspection;
 use crate::options::VolumeOptions;
 use crate::size::{check_volume_size, shrank};
 

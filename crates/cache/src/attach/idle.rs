@@ -12,7 +12,7 @@ use forebay_metadata::superblock::{MAX_VOLUMES, VolumeEntry};
 
 use crate::cache::Cache;
 use crate::engine::Engine;
-use crate::format::Inspection;
+use crate::format::inspect::Inspection;
 
 /// Ranges that an error names.
 const NAMED: usize = 8;

@@ -124,7 +124,7 @@ impl Cache {
         if let Some(known) = &known {
             engine.drop_stale(known, &options).await?;
             engine
-                .compare_sample(known, &backing.device, options.adopt)
+                .compare_sample(known, backing.device(), options.adopt)
                 .await?;
             // The reclaimer must not take the block at the old end while it is filled up.
             let last = BlockKey::new(known.id, engine.geometry.region_at(known.size_bytes));
@@ -184,7 +184,7 @@ impl Cache {
     pub async fn grow(&self, name: &str) -> Result<u64> {
         let engine = &self.engine;
         let volume = engine.volumes.named(name)?;
-        let size = volume.backing.device.info().size_bytes;
+        let size = volume.backing.device().info().size_bytes;
         let size = size - size % u64::from(volume.logical_block);
         let old = volume.size_bytes();
         if size < old {
@@ -438,7 +438,7 @@ impl Engine {
                 return Err(error);
             }
             let buf = Buf::scratch(usize::try_from(end - old).expect("less than a granule"));
-            backing.device.read(old, buf.clone()).await?;
+            backing.device().read(old, buf.clone()).await?;
             let bytes = start..start + u32::try_from(buf.len()).expect("less than a granule");
             let written = self.slots.write_data(Site::here(), slot, start, buf).await;
             self.committer.slot_written(slot);

@@ -19,7 +19,7 @@ use crate::clean::compare::{OnBacking, Run};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::{Block, Spread};
 use crate::lock::lock_of;
-use crate::map::{CLEANED, CLEANING, COMPARED, LIVE, Map, REWRITTEN};
+use crate::map::{CLEANED, CLEANING, COMPARED, Flags, LIVE, Map, REWRITTEN};
 use crate::parallel;
 use crate::volume::AttachedVolume;
 
@@ -48,10 +48,9 @@ struct WrittenBack {
 /// What was written to a block until now is not counted as written meanwhile. But it is not what recovery found.
 pub(crate) fn forget_rewrite(map: &mut Map, slot: BlockId) {
     if map.has(slot, REWRITTEN) {
-        let compared = if planted(Fault::CompareChanged) {
-            0
-        } else {
-            COMPARED
+        let compared = match planted(Fault::CompareChanged) {
+            true => Flags::default(),
+            false => COMPARED,
         };
         map.clear_flags(slot, REWRITTEN | compared);
     }

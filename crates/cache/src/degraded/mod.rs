@@ -59,7 +59,7 @@ fn agreement(volume: &AttachedVolume) -> &Divergence {
 }
 
 /// Refuses a write of data that is dirty in the cache and kept there.
-fn refuse_kept(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
+fn check_kept(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
     let Some(at) = agreement(volume).first_kept(range) else {
         return Ok(());
     };
@@ -76,13 +76,13 @@ fn refuse_kept(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
 
 impl Engine {
     /// Begins to serve a volume without its cache, before the first write that bypasses it.
-    async fn begin_to_diverge(&self, volume: &AttachedVolume) -> Result<()> {
+    async fn begin_degraded(&self, volume: &AttachedVolume) -> Result<()> {
         let divergence = agreement(volume);
         if divergence.has_begun() {
             return Ok(());
         }
         if planted(Fault::DivergeUnannounced) {
-            self.owe(volume, false);
+            self.note_owed(volume, false);
             return Ok(());
         }
         divergence.turn().acquire(1).await;
@@ -107,19 +107,19 @@ impl Engine {
         });
         // After a beginning that failed, less may be dirty than then.
         divergence.set_owed(None);
-        self.owe(volume, is_kept);
+        self.note_owed(volume, is_kept);
         divergence.keep(dirty.clone());
         let bytes = dirty.iter().flatten().map(|range| range.end - range.start);
         let kept_bytes: u64 = bytes.sum();
         let remains = Remains {
-            backing: Rc::clone(&volume.backing.device),
+            backing: Rc::clone(volume.backing.device()),
             dirty,
         };
         let begun = divergence.begin(remains);
         let device = match planted(Fault::DivergeUnawaited) {
             true => {
                 rt::spawn(async { drop(begun.await) });
-                Rc::clone(&volume.backing.device)
+                Rc::clone(volume.backing.device())
             }
             false => begun.await?,
         };
@@ -136,7 +136,7 @@ impl Engine {
 
 impl Engine {
     /// Whether what is written to a volume bypasses the cache, which has failed.
-    pub(crate) fn diverges(&self, volume: &AttachedVolume) -> bool {
+    pub(crate) fn is_degraded(&self, volume: &AttachedVolume) -> bool {
         !self.committer.is_alive() && !self.committer.is_stopping() && volume.falls_back()
     }
 
@@ -153,7 +153,7 @@ impl Engine {
 
     /// After a write failed: whether the cache has failed, and the volume goes on without it. A device that has vanished shows
     /// when it is asked to keep something, which it is: once more that the cache is open.
-    pub(crate) async fn diverges_after_all(&self, volume: &AttachedVolume) -> bool {
+    pub(crate) async fn is_degraded_now(&self, volume: &AttachedVolume) -> bool {
         let divergence = volume.divergence();
         // In the other modes a write fails for what it asks the cache to keep, or goes to the backing device.
         let asks = divergence.is_some_and(|divergence| divergence.fallback() == Fallback::AllModes);
@@ -162,7 +162,7 @@ impl Engine {
             // If it fails, that is what is asked next.
             let _ = self.committer.commit().await;
         }
-        self.diverges(volume)
+        self.is_degraded(volume)
     }
 
     /// What the cache has of a piece gives way to what is about to be written. Nothing is being written back there any
@@ -171,7 +171,7 @@ impl Engine {
     ///
     /// # Errors
     /// Where a part of a dirty granule would be written.
-    async fn give_way(
+    async fn drop_cached(
         &self,
         volume: &AttachedVolume,
         slot: BlockId,
@@ -216,7 +216,7 @@ impl Engine {
     /// process writes that over what the backing device got since. A kill that is not durable changes nothing of that; what
     /// has no record yet is dead after power loss. Where the list of dirty data `is_kept`, the next process takes nothing else
     /// for dirty.
-    fn owe(&self, volume: &AttachedVolume, is_kept: bool) {
+    fn note_owed(&self, volume: &AttachedVolume, is_kept: bool) {
         let divergence = agreement(volume);
         if divergence.knows_owed() {
             return;
@@ -267,19 +267,19 @@ pub(crate) async fn write(
     job: Job<Extent>,
     error: Error,
 ) -> Result<()> {
-    if !engine.diverges_after_all(volume).await {
+    if !engine.is_degraded_now(volume).await {
         return Err(error);
     }
-    engine.begin_to_diverge(volume).await?;
+    engine.begin_degraded(volume).await?;
     engine
         .each_piece(volume, job, |engine, volume, found, job| async move {
             let part = &job.part;
             let offset = engine.geometry.backing_offset(part.block, part.start);
             let range = offset..offset + part.len() as u64;
-            refuse_kept(&volume, &range)?;
+            check_kept(&volume, &range)?;
             let mut durable = job.durable;
             if let Some(slot) = found {
-                durable |= engine.give_way(&volume, slot, &job.part).await?;
+                durable |= engine.drop_cached(&volume, slot, &job.part).await?;
             }
             volume.counters.write_misses.add(1);
             volume.counters.bypassed_writes.add(1);
@@ -305,15 +305,15 @@ pub(crate) async fn zero(
     mut durable: bool,
     error: Error,
 ) -> Result<()> {
-    if !engine.diverges_after_all(volume).await {
+    if !engine.is_degraded_now(volume).await {
         return Err(error);
     }
     if request.op == Op::Discard {
         return Ok(());
     }
-    engine.begin_to_diverge(volume).await?;
+    engine.begin_degraded(volume).await?;
     let zeroed = request.offset..request.offset + request.len;
-    refuse_kept(volume, &zeroed)?;
+    check_kept(volume, &zeroed)?;
     let mut given_way = Vec::new();
     for part in parts {
         let units = engine.geometry.units(part);
@@ -323,7 +323,7 @@ pub(crate) async fn zero(
         };
         for (slot, span) in found {
             let piece = engine.geometry.piece(part, span);
-            durable |= engine.give_way(volume, slot, &piece).await?;
+            durable |= engine.drop_cached(volume, slot, &piece).await?;
             given_way.push((slot, engine.geometry.touched(&piece)));
         }
     }
@@ -346,12 +346,12 @@ pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> R
     };
     // The next process must not take for dirty what power loss leaves in slots.
     if is_kept && !planted(Fault::FlushUnannounced) {
-        engine.begin_to_diverge(volume).await?;
+        engine.begin_degraded(volume).await?;
     }
     if volume.backing.owes_clients() {
         engine.failures.flush_backing(volume).await?;
     }
-    engine.owe(volume, is_kept);
+    engine.note_owed(volume, is_kept);
     let Some((first, has_others)) = divergence.first_owed() else {
         return Ok(());
     };

@@ -6,10 +6,13 @@
 //! It holds what the log holds, as of the order in which changes were given to the log. Whoever acts
 //! on media on the strength of a change waits until the log has it durably (see `commit`).
 
+mod dirty_order;
+pub(crate) mod flags;
 mod granules;
 pub(crate) mod marks;
 mod presence;
 pub(crate) mod restore;
+mod slot;
 mod zone_holds;
 
 use std::ops::Range;
@@ -19,7 +22,9 @@ use forebay_policy::{
     Ahead, BlockId, BlockKey, BlockTable, DirtyOrder, Leave, Picked, Span, TwoLevel,
 };
 
+pub(crate) use flags::*;
 use presence::Presence;
+pub(crate) use slot::{Candidate, Share, Slot};
 use zone_holds::ZoneHolds;
 
 use crate::geometry::{Block, Geometry, Spread};
@@ -27,85 +32,6 @@ use crate::map::granules::Granules;
 
 /// No record in the ring.
 pub(crate) const NO_RECORD: u32 = u32::MAX;
-
-/// A slot holds a block, or is being given one.
-pub(crate) const LIVE: u16 = 1;
-/// On the queue for the next round of the committer.
-pub(crate) const PENDING: u16 = 2;
-/// Waits for a flush of the backing device before its clean granules are recorded.
-pub(crate) const DEFERRED: u16 = 4;
-/// Dirty in place under its region's mark: the record does not say so.
-pub(crate) const UNRECORDED: u16 = 8;
-/// Written to since the cleaner last started on it.
-pub(crate) const REWRITTEN: u16 = 16;
-/// The cleaner is writing it back.
-pub(crate) const CLEANING: u16 = 32;
-/// A record of it may stand in the log or in the process journal.
-pub(crate) const TRACED: u16 = 64;
-/// Turned clean since its last record.
-pub(crate) const CLEANED: u16 = 256;
-/// Its death is queued: nothing may log it any more.
-pub(crate) const DYING: u16 = 1024;
-/// Written to since the last flush of the data device began.
-pub(crate) const UNFLUSHED: u16 = 512;
-/// On the queue of records that nobody waits for.
-pub(crate) const LATER: u16 = 2048;
-/// The bit-tree was told that it turns dirty, and not yet that it is clean again.
-pub(crate) const MARKED: u16 = 4096;
-/// Counts as dirty since recovery, though no record says so.
-pub(crate) const RECOVERED: u16 = 8192;
-/// What of it no record called dirty then may be compared with the backing device: nobody has written to it since.
-pub(crate) const COMPARED: u16 = 128;
-/// A write to it failed, and then the cache, before a record could say what that left.
-pub(crate) const UNKNOWN: u16 = 16384;
-
-/// The record that counts is the first: unless that is durable, none says anything of it.
-pub(crate) const FIRST: u16 = 32768;
-
-/// What is known of a slot.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
-    /// The volume, and the block's first unit.
-    pub(crate) key: BlockKey,
-    /// The block's size, as a power of two of units.
-    pub(crate) class: u8,
-    pub(crate) valid: u64,
-    pub(crate) dirty: u64,
-    /// Place in the ring of the record that counts.
-    pub(crate) record_at: u32,
-    pub(crate) flags: u16,
-}
-
-impl Slot {
-    pub(crate) const fn has(&self, flag: u16) -> bool {
-        self.flags & flag != 0
-    }
-
-    pub(crate) const fn block(&self) -> Block {
-        Block {
-            unit: self.key.block(),
-            class: self.class,
-        }
-    }
-}
-
-/// A block that may have to go.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Candidate {
-    /// Names its lock, with the granules that it covers.
-    pub(crate) region: BlockKey,
-    pub(crate) granules: u64,
-    pub(crate) dirty: bool,
-    pub(crate) flags: u16,
-}
-
-/// How much of a volume is cached.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Share {
-    pub(crate) blocks: u64,
-    pub(crate) bytes: u64,
-    pub(crate) dirty_bytes: u64,
-}
 
 /// Blocks and how they are found.
 #[derive(Debug)]
@@ -115,7 +41,7 @@ pub(crate) struct Map {
     /// By slot: the place in the ring of the record that counts.
     records: Vec<u32>,
     /// By slot.
-    flags: Vec<u16>,
+    flags: Vec<Flags>,
     granules: Granules,
     presence: Presence,
     /// By the volume's number.
@@ -247,7 +173,7 @@ impl Map {
 
     /// Bytes of memory that the cached blocks take, and took when there were most.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let slot = size_of::<u32>() + size_of::<u16>();
+        let slot = size_of::<u32>() + size_of::<Flags>();
         self.table.memory_bytes()
             + self.flags.len() * slot
             + self
@@ -387,7 +313,7 @@ impl Map {
     /// A block was given a slot that holds nothing yet.
     fn entered(&mut self, slot: BlockId, volume: u16, class: u8) {
         if slot as usize >= self.flags.len() {
-            self.flags.resize(slot as usize + 1, 0);
+            self.flags.resize(slot as usize + 1, Flags::default());
             self.records.resize(slot as usize + 1, NO_RECORD);
         }
         self.flags[slot as usize] = LIVE;
@@ -414,7 +340,7 @@ impl Map {
         let region = self.geometry.region_of(key.block());
         self.presence.remove(key.volume(), region);
         self.table.retire(slot);
-        self.flags[slot as usize] = 0;
+        self.flags[slot as usize] = Flags::default();
         self.records[slot as usize] = NO_RECORD;
         let bytes = self.geometry.block_bytes(class);
         let share = self.share_mut(key.volume());
@@ -455,38 +381,17 @@ impl Map {
         }
     }
 
-    fn queue_dirty(&mut self, slot: BlockId) {
-        let (volume, region, _) = self.table.address(slot);
-        let window = region / self.geometry.window_regions();
-        self.dirty_order(volume).insert(window);
+    pub(crate) fn add_flags(&mut self, slot: BlockId, flags: Flags) {
+        self.flags[slot as usize].add(flags);
     }
 
-    fn dirty_order(&mut self, volume: u16) -> &mut DirtyOrder {
-        let number = usize::from(volume);
-        if number >= self.dirty_orders.len() {
-            (self.dirty_orders).resize_with(number + 1, DirtyOrder::default);
-        }
-        &mut self.dirty_orders[number]
-    }
-
-    /// Makes room to know what is dirty of a volume of this size.
-    pub(crate) fn expect_volume(&mut self, volume: u16, size_bytes: u64) {
-        let last = self.geometry.region_at(size_bytes.saturating_sub(1));
-        let window = last / self.geometry.window_regions();
-        self.dirty_order(volume).reserve(window);
-    }
-
-    pub(crate) fn add_flags(&mut self, slot: BlockId, flags: u16) {
-        self.flags[slot as usize] |= flags;
-    }
-
-    pub(crate) fn clear_flags(&mut self, slot: BlockId, flags: u16) {
-        self.flags[slot as usize] &= !flags;
+    pub(crate) fn clear_flags(&mut self, slot: BlockId, flags: Flags) {
+        self.flags[slot as usize].clear(flags);
     }
 
     /// Whether a slot has one of these flags.
-    pub(crate) fn has(&self, slot: BlockId, flags: u16) -> bool {
-        self.flags[slot as usize] & flags != 0
+    pub(crate) fn has(&self, slot: BlockId, flags: Flags) -> bool {
+        self.flags[slot as usize].has(flags)
     }
 
     /// A slot's death is about to be logged: nothing may log the slot behind it.
@@ -524,51 +429,6 @@ impl Map {
     /// Returns the zones that are not clean, in order.
     pub(crate) fn held_zones(&self) -> impl Iterator<Item = usize> + '_ {
         self.zones.held()
-    }
-
-    /// Takes the next stretch of a volume off that the cleaner should look at: what is dirty in it, in order.
-    pub(crate) fn pop_dirty(&mut self, volume: u16) -> Vec<BlockId> {
-        let Some(windows) = self.dirty_order(volume).pop() else {
-            return Vec::new();
-        };
-        let regions = self.geometry.window_regions();
-        let mut slots = Vec::new();
-        let (mut at, end) = (windows.start * regions, windows.end * regions);
-        while at < end {
-            let (region, is_cached) = self.next_cached(volume, at..end, u32::MAX);
-            if !is_cached {
-                break;
-            }
-            at = region + 1;
-            slots.extend(self.table.find(volume, region).filter_map(|(slot, span)| {
-                let dirty = self.has(slot, LIVE) && self.maps(slot, span.class).1 != 0;
-                dirty.then_some(slot)
-            }));
-        }
-        slots.sort_unstable_by_key(|slot| self.slot(*slot).key);
-        slots
-    }
-
-    /// The cleaner will come to a slot again, if it is dirty still.
-    pub(crate) fn requeue_dirty(&mut self, slot: BlockId) {
-        if self.has(slot, LIVE) && self.slot(slot).dirty != 0 {
-            self.queue_dirty(slot);
-        }
-    }
-
-    /// Stretches of a volume that the cleaner will come to.
-    pub(crate) fn dirty_stretches(&self, volume: u16) -> usize {
-        (self.dirty_orders.get(usize::from(volume))).map_or(0, DirtyOrder::len)
-    }
-
-    /// How often the cleaner came to the end of a volume.
-    pub(crate) fn dirty_rounds(&self, volume: u16) -> u64 {
-        (self.dirty_orders.get(usize::from(volume))).map_or(0, DirtyOrder::rounds)
-    }
-
-    /// Moves the cleaner's hand to where most of a volume is dirty: [`DirtyOrder::seek_fullest`].
-    pub(crate) fn seek_fullest(&mut self, volume: u16, end: usize) -> usize {
-        self.dirty_order(volume).seek_fullest(end)
     }
 
     /// The volume that a slot belongs to.

@@ -26,7 +26,7 @@ const READ_MAX: u32 = 256 << 10;
 
 /// A block, and its granules that are to be taken in.
 #[derive(Clone, Copy, Debug)]
-struct Taker {
+struct Target {
     slot: BlockId,
     span: Span,
     granules: u64,
@@ -39,7 +39,7 @@ pub(crate) struct Held<'a> {
     /// All blocks of what comes.
     pub(crate) lock: Guard<'a>,
     /// Counts what nobody asked for, if some of it is.
-    pub(crate) along: Option<AheadBytes>,
+    pub(crate) ahead: Option<AheadBytes>,
 }
 
 /// Reads what `job` asks for of a region, which may be nothing, and takes in what is missing of `wide`. The
@@ -63,7 +63,7 @@ pub(crate) async fn fill(
         map.overlapping(volume.id, wide.region, missing).collect()
     };
     let mut reads: Vec<Range<u32>> = Vec::new();
-    let mut takers: Vec<Taker> = Vec::new();
+    let mut targets: Vec<Target> = Vec::new();
     let mut work: Vec<Pin<Box<dyn Future<Output = Result<()>>>>> = Vec::new();
     for (slot, span) in found {
         missing &= !span.mask();
@@ -72,7 +72,7 @@ pub(crate) async fn fill(
         let piece = wanted.then(|| geometry.piece(&job.part, span));
         let touched = piece.map_or(0, |piece| geometry.touched(&piece));
         if engine.committer.is_alive() {
-            takers.push(Taker {
+            targets.push(Target {
                 slot,
                 span,
                 granules: geometry.touched(&geometry.piece(&wide, span)) & !valid,
@@ -101,7 +101,7 @@ pub(crate) async fn fill(
             }));
         }
     }
-    let fresh = takers.len();
+    let fresh = targets.len();
     // What nobody asked for goes with what was asked for before it, if any of that was missing.
     let may = !job.bypass && engine.committer.is_alive();
     let mut admitted = may && volume.admits_all();
@@ -123,7 +123,7 @@ pub(crate) async fn fill(
                 true => geometry.touched(&geometry.piece(&job.part, span)),
                 false => 0,
             };
-            takers.push(Taker {
+            targets.push(Target {
                 slot,
                 span,
                 granules: geometry.touched(&geometry.piece(&wide, span)),
@@ -135,26 +135,26 @@ pub(crate) async fn fill(
             reads.push(base + piece.start..base + piece.end);
         }
     }
-    for taker in &takers {
-        let block = geometry.block_in(wide.region, taker.span);
+    for target in &targets {
+        let block = geometry.block_in(wide.region, target.span);
         let limit = volume.limit(geometry, block);
-        let base = geometry.block_start(taker.span);
-        let runs = geometry.runs(taker.span.class, taker.granules, 0..limit);
+        let base = geometry.block_start(target.span);
+        let runs = geometry.runs(target.span.class, target.granules, 0..limit);
         reads.extend(runs.map(|run| base + run.start..base + run.end));
     }
-    let intake = Rc::new(Intake {
+    let filling = Rc::new(Fill {
         engine: Rc::clone(engine),
         volume: Rc::clone(volume),
         region: wide.region,
-        takers,
+        targets,
         fresh,
     });
     let (waited_for, behind) = parted(joined(reads), &(job.part.start..job.part.end));
-    let read: Rc<RefCell<Vec<Come>>> = Rc::default();
+    let read: Rc<RefCell<Vec<Run>>> = Rc::default();
     for run in waited_for {
-        let (intake, job, read) = (Rc::clone(&intake), job.clone(), Rc::clone(&read));
+        let (filling, job, read) = (Rc::clone(&filling), job.clone(), Rc::clone(&read));
         work.push(Box::pin(async move {
-            let more = intake.read_for_client(&job, run).await?;
+            let more = filling.read_for_client(&job, run).await?;
             read.borrow_mut().extend(more);
             Ok(())
         }));
@@ -165,18 +165,18 @@ pub(crate) async fn fill(
         None => Ok(()),
     };
     let mut come = read.take();
-    come.extend(behind.into_iter().map(|run| Come { run, buf: None }));
+    come.extend(behind.into_iter().map(|run| Run { run, buf: None }));
     if come.is_empty() {
-        intake.end();
+        filling.end();
     } else {
-        intake.go_on(come, held);
+        filling.continue_behind(come, held);
     }
     result
 }
 
 /// A run of a region that is to be put into the cache, with its data if that was read.
 #[derive(Debug)]
-struct Come {
+struct Run {
     run: Range<u32>,
     buf: Option<Buf>,
 }
@@ -224,16 +224,16 @@ fn parted(runs: Vec<Range<u32>>, asked: &Range<u32>) -> (Vec<Range<u32>>, Vec<Ra
 }
 
 /// Something that is being taken in: a region, and the blocks that take it.
-struct Intake {
+struct Fill {
     engine: Rc<Engine>,
     volume: Rc<AttachedVolume>,
     region: u64,
-    takers: Vec<Taker>,
+    targets: Vec<Target>,
     /// Those from here on were given their slots for this.
     fresh: usize,
 }
 
-impl Intake {
+impl Fill {
     /// Where a byte of the region lies in the volume.
     fn offset(&self, start: u32) -> u64 {
         let (region, end) = (self.region, start);
@@ -245,11 +245,11 @@ impl Intake {
     /// Reads a run from the backing device for the client, who asked for some of it at least. What lies in the
     /// client's buffer is put into the cache before the answer, after which the buffer is the client's; a run
     /// with more in it is given back for later.
-    async fn read_for_client(&self, job: &Job<Extent>, run: Range<u32>) -> Result<Option<Come>> {
+    async fn read_for_client(&self, job: &Job<Extent>, run: Range<u32>) -> Result<Option<Run>> {
         let asked = run.start.max(job.part.start)..run.end.min(job.part.end);
         let at = (asked.start - job.part.start) as usize;
         let own = job.buf.slice(at..at + asked.len());
-        let backing = &self.volume.backing.device;
+        let backing = self.volume.backing.device();
         if asked == run {
             let reading = backing.read(self.offset(run.start), own.clone());
             self.volume.timed(Whose::Backing, reading).await?;
@@ -267,12 +267,12 @@ impl Intake {
         let at = (asked.start - run.start) as usize;
         own.copy_from_buf(&buf.slice(at..at + asked.len()));
         let buf = Some(buf);
-        Ok(Some(Come { run, buf }))
+        Ok(Some(Run { run, buf }))
     }
 
     /// Takes in what the client does not wait for. The locks are held, and the volume stays, until it is there.
-    fn go_on(self: Rc<Self>, come: Vec<Come>, held: Held<'_>) {
-        let Held { lock, along } = held;
+    fn continue_behind(self: Rc<Self>, come: Vec<Run>, held: Held<'_>) {
+        let Held { lock, ahead } = held;
         let lock = lock.hand_over();
         self.volume.enter();
         rt::spawn(async move {
@@ -281,18 +281,18 @@ impl Intake {
             // Nobody asked for it: an error is nobody's.
             let _ = parallel::all(runs).await;
             self.end();
-            drop((lock, along));
+            drop((lock, ahead));
             self.volume.leave();
         });
     }
 
-    async fn take(&self, come: Come) -> Result<()> {
-        let Come { run, buf } = come;
+    async fn take(&self, come: Run) -> Result<()> {
+        let Run { run, buf } = come;
         let buf = match buf {
             Some(buf) => buf,
             None => {
                 let (at, buf) = (self.offset(run.start), Buf::scratch(run.len()));
-                self.volume.backing.device.read(at, buf.clone()).await?;
+                self.volume.backing.device().read(at, buf.clone()).await?;
                 buf
             }
         };
@@ -303,19 +303,19 @@ impl Intake {
     /// Writes a run that was read into the blocks that take it.
     async fn fill(&self, run: &Range<u32>, buf: &Buf) {
         let (engine, geometry) = (&self.engine, self.engine.geometry);
-        for taker in &self.takers {
-            let base = geometry.block_start(taker.span);
-            let block = geometry.block_in(self.region, taker.span);
+        for target in &self.targets {
+            let base = geometry.block_start(target.span);
+            let block = geometry.block_in(self.region, target.span);
             let limit = self.volume.limit(geometry, block);
             // Granules are whole in a run: runs end where blocks, the volume or granules do.
             let within = run.start.max(base) - base..run.end.saturating_sub(base).min(limit);
             let mut filled = 0;
-            for part in geometry.runs(taker.span.class, taker.granules, within) {
+            for part in geometry.runs(target.span.class, target.granules, within) {
                 let at = (base + part.start - run.start) as usize;
                 let data = buf.slice(at..at + part.len());
                 if engine
                     .slots
-                    .write(&self.volume, taker.slot, part.start, data)
+                    .write(&self.volume, target.slot, part.start, data)
                     .await
                     .is_ok()
                 {
@@ -327,18 +327,18 @@ impl Intake {
                 }
             }
             // After a failed flush nobody knows what is there.
-            if filled != 0 && !engine.committer.is_in_doubt(taker.slot) {
-                (engine.map.borrow_mut()).fill(taker.slot, filled, taker.asked);
+            if filled != 0 && !engine.committer.is_in_doubt(target.slot) {
+                (engine.map.borrow_mut()).fill(target.slot, filled, target.asked);
                 engine.stats.promotions.add(1);
-                engine.committer.queue_later(taker.slot);
+                engine.committer.queue_later(target.slot);
             }
         }
     }
 
     /// All that was to come has: slots that took nothing are given back.
     fn end(&self) {
-        for taker in &self.takers[self.fresh..] {
-            self.engine.slots.forget_if_empty(taker.slot);
+        for target in &self.targets[self.fresh..] {
+            self.engine.slots.forget_if_empty(target.slot);
         }
     }
 }

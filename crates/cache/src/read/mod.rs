@@ -66,27 +66,27 @@ async fn read_and_fill(
     let key = volume.region_key(wide.region);
     let locked = || engine.granules_to_lock(volume, &wide);
     if job.part.len() == 0 {
-        if let Some(along) = engine.read_ahead.begin(wide.len())
+        if let Some(ahead) = engine.read_ahead.begin(wide.len())
             && let Some(lock) = engine.locks.try_exclusive(site, key, locked())
         {
             let held = Held {
                 lock,
-                along: Some(along),
+                ahead: Some(ahead),
             };
             return fill(engine, volume, job, wide, held).await;
         }
         return Ok(());
     }
     let mut lock = engine.lock_blocks(site, volume, &job.part).await;
-    let along = match wide.len() - job.part.len() {
+    let ahead = match wide.len() - job.part.len() {
         0 => None,
         beside => engine
             .read_ahead
             .begin(beside)
             .filter(|_| lock.widen(locked())),
     };
-    let wide = if along.is_some() { wide } else { job.part };
-    fill(engine, volume, job, wide, Held { lock, along }).await
+    let wide = if ahead.is_some() { wide } else { job.part };
+    fill(engine, volume, job, wide, Held { lock, ahead }).await
 }
 
 /// Reads a piece that is in the cache.
@@ -113,7 +113,7 @@ async fn read_missed(
     volume.counters.read_misses.add(1);
     volume.counters.bypassed_reads.add(1);
     let offset = engine.geometry.region_offset(&job.part);
-    let reading = volume.backing.device.read(offset, job.buf);
+    let reading = volume.backing.device().read(offset, job.buf);
     volume.timed(Whose::Backing, reading).await
 }
 
@@ -157,14 +157,14 @@ async fn from_cache(
         engine
             .admission
             .way_of_hit(volume, bytes, engine.geometry.touched(&job.part) & dirty);
-    let around = matches!(hit, Some((Way::Around, _)));
-    if around && (from_backing(engine, volume, job, within.clone()).await).is_ok() {
+    let bypass = matches!(hit, Some((Way::Around, _)));
+    if bypass && (from_backing(engine, volume, job, within.clone()).await).is_ok() {
         engine.admission.hit_ended(volume, bytes, hit);
         return Ok(());
     }
     from_slot(engine, volume, slot, job, within).await?;
     // Where the backing device failed, the cache has it; what that took says nothing.
-    if !around {
+    if !bypass {
         engine.admission.hit_ended(volume, bytes, hit);
     }
     Ok(())
@@ -231,7 +231,7 @@ async fn from_backing(
 ) -> Result<()> {
     let offset = engine.geometry.backing_offset(job.part.block, run.start);
     let buf = job.buf.slice(relative(job, &run));
-    let reading = volume.backing.device.read(offset, buf);
+    let reading = volume.backing.device().read(offset, buf);
     volume.timed(Whose::Backing, reading).await
 }
 

@@ -36,7 +36,7 @@ struct Issued {
 
 impl CachedVolume {
     /// Serves a request the short way. Gives it back if that cannot be done.
-    pub(crate) fn try_fast(
+    pub(crate) fn try_hit_path(
         &self,
         request: Request,
         done: Completion,
@@ -59,9 +59,7 @@ impl CachedVolume {
             if write {
                 engine.committer.slot_written(slot);
             }
-            let agrees = engine
-                .slots
-                .short_ended(cells, slot, &request, answer.is_ok());
+            let agrees = engine.slots.end_hit(cells, slot, &request, answer.is_ok());
             if answer.is_err() || !agrees {
                 return Err((request, done));
             }
@@ -87,14 +85,12 @@ impl CachedVolume {
             if write {
                 engine.committer.slot_written(slot);
             }
-            let agrees = engine
-                .slots
-                .short_ended(cells, slot, &request, result.is_ok());
+            let agrees = engine.slots.end_hit(cells, slot, &request, result.is_ok());
             drop(open);
             let failed = result.is_err() || !agrees;
             // Both are boxed, since they are seldom: each hit's future would have room for them.
             if write && (failed || !engine.committer.is_alive()) {
-                result = Box::pin(engine.write_short_again(&volume, &request)).await;
+                result = Box::pin(engine.write_hit_again(&volume, &request)).await;
             }
             if locked {
                 engine.locks.release(region, granules, write);
@@ -154,7 +150,7 @@ impl CachedVolume {
                     let place = map.place(slot);
                     let first = engine
                         .slots
-                        .short_cells(sums, &piece, place, write, volume.id)?;
+                        .hit_cells(sums, &piece, place, write, volume.id)?;
                     Some((first, piece.block.key(volume.id)))
                 }
             };
@@ -187,7 +183,7 @@ impl CachedVolume {
 
 impl Engine {
     /// A write that failed on the short way takes the long one, before anybody else has its lock.
-    async fn write_short_again(
+    async fn write_hit_again(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
         request: &Request,

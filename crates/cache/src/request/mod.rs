@@ -26,7 +26,7 @@ impl BlockDevice for CachedVolume {
         volume_info(
             self.volume.name.clone(),
             self.volume.size_bytes(),
-            &self.volume.backing.device.info(),
+            &self.volume.backing.device().info(),
             &self.engine.devices.data().info(),
             self.engine.geometry,
             self.engine.settings.durability,
@@ -41,7 +41,7 @@ impl BlockDevice for CachedVolume {
         if self.volume.is_detaching() {
             return done.complete(Err(ErrorKind::ShuttingDown.into()));
         }
-        let Err((request, done)) = self.try_fast(request, done) else {
+        let Err((request, done)) = self.try_hit_path(request, done) else {
             return;
         };
         let (engine, volume) = (Rc::clone(&self.engine), Rc::clone(&self.volume));
@@ -63,14 +63,14 @@ impl Engine {
         volume: &Rc<AttachedVolume>,
         request: Request,
     ) -> Result<()> {
-        let result = self.serve_untold(volume, request).await;
+        let result = self.serve_request(volume, request).await;
         if let Err(error) = &result {
             volume.log_failure(error);
         }
         result
     }
 
-    async fn serve_untold(
+    async fn serve_request(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
         request: Request,
@@ -78,7 +78,7 @@ impl Engine {
         let sync = self.committer.is_sync();
         match request.op {
             Op::Flush => match write::flush(self, volume).await {
-                Err(_) if self.diverges(volume) => degraded::flush(self, volume).await,
+                Err(_) if self.is_degraded(volume) => degraded::flush(self, volume).await,
                 result => result,
             },
             Op::Discard => write::zero(self, volume, request.offset, request.len, None, sync).await,
@@ -107,7 +107,7 @@ impl Engine {
                     true => self.admission.way_of_write(volume, start..end),
                     false => None,
                 };
-                let around = sequential || visit.is_some_and(|visit| visit.way != Way::Cache);
+                let bypass = sequential || visit.is_some_and(|visit| visit.way != Way::Cache);
                 let job = move |wide: Extent| {
                     // The part of the request that lies in this part of what is brought in.
                     let from = self.geometry.region_offset(&wide);
@@ -123,7 +123,7 @@ impl Engine {
                         part,
                         buf: buf.slice(at..at + part.len()),
                         durable: is_write && (fua || sync),
-                        bypass: around,
+                        bypass,
                     }
                 };
                 let mut parts = self.geometry.parts(wide.start, wide.end - wide.start);

@@ -72,7 +72,7 @@ impl SlotIo {
                 break;
             }
             let offset = geometry.backing_offset(entry.block(), at);
-            volume.backing.device.read(offset, part).await?;
+            volume.backing.device().read(offset, part).await?;
             sums.counters.refetched.add(1);
             tracing::warn!(
                 volume = volume.name,

@@ -119,7 +119,7 @@ impl SlotIo {
                 return Err(error);
             }
             let offset = self.geometry.backing_offset(entry.block(), at);
-            if let Err(error) = volume.backing.device.read(offset, buf.clone()).await {
+            if let Err(error) = volume.backing.device().read(offset, buf.clone()).await {
                 // It must not turn dirty as it is.
                 self.drop_corrupt(slot, 1 << granule).await;
                 return Err(error);
@@ -182,7 +182,7 @@ impl SlotIo {
 
     /// For a request that goes the short way: its first cell. None if it cannot, for its checksums.
     #[inline]
-    pub(crate) fn short_cells(
+    pub(crate) fn hit_cells(
         &self,
         sums: &Checksums,
         piece: &Piece,
@@ -208,7 +208,7 @@ impl SlotIo {
 
     /// A request went the short way, with this result. Returns whether a read agrees with its checksums.
     #[inline]
-    pub(crate) fn short_ended(
+    pub(crate) fn end_hit(
         &self,
         cells: Option<(usize, BlockKey)>,
         slot: BlockId,
@@ -222,11 +222,11 @@ impl SlotIo {
         if request.op == Op::Read {
             return !ok || sums.agree(first, buf);
         }
-        self.short_written(sums, slot, first, buf, ok);
+        self.end_hit_write(sums, slot, first, buf, ok);
         true
     }
 
-    fn short_written(&self, sums: &Checksums, slot: BlockId, first: usize, buf: &Buf, ok: bool) {
+    fn end_hit_write(&self, sums: &Checksums, slot: BlockId, first: usize, buf: &Buf, ok: bool) {
         for nth in 0..buf.len() / CELL as usize {
             let at = nth * CELL as usize;
             let sum = match ok {

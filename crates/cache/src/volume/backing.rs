@@ -20,7 +20,7 @@ const MANY_RANGES: usize = 256;
 
 /// A backing device with a count of what was written since its last flush.
 pub(crate) struct Backing {
-    pub(crate) device: Rc<dyn BlockDevice>,
+    device: Rc<dyn BlockDevice>,
     /// What logs each range before it is written, where the volume goes on without its cache.
     logged: OnceCell<Rc<dyn BlockDevice>>,
     volatile: bool,
@@ -45,10 +45,10 @@ pub(crate) struct Backing {
     /// One flush at a time: of two, the one that is told of lost data may be answered last.
     flushing: Semaphore,
     failed: RefCell<Option<Error>>,
-    /// It is being flushed though nobody waits for that.
-    pub(crate) behind: Cell<bool>,
-    /// A flush failed before it was attached.
-    pub(crate) lost: Cell<bool>,
+    /// Whether a flush runs that no caller waits for.
+    behind: Cell<bool>,
+    /// Whether a flush failed before the volume was attached.
+    lost: Cell<bool>,
 }
 
 impl std::fmt::Debug for Backing {
@@ -87,6 +87,26 @@ impl Backing {
             behind: Cell::new(false),
             lost: Cell::new(false),
         }
+    }
+
+    /// Returns the device. Writes go through [`Backing::write`] or [`Backing::change`].
+    pub(crate) const fn device(&self) -> &Rc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// Begins a flush that no caller waits for. Returns false if one runs.
+    pub(crate) const fn begin_behind(&self) -> bool {
+        !self.behind.replace(true)
+    }
+
+    /// Ends a flush that no caller waits for.
+    pub(crate) fn end_behind(&self) {
+        self.behind.set(false);
+    }
+
+    /// Notes that a flush failed before the volume was attached.
+    pub(crate) fn set_lost(&self) {
+        self.lost.set(true);
     }
 
     /// Whether anything was written, or is being written, that no flush has covered.

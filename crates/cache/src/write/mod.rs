@@ -55,7 +55,7 @@ async fn write_part(
 ) -> Result<()> {
     let _lock = engine.lock_blocks(Site::here(), volume, &job.part).await;
     let write = async |job| write_by_mode(engine, volume, job, using).await;
-    write_or_go_past(engine, volume, job, write).await
+    write_or_degrade(engine, volume, job, write).await
 }
 
 async fn write_by_mode(
@@ -81,7 +81,7 @@ pub(crate) async fn write_again(
     job: Job<Extent>,
 ) -> Result<()> {
     let write = async |job| dirty::write(engine, volume, job, Use::Noted).await;
-    write_or_go_past(engine, volume, job, write).await
+    write_or_degrade(engine, volume, job, write).await
 }
 
 /// Runs a write under its lock, if the cache takes writes. The last holder of the lock may have failed with the
@@ -89,7 +89,7 @@ pub(crate) async fn write_again(
 ///
 /// A volume that goes on without a failed cache writes past it under the same lock. No reader sees a part of the
 /// write, then another write, and then that part again.
-async fn write_or_go_past(
+async fn write_or_degrade(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
     job: Job<Extent>,

@@ -172,7 +172,7 @@ async fn complete(
     for run in geometry.runs(piece.block.class, ragged, 0..limit) {
         let part = buf.slice((run.start - whole.start) as usize..(run.end - whole.start) as usize);
         let offset = geometry.backing_offset(piece.block, run.start);
-        volume.backing.device.read(offset, part).await?;
+        volume.backing.device().read(offset, part).await?;
     }
     let at = (piece.start - whole.start) as usize;
     buf.slice(at..at + data.len()).copy_from_buf(data);

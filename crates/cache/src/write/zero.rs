@@ -159,7 +159,7 @@ async fn zero_cached(
     request: Request,
     durable: bool,
 ) -> Result<()> {
-    // As in `write_or_go_past`.
+    // As in `write_or_degrade`.
     engine.committer.check_alive()?;
     let mut dropped = false;
     let mut zeroed = false;

@@ -178,13 +178,13 @@ impl Regions {
 
     /// Flushes a volume's backing device for nobody in particular, unless that is under way.
     fn flush_behind(self: &Rc<Self>, volume: Rc<AttachedVolume>) {
-        if volume.backing.behind.replace(true) {
+        if !volume.backing.begin_behind() {
             return;
         }
         let failures = Rc::clone(&self.failures);
         rt::spawn(async move {
             let _ = failures.flush_backing(&volume).await;
-            volume.backing.behind.set(false);
+            volume.backing.end_behind();
         });
     }
 }

@@ -1,0 +1,368 @@
+//! Looks at a cache that is not open: its volumes, its log, and what is wrong with it.
+
+use forebay_block::{Buf, ErrorKind, Identity, Result};
+use forebay_metadata::journal::Journal;
+use forebay_metadata::record::{BlockRecord, MarkState};
+use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
+use forebay_metadata::superblock::{DirtyTracking, Superblock};
+use forebay_metadata::tree;
+use forebay_policy::BlockSizes;
+
+use super::check_roles;
+use crate::checksum::LoadedChecksums;
+use crate::geometry::places;
+use crate::geometry::{Block, Geometry};
+use crate::lost_range::LostRange;
+use crate::lost_range::ranges;
+use crate::media::gone::Gone;
+use crate::media::journal_trouble;
+use crate::media::{check_relation, media_of};
+use crate::options::Devices;
+
+/// A volume of a cache that is not open.
+#[derive(Clone, Debug)]
+pub struct InspectedVolume {
+    /// Name.
+    pub name: String,
+    /// Epoch of its last attachment.
+    pub epoch: u64,
+    /// Size of the backing device then, bytes.
+    pub size_bytes: u64,
+    /// What told the backing device from others then.
+    pub identity: Identity,
+    /// Bytes of the blocks of it that are cached.
+    pub cached_bytes: u64,
+    /// Bytes that the backing device may lack, in granules.
+    pub dirty_bytes: u64,
+    /// Where the last of them end: the backing device must not end before.
+    pub dirty_end_bytes: u64,
+    /// Whether the loss of acknowledged writes is still to be told at its next attach.
+    pub owes_report: bool,
+    /// Byte at which the backing device differed from a clean copy at the last attach; none if it did at none.
+    pub differs_at: Option<u64>,
+}
+
+/// What the devices hold.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// The cache's identity.
+    pub uuid: [u8; 16],
+    /// The smallest cache block size, bytes.
+    pub block_size_bytes: u32,
+    /// All cache block sizes: `32K`, `32K..256K`.
+    pub block_sizes: String,
+    /// The same, as block sizes.
+    pub(crate) sizes: BlockSizes,
+    /// How the cache knows after a crash what was overwritten in place.
+    pub dirty_tracking: DirtyTracking,
+    /// Whether cached data has checksums.
+    pub checksums: bool,
+    /// Blocks of the smallest size that fit.
+    pub blocks: u32,
+    /// Whether the last shutdown was clean.
+    pub clean_shutdown: bool,
+    /// Records in the log that count.
+    pub records: u64,
+    /// Records that are damaged.
+    pub damaged_records: u64,
+    /// Units of the log that could not be read.
+    pub unreadable_units: u64,
+    /// What is wrong with the map, in words; empty if it is sound.
+    pub problems: Vec<String>,
+    /// What is wrong with the process journal, in words: until somebody decides, no start and no repair goes on without it.
+    pub journal_problem: Option<String>,
+    /// What a person should know, in words; nothing is wrong with the cache.
+    pub notes: Vec<String>,
+    /// Damage that costs nothing yet, since the same stands somewhere else; each with how it is mended.
+    pub spare_damage: Vec<String>,
+    /// The volumes that it knows.
+    pub volumes: Vec<InspectedVolume>,
+    /// Numbers that the cache can still give to new volumes.
+    pub(crate) free_numbers: u16,
+}
+
+/// Reads a cache, and its process journal if it has one, without opening or changing it. `boot_id` names
+/// this boot of the machine.
+///
+/// # Errors
+/// `NotFound` if there is none, `Corrupt`, `Unsupported`, or the device's own error.
+pub async fn inspect(
+    devices: &Devices,
+    journal: Option<&Buf>,
+    boot_id: &[u8; 16],
+) -> Result<Inspection> {
+    let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let superblock = Superblock::read(metadata.as_ref()).await?;
+    check_roles(devices, &superblock).await?;
+    let found = journal.and_then(|buf| Journal::recover(buf, &superblock.uuid, boot_id));
+    let generation = superblock.service.generation;
+    let relation = found.as_ref().map_or(Ok(()), |found| {
+        check_relation(found.tie, media_of(devices), generation, false)
+    });
+    // What belongs to other devices or to another opening says nothing of this cache.
+    let journal = found.filter(|_| relation.is_ok());
+    let entries = (journal.as_ref())
+        .filter(|recovered| !recovered.poisoned)
+        .map_or(&[][..], |recovered| &recovered.entries);
+    let mut blocks = Vec::new();
+    let replayed = replay(
+        metadata.as_ref(),
+        superblock.log,
+        superblock.seed(),
+        superblock.slots,
+        Elsewhere {
+            journal: entries,
+            reached: superblock.log_reached(journal.as_ref()),
+        },
+        |found| blocks.extend_from_slice(found),
+    )
+    .await?;
+    // Oldest first, as they came to be.
+    blocks.reverse();
+    let tree = match superblock.tree() {
+        Some(place) => Some(tree::look(metadata.as_ref(), place, superblock.seed()).await?),
+        None => None,
+    };
+    let overwritten = |block: &BlockRecord| match (&tree, superblock.dirty_tracking) {
+        (Some((tree, _)), _) => tree.may_be_dirty(places(block.slot, block.class)),
+        (None, tracking) => tracking == DirtyTracking::None,
+    };
+    let mut gone = Gone::find(devices, &superblock);
+    gone.decide_last_hole(gone.has_doubts() && lie_in_doubt(&gone, &superblock, &blocks));
+    let sums = match gone.is_empty() {
+        true => None,
+        false => LoadedChecksums::open(metadata.as_ref(), &superblock).await?,
+    };
+    let sums = sums.map(|mut sums| {
+        blocks.iter().for_each(|found| sums.restore(&found.block));
+        sums
+    });
+    let gone = (&gone, sums.as_ref());
+    let mut inspection = describe(&superblock, &replayed, &blocks, gone, overwritten);
+    let trouble = journal_trouble(&replayed, journal.as_ref(), boot_id, &superblock);
+    inspection.journal_problem = match relation {
+        Ok(()) => trouble,
+        // A copy that was shut down cleanly needs none.
+        Err(error) if error.kind() == ErrorKind::Busy => trouble.map(|_| error.report()),
+        Err(error) => Some(error.report()),
+    };
+    if let Some(journal) = journal.filter(|journal| journal.poisoned) {
+        let names = match journal.in_flight {
+            true => "what was being written then, and was not acknowledged",
+            false => "what was acknowledged since the last good one as lost",
+        };
+        inspection.problems.push(format!(
+            "a flush of the cache device failed before: the next start names {names}"
+        ));
+    }
+    inspection.spare_damage = spare_damage(devices).await;
+    if let Some((_, report)) = tree
+        && report.lost_units > 0
+    {
+        inspection.spare_damage.push(format!(
+            "{} of the {} units of the bit-tree can be believed in neither copy: the next start takes \
+             all blocks under them for dirty, writes them back, and writes the units anew; nothing is lost",
+            report.lost_units, report.units
+        ));
+    }
+    Ok(inspection)
+}
+
+/// Whether a cached block lies in a hole of the data device that tells of no cut.
+fn lie_in_doubt(gone: &Gone, superblock: &Superblock, blocks: &[FoundBlock]) -> bool {
+    let geometry = Geometry::of(superblock);
+    blocks.iter().any(|FoundBlock { block, .. }| {
+        let volume = (superblock.volumes.iter()).find(|known| known.id == block.volume);
+        let held = Block {
+            unit: block.block,
+            class: block.class,
+        };
+        let size = volume.map_or(0, |known| known.size_bytes);
+        gone.is_doubtful(&geometry, (held, block.valid), block.slot, size)
+    })
+}
+
+/// `overwritten`: whether a block counts as dirty whatever its record says, as something else than a mark says.
+fn describe(
+    superblock: &Superblock,
+    replayed: &Replayed,
+    blocks: &[FoundBlock],
+    (gone, sums): (&Gone, Option<&LoadedChecksums>),
+    overwritten: impl Fn(&BlockRecord) -> bool,
+) -> Inspection {
+    let geometry = Geometry::of(superblock);
+    let mut problems = Vec::new();
+    let mut seen = std::collections::HashMap::new();
+    for found in blocks {
+        let block = &found.block;
+        problems.extend(known_corrupt(superblock, &geometry, block));
+        if block.dirty & !block.valid != 0 {
+            problems.push(format!(
+                "slot {}: dirty granules that are not valid",
+                block.slot
+            ));
+        }
+        let units = if block.valid == 0 {
+            0
+        } else {
+            1 << block.class.min(6)
+        };
+        for unit in block.block..block.block + units {
+            if let Some(other) = seen.insert((block.volume, unit), block.slot) {
+                problems.push(format!(
+                    "block {unit} of volume {} is in slots {other} and {}",
+                    block.volume, block.slot
+                ));
+            }
+        }
+    }
+    if replayed.damaged_records > 0 {
+        problems.push(format!(
+            "{} records of the log are damaged: clean data is not used, and dirty data of which only these told is lost, nobody knows which; check what the clients stored",
+            replayed.damaged_records
+        ));
+    }
+    if replayed.unreadable_units > 0 {
+        problems.push(format!(
+            "{} units of the log cannot be read",
+            replayed.unreadable_units
+        ));
+    }
+    let marks: std::collections::HashMap<(u16, u64), MarkState> = replayed
+        .marks
+        .iter()
+        .map(|mark| ((mark.volume, mark.region), mark.state))
+        .collect();
+    let maybe_dirty = |block: &BlockRecord| {
+        let region = (block.volume, block.block >> superblock.region_shift);
+        match marks.get(&region).copied().unwrap_or(MarkState::None) {
+            MarkState::MaybeDirty => true,
+            MarkState::Intent => false,
+            MarkState::None => !replayed.clean && overwritten(block),
+        }
+    };
+    let mut cut = Vec::new();
+    for volume in &superblock.volumes {
+        for found in blocks.iter().filter(|it| it.block.volume == volume.id) {
+            let FoundBlock { block, .. } = found;
+            let held = Block {
+                unit: block.block,
+                class: block.class,
+            };
+            let dirty = if maybe_dirty(block) {
+                block.valid
+            } else {
+                block.dirty
+            };
+            let at = (block.slot, volume.size_bytes);
+            let lost = gone.granules(&geometry, (held, dirty), at.0, at.1);
+            let is_exact = !maybe_dirty(block) && replayed.damaged_records == 0;
+            let sums = sums.filter(|_| is_exact);
+            let lost = lost & !sums.map_or(0, |it| it.zero_granules(at.0, block.class, lost));
+            cut.extend(ranges(&geometry, &volume.name, held, lost));
+        }
+    }
+    problems.extend(LostRange::joined(cut).into_iter().map(|range| {
+        format!(
+            "volume {}: {} bytes at {} are dirty, lay where the cache device was cut, and are LOST: the next start \
+             forgets them",
+            range.volume, range.len, range.offset
+        )
+    }));
+    let volumes = superblock
+        .volumes
+        .iter()
+        .map(|volume| {
+            let mut inspected = InspectedVolume {
+                name: volume.name.clone(),
+                epoch: volume.epoch,
+                size_bytes: volume.size_bytes,
+                identity: volume.identity,
+                cached_bytes: 0,
+                dirty_bytes: 0,
+                dirty_end_bytes: 0,
+                owes_report: volume.flush_failed,
+                differs_at: volume.differs_at,
+            };
+            for found in blocks {
+                let block = &found.block;
+                let maybe_dirty = maybe_dirty(block);
+                let gone = replayed.damaged_records > 0 && block.dirty == 0 && !maybe_dirty;
+                if block.volume == volume.id && block.valid != 0 && !gone {
+                    inspected.cached_bytes += geometry.block_bytes(block.class);
+                    let dirty = if maybe_dirty {
+                        block.valid
+                    } else {
+                        block.dirty
+                    };
+                    let granule = geometry.granule_bytes(block.class);
+                    inspected.dirty_bytes += u64::from(dirty.count_ones()) * granule;
+                    if dirty != 0 {
+                        let granules = u64::from(64 - dirty.leading_zeros());
+                        let end = block.block * geometry.unit_bytes() + granules * granule;
+                        let end = end.min(volume.size_bytes);
+                        inspected.dirty_end_bytes = inspected.dirty_end_bytes.max(end);
+                    }
+                }
+            }
+            inspected
+        })
+        .collect();
+    Inspection {
+        uuid: superblock.uuid,
+        block_size_bytes: superblock.block_size_bytes,
+        block_sizes: geometry.sizes().to_string(),
+        sizes: geometry.sizes(),
+        free_numbers: u16::MAX - superblock.next_volume,
+        dirty_tracking: superblock.dirty_tracking,
+        checksums: superblock.has_checksums(),
+        blocks: superblock.slots,
+        clean_shutdown: replayed.clean,
+        records: replayed.records,
+        damaged_records: replayed.damaged_records,
+        unreadable_units: replayed.unreadable_units,
+        problems,
+        journal_problem: None,
+        notes: Vec::new(),
+        spare_damage: Vec::new(),
+        volumes,
+    }
+}
+
+/// What a record says of dirty data that a checksum found corrupt.
+fn known_corrupt(
+    superblock: &Superblock,
+    geometry: &Geometry,
+    block: &BlockRecord,
+) -> Option<String> {
+    let bad = block.bad & block.dirty;
+    let granule = geometry.granule_bytes(block.class);
+    let mut volumes = superblock.volumes.iter();
+    let volume = volumes.find(|volume| volume.id == block.volume)?;
+    (superblock.has_checksums() && bad != 0).then(|| {
+        format!(
+            "volume {}: of the {} bytes at {}, {} are dirty and corrupt, and lost: write them anew, whole, from a backup",
+            volume.name,
+            geometry.block_bytes(block.class),
+            block.block * geometry.unit_bytes(),
+            u64::from(bad.count_ones()) * granule
+        )
+    })
+}
+
+/// Says which copies of the superblock are damaged where the other one is sound, and how that is mended.
+pub async fn spare_damage(devices: &Devices) -> Vec<String> {
+    let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let mut damage = Vec::new();
+    let apart = devices.metadata.is_some().then_some(&devices.data);
+    for device in [Some(metadata), apart].into_iter().flatten() {
+        if Superblock::sound_copies(device.as_ref()).await == 1 {
+            damage.push(format!(
+                "one of the two copies of the superblock on {} is damaged; the other one is sound and is \
+                 used: nothing is lost, and the next start of `forebay serve` writes both anew",
+                device.info().name
+            ));
+        }
+    }
+    damage
+}

@@ -1,0 +1,73 @@
+//! The order in which the cleaner comes to dirty blocks.
+
+use forebay_policy::{BlockId, DirtyOrder};
+
+use super::{LIVE, Map};
+
+impl Map {
+    pub(super) fn queue_dirty(&mut self, slot: BlockId) {
+        let (volume, region, _) = self.table.address(slot);
+        let window = region / self.geometry.window_regions();
+        self.dirty_order(volume).insert(window);
+    }
+
+    fn dirty_order(&mut self, volume: u16) -> &mut DirtyOrder {
+        let number = usize::from(volume);
+        if number >= self.dirty_orders.len() {
+            (self.dirty_orders).resize_with(number + 1, DirtyOrder::default);
+        }
+        &mut self.dirty_orders[number]
+    }
+
+    /// Makes room to know what is dirty of a volume of this size.
+    pub(crate) fn expect_volume(&mut self, volume: u16, size_bytes: u64) {
+        let last = self.geometry.region_at(size_bytes.saturating_sub(1));
+        let window = last / self.geometry.window_regions();
+        self.dirty_order(volume).reserve(window);
+    }
+
+    /// Takes the next stretch of a volume off that the cleaner should look at: what is dirty in it, in order.
+    pub(crate) fn pop_dirty(&mut self, volume: u16) -> Vec<BlockId> {
+        let Some(windows) = self.dirty_order(volume).pop() else {
+            return Vec::new();
+        };
+        let regions = self.geometry.window_regions();
+        let mut slots = Vec::new();
+        let (mut at, end) = (windows.start * regions, windows.end * regions);
+        while at < end {
+            let (region, is_cached) = self.next_cached(volume, at..end, u32::MAX);
+            if !is_cached {
+                break;
+            }
+            at = region + 1;
+            slots.extend(self.table.find(volume, region).filter_map(|(slot, span)| {
+                let dirty = self.has(slot, LIVE) && self.maps(slot, span.class).1 != 0;
+                dirty.then_some(slot)
+            }));
+        }
+        slots.sort_unstable_by_key(|slot| self.slot(*slot).key);
+        slots
+    }
+
+    /// The cleaner will come to a slot again, if it is dirty still.
+    pub(crate) fn requeue_dirty(&mut self, slot: BlockId) {
+        if self.has(slot, LIVE) && self.slot(slot).dirty != 0 {
+            self.queue_dirty(slot);
+        }
+    }
+
+    /// Stretches of a volume that the cleaner will come to.
+    pub(crate) fn dirty_stretches(&self, volume: u16) -> usize {
+        (self.dirty_orders.get(usize::from(volume))).map_or(0, DirtyOrder::len)
+    }
+
+    /// How often the cleaner came to the end of a volume.
+    pub(crate) fn dirty_rounds(&self, volume: u16) -> u64 {
+        (self.dirty_orders.get(usize::from(volume))).map_or(0, DirtyOrder::rounds)
+    }
+
+    /// Moves the cleaner's hand to where most of a volume is dirty: [`DirtyOrder::seek_fullest`].
+    pub(crate) fn seek_fullest(&mut self, volume: u16, end: usize) -> usize {
+        self.dirty_order(volume).seek_fullest(end)
+    }
+}
