@@ -325,6 +325,7 @@ impl Engine {
             .and_then(|buf| Some((buf, Journal::recover(buf, &uuid, boot_id)?.tie)));
         // A process died between two that agree. Another announcement would end the agreement.
         let is_announced = old.is_some_and(|(_, tie)| self.superblock.has_announced(tie));
+        self.superblock.secure_data_generation().await?;
         if !is_announced {
             self.superblock
                 .raise_generation(media, is_sparse, old.map(|(buf, _)| buf))

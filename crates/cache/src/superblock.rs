@@ -105,6 +105,23 @@ impl SuperblockStore {
         known.max(self.settings.generation).max(data) + 1
     }
 
+    /// Makes both copies of a separate data device's superblock show its generation, durably, before the metadata asks
+    /// for that. A process that died may have left it in the device's cache, where a power loss takes it, or in one of
+    /// the two copies alone, where rot takes it.
+    ///
+    /// # Errors
+    /// The data device's.
+    pub(crate) async fn secure_data_generation(&self) -> Result<()> {
+        if self.data.borrow().is_none() {
+            return Ok(());
+        }
+        self.committer.flush_data().await?;
+        if planted(Fault::LeaveSpareCopy) {
+            return Ok(());
+        }
+        self.write_data(1, |_| ()).await
+    }
+
     /// Raises the generation, durably. The journal `old`, which counts still, announces it first: a process
     /// that dies in between leaves two that agree. A separate data device gets it last, before anything is
     /// written to its slots.
@@ -114,15 +131,6 @@ impl SuperblockStore {
         is_sparse: bool,
         old: Option<&Buf>,
     ) -> Result<()> {
-        if self.data.borrow().is_some() {
-            // The metadata is about to ask for the generation that the data device shows. A process that died
-            // may have left that in the device's cache, where a power loss takes it, or in one of the two
-            // copies alone, where rot takes it.
-            self.committer.flush_data().await?;
-            if !planted(Fault::LeaveSpareCopy) {
-                self.write_data(1, |_| ()).await?;
-            }
-        }
         let generation = match planted(Fault::KeepAnnounced) {
             true => self.current.borrow().service.generation,
             false => self.next_generation() + self.leap(media),

@@ -196,6 +196,10 @@ impl History {
                 };
                 version.promised = how == Ending::Done && promised;
                 version.surfaces = how == Ending::FailedHidden;
+                if version.surfaces {
+                    // A read that was at the device beside it may have shown it. Memory hides it from then on.
+                    version.read_at = NEVER;
+                }
             }
         }
     }

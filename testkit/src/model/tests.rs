@@ -208,6 +208,19 @@ fn a_failed_write_that_memory_hides_is_shown_by_power_loss_alone() {
 }
 
 #[test]
+fn a_read_beside_a_failed_write_that_memory_hides_says_nothing_of_later_reads() {
+    for hiding in [true, false] {
+        let mut bench = Bench::new(Promise::Flush);
+        let first = bench.run(WRITE);
+        bench.model.set_hiding(hiding);
+        let second = bench.begin(FUA);
+        assert!(bench.reads(second.number), "it is in flight");
+        bench.fail(&second);
+        assert_eq!(bench.may(&[first, second.number]), [hiding, true]);
+    }
+}
+
+#[test]
 fn a_flush_behind_a_hidden_write_promises_what_was_shown_in_its_place() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(WRITE);

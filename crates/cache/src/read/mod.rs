@@ -186,7 +186,7 @@ pub(crate) async fn from_slot(
             .read_verified(volume, slot, run.clone(), part)
             .await
         {
-            Ok(Verdict::Corrupt(error)) => return Err(error),
+            Ok(Verdict::Corrupt(error) | Verdict::Unfetched(error)) => return Err(error),
             Ok(Verdict::Sound) => Ok(()),
             Err(error) => Err(error),
         },

@@ -105,15 +105,16 @@ impl Engine {
                 let buf = Buf::scratch(part.len());
                 read += part.len() as u64;
                 let before = self.refetched();
-                match self
-                    .slots
+                let found = (self.slots)
                     .read_verified(&volume, slot, part.clone(), buf)
-                    .await
-                {
-                    Ok(Verdict::Sound) if self.refetched() == before => {}
-                    Ok(Verdict::Sound) => gone.push((part, self.refetched() - before)),
+                    .await;
+                if self.refetched() > before {
+                    gone.push((part, self.refetched() - before));
+                }
+                match found {
+                    Ok(Verdict::Sound) => {}
                     Ok(Verdict::Corrupt(error)) => corrupt = Some(error),
-                    Err(error) => {
+                    Ok(Verdict::Unfetched(error)) | Err(error) => {
                         let first = error.report();
                         self.scrubber.note(|scrub| {
                             scrub.errors += 1;

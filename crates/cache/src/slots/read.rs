@@ -18,6 +18,8 @@ pub(crate) enum Verdict {
     Sound,
     /// Something else, which is nowhere else: the error is the client's.
     Corrupt(Error),
+    /// Something else, and the read of the backing device failed: the error is the client's.
+    Unfetched(Error),
 }
 
 impl SlotIo {
@@ -47,7 +49,8 @@ impl SlotIo {
             false => Buf::scratch(wide.len()),
         };
         self.read(slot, wide.start, whole.clone()).await?;
-        let (mut gone, mut unknown, mut bad) = (0, 0, None);
+        let (mut gone, mut unknown) = (0, 0);
+        let (mut bad, mut unfetched) = (None, None);
         // The cell that the volume ends in has no checksum.
         let verified = wide.start..wide.end - wide.end % CELL;
         for at in verified.step_by(CELL as usize) {
@@ -68,32 +71,41 @@ impl SlotIo {
             }
             let granule = at / geometry.granule_bytes(entry.class) as u32;
             if self.map.borrow().slot(slot).dirty >> granule & 1 != 0 {
-                bad = Some(self.condemn(volume, slot, granule));
-                break;
+                let error = self.condemn(volume, slot, granule);
+                bad.get_or_insert(error);
+                continue;
             }
+            gone |= 1 << granule;
             let offset = geometry.backing_offset(entry.block(), at);
-            volume.backing.device().read(offset, part).await?;
+            if let Err(error) = volume.backing.device().read(offset, part).await {
+                unfetched.get_or_insert(error);
+                continue;
+            }
             sums.counters.refetched.add(1);
             tracing::warn!(
                 volume = volume.name,
                 offset,
                 "clean data is corrupt on the cache device: served from the backing device"
             );
-            gone |= 1 << granule;
         }
         if unknown != 0 {
             sums.counters.unverified.add(unknown);
             // The record's digest is one without these.
             self.committer.queue_later(slot);
         }
-        // Also when the read fails: a write that turned the block dirty would turn them dirty with it.
-        if gone != 0 && !(bad.is_some() && planted(Fault::KeepCorrupt)) {
+        let failed = bad.is_some() || unfetched.is_some();
+        // Also when the read fails: after a crash, corrupt data of a block that counts as dirty would count as lost, or
+        // be written back.
+        if gone != 0 && !(failed && planted(Fault::KeepCorrupt)) {
             self.drop_corrupt(slot, gone).await;
         }
         if let Some(error) = bad {
             // Who is told so once is told so for ever. A cache that cannot say it durably has failed.
             let _ = self.committer.commit().await;
             return Ok(Verdict::Corrupt(error));
+        }
+        if let Some(error) = unfetched {
+            return Ok(Verdict::Unfetched(error));
         }
         if wide != run {
             let part = (run.start - wide.start) as usize..(run.end - wide.start) as usize;

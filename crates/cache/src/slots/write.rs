@@ -62,9 +62,25 @@ impl SlotIo {
             merged[0] = merge.await.map_err(SlotWriteError::not_begun)?;
         }
         if tail != end && (tail != head || head == start) {
-            let merge = self.merge(sums, volume, slot, &entry, tail, &piece, &buf);
-            merged[1] = merge.await.map_err(SlotWriteError::not_begun)?;
+            match self
+                .merge(sums, volume, slot, &entry, tail, &piece, &buf)
+                .await
+            {
+                Ok(found) => merged[1] = found,
+                Err(error) => {
+                    // The corrupt head is not overwritten, and the region's mark calls it dirty after a crash.
+                    if merged[0].as_ref().is_some_and(|head| head.refetched)
+                        && !planted(Fault::KeepCorrupt)
+                    {
+                        let granule = head / self.geometry.granule_bytes(entry.class) as u32;
+                        self.drop_corrupt(slot, 1 << granule).await;
+                    }
+                    return Err(SlotWriteError::not_begun(error));
+                }
+            }
         }
+        let alive = self.committer.check_alive();
+        alive.map_err(SlotWriteError::not_begun)?;
         if planted(Fault::SumBeforeData) && touched != 0 {
             self.set_sums(sums, place, start..end, limit, &buf, &merged);
             self.committer.queue_record(slot);

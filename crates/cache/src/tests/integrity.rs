@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use forebay_io::sim::Stop;
+use forebay_io::sim::{FaultPlan, Stop};
 use forebay_metadata::superblock::Superblock;
 
 use super::*;
@@ -460,48 +460,102 @@ fn planted_faults_are_found() {
     }
 }
 
-/// A block with a corrupt dirty granule and a corrupt clean one. Requests that fail for the first one turn the second one
-/// dirty by no means, before and after the death of the process: the backing device has its data.
+/// A block with a corrupt dirty granule and a corrupt clean one, in either order. Requests that fail for the first one do not
+/// turn the second one dirty, neither at once nor by the death of the process: the backing device has its data.
 #[test]
 fn corrupt_clean_data_beside_corrupt_dirty_data_is_not_lost() {
-    let lives = |fault, reads: bool| {
+    let lives = |fault, reads: bool, dies: bool, dirty_first: bool| {
         let (world, found) = (world(6, 4 << 20, 512), Rc::new(Cell::new(false)));
         let is_there = Rc::clone(&found);
+        let (clean, dirty) = match dirty_first {
+            true => (4096, 0),
+            false => (0, 4096),
+        };
+        // The half that the write which fails leaves as it was.
+        let half = if dirty_first { clean + 2048 } else { clean };
         plant(fault);
         run(&world, async move |disks| {
             make_summed(&disks, 32 << 10).await;
             let memory = journal();
-            let (cache, _) = open_on_demand(&disks, &memory).await;
-            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let (mut cache, _) = open_on_demand(&disks, &memory).await;
+            let mut volume = attach(&cache, &disks, Mode::WriteBack).await;
             volume.write(0, pattern(1, 8192)).await.expect("writes");
             cache.write_back(None).await.expect("clean");
-            (volume.write(4096, pattern(2, 4096)).await).expect("writes");
+            (volume.write(dirty, pattern(2, 4096)).await).expect("writes");
             volume.flush().await.expect("flushes");
             for byte in [1, 2] {
                 disks[0].rot(cell_of(&disks[0], byte), 512, 1);
             }
             if reads {
                 let told = read_at(&volume, 0, 8192).await.expect_err("part is lost");
-                assert!(told.contains("4096 bytes at 4096"), "{told}");
+                assert!(told.contains(&format!("4096 bytes at {dirty}")), "{told}");
             }
             // Both granules would be overwritten in part. The failed write may have happened in part, too.
             let write = volume.write(2048, pattern(3, 4096)).await;
             assert_eq!(write.expect_err("a part").kind(), ErrorKind::Corrupt);
-            if reads {
+            if dies {
                 drop((volume, cache));
-                let (cache, report) = open_on_demand(&disks, &memory).await;
+                let (opened, report) = open_on_demand(&disks, &memory).await;
                 assert!(!report.clean_shutdown);
-                let volume = attach(&cache, &disks, Mode::WriteBack).await;
-                is_there.set(read_at(&volume, 0, 2048).await == Ok(vec![1; 2048]));
-            } else {
-                is_there.set(read_at(&volume, 0, 2048).await == Ok(vec![1; 2048]));
+                volume = attach(&opened, &disks, Mode::WriteBack).await;
+                cache = opened;
+                // Corrupt data that is believed would be written back.
+                let _ = cache.write_back(None).await;
             }
+            is_there.set(read_at(&volume, half, 2048).await == Ok(vec![1; 2048]));
+            drop(cache);
         });
         plant(None);
         found.get()
     };
-    for (fault, reads) in [(Fault::DirtyUnwritten, false), (Fault::KeepCorrupt, true)] {
-        assert!(lives(None, reads), "{fault:?}: the backing device has it");
-        assert!(!lives(Some(fault), reads), "{fault:?} is not found");
+    for dirty_first in [false, true] {
+        for (reads, dies) in [(false, false), (false, true), (true, false), (true, true)] {
+            let lived = lives(None, reads, dies, dirty_first);
+            assert!(
+                lived,
+                "reads {reads}, dies {dies}, dirty first {dirty_first}"
+            );
+        }
     }
+    for (fault, reads, dies, dirty_first) in [
+        (Fault::DirtyUnwritten, false, false, true),
+        (Fault::KeepCorrupt, true, true, false),
+        (Fault::KeepCorrupt, false, true, false),
+    ] {
+        let lived = lives(Some(fault), reads, dies, dirty_first);
+        assert!(!lived, "{fault:?} is not found, reads {reads}, dies {dies}");
+    }
+}
+
+/// A clean copy that is corrupt goes, also where the backing device cannot be read: after the death of the process it could
+/// count as dirty.
+#[test]
+fn corrupt_clean_data_goes_though_its_backing_device_fails() {
+    let refetches = |fault| {
+        let (world, counted) = (world(8, 4 << 20, 512), Rc::new(Cell::new(0)));
+        let refetched = Rc::clone(&counted);
+        plant(fault);
+        run(&world, async move |disks| {
+            make_summed(&disks, 32 << 10).await;
+            let (cache, _) = open_on_demand(&disks, &journal()).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            volume.write(0, pattern(1, 8192)).await.expect("writes");
+            cache.write_back(None).await.expect("clean");
+            disks[0].rot(cell_of(&disks[0], 1), 512, 1);
+            disks[1].set_faults(FaultPlan {
+                bad_range: Some(0..4096),
+                ..FaultPlan::default()
+            });
+            (read_at(&volume, 0, 4096).await).expect_err("nobody has it");
+            let errors = cache.stats().cache_read_errors;
+            assert_eq!(errors, 0, "the cache device answered");
+            disks[1].set_faults(FaultPlan::default());
+            assert_eq!(read_at(&volume, 0, 4096).await, Ok(vec![1; 4096]));
+            refetched.set(sums(&cache).refetched);
+        });
+        plant(None);
+        counted.get()
+    };
+    assert_eq!(refetches(None), 0, "the copy is gone, and the read a miss");
+    assert_eq!(refetches(Some(Fault::KeepCorrupt)), 1, "it is not found");
 }

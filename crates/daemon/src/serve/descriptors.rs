@@ -113,23 +113,22 @@ fn machines(config: &Config) -> u64 {
 /// Returns the number of descriptors with which a configuration can be served: of each device and export one at the least,
 /// [`SPARE`], and one connection.
 fn needed(config: &Config) -> u64 {
-    let is_open = |kind: &DeviceKind| {
-        use DeviceKind::{File, NvmeTcp, Pmem, Transit};
-        matches!(
-            kind,
-            File { .. } | NvmeTcp { .. } | Pmem { .. } | Transit { .. }
-        )
+    let opened = |kind: &DeviceKind| match kind {
+        DeviceKind::File { .. } | DeviceKind::Pmem { .. } | DeviceKind::Transit { .. } => 1,
+        // Its queues: of administration and of I/O.
+        DeviceKind::NvmeTcp { .. } => 2,
+        _ => 0,
     };
-    let devices = (config.devices.iter())
-        .filter(|device| is_open(&device.kind))
-        .count() as u64;
+    let devices: u64 = (config.devices.iter())
+        .map(|device| opened(&device.kind))
+        .sum();
     let exports = config.exports.iter().map(|export| &export.protocol);
     let listening: BTreeSet<_> = (exports.clone().filter_map(Protocol::listen))
         .map(|listen| listen.to_string())
         .collect();
     let local = exports.filter(|protocol| protocol.is_local()).count() as u64;
     let reactors = config.server.reactors as u64 - 1;
-    let clients = 2 * CLIENTS + machines(config) * MACHINE + 1;
+    let clients = 2 * CLIENTS + 1;
     let serving = listening.len() as u64 + local * LOCAL;
     BASE + reactors * REACTOR + devices + serving + SPARE + clients
 }

@@ -188,7 +188,7 @@ pub(super) async fn open(
         let opened = opened.map_err(|error| {
             let journal = path_of.as_ref().filter(|_| error.kind() == ErrorKind::Lost);
             let journal = journal.map_or_else(String::new, |path| {
-                format!(" with the process journal {}", path.display())
+                format!(" (process journal: {})", path.display())
             });
             let what = format!("{line}: the cache {} cannot be opened{journal}", hex(&uuid));
             error_of_opening(error, what)

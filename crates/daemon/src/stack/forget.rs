@@ -48,7 +48,7 @@ impl Stack {
 }
 
 /// Makes room in a cache for a volume: clean volumes that the configuration does not name are forgotten, the longest known
-/// first. Nothing is forgotten unless all volumes that the start attaches find room: a start that is refused changes nothing.
+/// first. Nothing is forgotten unless all volumes that the start attaches find room.
 ///
 /// # Errors
 /// `NoSpace` if there is none; what the state directory or the cache device says.

@@ -113,7 +113,7 @@ pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>>
             let found = parse(&String::from_utf8_lossy(&bytes));
             if found.is_none() {
                 tracing::warn!(
-                    "{} is damaged: an earlier state of the cache device would not be recognized at this start",
+                    "{} is damaged: an earlier state of the cache device would not be recognized",
                     path.display()
                 );
             }
