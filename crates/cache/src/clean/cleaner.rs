@@ -11,7 +11,6 @@ use forebay_policy::BlockId;
 use forebay_policy::cleaning::{Ended, Look, Turn};
 
 use super::Cleaner;
-use crate::checksum::Checksums;
 use crate::clean::write_back::BATCH;
 use crate::clean::write_back::forget_rewrite;
 use crate::failpoints::{Fault, planted};
@@ -175,9 +174,9 @@ impl Cleaner {
     /// would be come to again and again.
     fn is_worth_cleaning(&self, map: &Map, slot: BlockId) -> bool {
         let entry = map.slot(slot);
-        let bad =
-            |sums: &Rc<Checksums>| sums.bad_granules(map.place(slot), entry.class, entry.dirty);
-        let bad = self.checksums.as_ref().map_or(0, bad);
+        let bad = (self.checksums.as_ref()).map_or(0, |it| {
+            it.bad_granules(map.place(slot), entry.class, entry.dirty)
+        });
         entry.dirty & !bad != 0 && self.can_be_cleaned(&entry)
     }
 

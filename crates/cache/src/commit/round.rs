@@ -68,9 +68,9 @@ impl Committer {
         let mut quota = self.pending.borrow().len();
         loop {
             let (mut extents, more) = self.build_batch(&mut quota)?;
-            if let Some(sums) = &self.checksums {
+            if let Some(checksums) = &self.checksums {
                 // As they are now: those of data that the flush covers.
-                extents.extend(sums.take_due());
+                extents.extend(checksums.take_due());
             }
             self.flush_data().await?;
             if !extents.is_empty() {

@@ -44,12 +44,11 @@ impl Cache {
         F: Future<Output = Result<Rc<dyn BlockDevice>>> + 'static,
     {
         let volume = self.engine.volumes.named(name)?;
-        let agreed = volume.accept_divergence(Divergence::new(fallback, begin));
-        agreed.map_err(|_| {
-            let what =
-                format!("volume {name:?} goes on without its cache already, should that fail");
-            Error::new(ErrorKind::InvalidInput, what)
-        })
+        if volume.accept_divergence(Divergence::new(fallback, begin)) {
+            return Ok(());
+        }
+        let what = format!("volume {name:?} goes on without its cache already, should that fail");
+        Err(Error::new(ErrorKind::InvalidInput, what))
     }
 }
 

@@ -233,8 +233,8 @@ impl TruncationWatch {
                 place,
                 known.size_bytes,
             );
-            let sums = self.checksums.as_ref();
-            let zeroes = sums.map_or(0, |it| it.zero_granules(place, entry.class, gone));
+            let checksums = self.checksums.as_ref();
+            let zeroes = checksums.map_or(0, |it| it.zero_granules(place, entry.class, gone));
             let gone = gone & !zeroes;
             if gone == 0 || entry.has(UNKNOWN) {
                 continue;

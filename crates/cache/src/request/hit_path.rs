@@ -146,11 +146,11 @@ impl CachedVolume {
             }
             let cells = match &engine.checksums {
                 None => None,
-                Some(sums) => {
+                Some(checksums) => {
                     let place = map.place(slot);
                     let first = engine
                         .slots
-                        .hit_cells(sums, &piece, place, write, volume.id)?;
+                        .hit_cells(checksums, &piece, place, write, volume.id)?;
                     Some((first, piece.block.key(volume.id)))
                 }
             };

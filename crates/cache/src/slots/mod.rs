@@ -98,9 +98,9 @@ impl SlotIo {
     ) -> impl Future<Output = Result<()>> + 'a {
         let site = Site::here();
         async move {
-            if let Some(sums) = &self.checksums {
+            if let Some(checksums) = &self.checksums {
                 return self
-                    .write_summed(site, sums, volume, slot, start, buf)
+                    .write_summed(site, checksums, volume, slot, start, buf)
                     .await;
             }
             let result = self.write_data(site, slot, start, buf).await;
@@ -158,26 +158,26 @@ impl SlotIo {
 
     /// A block leaves its slot.
     pub(crate) fn forget_sums(&self, slot: BlockId) {
-        if let Some(sums) = &self.checksums {
+        if let Some(checksums) = &self.checksums {
             let map = self.map.borrow();
-            sums.forget(map.place(slot), map.slot(slot).class);
+            checksums.forget(map.place(slot), map.slot(slot).class);
         }
     }
 
     /// Dirty granules of a slot that are known to be bad: nothing but a whole rewrite ends that.
     pub(crate) fn bad_granules(&self, slot: BlockId) -> u64 {
-        let Some(sums) = &self.checksums else {
+        let Some(checksums) = &self.checksums else {
             return 0;
         };
         let map = self.map.borrow();
         let entry = map.slot(slot);
-        sums.bad_granules(map.place(slot), entry.class, entry.dirty)
+        checksums.bad_granules(map.place(slot), entry.class, entry.dirty)
     }
 
     /// Notes that a dirty granule is bad, and names it. From the next round of commits on it is so for all
     /// processes to come.
     pub(crate) fn condemn(&self, volume: &AttachedVolume, slot: BlockId, granule: u32) -> Error {
-        let Some(sums) = &self.checksums else {
+        let Some(checksums) = &self.checksums else {
             return ErrorKind::Corrupt.into();
         };
         let (entry, place) = {
@@ -190,10 +190,10 @@ impl SlotIo {
             entry.block(),
             granule * bytes..(granule + 1) * bytes,
         );
-        if sums.bad_granules(place, entry.class, 1 << granule) == 0 {
-            let cells = sums.cells_of(place, entry.class, 1 << granule);
-            cells.for_each(|cell| sums.set_bad(cell));
-            sums.counters.condemned.add(1);
+        if checksums.bad_granules(place, entry.class, 1 << granule) == 0 {
+            let cells = checksums.cells_of(place, entry.class, 1 << granule);
+            cells.for_each(|cell| checksums.set_bad(cell));
+            checksums.counters.condemned.add(1);
             tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the cache device");
             self.committer.queue_record(slot);
             self.committer.request_commit();
@@ -218,7 +218,9 @@ impl SlotIo {
 
     /// The error of a write-back, if something is left in a volume that cannot be written back because it is bad.
     pub(crate) fn bad_left(&self, volume: u16) -> Option<Error> {
-        self.checksums.as_ref().filter(|sums| sums.has_bad())?;
+        self.checksums
+            .as_ref()
+            .filter(|checksums| checksums.has_bad())?;
         let attached = self.volumes.get(volume)?;
         let slots: Vec<BlockId> = self.map.borrow().of_volume(volume).collect();
         slots.into_iter().find_map(|slot| {

@@ -31,7 +31,7 @@ impl SlotIo {
         run: Range<u32>,
         buf: Buf,
     ) -> Result<Verdict> {
-        let Some(sums) = &self.checksums else {
+        let Some(checksums) = &self.checksums else {
             let read = self.read(slot, run.start, buf).await;
             return read.map(|()| Verdict::Sound);
         };
@@ -54,17 +54,17 @@ impl SlotIo {
         for at in verified.step_by(CELL as usize) {
             let part = (at - wide.start) as usize..(at - wide.start + CELL) as usize;
             let part = whole.slice(part);
-            let cell = sums.cell(place, at);
-            match sums.look(cell, &part) {
+            let cell = checksums.cell(place, at);
+            match checksums.look(cell, &part) {
                 Look::Sound => continue,
                 Look::Unknown => {
-                    sums.set(cell, sums.sum_of(&part));
+                    checksums.set(cell, checksums.sum_of(&part));
                     unknown += 1;
                     continue;
                 }
                 Look::Corrupt => {}
             }
-            if self.looks_sound_again(sums, slot, at, &part).await {
+            if self.looks_sound_again(checksums, slot, at, &part).await {
                 continue;
             }
             let granule = at / geometry.granule_bytes(entry.class) as u32;
@@ -76,7 +76,7 @@ impl SlotIo {
             }
             let offset = geometry.backing_offset(entry.block(), at);
             volume.backing.device().read(offset, part).await?;
-            sums.counters.refetched.add(1);
+            checksums.counters.refetched.add(1);
             tracing::warn!(
                 volume = volume.name,
                 offset,
@@ -85,7 +85,7 @@ impl SlotIo {
             gone |= 1 << granule;
         }
         if unknown != 0 {
-            sums.counters.unverified.add(unknown);
+            checksums.counters.unverified.add(unknown);
             // The record's digest is one without these.
             self.committer.queue_later(slot);
         }
@@ -102,13 +102,13 @@ impl SlotIo {
     /// Returns whether what was read of a slot from byte `start` on is what its checksums say, where there are any. Cells without
     /// a known checksum, and one that the volume ends in, count as not sound.
     pub(crate) fn is_known_sound(&self, slot: BlockId, start: u32, buf: &Buf) -> bool {
-        let Some(sums) = &self.checksums else {
+        let Some(checksums) = &self.checksums else {
             return true;
         };
         let place = self.map.borrow().place(slot);
         buf.len().is_multiple_of(CELL as usize)
             && start.is_multiple_of(CELL)
-            && sums.agree(sums.cell(place, start), buf)
+            && checksums.agree(checksums.cell(place, start), buf)
     }
 
     /// Drops clean copies that are corrupt. Durably: who writes there next takes the granule for one that no
@@ -128,19 +128,19 @@ impl SlotIo {
     /// Reads a cell once more, into its buffer: the way from the medium may have been at fault.
     pub(crate) async fn looks_sound_again(
         &self,
-        sums: &Checksums,
+        checksums: &Checksums,
         slot: BlockId,
         at: u32,
         part: &Buf,
     ) -> bool {
         let place = self.map.borrow().place(slot);
-        let cell = sums.cell(place, at);
-        if sums.is_bad(cell) {
+        let cell = checksums.cell(place, at);
+        if checksums.is_bad(cell) {
             return false;
         }
         let again = Buf::scratch(CELL as usize);
         let read = self.read(slot, at, again.clone()).await;
-        let sound = read.is_ok() && sums.look(cell, &again) == Look::Sound;
+        let sound = read.is_ok() && checksums.look(cell, &again) == Look::Sound;
         if sound {
             part.copy_from_buf(&again);
         }
@@ -156,7 +156,7 @@ impl SlotIo {
         start: u32,
         buf: &Buf,
     ) -> Result<()> {
-        let Some(sums) = self
+        let Some(checksums) = self
             .checksums
             .as_ref()
             .filter(|_| !planted(Fault::WriteCorruptBack))
@@ -172,12 +172,12 @@ impl SlotIo {
             let part = buf.slice(nth * CELL as usize..(nth + 1) * CELL as usize);
             let corrupt = || {
                 !self.map.borrow().has(slot, REWRITTEN)
-                    && sums.look(sums.cell(place, at), &part) == Look::Corrupt
+                    && checksums.look(checksums.cell(place, at), &part) == Look::Corrupt
             };
             if !corrupt() {
                 continue;
             }
-            let sound = self.looks_sound_again(sums, slot, at, &part).await;
+            let sound = self.looks_sound_again(checksums, slot, at, &part).await;
             if !sound && corrupt() {
                 let granule = at / self.geometry.granule_bytes(entry.class) as u32;
                 return Err(self.condemn(volume, slot, granule));
