@@ -1,4 +1,5 @@
-//! Rounds of the committer: its task, its timer, and the order of data flush and log write (rule 1).
+//! Rounds of the committer: its task, its timer, and the order of data flush and log write (rule
+//! 1).
 
 use std::rc::Rc;
 
@@ -21,8 +22,8 @@ impl Committer {
             self.kick
                 .until(|| self.wanted.get() > self.started.get() || self.stopping.get())
                 .await;
-            // What failed elsewhere (a superblock's flush, say) ends it as well: a round after that would
-            // call durable what may be gone.
+            // What failed elsewhere (a superblock's flush, say) ends it as well: a round after that
+            // would call durable what may be gone.
             if self.stopping.get() || !self.is_alive() {
                 return;
             }

@@ -1,4 +1,5 @@
-//! Verifying what is cached while no volume is served: nobody else is there, and no backing device to ask.
+//! Verifying what is cached while no volume is served: nobody else is there, and no backing device
+//! to ask.
 
 use std::rc::Rc;
 
@@ -46,8 +47,8 @@ struct Wrong {
 }
 
 impl Engine {
-    /// Reads all that is cached, of volumes of which none is attached. What is clean and corrupt is forgotten, what is dirty
-    /// and corrupt is bad from then on, durably.
+    /// Reads all that is cached, of volumes of which none is attached. What is clean and corrupt is
+    /// forgotten, what is dirty and corrupt is bad from then on, durably.
     pub(crate) async fn verify_alone(self: &Rc<Self>) -> Result<DataReport> {
         let mut report = DataReport::default();
         let slots = self.map.borrow().numbers();
@@ -166,7 +167,8 @@ impl Engine {
         if let Some(checksums) = &self.checksums {
             self.condemn_alone(checksums, slot, entry.class, bad);
         }
-        // Not both: what the table has must fit the record before this one until this one is durable.
+        // Not both: what the table has must fit the record before this one until this one is
+        // durable.
         if gone | bad != 0 {
             self.committer.queue_record(slot);
         } else if let Some(checksums) = &self.checksums

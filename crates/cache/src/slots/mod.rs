@@ -120,8 +120,8 @@ impl SlotIo {
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
         let block = u64::from(self.devices.data_block());
-        // What a failed cache knows of its slots, and what is on media, are two things: its records may call clean what
-        // would be overwritten here.
+        // What a failed cache knows of its slots, and what is on media, are two things: its records
+        // may call clean what would be overwritten here.
         self.committer.check_alive()?;
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
             return Ordered::new(site, self.devices.data().write(offset, buf)).await;
@@ -152,7 +152,8 @@ impl SlotIo {
         self.tracker.note_gone(slot);
         self.forget_sums(slot);
         self.map.borrow_mut().remove(slot);
-        // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
+        // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for
+        // them.
         self.signals.made_room();
     }
 
@@ -174,8 +175,8 @@ impl SlotIo {
         checksums.bad_granules(map.place(slot), entry.class, entry.dirty)
     }
 
-    /// Notes that a dirty granule is bad, and names it. From the next round of commits on it is so for all
-    /// processes to come.
+    /// Notes that a dirty granule is bad, and names it. From the next round of commits on it is so
+    /// for all processes to come.
     pub(crate) fn condemn(&self, volume: &AttachedVolume, slot: BlockId, granule: u32) -> Error {
         let Some(checksums) = &self.checksums else {
             return ErrorKind::Corrupt.into();
@@ -216,7 +217,8 @@ impl SlotIo {
         )
     }
 
-    /// The error of a write-back, if something is left in a volume that cannot be written back because it is bad.
+    /// The error of a write-back, if something is left in a volume that cannot be written back
+    /// because it is bad.
     pub(crate) fn bad_left(&self, volume: u16) -> Option<Error> {
         self.checksums
             .as_ref()
@@ -247,7 +249,8 @@ impl SlotIo {
         }
     }
 
-    /// Forgets a slot that was given out for a write that failed. The block is locked exclusively since.
+    /// Forgets a slot that was given out for a write that failed. The block is locked exclusively
+    /// since.
     pub(crate) fn forget_if_empty(&self, slot: BlockId) {
         let empty = {
             let map = self.map.borrow();

@@ -21,7 +21,8 @@ pub(crate) enum Verdict {
 }
 
 impl SlotIo {
-    /// Reads a run of valid granules, bytes within the block, and verifies it. Somebody holds at least a shared lock.
+    /// Reads a run of valid granules, bytes within the block, and verifies it. Somebody holds at
+    /// least a shared lock.
     ///
     /// Of what is clean and corrupt the backing device is asked, and the copy goes.
     pub(crate) async fn read_verified(
@@ -70,7 +71,8 @@ impl SlotIo {
             let granule = at / geometry.granule_bytes(entry.class) as u32;
             if self.map.borrow().slot(slot).dirty >> granule & 1 != 0 {
                 let error = self.condemn(volume, slot, granule);
-                // Who is told so once is told so for ever. A cache that cannot say it durably has failed.
+                // Who is told so once is told so for ever. A cache that cannot say it durably has
+                // failed.
                 let _ = self.committer.commit().await;
                 return Ok(Verdict::Corrupt(error));
             }
@@ -99,8 +101,9 @@ impl SlotIo {
         Ok(Verdict::Sound)
     }
 
-    /// Returns whether what was read of a slot from byte `start` on is what its checksums say, where there are any. Cells without
-    /// a known checksum, and one that the volume ends in, count as not sound.
+    /// Returns whether what was read of a slot from byte `start` on is what its checksums say,
+    /// where there are any. Cells without a known checksum, and one that the volume ends in, count
+    /// as not sound.
     pub(crate) fn is_known_sound(&self, slot: BlockId, start: u32, buf: &Buf) -> bool {
         let Some(checksums) = &self.checksums else {
             return true;
@@ -111,8 +114,8 @@ impl SlotIo {
             && checksums.agree(checksums.cell(place, start), buf)
     }
 
-    /// Drops clean copies that are corrupt. Durably: who writes there next takes the granule for one that no
-    /// record speaks of.
+    /// Drops clean copies that are corrupt. Durably: who writes there next takes the granule for
+    /// one that no record speaks of.
     pub(crate) async fn drop_corrupt(&self, slot: BlockId, granules: u64) {
         {
             let mut map = self.map.borrow_mut();
@@ -147,8 +150,8 @@ impl SlotIo {
         sound
     }
 
-    /// Verifies what the cleaner read of a slot, from byte `start` of the block on, before it is written back. What
-    /// was rewritten meanwhile is not: it stays dirty.
+    /// Verifies what the cleaner read of a slot, from byte `start` of the block on, before it is
+    /// written back. What was rewritten meanwhile is not: it stays dirty.
     pub(crate) async fn verify_for_write_back(
         &self,
         volume: &AttachedVolume,

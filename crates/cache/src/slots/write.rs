@@ -24,8 +24,8 @@ struct Merged {
 }
 
 impl SlotIo {
-    /// Writes to a slot and keeps the checksums. What is touched is locked exclusively; where some of it is valid, its
-    /// region has a mark.
+    /// Writes to a slot and keeps the checksums. What is touched is locked exclusively; where some
+    /// of it is valid, its region has a mark.
     pub(crate) async fn write_summed(
         &self,
         site: Site,
@@ -83,7 +83,8 @@ impl SlotIo {
             self.committer.note_unrecorded(slot);
         }
         if bad != 0 && result.is_ok() {
-            // Durably, before the answer: a bad granule stays so whatever else the next process finds.
+            // Durably, before the answer: a bad granule stays so whatever else the next process
+            // finds.
             self.committer.queue_record(slot);
             self.committer.commit().await?;
         }
@@ -172,7 +173,8 @@ impl SlotIo {
         }
     }
 
-    /// Bytes of a slot were written that the volume did not have before: nothing is known of the cells.
+    /// Bytes of a slot were written that the volume did not have before: nothing is known of the
+    /// cells.
     pub(crate) fn lose_sums_at(&self, slot: BlockId, bytes: Range<u32>) {
         if let Some(checksums) = &self.checksums {
             let place = self.map.borrow().place(slot);
@@ -207,7 +209,8 @@ impl SlotIo {
         }
     }
 
-    /// A request went the short way, with this result. Returns whether a read agrees with its checksums.
+    /// A request went the short way, with this result. Returns whether a read agrees with its
+    /// checksums.
     #[inline]
     pub(crate) fn end_hit(
         &self,

@@ -306,7 +306,8 @@ impl AttachedVolume {
         self.divergence.get()
     }
 
-    /// Notes the agreement to serve the volume without a failed cache. Returns false if there is one already.
+    /// Notes the agreement to serve the volume without a failed cache. Returns false if there is
+    /// one already.
     pub(crate) fn accept_divergence(&self, divergence: Divergence) -> bool {
         self.divergence.set(divergence).is_ok()
     }
