@@ -1,9 +1,11 @@
-//! What the engine tells measured admission ([`forebay_policy::Measured`]), and asks it: the one place.
+//! What the engine tells measured admission ([`forebay_policy::Measured`]), and asks it: the one
+//! place.
 //!
-//! A write that misses and finds no room would wait until dirty blocks are written back. It is asked whether it does, or
-//! goes round the cache, as what is above the dirty limit does (rule 5: under its lock, beside what is cached of it).
-//! Writes that hit, or find room, are not asked about. Of reads those are that hit what is clean: both devices have it, and
-//! they may be read from the backing device ([`forebay_policy::Split`]).
+//! A write that misses and finds no room would wait until dirty blocks are written back. It is
+//! asked whether it does, or goes round the cache, as what is above the dirty limit does (rule 5:
+//! under its lock, beside what is cached of it). Writes that hit, or find room, are not asked
+//! about. Of reads those are that hit what is clean: both devices have it, and they may be read
+//! from the backing device ([`forebay_policy::Split`]).
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -22,8 +24,8 @@ use crate::map::Map;
 use crate::options::{Admission, Settings};
 use crate::volume::AttachedVolume;
 
-/// The least that the wait for room is averaged over, units: the cleaner writes a batch of blocks back at a time, and whoever
-/// waits for the first of them waits for all.
+/// The least that the wait for room is averaged over, units: the cleaner writes a batch of blocks
+/// back at a time, and whoever waits for the first of them waits for all.
 const WINDOW: u32 = 16 * BATCH as u32;
 
 /// A write that misses on its way.
@@ -140,8 +142,8 @@ impl AdmissionControl {
         self.measures_hits
     }
 
-    /// Where a hit is read of which these granules are dirty; none if it is not measured, or the backing device may forget
-    /// what it shows, which the cache does not.
+    /// Where a hit is read of which these granules are dirty; none if it is not measured, or the
+    /// backing device may forget what it shows, which the cache does not.
     pub(crate) fn way_of_hit(
         &self,
         volume: &AttachedVolume,

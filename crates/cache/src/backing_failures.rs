@@ -1,7 +1,8 @@
 //! What a failed flush of a backing device may have lost is told, in this process and in the next.
 //!
-//! Clients are told by their own flushes while the volume stays attached. The superblock remembers it beyond that, so that a
-//! later process, whose flush succeeds, does not take the device's word for what an earlier flush did not cover.
+//! Clients are told by their own flushes while the volume stays attached. The superblock remembers
+//! it beyond that, so that a later process, whose flush succeeds, does not take the device's word
+//! for what an earlier flush did not cover.
 
 use std::rc::Rc;
 
@@ -63,7 +64,8 @@ impl BackingFailures {
         }
     }
 
-    /// Notes durably that a write or a flush failed, and whether clients' writes hung on it, before any of them is told.
+    /// Notes durably that a write or a flush failed, and whether clients' writes hung on it, before
+    /// any of them is told.
     pub(crate) async fn note_failure(&self, volume: &AttachedVolume) {
         let hung = volume.backing.take_note();
         // A cache that has failed cannot note anything, and its device may not even answer.
@@ -75,7 +77,8 @@ impl BackingFailures {
         }
     }
 
-    /// As [`BackingFailures::note_failure`], before a volume is there, or of one that is being fitted to a new size.
+    /// As [`BackingFailures::note_failure`], before a volume is there, or of one that is being
+    /// fitted to a new size.
     pub(crate) async fn set_flush_failed(&self, id: u16, clients_hung_on_it: bool) -> Result<()> {
         self.superblock
             .change(|superblock| {
@@ -88,16 +91,18 @@ impl BackingFailures {
             .await
     }
 
-    /// Before a volume is attached: whether what can be read from its backing device may be lost with that device's next power loss,
-    /// although it was flushed meanwhile. A flush or a write failed, or may have failed as its process died or while it was served without
-    /// this cache, and what recovery presumed to be dirty has not been written again since.
+    /// Before a volume is attached: whether what can be read from its backing device may be lost
+    /// with that device's next power loss, although it was flushed meanwhile. A flush or a write
+    /// failed, or may have failed as its process died or while it was served without this cache,
+    /// and what recovery presumed to be dirty has not been written again since.
     pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
         let told =
             |known: &VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;
         !self.presumed.is_over() && (!self.presumed.power_was_lost() || known.is_some_and(told))
     }
 
-    /// When all that recovery presumed to be dirty has been written back or dropped: earlier failures no longer matter.
+    /// When all that recovery presumed to be dirty has been written back or dropped: earlier
+    /// failures no longer matter.
     pub(crate) async fn forget_failures(&self) {
         if !self.presumed.is_over() {
             return;
@@ -123,8 +128,8 @@ impl BackingFailures {
         }
     }
 
-    /// Before a volume is attached: what an earlier process left in its backing device's cache is flushed if `needed`, or if a
-    /// flush failed then, which is told.
+    /// Before a volume is attached: what an earlier process left in its backing device's cache is
+    /// flushed if `needed`, or if a flush failed then, which is told.
     ///
     /// # Errors
     /// The device's. That is remembered, too.

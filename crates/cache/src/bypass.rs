@@ -1,8 +1,9 @@
 //! Writes to the backing device, with or without a copy in the cache (rule 5).
 //!
-//! Where the cache holds nothing of the block, and the index says so under the block's lock, no record
-//! of it can be alive in the log either, and the write just goes. Where it holds something, the region's
-//! `Intent` mark is durable first: after a crash, clean copies in the region are not believed.
+//! Where the cache holds nothing of the block, and the index says so under the block's lock, no
+//! record of it can be alive in the log either, and the write just goes. Where it holds something,
+//! the region's `Intent` mark is durable first: after a crash, clean copies in the region are not
+//! believed.
 //!
 //! Dirty granules are newer than the backing device and win over it after a crash; a write that
 //! touches them goes to the cache as well, in place, and they stay dirty.
@@ -21,7 +22,8 @@ use crate::map::{REWRITTEN, Slot};
 use crate::mode::CopyRule;
 use crate::volume::AttachedVolume;
 
-/// Writes a part to the backing device. No block is added to the cache. The part is locked exclusively.
+/// Writes a part to the backing device. No block is added to the cache. The part is locked
+/// exclusively.
 pub(crate) async fn write_beside(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -125,8 +127,8 @@ pub(crate) async fn write_present(
     }
 }
 
-/// Brings the clean copy up to date with what the backing device was given. A failure costs the copy,
-/// not the write.
+/// Brings the clean copy up to date with what the backing device was given. A failure costs the
+/// copy, not the write.
 async fn refresh(
     engine: &Rc<Engine>,
     volume: &AttachedVolume,

@@ -28,13 +28,13 @@ pub struct Cache {
 
 impl Cache {
     /// Opens the cache on these devices: reads the map, makes what the process journal had durable,
-    /// logs that the cache is open (which takes an earlier clean shutdown's mark back), and starts the
-    /// background tasks on this reactor.
+    /// logs that the cache is open (which takes an earlier clean shutdown's mark back), and starts
+    /// the background tasks on this reactor.
     ///
     /// # Errors
-    /// `NotFound`, `Corrupt` or `Unsupported` from the superblock; `InvalidInput` for devices in wrong
-    /// roles or too small a journal; `Lost` if acknowledged writes stood in a journal that is gone; or
-    /// the devices' own.
+    /// `NotFound`, `Corrupt` or `Unsupported` from the superblock; `InvalidInput` for devices in
+    /// wrong roles or too small a journal; `Lost` if acknowledged writes stood in a journal that is
+    /// gone; or the devices' own.
     pub async fn open(devices: Devices, options: CacheOptions) -> Result<(Self, RecoveryReport)> {
         let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
         let mut superblock = Superblock::read(metadata.as_ref()).await?;
@@ -81,8 +81,9 @@ impl Cache {
             ));
         }
         rt::spawn(Rc::clone(&engine.committer).commit_loop());
-        // What was recovered becomes durable before the old journal is dropped; only then is the new
-        // life logged, so that at no moment both the journal is gone and its records are not durable.
+        // What was recovered becomes durable before the old journal is dropped; only then is the
+        // new life logged, so that at no moment both the journal is gone and its records are not
+        // durable.
         let opened = engine.go_into_service(zombies, media, is_sparse).await;
         if let Err(error) = opened {
             if engine.committer.flush_failed()
@@ -106,8 +107,8 @@ impl Cache {
     /// Writes the dirty data of one volume, or of all, back to the backing devices.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume; the backing device's own, or `TimedOut` if nothing gets on for a minute, and then
-    /// the data stays dirty.
+    /// `NotFound` for an unknown volume; the backing device's own, or `TimedOut` if nothing gets on
+    /// for a minute, and then the data stays dirty.
     pub async fn write_back(&self, name: Option<&str>) -> Result<()> {
         let ids: Vec<u16> = match name {
             Some(name) => vec![self.engine.volumes.named(name)?.id],
@@ -126,8 +127,8 @@ impl Cache {
         self.engine.committer.commit_all().await
     }
 
-    /// Changes a volume's mode, from the next piece of a request on. What is dirty under the old mode is
-    /// written back in the background.
+    /// Changes a volume's mode, from the next piece of a request on. What is dirty under the old
+    /// mode is written back in the background.
     ///
     /// # Errors
     /// As [`Cache::check_mode`].
@@ -141,7 +142,8 @@ impl Cache {
     /// Checks that a volume's mode can be changed.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume; `Busy` if the cache has failed, and the volume would no longer go on without it.
+    /// `NotFound` for an unknown volume; `Busy` if the cache has failed, and the volume would no
+    /// longer go on without it.
     pub fn check_mode(&self, name: &str, mode: Mode) -> Result<()> {
         let volume = self.engine.volumes.named(name)?;
         if !mode.makes_dirty() || !self.engine.is_degraded(&volume) || volume.falls_back_in(mode) {
@@ -155,8 +157,9 @@ impl Cache {
         ))
     }
 
-    /// Flushes what an earlier process left in the caches of the backing devices, where the durability asks for it and
-    /// [`CacheOptions::hold_write_back`](crate::CacheOptions) kept the attaches from it. Called before anybody is served.
+    /// Flushes what an earlier process left in the caches of the backing devices, where the
+    /// durability asks for it and [`CacheOptions::hold_write_back`](crate::CacheOptions) kept the
+    /// attaches from it. Called before anybody is served.
     ///
     /// # Errors
     /// The first device's that fails. That is remembered.
@@ -179,7 +182,8 @@ impl Cache {
         result
     }
 
-    /// Lets the cleaners of all volumes begin, where [`CacheOptions::hold_write_back`](crate::CacheOptions) made them wait.
+    /// Lets the cleaners of all volumes begin, where
+    /// [`CacheOptions::hold_write_back`](crate::CacheOptions) made them wait.
     pub fn allow_write_back(&self) {
         self.engine.service.allow_write_back();
         self.engine.signals.kick_cleaners();
@@ -201,8 +205,8 @@ impl Cache {
             .map(|volume| volume.epoch)
     }
 
-    /// Looks whether the data device was cut since the last look. What is gone is named, and is an error from
-    /// then on; the cache takes no more writes.
+    /// Looks whether the data device was cut since the last look. What is gone is named, and is an
+    /// error from then on; the cache takes no more writes.
     pub async fn look_for_cut(&self) {
         self.engine.truncation.look().await;
     }
@@ -319,8 +323,9 @@ impl Engine {
             journal.reached(self.committer.log_batch());
             Ok(Some(journal))
         };
-        // Where there is none, the new one begins before anything is logged: behind a clean shutdown, what
-        // this process logs before it dies would look like a life whose journal is gone.
+        // Where there is none, the new one begins before anything is logged: behind a clean
+        // shutdown, what this process logs before it dies would look like a life whose journal is
+        // gone.
         let old = (self.settings.journal.as_ref())
             .and_then(|buf| Some((buf, Journal::recover(buf, &uuid, boot_id)?.tie)));
         // A process died between two that agree. Another announcement would end the agreement.

@@ -14,8 +14,8 @@ use crate::options::{Admission, Durability, Settings};
 pub struct CacheOptions {
     /// What an acknowledgement promises.
     pub durability: Durability,
-    /// Memory that outlives the process, for acknowledged records that are not in the log yet. Without
-    /// it a write waits for the log even with [`Durability::Flush`].
+    /// Memory that outlives the process, for acknowledged records that are not in the log yet.
+    /// Without it a write waits for the log even with [`Durability::Flush`].
     pub journal: Option<Buf>,
     /// The boot of the machine.
     pub boot_id: [u8; 16],
@@ -25,22 +25,25 @@ pub struct CacheOptions {
     pub dirty_low_percent: u8,
     /// When dirty blocks are written back.
     pub cleaning: Cleaning,
-    /// Whether no volume is written back until [`Cache::allow_write_back`](crate::Cache::allow_write_back). The last
-    /// volume of a start may refuse it; the backing devices of the others then stay as they were.
+    /// Whether no volume is written back until
+    /// [`Cache::allow_write_back`](crate::Cache::allow_write_back). The last volume of a start may
+    /// refuse it; the backing devices of the others then stay as they were.
     pub hold_write_back: bool,
     /// What becomes of writes for which there is no room.
     pub admission: Admission,
     /// How often the map is made durable without anybody asking.
     pub commit_interval: Duration,
-    /// What devices may take for what is under way when a volume is detached or the cache closed, before that is told to
-    /// be late.
+    /// What devices may take for what is under way when a volume is detached or the cache closed,
+    /// before that is told to be late.
     pub patience: Duration,
     /// Open although the process journal of a process that died in this boot is gone: acknowledged
     /// writes may be lost.
     pub accept_journal_loss: bool,
-    /// The highest generation that is known of the cache beside it; this opening takes a higher one.
+    /// The highest generation that is known of the cache beside it; this opening takes a higher
+    /// one.
     pub generation: u64,
-    /// Path of the cache's device, for messages; empty if unknown. Of two devices that of the metadata.
+    /// Path of the cache's device, for messages; empty if unknown. Of two devices that of the
+    /// metadata.
     pub place: String,
     /// Path of the data device where the metadata lies elsewhere; empty if unknown.
     pub data_place: String,

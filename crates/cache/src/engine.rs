@@ -108,7 +108,8 @@ pub(crate) struct Sources {
     /// Checksums of cached data, if the cache was formatted with them.
     pub(crate) checksums: Option<Checksums>,
     pub(crate) tracking: Tracking,
-    /// Number of blocks that no record calls dirty, and of those that one calls so in part, the record.
+    /// Number of blocks that no record calls dirty, and of those that one calls so in part, the
+    /// record.
     pub(crate) presumed: (u64, HashMap<BlockId, u64>),
     /// Whether the cache was open last in an earlier boot of the machine.
     pub(crate) power_was_lost: bool,

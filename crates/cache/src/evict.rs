@@ -36,8 +36,9 @@ const WANTED: usize = 16 * WIDEST;
 /// Whether blocks that are dirty are written back to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dirty {
-    /// If they are colder than some that are clean. Nobody has lacked room yet: what is given up may not be in need of
-    /// being so, and a cache that the working set just fills would lose a part of it.
+    /// If they are colder than some that are clean. Nobody has lacked room yet: what is given up
+    /// may not be in need of being so, and a cache that the working set just fills would lose a
+    /// part of it.
     Beside,
     /// Ahead of need: somebody waits, or has waited, for room.
     Wanted,
@@ -64,7 +65,8 @@ pub(crate) struct Reclaimer {
     waiting: Cell<u32>,
     /// Round for which kills wait and which was not requested yet.
     waits_for: Cell<Option<Ticket>>,
-    /// Whether something could have been evicted, had it been written back, which was not asked for.
+    /// Whether something could have been evicted, had it been written back, which was not asked
+    /// for.
     spared: Cell<bool>,
     dirty: Cell<Dirty>,
     /// End of the last round.
@@ -123,8 +125,8 @@ impl Reclaimer {
         self.map.borrow().is_low(&self.ahead.borrow())
     }
 
-    /// Blocks that wait to be written back are colder than what else could go: as long as nothing presses,
-    /// they are waited for.
+    /// Blocks that wait to be written back are colder than what else could go: as long as nothing
+    /// presses, they are waited for.
     fn is_time_to_reclaim(&self) -> bool {
         let pressed = || {
             let ahead = self.ahead.borrow();
@@ -139,8 +141,8 @@ impl Reclaimer {
         room < self.ahead.borrow().low() / 2
     }
 
-    /// A slot for a block that is not in the map, nor overlaps one that is, and whose units are locked.
-    /// None if nothing can be evicted now: then the request goes round the cache.
+    /// A slot for a block that is not in the map, nor overlaps one that is, and whose units are
+    /// locked. None if nothing can be evicted now: then the request goes round the cache.
     pub(crate) async fn allocate(&self, volume: u16, block: Block) -> Option<BlockId> {
         loop {
             let slot = self.allocate_now(volume, block);
@@ -195,8 +197,8 @@ impl Reclaimer {
         true
     }
 
-    /// Writes that lack room go round the cache: what is dirty stays, unless somebody waits for room, or writes of some volume
-    /// would rather.
+    /// Writes that lack room go round the cache: what is dirty stays, unless somebody waits for
+    /// room, or writes of some volume would rather.
     pub(crate) fn keep_dirty(&self) {
         if self.waiting.get() > 0 || self.volumes.any(AttachedVolume::gives_up) {
             return;
@@ -224,8 +226,8 @@ impl Reclaimer {
         }
     }
 
-    /// Waits until what was queued is durable. A client's round takes the kills along for nothing; if none
-    /// comes soon, or slots run out, one is asked for.
+    /// Waits until what was queued is durable. A client's round takes the kills along for nothing;
+    /// if none comes soon, or slots run out, one is asked for.
     async fn killed(self: &Rc<Self>, urgent: bool) -> Result<()> {
         let round = self.committer.next_round();
         if urgent {
@@ -336,7 +338,8 @@ impl Reclaimer {
     /// The reclaimer wants these clean, in place of what it wanted before.
     fn want_clean(&self, mut blocks: Vec<BlockId>) {
         let map = self.map.borrow();
-        // The coldest come first; more of them than are written back soon would only take time to sort.
+        // The coldest come first; more of them than are written back soon would only take time to
+        // sort.
         blocks.truncate(WANTED);
         blocks.sort_by_cached_key(|slot| map.slot(*slot).key);
         (self.volumes).for_each(|volume| volume.cleaner.withdraw(blocks.is_empty()));

@@ -1,14 +1,14 @@
 //! Faults to plant, so that the checkers can be shown to find them, beside the orderings that
-//! [`forebay_metadata::order`] can take out. Compiled with the feature `plant`, which only the tests
-//! package asks for; without it [`planted`] is a constant.
+//! [`forebay_metadata::order`] can take out. Compiled with the feature `plant`, which only the
+//! tests package asks for; without it [`planted`] is a constant.
 
 /// Something that the engine must not forget, named by what happens then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Rule 4: a write that comes while a block is written back is forgotten.
     ForgetRewrite,
-    /// Rule 10: zeroes and discards that come while a block is written back are forgotten, and what is written back
-    /// lands behind them.
+    /// Rule 10: zeroes and discards that come while a block is written back are forgotten, and what
+    /// is written back lands behind them.
     ForgetDiscard,
     /// Rule 5: clean copies are recorded while the backing device has not flushed what they claim.
     ClaimBeforeFlush,
@@ -36,11 +36,13 @@ pub enum Fault {
     CompareRecorded,
     /// and what was changed since recovery.
     CompareChanged,
-    /// Rule 4: a block that is found to be as the backing device has it is not looked at granule by granule.
+    /// Rule 4: a block that is found to be as the backing device has it is not looked at granule by
+    /// granule.
     CompareFirstGranule,
     /// Rule 9: a clean hit is read from a backing device that may forget what it shows.
     SplitUnflushed,
-    /// Rule 4: what was written back before a flush of the backing device failed is believed after a later one.
+    /// Rule 4: what was written back before a flush of the backing device failed is believed after
+    /// a later one.
     TrustAcrossSessions,
     /// Dirty data that was abandoned is forgotten in memory alone.
     AbandonInMemory,
@@ -48,7 +50,8 @@ pub enum Fault {
     TrustDamaged,
     /// Repair: damage in the log is left behind, and with it what was not logged anew.
     GiveUpUnlogged,
-    /// Rule 6: what is written past a failed cache is not awaited behind what that still writes back.
+    /// Rule 6: what is written past a failed cache is not awaited behind what that still writes
+    /// back.
     DivergeBesideCleaner,
     /// Rule 6: what was written past a failed cache is served from it.
     ServeDiverged,
@@ -68,7 +71,8 @@ pub enum Fault {
     SketchWithoutJournal,
     /// Early reads: an answer counts though the cache went into service meanwhile.
     AnswerLate,
-    /// Identity: what is dirty is compared with the backing device before an attach, as if it claimed to be there.
+    /// Identity: what is dirty is compared with the backing device before an attach, as if it
+    /// claimed to be there.
     SampleDirty,
     /// Identity: what differs there is forgotten.
     ForgetDifference,
@@ -78,7 +82,8 @@ pub enum Fault {
     FlushDiverged,
     /// Rule 9: and what is clean, over what may be durable as dirty, does not count.
     OweDirtyAlone,
-    /// Identity: a volume is written back before those that are attached after it have been compared.
+    /// Identity: a volume is written back before those that are attached after it have been
+    /// compared.
     CleanBeforeAllAttached,
     /// Identity: and what transit caches have for it is sent on,
     EvictBeforeAllAttached,
@@ -86,7 +91,8 @@ pub enum Fault {
     DrainRefused,
     /// Rule 6: the backing device that a volume had last is not compared with the present one.
     TrustBacking,
-    /// Identity: the process journal is not compared with the cache's devices and their last opening.
+    /// Identity: the process journal is not compared with the cache's devices and their last
+    /// opening.
     TrustJournal,
     /// Rule 6: the records of the state directory are not compared with the cache.
     TrustState,
@@ -112,11 +118,13 @@ pub enum Fault {
     OverlookCut,
     /// A data device that is shorter than the cache is noted as cut, whichever device it is.
     NoteAnyShort,
-    /// Each hole at a start is taken for a cut, whatever lies behind it and whatever a checksum says.
+    /// Each hole at a start is taken for a cut, whatever lies behind it and whatever a checksum
+    /// says.
     TrustHoles,
     /// Rule 6: a failed cache is written past while the epoch is being raised.
     DivergeUnawaited,
-    /// Rule 6: a write past a failed cache takes the place of dirty data that the next process keeps.
+    /// Rule 6: a write past a failed cache takes the place of dirty data that the next process
+    /// keeps.
     WriteOverKept,
     /// Rule 6: an attach takes more for dirty than was when the cache failed.
     KeepUnlisted,

@@ -1,8 +1,8 @@
 //! Regions, blocks and granules: which part of a request lies where.
 //!
-//! A request is cut at regions, as long as the largest block, and a region's part at the blocks that it
-//! has. Blocks are numbered by *units*, as long as the smallest block. A granule is what one bit of a
-//! block's valid and dirty maps stands for: max(4 KiB, block / 64).
+//! A request is cut at regions, as long as the largest block, and a region's part at the blocks
+//! that it has. Blocks are numbered by *units*, as long as the smallest block. A granule is what
+//! one bit of a block's valid and dirty maps stands for: max(4 KiB, block / 64).
 
 use std::ops::Range;
 
@@ -335,7 +335,8 @@ impl Geometry {
         }
     }
 
-    /// Runs of units of its region that a part touches, as bytes within the region, cut to the part.
+    /// Runs of units of its region that a part touches, as bytes within the region, cut to the
+    /// part.
     pub(crate) fn runs_of_units(
         self,
         part: &Extent,

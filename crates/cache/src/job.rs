@@ -16,8 +16,8 @@ pub(crate) struct Job<P> {
     pub(crate) buf: Buf,
     /// Whether the write is durable before its answer: FUA, or every write under `sync`.
     pub(crate) durable: bool,
-    /// Whether blocks that the cache does not hold are bypassed: the request belongs to a sequential
-    /// stream, or the backing device is cheaper.
+    /// Whether blocks that the cache does not hold are bypassed: the request belongs to a
+    /// sequential stream, or the backing device is cheaper.
     pub(crate) bypass: bool,
 }
 

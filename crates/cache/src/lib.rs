@@ -1,41 +1,45 @@
 //! The cache engine: six modes, commit, write intent, cleaning, eviction and recovery.
 //!
-//! A [`Cache`] stands on one or two devices (data and metadata) and makes cached volumes of backing devices:
-//! [`Cache::attach`] returns one as a [`BlockDevice`](forebay_block::BlockDevice). A cache lives on one reactor.
-//! Front-ends on other reactors reach it by message, through `volume`. Several caches may run in one process.
+//! A [`Cache`] stands on one or two devices (data and metadata) and makes cached volumes of backing
+//! devices: [`Cache::attach`] returns one as a [`BlockDevice`](forebay_block::BlockDevice). A cache
+//! lives on one reactor. Front-ends on other reactors reach it by message, through `volume`.
+//! Several caches may run in one process.
 //!
-//! The engine is made of parts. A part owns its state and offers a few methods. [`engine`] wires the parts; only the
-//! code that drives all of them knows it. Modules form no circle (`cargo xtask tidy` checks that).
+//! The engine is made of parts. A part owns its state and offers a few methods. `engine` wires the
+//! parts; only the code that drives all of them knows it. Modules form no circle (`cargo xtask
+//! tidy` checks that).
 //!
 //! | folder | part |
 //! |---|---|
-//! | [`request`] | requests: a volume as a device, split at regions; hits that need one slot alone ([`request::hit_path`]) |
-//! | [`mode`] | the table of modes: what a read and a write do |
-//! | [`read`], [`write`](mod@write), [`bypass`] | the data path behind the table |
-//! | [`map`] | cached blocks, free slots and the marks of regions, as the log has them |
-//! | [`lock`] | locks of granules |
-//! | [`slots`], [`checksum`] | reads and writes of slots, verified |
-//! | [`intent`] | write intent: marks of regions, the bit-tree, dirty zones |
-//! | [`commit`] | the committer: queues, batches, the log, the process journal |
-//! | [`clean`], [`evict`] | the cleaner and the reclaimer |
-//! | [`attach`], [`volume`] | volumes come and go; the state of one |
-//! | [`recover`], [`online_open`] | replay of the log, rebuild of the map; reads while that runs |
-//! | [`degraded`] | service without a cache that has failed |
-//! | [`repair`](mod@repair) | scrub, verification and repair |
+//! | `request` | requests: a volume as a device, split at regions; hits that need one slot alone (`request::hit_path`) |
+//! | `mode` | the table of modes: what a read and a write do |
+//! | `read`, `write`, `bypass` | the data path behind the table |
+//! | `map` | cached blocks, free slots and the marks of regions, as the log has them |
+//! | `lock` | locks of granules |
+//! | `slots`, `checksum` | reads and writes of slots, verified |
+//! | `intent` | write intent: marks of regions, the bit-tree, dirty zones |
+//! | `commit` | the committer: queues, batches, the log, the process journal |
+//! | `clean`, `evict` | the cleaner and the reclaimer |
+//! | `attach`, `volume` | volumes come and go; the state of one |
+//! | `recover`, `online_open` | replay of the log, rebuild of the map; reads while that runs |
+//! | `degraded` | service without a cache that has failed |
+//! | `repair` | scrub, verification and repair |
 //!
 //! Four walks:
 //!
-//! - **Write-back miss**: `request/mod.rs` `serve` → `write/mod.rs` `write` → `split.rs` `lock_blocks` → `mode.rs`
-//!   `write_rule` → `write/dirty.rs` `write` → `evict.rs` `allocate` → `write/slot_write.rs` `write` → `slots/mod.rs`
-//!   `write` → `commit/queue.rs` `queue_record` → `commit/round.rs` `round`.
-//! - **Read miss**: `request/mod.rs` `serve` → `read_ahead.rs` `range` → `read/mod.rs` `read` → `split.rs`
-//!   `lock_blocks` → `read/fill.rs` `fill` → `evict.rs` `allocate` → `slots/mod.rs` `write` → `commit/queue.rs`
-//!   `queue_later`.
-//! - **Eviction**: `evict.rs` `reclaim_round` → `map/mod.rs` `pick` → `lock/mod.rs` `take` → `commit/queue.rs`
-//!   `kill_slot` → `commit/round.rs` `round` → `commit/batch.rs` `log_kills` → `slots/mod.rs` `forget`.
-//! - **Recovery**: `cache.rs` `open` → `recover/mod.rs` `recover` → `media/gone.rs` `find` → `recover/rebuild.rs` `add`
-//!   and `finish` → `map/restore.rs` `restore` → `engine.rs` `wire` → `intent/dirty_tracking.rs` `restore_tracking` →
-//!   `superblock.rs` `raise_generation`.
+//! - **Write-back miss**: `request/mod.rs` `serve` → `write/mod.rs` `write` → `split.rs`
+//!   `lock_blocks` → `mode.rs` `write_rule` → `write/dirty.rs` `write` → `evict.rs` `allocate` →
+//!   `write/slot_write.rs` `write` → `slots/mod.rs` `write` → `commit/queue.rs` `queue_record` →
+//!   `commit/round.rs` `round`.
+//! - **Read miss**: `request/mod.rs` `serve` → `read_ahead.rs` `range` → `read/mod.rs` `read` →
+//!   `split.rs` `lock_blocks` → `read/fill.rs` `fill` → `evict.rs` `allocate` → `slots/mod.rs`
+//!   `write` → `commit/queue.rs` `queue_later`.
+//! - **Eviction**: `evict.rs` `reclaim_round` → `map/mod.rs` `pick` → `lock/mod.rs` `take` →
+//!   `commit/queue.rs` `kill_slot` → `commit/round.rs` `round` → `commit/batch.rs` `log_kills` →
+//!   `slots/mod.rs` `forget`.
+//! - **Recovery**: `cache.rs` `open` → `recover/mod.rs` `recover` → `media/gone.rs` `find` →
+//!   `recover/rebuild.rs` `add` and `finish` → `map/restore.rs` `restore` → `engine.rs` `wire` →
+//!   `intent/dirty_tracking.rs` `restore_tracking` → `superblock.rs` `raise_generation`.
 //!
 //! docs/durability.md and docs/internals argue why the order of writes is as it is.
 

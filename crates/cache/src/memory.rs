@@ -7,8 +7,8 @@ use crate::checksum::CELL;
 use crate::format::inspect::Inspection;
 use crate::geometry::Geometry;
 
-/// Most bytes for each block of the smallest size: the block table with its index (33), the record that counts and flags (6), what
-/// a start has beside them (3), and the log's tail (1).
+/// Most bytes for each block of the smallest size: the block table with its index (33), the record
+/// that counts and flags (6), what a start has beside them (3), and the log's tail (1).
 const UNIT_BYTES: u64 = 43;
 /// Most bytes beside that: what reads bring in, the bit-tree, the shortest tables.
 const FIXED_BYTES: u64 = 4 << 20;

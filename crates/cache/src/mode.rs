@@ -27,7 +27,8 @@ pub(crate) enum Usable {
 pub(crate) enum ReadRule {
     /// Hits are read from the cache; missing data is filled, if the policy admits it.
     Fill,
-    /// Usable data is read from the cache, the rest from the backing device; the cache stays as it is.
+    /// Usable data is read from the cache, the rest from the backing device; the cache stays as it
+    /// is.
     Bypass(Usable),
 }
 

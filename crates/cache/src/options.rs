@@ -95,16 +95,17 @@ pub enum Durability {
     Flush,
 }
 
-/// What a write does for which there is no room, since what could go is dirty, and where clean hits are read.
-/// docs/concepts/admission.md has the table.
+/// What a write does for which there is no room, since what could go is dirty, and where clean hits
+/// are read. docs/concepts/admission.md has the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// `always`: it waits until something is written back, which the cache sees to ahead of need.
     #[default]
     Always,
-    /// `measured`: the same, or it goes round the cache, which then keeps what it has: whichever was measured to take less
-    /// ([`forebay_policy::Measured`]). And clean hits are read from the backing device as far as that answers sooner than a
-    /// cache device that is full of work ([`forebay_policy::Split`]).
+    /// `measured`: the same, or it goes round the cache, which then keeps what it has: whichever
+    /// was measured to take less ([`forebay_policy::Measured`]). And clean hits are read from the
+    /// backing device as far as that answers sooner than a cache device that is full of work
+    /// ([`forebay_policy::Split`]).
     Measured,
 }
 
@@ -141,8 +142,8 @@ impl fmt::Debug for Devices {
 /// How a cache is formatted.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// The cache block sizes: powers of two from 4 KiB to 1 MiB, the largest at most 64 times the smallest.
-    /// With several, each missed range is given the largest that fit.
+    /// The cache block sizes: powers of two from 4 KiB to 1 MiB, the largest at most 64 times the
+    /// smallest. With several, each missed range is given the largest that fit.
     pub block_sizes_bytes: Vec<u64>,
     /// Blocks that share a mark (docs/internals/dirty-tracking.md), as a power of two, up to 16.
     pub region_shift: u8,
@@ -150,8 +151,8 @@ pub struct FormatOptions {
     pub dirty_tracking: DirtyTracking,
     /// Whether cached data has checksums, one for each 4 KiB.
     pub checksums: bool,
-    /// Bytes of a volume of which it is known together, before the map is, whether some may be dirty, as a power of two;
-    /// at least the largest block (docs/internals/online-open.md).
+    /// Bytes of a volume of which it is known together, before the map is, whether some may be
+    /// dirty, as a power of two; at least the largest block (docs/internals/online-open.md).
     pub tract_shift: u8,
     /// The new cache's identity.
     pub uuid: [u8; 16],
@@ -218,14 +219,15 @@ pub struct VolumeOptions {
     pub promotion: Promotion,
     /// A sequential stream goes round the cache after this many bytes; zero never.
     pub sequential_cutoff_bytes: u64,
-    /// The epoch that the state directory remembers, zero for none: higher than the cache's own when
-    /// the volume was served without this cache meanwhile.
+    /// The epoch that the state directory remembers, zero for none: higher than the cache's own
+    /// when the volume was served without this cache meanwhile.
     pub epoch: u64,
     /// Where the volume was written without this cache; none if that is not known, which counts as
     /// everywhere.
     pub written_elsewhere: Option<Vec<std::ops::Range<u64>>>,
-    /// All that was dirty when the volume went on without this cache, which had failed, bytes in ascending order: with a higher
-    /// `epoch`, nothing else in the cache counts. None if that is not known.
+    /// All that was dirty when the volume went on without this cache, which had failed, bytes in
+    /// ascending order: with a higher `epoch`, nothing else in the cache counts. None if that is
+    /// not known.
     pub dirty_at_failure: Option<Vec<std::ops::Range<u64>>>,
     /// Throw dirty data away that is older than what was written without this cache.
     pub discard_stale_dirty: bool,

@@ -6,12 +6,12 @@ use forebay_io::sync::Promise;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
-/// Parts of one request that are under way at a time: with blocks of 4 KiB a whole one of 1 MiB, so that their records
-/// become durable together.
+/// Parts of one request that are under way at a time: with blocks of 4 KiB a whole one of 1 MiB, so
+/// that their records become durable together.
 const PARTS_IN_FLIGHT: usize = 256;
 
-/// Runs the parts of a request, up to [`PARTS_IN_FLIGHT`] at a time, each begun in its turn. The first error is the
-/// request's; all parts end before it is told.
+/// Runs the parts of a request, up to [`PARTS_IN_FLIGHT`] at a time, each begun in its turn. The
+/// first error is the request's; all parts end before it is told.
 pub(crate) async fn all<F>(parts: impl Iterator<Item = F>) -> Result<()>
 where
     F: Future<Output = Result<()>>,

@@ -1,4 +1,5 @@
-//! What a read brings in beside what it asks for, as the footprint has learned (`forebay_policy::Footprint`).
+//! What a read brings in beside what it asks for, as the footprint has learned
+//! (`forebay_policy::Footprint`).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -11,15 +12,16 @@ use crate::geometry::{Extent, Geometry, Spread};
 use crate::map::Map;
 use crate::volume::AttachedVolume;
 
-/// What bringing in is worth: a general-purpose cloud volume's 3,000 operations and 125 MiB a second at a
-/// latency of 1 ms.
+/// What bringing in is worth: a general-purpose cloud volume's 3,000 operations and 125 MiB a
+/// second at a latency of 1 ms.
 fn worth(granule_bytes: u64) -> Worth {
     Worth::of(1_000_000, 3000, 125 << 20, granule_bytes)
 }
 
-/// Bytes that may be on their way into the cache at a time though nobody asked for them; beyond that, reads bring in
-/// what they ask for and no more. These bytes lie in memory that no connection's budget of buffers counts, and a
-/// backing device that has got slow would let them grow without end. It is as much as a front end admits at a time.
+/// Bytes that may be on their way into the cache at a time though nobody asked for them; beyond
+/// that, reads bring in what they ask for and no more. These bytes lie in memory that no
+/// connection's budget of buffers counts, and a backing device that has got slow would let them
+/// grow without end. It is as much as a front end admits at a time.
 pub(crate) const MAX_BYTES: u64 = 32 << 20;
 
 /// Bytes that are read ahead, counted until this is dropped.
@@ -89,8 +91,8 @@ impl ReadAhead {
         })
     }
 
-    /// Notes a request. Returns what of the volume it is about, bytes: for a read that misses, with what is
-    /// worth bringing in along with it.
+    /// Notes a request. Returns what of the volume it is about, bytes: for a read that misses, with
+    /// what is worth bringing in along with it.
     pub(crate) fn range(
         &self,
         volume: &AttachedVolume,

@@ -3,7 +3,8 @@
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_policy::BlockSizes;
 
-/// Checks that a cache with blocks of these sizes can number all blocks of a volume, whose size is in bytes.
+/// Checks that a cache with blocks of these sizes can number all blocks of a volume, whose size is
+/// in bytes.
 ///
 /// # Errors
 /// `InvalidInput` with the size of the largest volume.

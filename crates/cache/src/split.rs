@@ -15,8 +15,9 @@ use crate::parallel;
 use crate::volume::AttachedVolume;
 
 impl Engine {
-    /// Cuts a part at the blocks that are there, and what is not there into the largest blocks that fit;
-    /// runs `run` for each piece, all at a time, with the block if it is there. The part's lock is held.
+    /// Cuts a part at the blocks that are there, and what is not there into the largest blocks that
+    /// fit; runs `run` for each piece, all at a time, with the block if it is there. The part's
+    /// lock is held.
     pub(crate) async fn each_piece<F>(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
@@ -56,8 +57,9 @@ impl Engine {
         parallel::all(pieces.into_iter().map(|(found, span)| start(found, span))).await
     }
 
-    /// Cuts a part at the blocks that are there: `present` runs for what lies in each, and `absent` for what lies in none,
-    /// in runs as long as may be. So who makes no blocks asks the backing device once for each. The part's lock is held.
+    /// Cuts a part at the blocks that are there: `present` runs for what lies in each, and `absent`
+    /// for what lies in none, in runs as long as may be. So who makes no blocks asks the backing
+    /// device once for each. The part's lock is held.
     pub(crate) async fn each_block<F, G>(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
@@ -107,8 +109,8 @@ impl Engine {
         missing == 0
     }
 
-    /// Waits until nobody else reads or changes what a part touches, nor anything of the units where no block
-    /// is yet: there, a block may be made.
+    /// Waits until nobody else reads or changes what a part touches, nor anything of the units
+    /// where no block is yet: there, a block may be made.
     pub(crate) async fn lock_blocks(
         &self,
         site: Site,

@@ -65,7 +65,8 @@ impl VolumeCounters {
     }
 }
 
-/// How far the blocks are written back that counted as dirty at the start, though no record said so.
+/// How far the blocks are written back that counted as dirty at the start, though no record said
+/// so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryProgress {
     /// Blocks that were found.
@@ -81,7 +82,8 @@ pub struct RecoveryProgress {
 }
 
 impl RecoveryProgress {
-    /// Time until all are written back if it goes on as it did, milliseconds; none if nothing was written back yet.
+    /// Time until all are written back if it goes on as it did, milliseconds; none if nothing was
+    /// written back yet.
     #[must_use]
     pub fn left_ms(&self) -> Option<u64> {
         let done = self.found_blocks - self.left_blocks;
@@ -143,13 +145,15 @@ pub struct VolumeStats {
     pub read_misses: u64,
     /// Pieces of writes to blocks that the cache held.
     pub write_hits: u64,
-    /// Pieces of writes to blocks that it did not hold; what goes round the cache in one operation is one piece.
+    /// Pieces of writes to blocks that it did not hold; what goes round the cache in one operation
+    /// is one piece.
     pub write_misses: u64,
     /// Of the read misses, those that were not promoted.
     pub bypassed_reads: u64,
     /// Of the write misses, those that went to the backing device only.
     pub bypassed_writes: u64,
-    /// Of the read hits, clean ones that were read from the backing device, since it answers sooner.
+    /// Of the read hits, clean ones that were read from the backing device, since it answers
+    /// sooner.
     pub split_reads: u64,
     /// Writes that found no room, and that measured admission sent round the cache.
     pub sent_round: u64,

@@ -1,6 +1,7 @@
 //! The superblock of an open cache, on the metadata device and on a separate data device.
 //!
-//! It counts the openings of the cache (its *generation*) and names its devices: see [`media`](crate::media).
+//! It counts the openings of the cache (its *generation*) and names its devices: see
+//! [`media`](crate::media).
 
 use std::cell::{Ref, RefCell};
 use std::rc::Rc;
@@ -64,8 +65,8 @@ impl SuperblockStore {
         }
     }
 
-    /// Returns the path of the metadata device. Without one in the options, the path in the superblock stays:
-    /// a copy could not be told from its original otherwise.
+    /// Returns the path of the metadata device. Without one in the options, the path in the
+    /// superblock stays: a copy could not be told from its original otherwise.
     pub(crate) fn place(&self) -> String {
         match &*self.settings.place {
             "" => self.current.borrow().place.clone(),
@@ -79,8 +80,8 @@ impl SuperblockStore {
         known != 0 && tie.next == known && tie.generation != known
     }
 
-    /// Returns by how much more the generation rises on another medium: the original's openings and those
-    /// of its copies must not meet in one number.
+    /// Returns by how much more the generation rises on another medium: the original's openings and
+    /// those of its copies must not meet in one number.
     fn leap(&self, media: Media) -> u64 {
         let medium = media.metadata.medium;
         match self.current.borrow().service.media.differs_from(media) {
@@ -105,9 +106,9 @@ impl SuperblockStore {
         known.max(self.settings.generation).max(data) + 1
     }
 
-    /// Makes both copies of a separate data device's superblock show its generation, durably, before the metadata asks
-    /// for that. A process that died may have left it in the device's cache, where a power loss takes it, or in one of
-    /// the two copies alone, where rot takes it.
+    /// Makes both copies of a separate data device's superblock show its generation, durably, before
+    /// the metadata asks for that. A process that died may have left it in the device's cache, where
+    /// a power loss takes it, or in one of the two copies alone, where rot takes it.
     ///
     /// # Errors
     /// The data device's.
@@ -122,9 +123,9 @@ impl SuperblockStore {
         self.write_data(1, |_| ()).await
     }
 
-    /// Raises the generation, durably. The journal `old`, which counts still, announces it first: a process
-    /// that dies in between leaves two that agree. A separate data device gets it last, before anything is
-    /// written to its slots.
+    /// Raises the generation, durably. The journal `old`, which counts still, announces it first: a
+    /// process that dies in between leaves two that agree. A separate data device gets it last,
+    /// before anything is written to its slots.
     pub(crate) async fn raise_generation(
         &self,
         media: Media,
@@ -161,8 +162,8 @@ impl SuperblockStore {
         .await
     }
 
-    /// Announces the generation that a clean end takes, in the process journal and on a separate data
-    /// device. Returns it.
+    /// Announces the generation that a clean end takes, in the process journal and on a separate
+    /// data device. Returns it.
     pub(crate) async fn announce_end(&self) -> Result<u64> {
         let generation = self.next_generation();
         if self.committer.has_journal()
@@ -175,8 +176,8 @@ impl SuperblockStore {
         Ok(generation)
     }
 
-    /// Takes the announced generation, with the mark of a clean end: a copy that was made in service is
-    /// an earlier state from then on.
+    /// Takes the announced generation, with the mark of a clean end: a copy that was made in
+    /// service is an earlier state from then on.
     pub(crate) async fn end_generation(&self, generation: u64) -> Result<()> {
         self.change(|superblock| {
             superblock.service.is_closed = true;
@@ -238,8 +239,8 @@ impl SuperblockStore {
         }
         match &result {
             Ok(()) => *self.current.borrow_mut() = next,
-            // Its flush may have been the one that was told of lost data, and which copy is on media
-            // nobody knows.
+            // Its flush may have been the one that was told of lost data, and which copy is on
+            // media nobody knows.
             Err(error) => {
                 self.committer.metadata_flush_failed();
                 self.committer.fail(error.clone());

@@ -1,5 +1,5 @@
-//! The engine against a plain array, on simulated devices that do not crash. Crashes are the business
-//! of the tests package.
+//! The engine against a plain array, on simulated devices that do not crash. Crashes are the
+//! business of the tests package.
 
 use std::rc::Rc;
 
@@ -329,7 +329,8 @@ fn a_missing_journal_is_noticed_however_long_the_process_lived() {
     });
 }
 
-/// Who has flushed may go on to use the backing device without the cache: no record calls anything dirty.
+/// Who has flushed may go on to use the backing device without the cache: no record calls anything
+/// dirty.
 #[test]
 fn what_was_written_back_on_request_is_recorded_so() {
     let world = world(6, 2 << 20, 512);

@@ -1,9 +1,9 @@
 //! How a volume leaves its cache, and how a cache ends.
 //!
-//! Neither waits for ever for a device that does not answer: what it has not ended by then is told, and goes on by itself,
-//! with its locks and buffers. Dirty data stays in the cache, unless it is abandoned in so many words: then the volume's
-//! number is taken out of the superblock first, durably, so that no process ever serves what was given up, or writes
-//! it back.
+//! Neither waits for ever for a device that does not answer: what it has not ended by then is told,
+//! and goes on by itself, with its locks and buffers. Dirty data stays in the cache, unless it is
+//! abandoned in so many words: then the volume's number is taken out of the superblock first,
+//! durably, so that no process ever serves what was given up, or writes it back.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -29,18 +29,19 @@ use crate::volume::AttachedVolume;
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Cache {
-    /// Writes everything of a volume back and forgets it. Nobody is served from it from the first moment
-    /// on: new requests get `ShuttingDown`.
+    /// Writes everything of a volume back and forgets it. Nobody is served from it from the first
+    /// moment on: new requests get `ShuttingDown`.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `Busy` if it is being detached already. If something cannot be written back, the
-    /// devices' error, or `TimedOut` if nothing gets on for a minute: the volume goes on as before, nothing is lost.
+    /// `NotFound` for an unknown volume, `Busy` if it is being detached already. If something
+    /// cannot be written back, the devices' error, or `TimedOut` if nothing gets on for a minute:
+    /// the volume goes on as before, nothing is lost.
     pub async fn detach(&self, name: &str) -> Result<()> {
         self.detach_noting(name, async { Ok(()) }).await
     }
 
-    /// As [`Cache::detach`]. `noted` runs when all is written back and flushed, and before the cache forgets the volume:
-    /// whoever has to hear that nothing is dirty any more hears it then.
+    /// As [`Cache::detach`]. `noted` runs when all is written back and flushed, and before the
+    /// cache forgets the volume: whoever has to hear that nothing is dirty any more hears it then.
     ///
     /// # Errors
     /// As [`Cache::detach`], or those of `noted`: the volume goes on as before then, too.
@@ -73,12 +74,14 @@ impl Cache {
         Ok(engine.dirty_ranges(slots.into_iter()))
     }
 
-    /// Forgets a volume with what is dirty in it: THAT IS LOST. Returns what it was, as [`Cache::dirty_ranges`]. Nothing of
-    /// it is sent to the backing device from the first moment on; what that has already may still arrive.
+    /// Forgets a volume with what is dirty in it: THAT IS LOST. Returns what it was, as
+    /// [`Cache::dirty_ranges`]. Nothing of it is sent to the backing device from the first moment
+    /// on; what that has already may still arrive.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `Busy` if it is being detached already; the cache device's, or `TimedOut` if that
-    /// does not answer: then the volume is not served any more, and what becomes of its data the next process tells.
+    /// `NotFound` for an unknown volume, `Busy` if it is being detached already; the cache
+    /// device's, or `TimedOut` if that does not answer: then the volume is not served any more, and
+    /// what becomes of its data the next process tells.
     pub async fn abandon(&self, name: &str) -> Result<Vec<Range<u64>>> {
         let engine = &self.engine;
         let volume = engine.begin_to_leave(name)?;
@@ -98,19 +101,20 @@ impl Cache {
         Ok(lost)
     }
 
-    /// Shuts the cache down cleanly: what is acknowledged is made durable, the map is made exact, and
-    /// the mark is logged that lets the next open believe it. Dirty data stays in the cache. Nobody may
-    /// be sending requests any more.
+    /// Shuts the cache down cleanly: what is acknowledged is made durable, the map is made exact,
+    /// and the mark is logged that lets the next open believe it. Dirty data stays in the cache.
+    /// Nobody may be sending requests any more.
     ///
     /// # Errors
-    /// A failed flush of any device, or `TimedOut`, with what a device has not ended within a minute; then there is no clean
-    /// mark, and the next open recovers as after a crash.
+    /// A failed flush of any device, or `TimedOut`, with what a device has not ended within a
+    /// minute; then there is no clean mark, and the next open recovers as after a crash.
     pub async fn close(&self) -> Result<()> {
         self.close_with(true).await
     }
 
-    /// Shuts down the cache of a start that was refused, and sends no backing device anything, not even a flush: it may be the
-    /// wrong one. There is no clean mark, so that the next open recovers as after a crash.
+    /// Shuts down the cache of a start that was refused, and sends no backing device anything, not
+    /// even a flush: it may be the wrong one. There is no clean mark, so that the next open
+    /// recovers as after a crash.
     ///
     /// # Errors
     /// As [`Cache::close`].
@@ -217,7 +221,8 @@ impl Engine {
         in_time(&what, self.settings.patience, flush).await
     }
 
-    /// As [`Engine::write_back_volume`], for as long as it gets on.
+    /// As [`Cleaner::write_back_volume`](crate::clean::Cleaner::write_back_volume), for as long as
+    /// it gets on.
     pub(crate) async fn write_back_in_time(
         self: &Rc<Self>,
         volume: u16,
@@ -260,7 +265,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets the volume with this number, with all that is cached of it. Nobody is served from it.
+    /// Forgets the volume with this number, with all that is cached of it. Nobody is served from
+    /// it.
     pub(crate) async fn forget_number(self: &Rc<Self>, id: u16) -> Result<()> {
         // From here on the records of this number mean nothing, durably.
         if !planted(Fault::AbandonInMemory) {

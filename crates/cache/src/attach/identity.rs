@@ -1,5 +1,5 @@
-//! Whose data it is: a volume's name says which cached blocks belong to it, and the backing device that it
-//! had last must be the one that it has now.
+//! Whose data it is: a volume's name says which cached blocks belong to it, and the backing device
+//! that it had last must be the one that it has now.
 
 use std::rc::Rc;
 
@@ -56,12 +56,12 @@ fn another_name(name: &str, former: &str, dirty_bytes: u64) -> Error {
 }
 
 impl Inspection {
-    /// Checks whether a volume of this name could be attached with the backing device that `identity` names, of so many
-    /// bytes.
+    /// Checks whether a volume of this name could be attached with the backing device that
+    /// `identity` names, of so many bytes.
     ///
     /// # Errors
-    /// `InvalidInput` if there is dirty data of another backing device under this name, or of this one, or a part of
-    /// it, under another name.
+    /// `InvalidInput` if there is dirty data of another backing device under this name, or of this
+    /// one, or a part of it, under another name.
     pub fn check_identity(&self, name: &str, identity: Identity, size_bytes: u64) -> Result<()> {
         let dirty = self.volumes.iter().filter(|known| known.dirty_bytes > 0);
         for known in dirty {
@@ -92,9 +92,9 @@ impl Inspection {
 }
 
 impl Engine {
-    /// Rule 6: what is cached of another backing device, under this volume's name, or of this backing
-    /// device, under another name, is not mixed with what this volume holds. Clean data goes; dirty data
-    /// is somebody's, and refuses.
+    /// Rule 6: what is cached of another backing device, under this volume's name, or of this
+    /// backing device, under another name, is not mixed with what this volume holds. Clean data
+    /// goes; dirty data is somebody's, and refuses.
     pub(crate) async fn check_identity(
         self: &Rc<Self>,
         name: &str,

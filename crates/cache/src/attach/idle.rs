@@ -1,8 +1,9 @@
 //! Volumes that a cache knows and that nobody serves: what it has of them, and how it forgets them.
 //!
-//! A volume takes one of a few places in the superblock for as long as the cache knows it, also when its configuration
-//! and its backing device are gone. To forget it takes neither: the volume's number is taken out of the superblock,
-//! durably, which makes its records meaningless, and then its blocks leave the map.
+//! A volume takes one of a few places in the superblock for as long as the cache knows it, also
+//! when its configuration and its backing device are gone. To forget it takes neither: the volume's
+//! number is taken out of the superblock, durably, which makes its records meaningless, and then
+//! its blocks leave the map.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -71,7 +72,8 @@ impl Cache {
         idle.collect()
     }
 
-    /// Returns what is dirty in a volume that is not attached, in bytes and in ascending order, ranges that touch joined.
+    /// Returns what is dirty in a volume that is not attached, in bytes and in ascending order,
+    /// ranges that touch joined.
     ///
     /// # Errors
     /// As [`Cache::forget`] for a volume that is unknown or attached.
@@ -80,12 +82,13 @@ impl Cache {
         Ok(self.engine.dirty_ranges_of(id))
     }
 
-    /// Forgets a volume that is not attached. With `discard_dirty`, the data that its backing device does not have IS LOST.
-    /// Returns what that was, as [`Cache::idle_dirty_ranges`].
+    /// Forgets a volume that is not attached. With `discard_dirty`, the data that its backing
+    /// device does not have IS LOST. Returns what that was, as [`Cache::idle_dirty_ranges`].
     ///
     /// # Errors
-    /// `NotFound` for a volume that the cache does not know; `Busy` for one that is attached, or that has dirty data and
-    /// `discard_dirty` is not given (the message names its first ranges); or the cache device's own.
+    /// `NotFound` for a volume that the cache does not know; `Busy` for one that is attached, or
+    /// that has dirty data and `discard_dirty` is not given (the message names its first ranges);
+    /// or the cache device's own.
     pub async fn forget(&self, name: &str, discard_dirty: bool) -> Result<Vec<Range<u64>>> {
         // It must not be attached meanwhile.
         self.engine.attaching.acquire(1).await;
@@ -96,7 +99,8 @@ impl Cache {
 }
 
 impl Inspection {
-    /// Checks that volumes of these names can be attached together: those that the cache does not know need room.
+    /// Checks that volumes of these names can be attached together: those that the cache does not
+    /// know need room.
     ///
     /// # Errors
     /// `NoSpace` with the volumes that could make room.

@@ -36,18 +36,19 @@ fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
 }
 
 impl Cache {
-    /// Makes a cached volume of `backing`, under a name by which this cache knows it again. Returns it
-    /// as a device of this reactor.
+    /// Makes a cached volume of `backing`, under a name by which this cache knows it again. Returns
+    /// it as a device of this reactor.
     ///
     /// The volume's epoch is raised, durably, before this returns; the caller stores
     /// [`Cache::volume_epoch`] beside the cache before it serves the volume.
     ///
     /// # Errors
-    /// `Busy` if the volume is attached, or holds dirty data that is older than what was written without
-    /// this cache (named in the message); `InvalidInput` for a name that is empty or over 64 bytes, or a
-    /// backing device that shrank below dirty data, that has more blocks than can be numbered, that a clean copy shows to be
-    /// another one, or whose blocks are
-    /// larger than a granule or than what the cache device writes whole; `NoSpace` for a 65th volume; or the devices' own.
+    /// `Busy` if the volume is attached, or holds dirty data that is older than what was written
+    /// without this cache (named in the message); `InvalidInput` for a name that is empty or over
+    /// 64 bytes, or a backing device that shrank below dirty data, that has more blocks than can be
+    /// numbered, that a clean copy shows to be another one, or whose blocks are larger than a
+    /// granule or than what the cache device writes whole; `NoSpace` for a 65th volume; or the
+    /// devices' own.
     pub async fn attach(
         &self,
         name: &str,
@@ -109,8 +110,8 @@ impl Cache {
         if id == u16::MAX {
             return Err(no_number());
         }
-        // Clients of a volume with `sync` need not flush what a dead process left in the device's cache.
-        // A start that may yet be refused changes no device: `flush_attached` does it then.
+        // Clients of a volume with `sync` need not flush what a dead process left in the device's
+        // cache. A start that may yet be refused changes no device: `flush_attached` does it then.
         let needed = engine.committer.is_sync() && !engine.service.holds_write_back();
         engine
             .failures
@@ -176,11 +177,12 @@ impl Cache {
         }))
     }
 
-    /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's size.
+    /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's
+    /// size.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` if the device shrank or has more blocks than can be numbered,
-    /// or the devices' own.
+    /// `NotFound` for an unknown volume, `InvalidInput` if the device shrank or has more blocks
+    /// than can be numbered, or the devices' own.
     pub async fn grow(&self, name: &str) -> Result<u64> {
         let engine = &self.engine;
         let volume = engine.volumes.named(name)?;
@@ -289,8 +291,8 @@ impl Engine {
         self.drop_clean(known.id, dirty).await
     }
 
-    /// Granules of a slot that are dirty, and were so when the volume went on without this cache, if that is known: a record,
-    /// a mark or the bit-tree may call more dirty.
+    /// Granules of a slot that are dirty, and were so when the volume went on without this cache,
+    /// if that is known: a record, a mark or the bit-tree may call more dirty.
     fn was_dirty(&self, slot: BlockId, options: &VolumeOptions) -> u64 {
         let entry = self.map.borrow().slot(slot);
         let Some(listed) = (options.dirty_at_failure.as_ref())
@@ -313,7 +315,8 @@ impl Engine {
             .fold(0, |all, granule| all | 1 << granule)
     }
 
-    /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch joined.
+    /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch
+    /// joined.
     pub(crate) fn dirty_ranges(&self, slots: impl Iterator<Item = BlockId>) -> Vec<Range<u64>> {
         let map = self.map.borrow();
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -429,7 +432,8 @@ impl Engine {
             let start = old - self.geometry.backing_offset(block, 0);
             let start = u32::try_from(start).expect("in a block");
             let end = old.next_multiple_of(granule).min(size);
-            // What is read becomes a part of a clean granule, which claims that it is durable there.
+            // What is read becomes a part of a clean granule, which claims that it is durable
+            // there.
             if let Err(error) = backing.flush().await {
                 let _ = self
                     .failures
@@ -460,8 +464,8 @@ impl Engine {
         }
     }
 
-    /// Rule 8: blocks of the volume are overwritten in place on the cache device, which must write each
-    /// of them whole or not at all.
+    /// Rule 8: blocks of the volume are overwritten in place on the cache device, which must write
+    /// each of them whole or not at all.
     fn check_tearing(&self, backing: &DeviceInfo) -> Result<()> {
         let data = self.devices.data().info();
         let whole = data.physical_block_bytes.max(data.logical_block_bytes);

@@ -1,11 +1,14 @@
 //! A sample of clean content is compared with the backing device before a volume is attached.
 //!
-//! Identities and epochs miss a backing device that was restored from an older copy, swapped for another of the same name, or
-//! written to by others. A clean granule claims that the backing device has the same bytes, durably (rules 4 and 5). So one
-//! that differs proves that the device is not the one that the cache knew, and the attach ends before anything is served
-//! from the cache or written back. docs/internals/sampled-comparison.md argues why no crash leaves a difference.
+//! Identities and epochs miss a backing device that was restored from an older copy, swapped for
+//! another of the same name, or written to by others. A clean granule claims that the backing
+//! device has the same bytes, durably (rules 4 and 5). So one that differs proves that the device
+//! is not the one that the cache knew, and the attach ends before anything is served from the cache
+//! or written back. docs/internals/sampled-comparison.md argues why no crash leaves a
+//! difference.
 //!
-//! The place of a difference is kept in the superblock: the next start looks there first, and does not go on by chance.
+//! The place of a difference is kept in the superblock: the next start looks there first, and does
+//! not go on by chance.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -72,8 +75,9 @@ const fn greatest_divisor(mut one: u32, mut other: u32) -> u32 {
 }
 
 impl Engine {
-    /// Compares a sample of what is clean of a volume with the backing device that it is about to be attached to. With
-    /// `adopt`, clean copies are dropped where one differs, and dirty data stays.
+    /// Compares a sample of what is clean of a volume with the backing device that it is about to
+    /// be attached to. With `adopt`, clean copies are dropped where one differs, and dirty data
+    /// stays.
     ///
     /// # Errors
     /// `InvalidInput` if a clean copy differs.
@@ -161,7 +165,8 @@ impl Engine {
         ))
     }
 
-    /// Drops all clean copies of a volume, since the backing device differs from one of them at byte `at`.
+    /// Drops all clean copies of a volume, since the backing device differs from one of them at
+    /// byte `at`.
     async fn drop_clean_of(
         &self,
         known: &VolumeEntry,
@@ -178,8 +183,8 @@ impl Engine {
             .await
     }
 
-    /// Returns clean granules of a volume, drawn by the cache's identity and the state of its superblock: other ones at
-    /// each start, and the same ones where a run is replayed.
+    /// Returns clean granules of a volume, drawn by the cache's identity and the state of its
+    /// superblock: other ones at each start, and the same ones where a run is replayed.
     fn draw_sample(&self, known: &VolumeEntry) -> Vec<Granule> {
         let seed = {
             let superblock = self.superblock.current();
@@ -286,8 +291,9 @@ impl Engine {
         parallel::join(granules.iter().map(one).collect()).await;
     }
 
-    /// Compares a granule, as far as it lies within `size_bytes` of the volume. An error is the first byte that differs. None
-    /// if one of both cannot be read, the copy is known to be corrupt, or it has gone meanwhile.
+    /// Compares a granule, as far as it lies within `size_bytes` of the volume. An error is the
+    /// first byte that differs. None if one of both cannot be read, the copy is known to be
+    /// corrupt, or it has gone meanwhile.
     async fn compare_granule(
         &self,
         volume: u16,
@@ -323,7 +329,8 @@ impl Engine {
         })
     }
 
-    /// Drops everything of a volume that is not attached, except the granules that `dirty_of` names.
+    /// Drops everything of a volume that is not attached, except the granules that `dirty_of`
+    /// names.
     pub(crate) async fn drop_clean(
         &self,
         volume: u16,

@@ -1,11 +1,12 @@
 //! Checksums of cached data, where the cache was formatted to have them.
 //!
-//! A *cell* is 4 KiB on the data device. Its checksum is in memory, and in a table on media that each round of
-//! commits brings up to date for the blocks that it records. Data and checksum are two writes, and nothing orders
-//! them: before the first overwrite of what is valid the block's region has a mark ([`region`](crate::intent::regions)),
-//! which goes when a record was written behind the last overwrite; and a record has a digest of the checksums
-//! that it goes with. What is under a mark after a crash, or does not fit its record, has no checksum that is known:
-//! it is believed, and gets one when it is next seen. docs/internals/checksums.md argues it.
+//! A *cell* is 4 KiB on the data device. Its checksum is in memory, and in a table on media that
+//! each round of commits brings up to date for the blocks that it records. Data and checksum are
+//! two writes, and nothing orders them: before the first overwrite of what is valid the block's
+//! region has a mark ([`region`](crate::intent::regions)), which goes when a record was written
+//! behind the last overwrite; and a record has a digest of the checksums that it goes with. What is
+//! under a mark after a crash, or does not fit its record, has no checksum that is known: it is
+//! believed, and gets one when it is next seen. docs/internals/checksums.md argues it.
 //!
 //! [`slots`](crate::slots) keeps and verifies them, [`mod@restore`] reads the table back.
 
@@ -43,8 +44,9 @@ pub(crate) struct Checksums {
     changed: RefCell<Vec<u64>>,
     /// Units that the batch which is being built goes with.
     due: RefCell<Vec<u64>>,
-    /// Cells that are known to be bad, a bit each. What the table says of them stays as it was, so that a round which is
-    /// cut off leaves it fitting the record that calls them bad, or the one before.
+    /// Cells that are known to be bad, a bit each. What the table says of them stays as it was, so
+    /// that a round which is cut off leaves it fitting the record that calls them bad, or the one
+    /// before.
     bad_cells: RefCell<Vec<u64>>,
     /// How many these are.
     bad: Cell<u64>,
@@ -85,8 +87,8 @@ unsafe fn cell_bytes(buf: &Buf) -> &[u8; CELL_BYTES] {
 /// The checksum of 4 KiB that belong to a request of ours.
 #[inline]
 pub(crate) fn sum_of(hash: &DataHash, buf: &Buf) -> u32 {
-    // SAFETY: the buffer belongs to a request whose I/O has completed, or has not begun, and which has not
-    // been answered: nobody writes to it.
+    // SAFETY: the buffer belongs to a request whose I/O has completed, or has not begun, and which
+    // has not been answered: nobody writes to it.
     hash.of(unsafe { cell_bytes(buf) })
 }
 
@@ -186,7 +188,8 @@ impl Checksums {
         cells.into_iter().all(is_zero)
     }
 
-    /// Returns whether the checksums of these bytes of what lies at `place` are known, and are those of zeroes.
+    /// Returns whether the checksums of these bytes of what lies at `place` are known, and are
+    /// those of zeroes.
     pub(crate) fn holds_zeroes(&self, place: u32, start: u32, len: u64) -> bool {
         let len = u32::try_from(len).expect("at most a block");
         self.are_zeroes(self.cell(place, start)..=self.cell(place, start + len.max(1) - 1))

@@ -82,8 +82,8 @@ impl LoadedChecksums {
         self.sums.zero_granules(place, class, among)
     }
 
-    /// A block may have been overwritten since its record, which must be logged anew before anything else says that it
-    /// may not. What is bad stays so.
+    /// A block may have been overwritten since its record, which must be logged anew before
+    /// anything else says that it may not. What is bad stays so.
     pub(crate) fn doubt(&mut self, place: u32, class: u8, valid: u64) {
         if planted(Fault::TrustOpen) {
             return;

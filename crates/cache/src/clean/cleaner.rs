@@ -1,7 +1,7 @@
 //! What drives the cleaner: a task for each attached volume, which asks the volume's policy
-//! ([`forebay_policy::cleaning`]) what to do, picks the blocks, has [`clean`](crate::clean::write_back) write them back,
-//! and rests. A task of its own for each, so that a backing device that is slow or stuck keeps no other
-//! volume's data dirty.
+//! ([`forebay_policy::cleaning`]) what to do, picks the blocks, has
+//! [`clean`](crate::clean::write_back) write them back, and rests. A task of its own for each, so
+//! that a backing device that is slow or stuck keeps no other volume's data dirty.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use forebay_policy::BlockId;
 use forebay_policy::cleaning::{Ended, Look, Turn};
 
 use super::Cleaner;
-use crate::checksum::Checksums;
 use crate::clean::write_back::BATCH;
 use crate::clean::write_back::forget_rewrite;
 use crate::failpoints::{Fault, planted};
@@ -41,8 +40,8 @@ impl Cleaner {
             };
             let slots = turn.map(|turn| (turn, self.next_to_clean(&volume, &turn)));
             let Some((turn, slots)) = slots.filter(|(_, slots)| !slots.is_empty()) else {
-                // Nothing is dirty, or it is locked. A kick does not change that: time does. But what is wanted after
-                // nothing was, was not tried yet.
+                // Nothing is dirty, or it is locked. A kick does not change that: time does. But
+                // what is wanted after nothing was, was not tried yet.
                 self.rest_after(&volume, began, true);
                 self.wishes_are_done(&volume);
                 match cleaner.take_withdrawn() {
@@ -123,15 +122,16 @@ impl Cleaner {
         map.dirty_units() * 100 / u64::from(map.units()).max(1)
     }
 
-    /// Whether so much is dirty that writes which miss go round the cache. If all of it may be, what they do when there is
-    /// no room is for measured admission to say.
+    /// Whether so much is dirty that writes which miss go round the cache. If all of it may be,
+    /// what they do when there is no room is for measured admission to say.
     pub(crate) fn above_dirty_limit(&self) -> bool {
         let limit = self.settings.dirty_limit_percent;
         let none = limit >= 100 && self.settings.admission == Admission::Measured;
         !none && self.dirty_percent() >= u64::from(limit)
     }
 
-    /// The blocks that the reclaimer wants clean, else those that the hand comes to, in backing order.
+    /// The blocks that the reclaimer wants clean, else those that the hand comes to, in backing
+    /// order.
     fn next_to_clean(&self, volume: &AttachedVolume, turn: &Turn) -> Vec<BlockId> {
         let cleaner = &volume.cleaner;
         let mut map = self.map.borrow_mut();
@@ -139,7 +139,8 @@ impl Cleaner {
         while slots.len() < BATCH
             && let Some(slot) = cleaner.pop_wanted()
         {
-            // What was wanted may have gone along with other blocks already, or be another volume's by now.
+            // What was wanted may have gone along with other blocks already, or be another volume's
+            // by now.
             if map.volume(slot) == volume.id && self.is_worth_cleaning(&map, slot) {
                 slots.push(slot);
             }
@@ -171,13 +172,13 @@ impl Cleaner {
         slots
     }
 
-    /// Whether a block can be cleaned, and something of it is dirty that is not known to be corrupt: what is, stays, and
-    /// would be come to again and again.
+    /// Whether a block can be cleaned, and something of it is dirty that is not known to be
+    /// corrupt: what is, stays, and would be come to again and again.
     fn is_worth_cleaning(&self, map: &Map, slot: BlockId) -> bool {
         let entry = map.slot(slot);
-        let bad =
-            |sums: &Rc<Checksums>| sums.bad_granules(map.place(slot), entry.class, entry.dirty);
-        let bad = self.checksums.as_ref().map_or(0, bad);
+        let bad = (self.checksums.as_ref()).map_or(0, |it| {
+            it.bad_granules(map.place(slot), entry.class, entry.dirty)
+        });
         entry.dirty & !bad != 0 && self.can_be_cleaned(&entry)
     }
 

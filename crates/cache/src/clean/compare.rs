@@ -1,16 +1,18 @@
-//! After a crash: what is only presumed to be dirty is compared with what the backing device has, and only what differs is
-//! written back.
+//! After a crash: what is only presumed to be dirty is compared with what the backing device has,
+//! and only what differs is written back.
 //!
-//! Where no record calls a block dirty, and a mark, the bit-tree or the want of either does, most blocks are as the backing
-//! device has them: how many, depends on how few writes of metadata their dirty state may cost (docs/results/mapperx.md). Who
-//! writes all of them back writes many times what was dirty. Who reads both first writes what was.
+//! Where no record calls a block dirty, and a mark, the bit-tree or the want of either does, most
+//! blocks are as the backing device has them: how many, depends on how few writes of metadata their
+//! dirty state may cost (docs/results/mapperx.md). Who writes all of them back writes many times
+//! what was dirty. Who reads both first writes what was.
 //!
-//! Rule 4 holds if equal bytes on the backing device stay there. They are compared only behind a flush of ours (a server that loses power
-//! shows, and loses, what another process wrote and did not flush), and never where a flush may have failed since they were
-//! written: what it lost may be shown until power is lost (rule 9). So not after a failed flush or write of this process, nor after one that
-//! the superblock tells of, nor behind a process that died in this boot of the machine, whose flush in flight nobody saw end. And only what
-//! a record calls clean, and nobody has written to since: that was on the backing device once, durably.
-//! docs/internals/comparison.md.
+//! Rule 4 holds if equal bytes on the backing device stay there. They are compared only behind a
+//! flush of ours (a server that loses power shows, and loses, what another process wrote and did
+//! not flush), and never where a flush may have failed since they were written: what it lost may be
+//! shown until power is lost (rule 9). So not after a failed flush or write of this process, nor
+//! after one that the superblock tells of, nor behind a process that died in this boot of the
+//! machine, whose flush in flight nobody saw end. And only what a record calls clean, and nobody
+//! has written to since: that was on the backing device once, durably. docs/internals/comparison.md.
 
 use std::ops::Range;
 
@@ -32,7 +34,8 @@ impl Cleaner {
         !volume.may_show_lost() && volume.backing.shows_what_it_has()
     }
 
-    /// Of `runs` that touch each other on the backing device, and whose data `buf` has, what must be written there.
+    /// Of `runs` that touch each other on the backing device, and whose data `buf` has, what must
+    /// be written there.
     pub(crate) async fn what_differs(
         &self,
         volume: &AttachedVolume,
@@ -84,8 +87,8 @@ impl Cleaner {
             .then_some(theirs)
     }
 
-    /// Adds the granules of a run that a record calls dirty, or that are not the same in both; `start` is where the buffers begin on the
-    /// backing device.
+    /// Adds the granules of a run that a record calls dirty, or that are not the same in both;
+    /// `start` is where the buffers begin on the backing device.
     fn add_unequal(
         &self,
         run: &Run,

@@ -1,5 +1,5 @@
-//! Dirty data goes back to the backing device: [`cleaner`] says when and what, [`write_back`] does it, and
-//! [`compare`] leaves out, after a crash, what the backing device has already.
+//! Dirty data goes back to the backing device: [`cleaner`] says when and what, [`write_back`] does
+//! it, and [`compare`] leaves out, after a crash, what the backing device has already.
 
 pub(crate) mod cleaner;
 pub(crate) mod compare;

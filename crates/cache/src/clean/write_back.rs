@@ -2,10 +2,10 @@
 //!
 //! Rule 4: a block turns clean only when its data went to the backing device, a flush there covered
 //! it, and nobody wrote to the block meanwhile. The cleaner takes no lock while it works, so that
-//! clients never wait for the backing device; a write that comes meanwhile sets `REWRITTEN`, and the
-//! block stays dirty, and what was read of it is not written back, for it may be half old, half new. It
-//! reads slots whose data may still sit in the cache device's volatile cache, which is fine as long as no flush
-//! of that failed: the dirty record stays until the copy is durable elsewhere.
+//! clients never wait for the backing device; a write that comes meanwhile sets `REWRITTEN`, and
+//! the block stays dirty, and what was read of it is not written back, for it may be half old, half
+//! new. It reads slots whose data may still sit in the cache device's volatile cache, which is fine
+//! as long as no flush of that failed: the dirty record stays until the copy is durable elsewhere.
 
 use std::rc::Rc;
 
@@ -45,7 +45,8 @@ struct WrittenBack {
     result: Result<()>,
 }
 
-/// What was written to a block until now is not counted as written meanwhile. But it is not what recovery found.
+/// What was written to a block until now is not counted as written meanwhile. But it is not what
+/// recovery found.
 pub(crate) fn forget_rewrite(map: &mut Map, slot: BlockId) {
     if map.has(slot, REWRITTEN) {
         let compared = match planted(Fault::CompareChanged) {
@@ -57,10 +58,11 @@ pub(crate) fn forget_rewrite(map: &mut Map, slot: BlockId) {
 }
 
 impl Cleaner {
-    /// Writes blocks back, flushes their backing devices, and turns those clean that nobody wrote to
-    /// meanwhile. Dirty blocks go back on the queue.
+    /// Writes blocks back, flushes their backing devices, and turns those clean that nobody wrote
+    /// to meanwhile. Dirty blocks go back on the queue.
     ///
-    /// The error, if any, is the first that a write-back met; other blocks were cleaned nevertheless.
+    /// The error, if any, is the first that a write-back met; other blocks were cleaned
+    /// nevertheless.
     pub(crate) async fn clean_batch(
         self: &Rc<Self>,
         slots: &[BlockId],
@@ -125,8 +127,8 @@ impl Cleaner {
         windows.map(<[BlockId]>::to_vec).collect()
     }
 
-    /// Begins to write blocks of a window back, with what goes along (`clean_with`); none if there is nothing
-    /// to be done: they are not dirty, or somebody is at them.
+    /// Begins to write blocks of a window back, with what goes along (`clean_with`); none if there
+    /// is nothing to be done: they are not dirty, or somebody is at them.
     fn start_write_back(
         self: &Rc<Self>,
         slots: &[BlockId],
@@ -207,7 +209,8 @@ impl Cleaner {
         })
     }
 
-    /// Writes granules of blocks back; runs that touch each other, whichever blocks hold them, are one write.
+    /// Writes granules of blocks back; runs that touch each other, whichever blocks hold them, are
+    /// one write.
     async fn write_back_parts(&self, volume: &AttachedVolume, parts: &[Part]) -> Result<()> {
         volume.backing.check()?;
         let geometry = self.geometry;
@@ -266,7 +269,8 @@ impl Cleaner {
         debug_assert!(entry.has(LIVE | CLEANING));
         map.clear_flags(done.slot, CLEANING);
         drop(map);
-        // Of what was read before a flush failed, and was written back since, nobody knows what it is.
+        // Of what was read before a flush failed, and was written back since, nobody knows what it
+        // is.
         let doubt = || {
             if self.committer.is_in_doubt(done.slot) {
                 Err(in_doubt())
@@ -296,14 +300,14 @@ impl Cleaner {
         if is_clean {
             self.tracker.note_clean(done.slot);
         }
-        // Whoever relies on the block being clean waits for this record (a write around the cache, see
-        // `settle`) or for a later one (an overwrite under a mark, the block's eviction).
+        // Whoever relies on the block being clean waits for this record (a write around the cache,
+        // see `settle`) or for a later one (an overwrite under a mark, the block's eviction).
         self.committer.queue_later(done.slot);
         Ok(())
     }
 
-    /// Writes everything back that is dirty in a volume now; with `until_clean`, goes on until nothing
-    /// is (nobody may be writing then).
+    /// Writes everything back that is dirty in a volume now; with `until_clean`, goes on until
+    /// nothing is (nobody may be writing then).
     pub(crate) async fn write_back_volume(
         self: &Rc<Self>,
         volume: u16,
@@ -374,8 +378,8 @@ impl Cleaner {
         })
     }
 
-    /// Blocks that somebody was changing were passed over: cleans those that are dirty still, and lets nobody
-    /// change them meanwhile.
+    /// Blocks that somebody was changing were passed over: cleans those that are dirty still, and
+    /// lets nobody change them meanwhile.
     async fn clean_what_was_busy(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
         let mut busy: Vec<BlockId> = Vec::new();
         let mut wanted: Vec<(BlockKey, u64)> = Vec::new();

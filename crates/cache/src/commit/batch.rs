@@ -1,5 +1,5 @@
-//! What a round of the committer writes: batches of records, built from what is queued and from what
-//! the log's tail must give up.
+//! What a round of the committer writes: batches of records, built from what is queued and from
+//! what the log's tail must give up.
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::log::LogExtent;
@@ -13,8 +13,8 @@ use crate::map::marks::MarkId;
 use crate::map::{CLEANED, DEFERRED, DYING, FIRST, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
 
 impl Committer {
-    /// Builds one batch from what is queued, as the map is now. `quota` counts the queued slots that
-    /// belong to this round. Returns what to write, and whether the round needs another batch.
+    /// Builds one batch from what is queued, as the map is now. `quota` counts the queued slots
+    /// that belong to this round. Returns what to write, and whether the round needs another batch.
     pub(crate) fn build_batch(&self, quota: &mut usize) -> Result<(Vec<LogExtent>, bool)> {
         let (first, limit) = {
             let log = self.log.borrow();
@@ -80,8 +80,8 @@ impl Committer {
         }
     }
 
-    /// Logs the last round's kills again, but for slots of which something newer was logged by now: without
-    /// that, and with the first kill lost to damage, what died there would come back.
+    /// Logs the last round's kills again, but for slots of which something newer was logged by now:
+    /// without that, and with the first kill lost to damage, what died there would come back.
     fn log_echo(&self, room: u64) {
         let mut echo = std::mem::take(&mut *self.echo.borrow_mut());
         let fits = usize::try_from(room / 2)
@@ -166,8 +166,9 @@ impl Committer {
     /// Logs what a slot holds now.
     ///
     /// Clean granules claim that the backing device holds the same; while writes to it wait for a
-    /// flush, that is not durably so, and they are left out until it is. Where a client's write failed they are
-    /// left out for as long as the volume is attached: what such a device shows no flush need make durable.
+    /// flush, that is not durably so, and they are left out until it is. Where a client's write
+    /// failed they are left out for as long as the volume is attached: what such a device shows no
+    /// flush need make durable.
     pub(crate) fn log_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         if !entry.has(LIVE) {
@@ -230,7 +231,8 @@ impl Committer {
         self.deferred.borrow().len()
     }
 
-    /// Slots are given out again while entries of what they held still wait for a flush, which may never come.
+    /// Slots are given out again while entries of what they held still wait for a flush, which may
+    /// never come.
     fn defer(&self, slot: BlockId) {
         let map = self.map.borrow();
         let mut deferred = self.deferred.borrow_mut();
@@ -242,7 +244,8 @@ impl Committer {
         deferred.push(slot);
     }
 
-    /// Clean granules of `volume` that waited for a flush of its backing device may be recorded now.
+    /// Clean granules of `volume` that waited for a flush of its backing device may be recorded
+    /// now.
     pub(crate) fn release_deferred(&self, volume: u16) {
         let waiting = std::mem::take(&mut *self.deferred.borrow_mut());
         for slot in waiting {

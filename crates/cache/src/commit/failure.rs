@@ -37,13 +37,15 @@ impl Committer {
         self.on_failure.borrow().iter().for_each(|hook| hook());
     }
 
-    /// After a failed flush: names what was written since the last good one in the process journal, where the next
-    /// process finds it. It reports what was dirty as lost; of these, entries of fresh writes are there already, and what
-    /// was overwritten in place is added. What is clean the backing device has as well, and the next process forgets: a
-    /// mark may have it take what is older for dirty.
+    /// After a failed flush: names what was written since the last good one in the process journal,
+    /// where the next process finds it. It reports what was dirty as lost; of these, entries of
+    /// fresh writes are there already, and what was overwritten in place is added. What is clean
+    /// the backing device has as well, and the next process forgets: a mark may have it take what
+    /// is older for dirty.
     ///
-    /// With `sync`, nothing of that was acknowledged, and what was written for the first time hides nothing: what was there
-    /// before is on the backing device. What was overwritten in place is named all the same, in other words.
+    /// With `sync`, nothing of that was acknowledged, and what was written for the first time hides
+    /// nothing: what was there before is on the backing device. What was overwritten in place is
+    /// named all the same, in other words.
     fn give_up_unflushed(&self) {
         let mut written = std::mem::take(&mut *self.unflushed.borrow_mut());
         // Where the journal has no room for all, what is dirty comes first.
@@ -90,21 +92,24 @@ impl Committer {
         }
     }
 
-    /// Whether no durable record speaks of a slot, nor the process journal: what was there before is on the backing device.
+    /// Whether no durable record speaks of a slot, nor the process journal: what was there before
+    /// is on the backing device.
     fn hides_nothing(&self, entry: &Slot) -> bool {
         let first = || entry.has(FIRST) && self.log.borrow().in_flight(entry.record_at);
         !entry.has(TRACED) || entry.record_at != NO_RECORD && first()
     }
 
-    /// Whether nobody knows what a slot holds: it was written to, and then a flush of the cache device failed, or the cache.
+    /// Whether nobody knows what a slot holds: it was written to, and then a flush of the cache
+    /// device failed, or the cache.
     pub(crate) fn is_in_doubt(&self, slot: BlockId) -> bool {
         self.flush_failed.get()
             && (self.map.borrow().has(slot, UNFLUSHED) || self.covered.borrow().contains(&slot))
             || self.unknown.get() && self.map.borrow().has(slot, UNKNOWN)
     }
 
-    /// What a failed write left of clean granules was to be dropped, and the cache failed before a record said so: an older
-    /// one may have the next process take them for dirty. Until then they are neither old nor new.
+    /// What a failed write left of clean granules was to be dropped, and the cache failed before a
+    /// record said so: an older one may have the next process take them for dirty. Until then they
+    /// are neither old nor new.
     pub(crate) fn leave_in_doubt(&self, slot: BlockId, granules: u64) {
         self.unknown.set(true);
         self.doubts.set(true);
@@ -114,8 +119,8 @@ impl Committer {
         map.add_flags(slot, UNKNOWN);
     }
 
-    /// Waits for a flush of the cache device that is in flight, so that it is known whether it failed: what it
-    /// should have covered may be gone before that is told.
+    /// Waits for a flush of the cache device that is in flight, so that it is known whether it
+    /// failed: what it should have covered may be gone before that is told.
     pub(crate) async fn flush_in_flight(&self) {
         if self.devices.data_is_volatile() {
             self.flushing.acquire(1).await;

@@ -1,8 +1,8 @@
 //! The tail of the log: what still counts is logged again before its place in the ring is needed.
 //!
-//! Whom the records at the tail speak of is found by looking through all slots and marks, a few for each
-//! record that the tail passes, one window of the ring ahead. That takes less memory than a word for each
-//! place of the ring, of which there are four a slot.
+//! Whom the records at the tail speak of is found by looking through all slots and marks, a few for
+//! each record that the tail passes, one window of the ring ahead. That takes less memory than a
+//! word for each place of the ring, of which there are four a slot.
 
 use forebay_metadata::log::Log;
 use forebay_policy::BlockId;
@@ -30,8 +30,8 @@ const MARK: u32 = 1 << 31;
 /// A part of the ring and whom its records speak of.
 #[derive(Debug)]
 struct Window {
-    /// Numbers of its first record and of the one behind its last. All were durable before the search
-    /// began, so that a slot or mark that gets a new record meanwhile counts here no more.
+    /// Numbers of its first record and of the one behind its last. All were durable before the
+    /// search began, so that a slot or mark that gets a new record meanwhile counts here no more.
     from: u64,
     to: u64,
     owners: Vec<u32>,
@@ -144,8 +144,9 @@ impl Tail {
 }
 
 impl Committer {
-    /// Above this many records in use the tail is cleaned: so late that most are dead by then, and early
-    /// enough that all that may count can be logged again on the way. See docs/internals/format/log.md, "Room".
+    /// Above this many records in use the tail is cleaned: so late that most are dead by then, and
+    /// early enough that all that may count can be logged again on the way. See
+    /// docs/internals/format/log.md, "Room".
     fn log_in_use_at_most(&self) -> u64 {
         let capacity = self.log.borrow().capacity();
         let slots = u64::from(self.map.borrow().units());

@@ -1,16 +1,17 @@
 //! The committer: the one place where the map becomes durable.
 //!
 //! Commits go in rounds, one at a time. A round takes what was queued when it began, makes the data
-//! that those records point to durable (one flush of the data device, if anything was written since the
-//! last one), then writes the records and makes them durable, then wakes who asked. Requests that
-//! arrive meanwhile share the next round, so that the cost of a flush is divided among them.
+//! that those records point to durable (one flush of the data device, if anything was written since
+//! the last one), then writes the records and makes them durable, then wakes who asked. Requests
+//! that arrive meanwhile share the next round, so that the cost of a flush is divided among them.
 //!
 //! Records that no promise waits for (a block turned clean, a read was promoted) take what room the
-//! others leave in the last unit, which would be padding. [`Committer::commit_all`] takes them along, and so
-//! does the timer, once they have waited from one of its ticks to the next.
+//! others leave in the last unit, which would be padding. [`Committer::commit_all`] takes them
+//! along, and so does the timer, once they have waited from one of its ticks to the next.
 //!
-//! Rule 1 (data before the map) is the order of the two steps. That a record describes the map at the
-//! moment *before* the data flush was issued, never after, makes it safe to go on serving meanwhile.
+//! Rule 1 (data before the map) is the order of the two steps. That a record describes the map at
+//! the moment *before* the data flush was issued, never after, makes it safe to go on serving
+//! meanwhile.
 
 mod batch;
 mod failure;
@@ -75,8 +76,8 @@ pub(crate) struct Committer {
     log: RefCell<Log>,
     tail: RefCell<Tail>,
     journal: RefCell<Option<Journal>>,
-    /// Where the record of this opening stands: the next process must find it, however long this one
-    /// lives.
+    /// Where the record of this opening stands: the next process must find it, however long this
+    /// one lives.
     opened_at: Cell<u32>,
     pending: RefCell<VecDeque<BlockId>>,
     later: RefCell<Later>,
@@ -106,13 +107,13 @@ pub(crate) struct Committer {
     unflushed: RefCell<Vec<BlockId>>,
     /// Slots that the flush in flight covers: in doubt with it.
     covered: RefCell<Vec<BlockId>>,
-    /// Flushes of the data device go one at a time: the failure of one must be told before another that
-    /// began later calls durable what it lost.
+    /// Flushes of the data device go one at a time: the failure of one must be told before another
+    /// that began later calls durable what it lost.
     flushing: Semaphore,
     /// The same of a metadata device of its own.
     metadata_flushing: Semaphore,
-    /// A flush, or a write that carried one, failed: what a device was given since the last good one
-    /// may be gone.
+    /// A flush, or a write that carried one, failed: what a device was given since the last good
+    /// one may be gone.
     flush_failed: Cell<bool>,
     /// Some slot is `UNKNOWN`.
     unknown: Cell<bool>,
@@ -201,8 +202,8 @@ impl Committer {
         }
     }
 
-    /// Returns the semaphore of flushes of the data device. One flush runs at a time, so that a failure is
-    /// noted before a later flush succeeds.
+    /// Returns the semaphore of flushes of the data device. One flush runs at a time, so that a
+    /// failure is noted before a later flush succeeds.
     pub(crate) const fn data_turn(&self) -> &Semaphore {
         &self.flushing
     }
@@ -317,7 +318,8 @@ impl Committer {
         *self.journal.borrow_mut() = journal;
     }
 
-    /// Puts the record of a slot's dirty data into the process journal. Returns whether there was room.
+    /// Puts the record of a slot's dirty data into the process journal. Returns whether there was
+    /// room.
     pub(crate) fn journal_dirty(&self, slot: BlockId) -> bool {
         let room = self.journal.borrow().as_ref().map(Journal::room);
         if room.unwrap_or(0) == 0 {
@@ -341,8 +343,8 @@ impl Committer {
         }
     }
 
-    /// Returns the record of the data that this slot alone has: clean granules are worth nothing after a
-    /// crash that their record did not survive.
+    /// Returns the record of the data that this slot alone has: clean granules are worth nothing
+    /// after a crash that their record did not survive.
     fn dirty_record(&self, slot: BlockId) -> BlockRecord {
         let dirty = self.map.borrow().slot(slot).dirty;
         self.block_record(slot, dirty, dirty)
@@ -356,8 +358,9 @@ impl Committer {
 }
 
 impl Committer {
-    /// Waits until no durable record calls a granule of this slot dirty that the map calls clean: such a
-    /// record would win, after a crash, over what is about to be written to the backing device.
+    /// Waits until no durable record calls a granule of this slot dirty that the map calls clean:
+    /// such a record would win, after a crash, over what is about to be written to the backing
+    /// device.
     #[track_caller]
     pub(crate) fn settle(&self, slot: BlockId) -> impl Future<Output = Result<()>> + '_ {
         let site = Site::here();
@@ -376,8 +379,8 @@ impl Committer {
         }
     }
 
-    /// The round that covers everything queued by [`Committer::queue_record`] and [`Committer::queue_entry`],
-    /// and every write to the data device completed, up to now.
+    /// The round that covers everything queued by [`Committer::queue_record`] and
+    /// [`Committer::queue_entry`], and every write to the data device completed, up to now.
     pub(crate) fn next_round(&self) -> Ticket {
         Ticket(self.started.get() + 1)
     }

@@ -1,5 +1,5 @@
-//! What waits for a round of the committer: records that somebody waits for, records that nobody does, and
-//! what there is to log besides.
+//! What waits for a round of the committer: records that somebody waits for, records that nobody
+//! does, and what there is to log besides.
 
 use std::collections::VecDeque;
 
@@ -111,8 +111,8 @@ impl Committer {
         self.entries.borrow_mut().push(entry);
     }
 
-    /// A clean slot's death is about to be logged, or a dirty one's that was given up by name: nothing
-    /// may log the slot behind it, and its region's mark owes it nothing any more.
+    /// A clean slot's death is about to be logged, or a dirty one's that was given up by name:
+    /// nothing may log the slot behind it, and its region's mark owes it nothing any more.
     pub(crate) fn kill_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         self.map.borrow_mut().kill(slot);

@@ -1,4 +1,5 @@
-//! Rounds of the committer: its task, its timer, and the order of data flush and log write (rule 1).
+//! Rounds of the committer: its task, its timer, and the order of data flush and log write (rule
+//! 1).
 
 use std::rc::Rc;
 
@@ -21,8 +22,8 @@ impl Committer {
             self.kick
                 .until(|| self.wanted.get() > self.started.get() || self.stopping.get())
                 .await;
-            // What failed elsewhere (a superblock's flush, say) ends it as well: a round after that would
-            // call durable what may be gone.
+            // What failed elsewhere (a superblock's flush, say) ends it as well: a round after that
+            // would call durable what may be gone.
             if self.stopping.get() || !self.is_alive() {
                 return;
             }
@@ -68,9 +69,9 @@ impl Committer {
         let mut quota = self.pending.borrow().len();
         loop {
             let (mut extents, more) = self.build_batch(&mut quota)?;
-            if let Some(sums) = &self.checksums {
+            if let Some(checksums) = &self.checksums {
                 // As they are now: those of data that the flush covers.
-                extents.extend(sums.take_due());
+                extents.extend(checksums.take_due());
             }
             self.flush_data().await?;
             if !extents.is_empty() {

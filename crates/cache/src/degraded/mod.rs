@@ -1,14 +1,17 @@
-//! A volume goes on without a cache that has failed in service: in the modes that leave nothing dirty, and in all modes where
-//! that was agreed to beforehand.
+//! A volume goes on without a cache that has failed in service: in the modes that leave nothing
+//! dirty, and in all modes where that was agreed to beforehand.
 //!
-//! Rules 5 and 6: before the first write bypasses the failed cache, the volume's epoch is raised beside the cache, durably. The
-//! failed cache takes no note of that. Two records say which of its copies are stale:
+//! Rules 5 and 6: before the first write bypasses the failed cache, the volume's epoch is raised
+//! beside the cache, durably. The failed cache takes no note of that. Two records say which of its
+//! copies are stale:
 //!
-//! - The list of all that is dirty. No write touches that, and nothing else in the cache counts at the next attach.
-//! - Where writes may take the place of dirty data: the log of ranges, in which each range stands before it is written.
+//! - The list of all that is dirty. No write touches that, and nothing else in the cache counts at
+//!   the next attach.
+//! - Where writes may take the place of dirty data: the log of ranges, in which each range stands
+//!   before it is written.
 //!
-//! In memory, written granules count as absent, so that reads go to the backing device. Dirty data that was not written over is
-//! served from the cache, while that can be read. docs/internals/degraded.md argues it.
+//! In memory, written granules count as absent, so that reads go to the backing device. Dirty data
+//! that was not written over is served from the cache, while that can be read. docs/internals/degraded.md argues it.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -28,9 +31,10 @@ use crate::volume::AttachedVolume;
 use crate::volume::fallback::{Divergence, Fallback, Remains};
 
 impl Cache {
-    /// Has a volume go on without this cache, should that fail in service: what is written then goes to the backing device
-    /// alone. Before the first such write `begin` raises the epoch, durably, with the list of what is dirty, or returns the
-    /// backing device as one that logs each range, durably, before it is written ([`Remains`]). It is asked again if it fails.
+    /// Has a volume go on without this cache, should that fail in service: what is written then
+    /// goes to the backing device alone. Before the first such write `begin` raises the epoch,
+    /// durably, with the list of what is dirty, or returns the backing device as one that logs each
+    /// range, durably, before it is written ([`Remains`]). It is asked again if it fails.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume, `InvalidInput` for one that agreed already.
@@ -44,12 +48,11 @@ impl Cache {
         F: Future<Output = Result<Rc<dyn BlockDevice>>> + 'static,
     {
         let volume = self.engine.volumes.named(name)?;
-        let agreed = volume.accept_divergence(Divergence::new(fallback, begin));
-        agreed.map_err(|_| {
-            let what =
-                format!("volume {name:?} goes on without its cache already, should that fail");
-            Error::new(ErrorKind::InvalidInput, what)
-        })
+        if volume.accept_divergence(Divergence::new(fallback, begin)) {
+            return Ok(());
+        }
+        let what = format!("volume {name:?} goes on without its cache already, should that fail");
+        Err(Error::new(ErrorKind::InvalidInput, what))
     }
 }
 
@@ -151,11 +154,13 @@ impl Engine {
         nothing_is || divergence.fallback() == Fallback::CleanModes
     }
 
-    /// After a write failed: whether the cache has failed, and the volume goes on without it. A device that has vanished shows
-    /// when it is asked to keep something, which it is: once more that the cache is open.
+    /// After a write failed: whether the cache has failed, and the volume goes on without it. A
+    /// device that has vanished shows when it is asked to keep something, which it is: once more
+    /// that the cache is open.
     pub(crate) async fn is_degraded_now(&self, volume: &AttachedVolume) -> bool {
         let divergence = volume.divergence();
-        // In the other modes a write fails for what it asks the cache to keep, or goes to the backing device.
+        // In the other modes a write fails for what it asks the cache to keep, or goes to the
+        // backing device.
         let asks = divergence.is_some_and(|divergence| divergence.fallback() == Fallback::AllModes);
         if asks && self.committer.is_alive() && !self.committer.is_stopping() {
             self.committer.queue_entry(Entry::Open);
@@ -165,9 +170,10 @@ impl Engine {
         self.is_degraded(volume)
     }
 
-    /// What the cache has of a piece gives way to what is about to be written. Nothing is being written back there any
-    /// more on return: that would be older. Returns whether something is dirty, which may be durable and will be given up
-    /// for what is written: that has to be durable as well before it is acknowledged.
+    /// What the cache has of a piece gives way to what is about to be written. Nothing is being
+    /// written back there any more on return: that would be older. Returns whether something is
+    /// dirty, which may be durable and will be given up for what is written: that has to be durable
+    /// as well before it is acknowledged.
     ///
     /// # Errors
     /// Where a part of a dirty granule would be written.
@@ -182,7 +188,8 @@ impl Engine {
             self.signals.until_cleaned(is_over).await;
         }
         if agreement(volume).keeps_dirty() {
-            // Nothing that is kept is touched. A write that found the cache failed may have called the rest dirty.
+            // Nothing that is kept is touched. A write that found the cache failed may have called
+            // the rest dirty.
             self.drop_from_map(slot, self.geometry.touched(piece));
             return Ok(false);
         }
@@ -204,18 +211,21 @@ impl Engine {
                 ),
             ));
         }
-        // After an error nobody knows which of old and new the backing device holds, and it alone says so.
+        // After an error nobody knows which of old and new the backing device holds, and it alone
+        // says so.
         self.drop_from_map(slot, touched & !entry.dirty);
         Ok(touched & entry.dirty != 0)
     }
 
-    /// Once: notes what of a volume is not durable in the cache, which has failed, and that nobody can make durable there.
+    /// Once: notes what of a volume is not durable in the cache, which has failed, and that nobody
+    /// can make durable there.
     ///
-    /// That is what is dirty without a durable record. And what was written in its place since the last flush, clean or not:
-    /// the device may have what was there before, under a record, a mark or a bit that calls it dirty, and then the next
-    /// process writes that over what the backing device got since. A kill that is not durable changes nothing of that; what
-    /// has no record yet is dead after power loss. Where the list of dirty data `is_kept`, the next process takes nothing else
-    /// for dirty.
+    /// That is what is dirty without a durable record. And what was written in its place since the
+    /// last flush, clean or not: the device may have what was there before, under a record, a mark
+    /// or a bit that calls it dirty, and then the next process writes that over what the backing
+    /// device got since. A kill that is not durable changes nothing of that; what has no record yet
+    /// is dead after power loss. Where the list of dirty data `is_kept`, the next process takes
+    /// nothing else for dirty.
     fn note_owed(&self, volume: &AttachedVolume, is_kept: bool) {
         let divergence = agreement(volume);
         if divergence.knows_owed() {
@@ -260,7 +270,8 @@ impl Engine {
     }
 }
 
-/// A part of a write that the cache did not take, for this error: past it, if it has failed. The part's lock is held.
+/// A part of a write that the cache did not take, for this error: past it, if it has failed. The
+/// part's lock is held.
 pub(crate) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -295,8 +306,8 @@ pub(crate) async fn write(
         .await
 }
 
-/// Zeroes what lies in these parts, which the cache did not do, for this error: past it, if it has failed. A discard may leave
-/// what was there, and does. The parts' locks are held.
+/// Zeroes what lies in these parts, which the cache did not do, for this error: past it, if it has
+/// failed. A discard may leave what was there, and does. The parts' locks are held.
 pub(crate) async fn zero(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -335,8 +346,9 @@ pub(crate) async fn zero(
     Ok(())
 }
 
-/// What was written past the cache is flushed. What was written to it before and that no flush covered is not durable, and
-/// nobody can make it so: until it is written again, past the cache, no flush succeeds (rule 9).
+/// What was written past the cache is flushed. What was written to it before and that no flush
+/// covered is not durable, and nobody can make it so: until it is written again, past the cache, no
+/// flush succeeds (rule 9).
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> Result<()> {
     volume.backing.check()?;
     let divergence = agreement(volume);

@@ -38,7 +38,8 @@ pub struct InspectedVolume {
     pub dirty_end_bytes: u64,
     /// Whether the loss of acknowledged writes is still to be told at its next attach.
     pub owes_report: bool,
-    /// Byte at which the backing device differed from a clean copy at the last attach; none if it did at none.
+    /// Byte at which the backing device differed from a clean copy at the last attach; none if it
+    /// did at none.
     pub differs_at: Option<u64>,
 }
 
@@ -69,11 +70,13 @@ pub struct Inspection {
     pub unreadable_units: u64,
     /// What is wrong with the map, in words; empty if it is sound.
     pub problems: Vec<String>,
-    /// What is wrong with the process journal, in words: until somebody decides, no start and no repair goes on without it.
+    /// What is wrong with the process journal, in words: until somebody decides, no start and no
+    /// repair goes on without it.
     pub journal_problem: Option<String>,
     /// What a person should know, in words; nothing is wrong with the cache.
     pub notes: Vec<String>,
-    /// Damage that costs nothing yet, since the same stands somewhere else; each with how it is mended.
+    /// Damage that costs nothing yet, since the same stands somewhere else; each with how it is
+    /// mended.
     pub spare_damage: Vec<String>,
     /// The volumes that it knows.
     pub volumes: Vec<InspectedVolume>,
@@ -81,8 +84,8 @@ pub struct Inspection {
     pub(crate) free_numbers: u16,
 }
 
-/// Reads a cache, and its process journal if it has one, without opening or changing it. `boot_id` names
-/// this boot of the machine.
+/// Reads a cache, and its process journal if it has one, without opening or changing it. `boot_id`
+/// names this boot of the machine.
 ///
 /// # Errors
 /// `NotFound` if there is none, `Corrupt`, `Unsupported`, or the device's own error.
@@ -182,7 +185,8 @@ fn lie_in_doubt(gone: &Gone, superblock: &Superblock, blocks: &[FoundBlock]) -> 
     })
 }
 
-/// `overwritten`: whether a block counts as dirty whatever its record says, as something else than a mark says.
+/// `overwritten`: whether a block counts as dirty whatever its record says, as something else than
+/// a mark says.
 fn describe(
     superblock: &Superblock,
     replayed: &Replayed,
@@ -350,7 +354,8 @@ fn known_corrupt(
     })
 }
 
-/// Says which copies of the superblock are damaged where the other one is sound, and how that is mended.
+/// Says which copies of the superblock are damaged where the other one is sound, and how that is
+/// mended.
 pub async fn spare_damage(devices: &Devices) -> Vec<String> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     let mut damage = Vec::new();

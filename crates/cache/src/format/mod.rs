@@ -29,12 +29,13 @@ fn unit_of(device: &dyn BlockDevice) -> u32 {
     block.max(least)
 }
 
-/// Makes an empty cache on the devices, over whatever they hold. The caller has asked whoever must be
-/// asked (see [`inspect`]).
+/// Makes an empty cache on the devices, over whatever they hold. The caller has asked whoever must
+/// be asked (see [`inspect()`](crate::inspect)).
 ///
 /// # Errors
 /// `InvalidInput` for a block size that is not a power of two from 4 KiB to 1 MiB, `NoSpace` for
-/// devices that are too small, `Unsupported` for a data device that tears blocks, or the device's own error.
+/// devices that are too small, `Unsupported` for a data device that tears blocks, or the device's
+/// own error.
 pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     check_block(devices.data.as_ref())?;
@@ -64,8 +65,8 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         device.write(COPY_STRIDE_BYTES, zeroes).await?;
         device.flush().await?;
     }
-    // Records of an earlier cache would not verify under the new identity; the ring is wiped all the
-    // same, so that an unreadable place shows now and a sparse file gets its space now.
+    // Records of an earlier cache would not verify under the new identity; the ring is wiped all
+    // the same, so that an unreadable place shows now and a sparse file gets its space now.
     let log_bytes = superblock.log.records * RECORD_BYTES as u64;
     let mut at = 0;
     while at < log_bytes {
@@ -114,7 +115,8 @@ pub(crate) fn shrunk(superblock: &Superblock, data: &dyn BlockDevice) -> Option<
     })
 }
 
-/// A block that power loss may tear is nobody's (rule 8): byte-addressable media with nothing between are that.
+/// A block that power loss may tear is nobody's (rule 8): byte-addressable media with nothing
+/// between are that.
 pub(crate) fn check_whole(info: &DeviceInfo) -> Result<()> {
     if info.atomic_write_bytes >= info.logical_block_bytes {
         return Ok(());
@@ -165,12 +167,12 @@ pub(crate) async fn check_roles(devices: &Devices, superblock: &Superblock) -> R
     check_fit(devices, superblock)
 }
 
-/// Checks that the devices belong together, and hold the same state of the cache. Returns the superblock
-/// of a separate data device.
+/// Checks that the devices belong together, and hold the same state of the cache. Returns the
+/// superblock of a separate data device.
 ///
 /// # Errors
-/// `InvalidInput` for devices of other caches or in other roles, `Lost` where one of them holds an earlier
-/// state, or the data device's own.
+/// `InvalidInput` for devices of other caches or in other roles, `Lost` where one of them holds an
+/// earlier state, or the data device's own.
 pub async fn check_parts(devices: &Devices, superblock: &Superblock) -> Result<Option<Superblock>> {
     let data_name = devices.data.info().name;
     let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));

@@ -23,7 +23,8 @@ fn granules_of_regions_and_blocks() {
     assert_eq!(even.gather(0xff00, second), 0xff);
     assert_eq!(even.covers(second), 0xff << 8);
     assert_eq!(even.granules_of_units(0b1000_0010), 0xff << 8 | 0xff << 56);
-    // 1 MiB in 64 granules of 16 KiB, of which a block of 32 KiB has two, with four of its own each.
+    // 1 MiB in 64 granules of 16 KiB, of which a block of 32 KiB has two, with four of its own
+    // each.
     let coarse = geometry(&[32 * K, 1 << 20]);
     assert_eq!(coarse.region_granule_bytes(), 16 << 10);
     assert_eq!(coarse.spread(0b1111_0001, second, Spread::All), 0b10 << 2);

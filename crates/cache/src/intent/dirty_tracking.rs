@@ -1,9 +1,10 @@
-//! What durable state says of copies that are overwritten in place (rule 3): marks of regions, a bit-tree, or
-//! nothing. Chosen when the cache is formatted.
+//! What durable state says of copies that are overwritten in place (rule 3): marks of regions, a
+//! bit-tree, or nothing. Chosen when the cache is formatted.
 //!
-//! With marks, [`region`](crate::intent::regions) does it all. With the bit-tree a region keeps its mark in memory only, which
-//! shuts writes round the cache out as before, and the tree, over the *places* of the data, says durably what
-//! may be dirty. With nothing, everything may be after a crash. Marks of *intent* are in the log in any case.
+//! With marks, [`region`](crate::intent::regions) does it all. With the bit-tree a region keeps its
+//! mark in memory only, which shuts writes round the cache out as before, and the tree, over the
+//! *places* of the data, says durably what may be dirty. With nothing, everything may be after a
+//! crash. Marks of *intent* are in the log in any case.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -80,7 +81,8 @@ impl Tracking {
         matches!(self, Self::Exact)
     }
 
-    /// Whether what lies at a place may have been overwritten since its record; marks are not asked.
+    /// Whether what lies at a place may have been overwritten since its record; marks are not
+    /// asked.
     pub(crate) fn may_be_dirty(&self, place: u32, class: u8) -> bool {
         match self {
             Self::Exact => false,
@@ -167,8 +169,8 @@ impl DirtyTracker {
         self.tracking.stats()
     }
 
-    /// Makes durable that a block may be dirty, before the first byte of a write in place. Its region has the
-    /// mark in memory, and what is written of it is locked exclusively.
+    /// Makes durable that a block may be dirty, before the first byte of a write in place. Its
+    /// region has the mark in memory, and what is written of it is locked exclusively.
     pub(crate) async fn announce(&self, slot: BlockId) -> Result<()> {
         let Tracking::Abt(tree) = &self.tracking else {
             return Ok(());
@@ -187,8 +189,9 @@ impl DirtyTracker {
         self.committer.check_alive()
     }
 
-    /// Writes of the tree go one at a time with other flushes of its device, and one that fails is told before the
-    /// next: of two, the one that is told of lost data might be answered last (rule 9).
+    /// Writes of the tree go one at a time with other flushes of its device, and one that fails is
+    /// told before the next: of two, the one that is told of lost data might be answered last (rule
+    /// 9).
     async fn in_turn(&self, written: impl Future<Output = Result<()>>) -> Result<()> {
         let turn = self.committer.metadata_turn();
         if self.devices.metadata_is_volatile() {
@@ -249,8 +252,9 @@ impl DirtyTracker {
         }
     }
 
-    /// A round of commits has ended: lets go of the marks of what is clean and flushed on the data device as
-    /// well. Without that flush a record that calls the block clean would speak of older data.
+    /// A round of commits has ended: lets go of the marks of what is clean and flushed on the data
+    /// device as well. Without that flush a record that calls the block clean would speak of older
+    /// data.
     pub(crate) fn unmark_clean(&self) {
         let Tracking::Abt(tree) = &self.tracking else {
             return;
@@ -271,7 +275,8 @@ impl DirtyTracker {
         });
     }
 
-    /// At recovery: what is cached, and of these slots what counts as dirty though no record says so.
+    /// At recovery: what is cached, and of these slots what counts as dirty though no record says
+    /// so.
     pub(crate) fn restore_tracking(&self, unrecorded: &[BlockId]) {
         for slot in unrecorded {
             self.committer.note_unrecorded(*slot);

@@ -1,14 +1,17 @@
-//! Zones (*tracts* in the format): what can be known of a volume before the map is there (rule 3's twin, docs/durability.md).
+//! Zones (*tracts* in the format): what can be known of a volume before the map is there (rule 3's
+//! twin, docs/durability.md).
 //!
-//! A tract is an aligned stretch of a volume, 64 MiB unless the format says otherwise. Its bit in the superblock is durable
-//! before the first byte of a write that makes something in it dirty, and stays while anything is. So where a bit is clear
-//! the backing device has everything, and the next process may read there while it reads the log
-//! ([`early`](crate::online_open)).
+//! A tract is an aligned stretch of a volume, 64 MiB unless the format says otherwise. Its bit in
+//! the superblock is durable before the first byte of a write that makes something in it dirty, and
+//! stays while anything is. So where a bit is clear the backing device has everything, and the next
+//! process may read there while it reads the log ([`early`](crate::online_open)).
 //!
-//! Bits go lazily: when nothing in the tract was dirty for a while. A block turns clean in the map after its write-back was
-//! flushed on the backing device, so from then on that has what was acknowledged. That a record may call the block dirty
-//! still does no harm once what was written to its slot is flushed there, which the bit waits for: the copy holds the same,
-//! until something is written there, which sets the bit first (or goes round the cache, after the record that calls it clean).
+//! Bits go lazily: when nothing in the tract was dirty for a while. A block turns clean in the map
+//! after its write-back was flushed on the backing device, so from then on that has what was
+//! acknowledged. That a record may call the block dirty still does no harm once what was written to
+//! its slot is flushed there, which the bit waits for: the copy holds the same, until something is
+//! written there, which sets the bit first (or goes round the cache, after the record that calls it
+//! clean).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -29,7 +32,8 @@ use crate::map::{LIVE, Map};
 use crate::service::ServiceState;
 use crate::superblock::SuperblockStore;
 
-/// The bit of a tract goes when nothing in it was dirty at two ticks, so far apart, one after the other.
+/// The bit of a tract goes when nothing in it was dirty at two ticks, so far apart, one after the
+/// other.
 const TICK: Duration = Duration::from_secs(3);
 
 /// What media is known to say of zones.
@@ -88,8 +92,8 @@ impl Zones {
         }
     }
 
-    /// Waits until media says that the zone of `key` may be dirty, and keeps it so for as long as the
-    /// returned value lives.
+    /// Waits until media says that the zone of `key` may be dirty, and keeps it so for as long as
+    /// the returned value lives.
     #[track_caller]
     pub(crate) fn enter(
         self: &Rc<Self>,
@@ -171,8 +175,9 @@ impl Zones {
         Ok(())
     }
 
-    /// Bits that are set, of tracts in which nothing is dirty, nor was written to the cache since that was last flushed:
-    /// what a slot holds after power loss may be older than what the backing device has, and called dirty.
+    /// Bits that are set, of tracts in which nothing is dirty, nor was written to the cache since
+    /// that was last flushed: what a slot holds after power loss may be older than what the backing
+    /// device has, and called dirty.
     fn clean_bits(&self) -> Vec<usize> {
         let (map, set) = (self.map.borrow(), self.set.borrow());
         let not_flushed = self.committer.not_flushed();
@@ -218,7 +223,8 @@ impl Zones {
                 // A cache that failed meanwhile said so.
                 let _ = self.write(&twice, false).await;
             }
-            // Here, since the end of a cache waits for this turn: the superblock is not written behind it.
+            // Here, since the end of a cache waits for this turn: the superblock is not written
+            // behind it.
             self.failures.forget_failures().await;
             self.turn.release(1);
             clean_before = clean;

@@ -1,10 +1,12 @@
-//! Locks on the granules of regions, by address: shared for reads that hit, exclusive for everything that
-//! changes what a granule holds. First come, first served, among those that want a granule in common.
-//! Requests to one logical block are thereby ordered, whatever connection they came from.
+//! Locks on the granules of regions, by address: shared for reads that hit, exclusive for
+//! everything that changes what a granule holds. First come, first served, among those that want a
+//! granule in common. Requests to one logical block are thereby ordered, whatever connection they
+//! came from.
 //!
-//! Who reads or writes granules of a block holds those; who makes a block or takes one away holds all that
-//! it covers. A task holds one lock while it waits for another only in ascending order of regions (discards
-//! and zeroing do), so there is no cycle. A range of many regions is locked as one: see [`RangeGuard`].
+//! Who reads or writes granules of a block holds those; who makes a block or takes one away holds
+//! all that it covers. A task holds one lock while it waits for another only in ascending order of
+//! regions (discards and zeroing do), so there is no cycle. A range of many regions is locked as
+//! one: see [`RangeGuard`].
 
 mod range;
 

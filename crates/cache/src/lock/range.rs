@@ -1,8 +1,9 @@
 //! A range of regions that is locked as one, whatever its length.
 //!
-//! Discards of a whole volume cover millions of regions of which few are locked, or have anything cached. A range takes
-//! the regions in ascending order, as if each had its own lock: stretches that nobody has locked at once, and each region
-//! between two stretches by a lock of its own, behind those who came before.
+//! Discards of a whole volume cover millions of regions of which few are locked, or have anything
+//! cached. A range takes the regions in ascending order, as if each had its own lock: stretches
+//! that nobody has locked at once, and each region between two stretches by a lock of its own,
+//! behind those who came before.
 
 use std::ops::Range;
 use std::task::Waker;

@@ -26,7 +26,8 @@ impl Map {
         self.dirty_order(volume).reserve(window);
     }
 
-    /// Takes the next stretch of a volume off that the cleaner should look at: what is dirty in it, in order.
+    /// Takes the next stretch of a volume off that the cleaner should look at: what is dirty in it,
+    /// in order.
     pub(crate) fn pop_dirty(&mut self, volume: u16) -> Vec<BlockId> {
         let Some(windows) = self.dirty_order(volume).pop() else {
             return Vec::new();

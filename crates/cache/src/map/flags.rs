@@ -30,7 +30,8 @@ enum Flag {
     Marked,
     /// Counts as dirty since recovery, though no record says so.
     Recovered,
-    /// What of it no record called dirty then may be compared with the backing device: nobody has written to it since.
+    /// What of it no record called dirty then may be compared with the backing device: nobody has
+    /// written to it since.
     Compared,
     /// A write to it failed, and then the cache, before a record could say what that left.
     Unknown,

@@ -1,10 +1,12 @@
 //! What is known of the granules of blocks.
 
-/// The state of each granule of all blocks, by place, two bits each: the granule holds nothing; is clean, and was not asked for by a client
-/// since the block was placed; is clean and was asked for; or is dirty, which it was asked for to become.
+/// The state of each granule of all blocks, by place, two bits each: the granule holds nothing; is
+/// clean, and was not asked for by a client since the block was placed; is clean and was asked for;
+/// or is dirty, which it was asked for to become.
 ///
-/// A block has two maps, one behind the other. The first has the granules that were asked for, dirty ones among them; the second has those
-/// that are dirty, and those that are clean and were not asked for.
+/// A block has two maps, one behind the other. The first has the granules that were asked for,
+/// dirty ones among them; the second has those that are dirty, and those that are clean and were
+/// not asked for.
 #[derive(Debug)]
 pub(crate) struct Granules {
     bytes: Vec<u8>,
@@ -71,7 +73,8 @@ impl Granules {
         (first | second, first & second)
     }
 
-    /// Notes valid granules that are asked for; of others nothing is noted. Returns those of them that had been asked for before.
+    /// Notes valid granules that are asked for; of others nothing is noted. Returns those of them
+    /// that had been asked for before.
     #[inline(always)]
     pub(crate) fn ask(&mut self, place: u32, granules: u32, asked: u64) -> u64 {
         let (first, second) = self.both(place, granules);
@@ -82,7 +85,8 @@ impl Granules {
         first & asked
     }
 
-    /// Sets which granules are valid and which dirty. What turns dirty is being asked for; what turns valid otherwise was not so far.
+    /// Sets which granules are valid and which dirty. What turns dirty is being asked for; what
+    /// turns valid otherwise was not so far.
     pub(crate) fn set(&mut self, place: u32, granules: u32, valid: u64, dirty: u64) {
         debug_assert_eq!(dirty & !valid, 0, "dirty granules are valid");
         let asked = self.both(place, granules).0 & valid | dirty;
@@ -104,7 +108,8 @@ mod tests {
     #[test]
     fn maps_of_blocks_of_all_sizes_lie_beside_each_other() {
         for unit in [1, 2, 4, 8] {
-            // Blocks of 1, 2, 4, ... units, one behind the other in places that are aligned to them.
+            // Blocks of 1, 2, 4, ... units, one behind the other in places that are aligned to
+            // them.
             let mut granules = Granules::new(128, unit);
             let blocks: Vec<(u32, u32)> = (0..6).map(|class| (1 << class, unit << class)).collect();
             for (nth, &(place, count)) in blocks.iter().enumerate() {

@@ -1,10 +1,11 @@
 //! The map in memory: cached blocks, how they are found, where they lie, recency, free places.
 //!
-//! A *slot* is a block's number in memory, given out densely, so that few large blocks take little of it.
-//! Its *place* is where its data lies, in units from the start of the data, and what records name.
+//! A *slot* is a block's number in memory, given out densely, so that few large blocks take little
+//! of it. Its *place* is where its data lies, in units from the start of the data, and what records
+//! name.
 //!
-//! It holds what the log holds, as of the order in which changes were given to the log. Whoever acts
-//! on media on the strength of a change waits until the log has it durably (see `commit`).
+//! It holds what the log holds, as of the order in which changes were given to the log. Whoever
+//! acts on media on the strength of a change waits until the log has it durably (see `commit`).
 
 mod dirty_order;
 pub(crate) mod flags;
@@ -213,8 +214,8 @@ impl Map {
             .filter(move |(_, span)| span.mask() & units != 0)
     }
 
-    /// Looks for the first of these regions that has a block: the region, and whether it has one. Without one, all before it
-    /// have none: after so many looks, others have their turn.
+    /// Looks for the first of these regions that has a block: the region, and whether it has one.
+    /// Without one, all before it have none: after so many looks, others have their turn.
     pub(crate) fn next_cached(&self, volume: u16, regions: Range<u64>, looks: u32) -> (u64, bool) {
         let (mut at, mut looks) = (regions.start, looks);
         if self.share(volume).blocks == 0 {
@@ -234,7 +235,8 @@ impl Map {
         (at, false)
     }
 
-    /// Whether it takes fewer looks to go over all slots than over these regions, of which there are not many millions.
+    /// Whether it takes fewer looks to go over all slots than over these regions, of which there
+    /// are not many millions.
     pub(crate) fn is_scanned(&self, volume: u16, regions: &Range<u64>) -> bool {
         self.presence.looks(volume, regions) > u64::from(self.numbers())
     }
@@ -411,7 +413,8 @@ impl Map {
         self.records[slot as usize] = record_at;
     }
 
-    /// Keeps a zone from being called clean, while a write is under way that may make a block dirty.
+    /// Keeps a zone from being called clean, while a write is under way that may make a block
+    /// dirty.
     pub(crate) fn hold_zone(&mut self, bit: usize) {
         self.zones.hold(bit);
     }

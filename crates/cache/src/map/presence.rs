@@ -1,5 +1,5 @@
-//! Where blocks of a volume are, roughly: counts over long stretches of regions. Who looks for what is cached in a long
-//! range passes over the stretches that have nothing.
+//! Where blocks of a volume are, roughly: counts over long stretches of regions. Who looks for what
+//! is cached in a long range passes over the stretches that have nothing.
 
 use std::ops::Range;
 
@@ -37,8 +37,8 @@ impl Presence {
         self.0[at] -= 1;
     }
 
-    /// The first region from this one on, and before `end`, whose stretch may have a block. Each stretch that has none takes
-    /// one of `looks`; without any left this is where it stands.
+    /// The first region from this one on, and before `end`, whose stretch may have a block. Each
+    /// stretch that has none takes one of `looks`; without any left this is where it stands.
     pub(super) fn skip(&self, volume: u16, mut region: u64, end: u64, looks: &mut u32) -> u64 {
         while region < end && *looks > 0 && self.0[self.at(volume, region)] == 0 {
             region = ((region >> STRETCH_SHIFT) + 1) << STRETCH_SHIFT;

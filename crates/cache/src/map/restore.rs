@@ -21,7 +21,8 @@ pub(crate) fn known_volumes(superblock: &Superblock) -> Vec<bool> {
 }
 
 impl Map {
-    /// At recovery: looks at the memory that [`Map::restore`] of these will change, at all of it at once.
+    /// At recovery: looks at the memory that [`Map::restore`] of these will change, at all of it at
+    /// once.
     pub(crate) fn look_ahead(&self, coming: &[FoundBlock]) {
         let blocks = coming.iter().map(|found| &found.block);
         let possible = blocks.filter(|record| self.geometry.sizes().has(record.class));
@@ -64,8 +65,8 @@ impl Map {
         Ok(slot)
     }
 
-    /// At recovery: keeps a place from being given out until [`Map::release`]. Returns whether that was
-    /// necessary and possible: it is not where a block lies.
+    /// At recovery: keeps a place from being given out until [`Map::release`]. Returns whether that
+    /// was necessary and possible: it is not where a block lies.
     pub(crate) fn hold(&mut self, place: u32, class: u8) -> bool {
         self.table.hold(place, class)
     }

@@ -1,4 +1,5 @@
-//! Dirty blocks of each zone, and writes under way that may make some: what keeps zones from being called clean.
+//! Dirty blocks of each zone, and writes under way that may make some: what keeps zones from being
+//! called clean.
 
 use forebay_metadata::superblock::TRACT_BITS;
 

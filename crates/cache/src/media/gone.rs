@@ -15,10 +15,11 @@ use crate::options::Devices;
 pub(crate) struct Gone {
     /// Stretches of the data device, bytes, in order.
     stretches: Vec<Range<u64>>,
-    /// Hole that runs to the end of the data: a cut, unless zeroes were left out of the file elsewhere.
+    /// Hole that runs to the end of the data: a cut, unless zeroes were left out of the file
+    /// elsewhere.
     last: Option<Range<u64>>,
-    /// Holes of a copy, and those with data behind them: a tool may have left zeroes out, so that they do
-    /// not tell.
+    /// Holes of a copy, and those with data behind them: a tool may have left zeroes out, so that
+    /// they do not tell.
     doubtful: Vec<Range<u64>>,
 }
 
@@ -48,8 +49,8 @@ impl Gone {
         }
     }
 
-    /// Decides about the hole at the end: where something `is_doubtful`, a tool left zeroes out of the file, and
-    /// that hole does not tell either.
+    /// Decides about the hole at the end: where something `is_doubtful`, a tool left zeroes out of
+    /// the file, and that hole does not tell either.
     pub(crate) fn decide_last_hole(&mut self, is_doubtful: bool) {
         let holes = match is_doubtful {
             true => &mut self.doubtful,
@@ -140,13 +141,14 @@ pub(super) fn gone_of(
         .fold(0, |gone, (nth, _)| gone | 1 << nth)
 }
 
-/// Returns whether a device is a file: what a file is cut by is lost. A block device that is shorter for a time has
-/// lost nothing when it has its length again.
+/// Returns whether a device is a file: what a file is cut by is lost. A block device that is
+/// shorter for a time has lost nothing when it has its length again.
 pub(super) fn is_file(device: &dyn BlockDevice) -> bool {
     device.allocated_bytes().is_some()
 }
 
-/// Returns whether this is the device that the cache's data was on, and not another one that was named by mistake.
+/// Returns whether this is the device that the cache's data was on, and not another one that was
+/// named by mistake.
 async fn is_own_data(devices: &Devices, superblock: &Superblock) -> bool {
     let is_part = match &devices.metadata {
         None => superblock.role == Role::Whole,
@@ -160,8 +162,9 @@ async fn is_own_data(devices: &Devices, superblock: &Superblock) -> bool {
     is_part && superblock.service.media.data.is_same_as(now)
 }
 
-/// Notes in the superblock, durably, that the cache's data file is shorter than the cache: whatever its size is at
-/// the next start, what lay beyond its end is gone. Of any other device nothing is noted.
+/// Notes in the superblock, durably, that the cache's data file is shorter than the cache: whatever
+/// its size is at the next start, what lay beyond its end is gone. Of any other device nothing is
+/// noted.
 pub(crate) async fn note_shrunk(devices: &Devices, superblock: &Superblock) -> Result<()> {
     let size = devices.data.info().size_bytes.max(1);
     let noted = superblock.service.cut_bytes;

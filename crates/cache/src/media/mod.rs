@@ -21,8 +21,8 @@ pub(crate) fn media_of(devices: &Devices) -> Media {
     Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref())
 }
 
-/// Refuses a data device that holds another state of the cache than the metadata device does. `data` is
-/// its superblock.
+/// Refuses a data device that holds another state of the cache than the metadata device does.
+/// `data` is its superblock.
 ///
 /// # Errors
 /// `Lost`, naming the device that is older.
@@ -60,7 +60,8 @@ pub(crate) fn check_same_state(
 /// Reads the process journal in `buf`, if it is that of the cache's last opening on these devices.
 ///
 /// # Errors
-/// `Busy` for one that belongs to other devices, `Lost` for one of another opening. It is left alone.
+/// `Busy` for one that belongs to other devices, `Lost` for one of another opening. It is left
+/// alone.
 pub(crate) fn own_journal(
     buf: &Buf,
     superblock: &Superblock,
@@ -80,8 +81,8 @@ pub(crate) fn own_journal(
     Ok(Some(found))
 }
 
-/// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if nothing
-/// had happened would lie to the clients.
+/// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if
+/// nothing had happened would lie to the clients.
 pub(crate) fn journal_trouble(
     replayed: &Replayed,
     journal: Option<&Recovered>,

@@ -1,11 +1,12 @@
 //! A data device that was cut: a file that somebody made shorter, and perhaps as long again.
 //!
-//! What lay beyond the cut is gone, and reads as zeroes once the file has its length again. Three things
-//! tell of it: the size, if it is looked at in between; the space that the file takes, which never
-//! shrinks otherwise; and its holes, since every valid granule was written to. At a start only a hole that
-//! runs to the end of the data counts: a tool may have dug holes where the file had zeroes. What is lost is
-//! named, is not written back, and is an error until the next start, which forgets it. A block device that
-//! is shorter loses nothing: nothing is noted of it. docs/durability.md argues it.
+//! What lay beyond the cut is gone, and reads as zeroes once the file has its length again. Three
+//! things tell of it: the size, if it is looked at in between; the space that the file takes, which
+//! never shrinks otherwise; and its holes, since every valid granule was written to. At a start
+//! only a hole that runs to the end of the data counts: a tool may have dug holes where the file
+//! had zeroes. What is lost is named, is not written back, and is an error until the next start,
+//! which forgets it. A block device that is shorter loses nothing: nothing is noted of it.
+//! docs/durability.md argues it.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -86,7 +87,8 @@ impl TruncationWatch {
         }
     }
 
-    /// Refuses to write back what lies in a hole of the data device: it was cut off, and reads as zeroes.
+    /// Refuses to write back what lies in a hole of the data device: it was cut off, and reads as
+    /// zeroes.
     ///
     /// # Errors
     /// `Lost` if some of it does.
@@ -148,8 +150,8 @@ impl TruncationWatch {
         self.superblock.current().data_end()
     }
 
-    /// The device was cut to `size` bytes, or was cut and has its length again: what is gone is named, and is an
-    /// error from now on.
+    /// The device was cut to `size` bytes, or was cut and has its length again: what is gone is
+    /// named, and is an error from now on.
     async fn mind_cut(&self, size: u64) {
         let (end, offset) = (self.geometry_end(), self.superblock.current().data_offset);
         let is_file = is_file(self.devices.data().as_ref());
@@ -205,8 +207,8 @@ impl TruncationWatch {
         }
     }
 
-    /// Leaves blocks in doubt of which something is gone. Returns what of it was dirty; none if nothing is gone that was
-    /// not before.
+    /// Leaves blocks in doubt of which something is gone. Returns what of it was dirty; none if
+    /// nothing is gone that was not before.
     fn give_up_cut(&self, stretches: &[Range<u64>]) -> Option<Vec<LostRange>> {
         if stretches.is_empty() {
             return None;
@@ -233,8 +235,8 @@ impl TruncationWatch {
                 place,
                 known.size_bytes,
             );
-            let sums = self.checksums.as_ref();
-            let zeroes = sums.map_or(0, |it| it.zero_granules(place, entry.class, gone));
+            let checksums = self.checksums.as_ref();
+            let zeroes = checksums.map_or(0, |it| it.zero_granules(place, entry.class, gone));
             let gone = gone & !zeroes;
             if gone == 0 || entry.has(UNKNOWN) {
                 continue;

@@ -1,4 +1,5 @@
-//! Checksums of what is read from slots before the map, and with it the table, is there: a few entries at a time.
+//! Checksums of what is read from slots before the map, and with it the table, is there: a few
+//! entries at a time.
 
 use std::rc::Rc;
 
@@ -33,7 +34,8 @@ impl Table {
         })
     }
 
-    /// The checksums of a block's cells, in order, as far as they fit its record. None if they cannot be read.
+    /// The checksums of a block's cells, in order, as far as they fit its record. None if they
+    /// cannot be read.
     pub(super) async fn read(&self, record: &BlockRecord) -> Option<Vec<u32>> {
         const SUM_BYTES: u64 = size_of::<u32>() as u64;
         let cells = |bytes: u64| bytes / CELL_BYTES as u64;

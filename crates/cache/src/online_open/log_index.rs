@@ -1,10 +1,11 @@
 //! A sketch of the map: enough to answer reads of what may be dirty long before the map is there.
 //!
-//! Reading the log takes a few nanoseconds a record beside the device's own time; putting the map together takes several times that. So
-//! of a block that counts nothing is kept but where its record stands and, as far as a hash tells, where it lies in its volume. Who asks for it
-//! has the record read once more. What the map will say of it is decided as there, by the same replay and the same rule
-//! ([`after_crash`]); where more would be needed to be certain of that, there is no answer.
-//! docs/internals/online-open.md argues it.
+//! Reading the log takes a few nanoseconds a record beside the device's own time; putting the map
+//! together takes several times that. So of a block that counts nothing is kept but where its
+//! record stands and, as far as a hash tells, where it lies in its volume. Who asks for it has the
+//! record read once more. What the map will say of it is decided as there, by the same replay and
+//! the same rule ([`after_crash`]); where more would be needed to be certain of that, there is no
+//! answer. docs/internals/online-open.md argues it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -32,7 +33,8 @@ use crate::media::gone::Gone;
 use crate::media::journal_trouble;
 use crate::options::Devices;
 
-/// Lists that the records are spread over, by hash, so that finding one does not take looking at all.
+/// Lists that the records are spread over, by hash, so that finding one does not take looking at
+/// all.
 const LISTS: usize = 256;
 /// Bits of the hash of a region that an entry has, beside those of its list.
 const TAG_BITS: u32 = 23;
@@ -181,8 +183,8 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Reads the log. None if not all is as it is behind a crash or an end that nothing else befell: then nobody but who
-    /// puts the map together may say what counts.
+    /// Reads the log. None if not all is as it is behind a crash or an end that nothing else
+    /// befell: then nobody but who puts the map together may say what counts.
     pub(super) async fn draw(
         devices: &Devices,
         superblock: &Superblock,
@@ -233,7 +235,8 @@ impl Sketch {
         })
     }
 
-    /// Reads from a volume what the map would have read. None if that is not certain, or cannot be read.
+    /// Reads from a volume what the map would have read. None if that is not certain, or cannot be
+    /// read.
     pub(super) async fn read(
         &self,
         volume: u16,
@@ -281,7 +284,8 @@ impl Sketch {
         if at < part.end {
             reads.push(beside(at..part.end));
         }
-        // All of them: what is under way may still write into the buffer, which others are about to read into.
+        // All of them: what is under way may still write into the buffer, which others are about to
+        // read into.
         let mut all = true;
         for read in reads {
             all &= read.await.is_ok();

@@ -1,4 +1,5 @@
-//! What is known of the map before it is there, for volumes that are served already; and how the opening makes room for them.
+//! What is known of the map before it is there, for volumes that are served already; and how the
+//! opening makes room for them.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -23,9 +24,9 @@ const FIRST_TURN: Duration = Duration::from_millis(400);
 /// How often it looks whether there are.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Answers reads of what may be dirty while a cache is being opened. Who opens the cache gives it to the opening
-/// ([`CacheOptions::early`]) and to the volumes that are served meanwhile ([`EarlyVolume`](crate::EarlyVolume)).
-/// Clones are handles to the same one.
+/// Answers reads of what may be dirty while a cache is being opened. Who opens the cache gives it
+/// to the opening ([`CacheOptions::early`](crate::CacheOptions::early)) and to the volumes that are
+/// served meanwhile ([`EarlyVolume`](crate::EarlyVolume)). Clones are handles to the same one.
 #[derive(Clone, Default)]
 pub struct EarlyMap(Rc<Inner>);
 
@@ -86,7 +87,8 @@ impl EarlyMap {
         self.0.answered.get()
     }
 
-    /// Answers a read as the map would. Returns whether it did; if not, the buffer has nothing to rely on.
+    /// Answers a read as the map would. Returns whether it did; if not, the buffer has nothing to
+    /// rely on.
     pub(super) async fn read(
         &self,
         volume: u16,
@@ -125,7 +127,8 @@ impl EarlyMap {
         }
     }
 
-    /// Nothing is told from now on: the opening, or whoever has it behind him, is about to write. A second call changes nothing.
+    /// Nothing is told from now on: the opening, or whoever has it behind him, is about to write. A
+    /// second call changes nothing.
     pub(crate) fn close(&self) {
         self.turn_to(State::Closed);
     }
@@ -139,7 +142,8 @@ impl EarlyMap {
         self.0.changed.wake_all();
     }
 
-    /// The opening is about to read the log: from here on a sketch is made of it when somebody asks.
+    /// The opening is about to read the log: from here on a sketch is made of it when somebody
+    /// asks.
     pub(crate) fn begin(
         &self,
         devices: &Devices,
@@ -179,7 +183,8 @@ impl EarlyMap {
         });
     }
 
-    /// The device that the opening is to read the log from, so that it makes room for whoever waits less long without it.
+    /// The device that the opening is to read the log from, so that it makes room for whoever waits
+    /// less long without it.
     pub(crate) fn paced(&self, device: &Rc<dyn BlockDevice>) -> impl BlockDevice + use<> {
         Paced {
             early: self.clone(),
@@ -187,7 +192,8 @@ impl EarlyMap {
         }
     }
 
-    /// Waits until the opening may go on: while the log is read for the sketch, and while it is the turn of reads.
+    /// Waits until the opening may go on: while the log is read for the sketch, and while it is the
+    /// turn of reads.
     async fn turn(&self) {
         let inner = &self.0;
         let turns = &inner.turns;

@@ -1,13 +1,15 @@
 //! A volume of a cache that is still being opened.
 //!
-//! Opening reads the log, which takes seconds where millions of blocks are cached. What the superblock says of
-//! [tracts](crate::intent::zones) is known before: where nothing can be dirty, a read is served from the backing device at once.
-//! Where something may be, it waits for what an [`EarlyMap`] tells, and if that does not for the cache. Everything else
-//! waits, in its order, for the cache.
+//! Opening reads the log, which takes seconds where millions of blocks are cached. What the
+//! superblock says of [tracts](crate::intent::zones) is known before: where nothing can be dirty, a
+//! read is served from the backing device at once. Where something may be, it waits for what an
+//! [`EarlyMap`] tells, and if that does not for the cache. Everything else waits, in its order, for
+//! the cache.
 //!
-//! Why that is right: nothing but reads is done here, so what is on media is what the last process left, and opening
-//! changes none of it that these reads could tell. When the volume is handed over, changes begin; one that touches what is
-//! being read here waits for the read, as it would in the cache. (What an early map tells counts only before that.)
+//! Why that is right: nothing but reads is done here, so what is on media is what the last process
+//! left, and opening changes none of it that these reads could tell. When the volume is handed
+//! over, changes begin; one that touches what is being read here waits for the read, as it would in
+//! the cache. (What an early map tells counts only before that.)
 
 mod checksums;
 mod log_index;
@@ -60,12 +62,13 @@ impl std::fmt::Debug for EarlyVolume {
 }
 
 impl EarlyVolume {
-    /// The volume that [`Cache::attach`](crate::Cache::attach) with the same arguments will make of `backing`; none if
-    /// that must look at the map first: the cache does not know where the volume may be dirty, or the volume was
-    /// written without the cache, or is another or of another size than before. Or what the last process left in the
-    /// cache of the device itself must be flushed before anything is read, by who can note that this failed: with
-    /// [`Durability::Sync`], where what is read is durable, or after a flush that failed. What may be dirty is asked of
-    /// `map`, which the opening has as well; without, it waits for the cache.
+    /// The volume that [`Cache::attach`](crate::Cache::attach) with the same arguments will make of
+    /// `backing`; none if that must look at the map first: the cache does not know where the volume
+    /// may be dirty, or the volume was written without the cache, or is another or of another size
+    /// than before. Or what the last process left in the cache of the device itself must be flushed
+    /// before anything is read, by who can note that this failed: with [`Durability::Sync`], where
+    /// what is read is durable, or after a flush that failed. What may be dirty is asked of `map`,
+    /// which the opening has as well; without, it waits for the cache.
     #[must_use]
     pub fn new(
         devices: &Devices,
@@ -117,8 +120,8 @@ impl EarlyVolume {
         }))
     }
 
-    /// Goes on with the cache's device for the volume, or with an error: what waits is given to it, in its order. A
-    /// second call is ignored.
+    /// Goes on with the cache's device for the volume, or with an error: what waits is given to it,
+    /// in its order. A second call is ignored.
     pub fn hand_over(&self, opened: Result<Rc<dyn BlockDevice>>) {
         // The opening has done so, if it came as far as reading the log.
         if let Some(map) = &self.map {
@@ -143,7 +146,8 @@ impl EarlyVolume {
         self.reads.waiting.borrow().len() + self.reads.asking.get()
     }
 
-    /// Whether the backing device has all of what a request reads, as far as is known without the map.
+    /// Whether the backing device has all of what a request reads, as far as is known without the
+    /// map.
     fn is_clean_read(&self, request: &Request) -> bool {
         request.op == Op::Read && !self.tracts.may_be_dirty(self.volume, bytes(request))
     }

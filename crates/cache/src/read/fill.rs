@@ -1,5 +1,5 @@
-//! Read misses: what the cache lacks comes from the backing device, in one read where it touches, and is
-//! taken in on the way.
+//! Read misses: what the cache lacks comes from the backing device, in one read where it touches,
+//! and is taken in on the way.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -20,8 +20,8 @@ use crate::parallel;
 use crate::read_ahead::AheadBytes;
 use crate::volume::AttachedVolume;
 
-/// Runs that touch are read at once up to this length, bytes: a backing device that is shared would make
-/// others wait for more.
+/// Runs that touch are read at once up to this length, bytes: a backing device that is shared would
+/// make others wait for more.
 const READ_MAX: u32 = 256 << 10;
 
 /// A block, and its granules that are to be taken in.
@@ -42,9 +42,10 @@ pub(crate) struct Held<'a> {
     pub(crate) ahead: Option<AheadBytes>,
 }
 
-/// Reads what `job` asks for of a region, which may be nothing, and takes in what is missing of `wide`. The
-/// answer does not depend on whether the cache device takes anything, nor on what was not asked for; what
-/// the client does not wait for has a task of its own, which holds the locks until it ends.
+/// Reads what `job` asks for of a region, which may be nothing, and takes in what is missing of
+/// `wide`. The answer does not depend on whether the cache device takes anything, nor on what was
+/// not asked for; what the client does not wait for has a task of its own, which holds the locks
+/// until it ends.
 pub(crate) async fn fill(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -196,10 +197,10 @@ fn joined(mut runs: Vec<Range<u32>>) -> Vec<Range<u32>> {
 
 /// Parts runs into those that the client waits for and those that come behind its answer.
 ///
-/// A run with something in it that was asked for is read at once up to [`READ_MAX`]: the client waits a little
-/// longer for more bytes, but the backing device serves one operation instead of two, and operations are
-/// what it has fewest of. Of a longer run, only the aligned stretches of that length that hold what was asked
-/// for are waited for; they end where granules do.
+/// A run with something in it that was asked for is read at once up to [`READ_MAX`]: the client
+/// waits a little longer for more bytes, but the backing device serves one operation instead of
+/// two, and operations are what it has fewest of. Of a longer run, only the aligned stretches of
+/// that length that hold what was asked for are waited for; they end where granules do.
 fn parted(runs: Vec<Range<u32>>, asked: &Range<u32>) -> (Vec<Range<u32>>, Vec<Range<u32>>) {
     let (mut waited_for, mut behind) = (Vec::new(), Vec::new());
     for run in runs {
@@ -242,9 +243,9 @@ impl Fill {
             .region_offset(&Extent { region, start, end })
     }
 
-    /// Reads a run from the backing device for the client, who asked for some of it at least. What lies in the
-    /// client's buffer is put into the cache before the answer, after which the buffer is the client's; a run
-    /// with more in it is given back for later.
+    /// Reads a run from the backing device for the client, who asked for some of it at least. What
+    /// lies in the client's buffer is put into the cache before the answer, after which the buffer
+    /// is the client's; a run with more in it is given back for later.
     async fn read_for_client(&self, job: &Job<Extent>, run: Range<u32>) -> Result<Option<Run>> {
         let asked = run.start.max(job.part.start)..run.end.min(job.part.end);
         let at = (asked.start - job.part.start) as usize;
@@ -270,7 +271,8 @@ impl Fill {
         Ok(Some(Run { run, buf }))
     }
 
-    /// Takes in what the client does not wait for. The locks are held, and the volume stays, until it is there.
+    /// Takes in what the client does not wait for. The locks are held, and the volume stays, until
+    /// it is there.
     fn continue_behind(self: Rc<Self>, come: Vec<Run>, held: Held<'_>) {
         let Held { lock, ahead } = held;
         let lock = lock.hand_over();

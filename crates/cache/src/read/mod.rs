@@ -1,4 +1,5 @@
-//! Reads: from the cache, from the backing device, or from both. [`fill`](mod@fill) adds missing data to the cache.
+//! Reads: from the cache, from the backing device, or from both. [`fill`](mod@fill) adds missing
+//! data to the cache.
 
 mod fill;
 
@@ -52,9 +53,9 @@ pub(crate) async fn read(
     }
 }
 
-/// Serves a read that misses; missing data of `wide` is filled, if the policy admits it. The answer waits for
-/// nothing that no client asked for: that is locked, and gets room, at once or not at all, and most of it comes
-/// behind the answer.
+/// Serves a read that misses; missing data of `wide` is filled, if the policy admits it. The answer
+/// waits for nothing that no client asked for: that is locked, and gets room, at once or not at
+/// all, and most of it comes behind the answer.
 async fn read_and_fill(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,

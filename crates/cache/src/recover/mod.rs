@@ -46,7 +46,8 @@ pub struct RecoveryReport {
     pub damaged_records: u64,
     /// Units of the log that could not be read.
     pub unreadable_units: u64,
-    /// Of the dirty blocks, those that no record calls so: what a mark or the bit-tree covers, or all.
+    /// Of the dirty blocks, those that no record calls so: what a mark or the bit-tree covers, or
+    /// all.
     pub doubtful_blocks: u64,
     /// Units of the bit-tree that could not be believed, and count as all dirty.
     pub lost_tree_units: u32,
@@ -54,16 +55,19 @@ pub struct RecoveryReport {
     pub unverified_bytes: u64,
     /// Blocks whose clean copy was dropped because a write may have gone round it.
     pub distrusted_blocks: u64,
-    /// What a flush of the cache device that failed may have taken: [`RecoveryReport::loss`] has the words.
+    /// What a flush of the cache device that failed may have taken: [`RecoveryReport::loss`] has
+    /// the words.
     pub lost: Vec<LostRange>,
-    /// No write of that was acknowledged: it was being written, over what was there, with `durability = "sync"`.
+    /// No write of that was acknowledged: it was being written, over what was there, with
+    /// `durability = "sync"`.
     pub lost_in_flight: bool,
-    /// Where the superblock says that there may have been dirty data, if records are damaged: what only these told of is gone.
+    /// Where the superblock says that there may have been dirty data, if records are damaged: what
+    /// only these told of is gone.
     pub untold: Vec<LostRange>,
     /// Dirty data that lay where the cache device was cut, and is lost.
     pub cut: Vec<LostRange>,
-    /// Kept as dirty and to be written back, or dropped as older than what went round the cache, though a damaged record may
-    /// have said otherwise.
+    /// Kept as dirty and to be written back, or dropped as older than what went round the cache,
+    /// though a damaged record may have said otherwise.
     pub doubted: Vec<LostRange>,
 }
 
@@ -110,8 +114,8 @@ pub(crate) struct RecoveredMap {
     pub(crate) report: RecoveryReport,
 }
 
-/// Reads the map. Nothing is written but padding where a crash tore the log, and, of a bit-tree, its epoch and
-/// what was read of it.
+/// Reads the map. Nothing is written but padding where a crash tore the log, and, of a bit-tree,
+/// its epoch and what was read of it.
 pub(crate) async fn recover(
     devices: &Devices,
     superblock: &mut Superblock,
@@ -174,7 +178,8 @@ pub(crate) async fn recover(
     )
     .await?;
     if let Err(error) = order::flush(metadata.as_ref()).await {
-        // What a killed process wrote to this device, and only the journal names, may have gone with it (rule 9).
+        // What a killed process wrote to this device, and only the journal names, may have gone
+        // with it (rule 9).
         if devices.metadata.is_none()
             && let Some(buf) = &options.journal
         {
@@ -273,7 +278,8 @@ fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<Lost
 /// A block at its place: volume, first unit, place.
 pub(crate) type Placed = (u16, u64, u32);
 
-/// What was clean, and in doubt, when a flush of the cache device failed: the backing device has it.
+/// What was clean, and in doubt, when a flush of the cache device failed: the backing device has
+/// it.
 fn forgotten(journal: Option<&Recovered>) -> HashSet<Placed> {
     let poisoned = journal.filter(|found| found.poisoned).into_iter();
     poisoned

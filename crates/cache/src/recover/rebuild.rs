@@ -1,7 +1,8 @@
 //! The map from what a replay finds.
 //!
-//! Blocks are put in as they come, the newest first, so that what overlaps one that is there already is older than it. What
-//! marks, bit-tree and damage say of them is applied when all are there: a mark may be older than the records of its blocks.
+//! Blocks are put in as they come, the newest first, so that what overlaps one that is there
+//! already is older than it. What marks, bit-tree and damage say of them is applied when all are
+//! there: a mark may be older than the records of its blocks.
 
 use std::collections::{HashMap, HashSet};
 
@@ -41,8 +42,8 @@ pub(crate) struct Rebuild {
     /// By number: whether there is such a volume.
     volumes: Vec<bool>,
     forgotten: HashSet<Placed>,
-    /// By the hash of a region: whether something may be there already. Mostly nothing is, and what is would have to be
-    /// looked for all over the memory.
+    /// By the hash of a region: whether something may be there already. Mostly nothing is, and what
+    /// is would have to be looked for all over the memory.
     filter: Vec<u64>,
     /// By slot.
     notes: Vec<u8>,
@@ -120,8 +121,8 @@ impl Rebuild {
                 let (volume, valid, dirty) = (record.volume, record.valid, record.dirty);
                 match (self.map).restore(record.slot, volume, block, valid, dirty & valid) {
                     Ok(slot) => return self.added(slot, found),
-                    // Two blocks in one place, which only damage leaves: the newer is right. Or the kill of this one was
-                    // lost, and its group was given to another size since.
+                    // Two blocks in one place, which only damage leaves: the newer is right. Or the
+                    // kill of this one was lost, and its group was given to another size since.
                     Err(Misplaced::Taken(_) | Misplaced::Held) => {}
                     Err(Misplaced::NoSuchPlace) => self.misplaced += 1,
                 }
@@ -196,8 +197,8 @@ impl Rebuild {
         let doubts = is_damaged && self.sums.is_some();
         // And that of *intent*, whether a clean record stands before or behind it.
         let distrusts = replayed.damaged_records > 0 && !planted(Fault::TrustDamaged);
-        // Blocks that are kept, and will be written back, though a record that let them go may have been damaged; or that
-        // are let go, though one that kept them may have been.
+        // Blocks that are kept, and will be written back, though a record that let them go may have
+        // been damaged; or that are let go, though one that kept them may have been.
         let mut doubted = Vec::new();
         let mut is_sparse = self.lies_in_doubt(superblock);
         self.gone.decide_last_hole(is_sparse);
@@ -222,8 +223,9 @@ impl Rebuild {
             };
             let (mut valid, mut dirty) = after_crash(state, was.valid, was.dirty);
             if distrusts && was.valid != was.dirty {
-                // What was written in place stands nowhere else, and is kept. But behind what went round the cache, what is
-                // cached is older, unless that had ended: then it is what is lost.
+                // What was written in place stands nowhere else, and is kept. But behind what went
+                // round the cache, what is cached is older, unless that had ended: then it is what
+                // is lost.
                 if state == MarkState::MaybeDirty || in_tree {
                     doubted.extend(range_of(superblock, &self.geometry, &was));
                 }
@@ -261,9 +263,10 @@ impl Rebuild {
             if (valid, dirty) != (was.valid, was.dirty) {
                 self.map.set(slot, valid, dirty);
             }
-            // Of what was overwritten since, its record's checksums must not be believed once the mark has gone. The mark may be
-            // among damaged records; not after a clean end, when there was none, and a record that a lost one followed names
-            // other checksums than the table has.
+            // Of what was overwritten since, its record's checksums must not be believed once the
+            // mark has gone. The mark may be among damaged records; not after a clean end, when
+            // there was none, and a record that a lost one followed names other checksums than the
+            // table has.
             let marked = state != MarkState::None || is_damaged && !replayed.clean;
             let open = self.sums.is_some() && marked;
             if open && let Some(sums) = &mut self.sums {
@@ -355,8 +358,8 @@ impl Rebuild {
         let unit = superblock.log.unit_records();
         let next = replayed.next.next_multiple_of(unit);
         let mut log = Log::new(superblock.log, superblock.seed(), replayed.tail, next);
-        // A cache that dies again and again while it opens must not fill its log with what it has already
-        // logged again.
+        // A cache that dies again and again while it opens must not fill its log with what it has
+        // already logged again.
         let records = (0..marks.numbers()).filter_map(|id| marks.record_at(id));
         let slots = (0..self.map.numbers()).map(|slot| self.map.record_at(slot));
         let counting = records.chain(slots).filter(|place| *place != NO_RECORD);

@@ -1,11 +1,12 @@
 //! A cache that nobody uses: what is in it is verified, and what can be mended is.
 //!
-//! A repair is a start without volumes, and a clean end: all that it does to the log, the bit-tree and the table of
-//! checksums is what any start may do, in the same order, and may be cut off as any start may. It adds three steps. A
-//! damaged copy of a superblock is written anew from the sound one, before anything else writes there. All that counts
-//! is logged anew, durably, before the log's tail is moved past what is damaged. And with `data` all that is cached is
-//! read: what is clean and corrupt is forgotten, what is dirty and corrupt is an error by name from then on. Nothing
-//! that is dirty is given up. docs/internals/repair.md argues it.
+//! A repair is a start without volumes, and a clean end: all that it does to the log, the bit-tree
+//! and the table of checksums is what any start may do, in the same order, and may be cut off as
+//! any start may. It adds three steps. A damaged copy of a superblock is written anew from the
+//! sound one, before anything else writes there. All that counts is logged anew, durably, before
+//! the log's tail is moved past what is damaged. And with `data` all that is cached is read: what
+//! is clean and corrupt is forgotten, what is dirty and corrupt is an error by name from then on.
+//! Nothing that is dirty is given up. docs/internals/repair.md argues it.
 //!
 //! To verify without changing anything is the same on devices that keep what is written in memory.
 
@@ -75,7 +76,8 @@ impl RepairReport {
 /// Mends a cache that nobody uses, as far as that can be done.
 ///
 /// # Errors
-/// As [`Cache::open`], and the devices' own. Then the cache is as after a crash, and may be repaired again.
+/// As [`Cache::open`], and the devices' own. Then the cache is as after a crash, and may be
+/// repaired again.
 pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<RepairReport> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     let superblock = Superblock::read(metadata.as_ref()).await?;
@@ -94,8 +96,9 @@ pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<Repair
     })
 }
 
-/// Reads all that is cached and verifies it where it has checksums. Nothing is changed; what a start would write is kept
-/// in memory: for a cache with damage that is 64 bytes for each cached block.
+/// Reads all that is cached and verifies it where it has checksums. Nothing is changed; what a
+/// start would write is kept in memory: for a cache with damage that is 64 bytes for each cached
+/// block.
 ///
 /// # Errors
 /// As [`Cache::open`], but for a process journal that is gone.
@@ -104,11 +107,11 @@ pub async fn verify(devices: &Devices, options: &RepairOptions) -> Result<DataRe
     Ok(report.data.unwrap_or_default())
 }
 
-/// Returns how many bytes of cached data have no checksum that is known, as the next start will find them. No data is read, and
-/// nothing is changed, as by [`verify`].
+/// Returns how many bytes of cached data have no checksum that is known, as the next start will
+/// find them. No data is read, and nothing is changed, as by [`verify()`].
 ///
 /// # Errors
-/// As [`verify`].
+/// As [`verify()`].
 pub async fn count_unverified(devices: &Devices, options: &RepairOptions) -> Result<u64> {
     let report = mend_in_memory(devices, options, false).await?;
     Ok(report.recovery.unverified_bytes)
@@ -182,7 +185,8 @@ async fn mend(
 impl Engine {
     /// Logs all that counts once more, and moves the log's tail up to there.
     async fn leave_damage_behind(self: &Rc<Self>) -> Result<()> {
-        // No volume is attached: what their marks of *intent* were for is dropped, durably, since the start.
+        // No volume is attached: what their marks of *intent* were for is dropped, durably, since
+        // the start.
         self.regions.clear_all_marks().await?;
         if planted(Fault::GiveUpUnlogged) {
             self.committer.give_up_log();

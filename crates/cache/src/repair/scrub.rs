@@ -1,8 +1,8 @@
 //! The scrubber: reads what is cached, at a bounded rate, and verifies it.
 //!
-//! It reads as a client does, under the shared lock of a block, so that what it finds has the same consequences:
-//! what is clean and corrupt goes, and is brought in anew by a read; what is dirty and corrupt is named, and is an
-//! error from then on. What has no checksum that is known gets one.
+//! It reads as a client does, under the shared lock of a block, so that what it finds has the same
+//! consequences: what is clean and corrupt goes, and is brought in anew by a read; what is dirty
+//! and corrupt is named, and is an error from then on. What has no checksum that is known gets one.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,11 +22,12 @@ use crate::slots::Verdict;
 const READ_BYTES: u32 = 256 << 10;
 
 impl Cache {
-    /// Reads and verifies all that is cached of the attached volumes, at most so many bytes a second.
+    /// Reads and verifies all that is cached of the attached volumes, at most so many bytes a
+    /// second.
     ///
     /// # Errors
-    /// `Unsupported` for a cache without checksums, `Busy` if a scrub is under way, `InvalidInput` for a rate of zero.
-    /// What it finds is no error of its own: see [`ScrubProgress`].
+    /// `Unsupported` for a cache without checksums, `Busy` if a scrub is under way, `InvalidInput`
+    /// for a rate of zero. What it finds is no error of its own: see [`ScrubProgress`].
     pub async fn scrub(&self, bytes_per_second: u64) -> Result<ScrubProgress> {
         let engine = &self.engine;
         if engine.checksums.is_none() {

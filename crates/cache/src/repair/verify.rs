@@ -1,4 +1,5 @@
-//! Verifying what is cached while no volume is served: nobody else is there, and no backing device to ask.
+//! Verifying what is cached while no volume is served: nobody else is there, and no backing device
+//! to ask.
 
 use std::rc::Rc;
 
@@ -46,8 +47,8 @@ struct Wrong {
 }
 
 impl Engine {
-    /// Reads all that is cached, of volumes of which none is attached. What is clean and corrupt is forgotten, what is dirty
-    /// and corrupt is bad from then on, durably.
+    /// Reads all that is cached, of volumes of which none is attached. What is clean and corrupt is
+    /// forgotten, what is dirty and corrupt is bad from then on, durably.
     pub(crate) async fn verify_alone(self: &Rc<Self>) -> Result<DataReport> {
         let mut report = DataReport::default();
         let slots = self.map.borrow().numbers();
@@ -136,17 +137,21 @@ impl Engine {
                     continue;
                 }
             }
-            let Some(sums) = self.checksums.as_ref().filter(|_| len == CELL) else {
+            let Some(checksums) = self.checksums.as_ref().filter(|_| len == CELL) else {
                 continue;
             };
-            let cell = sums.cell(place, at);
-            match sums.look(cell, &piece) {
+            let cell = checksums.cell(place, at);
+            match checksums.look(cell, &piece) {
                 Look::Sound => {}
                 Look::Unknown => {
-                    wrong.learned.push((cell, sums.sum_of(&piece)));
+                    wrong.learned.push((cell, checksums.sum_of(&piece)));
                     report.unverified_bytes += u64::from(CELL);
                 }
-                Look::Corrupt if self.slots.looks_sound_again(sums, slot, at, &piece).await => {}
+                Look::Corrupt
+                    if self
+                        .slots
+                        .looks_sound_again(checksums, slot, at, &piece)
+                        .await => {}
                 Look::Corrupt => wrong.corrupt |= granule,
             }
         }
@@ -159,28 +164,33 @@ impl Engine {
             (self.map.borrow_mut()).set(slot, entry.valid & !gone, entry.dirty);
         }
         let bad = wrong.corrupt & entry.dirty;
-        if let Some(sums) = &self.checksums {
-            self.condemn_alone(sums, slot, entry.class, bad);
+        if let Some(checksums) = &self.checksums {
+            self.condemn_alone(checksums, slot, entry.class, bad);
         }
-        // Not both: what the table has must fit the record before this one until this one is durable.
+        // Not both: what the table has must fit the record before this one until this one is
+        // durable.
         if gone | bad != 0 {
             self.committer.queue_record(slot);
-        } else if let Some(sums) = &self.checksums
+        } else if let Some(checksums) = &self.checksums
             && !wrong.learned.is_empty()
         {
             wrong
                 .learned
                 .iter()
-                .for_each(|(cell, sum)| sums.set(*cell, *sum));
+                .for_each(|(cell, sum)| checksums.set(*cell, *sum));
             self.committer.queue_record(slot);
         }
     }
 
-    fn condemn_alone(&self, sums: &Checksums, slot: BlockId, class: u8, bad: u64) {
+    fn condemn_alone(&self, checksums: &Checksums, slot: BlockId, class: u8, bad: u64) {
         let place = self.map.borrow().place(slot);
-        let new = bad & !sums.bad_granules(place, class, bad);
-        sums.cells_of(place, class, new)
-            .for_each(|cell| sums.set_bad(cell));
-        sums.counters.condemned.add(u64::from(new.count_ones()));
+        let new = bad & !checksums.bad_granules(place, class, bad);
+        checksums
+            .cells_of(place, class, new)
+            .for_each(|cell| checksums.set_bad(cell));
+        checksums
+            .counters
+            .condemned
+            .add(u64::from(new.count_ones()));
     }
 }

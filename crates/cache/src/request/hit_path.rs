@@ -1,10 +1,11 @@
-//! The short way for requests that need nothing but a slot: a read whose granules are all valid, or a
-//! write whose granules are all dirty already, of one block that nobody has locked.
+//! The short way for requests that need nothing but a slot: a read whose granules are all valid, or
+//! a write whose granules are all dirty already, of one block that nobody has locked.
 //!
-//! They are issued without a task. If the device answers at once, as memory does, the request is over
-//! before anybody else could run, and no lock is needed. If not, the lock is taken now, before anybody
-//! else runs, and a task waits for the answer. To the map this does what `mode` would do
-//! (`fetch::promoting`, `cached::write`); what it cannot serve, what fails, and clean hits that are measured go there.
+//! They are issued without a task. If the device answers at once, as memory does, the request is
+//! over before anybody else could run, and no lock is needed. If not, the lock is taken now, before
+//! anybody else runs, and a task waits for the answer. To the map this does what `mode` would do
+//! (`fetch::promoting`, `cached::write`); what it cannot serve, what fails, and clean hits that are
+//! measured go there.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -146,11 +147,11 @@ impl CachedVolume {
             }
             let cells = match &engine.checksums {
                 None => None,
-                Some(sums) => {
+                Some(checksums) => {
                     let place = map.place(slot);
                     let first = engine
                         .slots
-                        .hit_cells(sums, &piece, place, write, volume.id)?;
+                        .hit_cells(checksums, &piece, place, write, volume.id)?;
                     Some((first, piece.block.key(volume.id)))
                 }
             };

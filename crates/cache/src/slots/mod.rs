@@ -127,9 +127,9 @@ impl SlotIo {
     ) -> impl Future<Output = Result<(), SlotWriteError>> + 'a {
         let site = Site::here();
         async move {
-            if let Some(sums) = &self.checksums {
+            if let Some(checksums) = &self.checksums {
                 return self
-                    .write_summed(site, sums, volume, slot, start, buf)
+                    .write_summed(site, checksums, volume, slot, start, buf)
                     .await;
             }
             let result = self.write_data(site, slot, start, buf).await;
@@ -149,8 +149,8 @@ impl SlotIo {
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
         let block = u64::from(self.devices.data_block());
-        // What a failed cache knows of its slots, and what is on media, are two things: its records may call clean what
-        // would be overwritten here.
+        // What a failed cache knows of its slots, and what is on media, are two things: its records
+        // may call clean what would be overwritten here.
         self.committer.check_alive()?;
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
             return Ordered::new(site, self.devices.data().write(offset, buf)).await;
@@ -181,32 +181,33 @@ impl SlotIo {
         self.tracker.note_gone(slot);
         self.forget_sums(slot);
         self.map.borrow_mut().remove(slot);
-        // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for them.
+        // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for
+        // them.
         self.signals.made_room();
     }
 
     /// A block leaves its slot.
     pub(crate) fn forget_sums(&self, slot: BlockId) {
-        if let Some(sums) = &self.checksums {
+        if let Some(checksums) = &self.checksums {
             let map = self.map.borrow();
-            sums.forget(map.place(slot), map.slot(slot).class);
+            checksums.forget(map.place(slot), map.slot(slot).class);
         }
     }
 
     /// Dirty granules of a slot that are known to be bad: nothing but a whole rewrite ends that.
     pub(crate) fn bad_granules(&self, slot: BlockId) -> u64 {
-        let Some(sums) = &self.checksums else {
+        let Some(checksums) = &self.checksums else {
             return 0;
         };
         let map = self.map.borrow();
         let entry = map.slot(slot);
-        sums.bad_granules(map.place(slot), entry.class, entry.dirty)
+        checksums.bad_granules(map.place(slot), entry.class, entry.dirty)
     }
 
-    /// Notes that a dirty granule is bad, and names it. From the next round of commits on it is so for all
-    /// processes to come.
+    /// Notes that a dirty granule is bad, and names it. From the next round of commits on it is so
+    /// for all processes to come.
     pub(crate) fn condemn(&self, volume: &AttachedVolume, slot: BlockId, granule: u32) -> Error {
-        let Some(sums) = &self.checksums else {
+        let Some(checksums) = &self.checksums else {
             return ErrorKind::Corrupt.into();
         };
         let (entry, place) = {
@@ -219,10 +220,10 @@ impl SlotIo {
             entry.block(),
             granule * bytes..(granule + 1) * bytes,
         );
-        if sums.bad_granules(place, entry.class, 1 << granule) == 0 {
-            let cells = sums.cells_of(place, entry.class, 1 << granule);
-            cells.for_each(|cell| sums.set_bad(cell));
-            sums.counters.condemned.add(1);
+        if checksums.bad_granules(place, entry.class, 1 << granule) == 0 {
+            let cells = checksums.cells_of(place, entry.class, 1 << granule);
+            cells.for_each(|cell| checksums.set_bad(cell));
+            checksums.counters.condemned.add(1);
             tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the cache device");
             self.committer.queue_record(slot);
             self.committer.request_commit();
@@ -245,9 +246,12 @@ impl SlotIo {
         )
     }
 
-    /// The error of a write-back, if something is left in a volume that cannot be written back because it is bad.
+    /// The error of a write-back, if something is left in a volume that cannot be written back
+    /// because it is bad.
     pub(crate) fn bad_left(&self, volume: u16) -> Option<Error> {
-        self.checksums.as_ref().filter(|sums| sums.has_bad())?;
+        self.checksums
+            .as_ref()
+            .filter(|checksums| checksums.has_bad())?;
         let attached = self.volumes.get(volume)?;
         let slots: Vec<BlockId> = self.map.borrow().of_volume(volume).collect();
         slots.into_iter().find_map(|slot| {
@@ -274,7 +278,8 @@ impl SlotIo {
         }
     }
 
-    /// Forgets a slot that was given out for a write that failed. The block is locked exclusively since.
+    /// Forgets a slot that was given out for a write that failed. The block is locked exclusively
+    /// since.
     pub(crate) fn forget_if_empty(&self, slot: BlockId) {
         let empty = {
             let map = self.map.borrow();

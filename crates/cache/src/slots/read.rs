@@ -23,7 +23,8 @@ pub(crate) enum Verdict {
 }
 
 impl SlotIo {
-    /// Reads a run of valid granules, bytes within the block, and verifies it. Somebody holds at least a shared lock.
+    /// Reads a run of valid granules, bytes within the block, and verifies it. Somebody holds at
+    /// least a shared lock.
     ///
     /// Of what is clean and corrupt the backing device is asked, and the copy goes.
     pub(crate) async fn read_verified(
@@ -33,7 +34,7 @@ impl SlotIo {
         run: Range<u32>,
         buf: Buf,
     ) -> Result<Verdict> {
-        let Some(sums) = &self.checksums else {
+        let Some(checksums) = &self.checksums else {
             let read = self.read(slot, run.start, buf).await;
             return read.map(|()| Verdict::Sound);
         };
@@ -56,17 +57,17 @@ impl SlotIo {
         for at in verified.step_by(CELL as usize) {
             let part = (at - wide.start) as usize..(at - wide.start + CELL) as usize;
             let part = whole.slice(part);
-            let cell = sums.cell(place, at);
-            match sums.look(cell, &part) {
+            let cell = checksums.cell(place, at);
+            match checksums.look(cell, &part) {
                 Look::Sound => continue,
                 Look::Unknown => {
-                    sums.set(cell, sums.sum_of(&part));
+                    checksums.set(cell, checksums.sum_of(&part));
                     unknown += 1;
                     continue;
                 }
                 Look::Corrupt => {}
             }
-            if self.looks_sound_again(sums, slot, at, &part).await {
+            if self.looks_sound_again(checksums, slot, at, &part).await {
                 continue;
             }
             let granule = at / geometry.granule_bytes(entry.class) as u32;
@@ -81,7 +82,7 @@ impl SlotIo {
                 unfetched.get_or_insert(error);
                 continue;
             }
-            sums.counters.refetched.add(1);
+            checksums.counters.refetched.add(1);
             tracing::warn!(
                 volume = volume.name,
                 offset,
@@ -89,7 +90,7 @@ impl SlotIo {
             );
         }
         if unknown != 0 {
-            sums.counters.unverified.add(unknown);
+            checksums.counters.unverified.add(unknown);
             // The record's digest is one without these.
             self.committer.queue_later(slot);
         }
@@ -114,20 +115,21 @@ impl SlotIo {
         Ok(Verdict::Sound)
     }
 
-    /// Returns whether what was read of a slot from byte `start` on is what its checksums say, where there are any. Cells without
-    /// a known checksum, and one that the volume ends in, count as not sound.
+    /// Returns whether what was read of a slot from byte `start` on is what its checksums say,
+    /// where there are any. Cells without a known checksum, and one that the volume ends in, count
+    /// as not sound.
     pub(crate) fn is_known_sound(&self, slot: BlockId, start: u32, buf: &Buf) -> bool {
-        let Some(sums) = &self.checksums else {
+        let Some(checksums) = &self.checksums else {
             return true;
         };
         let place = self.map.borrow().place(slot);
         buf.len().is_multiple_of(CELL as usize)
             && start.is_multiple_of(CELL)
-            && sums.agree(sums.cell(place, start), buf)
+            && checksums.agree(checksums.cell(place, start), buf)
     }
 
-    /// Drops clean copies that are corrupt. Durably: who writes there next takes the granule for one that no
-    /// record speaks of.
+    /// Drops clean copies that are corrupt. Durably: who writes there next takes the granule for
+    /// one that no record speaks of.
     pub(crate) async fn drop_corrupt(&self, slot: BlockId, granules: u64) {
         {
             let mut map = self.map.borrow_mut();
@@ -143,27 +145,27 @@ impl SlotIo {
     /// Reads a cell once more, into its buffer: the way from the medium may have been at fault.
     pub(crate) async fn looks_sound_again(
         &self,
-        sums: &Checksums,
+        checksums: &Checksums,
         slot: BlockId,
         at: u32,
         part: &Buf,
     ) -> bool {
         let place = self.map.borrow().place(slot);
-        let cell = sums.cell(place, at);
-        if sums.is_bad(cell) {
+        let cell = checksums.cell(place, at);
+        if checksums.is_bad(cell) {
             return false;
         }
         let again = Buf::scratch(CELL as usize);
         let read = self.read(slot, at, again.clone()).await;
-        let sound = read.is_ok() && sums.look(cell, &again) == Look::Sound;
+        let sound = read.is_ok() && checksums.look(cell, &again) == Look::Sound;
         if sound {
             part.copy_from_buf(&again);
         }
         sound
     }
 
-    /// Verifies what the cleaner read of a slot, from byte `start` of the block on, before it is written back. What
-    /// was rewritten meanwhile is not: it stays dirty.
+    /// Verifies what the cleaner read of a slot, from byte `start` of the block on, before it is
+    /// written back. What was rewritten meanwhile is not: it stays dirty.
     pub(crate) async fn verify_for_write_back(
         &self,
         volume: &AttachedVolume,
@@ -171,7 +173,7 @@ impl SlotIo {
         start: u32,
         buf: &Buf,
     ) -> Result<()> {
-        let Some(sums) = self
+        let Some(checksums) = self
             .checksums
             .as_ref()
             .filter(|_| !planted(Fault::WriteCorruptBack))
@@ -187,12 +189,12 @@ impl SlotIo {
             let part = buf.slice(nth * CELL as usize..(nth + 1) * CELL as usize);
             let corrupt = || {
                 !self.map.borrow().has(slot, REWRITTEN)
-                    && sums.look(sums.cell(place, at), &part) == Look::Corrupt
+                    && checksums.look(checksums.cell(place, at), &part) == Look::Corrupt
             };
             if !corrupt() {
                 continue;
             }
-            let sound = self.looks_sound_again(sums, slot, at, &part).await;
+            let sound = self.looks_sound_again(checksums, slot, at, &part).await;
             if !sound && corrupt() {
                 let granule = at / self.geometry.granule_bytes(entry.class) as u32;
                 return Err(self.condemn(volume, slot, granule));

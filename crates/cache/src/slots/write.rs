@@ -24,12 +24,12 @@ struct Merged {
 }
 
 impl SlotIo {
-    /// Writes to a slot and keeps the checksums. What is touched is locked exclusively; where some of it is valid, its
-    /// region has a mark.
+    /// Writes to a slot and keeps the checksums. What is touched is locked exclusively; where some
+    /// of it is valid, its region has a mark.
     pub(crate) async fn write_summed(
         &self,
         site: Site,
-        sums: &Checksums,
+        checksums: &Checksums,
         volume: &AttachedVolume,
         slot: BlockId,
         start: u32,
@@ -47,7 +47,7 @@ impl SlotIo {
             end,
         };
         let touched = self.geometry.touched(&piece) & entry.valid;
-        let bad = sums.bad_granules(place, entry.class, touched & entry.dirty);
+        let bad = checksums.bad_granules(place, entry.class, touched & entry.dirty);
         let partial = bad & !self.geometry.covered(&piece, limit);
         if partial != 0 {
             let bytes = self.geometry.granule_bytes(entry.class) as u32;
@@ -58,17 +58,18 @@ impl SlotIo {
         let mut merged: [Option<Merged>; 2] = [None, None];
         let (head, tail) = (start - start % CELL, end - end % CELL);
         if head != start {
-            let merge = self.merge(sums, volume, slot, &entry, head, &piece, &buf);
+            let merge = self.merge(checksums, volume, slot, &entry, head, &piece, &buf);
             merged[0] = merge.await.map_err(SlotWriteError::not_begun)?;
         }
         if tail != end && (tail != head || head == start) {
             match self
-                .merge(sums, volume, slot, &entry, tail, &piece, &buf)
+                .merge(checksums, volume, slot, &entry, tail, &piece, &buf)
                 .await
             {
                 Ok(found) => merged[1] = found,
                 Err(error) => {
-                    // The corrupt head is not overwritten, and the region's mark calls it dirty after a crash.
+                    // The corrupt head is not overwritten, and the region's mark calls it dirty
+                    // after a crash.
                     if merged[0].as_ref().is_some_and(|head| head.refetched)
                         && !planted(Fault::KeepCorrupt)
                     {
@@ -82,7 +83,7 @@ impl SlotIo {
         let alive = self.committer.check_alive();
         alive.map_err(SlotWriteError::not_begun)?;
         if planted(Fault::SumBeforeData) && touched != 0 {
-            self.set_sums(sums, place, start..end, limit, &buf, &merged);
+            self.set_sums(checksums, place, start..end, limit, &buf, &merged);
             self.committer.queue_record(slot);
             self.committer.commit().await?;
         }
@@ -90,15 +91,16 @@ impl SlotIo {
         let result = self.write_data(site, slot, at, data).await;
         self.committer.slot_written(slot);
         match result.is_ok() {
-            true => self.set_sums(sums, place, start..end, limit, &buf, &merged),
+            true => self.set_sums(checksums, place, start..end, limit, &buf, &merged),
             // It may be any mixture of old and new.
-            false => self.lose_sums(sums, place, start..end),
+            false => self.lose_sums(checksums, place, start..end),
         }
         if touched != 0 && !planted(Fault::SumBeforeData) {
             self.committer.note_unrecorded(slot);
         }
         if bad != 0 && result.is_ok() {
-            // Durably, before the answer: a bad granule stays so whatever else the next process finds.
+            // Durably, before the answer: a bad granule stays so whatever else the next process
+            // finds.
             self.committer.queue_record(slot);
             self.committer.commit().await?;
         }
@@ -109,7 +111,7 @@ impl SlotIo {
     #[expect(clippy::too_many_arguments, reason = "of one caller")]
     async fn merge(
         &self,
-        sums: &Checksums,
+        checksums: &Checksums,
         volume: &AttachedVolume,
         slot: BlockId,
         entry: &Slot,
@@ -122,12 +124,12 @@ impl SlotIo {
         if at + CELL > limit || entry.valid >> granule & 1 == 0 {
             return Ok(None);
         }
-        let cell = sums.cell(self.map.borrow().place(slot), at);
+        let cell = checksums.cell(self.map.borrow().place(slot), at);
         let buf = Buf::scratch(CELL as usize);
         self.read(slot, at, buf.clone()).await?;
         let mut refetched = false;
-        if sums.look(cell, &buf) == Look::Corrupt
-            && !self.looks_sound_again(sums, slot, at, &buf).await
+        if checksums.look(cell, &buf) == Look::Corrupt
+            && !self.looks_sound_again(checksums, slot, at, &buf).await
         {
             if entry.dirty >> granule & 1 != 0 {
                 let error = self.condemn(volume, slot, granule);
@@ -140,7 +142,7 @@ impl SlotIo {
                 self.drop_corrupt(slot, 1 << granule).await;
                 return Err(error);
             }
-            sums.counters.refetched.add(1);
+            checksums.counters.refetched.add(1);
             refetched = true;
         }
         let (from, to) = (piece.start.max(at), piece.end.min(at + CELL));
@@ -153,7 +155,7 @@ impl SlotIo {
     /// The checksums of what was written.
     fn set_sums(
         &self,
-        sums: &Checksums,
+        checksums: &Checksums,
         place: u32,
         written: Range<u32>,
         limit: u32,
@@ -162,36 +164,37 @@ impl SlotIo {
     ) {
         let first = written.start - written.start % CELL;
         for at in (first..written.end).step_by(CELL as usize) {
-            let cell = sums.cell(place, at);
+            let cell = checksums.cell(place, at);
             let is_whole = at >= written.start && at + CELL <= written.end;
             let mut parts = merged.iter().flatten();
             let sum = if is_whole && at + CELL <= limit {
                 let from = (at - written.start) as usize;
-                sums.sum_of(&buf.slice(from..from + CELL as usize))
+                checksums.sum_of(&buf.slice(from..from + CELL as usize))
             } else {
                 let part = parts.find(|part| part.at == at);
-                part.map_or(UNKNOWN, |part| sums.sum_of(&part.buf))
+                part.map_or(UNKNOWN, |part| checksums.sum_of(&part.buf))
             };
-            sums.set(cell, sum);
+            checksums.set(cell, sum);
         }
     }
 
     /// What cells hold is not known; those that are bad stay so.
-    fn lose_sums(&self, sums: &Checksums, place: u32, written: Range<u32>) {
+    fn lose_sums(&self, checksums: &Checksums, place: u32, written: Range<u32>) {
         let first = written.start - written.start % CELL;
         for at in (first..written.end).step_by(CELL as usize) {
-            let cell = sums.cell(place, at);
-            if !sums.is_bad(cell) {
-                sums.set(cell, UNKNOWN);
+            let cell = checksums.cell(place, at);
+            if !checksums.is_bad(cell) {
+                checksums.set(cell, UNKNOWN);
             }
         }
     }
 
-    /// Bytes of a slot were written that the volume did not have before: nothing is known of the cells.
+    /// Bytes of a slot were written that the volume did not have before: nothing is known of the
+    /// cells.
     pub(crate) fn lose_sums_at(&self, slot: BlockId, bytes: Range<u32>) {
-        if let Some(sums) = &self.checksums {
+        if let Some(checksums) = &self.checksums {
             let place = self.map.borrow().place(slot);
-            self.lose_sums(sums, place, bytes);
+            self.lose_sums(checksums, place, bytes);
             self.committer.queue_record(slot);
         }
     }
@@ -200,7 +203,7 @@ impl SlotIo {
     #[inline]
     pub(crate) fn hit_cells(
         &self,
-        sums: &Checksums,
+        checksums: &Checksums,
         piece: &Piece,
         place: u32,
         write: bool,
@@ -209,20 +212,21 @@ impl SlotIo {
         if (piece.start | piece.end) & (CELL - 1) != 0 {
             return None;
         }
-        let first = sums.cell(place, piece.start);
+        let first = checksums.cell(place, piece.start);
         let open = || {
             self.regions
                 .is_open_for_overwriting(piece.block.key(volume))
         };
-        let known = || sums.knows(first, piece.len() / CELL as usize);
+        let known = || checksums.knows(first, piece.len() / CELL as usize);
         match write {
-            true if sums.has_bad() && !known() => None,
+            true if checksums.has_bad() && !known() => None,
             true => open().then_some(first),
             false => Some(first),
         }
     }
 
-    /// A request went the short way, with this result. Returns whether a read agrees with its checksums.
+    /// A request went the short way, with this result. Returns whether a read agrees with its
+    /// checksums.
     #[inline]
     pub(crate) fn end_hit(
         &self,
@@ -231,25 +235,32 @@ impl SlotIo {
         request: &Request,
         ok: bool,
     ) -> bool {
-        let (Some((first, _)), Some(sums), Some(buf)) = (cells, &self.checksums, &request.buf)
+        let (Some((first, _)), Some(checksums), Some(buf)) = (cells, &self.checksums, &request.buf)
         else {
             return true;
         };
         if request.op == Op::Read {
-            return !ok || sums.agree(first, buf);
+            return !ok || checksums.agree(first, buf);
         }
-        self.end_hit_write(sums, slot, first, buf, ok);
+        self.end_hit_write(checksums, slot, first, buf, ok);
         true
     }
 
-    fn end_hit_write(&self, sums: &Checksums, slot: BlockId, first: usize, buf: &Buf, ok: bool) {
+    fn end_hit_write(
+        &self,
+        checksums: &Checksums,
+        slot: BlockId,
+        first: usize,
+        buf: &Buf,
+        ok: bool,
+    ) {
         for nth in 0..buf.len() / CELL as usize {
             let at = nth * CELL as usize;
             let sum = match ok {
-                true => sums.sum_of(&buf.slice(at..at + CELL as usize)),
+                true => checksums.sum_of(&buf.slice(at..at + CELL as usize)),
                 false => UNKNOWN,
             };
-            sums.set(first + nth, sum);
+            checksums.set(first + nth, sum);
         }
         if self.map.borrow().has(slot, LIVE) {
             self.committer.note_unrecorded(slot);

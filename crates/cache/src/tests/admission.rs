@@ -24,8 +24,8 @@ impl Came {
     }
 }
 
-/// Writes a file of so many percent of the cache front to back, `passes` times, and reads it then. Latencies are those of
-/// an operation of either kind, microseconds.
+/// Writes a file of so many percent of the cache front to back, `passes` times, and reads it then.
+/// Latencies are those of an operation of either kind, microseconds.
 fn write(
     admission: Admission,
     cache_us: u64,
@@ -36,7 +36,8 @@ fn write(
     write_cleaned(admission, cache_us, backing_us, file_percent, passes, false)
 }
 
-/// The same; if `cleaned`, everything is written back before the last pass, which goes back to front.
+/// The same; if `cleaned`, everything is written back before the last pass, which goes back to
+/// front.
 fn write_cleaned(
     admission: Admission,
     cache_us: u64,
@@ -134,8 +135,8 @@ enum Behind {
     Unflushed,
 }
 
-/// Eight clients read a file that is cached and clean, a block or two at a time each, from devices that serve one request at
-/// a time. What it took, and how many reads the backing device failed.
+/// Eight clients read a file that is cached and clean, a block or two at a time each, from devices
+/// that serve one request at a time. What it took, and how many reads the backing device failed.
 fn read_together(
     admission: Admission,
     cache_us: u64,
@@ -213,7 +214,8 @@ fn read_together(
     })
 }
 
-/// Room is made ahead of need by who always admits; a working set that just fits loses a part of itself to that.
+/// Room is made ahead of need by who always admits; a working set that just fits loses a part of
+/// itself to that.
 #[test]
 fn nothing_is_given_up_before_a_write_finds_no_room() {
     let measured = write(Admission::Measured, 10, 100, 100, 2);
@@ -239,7 +241,8 @@ fn a_backing_device_that_answers_sooner_takes_what_finds_no_room() {
     assert!(measured.took < always.took, "{measured:?}\n{always:?}");
 }
 
-/// To write goes round rather than have something dirty given up; what is clean is given up as ever.
+/// To write goes round rather than have something dirty given up; what is clean is given up as
+/// ever.
 #[test]
 fn what_is_clean_makes_room_though_writes_go_round() {
     let measured = write_cleaned(Admission::Measured, 40, 10, 150, 3, true);
@@ -248,8 +251,8 @@ fn what_is_clean_makes_room_though_writes_go_round() {
     assert!(evictions > measured.stats.blocks / 6, "{measured:?}");
 }
 
-/// What goes round to tell has the cleaner stop, and then it is wanted again at once: it does not rest meanwhile, with
-/// writes passing by.
+/// What goes round to tell has the cleaner stop, and then it is wanted again at once: it does not
+/// rest meanwhile, with writes passing by.
 #[test]
 fn what_goes_round_to_tell_does_not_keep_the_cleaner_from_going_on() {
     let measured = write(Admission::Measured, 1, 150, 170, 6);

@@ -1,4 +1,5 @@
-//! What the next process makes of what one left that was killed, or whose cache device failed a flush.
+//! What the next process makes of what one left that was killed, or whose cache device failed a
+//! flush.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -111,7 +112,8 @@ fn fail_next_flush(disk: &SimDisk) {
     });
 }
 
-/// Writes went round the cache, and that this ended is not durable yet: a write in place must not come before.
+/// Writes went round the cache, and that this ended is not durable yet: a write in place must not
+/// come before.
 #[test]
 fn a_write_in_place_waits_for_the_end_of_an_announcement() {
     for dirty_tracking in TRACKING {
@@ -133,8 +135,8 @@ fn a_write_in_place_waits_for_the_end_of_an_announcement() {
     }
 }
 
-/// What was overwritten in place under a mark was written back before the flush failed: nothing is lost, and what lay
-/// there before must not be taken for dirty.
+/// What was overwritten in place under a mark was written back before the flush failed: nothing is
+/// lost, and what lay there before must not be taken for dirty.
 #[test]
 fn what_is_on_the_backing_device_does_not_come_back_older() {
     for dirty_tracking in TRACKING {
@@ -161,7 +163,8 @@ fn what_is_on_the_backing_device_does_not_come_back_older() {
     }
 }
 
-/// The cache fails, of the log say, while the bit-tree is being written; then the flush for the tree fails, too.
+/// The cache fails, of the log say, while the bit-tree is being written; then the flush for the
+/// tree fails, too.
 #[test]
 fn a_tree_that_fails_after_the_cache_tells_of_the_flush() {
     let mut named = 0;
@@ -223,8 +226,8 @@ fn a_flush_that_fails_at_the_start_is_not_made_good_by_the_next_start() {
     }
 }
 
-/// Zeroes have a clean copy dropped, and the record that says so fails with the cache: who waited for the same block
-/// finds no copy there, but the next process would.
+/// Zeroes have a clean copy dropped, and the record that says so fails with the cache: who waited
+/// for the same block finds no copy there, but the next process would.
 #[test]
 fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
     for dirty_tracking in TRACKING {
@@ -262,8 +265,9 @@ fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
     }
 }
 
-/// A write in place fails, over what was cleaned a moment ago, and the cache with it before a record can say so: the one
-/// that is on media calls the block dirty. What a read says of it then, the next start must not take back.
+/// A write in place fails, over what was cleaned a moment ago, and the cache with it before a
+/// record can say so: the one that is on media calls the block dirty. What a read says of it then,
+/// the next start must not take back.
 #[test]
 fn what_a_failed_write_left_is_not_read_elsewhere_while_an_older_record_lives() {
     let mut tried = 0;

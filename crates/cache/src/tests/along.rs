@@ -37,7 +37,8 @@ async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
     rt::now() - began
 }
 
-/// The answer waits neither for others' locks nor until it is in the cache; what can come comes behind it.
+/// The answer waits neither for others' locks nor until it is in the cache; what can come comes
+/// behind it.
 #[test]
 fn what_nobody_asked_for_is_not_waited_for() {
     let mut world = World::new(12);

@@ -1,4 +1,5 @@
-//! A cache that fails in service under volumes that need it for what is dirty alone: they go on at their backing devices.
+//! A cache that fails in service under volumes that need it for what is dirty alone: they go on at
+//! their backing devices.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -210,7 +211,8 @@ fn in_each_mode_that_leaves_nothing_dirty_a_volume_goes_on_whatever_fails() {
             }
             let stats = cache.stats();
             let has_failed = stats.failure.is_some();
-            // A data device alone may be missed by nobody: then the cache is asked for nothing that it cannot do.
+            // A data device alone may be missed by nobody: then the cache is asked for nothing that
+            // it cannot do.
             assert!(
                 has_failed || matches!(failure, Failure::Data | Failure::Flush),
                 "{what}"
@@ -241,8 +243,8 @@ fn dirty_data_of_an_earlier_mode_is_neither_written_over_nor_lost() {
             let cache = open_at(devices).await;
             let volume = attach(&cache, &disks, earlier).await;
             let state = agree(&cache);
-            // In one region with what is clean: its mark is to be changed when the cache fails, and the records made anew for
-            // that say nothing new.
+            // In one region with what is clean: its mark is to be changed when the cache fails, and
+            // the records made anew for that say nothing new.
             let dirty = 4..8;
             for block in (0..4).chain(dirty.clone()) {
                 volume.write(block * BLOCK, page(1)).await.expect("writes");

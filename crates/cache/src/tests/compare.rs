@@ -35,7 +35,8 @@ async fn write(volume: &Rc<dyn BlockDevice>, at: u64, byte: u8) {
     volume.write(at, buf).await.expect("writes");
 }
 
-/// Everything is cached and clean; then one granule, not the first, of one block is overwritten in place, and the power is lost.
+/// Everything is cached and clean; then one granule, not the first, of one block is overwritten in
+/// place, and the power is lost.
 fn crashed(at: u64) -> World {
     let world = killed(at);
     world.crash_power(Keep::None);
@@ -199,8 +200,8 @@ fn what_a_failed_write_left_behind_is_not_what_the_device_has() {
     }
 }
 
-/// One granule of a block is dirty by its record, and was written back with a flush that failed; the cache ends cleanly, is opened
-/// again, which leaves nothing in doubt, and then power is lost.
+/// One granule of a block is dirty by its record, and was written back with a flush that failed;
+/// the cache ends cleanly, is opened again, which leaves nothing in doubt, and then power is lost.
 #[test]
 fn what_a_record_calls_dirty_is_not_compared() {
     const AT: u64 = 6 * BLOCK + GRANULE;
@@ -243,7 +244,8 @@ fn what_a_record_calls_dirty_is_not_compared() {
     }
 }
 
-/// What a client changed since recovery is not compared: of what it discarded, a device may say now this and now that.
+/// What a client changed since recovery is not compared: of what it discarded, a device may say now
+/// this and now that.
 #[test]
 fn what_was_changed_since_recovery_is_not_compared() {
     const AT: u64 = 2 * BLOCK + GRANULE;
@@ -273,8 +275,8 @@ fn what_was_changed_since_recovery_is_not_compared() {
     }
 }
 
-/// Blocks of several sizes, with granules of several, and a volume that ends within one: what is there in the end is right, and
-/// little of it was written.
+/// Blocks of several sizes, with granules of several, and a volume that ends within one: what is
+/// there in the end is right, and little of it was written.
 #[test]
 fn blocks_of_any_size_are_compared_to_their_end() {
     for sizes in [&[4 << 10, 8 << 10, 64 << 10][..], &[16 << 10, 512 << 10]] {

@@ -296,8 +296,8 @@ fn what_waits_for_a_flush_that_never_comes_is_bounded() {
     });
 }
 
-/// Behind a clean shutdown there is no process journal. What the next start logs before it dies is not a
-/// life whose journal is gone.
+/// Behind a clean shutdown there is no process journal. What the next start logs before it dies is
+/// not a life whose journal is gone.
 #[test]
 fn a_start_that_dies_leaves_no_journal_to_be_missed() {
     let world = world_with(6, 2 << 20, (20, 200), 1 << 20);
@@ -344,8 +344,8 @@ fn a_start_that_dies_leaves_no_journal_to_be_missed() {
     panic!("the start does not end");
 }
 
-/// The newest records, or all of them: behind a process that died the journal says how far the log went, behind a clean end
-/// the superblock.
+/// The newest records, or all of them: behind a process that died the journal says how far the log
+/// went, behind a clean end the superblock.
 #[test]
 fn damage_of_the_end_of_the_log_is_told() {
     for (clean, whole, known) in [
@@ -410,8 +410,8 @@ fn damage_of_the_end_of_the_log_is_told() {
     }
 }
 
-/// So much of the ring's newest is lost that no room would be left behind it: the cache opens with what is there, says so, and
-/// goes on.
+/// So much of the ring's newest is lost that no room would be left behind it: the cache opens with
+/// what is there, says so, and goes on.
 #[test]
 fn a_cache_opens_though_most_of_its_log_is_lost() {
     let world = world_with(7, 2 << 20, (20, 200), 4 << 20);

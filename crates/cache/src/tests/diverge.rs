@@ -35,7 +35,8 @@ impl BlockDevice for Logged {
     }
 }
 
-/// Has the volume go on without the cache. Returns what is written so, and how often the epoch was raised.
+/// Has the volume go on without the cache. Returns what is written so, and how often the epoch was
+/// raised.
 fn agree(cache: &Cache) -> (Written, Rc<Cell<u32>>) {
     let (written, raised) = (Written::default(), Rc::<Cell<u32>>::default());
     let (log, count) = (Rc::clone(&written), Rc::clone(&raised));
@@ -197,8 +198,8 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
     }
 }
 
-/// What power loss leaves of a slot that no flush covered may be older than what was written back from it, and durable as
-/// dirty: it would be written over that.
+/// What power loss leaves of a slot that no flush covered may be older than what was written back
+/// from it, and durable as dirty: it would be written over that.
 #[test]
 fn a_flush_minds_what_is_clean_over_something_older() {
     let flushes_with = |fault: Option<Fault>| {
@@ -253,7 +254,8 @@ fn a_flush_minds_what_is_clean_over_something_older() {
     );
 }
 
-/// A part of a write may be there, read, and written over when the cache fails under another part: it does not come again.
+/// A part of a write may be there, read, and written over when the cache fails under another part:
+/// it does not come again.
 #[test]
 fn what_the_cache_took_of_a_write_does_not_go_past_it_again() {
     run(&world(1, 4 << 20, 512), async move |disks| {

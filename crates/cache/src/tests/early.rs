@@ -208,8 +208,8 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
     );
 }
 
-/// What an opening takes for dirty, though it was clean, is written over without a word more: the next early read must
-/// know.
+/// What an opening takes for dirty, though it was clean, is written over without a word more: the
+/// next early read must know.
 #[test]
 fn what_an_opening_takes_for_dirty_has_its_bit() {
     let early_with = |fault: Option<Fault>| {
@@ -355,8 +355,8 @@ fn a_tract_is_dirty_on_media_while_something_in_it_is() {
     });
 }
 
-/// A cache that asks for nothing by itself, and has one block with 3, durable and dirty, and with 4, which no flush of the cache
-/// covered and the backing device has.
+/// A cache that asks for nothing by itself, and has one block with 3, durable and dirty, and with
+/// 4, which no flush of the cache covered and the backing device has.
 async fn leave_overwritten(disks: &[SimDisk]) -> (Cache, Rc<dyn BlockDevice>) {
     let options = CacheOptions {
         journal: Some(Buf::zeroed(1 << 16)),
@@ -378,7 +378,8 @@ async fn leave_overwritten(disks: &[SimDisk]) -> (Cache, Rc<dyn BlockDevice>) {
     (cache, volume)
 }
 
-/// What power loss makes of a slot that is not flushed may be older than the backing device, and called dirty.
+/// What power loss makes of a slot that is not flushed may be older than the backing device, and
+/// called dirty.
 #[test]
 fn a_bit_stays_until_what_was_written_back_is_flushed_in_the_cache_as_well() {
     let stays_with = |fault: Option<Fault>| {

@@ -32,8 +32,8 @@ async fn read_page(volume: &Rc<dyn BlockDevice>, offset: u64) -> Vec<u8> {
     found.to_vec()
 }
 
-/// A write that finds the journal full waits for the log. What is written to the same block then, on
-/// the strength of that record, must not be hidden by an entry that knows less.
+/// A write that finds the journal full waits for the log. What is written to the same block then,
+/// on the strength of that record, must not be hidden by an entry that knows less.
 #[test]
 fn a_full_journal_hides_no_later_write() {
     for seed in 0..20 {
@@ -45,7 +45,8 @@ fn a_full_journal_hides_no_later_write() {
             let journal = Buf::zeroed(1 << 16);
             let (cache, _) = open_with(&disks, journal.clone(), 5).await;
             let volume = attach(&cache, &disks, Mode::WriteThrough).await;
-            // Two clean blocks of one region with one granule each, recorded; then the region is marked.
+            // Two clean blocks of one region with one granule each, recorded; then the region is
+            // marked.
             volume.write(0, page(0)).await.expect("writes");
             volume.write(BLOCK, page(0)).await.expect("writes");
             volume.flush().await.expect("flushes");
@@ -147,8 +148,8 @@ fn a_flush_that_failed_for_the_superblock_is_not_made_good_by_the_next() {
     }
 }
 
-/// Of two flushes of a backing device at a time, one is told that data is gone: the other must not say
-/// that all is well, whichever is answered first.
+/// Of two flushes of a backing device at a time, one is told that data is gone: the other must not
+/// say that all is well, whichever is answered first.
 #[test]
 fn a_flush_of_the_backing_device_that_failed_fails_those_beside_it() {
     for seed in 0..100 {

@@ -11,7 +11,8 @@ async fn attach_named(cache: &Cache, disks: &[SimDisk], name: &str) -> Rc<dyn Bl
         .expect("attaches")
 }
 
-/// A cache that knows volume `clean`, of which a block is clean, and volume `dirty`, of which two are dirty, and serves neither.
+/// A cache that knows volume `clean`, of which a block is clean, and volume `dirty`, of which two
+/// are dirty, and serves neither.
 async fn with_two_idle(disks: &[SimDisk]) -> Cache {
     make(disks, 4096).await;
     for name in ["clean", "dirty"] {

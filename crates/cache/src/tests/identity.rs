@@ -48,7 +48,8 @@ async fn attach_as(
     cache.attach(name, backing, options).await
 }
 
-/// A volume `v` on the device 1 with its first block cached, and whether that is dirty; then it is closed.
+/// A volume `v` on the device 1 with its first block cached, and whether that is dirty; then it is
+/// closed.
 async fn prepare(disks: &[SimDisk], dirty: bool) {
     let (cache, _) = open(disks, Durability::Sync).await;
     let volume = attach_as(&cache, &disks[1], "v", born(5), false)

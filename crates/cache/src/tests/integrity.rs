@@ -1,4 +1,5 @@
-//! Checksums: rot is found wherever data goes, named, and never spread; nothing that is sound is called corrupt.
+//! Checksums: rot is found wherever data goes, named, and never spread; nothing that is sound is
+//! called corrupt.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -140,7 +141,8 @@ fn what_is_dirty_and_rotten_is_an_error_until_it_is_rewritten_whole() {
                     .write(8704, pattern(9, 512))
                     .await
                     .expect_err("a part");
-                // Overwritten in place: the region has a mark, and all else in it is not known after a crash.
+                // Overwritten in place: the region has a mark, and all else in it is not known
+                // after a crash.
                 volume.write(0, pattern(5, 4096)).await.expect("writes");
                 volume.write(0, pattern(6, 4096)).await.expect("writes");
                 continue;
@@ -357,8 +359,8 @@ fn without_checksums_there_are_none() {
     });
 }
 
-/// Lives that are cut off under load, by kills and power cuts. Says what the first read met that failed, though
-/// nothing rotted.
+/// Lives that are cut off under load, by kills and power cuts. Says what the first read met that
+/// failed, though nothing rotted.
 fn lives(seeds: std::ops::Range<u64>) -> Option<String> {
     for seed in seeds {
         let world = world(seed, 4 << 20, 512);

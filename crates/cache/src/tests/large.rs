@@ -1,4 +1,5 @@
-//! Volumes of many terabytes: what is too large is refused, and what is discarded costs what is cached.
+//! Volumes of many terabytes: what is too large is refused, and what is discarded costs what is
+//! cached.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -10,7 +11,8 @@ use super::*;
 const TIB: u64 = 1 << 40;
 const PIB: u64 = 1 << 50;
 
-/// A backing device of any size: what was never written reads as zeroes, and what is changed otherwise is counted.
+/// A backing device of any size: what was never written reads as zeroes, and what is changed
+/// otherwise is counted.
 struct Vast {
     device: SimDisk,
     size_bytes: Cell<u64>,
@@ -161,7 +163,8 @@ fn a_discard_costs_what_is_cached_and_not_what_it_covers() {
     }
 }
 
-/// Others are served while a range is discarded, and what they write there is either older or newer.
+/// Others are served while a range is discarded, and what they write there is either older or
+/// newer.
 #[test]
 fn others_are_served_beside_a_long_discard() {
     for seed in 0..8 {
@@ -209,7 +212,8 @@ fn others_are_served_beside_a_long_discard() {
     }
 }
 
-/// A backing device that is much larger than its volume's dirty data costs the cleaner no look at each region.
+/// A backing device that is much larger than its volume's dirty data costs the cleaner no look at
+/// each region.
 #[test]
 fn what_is_dirty_of_a_vast_volume_is_written_back_soon() {
     run(&vast_world(24 << 20), async move |disks| {

@@ -90,8 +90,9 @@ fn a_failed_flush_names_overwritten_blocks() {
     });
 }
 
-/// With `sync`, no write that a failed flush took was acknowledged, and the next process says so: what was being overwritten
-/// is named, in other words, and what was written for the first time is not.
+/// With `sync`, no write that a failed flush took was acknowledged, and the next process says so:
+/// what was being overwritten is named, in other words, and what was written for the first time is
+/// not.
 #[test]
 fn with_sync_a_failed_flush_loses_nothing_that_was_acknowledged() {
     let world = world(5, 2 << 20, 512);
@@ -292,8 +293,8 @@ fn volumes_attached_at_one_time_get_numbers_of_their_own() {
     });
 }
 
-/// What goes round the cache is one operation of the backing device wherever no block lies in between: blocks that it might have
-/// filled do not cut it.
+/// What goes round the cache is one operation of the backing device wherever no block lies in
+/// between: blocks that it might have filled do not cut it.
 #[test]
 fn what_goes_round_is_not_cut_where_no_block_is() {
     let world = world(13, 4 << 20, 512);

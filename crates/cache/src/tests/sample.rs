@@ -34,7 +34,8 @@ fn bytes(block: u64) -> [u8; GRANULE as usize] {
     [1 + (block % 250) as u8; GRANULE as usize]
 }
 
-/// A cache of `v` with clean and with dirty blocks, closed. The last bytes of the volume are clean, too.
+/// A cache of `v` with clean and with dirty blocks, closed. The last bytes of the volume are clean,
+/// too.
 async fn prepare(disks: &[SimDisk]) {
     make(disks, 16 << 10).await;
     let (cache, _) = open(disks, Durability::Flush).await;
@@ -88,8 +89,8 @@ async fn check(volume: &Rc<dyn BlockDevice>, block: u64, wanted: &[u8]) {
 fn any_difference_stops_the_attach_until_it_is_gone() {
     let tail = VOLUME_BYTES - VOLUME_BYTES % GRANULE;
     for (at, len) in [
-        // A block in the middle, written to by somebody else; a whole device, swapped or erased; the end of one, from an
-        // older copy; a part of a granule.
+        // A block in the middle, written to by somebody else; a whole device, swapped or erased;
+        // the end of one, from an older copy; a part of a granule.
         (7 * GRANULE, GRANULE as usize),
         (0, (60 * GRANULE) as usize),
         (tail, 1536),

@@ -1,4 +1,5 @@
-//! Reads of what may be dirty while the cache is being opened: what is answered from the sketch is what the map says later.
+//! Reads of what may be dirty while the cache is being opened: what is answered from the sketch is
+//! what the map says later.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -79,7 +80,8 @@ fn read(volume: &Rc<EarlyVolume>, offset: u64, len: u64) -> Read {
 }
 
 impl Life {
-    /// What the life writes, in modes that leave all kinds of marks. Returns what the volume holds at its end.
+    /// What the life writes, in modes that leave all kinds of marks. Returns what the volume holds
+    /// at its end.
     async fn live(self, disks: &[SimDisk], journal: &Buf) -> Vec<u8> {
         let devices = devices(disks);
         let formatted = FormatOptions {
@@ -108,8 +110,8 @@ impl Life {
         model
     }
 
-    /// Reads all of the volume in pieces while the cache is being opened, and once more when it is open. Returns how many reads
-    /// the sketch answered, and how many differ.
+    /// Reads all of the volume in pieces while the cache is being opened, and once more when it is
+    /// open. Returns how many reads the sketch answered, and how many differ.
     async fn read_early(self, disks: &[SimDisk], journal: &Buf) -> (u64, usize, Vec<u8>) {
         let (devices, map) = (devices(disks), EarlyMap::default());
         let volume = early_volume(&devices, &disks[1], Durability::Flush, &map).await;
@@ -171,7 +173,8 @@ fn devices(disks: &[SimDisk]) -> Devices {
     }
 }
 
-/// Lives of each kind: how many reads were answered early, and how many of these otherwise than later.
+/// Lives of each kind: how many reads were answered early, and how many of these otherwise than
+/// later.
 fn compare_all(seeds: std::ops::Range<u64>, fault: Option<Fault>) -> (u64, usize) {
     let mut sum = (0, 0);
     for seed in seeds {

@@ -1,4 +1,5 @@
-//! A backing device that does not answer, or that loses what it acknowledged, beside one that is well.
+//! A backing device that does not answer, or that loses what it acknowledged, beside one that is
+//! well.
 
 use std::time::Duration;
 
@@ -60,7 +61,8 @@ async fn ends_within(seconds: u64, future: impl Future<Output = ()> + 'static) -
     ended.is_set()
 }
 
-/// Marks of both volumes fall quiet at once; that of the first cannot go, since its backing device stalls.
+/// Marks of both volumes fall quiet at once; that of the first cannot go, since its backing device
+/// stalls.
 #[test]
 fn a_stalled_backing_device_keeps_no_region_of_another_volume() {
     for seed in 0..10 {
@@ -165,7 +167,8 @@ fn a_volume_whose_backing_device_stalls_is_not_detached_and_goes_on() {
     });
 }
 
-/// Dirty data is abandoned while the backing device fails, or stalls; then that is well again. What of it shows later.
+/// Dirty data is abandoned while the backing device fails, or stalls; then that is well again. What
+/// of it shows later.
 fn abandoned(seed: u64, trouble: Trouble) -> u32 {
     run(&two_volumes(seed), async move |disks| {
         let (cache, [volume, other]) = attach_both(&disks, Mode::WriteBack).await;
@@ -220,8 +223,8 @@ fn what_was_abandoned_is_neither_served_nor_written_back() {
     assert!(found, "the planted fault is found");
 }
 
-/// A flush of the backing device fails that others asked for, and loses what was written back meanwhile. How much is missing there
-/// when all has been called clean.
+/// A flush of the backing device fails that others asked for, and loses what was written back
+/// meanwhile. How much is missing there when all has been called clean.
 fn missing(seed: u64, nth: u64) -> usize {
     run(&two_volumes(seed), async move |disks| {
         let (cache, [volume, _other]) = attach_both(&disks, Mode::WriteBack).await;
@@ -272,8 +275,8 @@ fn what_a_failed_flush_of_the_backing_device_lost_is_written_again() {
     assert!(found, "the planted fault is found");
 }
 
-/// What clients wrote round the cache hangs on a flush that fails, in service or at an attach: it is told now and at the next
-/// start, though the device then says that all is well.
+/// What clients wrote round the cache hangs on a flush that fails, in service or at an attach: it
+/// is told now and at the next start, though the device then says that all is well.
 #[test]
 fn a_failed_flush_of_the_backing_device_is_not_forgotten() {
     for at_attach in [false, true] {

@@ -9,8 +9,8 @@ const CELLS: u64 = 1024;
 /// Writes between two flushes.
 const BURST: usize = 32;
 
-/// Bytes to the cache device for each byte of a client, with its records and all that follows: of first writes to 4 KiB
-/// each, at random, and of a second round that overwrites them in place.
+/// Bytes to the cache device for each byte of a client, with its records and all that follows: of
+/// first writes to 4 KiB each, at random, and of a second round that overwrites them in place.
 fn cost(checksums: bool, block_bytes: u32, unit_bytes: u32) -> [f64; 2] {
     let mut world = World::new(5);
     let size = CELLS * 4096;

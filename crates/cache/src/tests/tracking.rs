@@ -29,7 +29,8 @@ async fn write(volume: &Rc<dyn BlockDevice>, block: u64, byte: u8) {
     volume.write(block * BLOCK, buf).await.expect("writes");
 }
 
-/// A life that ends with the hot blocks dirty, flushed, and no record of that but what tracking says. Its stats.
+/// A life that ends with the hot blocks dirty, flushed, and no record of that but what tracking
+/// says. Its stats.
 async fn live(disks: &[SimDisk], dirty_tracking: DirtyTracking) -> CacheStats {
     make_tracked(disks, dirty_tracking).await;
     let (cache, _) = open(disks, Durability::Flush).await;
@@ -54,7 +55,8 @@ async fn live(disks: &[SimDisk], dirty_tracking: DirtyTracking) -> CacheStats {
     cache.stats()
 }
 
-/// Opens the cache after the crash and waits until it is clean: what was found, and what was written back.
+/// Opens the cache after the crash and waits until it is clean: what was found, and what was
+/// written back.
 async fn recover(disks: &[SimDisk]) -> (RecoveryReport, CacheStats) {
     // Power was lost: it is another boot of the machine.
     let options = CacheOptions::new([10; 16]);
@@ -203,8 +205,8 @@ fn an_older_version_refuses_a_cache_without_marks() {
     }
 }
 
-/// Two writes to one clean block at once, cut off everywhere: what the tree then calls clean must be on the
-/// backing device.
+/// Two writes to one clean block at once, cut off everywhere: what the tree then calls clean must
+/// be on the backing device.
 #[test]
 fn who_comes_while_a_block_is_being_marked_waits_as_well() {
     let world = world(7, 4 << 20, 512);
@@ -266,8 +268,8 @@ fn who_comes_while_a_block_is_being_marked_waits_as_well() {
     assert!(crashes > 50, "{crashes}");
 }
 
-/// A block is overwritten in place, written back, and not flushed on the cache device: until it is, the tree must
-/// not call it clean, for the record that does speaks of older data.
+/// A block is overwritten in place, written back, and not flushed on the cache device: until it is,
+/// the tree must not call it clean, for the record that does speaks of older data.
 #[test]
 fn a_mark_stays_until_the_cache_device_was_flushed() {
     for commits in [false, true] {

@@ -1,9 +1,9 @@
 //! A volume's backing device, and what of it is not flushed.
 //!
-//! A flush that fails may have lost whatever was written since the last good one. What the cache wrote back is dirty
-//! still, and is written again: the device begins a new *session*, and what was written in an earlier one counts for
-//! nothing. What clients wrote there is nowhere else: then no flush succeeds until the volume is attached again, where
-//! the loss is told (`lost`).
+//! A flush that fails may have lost whatever was written since the last good one. What the cache
+//! wrote back is dirty still, and is written again: the device begins a new *session*, and what was
+//! written in an earlier one counts for nothing. What clients wrote there is nowhere else: then no
+//! flush succeeds until the volume is attached again, where the loss is told (`lost`).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
@@ -36,9 +36,11 @@ pub(crate) struct Backing {
     session: Cell<u64>,
     /// The volume was given up: nothing more is sent to the device.
     given_up: Cell<bool>,
-    /// A write or a flush failed: what it was to write may be read all the same, until the device loses power.
+    /// A write or a flush failed: what it was to write may be read all the same, until the device
+    /// loses power.
     failed_once: Cell<bool>,
-    /// Where clients' writes failed: what can be read there now may be gone with the device's power, whatever is flushed meanwhile.
+    /// Where clients' writes failed: what can be read there now may be gone with the device's
+    /// power, whatever is flushed meanwhile.
     doubtful: RefCell<Vec<Range<u64>>>,
     /// A flush failed that clients' writes hung on, and the superblock does not say so yet.
     to_be_noted: Cell<bool>,
@@ -120,17 +122,17 @@ impl Backing {
         started.get() != flushed.get() || self.durable_in_flight.get() > 0
     }
 
-    /// Whether what can be read from it stays: nothing that clients wrote waits for a flush, and nothing has failed. Else the
-    /// device may forget it, as one of another machine does that starts anew, and who has read it would read what was there
-    /// before.
+    /// Whether what can be read from it stays: nothing that clients wrote waits for a flush, and
+    /// nothing has failed. Else the device may forget it, as one of another machine does that
+    /// starts anew, and who has read it would read what was there before.
     pub(crate) fn keeps_what_it_shows(&self) -> bool {
         let [started, _, flushed] = &self.clients;
         let flushed = !self.volatile || started.get() == flushed.get();
         (flushed || planted(Fault::SplitUnflushed)) && self.shows_what_it_has()
     }
 
-    /// Whether a flush succeeded since it was attached: then nothing that can be read from it, and that was not written through
-    /// this attachment, can be lost any more.
+    /// Whether a flush succeeded since it was attached: then nothing that can be read from it, and
+    /// that was not written through this attachment, can be lost any more.
     pub(crate) fn has_flushed(&self) -> bool {
         !self.volatile || self.flushed.get() > 0 || planted(Fault::CompareUnflushed)
     }
@@ -154,7 +156,8 @@ impl Backing {
         debug_assert!(first.is_ok(), "it is asked for once");
     }
 
-    /// Whether no write and no flush has failed: behind one that has, what can be read may be what it lost.
+    /// Whether no write and no flush has failed: behind one that has, what can be read may be what
+    /// it lost.
     pub(crate) fn shows_what_it_has(&self) -> bool {
         !self.failed_once.get() || planted(Fault::CompareBehindFailure)
     }
@@ -171,7 +174,8 @@ impl Backing {
         doubtful.push(start.min(range.start)..end.max(range.end));
     }
 
-    /// Whether a client's write failed in this range, so that what can be read there need not be what a power loss leaves.
+    /// Whether a client's write failed in this range, so that what can be read there need not be
+    /// what a power loss leaves.
     pub(crate) fn is_doubtful(&self, range: &Range<u64>) -> bool {
         let touches = |other: &Range<u64>| other.start < range.end && range.start < other.end;
         self.doubtful.borrow().iter().any(touches) && !planted(Fault::ClaimBehindFailure)
@@ -205,8 +209,8 @@ impl Backing {
         )
     }
 
-    /// Everything that clients change on the device goes through here. With `durable`, what was written is on
-    /// media when this returns.
+    /// Everything that clients change on the device goes through here. With `durable`, what was
+    /// written is on media when this returns.
     #[track_caller]
     pub(crate) fn change(
         &self,
@@ -294,8 +298,9 @@ impl Backing {
 
     /// Makes what was written so far durable.
     ///
-    /// A failed flush is never tried again into success: the device may have dropped what it held. Data that is still in
-    /// the cache stays dirty; if there was other, every later flush of this attachment fails too.
+    /// A failed flush is never tried again into success: the device may have dropped what it held.
+    /// Data that is still in the cache stays dirty; if there was other, every later flush of this
+    /// attachment fails too.
     pub(crate) async fn flush(&self) -> Result<()> {
         self.flushing.acquire(1).await;
         let result = self.flush_alone().await;

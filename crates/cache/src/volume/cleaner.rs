@@ -1,4 +1,5 @@
-//! State of a volume's cleaner: its policy, the blocks that the reclaimer wants clean, and its turns.
+//! State of a volume's cleaner: its policy, the blocks that the reclaimer wants clean, and its
+//! turns.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -120,7 +121,8 @@ impl VolumeCleaner {
         self.asked.wake_all();
     }
 
-    /// Forgets the blocks that the reclaimer wanted; `for_good` if it wants no others in their place.
+    /// Forgets the blocks that the reclaimer wanted; `for_good` if it wants no others in their
+    /// place.
     pub(crate) fn withdraw(&self, for_good: bool) {
         self.wanted.borrow_mut().clear();
         self.withdrawn.set(for_good);

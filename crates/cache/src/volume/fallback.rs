@@ -13,10 +13,11 @@ use crate::failpoints::{Fault, planted};
 /// In which modes a volume goes on at its backing device alone, should its cache fail in service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
-    /// In the modes that leave nothing dirty: `wt`, `wa`, `wi` and `pt`. Dirty data of an earlier mode is kept, and a write that
-    /// touches it is an error.
+    /// In the modes that leave nothing dirty: `wt`, `wa`, `wi` and `pt`. Dirty data of an earlier
+    /// mode is kept, and a write that touches it is an error.
     CleanModes,
-    /// In all modes. A write of whole granules takes the place of dirty data, which the next attach gives up.
+    /// In all modes. A write of whole granules takes the place of dirty data, which the next attach
+    /// gives up.
     AllModes,
 }
 
@@ -25,8 +26,9 @@ pub enum Fallback {
 pub struct Remains {
     /// The volume's backing device.
     pub backing: Rc<dyn BlockDevice>,
-    /// All that is dirty, bytes of the volume in ascending order: no write touches it, and nothing else in the cache counts any
-    /// more. None if writes may take the place of dirty data: then each range is to be logged before it is written.
+    /// All that is dirty, bytes of the volume in ascending order: no write touches it, and nothing
+    /// else in the cache counts any more. None if writes may take the place of dirty data: then
+    /// each range is to be logged before it is written.
     pub dirty: Option<Vec<Range<u64>>>,
 }
 
@@ -55,7 +57,8 @@ impl std::fmt::Debug for Divergence {
 }
 
 impl Divergence {
-    /// Returns an agreement; `begin` raises the epoch, durably, before the first write without the cache.
+    /// Returns an agreement; `begin` raises the epoch, durably, before the first write without the
+    /// cache.
     pub(crate) fn new<F>(fallback: Fallback, begin: impl Fn(Remains) -> F + 'static) -> Self
     where
         F: Future<Output = Result<Rc<dyn BlockDevice>>> + 'static,

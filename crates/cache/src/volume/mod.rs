@@ -306,12 +306,10 @@ impl AttachedVolume {
         self.divergence.get()
     }
 
-    /// Notes the agreement to serve the volume without a failed cache.
-    ///
-    /// # Errors
-    /// The agreement, if there is one already.
-    pub(crate) fn accept_divergence(&self, divergence: Divergence) -> Result<(), Divergence> {
-        self.divergence.set(divergence)
+    /// Notes the agreement to serve the volume without a failed cache. Returns false if there is
+    /// one already.
+    pub(crate) fn accept_divergence(&self, divergence: Divergence) -> bool {
+        self.divergence.set(divergence).is_ok()
     }
 
     /// Returns whether the volume is served without its cache.

@@ -1,7 +1,7 @@
 //! Writes: a part is cut, locked once, and then done as its mode says.
 //!
-//! Data goes to the cache ([`dirty`]), to the cache and the backing device ([`both`]), or past the cache
-//! ([`bypass`]). [`slot_write`] writes a slot. [`zero`](mod@zero) discards and zeroes.
+//! Data goes to the cache ([`dirty`]), to the cache and the backing device ([`both`]), or past the
+//! cache ([`bypass`]). [`slot_write`] writes a slot. [`zero`](mod@zero) discards and zeroes.
 
 mod both;
 mod dirty;
@@ -84,11 +84,12 @@ pub(crate) async fn write_again(
     write_or_degrade(engine, volume, job, write).await
 }
 
-/// Runs a write under its lock, if the cache takes writes. The last holder of the lock may have failed with the
-/// cache: changes that it meant to have on media, that a block is dead for example, are in the map alone.
+/// Runs a write under its lock, if the cache takes writes. The last holder of the lock may have
+/// failed with the cache: changes that it meant to have on media, that a block is dead for example,
+/// are in the map alone.
 ///
-/// A volume that goes on without a failed cache writes past it under the same lock. No reader sees a part of the
-/// write, then another write, and then that part again.
+/// A volume that goes on without a failed cache writes past it under the same lock. No reader sees
+/// a part of the write, then another write, and then that part again.
 async fn write_or_degrade(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,

@@ -25,8 +25,8 @@ pub(super) enum Use {
 /// Writes a piece into its slot, dirty. What it touches is locked exclusively.
 ///
 /// By granule (rule 3): where the slot holds nothing yet, the data goes in first and the record
-/// follows; where it is dirty already, the data goes in place; where it is clean, the region's mark is
-/// durable before the first byte.
+/// follows; where it is dirty already, the data goes in place; where it is clean, the region's mark
+/// is durable before the first byte.
 pub(super) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -50,20 +50,21 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// Puts the record of an acknowledged write where the next process finds it: in the journal, while the
-/// slot still waits for its record. Behind that record an entry would say less than the log does, and
-/// win over it.
+/// Puts the record of an acknowledged write where the next process finds it: in the journal, while
+/// the slot still waits for its record. Behind that record an entry would say less than the log
+/// does, and win over it.
 async fn survive_the_process(engine: &Engine, slot: BlockId) -> Result<()> {
     debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
     if !engine.committer.journal_dirty(slot) {
-        // Without a journal, or with a full one, the log is the only place that outlives the process.
+        // Without a journal, or with a full one, the log is the only place that outlives the
+        // process.
         return engine.committer.commit().await;
     }
     Ok(())
 }
 
-/// Writes the data and notes it in the map. Returns whether a record must follow: granules are new, or
-/// no durable record knows of them.
+/// Writes the data and notes it in the map. Returns whether a record must follow: granules are new,
+/// or no durable record knows of them.
 async fn write_data(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -116,7 +117,8 @@ async fn write_data(
         return Ok(written.map(|()| false)?);
     }
     if written.is_err() && clean != 0 && !engine.committer.record_is_durable(slot) {
-        // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
+        // The medium may hold any mixture of old and new, and no record would speak for it: it
+        // goes.
         engine.slots.drop_clean(slot, clean);
         // Nothing that is tried again would find them to drop.
         if let Err(error) = engine.committer.commit().await {
@@ -152,8 +154,8 @@ async fn write_data(
     Ok(fresh)
 }
 
-/// Fills a write up to whole granules where the slot holds nothing yet: the rest of those granules comes
-/// from the backing device.
+/// Fills a write up to whole granules where the slot holds nothing yet: the rest of those granules
+/// comes from the backing device.
 async fn complete(
     engine: &Engine,
     volume: &AttachedVolume,

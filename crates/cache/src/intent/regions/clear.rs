@@ -1,7 +1,7 @@
 //! Marks go when their regions have been quiet for a while, or when there is no room for more.
 //!
-//! An *intent* mark waits for a flush of its volume's backing device. Each volume's are cleared by themselves, so that a
-//! device which does not answer keeps no other volume's regions busy.
+//! An *intent* mark waits for a flush of its volume's backing device. Each volume's are cleared by
+//! themselves, so that a device which does not answer keeps no other volume's regions busy.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -88,8 +88,8 @@ impl Regions {
     /// Clears the marks that are not in use.
     ///
     /// # Errors
-    /// A backing device that cannot be flushed keeps the marks of its own volume, no others. A failed commit keeps them
-    /// all.
+    /// A backing device that cannot be flushed keeps the marks of its own volume, no others. A
+    /// failed commit keeps them all.
     pub(crate) async fn clear_all_marks(self: &Rc<Self>) -> Result<()> {
         let mut result = Ok(());
         for cleared in self.start_clearing(Clear::All) {
@@ -98,7 +98,8 @@ impl Regions {
         result
     }
 
-    /// Clears half of the marks, or as many as make room while others wait for their backing devices.
+    /// Clears half of the marks, or as many as make room while others wait for their backing
+    /// devices.
     ///
     /// # Errors
     /// As [`Regions::clear_all_marks`].
@@ -130,7 +131,8 @@ impl Regions {
             None => Ok(()),
         };
         if result.is_ok() {
-            // With checksums, copies may have been refreshed under intent, and their records are older.
+            // With checksums, copies may have been refreshed under intent, and their records are
+            // older.
             if which != Clear::Quiet || self.has_checksums {
                 for cleared in &regions {
                     self.queue_unrecorded(cleared.volume, cleared.region);
@@ -151,7 +153,8 @@ impl Regions {
     }
 
     /// The task that clears marks, and flushes backing devices for the records that wait for it: a
-    /// client that never flushes should find its data cached after a crash all the same. It waits for none of them.
+    /// client that never flushes should find its data cached after a crash all the same. It waits
+    /// for none of them.
     pub(crate) async fn mark_timer(self: Rc<Self>) {
         while !self.service.is_stopping() {
             rt::sleep(QUIET).await;

@@ -1,12 +1,13 @@
-//! Marks on regions (64 neighbouring blocks, unless the format says otherwise): what the log must know before a clean copy may be overwritten in
-//! place (`MaybeDirty`, rule 3) or before a write goes to the backing device beside a cached copy
-//! (`Intent`, rule 5).
+//! Marks on regions (64 neighbouring blocks, unless the format says otherwise): what the log must
+//! know before a clean copy may be overwritten in place (`MaybeDirty`, rule 3) or before a write
+//! goes to the backing device beside a cached copy (`Intent`, rule 5).
 //!
-//! Where a bit-tree says what may be dirty (see `tracking`), a region has the mark `MaybeDirty` in memory only.
+//! Where a bit-tree says what may be dirty (see `tracking`), a region has the mark `MaybeDirty` in
+//! memory only.
 //!
-//! A region has one mark at a time, so that after a crash there is one answer to who is newer. A mark
-//! is set durably before the first operation that needs it, stays for those that follow, and is cleared
-//! when the region has been quiet for a while.
+//! A region has one mark at a time, so that after a crash there is one answer to who is newer. A
+//! mark is set durably before the first operation that needs it, stays for those that follow, and
+//! is cleared when the region has been quiet for a while.
 
 mod clear;
 
@@ -113,8 +114,8 @@ impl Drop for RegionUse {
 }
 
 impl Regions {
-    /// Waits until the region of `key` durably has the mark `want`, and keeps it so for as long as the
-    /// returned value lives. What is written of the block is locked exclusively.
+    /// Waits until the region of `key` durably has the mark `want`, and keeps it so for as long as
+    /// the returned value lives. What is written of the block is locked exclusively.
     #[track_caller]
     pub(crate) fn enter_region(
         self: &Rc<Self>,
@@ -130,8 +131,9 @@ impl Regions {
         }
     }
 
-    /// With checksums: waits until the region of `key` durably has a mark, whichever, and keeps it so. What is
-    /// overwritten there has a checksum that may be older than the data until its record is written.
+    /// With checksums: waits until the region of `key` durably has a mark, whichever, and keeps it
+    /// so. What is overwritten there has a checksum that may be older than the data until its
+    /// record is written.
     #[track_caller]
     pub(crate) fn open_for_overwriting(
         self: &Rc<Self>,
@@ -151,8 +153,8 @@ impl Regions {
         }
     }
 
-    /// With checksums: whether the region of `key` has a mark that what is dirty may be overwritten under, at
-    /// once. With a bit-tree it is the tree that must have one, too.
+    /// With checksums: whether the region of `key` has a mark that what is dirty may be overwritten
+    /// under, at once. With a bit-tree it is the tree that must have one, too.
     #[inline]
     pub(crate) fn is_open_for_overwriting(&self, key: BlockKey) -> bool {
         self.marks.state(key).is_some_and(|state| match state {
@@ -207,8 +209,8 @@ impl Regions {
         self.marks.has_room(key, self.committer.log_records())
     }
 
-    /// Clears marks that are in nobody's use, or waits until somebody else has, or for one to fall out
-    /// of use.
+    /// Clears marks that are in nobody's use, or waits until somebody else has, or for one to fall
+    /// out of use.
     async fn make_room_for_marks(self: &Rc<Self>) -> Result<()> {
         if self.clearing.replace(true) {
             self.changed.wait().await;
@@ -248,7 +250,8 @@ impl Regions {
             false => MarkState::None,
         };
         if self.marks.set_logged(id, logged) == logged {
-            // An earlier mark of the region is what the next process believes until the end of it is durable.
+            // An earlier mark of the region is what the next process believes until the end of it
+            // is durable.
             let unmarked = self.unmarked.get();
             self.committer.request(unmarked);
             return self.committer.committed(unmarked).await;

@@ -1,4 +1,5 @@
-//! The marks of regions, as the log has them: what is written under which mark, and where its record stands.
+//! The marks of regions, as the log has them: what is written under which mark, and where its
+//! record stands.
 //!
 //! [`Regions`](crate::intent::regions::Regions) sets and clears marks; the committer logs them.
 
@@ -186,7 +187,8 @@ impl Marks {
         self.table.borrow().by_address.is_empty()
     }
 
-    /// Returns whether the region of `key` has a mark in the log, or one more leaves the log its room.
+    /// Returns whether the region of `key` has a mark in the log, or one more leaves the log its
+    /// room.
     pub(crate) fn has_room(&self, key: BlockKey, log_records: u64) -> bool {
         let limit = self.limit(log_records);
         let mut table = self.table.borrow_mut();
@@ -207,7 +209,8 @@ impl Marks {
         (!region.busy && region.state != MarkState::None).then_some(region.state)
     }
 
-    /// Asks for a mark of the region of `key`, at the time `now`. A mark that is `logged` counts in the log.
+    /// Asks for a mark of the region of `key`, at the time `now`. A mark that is `logged` counts in
+    /// the log.
     pub(crate) fn enter(
         &self,
         key: BlockKey,
@@ -289,8 +292,8 @@ impl Marks {
         (table.regions.iter().flatten()).any(|region| region.busy || region.users > 0)
     }
 
-    /// Takes the idle regions that are `wanted`, by the time of their last use: all, or the half that has
-    /// been quiet longest. No task enters them before [`Marks::end_clearing`].
+    /// Takes the idle regions that are `wanted`, by the time of their last use: all, or the half
+    /// that has been quiet longest. No task enters them before [`Marks::end_clearing`].
     pub(crate) fn take_idle(&self, half: bool, wanted: impl Fn(&Region) -> bool) -> Vec<Cleared> {
         let mut table = self.table.borrow_mut();
         let mut idle: Vec<(Duration, MarkId)> = table
@@ -338,7 +341,8 @@ impl Marks {
         marked
     }
 
-    /// Forgets a volume that was detached: its records count no more. Regions in use go when they fall quiet.
+    /// Forgets a volume that was detached: its records count no more. Regions in use go when they
+    /// fall quiet.
     pub(crate) fn forget_volume(&self, volume: u16) {
         let mut table = self.table.borrow_mut();
         let ids: Vec<MarkId> = table

@@ -3,7 +3,8 @@
 use super::*;
 use crate::failpoints::{Fault, plant};
 
-/// An older version may be durable as dirty in a slot whose newer one was written back, and no flush of the cache covered it.
+/// An older version may be durable as dirty in a slot whose newer one was written back, and no
+/// flush of the cache covered it.
 #[test]
 fn a_flush_raises_the_epoch_before_power_loss_brings_an_older_version_back() {
     let found_with = |fault: Option<Fault>| {

@@ -1,4 +1,5 @@
-//! What an earlier process could not write is noted in the superblock, until all of it has been written again.
+//! What an earlier process could not write is noted in the superblock, until all of it has been
+//! written again.
 
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ fn what_an_earlier_process_lost_is_written_again_however_it_looks() {
         recovered_in(9, &world, shows, fault);
         assert_eq!(world.disks()[1].peek(AT, 1)[0], expected, "{fault:?}");
     }
-    // The one that wrote it again lost power before it had, and the death that it knew of is not forgotten.
+    // The one that wrote it again lost power before it had, and the death that it knew of is not
+    // forgotten.
     let world = killed(AT);
     run(&world, async |disks| {
         let options = CacheOptions {
@@ -69,7 +71,8 @@ async fn noted(disks: &[SimDisk], name: &str) -> bool {
         .may_show_lost
 }
 
-/// The note of a failure goes when all that it may concern has been written again, and comparisons are made again.
+/// The note of a failure goes when all that it may concern has been written again, and comparisons
+/// are made again.
 #[test]
 fn the_note_of_a_failure_goes_when_nothing_is_left_of_it() {
     const AT: u64 = 4 * BLOCK + GRANULE;
@@ -100,8 +103,8 @@ fn the_note_of_a_failure_goes_when_nothing_is_left_of_it() {
     assert_eq!(world.disks()[1].peek(AT, 1)[0], 3);
 }
 
-/// Two volumes have such a note. While that of the first is taken back on media, a write to the second one's backing device
-/// fails: its own stays.
+/// Two volumes have such a note. While that of the first is taken back on media, a write to the
+/// second one's backing device fails: its own stays.
 #[test]
 fn a_failure_while_another_note_is_taken_back_is_not_forgotten() {
     let mut world = killed(4 * BLOCK);

@@ -29,8 +29,9 @@ fn carry_out(disk: &SimDisk, shown: Option<(u64, u8)>, request: Request, done: C
     });
 }
 
-/// A server that lost power before the first flush of this session: until then it shows what another session wrote and no flush
-/// covered, and from then on what was there before. Its client, who would send its own writes again, noticed nothing.
+/// A server that lost power before the first flush of this session: until then it shows what
+/// another session wrote and no flush covered, and from then on what was there before. Its client,
+/// who would send its own writes again, noticed nothing.
 pub(super) struct Forgetful {
     pub(super) disk: SimDisk,
     pub(super) shown: Cell<Option<(u64, u8)>>,
@@ -67,7 +68,8 @@ impl BlockDevice for Showing {
     }
 }
 
-/// A write-through server: its first write to `at` fails, and from then on it shows what that was to write.
+/// A write-through server: its first write to `at` fails, and from then on it shows what that was
+/// to write.
 pub(super) struct WriteThrough {
     pub(super) disk: SimDisk,
     pub(super) at: u64,

@@ -5,9 +5,9 @@ use super::*;
 /// A medium with a name as long as they are.
 const MOVED: u64 = 0x1234_5678_9abc;
 
-/// A process died between the announcement and the new journal. The copy that takes the place of its
-/// devices takes another generation than the original would, and the journal is the copy's wherever a
-/// process dies.
+/// A process died between the announcement and the new journal. The copy that takes the place of
+/// its devices takes another generation than the original would, and the journal is the copy's
+/// wherever a process dies.
 #[test]
 fn a_moved_copy_and_its_original_never_have_one_generation() {
     let differ = |fault: Option<Fault>| {

@@ -1,4 +1,5 @@
-//! A cache whose metadata lies on a device of its own: states of the two that do not belong together.
+//! A cache whose metadata lies on a device of its own: states of the two that do not belong
+//! together.
 
 use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Role};
 
@@ -96,8 +97,8 @@ async fn write(cache: &Cache, backing: &TestFile, value: u8) {
     }
 }
 
-/// States of a cache in three lives: as formatted, and of each life one in service and one behind its
-/// clean end.
+/// States of a cache in three lives: as formatted, and of each life one in service and one behind
+/// its clean end.
 async fn states(backing: &TestFile) -> Vec<Pair> {
     let pair = Pair::formatted().await;
     let mut states = vec![pair.state()];
@@ -122,7 +123,8 @@ fn states_of_data_and_metadata_that_do_not_belong_together_are_refused() {
             let mut refused = true;
             for (data, with) in states.iter().enumerate() {
                 for (metadata, on) in states.iter().enumerate() {
-                    // A process that dies in its clean end leaves the same: the state directory tells.
+                    // A process that dies in its clean end leaves the same: the state directory
+                    // tells.
                     let as_cut_off = metadata % 2 == 1 && data == metadata + 1;
                     let mixed = Pair {
                         data: with.data.copy(1),
@@ -165,9 +167,9 @@ fn states_of_data_and_metadata_that_do_not_belong_together_are_refused() {
     }
 }
 
-/// Wherever a process dies while it opens the cache, and the next one too, the states of the devices
-/// belong together: the n-th write to either and all behind it fail. Rot in one of the two copies of the data device's
-/// superblock changes nothing.
+/// Wherever a process dies while it opens the cache, and the next one too, the states of the
+/// devices belong together: the n-th write to either and all behind it fail. Rot in one of the two
+/// copies of the data device's superblock changes nothing.
 #[test]
 fn an_opening_that_is_cut_off_anywhere_leaves_devices_that_belong_together() {
     let belong =
@@ -237,8 +239,8 @@ async fn is_open_after(pair: &Pair, journal: &Buf, nth: u64, fault: Option<Fault
     opened.is_some_and(|opened| opened.is_ok())
 }
 
-/// Wherever a process dies in its clean end, its devices and its journal belong together. What was copied
-/// in service does not belong to what a clean end left.
+/// Wherever a process dies in its clean end, its devices and its journal belong together. What was
+/// copied in service does not belong to what a clean end left.
 #[test]
 fn a_clean_end_that_is_cut_off_anywhere_leaves_devices_that_belong_together() {
     run(&World::new(1), async |_| {
@@ -279,8 +281,9 @@ fn a_clean_end_that_is_cut_off_anywhere_leaves_devices_that_belong_together() {
 fn a_cache_of_an_earlier_version_opens_and_is_compared_from_then_on() {
     run(&World::new(1), async |_| {
         let backing = TestFile::new(100, 1 << 20);
-        // What versions left that wrote the superblock of the data device at `format` alone, or that
-        // counted its changes of UUID; and one that opened the cache of a version that compares.
+        // What versions left that wrote the superblock of the data device at `format` alone, or
+        // that counted its changes of UUID; and one that opened the cache of a version that
+        // compares.
         for (of_data, generation) in [(0, 0), (0, 5), (1, 6), (7, 9)] {
             let pair = Pair::formatted().await;
             let [mut data, mut metadata] = pair.superblocks().await;
