@@ -5,8 +5,8 @@
 //! keeps the stack from opening.
 //!
 //! Data rots behind a clean end, and is looked for before anything is written. Data beside an
-//! overwrite or a fill that a crash cut off has no checksums that are known (docs/durability.md,
-//! "Checksums").
+//! overwrite or a fill that a crash cut off has no checksums that are known (docs/internals/limits.md,
+//! "Silent corruption").
 
 use forebay_io::sim::{Rng, Stop};
 

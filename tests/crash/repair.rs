@@ -180,7 +180,7 @@ fn superblock_step() -> SitePart {
 }
 
 /// What a repair itself must keep is left out: the sound copy of a superblock is written over, and what counts goes with the
-/// damage. That it need not wait for the mended copy is argued in docs/durability.md.
+/// damage. That it need not wait for the mended copy is argued in docs/internals/repair.md.
 #[test]
 fn a_repair_that_makes_things_worse_is_found() {
     let found = |what: &dyn std::fmt::Debug| {

@@ -8,7 +8,8 @@ use forebay_testkit::stamp::{self, SECTOR_BYTES};
 use crate::log;
 use crate::session::{Contents, End, Found, Model, Served, Value, identify, values};
 use crate::world::{
-    BLOCK, BLOCKS, CACHE, CACHE_BYTES, DISKS, JOURNAL, MEDIA, Machine, STATE, Snapshot, VOLUMES,
+    BLOCK, BLOCKS, CACHE, CACHE_BYTES, DISKS, JOURNAL, MEDIA, METADATA, Machine, STATE, Snapshot,
+    VOLUMES,
 };
 
 /// Numbers of writes that only a foreign backing device holds.
@@ -62,6 +63,10 @@ pub(crate) enum Event {
     AllRolledBack,
     /// The newest records of the log are overwritten.
     LogEndDamaged,
+    /// A copy of one of the cache's two devices is in its place.
+    PartCopied(&'static str),
+    /// One of the cache's two devices has the contents that it had earlier.
+    PartRolledBack(&'static str),
 }
 
 /// The state before the event.
@@ -109,7 +114,7 @@ enum Right {
 impl Event {
     pub(crate) fn draw(rng: &Rng) -> Self {
         let volume = rng.index(VOLUMES);
-        match rng.below(25) {
+        match rng.below(27) {
             0 => Self::Nothing,
             1 => Self::BackingReplaced(volume),
             2 => Self::BackingCopied(volume),
@@ -134,6 +139,8 @@ impl Event {
             21 => Self::CacheAndStateRolledBack,
             22 => Self::JournalAndStateRolledBack,
             23 => Self::BackingOverwritten(volume),
+            24 => Self::PartCopied([CACHE, METADATA][volume]),
+            25 => Self::PartRolledBack([CACHE, METADATA][volume]),
             _ => Self::LogEndDamaged,
         }
     }
@@ -195,7 +202,15 @@ impl Event {
                 resize(DISKS[volume], BLOCKS * BLOCK);
             }
             Self::CacheCopied => {
-                machine.replace(CACHE, before.now.of(CACHE).expect("there"));
+                for medium in machine.cache_media() {
+                    machine.replace(medium, before.now.of(medium).expect("there"));
+                }
+            }
+            Self::PartCopied(_) | Self::PartRolledBack(_) if machine.cache_media().len() < 2 => {
+                return None;
+            }
+            Self::PartCopied(medium) => {
+                machine.replace(medium, before.now.of(medium).expect("there"));
             }
             Self::CacheCut => resize(CACHE, cut(rng)),
             Self::CacheCutAndExtended => {
@@ -223,6 +238,7 @@ impl Event {
             | Self::CacheAndJournalRolledBack
             | Self::CacheAndStateRolledBack
             | Self::JournalAndStateRolledBack
+            | Self::PartRolledBack(_)
             | Self::AllRolledBack => {
                 for medium in self.media() {
                     machine.restore(before.earlier, medium);
@@ -245,7 +261,9 @@ impl Event {
             | Self::BackingsSwapped
             | Self::BackingReplaced(_)
             | Self::BackingCopied(_)
+            | Self::PartCopied(_)
             | Self::CacheCopied => vec![],
+            Self::PartRolledBack(medium) => vec![medium],
             Self::BackingRolledBack(volume)
             | Self::BackingOverwritten(volume)
             | Self::BackingCut(volume)
@@ -254,12 +272,12 @@ impl Event {
             Self::CacheRolledBack
             | Self::CacheCut
             | Self::CacheCutAndExtended
-            | Self::LogEndDamaged => vec![CACHE],
+            | Self::LogEndDamaged => vec![CACHE, METADATA],
             Self::JournalRemoved | Self::JournalRolledBack | Self::JournalSwapped => vec![JOURNAL],
             Self::StateRemoved | Self::StateRolledBack | Self::StateSwapped => vec![STATE],
-            Self::BackingsForward => vec![CACHE, JOURNAL, STATE],
-            Self::CacheAndJournalRolledBack => vec![CACHE, JOURNAL],
-            Self::CacheAndStateRolledBack => vec![CACHE, STATE],
+            Self::BackingsForward => vec![CACHE, METADATA, JOURNAL, STATE],
+            Self::CacheAndJournalRolledBack => vec![CACHE, METADATA, JOURNAL],
+            Self::CacheAndStateRolledBack => vec![CACHE, METADATA, STATE],
             Self::JournalAndStateRolledBack => vec![JOURNAL, STATE],
             Self::AllRolledBack => MEDIA.to_vec(),
         }
@@ -271,7 +289,11 @@ impl Event {
             Self::BackingReplaced(volume) | Self::BackingCopied(volume) => {
                 machine.put_back(DISKS[volume]);
             }
-            Self::CacheCopied => machine.put_back(CACHE),
+            Self::CacheCopied => {
+                let media = machine.cache_media().iter();
+                media.for_each(|medium| machine.put_back(medium));
+            }
+            Self::PartCopied(medium) => machine.put_back(medium),
             _ => {}
         }
         for medium in self.media() {
@@ -314,11 +336,11 @@ impl Event {
                 verdict.right[volume] = Right::NewestBelow(CUT_BLOCKS);
             }
             Self::BackingExtended(_) => {}
-            Self::CacheCopied => {
+            Self::CacheCopied | Self::PartCopied(_) => {
                 verdict.must_refuse = died;
                 verdict.may_refuse = true;
             }
-            Self::CacheRolledBack => {
+            Self::CacheRolledBack | Self::PartRolledBack(_) => {
                 verdict.must_refuse = before.ran;
             }
             Self::CacheCut => verdict.must_refuse = true,

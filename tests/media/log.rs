@@ -8,11 +8,12 @@ use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::sim::Rng;
 use forebay_metadata::superblock::Superblock;
 
-use crate::world::{CACHE, Machine, Snapshot};
+use crate::world::{Machine, Snapshot};
 
 /// Overwrites the units of the log that changed last. Returns whether there were any.
 pub(crate) fn damage_end(machine: &Machine, earlier: &Snapshot, now: &Snapshot, rng: &Rng) -> bool {
-    let path = machine.path(CACHE);
+    let medium = machine.log_medium();
+    let path = machine.path(medium);
     let reactor = Reactor::new(Engine::Threads).expect("a reactor");
     let superblock = reactor.run(async move {
         let options = FileDeviceOptions {
@@ -26,7 +27,7 @@ pub(crate) fn damage_end(machine: &Machine, earlier: &Snapshot, now: &Snapshot, 
     });
     let log = superblock.log;
     let unit = u64::from(log.unit_bytes);
-    let (earlier, now) = (earlier.of(CACHE), now.of(CACHE).expect("there"));
+    let (earlier, now) = (earlier.of(medium), now.of(medium).expect("there"));
     let changed: Vec<u64> = (0..log.records / log.unit_records())
         .map(|index| log.offset + index * unit)
         .filter(|&at| {
@@ -39,7 +40,7 @@ pub(crate) fn damage_end(machine: &Machine, earlier: &Snapshot, now: &Snapshot, 
         return false;
     };
     let count = 1 + rng.below(2);
-    let file = File::options().write(true).open(machine.path(CACHE));
+    let file = File::options().write(true).open(machine.path(medium));
     let file = file.expect("the cache file opens");
     for nth in 0..count.min(changed.len() as u64) {
         let at = last.saturating_sub(nth * unit).max(log.offset);

@@ -10,25 +10,28 @@ use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::sim::Rng;
 
 use crate::event::Event;
-use crate::world::{CACHE, Machine};
+use crate::world::Machine;
 
 /// Formats the cache device.
 pub(crate) fn format(machine: &Machine) {
-    let path = machine.path(CACHE);
+    let mut paths = (machine.cache_media().iter()).map(|medium| machine.path(medium));
+    let (data, metadata) = (paths.next().expect("one at least"), paths.next());
     let options = FormatOptions {
         checksums: machine.setup.checksums,
         ..FormatOptions::new(machine.setup.block_bytes as u32, machine.uuid)
     };
     let reactor = Reactor::new(Engine::Threads).expect("a reactor");
     reactor.run(async move {
-        let file = FileDeviceOptions {
-            exclusive: true,
-            ..FileDeviceOptions::default()
+        let open = |path| -> std::rc::Rc<dyn forebay_block::BlockDevice> {
+            let file = FileDeviceOptions {
+                exclusive: true,
+                ..FileDeviceOptions::default()
+            };
+            FileDevice::open(path, file).expect("the cache file opens")
         };
-        let data = FileDevice::open(&path, file).expect("the cache file opens");
         let devices = Devices {
-            data,
-            metadata: None,
+            data: open(data),
+            metadata: metadata.map(open),
         };
         let formatted = forebay_cache::format(&devices, &options).await;
         formatted.expect("formatted");
@@ -46,8 +49,13 @@ pub(crate) fn try_on_copies(machine: &Machine, event: Event, rng: &Rng) -> Resul
     if event == Event::CacheCopied {
         return Ok(());
     }
-    let copy = machine.folder().join("copy");
-    fs::copy(machine.path(CACHE), &copy).expect("a copy");
+    let copies: Vec<_> = (machine.cache_media().iter())
+        .map(|medium| {
+            let copy = machine.folder().join(format!("copy-of-{medium}"));
+            fs::copy(machine.path(medium), &copy).expect("a copy");
+            copy
+        })
+        .collect();
     let before = machine.snapshot();
     let words: &[&str] = [
         &["check", "--cache"][..],
@@ -56,10 +64,16 @@ pub(crate) fn try_on_copies(machine: &Machine, event: Event, rng: &Rng) -> Resul
         &["format", "--force", "--discard-dirty", "--cache"],
     ][rng.index(4)];
     let mut command = Command::new(program);
-    command.args(words).arg(&copy).current_dir(machine.folder());
+    command
+        .args(words)
+        .arg(&copies[0])
+        .current_dir(machine.folder());
+    if let Some(metadata) = copies.get(1) {
+        command.arg("--metadata").arg(metadata);
+    }
     let output = command.stdin(Stdio::null()).output().expect("it runs");
     let after = machine.snapshot();
-    remove(&copy);
+    copies.iter().for_each(|copy| remove(copy));
     for medium in crate::world::MEDIA {
         if !before.is_same(&after, medium) {
             return Err(format!(

@@ -18,6 +18,8 @@ pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const BLOCKS: u64 = 128;
 /// Size of the file that holds the cache, bytes.
 pub(crate) const CACHE_BYTES: u64 = 4 << 20;
+/// Size of the file that holds the metadata, where that is another one, bytes.
+const METADATA_BYTES: u64 = 2 << 20;
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
@@ -36,6 +38,8 @@ pub(crate) struct Setup {
     pub(crate) checksums: bool,
     /// Whether the configuration names the path of the process journal.
     pub(crate) names_journal: bool,
+    /// Whether the metadata lies on a device of its own.
+    pub(crate) has_metadata_device: bool,
 }
 
 impl Setup {
@@ -48,6 +52,7 @@ impl Setup {
             block_bytes: 4 << 10,
             checksums: false,
             names_journal: true,
+            has_metadata_device: false,
         }
     }
 
@@ -60,6 +65,7 @@ impl Setup {
             block_bytes: [4 << 10, 16 << 10][rng.index(2)],
             checksums: rng.chance(1, 3),
             names_journal: rng.chance(1, 2),
+            has_metadata_device: rng.chance(1, 3),
         }
     }
 }
@@ -83,10 +89,11 @@ pub(crate) struct Snapshot {
 
 /// The media that are files.
 pub(crate) const CACHE: &str = "cache";
+pub(crate) const METADATA: &str = "metadata";
 pub(crate) const DISKS: [&str; VOLUMES] = ["disk0", "disk1"];
 pub(crate) const JOURNAL: &str = "journal";
 pub(crate) const STATE: &str = "state";
-pub(crate) const MEDIA: [&str; 5] = [CACHE, DISKS[0], DISKS[1], JOURNAL, STATE];
+pub(crate) const MEDIA: [&str; 6] = [CACHE, METADATA, DISKS[0], DISKS[1], JOURNAL, STATE];
 
 impl Machine {
     pub(crate) fn new(rng: &Rng, setup: Setup) -> Self {
@@ -104,6 +111,10 @@ impl Machine {
         }
         let file = File::create(folder.join(CACHE)).expect("a cache file");
         file.set_len(CACHE_BYTES).expect("room");
+        if setup.has_metadata_device {
+            let file = File::create(folder.join(METADATA)).expect("a metadata file");
+            file.set_len(METADATA_BYTES).expect("room");
+        }
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&rng.draw().to_le_bytes());
         uuid[8..12].copy_from_slice(&std::process::id().to_le_bytes());
@@ -122,8 +133,16 @@ impl Machine {
             durability,
             cleaning,
             names_journal,
+            has_metadata_device,
             ..
         } = &self.setup;
+        let (device, metadata) = match has_metadata_device {
+            true => (
+                r#"{ name = "map", kind = "file", path = "metadata" },"#,
+                r#"metadata = "map", "#,
+            ),
+            false => ("", ""),
+        };
         let journal = match names_journal {
             true => "journal = \"journal\", ",
             false => "",
@@ -133,10 +152,11 @@ impl Machine {
             server = {{ state = "state", control = "ctl", metrics = "127.0.0.1:0" }}
             device = [
                 {{ name = "fast", kind = "file", path = "cache" }},
+                {device}
                 {{ name = "a", kind = "file", path = "{}" }},
                 {{ name = "b", kind = "file", path = "{}" }},
             ]
-            cache = {{ data = "fast", {journal}journal_size = "1M", cleaning = "{cleaning}", durability = "{durability}" }}
+            cache = {{ data = "fast", {metadata}{journal}journal_size = "1M", cleaning = "{cleaning}", durability = "{durability}" }}
             volume = [
                 {{ name = "v0", backing = "a", mode = "{}" }},
                 {{ name = "v1", backing = "b", mode = "{}" }},
@@ -153,6 +173,19 @@ impl Machine {
         &self.folder
     }
 
+    /// Returns the media of the cache: one, or its data and its metadata.
+    pub(crate) fn cache_media(&self) -> &'static [&'static str] {
+        match self.setup.has_metadata_device {
+            true => &[CACHE, METADATA],
+            false => &[CACHE],
+        }
+    }
+
+    /// Returns the medium that the log of the cache is on.
+    pub(crate) fn log_medium(&self) -> &'static str {
+        self.cache_media().last().expect("at least one")
+    }
+
     /// Returns the path of a medium.
     pub(crate) fn path(&self, medium: &str) -> PathBuf {
         if medium == JOURNAL && !self.setup.names_journal {
@@ -165,7 +198,7 @@ impl Machine {
     /// Copies the contents of all media.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot::default();
-        for medium in [CACHE, DISKS[0], DISKS[1], JOURNAL] {
+        for medium in [CACHE, METADATA, DISKS[0], DISKS[1], JOURNAL] {
             snapshot
                 .files
                 .insert(medium, fs::read(self.path(medium)).ok());

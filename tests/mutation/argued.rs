@@ -1,5 +1,5 @@
 //! Orderings that no promise to a client hangs on, so that the sweep cannot find them missing, and why.
-//! docs/durability.md tells the same.
+//! docs/internals/rules/README.md has the same list.
 
 /// Of [`ARGUED`], what so few lives reach that those from which the sites are collected may not have.
 pub(crate) const SELDOM: [&str; 1] = ["metadata/tree/sector.rs choose Step"];

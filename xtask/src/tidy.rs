@@ -9,6 +9,7 @@ mod layers;
 mod length;
 mod links;
 mod marks;
+mod prose;
 mod words;
 
 use std::collections::BTreeSet;
@@ -89,6 +90,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     findings.extend(length::check(&tree.sources));
     findings.extend(marks::check(&tree.sources));
     findings.extend(words::check(&tree.sources));
+    findings.extend(prose::check(&tree.sources));
     findings.extend(links::check(&tree.sources, &tree.paths));
     findings.extend(inventory::check(&metadata, &tree.sources));
     Ok((tree.sources.len(), findings))

@@ -145,7 +145,7 @@ impl Arena {
         }
     }
 
-    /// Three fences; docs/format.md argues each.
+    /// Three fences; docs/internals/format/btt.md argues each.
     pub(crate) fn write<P: Pmem>(
         &self,
         memory: &P,

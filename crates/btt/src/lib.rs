@@ -4,7 +4,8 @@
 //! A write goes to a block that nobody maps, then the map is made to point there; the block that was mapped
 //! before is free for the next write. A log of one entry a *lane* lets the next opening finish a map update
 //! that power loss interrupted. The bytes are those of the UEFI specification ("Block Translation Table
-//! Layout"), versions 1.1 and 2.0, which Linux calls *sector mode*; docs/format.md has them, and argues the
+//! Layout"), versions 1.1 and 2.0, which Linux calls *sector mode*; docs/internals/format/btt.md has
+//! them, and argues the
 //! order of stores and fences.
 //!
 //! - [`layout`]: the bytes, and nothing else.

@@ -25,7 +25,7 @@ impl Engine {
                 .min(log.room());
             (log.next(), share - share % unit)
         };
-        // The other half is for what the tail must log again: see docs/format.md, "Room".
+        // The other half is for what the tail must log again: see docs/internals/format/log.md, "Room".
         let fresh = first + limit.div_ceil(2);
         let room = || fresh.saturating_sub(self.commit.log.borrow().next());
         self.log_echo(room());

@@ -10,7 +10,7 @@
 //! written: what it lost may be shown until power is lost (rule 9). So not after a failed flush or write of this process, nor after one that
 //! the superblock tells of, nor behind a process that died in this boot of the machine, whose flush in flight nobody saw end. And only what
 //! a record calls clean, and nobody has written to since: that was on the backing device once, durably.
-//! docs/durability.md, "What may be dirty is compared".
+//! docs/internals/comparison.md.
 
 use std::ops::Range;
 

@@ -5,7 +5,7 @@
 //! shrinks otherwise; and its holes, since every valid granule was written to. At a start only a hole that
 //! runs to the end of the data counts: a tool may have dug holes where the file had zeroes. What is lost is
 //! named, is not written back, and is an error until the next start, which forgets it. A block device that
-//! is shorter loses nothing: nothing is noted of it. docs/durability.md argues it.
+//! is shorter loses nothing: nothing is noted of it. docs/internals/truncation.md argues it.
 
 use std::cell::Cell;
 use std::ops::Range;

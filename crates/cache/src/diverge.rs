@@ -8,7 +8,7 @@
 //! - Where writes may take the place of dirty data: the log of ranges, in which each range stands before it is written.
 //!
 //! In memory, written granules count as absent, so that reads go to the backing device. Dirty data that was not written over is
-//! served from the cache, while that can be read. docs/durability.md, "Going on without a failed cache", argues it.
+//! served from the cache, while that can be read. docs/internals/degraded.md argues it.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

@@ -193,6 +193,35 @@ impl Job<Stretch> {
     }
 }
 
+/// A write to a slot that failed.
+#[derive(Debug)]
+pub(crate) struct SlotWriteError {
+    error: Error,
+    /// Whether the slot may hold any mixture of old and new data. Else nothing was written to it.
+    pub(crate) has_begun: bool,
+}
+
+impl SlotWriteError {
+    /// Returns the error of a write that failed before its first byte.
+    pub(crate) const fn not_begun(error: Error) -> Self {
+        let has_begun = false;
+        Self { error, has_begun }
+    }
+}
+
+impl From<Error> for SlotWriteError {
+    fn from(error: Error) -> Self {
+        let has_begun = true;
+        Self { error, has_begun }
+    }
+}
+
+impl From<SlotWriteError> for Error {
+    fn from(failed: SlotWriteError) -> Self {
+        failed.error
+    }
+}
+
 impl Engine {
     pub(crate) fn volume_by_id(&self, id: u16) -> Option<Rc<Attached>> {
         self.volumes.borrow().get(&id).cloned()
@@ -252,7 +281,7 @@ impl Engine {
         slot: BlockId,
         start: u32,
         buf: Buf,
-    ) -> impl Future<Output = Result<()>> + 'a {
+    ) -> impl Future<Output = Result<(), SlotWriteError>> + 'a {
         let site = Site::here();
         async move {
             if let Some(sums) = &self.sums {
@@ -262,7 +291,7 @@ impl Engine {
             }
             let result = self.write_slot_data(site, slot, start, buf).await;
             self.slot_written(slot);
-            result
+            Ok(result?)
         }
     }
 

@@ -7,8 +7,8 @@
 //! Follow a request: [`engine`] cuts it into pieces, one a cache block; [`mode`] dispatches a piece by
 //! cache mode ([`fast`] takes hits the short way); [`lock`] orders pieces of one block; [`map`] says what is where; [`commit`] makes the map
 //! durable, from what [`queue`] holds; [`region`] keeps the marks that rules 3 and 5 ask for, [`tracking`] what takes their place; [`tracts`] what reads may rely on before the map is there ([`early`]); [`clean`] writes dirty blocks back, when [`cleaner`] says so;
-//! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back; [`integrity`] keeps checksums of what is cached; [`repair`](mod@repair) mends a cache that nobody uses. docs/format.md and
-//! docs/durability.md argue why the order is what it is.
+//! [`reclaim`] frees slots ahead of need; [`recover`] reads it all back; [`integrity`] keeps checksums of what is cached; [`repair`](mod@repair) mends a cache that nobody uses. docs/durability.md and
+//! docs/internals argue why the order is what it is.
 
 mod admit;
 mod attach;

@@ -171,9 +171,13 @@ impl Engine {
         old: Option<&Buf>,
     ) -> Result<()> {
         if self.data_superblock.borrow().is_some() {
-            // A process that died may have left the generation that the data device shows in the device's
-            // cache, where a power loss takes it. The metadata is about to ask for it.
+            // The metadata is about to ask for the generation that the data device shows. A process that died
+            // may have left that in the device's cache, where a power loss takes it, or in one of the two
+            // copies alone, where rot takes it.
             self.flush_data().await?;
+            if !planted(Fault::LeaveSpareCopy) {
+                self.write_data_superblock(1, |_| ()).await?;
+            }
         }
         let generation = match planted(Fault::KeepAnnounced) {
             true => self.superblock.borrow().service.generation,
@@ -196,7 +200,7 @@ impl Engine {
             superblock.place = place;
         })
         .await?;
-        self.change_data_superblock(|superblock| {
+        self.write_data_superblock(2, |superblock| {
             superblock.service.generation = generation;
             superblock.service.next = 0;
             superblock.service.media = media;
@@ -214,7 +218,7 @@ impl Engine {
         {
             Journal::announce(buf, &self.superblock.borrow().uuid, generation);
         }
-        self.change_data_superblock(|superblock| superblock.service.next = generation)
+        self.write_data_superblock(2, |superblock| superblock.service.next = generation)
             .await?;
         Ok(generation)
     }
@@ -231,8 +235,13 @@ impl Engine {
         .await
     }
 
-    /// Writes a changed superblock to a separate data device, durably, one copy after the other.
-    async fn change_data_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+    /// Writes a changed superblock to a separate data device, durably, one copy after the other. The older
+    /// of the two copies is the first one.
+    async fn write_data_superblock(
+        &self,
+        copies: u32,
+        change: impl FnOnce(&mut Superblock),
+    ) -> Result<()> {
         let Some(mut next) = self.data_superblock.borrow().clone() else {
             return Ok(());
         };
@@ -243,7 +252,7 @@ impl Engine {
         let mut result = Ok(());
         let turn = self.commit.data_turn();
         turn.acquire(1).await;
-        for _ in 0..2 {
+        for _ in 0..copies {
             next.sequence += 1;
             if result.is_ok() {
                 result = next.write(self.data.as_ref(), Role::Data).await;

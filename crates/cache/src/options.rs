@@ -12,7 +12,7 @@ use forebay_policy::cleaning::Cleaning;
 
 use crate::{DirtyTracking, EarlyMap, OpeningProgress};
 
-/// What is done with reads and writes that hit or miss. docs/operations.md has the table.
+/// What is done with reads and writes that hit or miss. docs/concepts/modes.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// `wb`: writes go to the cache and later to the backing device.
@@ -98,7 +98,7 @@ pub enum Durability {
 }
 
 /// What a write does for which there is no room, since what could go is dirty, and where clean hits are read.
-/// docs/operations.md has the table.
+/// docs/concepts/admission.md has the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// `always`: it waits until something is written back, which the cache sees to ahead of need.
@@ -146,14 +146,14 @@ pub struct FormatOptions {
     /// The cache block sizes: powers of two from 4 KiB to 1 MiB, the largest at most 64 times the smallest.
     /// With several, each missed range is given the largest that fit.
     pub block_sizes_bytes: Vec<u64>,
-    /// Blocks that share a mark (docs/format.md), as a power of two, up to 16.
+    /// Blocks that share a mark (docs/internals/dirty-tracking.md), as a power of two, up to 16.
     pub region_shift: u8,
-    /// How the cache is to know after a crash what was overwritten in place (docs/format.md).
+    /// How the cache is to know after a crash what was overwritten in place (docs/internals/dirty-tracking.md).
     pub dirty_tracking: DirtyTracking,
     /// Whether cached data has checksums, one for each 4 KiB.
     pub checksums: bool,
     /// Bytes of a volume of which it is known together, before the map is, whether some may be dirty, as a power of two;
-    /// at least the largest block (docs/format.md).
+    /// at least the largest block (docs/internals/online-open.md).
     pub tract_shift: u8,
     /// The new cache's identity.
     pub uuid: [u8; 16],

@@ -94,6 +94,12 @@ pub enum Fault {
     RaiseUnannounced,
     /// Identity: a separate data device keeps the generation that it was formatted with.
     LeaveDataDevice,
+    /// Checksums: a read that fails leaves the corrupt clean copies that it met.
+    KeepCorrupt,
+    /// Checksums: a write that fails before its first byte turns the clean granules dirty that it would have overwritten.
+    DirtyUnwritten,
+    /// Identity: the metadata asks for a generation that one of the two copies on the data device has alone.
+    LeaveSpareCopy,
     /// Identity: the metadata device asks for a generation that the data device does not have yet.
     ExpectUnwritten,
     /// Identity: on other devices an announced generation is taken, and kept.

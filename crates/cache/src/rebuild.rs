@@ -30,7 +30,7 @@ const FORGOTTEN: u8 = 16;
 /// or it holds nothing.
 const EMPTY: u8 = 32;
 
-/// What counts after a crash of what a record calls valid and dirty (docs/format.md, "The order of things").
+/// What counts after a crash of what a record calls valid and dirty (docs/internals/write-order.md).
 pub(crate) const fn after_crash(state: MarkState, valid: u64, dirty: u64) -> (u64, u64) {
     match state {
         MarkState::MaybeDirty => (valid, valid),

@@ -33,7 +33,7 @@ use table::Table;
 /// Number of a region in the table.
 pub(crate) type RegionId = u32;
 
-/// Marks take up at most this part of the log's ring; see docs/format.md, "Room".
+/// Marks take up at most this part of the log's ring; see docs/internals/format/log.md, "Room".
 const RING_SHARE: u64 = 16;
 
 /// The regions that have a mark, if only in memory, or are getting one.

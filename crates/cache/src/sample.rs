@@ -3,7 +3,7 @@
 //! Identities and epochs miss a backing device that was restored from an older copy, swapped for another of the same name, or
 //! written to by others. A clean granule claims that the backing device has the same bytes, durably (rules 4 and 5). So one
 //! that differs proves that the device is not the one that the cache knew, and the attach ends before anything is served
-//! from the cache or written back. docs/durability.md, "A sample is compared", argues why no crash leaves a difference.
+//! from the cache or written back. docs/internals/sampled-comparison.md argues why no crash leaves a difference.
 //!
 //! The place of a difference is kept in the superblock: the next start looks there first, and does not go on by chance.
 

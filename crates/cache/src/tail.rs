@@ -145,7 +145,7 @@ impl Tail {
 
 impl Engine {
     /// Above this many records in use the tail is cleaned: so late that most are dead by then, and early
-    /// enough that all that may count can be logged again on the way. See docs/format.md, "Room".
+    /// enough that all that may count can be logged again on the way. See docs/internals/format/log.md, "Room".
     fn log_in_use_at_most(&self) -> u64 {
         let capacity = self.commit.log.borrow().capacity();
         let slots = u64::from(self.map.borrow().units());

@@ -1,4 +1,4 @@
-//! Tracts: what can be known of a volume before the map is there (rule 3's twin, docs/durability.md).
+//! Tracts: what can be known of a volume before the map is there (rule 3's twin, docs/internals/online-open.md).
 //!
 //! A tract is an aligned stretch of a volume, 64 MiB unless the format says otherwise. Its bit in the superblock is durable
 //! before the first byte of a write that makes something in it dirty, and stays while anything is. So where a bit is clear

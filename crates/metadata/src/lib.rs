@@ -1,5 +1,5 @@
 //! The crash-consistent map: which block of which volume lies in which slot of the cache device,
-//! and what may be dirty. No policy, no clock; docs/format.md describes every byte and argues the
+//! and what may be dirty. No policy, no clock; docs/internals/format describes every byte and argues the
 //! order of every step.
 //!
 //! - [`superblock`]: geometry and the table of volumes, in two copies of which the newer wins.

@@ -4,7 +4,7 @@
 //! extents are written and made durable by the caller, and then [`Log::committed`] lets the next one
 //! begin. A unit is never overwritten while a record in it counts: a batch goes only to positions whose
 //! records were dead before the batch was built, and which every record of the batch declares dead
-//! through its `tail`. docs/format.md, "The log", has the argument.
+//! through its `tail`. docs/internals/format/log.md has the argument.
 
 use forebay_block::Buf;
 

@@ -1,7 +1,8 @@
 //! The 64-byte record.
 //!
 //! A record never straddles 512 bytes, carries its own position, and verifies by itself, so that one
-//! bad unit costs the records in it and no others. docs/format.md has the table of fields.
+//! bad unit costs the records in it and no others. docs/internals/format/records.md has the
+//! table of fields.
 
 use crate::codec::{Seed, get_id, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::order::{Part, Site};

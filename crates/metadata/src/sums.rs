@@ -3,7 +3,7 @@
 //! A *cell* is 4 KiB of cached data, numbered from the first; each has a 32-bit checksum in a flat table on the
 //! device that holds the log. The table has no checksums of its own and is written in place: the record of a
 //! block has a [`digest`] of the block's checksums, and what the table says of a block that does not fit the
-//! digest of its record is not believed. docs/format.md, "Checksums of data", says what that is enough for.
+//! digest of its record is not believed. docs/internals/format/checksums.md says what that is enough for.
 
 mod hash;
 

@@ -1,5 +1,5 @@
 //! The memory of the slots, which may outlive the process: a page that says whose it is, a header for each
-//! slot, and the data (docs/format.md has the bytes).
+//! slot, and the data (docs/internals/format/transit-slots.md has the bytes).
 //!
 //! A slot's header is two words: the block, and the version, which is zero while the slot holds nothing that
 //! counts. Data and block are stored before the version, in one 8-byte store, and the version of a slot goes

@@ -1,6 +1,7 @@
-//! Relative links in Markdown lead to files that exist inside the repository.
+//! Relative links in Markdown lead to files that exist inside the repository, and to headings that
+//! these files have.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Source};
 
@@ -8,30 +9,64 @@ const RULE: &str = "links";
 
 pub(super) fn check(sources: &[Source], paths: &BTreeSet<String>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for source in sources
+    let pages = sources
         .iter()
-        .filter(|source| source.has_extension(&["md"]))
-    {
+        .filter(|source| source.has_extension(&["md"]));
+    let headings: BTreeMap<&str, BTreeSet<String>> = pages
+        .clone()
+        .map(|page| (page.path.as_str(), anchors(&page.text)))
+        .collect();
+    for source in pages {
         let folder = source
             .path
             .rsplit_once('/')
             .map_or("", |(folder, _)| folder);
         for (line, target) in targets(&source.text) {
-            let file = target.split(['#', '?']).next().unwrap_or_default();
-            let elsewhere = target.contains("://") || target.starts_with("mailto:");
-            if elsewhere || file.is_empty() {
+            if target.contains("://") || target.starts_with("mailto:") {
                 continue;
             }
-            let found =
-                resolve(folder, file).is_some_and(|path| path.is_empty() || paths.contains(&path));
-            if !found {
-                let place = format!("{}:{line}", source.path);
-                let message = format!("the link to {target} leads nowhere in this repository");
-                findings.push(Finding::new(RULE, place, message));
-            }
+            let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let file = file.split('?').next().unwrap_or_default();
+            let path = match file {
+                "" => Some(source.path.clone()),
+                _ => resolve(folder, file),
+            };
+            let found = path.filter(|path| path.is_empty() || paths.contains(path));
+            let problem = match found {
+                None => "leads nowhere in this repository",
+                Some(path) if !has_anchor(&headings, &path, anchor) => "leads to no heading there",
+                Some(_) => continue,
+            };
+            let place = format!("{}:{line}", source.path);
+            let message = format!("the link to {target} {problem}");
+            findings.push(Finding::new(RULE, place, message));
         }
     }
     findings
+}
+
+/// Whether the page at `path` has the heading that `anchor` names. Other files are not looked into.
+fn has_anchor(headings: &BTreeMap<&str, BTreeSet<String>>, path: &str, anchor: &str) -> bool {
+    let page = headings.get(path);
+    anchor.is_empty() || page.is_none_or(|headings| headings.contains(anchor))
+}
+
+/// Returns the anchors of a page's headings, as GitHub makes them: small letters, hyphens for spaces,
+/// no punctuation.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        fenced ^= line.trim_start().starts_with("```");
+        let title = line.trim_start_matches('#');
+        if fenced || title.len() == line.len() || !title.starts_with(' ') {
+            continue;
+        }
+        let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+        let title: String = title.trim().to_lowercase().chars().filter(kept).collect();
+        anchors.insert(title.replace(' ', "-"));
+    }
+    anchors
 }
 
 /// The targets of `[text](target)` and `[text]: target`, each with its line, outside of code.
@@ -98,17 +133,19 @@ mod tests {
 
     fn dead(text: &str) -> usize {
         let paths = ["README.md", "docs", "docs/format.md", "docs/a.md"];
-        let source = Source {
-            path: "docs/a.md".into(),
+        let source = |path: &str, text: &str| Source {
+            path: path.into(),
             text: text.into(),
         };
-        check(&[source], &paths.map(String::from).into()).len()
+        let format = "# The `format`: all of it\n```\n# code\n```\n#none\n";
+        let sources = [source("docs/a.md", text), source("docs/format.md", format)];
+        check(&sources, &paths.map(String::from).into()).len()
     }
 
     #[test]
     fn living_links_pass() {
         assert_eq!(
-            dead("[a](format.md) [b](../README.md#top) [c](../docs/) [d](#here)"),
+            dead("# Here\n[a](format.md) [b](../README.md#top) [c](../docs/) [d](#here)"),
             0
         );
         assert_eq!(
@@ -122,6 +159,13 @@ mod tests {
     fn dead_links_are_found() {
         assert_eq!(dead("[a](layout.md) and [b](../docs/none/x.rs)"), 2);
         assert_eq!(dead("[c]: layout.md"), 1);
+    }
+
+    #[test]
+    fn dead_anchors_are_found() {
+        assert_eq!(dead("[a](format.md#the-format-all-of-it)"), 0);
+        assert_eq!(dead("[a](format.md#the-format) [b](#here)"), 2);
+        assert_eq!(dead("[a](format.md#code) [b](format.md#none)"), 2);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! Reading the log takes a few nanoseconds a record beside the device's own time; putting the map together takes several times that. So
 //! of a block that counts nothing is kept but where its record stands and, as far as a hash tells, where it lies in its volume. Who asks for it
 //! has the record read once more. What the map will say of it is decided as there, by the same replay and the same rule
-//! ([`after_crash`]); where more would be needed to be certain of that, there is no answer. docs/durability.md argues it.
+//! ([`after_crash`]); where more would be needed to be certain of that, there is no answer.
+//! docs/internals/online-open.md argues it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -401,7 +402,8 @@ impl Sketch {
                 match state {
                     MarkState::None if (piece.start | piece.end) % CELL != 0 => return None,
                     MarkState::None => Some(known),
-                    // What may have been overwritten since its record has no checksum that is known (docs/format.md).
+                    // What may have been overwritten since its record has no checksum that is known
+                    // (docs/internals/format/checksums.md).
                     _ => None,
                 }
             }

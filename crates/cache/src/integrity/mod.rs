@@ -5,7 +5,7 @@
 //! them: before the first overwrite of what is valid the block's region has a mark ([`region`](crate::region)),
 //! which goes when a record was written behind the last overwrite; and a record has a digest of the checksums
 //! that it goes with. What is under a mark after a crash, or does not fit its record, has no checksum that is known:
-//! it is believed, and gets one when it is next seen ([`read`]). docs/durability.md argues it.
+//! it is believed, and gets one when it is next seen ([`read`]). docs/internals/checksums.md argues it.
 //!
 //! [`mod@write`] keeps them, [`mod@read`] verifies, [`mod@restore`] reads the table back, [`mod@scrub`]
 //! looks at everything, [`mod@alone`] where no volume is served.

@@ -60,8 +60,7 @@ impl Engine {
             false => Buf::scratch(wide.len()),
         };
         self.read_slot(slot, wide.start, whole.clone()).await?;
-        let mut gone = 0;
-        let mut unknown = 0;
+        let (mut gone, mut unknown, mut bad) = (0, 0, None);
         // The cell that the volume ends in has no checksum.
         let verified = wide.start..wide.end - wide.end % CELL;
         for at in verified.step_by(CELL as usize) {
@@ -82,10 +81,8 @@ impl Engine {
             }
             let granule = at / geometry.granule_bytes(entry.class) as u32;
             if self.map.borrow().slot(slot).dirty >> granule & 1 != 0 {
-                let error = self.condemn(volume, slot, granule);
-                // Who is told so once is told so for ever. A cache that cannot say it durably has failed.
-                let _ = self.commit().await;
-                return Ok(Verdict::Corrupt(error));
+                bad = Some(self.condemn(volume, slot, granule));
+                break;
             }
             let offset = geometry.backing_offset(entry.block(), at);
             volume.backing.device.read(offset, part).await?;
@@ -102,8 +99,14 @@ impl Engine {
             // The record's digest is one without these.
             self.queue_later(slot);
         }
-        if gone != 0 {
+        // Also when the read fails: a write that turned the block dirty would turn them dirty with it.
+        if gone != 0 && !(bad.is_some() && planted(Fault::KeepCorrupt)) {
             self.drop_corrupt(slot, gone).await;
+        }
+        if let Some(error) = bad {
+            // Who is told so once is told so for ever. A cache that cannot say it durably has failed.
+            let _ = self.commit().await;
+            return Ok(Verdict::Corrupt(error));
         }
         if wide != run {
             let part = (run.start - wide.start) as usize..(run.end - wide.start) as usize;

@@ -7,7 +7,7 @@ use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, BlockKey};
 
 use super::{CELL, Look, Sums, UNKNOWN};
-use crate::engine::{Attached, Engine};
+use crate::engine::{Attached, Engine, SlotWriteError};
 use crate::geometry::Piece;
 use crate::map::{LIVE, Slot};
 use crate::plant::{Fault, planted};
@@ -33,7 +33,7 @@ impl Engine {
         slot: BlockId,
         start: u32,
         buf: Buf,
-    ) -> Result<()> {
+    ) -> Result<(), SlotWriteError> {
         let (entry, place) = {
             let map = self.map.borrow();
             (map.slot(slot), map.place(slot))
@@ -51,19 +51,18 @@ impl Engine {
         if partial != 0 {
             let bytes = self.geometry.granule_bytes(entry.class) as u32;
             let first = partial.trailing_zeros();
-            return Err(self.corrupt(volume, entry.block(), first * bytes..(first + 1) * bytes));
+            let error = self.corrupt(volume, entry.block(), first * bytes..(first + 1) * bytes);
+            return Err(SlotWriteError::not_begun(error));
         }
         let mut merged: [Option<Merged>; 2] = [None, None];
         let (head, tail) = (start - start % CELL, end - end % CELL);
         if head != start {
-            merged[0] = self
-                .merge(sums, volume, slot, &entry, head, &piece, &buf)
-                .await?;
+            let merge = self.merge(sums, volume, slot, &entry, head, &piece, &buf);
+            merged[0] = merge.await.map_err(SlotWriteError::not_begun)?;
         }
         if tail != end && (tail != head || head == start) {
-            merged[1] = self
-                .merge(sums, volume, slot, &entry, tail, &piece, &buf)
-                .await?;
+            let merge = self.merge(sums, volume, slot, &entry, tail, &piece, &buf);
+            merged[1] = merge.await.map_err(SlotWriteError::not_begun)?;
         }
         if planted(Fault::SumBeforeData) && touched != 0 {
             self.set_sums(sums, place, start..end, limit, &buf, &merged);
@@ -86,7 +85,7 @@ impl Engine {
             self.queue_record(slot);
             self.commit().await?;
         }
-        result
+        Ok(result?)
     }
 
     /// What a cell will hold that a write covers in part. None if it has no checksum and gets none.

@@ -13,6 +13,7 @@ use super::around::drop_clean;
 use crate::engine::{Attached, Engine, Job};
 use crate::geometry::Piece;
 use crate::map::{PENDING, REWRITTEN, TRACED};
+use crate::plant::{Fault, planted};
 
 /// Whether a client's use of a block is new, or noted already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +127,13 @@ async fn write_data(
     engine.check_alive()?;
     let writing = engine.write_slot(volume, slot, start, buf);
     let written = volume.timed(Whose::Cache, writing).await;
+    if let Err(failed) = &written
+        && !failed.has_begun
+        && !planted(Fault::DirtyUnwritten)
+    {
+        // The slot is as it was: a clean granule that is corrupt must not turn dirty.
+        return Ok(written.map(|()| false)?);
+    }
     if written.is_err() && clean != 0 && !engine.record_is_durable(slot) {
         // The medium may hold any mixture of old and new, and no record would speak for it: it goes.
         drop_clean(engine, slot, clean);

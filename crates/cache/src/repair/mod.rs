@@ -5,7 +5,7 @@
 //! damaged copy of a superblock is written anew from the sound one, before anything else writes there. All that counts
 //! is logged anew, durably, before the log's tail is moved past what is damaged. And with `data` all that is cached is
 //! read: what is clean and corrupt is forgotten, what is dirty and corrupt is an error by name from then on. Nothing
-//! that is dirty is given up. docs/durability.md argues it.
+//! that is dirty is given up. docs/internals/repair.md argues it.
 //!
 //! To verify without changing anything is the same on devices that keep what is written in memory.
 

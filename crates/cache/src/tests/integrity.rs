@@ -1,5 +1,6 @@
 //! Checksums: rot is found wherever data goes, named, and never spread; nothing that is sound is called corrupt.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use forebay_io::sim::Stop;
@@ -456,5 +457,51 @@ fn planted_faults_are_found() {
     finds(Fault::SkipVerify, &|| rots() == Some("it is read"));
     for fault in [Fault::SumBeforeData, Fault::TrustOpen] {
         finds(fault, &|| lives(0..60).is_some());
+    }
+}
+
+/// A block with a corrupt dirty granule and a corrupt clean one. Requests that fail for the first one turn the second one
+/// dirty by no means, before and after the death of the process: the backing device has its data.
+#[test]
+fn corrupt_clean_data_beside_corrupt_dirty_data_is_not_lost() {
+    let lives = |fault, reads: bool| {
+        let (world, found) = (world(6, 4 << 20, 512), Rc::new(Cell::new(false)));
+        let is_there = Rc::clone(&found);
+        plant(fault);
+        run(&world, async move |disks| {
+            make_summed(&disks, 32 << 10).await;
+            let memory = journal();
+            let (cache, _) = open_on_demand(&disks, &memory).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            volume.write(0, pattern(1, 8192)).await.expect("writes");
+            cache.write_back(None).await.expect("clean");
+            (volume.write(4096, pattern(2, 4096)).await).expect("writes");
+            volume.flush().await.expect("flushes");
+            for byte in [1, 2] {
+                disks[0].rot(cell_of(&disks[0], byte), 512, 1);
+            }
+            if reads {
+                let told = read_at(&volume, 0, 8192).await.expect_err("part is lost");
+                assert!(told.contains("4096 bytes at 4096"), "{told}");
+            }
+            // Both granules would be overwritten in part. The failed write may have happened in part, too.
+            let write = volume.write(2048, pattern(3, 4096)).await;
+            assert_eq!(write.expect_err("a part").kind(), ErrorKind::Corrupt);
+            if reads {
+                drop((volume, cache));
+                let (cache, report) = open_on_demand(&disks, &memory).await;
+                assert!(!report.clean_shutdown);
+                let volume = attach(&cache, &disks, Mode::WriteBack).await;
+                is_there.set(read_at(&volume, 0, 2048).await == Ok(vec![1; 2048]));
+            } else {
+                is_there.set(read_at(&volume, 0, 2048).await == Ok(vec![1; 2048]));
+            }
+        });
+        plant(None);
+        found.get()
+    };
+    for (fault, reads) in [(Fault::DirtyUnwritten, false), (Fault::KeepCorrupt, true)] {
+        assert!(lives(None, reads), "{fault:?}: the backing device has it");
+        assert!(!lives(Some(fault), reads), "{fault:?} is not found");
     }
 }

@@ -18,6 +18,7 @@ use crate::config::size::{block_sizes_in_words, human_bytes, human_count};
 use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
+use crate::serve::descriptors::Descriptors;
 use crate::serve::guard;
 use crate::stack::journal::{self, Whose};
 use crate::stack::memory::{CacheNeeds, Needs};
@@ -297,6 +298,7 @@ fn damage(error: &Error, json: bool) -> Result<ExitCode> {
 /// of the daemon that answers on its control socket, if one does, and what the backing devices say.
 fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Status>>, Backing)> {
     let running = running(&config.server.control, patience)?;
+    Descriptors::raise().check(config)?;
     guard::check(config)?;
     config.check_machine(true, running.as_deref())?;
     Needs::of(config, None).check()?;

@@ -31,7 +31,7 @@ const LEAST_BYTES: u64 = 1 << 20;
 /// Share files among processes with one copy of each page in memory
 ///
 /// The directory knows where each page is; nodes give memory and use all of it. Programs use a node as a library
-/// (see docs/pagecache.md).
+/// (see docs/operate/page-cache.md).
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]

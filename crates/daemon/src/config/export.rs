@@ -64,7 +64,7 @@ pub struct NvmeTcp {
 
 impl Protocol {
     /// Where it listens; none of a mount or a block device.
-    pub(super) fn listen(&self) -> Option<Listen> {
+    pub(crate) fn listen(&self) -> Option<Listen> {
         match self {
             Self::Nbd(nbd) => Some(nbd.listen.clone()),
             Self::NvmeTcp(target) => Some(Listen::Tcp(target.listen)),

@@ -118,7 +118,7 @@ impl Config {
             problems.add(
                 &(0..0),
                 "there is no volume: nothing would be served",
-                "add a [[volume]] table, and an [[export]] of it (docs/operations.md has all keys)",
+                "add a [[volume]] table, and an [[export]] of it (docs/reference/configuration.md has all keys)",
             );
         }
         file.check_names(&mut problems);
@@ -302,7 +302,7 @@ fn read(path: &Path) -> Result<String> {
             "",
             format!(
                 "{path} is no configuration: {why}. A configuration is a TOML file that names devices \
-                 by their `path` (docs/operations.md has an example); to look at the cache on a device, \
+                 by their `path` (docs/start/first-volume.md has an example); to look at the cache on a device, \
                  `forebay check --cache {path}`"
             ),
         )

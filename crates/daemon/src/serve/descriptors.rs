@@ -1,21 +1,33 @@
 //! Descriptors: some are kept for control and for devices, and connections share the rest.
 
+use std::collections::BTreeSet;
+
+use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::limits::{open_descriptors, raise_descriptor_limit};
 
 use super::exports::Running;
-use crate::config::{Config, Protocol};
+use crate::config::{Config, DeviceKind, Protocol};
 use crate::control::{http, server};
 
 /// Descriptors that are kept for devices that connect again, files of the state directory and the like.
 const SPARE: u64 = 16;
 /// Descriptors that a virtual machine sends: its memory, and two events for each of its queues.
 const MACHINE: u64 = 40;
+/// Descriptors that a daemon without devices and exports has open: standard streams, the control plane with its two sockets,
+/// the engine's reactor, the lock of the state directory and the process journal.
+const BASE: u64 = 17;
+/// Descriptors of each further reactor: its ring, its wake-up event, and its end of a message queue.
+const REACTOR: u64 = 3;
+/// Descriptors of a mount, or of a block device of this machine with its queues.
+const LOCAL: u64 = 4;
+/// Clients of control and of metrics, of each at the least.
+const CLIENTS: u64 = 2;
 /// Of the limit, the part that clients of control have, and those of metrics.
 const PART: u64 = 16;
 
 /// How many descriptors who may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Descriptors {
+pub(crate) struct Descriptors {
     limit: u64,
     /// Clients of the control socket.
     pub(super) control: usize,
@@ -25,7 +37,7 @@ pub(super) struct Descriptors {
 
 impl Descriptors {
     /// Raises the limit as far as this process may, and takes the share of control.
-    pub(super) fn raise() -> Self {
+    pub(crate) fn raise() -> Self {
         match raise_descriptor_limit() {
             Ok(limit) => Self::of(limit),
             Err(error) => {
@@ -33,6 +45,26 @@ impl Descriptors {
                 Self::of(1024)
             }
         }
+    }
+
+    /// Checks that the limit suffices for all devices and exports of a configuration, and for one connection.
+    ///
+    /// # Errors
+    /// `NoSpace` with the number that is needed.
+    pub(crate) fn check(self, config: &Config) -> Result<()> {
+        let needed = needed(config);
+        if needed <= self.limit {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::NoSpace,
+            format!(
+                "{}: the configuration needs {needed} descriptors, and the process may open {}\n\
+                 help: raise the limit (ulimit -Hn, LimitNOFILE=), or serve fewer volumes",
+                config.path.display(),
+                self.limit,
+            ),
+        ))
     }
 
     fn of(limit: u64) -> Self {
@@ -57,11 +89,7 @@ impl Descriptors {
         let Some(reactors) = running.reactors() else {
             return;
         };
-        let is_machine = |protocol: &Protocol| matches!(protocol, Protocol::VhostUserBlk(_));
-        let machines = (config.exports.iter())
-            .filter(|export| is_machine(&export.protocol))
-            .count() as u64;
-        let most = self.connections(open_descriptors(), machines);
+        let most = self.connections(open_descriptors(), machines(config));
         reactors.limit(most);
         match most < 64 {
             true => tracing::warn!(
@@ -71,6 +99,39 @@ impl Descriptors {
             false => tracing::debug!("{most} descriptors are left for connections"),
         }
     }
+}
+
+/// Returns the number of virtual machines that may connect.
+fn machines(config: &Config) -> u64 {
+    let is_machine = |protocol: &Protocol| matches!(protocol, Protocol::VhostUserBlk(_));
+    let exports = config.exports.iter();
+    exports
+        .filter(|export| is_machine(&export.protocol))
+        .count() as u64
+}
+
+/// Returns the number of descriptors with which a configuration can be served: of each device and export one at the least,
+/// [`SPARE`], and one connection.
+fn needed(config: &Config) -> u64 {
+    let is_open = |kind: &DeviceKind| {
+        use DeviceKind::{File, NvmeTcp, Pmem, Transit};
+        matches!(
+            kind,
+            File { .. } | NvmeTcp { .. } | Pmem { .. } | Transit { .. }
+        )
+    };
+    let devices = (config.devices.iter())
+        .filter(|device| is_open(&device.kind))
+        .count() as u64;
+    let exports = config.exports.iter().map(|export| &export.protocol);
+    let listening: BTreeSet<_> = (exports.clone().filter_map(Protocol::listen))
+        .map(|listen| listen.to_string())
+        .collect();
+    let local = exports.filter(|protocol| protocol.is_local()).count() as u64;
+    let reactors = config.server.reactors as u64 - 1;
+    let clients = 2 * CLIENTS + machines(config) * MACHINE + 1;
+    let serving = listening.len() as u64 + local * LOCAL;
+    BASE + reactors * REACTOR + devices + serving + SPARE + clients
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! reactors; FUSE has threads of its own; and the main thread runs the
 //! control plane, one tokio runtime that never touches data.
 
-mod descriptors;
+pub(crate) mod descriptors;
 mod disks;
 mod engine;
 mod exports;
@@ -60,6 +60,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
+    descriptors.check(&config)?;
     guard::check(&config)?;
     config.check_machine(!wishes.all_without_cache(&config), None)?;
     let local = |export: &Export| export.protocol.is_local();

@@ -157,7 +157,13 @@ impl Stack {
             None => self.attach_without(name, backing, wishes).await,
         };
         let place = format!("{}: volume {name:?}", config.place(volume.line));
-        let attached = attached.context(|| place.clone())?;
+        let cache_of = cache.cloned();
+        // A cache that cannot be opened has a place of its own.
+        let in_place = move |error: Error| match cache_of.is_some_and(|cache| cache.has_failed()) {
+            true => error,
+            false => error.context(place),
+        };
+        let attached = attached.map_err(in_place.clone())?;
         let device = attached.device;
         let presented = Volume::new(name.as_str(), Rc::clone(&device), volume.read_only);
         presented.limit(volume.limits);
@@ -191,7 +197,7 @@ impl Stack {
         (self.behind.borrow_mut()).push((volume.name.clone(), own.clone()));
         rt::spawn(async move {
             let met = meeting.meet_behind(&served, fallback).await;
-            let met = met.context(|| place);
+            let met = met.map_err(in_place);
             own.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
             if let (Err(error), true) = (&met, all.is_set()) {
                 // The start did not wait for it, and goes on.

@@ -47,6 +47,8 @@ pub(super) struct OpenCache {
     pub(super) config: config::Cache,
     /// The volumes that the configuration names.
     pub(super) configured: Vec<String>,
+    /// The volumes among them that this start attaches to the cache.
+    pub(super) cached: Vec<String>,
     /// Whose turn it is to make room for a volume, and to attach it.
     pub(super) room: Semaphore,
     pub(super) began: Instant,
@@ -184,7 +186,11 @@ pub(super) async fn open(
             journal::remove_unused(path, &uuid);
         }
         let opened = opened.map_err(|error| {
-            let what = format!("{line}: the cache {} cannot be opened", hex(&uuid));
+            let journal = path_of.as_ref().filter(|_| error.kind() == ErrorKind::Lost);
+            let journal = journal.map_or_else(String::new, |path| {
+                format!(" with the process journal {}", path.display())
+            });
+            let what = format!("{line}: the cache {} cannot be opened{journal}", hex(&uuid));
             error_of_opening(error, what)
         });
         if let (Ok(_), Some(path)) = (&opened, &path_of) {
@@ -214,6 +220,10 @@ pub(super) async fn open(
         config: cache.clone(),
         configured: (config.volumes.iter())
             .map(|volume| volume.name.clone())
+            .collect(),
+        cached: (config.volumes.iter())
+            .map(|volume| volume.name.clone())
+            .filter(|name| !wishes.without_cache.contains(name))
             .collect(),
         room: Semaphore::new(1),
         began: begin,
@@ -429,6 +439,11 @@ impl OpenCache {
     /// The open cache, if it is.
     pub(super) fn now(&self) -> Option<Rc<Opened>> {
         self.opened.now()?.ok()
+    }
+
+    /// Returns whether it could not be opened.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.opened.now(), Some(Err(_)))
     }
 
     /// The epoch that it remembered of a volume when its opening began; none if it did not know it.

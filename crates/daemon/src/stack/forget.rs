@@ -48,7 +48,7 @@ impl Stack {
 }
 
 /// Makes room in a cache for a volume: clean volumes that the configuration does not name are forgotten, the longest known
-/// first.
+/// first. Nothing is forgotten unless all volumes that the start attaches find room: a start that is refused changes nothing.
 ///
 /// # Errors
 /// `NoSpace` if there is none; what the state directory or the cache device says.
@@ -58,22 +58,30 @@ pub(super) async fn make_room(
     cache: &Cache,
     name: &str,
 ) -> Result<()> {
-    while !cache.knows(name) && cache.free_volumes() == 0 {
-        let idle = cache.idle_volumes();
-        let mut expendable = (idle.iter())
-            .filter(|idle| idle.is_expendable() && !opening.configured.contains(&idle.name));
-        let Some(one) = expendable.next() else {
-            return Err(no_room(&idle));
-        };
-        note_clean(state, &one.name, opening.id).await?;
-        cache.forget(&one.name, false).await?;
-        note_forgotten(state, &one.name, opening.id).await?;
-        tracing::warn!(
-            volume = one.name,
-            "the cache forgets this volume, of which nothing is dirty and which the configuration does not name: \
-             volume {name:?} needs its place"
-        );
+    if cache.knows(name) {
+        return Ok(());
     }
+    let unknown = (opening.cached.iter()).filter(|name| !cache.knows(name));
+    let wanted = unknown.count();
+    let idle = cache.idle_volumes();
+    let expendable: Vec<_> = (idle.iter())
+        .filter(|idle| idle.is_expendable() && !opening.configured.contains(&idle.name))
+        .collect();
+    let free = cache.free_volumes();
+    if wanted > free + expendable.len() {
+        return Err(no_room(&idle));
+    }
+    let Some(one) = expendable.first().filter(|_| free == 0) else {
+        return Ok(());
+    };
+    note_clean(state, &one.name, opening.id).await?;
+    cache.forget(&one.name, false).await?;
+    note_forgotten(state, &one.name, opening.id).await?;
+    tracing::warn!(
+        volume = one.name,
+        "the cache forgets this volume, of which nothing is dirty and which the configuration does not name: \
+         volume {name:?} needs its place"
+    );
     Ok(())
 }
 

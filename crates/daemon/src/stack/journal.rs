@@ -23,7 +23,7 @@ use crate::state::hex;
 
 /// Where journals lie that the configuration does not place.
 const USUAL_DIRECTORY: &str = "/dev/shm";
-/// How a journal begins (docs/format.md).
+/// How a journal begins (docs/internals/format/process-journal.md).
 const MAGIC: &[u8; 8] = b"FBJRNL01";
 /// The magic, and the cache's identity behind it, bytes.
 const OWNER_BYTES: usize = 24;

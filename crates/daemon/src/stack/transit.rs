@@ -258,8 +258,11 @@ fn is_used(file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
     Ok(look(file)?.is_some_and(|memory| was_used(&memory, boot_id)))
 }
 
-/// A copy of the slots in a file; none where there can be none.
+/// A copy of the slots in a file; none where there can be none. A directory there keeps only a transit cache from its start.
 fn look(file: &Path) -> Result<Option<Buf>> {
+    if file.is_dir() {
+        return Ok(None);
+    }
     let memory = look_shared(file)?.filter(|memory| memory.len() as u64 >= SMALLEST_BYTES);
     if let Some(memory) = &memory
         && let Some(from) = look_for_cut(file, &boot_id()?)?.and_then(|cut| cut.from)

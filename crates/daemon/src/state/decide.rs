@@ -176,10 +176,10 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 )
             } else {
                 format!(
-                    "this cache does not know what happened to volume {name:?} since it was attached \
-                     last: it remembers epoch {epoch}, the state directory epochs {} to {} on cache {}. \
-                     Detach the volume from the cache that served it last, and format this one anew; or \
-                     start with --adopt {name} if you know that this cache belongs to the backing device",
+                    "this cache remembers epoch {epoch} of volume {name:?}, the state directory epochs {} to {} on cache {}\n\
+                     help: use this cache's own state directory (`state` in [server]), or serve the volume with the cache \
+                     that had it last, and detach it there; or, if this cache and the backing device belong together, \
+                     start with --adopt {name}",
                     record.attached, record.epoch, record.cache
                 )
             }

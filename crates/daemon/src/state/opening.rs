@@ -102,14 +102,22 @@ fn parse(text: &str) -> Option<Opening> {
     })
 }
 
-/// Returns what is remembered of a cache. Of a damaged file nothing is.
+/// Returns what is remembered of a cache. Of a damaged file nothing is, which a warning says: an earlier state of the cache
+/// device would not be recognized.
 pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>> {
     let path = path(directory, uuid);
     match fs::read(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         read => {
             let bytes = read.context(|| path.display().to_string())?;
-            Ok(parse(&String::from_utf8_lossy(&bytes)))
+            let found = parse(&String::from_utf8_lossy(&bytes));
+            if found.is_none() {
+                tracing::warn!(
+                    "{} is damaged: an earlier state of the cache device would not be recognized at this start",
+                    path.display()
+                );
+            }
+            Ok(found)
         }
     }
 }

@@ -105,7 +105,7 @@ fn a_place_in_the_configuration_is_named_once() {
     assert_eq!(said.matches("forebay.toml:").count(), 1, "{said}");
 }
 
-/// Overwrites a part of one copy of the superblock (docs/format.md: at 0 and at 64 KiB).
+/// Overwrites a part of one copy of the superblock (docs/internals/format/superblock.md: at 0 and at 64 KiB).
 fn damage(path: &Path, copy: u64) {
     use std::os::unix::fs::FileExt as _;
     let file = std::fs::OpenOptions::new().write(true).open(path);

@@ -63,6 +63,51 @@ fn control_is_answered_beside_a_hundred_idle_clients_of_any_front_end() {
     }
 }
 
+/// Each volume takes a descriptor of its own for its backing file. The start is refused before anything is opened, and
+/// `check` says the same.
+#[test]
+fn too_few_descriptors_for_the_volumes_are_told_by_check_and_serve_alike() {
+    let place = Place::new("many", "wb");
+    let mut more = String::new();
+    for number in 0..40 {
+        let file = std::fs::File::create(place.path(&format!("more{number}.img")));
+        file.expect("made").set_len(1 << 20).expect("sparse");
+        more.push_str(&format!(
+            "[[device]]\nname = \"on{number}\"\nkind = \"file\"\npath = \"more{number}.img\"\n\
+             [[volume]]\nname = \"more{number}\"\nbacking = \"on{number}\"\nmode = \"wb\"\n"
+        ));
+    }
+    place.configure("wb", &more);
+    let config = place.path("forebay.toml");
+    let refused = |command| {
+        let ended = place.run_after("ulimit -n 64", &[command, text(&config)]);
+        assert_eq!(ended.status.code(), Some(1), "{command}: {ended:?}");
+        String::from_utf8(ended.stderr).expect("text")
+    };
+    for command in ["check", "serve"] {
+        let said = refused(command);
+        assert!(
+            said.contains("descriptors, and the process may open 64"),
+            "{said}"
+        );
+        assert!(said.contains("help: raise the limit"), "{said}");
+    }
+    // The number that the message names suffices.
+    let said = refused("check");
+    let needed = said
+        .split("needs ")
+        .nth(1)
+        .and_then(|rest| rest.split(' ').next());
+    let daemon = place.serve_after(&format!("ulimit -n {}", needed.expect("a number")), &[]);
+    assert!(place.ok(&["status"]).contains("more39"));
+    assert!(
+        !place.log().contains("Too many open files"),
+        "{}",
+        place.log()
+    );
+    daemon.terminate();
+}
+
 #[test]
 fn every_command_gives_up_on_a_daemon_that_does_not_answer_and_says_what_it_waited_for() {
     let place = Place::new("stopped", "wb");

@@ -35,7 +35,7 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
     }
     daemon.kill();
     let (before, _) = remembered(&place);
-    // docs/format.md: the log begins at 128 KiB. Not its first unit, which says that the cache was opened.
+    // docs/internals/format: the log begins at 128 KiB. Not its first unit, which says that the cache was opened.
     overwrite(&cache, (128 << 10) + 512, &[0x5a; 512]);
     // By itself, a cache does not say who is to be told.
     let journal = place.path("journal");

@@ -22,7 +22,7 @@ const fn magic(offset: u64, bytes: &'static [u8], name: &'static str) -> Magic {
 }
 
 pub(super) const MAGICS: &[Magic] = &[
-    // docs/format.md: the superblock's first bytes, whatever its version.
+    // docs/internals/format/superblock.md: the superblock's first bytes, whatever its version.
     magic(0, b"FOREBAY", FOREBAY),
     // Open CAS: OCF src/metadata/metadata_superblock.h, CACHE_MAGIC_NUMBER 0x187E1CA6 after three
     // fields of four bytes in all.

@@ -12,7 +12,7 @@
 //! Byte-addressable media would have units of one line with two versions in place of two units: another
 //! writer and another `unit_words`, the same tree.
 //!
-//! docs/format.md has the bytes, docs/durability.md the order.
+//! docs/internals/format/bit-tree.md has the bytes and the order.
 
 mod bits;
 mod budget;

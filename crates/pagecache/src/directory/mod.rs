@@ -1,7 +1,8 @@
 //! The directory: which page is where, who maps it, and in what order that may change.
 //!
 //! A state machine without I/O, clock or threads: messages go in, messages come out. A daemon gives it messages
-//! from sockets, the simulation from seeded links; the code is the same. `docs/pagecache.md` argues each order.
+//! from sockets, the simulation from seeded links; the code is the same. `docs/internals/pagecache/orders.md` argues each
+//! order.
 
 mod death;
 mod entry;

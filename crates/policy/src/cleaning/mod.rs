@@ -13,7 +13,7 @@ mod nop;
 use std::fmt;
 use std::time::Duration;
 
-/// When dirty blocks are written back. docs/operations.md has the table.
+/// When dirty blocks are written back. docs/operate/cleaning.md has the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Cleaning {
     /// `auto`: in the backing device's order, as fast as the clients' latency allows.

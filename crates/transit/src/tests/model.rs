@@ -129,7 +129,7 @@ impl Stack for Setup {
         Promise::Flush
     }
 
-    /// Slots hide it where the device refuses to take them in its place (docs/durability.md).
+    /// Slots hide it where the device refuses to take them in its place (docs/internals/transit.md).
     fn hides_failed_writes(&self) -> bool {
         true
     }

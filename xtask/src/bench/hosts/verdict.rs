@@ -12,7 +12,7 @@ use crate::claims::{Claim, Kind};
 const FAIR_PERCENT: f64 = 10.0;
 /// The part of an equal share of all that is served that a greedy host has to leave to each of the others.
 const SHARE_BAR: f64 = 0.9;
-/// What docs/operations.md says of a host that asks nothing, with its two connections.
+/// What docs/reference/limits.md says of a host that asks nothing, with its two connections.
 const IDLE_BYTES: f64 = 512.0 * 1024.0;
 /// What it says of the commands of a connection, with what came in their capsules.
 const COMMANDS_BYTES: f64 = 33.0 * 1048576.0;

@@ -36,7 +36,7 @@ const WAYS: [(&str, Option<f64>, &str); 15] = [
 ];
 
 const ANSWER: &str = "\
-After a crash, what no record calls dirty and a mark or the bit-tree cannot rule out *may be dirty*. The next process reads it from both devices, and *writes back* what differs ([durability.md](../durability.md), \"What may be dirty is compared\"). The rows *engine* count what that wrote. The others count, in a simulation of the tree alone, the blocks that may be dirty: what recovery reads, and what earlier versions wrote back, for whom the bar failed.
+After a crash, what no record calls dirty and a mark or the bit-tree cannot rule out *may be dirty*. The next process reads it from both devices, and *writes back* what differs ([comparison](../internals/comparison.md)). The rows *engine* count what that wrote. The others count, in a simulation of the tree alone, the blocks that may be dirty: what recovery reads, and what earlier versions wrote back, for whom the bar failed.
 ";
 
 const BOUNDS: &str = "\
@@ -62,7 +62,7 @@ those with a tree run the `metadata` crate's own code, with one tree a volume if
 - **Metadata** is the units written over the client's writes, of all rounds: those that a client waited for, those that refine, coarsen or unmark. The first 20% of the writes are the warm-up, and apart. *Of bytes* is the same in bytes, 4 KiB for each of them. *Waited* are client writes that waited for a round.
 - **ours**, **Algorithm 1**: the tree with our adjustment and with the paper's, at a target ratio of 0.01, 0.001 or 0.0001. Both write what nobody waits for only as far as the ratio allows; they differ in what they want to have written. The constants of our adjustment were chosen on CloudPhysics, MSN-FS and smartphone, with 5 and 20% dirty. Announced is a write to a block that is cached and clean. A new block needs no announcement: its record, which has
   to be written anyway, says that it is dirty. (A record that says so counts for a second after the block was written back, since the one that calls it clean waits for room in a batch.)
-- **over places**: the same tree over the places of the cache, which is where the engine has it ([format.md](../format.md), \"The bit-tree\"): there one tree serves all volumes, and with caches as small as these a leaf is a place, of 32K. What it learns of a place is of the blocks that were there, and neighbours in it need not be neighbours in the volume.
+- **over places**: the same tree over the places of the cache, which is where the engine has it ([bit-tree](../internals/format/bit-tree.md)): there one tree serves all volumes, and with caches as small as these a leaf is a place, of 32K. What it learns of a place is of the blocks that were there, and neighbours in it need not be neighbours in the volume.
 - **every write**: as in the paper, where the mapping says nothing of that: each write that turns a block dirty is announced, those that place a new block too.
 - **marks** is what the log does today: writes in place are announced by a mark for 64 blocks, cleared after three seconds of quiet. There is no ratio that it keeps.
 - **exact**: a write of metadata for each client write that turns a block dirty. **none**: everything that is cached may be dirty, 100% of cached, for no metadata (dm-cache writes it back).

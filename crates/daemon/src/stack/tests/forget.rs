@@ -1,5 +1,7 @@
 //! More volumes than a cache can know, one configuration after the other.
 
+use forebay_metadata::superblock::Superblock;
+
 use super::*;
 use crate::state::CacheId;
 
@@ -50,6 +52,18 @@ fn serve(config: &Config, written: &[&'static str]) -> Result<()> {
     })
 }
 
+/// Returns the names of the volumes that the cache knows.
+fn known(config: &Config) -> Vec<String> {
+    let (config, cache) = (config.clone(), config.cache.clone().expect("a cache"));
+    alone(async move {
+        let holder = cache.metadata.as_ref().unwrap_or(&cache.data);
+        let device = super::super::open_to_look(&config, holder, false).await;
+        let found = Superblock::read(device.expect("there").as_ref()).await;
+        let volumes = found.expect("a cache").volumes;
+        volumes.into_iter().map(|volume| volume.name).collect()
+    })
+}
+
 #[test]
 fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() {
     let scratch = Scratch::new("room");
@@ -69,10 +83,14 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
     drop(kept);
     // All but the dirty one go.
     serve(&most_but_one, &[]).expect("others make room");
+    let before_refusal = known(&one);
+    assert_eq!(before_refusal.len(), most);
     let refused = serve(&many, &[]).expect_err("one is dirty");
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
     let report = refused.report();
     assert!(report.contains("old3 ("), "{report}");
+    // Nothing was forgotten for a start that is refused.
+    assert_eq!(known(&one), before_refusal);
     let refused = serve(&too_many, &[]).expect_err("too many");
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
     // What was dirty is there still, and is given up only in so many words.

@@ -412,3 +412,23 @@ fn a_file_of_slots_is_looked_at_under_its_lock_and_as_far_as_it_goes() {
     std::fs::write(&file, sound).expect("written");
     assert_eq!(read_and_close(&config), 5);
 }
+
+/// A directory at the path of the slots stops a transit cache, and no volume that has none.
+#[test]
+fn a_directory_in_place_of_slots_stops_a_transit_cache_alone() {
+    let (scratch, config) = scratch("directory", false, "lru");
+    let file = slots(&scratch);
+    std::fs::create_dir(&file).expect("made");
+    let refused = run({
+        let config = config.clone();
+        async move { open_stack(&config).await.map(drop) }
+    });
+    let report = refused.expect_err("there is no room for slots").report();
+    assert!(report.contains(&file.display().to_string()), "{report}");
+    let plain = "server.state = \"state\"\n\
+         device = [{ name = \"under\", kind = \"file\", path = \"medium\", direct = false }]\n\
+         volume = [{ name = \"db\", backing = \"under\" }]\n";
+    let plain = Config::parse(&config.path, plain).expect("right");
+    assert_eq!(read_and_close(&plain), 0);
+    std::fs::remove_dir(&file).expect("ours");
+}

@@ -37,7 +37,7 @@ pub(crate) struct Fault {
     plant: fn(&Place) -> Planted,
     /// Words of the messages that tell of it: one of them is enough.
     pub(crate) says: &'static [&'static str],
-    /// Why a daemon serves although check calls it damage, in the words of docs/operations.md.
+    /// Why a daemon serves although check calls it damage, in the words of docs/operate/starting.md.
     pub(crate) served: Option<&'static str>,
     /// Whether the test of left-out checks tries it.
     pub(crate) sample: bool,
@@ -204,7 +204,7 @@ fn of_log(place: &Place) -> Planted {
     let path = place.path(place.base.superblock().expect("there is one"));
     let bytes = std::fs::read(&path).expect("there");
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
-    // Where the log begins (docs/format.md).
+    // Where the log begins (docs/internals/format).
     let log = usize::try_from(word(88)).expect("an offset");
     let used = (log..bytes.len())
         .find(|at| bytes[*at] != 0)

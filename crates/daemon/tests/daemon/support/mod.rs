@@ -83,7 +83,18 @@ state = "state"
 
     /// Runs a command to its end. One that does not end, as `serve` where it should have refused, is killed.
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
-        let mut command = self.command(arguments);
+        Self::end_of(self.command(arguments))
+    }
+
+    /// As [`Place::run`], after a line of shell.
+    pub(crate) fn run_after(&self, line: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{line}; exec \"$0\" \"$@\"")]);
+        command.arg(env!("CARGO_BIN_EXE_forebay")).args(arguments);
+        Self::end_of(command)
+    }
+
+    fn end_of(mut command: Command) -> Output {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program can be run");
         let begin = Instant::now();

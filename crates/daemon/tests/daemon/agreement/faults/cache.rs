@@ -54,7 +54,7 @@ pub(super) const FAULTS: &[Fault] = &[
         |p| of_superblock(p, &[1]),
         &["copies of the superblock"],
     )
-    .served("one damaged copy of the superblock is mended by the start"),
+    .served("the start repairs one damaged copy of the superblock"),
     Fault::new(
         "a damaged log",
         Cache,
@@ -62,7 +62,7 @@ pub(super) const FAULTS: &[Fault] = &[
         of_log,
         &["damaged"],
     )
-    .served("damaged records of the log are left behind, and what is lost with them is named"),
+    .served("the start skips damaged records of the log, and the daemon's log names each loss"),
     Fault::new(
         "a cache file that was cut",
         Cache,
