@@ -7,11 +7,12 @@ const RULE: &str = "layers";
 
 /// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
 /// crates on one floor do not know each other.
-const FLOORS: [(&str, u8); 20] = [
+const FLOORS: [(&str, u8); 22] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 1),
     ("forebay-auth", 2),
+    ("forebay-fuse", 2),
     ("forebay-device", 3),
     ("forebay-btt", 4),
     ("forebay-transit", 4),
@@ -21,6 +22,7 @@ const FLOORS: [(&str, u8); 20] = [
     ("forebay-cache", 5),
     ("forebay-cluster", 5),
     ("forebay-volume", 6),
+    ("forebay-mount", 6),
     ("forebay-frontend", 7),
     ("forebay-trace", 7),
     ("forebay", 8),
@@ -40,7 +42,10 @@ const PURE: [&str; 4] = [
 ];
 
 /// Others' crates that only one of ours may use.
-const RESERVED: [(&str, &str); 2] = [("io-uring", "forebay-io"), ("fuser", "forebay-frontend")];
+const RESERVED: [(&str, &[&str]); 2] = [
+    ("io-uring", &["forebay-io"]),
+    ("fuser", &["forebay-fuse", "forebay-frontend", "forebay-mount"]),
+];
 
 const TESTKIT: &str = "forebay-testkit";
 
@@ -73,7 +78,8 @@ fn floor(name: &str) -> Option<u8> {
 fn objection(name: &str, own: u8, dependency: &Dependency) -> Option<String> {
     let used = dependency.name.as_str();
     if let Some((_, only)) = RESERVED.iter().find(|(reserved, _)| *reserved == used) {
-        return (name != *only).then(|| format!("only {only} may use {used}, not {name}"));
+        let message = || format!("only {} may use {used}, not {name}", only.join(", "));
+        return (!only.contains(&name)).then(message);
     }
     let theirs = floor(used)?;
     if dependency.kind.as_deref() == Some("dev") {

@@ -15,7 +15,7 @@ use forebay_cluster::{
     Placement,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
-use forebay_frontend::fuse::shared::{self, SharedMount};
+use forebay_mount::SharedMount;
 
 use super::out;
 use crate::config::size::{Interval, Size, human_bytes};
@@ -231,7 +231,7 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     }
     if let Some(place) = &arguments.mount {
         // Before anybody gives a page to this node.
-        shared::may_mount(&source, place)?;
+        forebay_mount::may_mount(&source, place)?;
     }
     let node = Node::join(options)?;
     let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);
@@ -239,7 +239,7 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     let mount = match &arguments.mount {
         None => None,
         Some(place) => {
-            let mount = shared::mount(node.names()?, place)?;
+            let mount = forebay_mount::mount(node.names()?, place)?;
             out::print(&format!("{id}: mounted on {}\n", place.display()))?;
             Some(mount)
         }

@@ -3,20 +3,16 @@
 mod file;
 mod filesystem;
 mod gate;
-mod mountpoint;
 mod ranges;
-mod session;
-pub mod shared;
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
-use forebay_io::system;
+use forebay_fuse::Mount;
 use forebay_volume::VolumeHandle;
 
 use filesystem::VolumeFilesystem;
-use session::Mount;
 
 /// Threads that read the kernel's requests. They only hand them on; the second is for when the first
 /// copies a large write.
@@ -45,9 +41,9 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
         ));
     }
     let (source, read_only) = (format!("forebay:{name}"), volume.read_only());
-    let filesystem = VolumeFilesystem::new(volume, mountpoint::owner());
+    let filesystem = VolumeFilesystem::new(volume, forebay_fuse::owner());
     let mounted = |_: BorrowedFd<'_>| Ok(());
-    let mount = session::mount(filesystem, mountpoint, &source, read_only, THREADS, mounted);
+    let mount = forebay_fuse::mount(filesystem, mountpoint, &source, read_only, THREADS, mounted);
     let mount = mount.context(place)?;
     let file = mount.mountpoint().join(&name);
     tracing::info!(volume = name, file = %file.display(), "mounted");
@@ -59,23 +55,10 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
 /// # Errors
 /// As [`mount`]'s.
 pub fn may_mount(mountpoint: &Path) -> Result<()> {
-    may_mount_or(
+    forebay_fuse::may_mount(
         mountpoint,
         "run as root, or export the volume over NBD instead",
     )
-}
-
-/// The same, with what who is not root is to do.
-fn may_mount_or(mountpoint: &Path, remedy: &str) -> Result<()> {
-    let device = std::fs::metadata("/dev/fuse");
-    device.context(|| "/dev/fuse (is the fuse module loaded?)")?;
-    if !system::may_mount() {
-        return Err(Error::new(
-            ErrorKind::Permission,
-            format!("mounting needs root: {remedy}"),
-        ));
-    }
-    mountpoint::look(mountpoint)
 }
 
 impl FuseMount {

@@ -15,11 +15,10 @@ use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
 use forebay_io::rt::Executor;
 use forebay_volume::{Volume, VolumeHandle};
 
-use crate::fuse::mountpoint;
 
 /// Whether this process can mount FUSE file systems; says so if not.
 pub(in crate::fuse) fn can_mount() -> bool {
-    let reason = if mountpoint::owner().0 != 0 {
+    let reason = if forebay_fuse::owner().0 != 0 {
         "it needs root"
     } else if !Path::new("/dev/fuse").exists() {
         "/dev/fuse is missing"
@@ -62,7 +61,7 @@ impl Drop for TempDir {
     fn drop(&mut self) {
         // What a failed test left mounted, on it or in it.
         for path in [self.0.join("tree"), self.0.join("export"), self.0.clone()] {
-            let _ = mountpoint::unmount(&path);
+            let _ = forebay_fuse::unmount(&path);
         }
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -220,6 +219,6 @@ pub(in crate::fuse) struct Mounted(pub(in crate::fuse) PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let _ = mountpoint::unmount(&self.0);
+        let _ = forebay_fuse::unmount(&self.0);
     }
 }

@@ -8,13 +8,13 @@ use forebay_cluster::names::{Changes, Opened};
 use forebay_io::fuse::Held;
 use fuser::{FileAttr, FileHandle, INodeNo};
 
-use super::attributes::described;
-use super::filesystem::SharedFilesystem;
-use super::handles::Handle;
+use crate::attributes::described;
+use crate::filesystem::SharedFilesystem;
+use crate::handles::Handle;
 
 impl SharedFilesystem {
     /// A handle of what was opened, with what the kernel uses in its place if it is mapped.
-    pub(super) fn handle(
+    pub(crate) fn handle(
         &self,
         number: u64,
         opened: Opened,
@@ -30,7 +30,7 @@ impl SharedFilesystem {
         Ok((FileHandle(self.handles.add(handle)?), backing))
     }
 
-    pub(super) fn create_file(
+    pub(crate) fn create_file(
         &self,
         (parent, name): (INodeNo, &OsStr),
         mode: u32,
@@ -46,7 +46,7 @@ impl SharedFilesystem {
         Ok((described(&attributes), opened))
     }
 
-    pub(super) fn set(
+    pub(crate) fn set(
         &self,
         number: u64,
         changes: &Changes,

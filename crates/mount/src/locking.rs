@@ -14,8 +14,8 @@ use forebay_cluster::locks::{ByteRange, Holder, Lock};
 use forebay_io::process::is_signalled;
 use fuser::{Errno, FileHandle, INodeNo, LockOwner, ReplyEmpty};
 
-use super::errors::number_of;
-use super::handles::Handles;
+use crate::errors::number_of;
+use crate::handles::Handles;
 
 /// Between two tries for a lock that another node's program may have.
 const TRY_AGAIN: Duration = Duration::from_millis(5);
@@ -24,14 +24,14 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// A lock that is asked for.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(crate) struct Wanted {
     holder: Holder,
     range: ByteRange,
     lock: Lock,
 }
 
 /// What the kernel asks for. `flock` comes as a lock of the whole file.
-pub(super) fn wanted(
+pub(crate) fn wanted(
     (number, owner, handle): (INodeNo, LockOwner, FileHandle),
     (start, end): (u64, u64),
     kind: i32,
@@ -60,7 +60,7 @@ pub(super) fn wanted(
 
 /// The locks of the programs on a mount.
 #[derive(Debug)]
-pub(super) struct Locking {
+pub(crate) struct Locking {
     handles: Arc<Handles>,
     state: Mutex<State>,
     changed: Condvar,
@@ -85,7 +85,7 @@ struct Waiter {
 
 impl Locking {
     /// With the thread that tries again, which runs until [`Locking::end`].
-    pub(super) fn start(handles: Arc<Handles>) -> Result<(Arc<Self>, JoinHandle<()>)> {
+    pub(crate) fn start(handles: Arc<Handles>) -> Result<(Arc<Self>, JoinHandle<()>)> {
         let locking = Arc::new(Self {
             handles,
             state: Mutex::default(),
@@ -98,13 +98,13 @@ impl Locking {
     }
 
     /// Nobody waits any more.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
         self.state().ended = true;
         self.changed.notify_all();
     }
 
     /// Who keeps a program from a lock: from where to where, and how.
-    pub(super) fn conflicting(&self, wanted: &Wanted) -> io::Result<Option<(u64, u64, i32)>> {
+    pub(crate) fn conflicting(&self, wanted: &Wanted) -> io::Result<Option<(u64, u64, i32)>> {
         let names = self.handles.names()?;
         let found = names.conflicting_lock(wanted.holder, wanted.range, wanted.lock)?;
         Ok(found.map(|(range, lock)| {
@@ -118,7 +118,7 @@ impl Locking {
     }
 
     /// Locks or unlocks now or not at all.
-    pub(super) fn set(&self, wanted: &Wanted, reply: ReplyEmpty) {
+    pub(crate) fn set(&self, wanted: &Wanted, reply: ReplyEmpty) {
         match self.try_set(wanted) {
             Ok(true) => reply.ok(),
             Ok(false) => reply.error(Errno::EAGAIN),
@@ -130,7 +130,7 @@ impl Locking {
     }
 
     /// Locks now or later.
-    pub(super) fn wait(&self, wanted: Wanted, thread: u32, reply: ReplyEmpty) {
+    pub(crate) fn wait(&self, wanted: Wanted, thread: u32, reply: ReplyEmpty) {
         if wanted.lock == Lock::None {
             return self.set(&wanted, reply);
         }
@@ -154,7 +154,7 @@ impl Locking {
     }
 
     /// A process has closed a file.
-    pub(super) fn owner_closed(&self, number: u64, owner: u64) {
+    pub(crate) fn owner_closed(&self, number: u64, owner: u64) {
         let names = self.handles.names();
         if names.is_ok_and(|names| names.unlock_owner(number, owner)) {
             self.unlocked();
@@ -162,7 +162,7 @@ impl Locking {
     }
 
     /// Nobody has this open any more.
-    pub(super) fn handle_closed(&self, number: u64, handle: u64) {
+    pub(crate) fn handle_closed(&self, number: u64, handle: u64) {
         let names = self.handles.names();
         if names.is_ok_and(|names| names.unlock_handle(number, handle)) {
             self.unlocked();

@@ -1,5 +1,36 @@
 use super::*;
-use crate::fuse::tests::support::{TempDir, can_mount};
+
+/// Whether this process can mount FUSE file systems; says so if not.
+fn can_mount() -> bool {
+    let reason = if owner().0 != 0 {
+        "it needs root"
+    } else if !Path::new("/dev/fuse").exists() {
+        "/dev/fuse is missing"
+    } else {
+        return true;
+    };
+    eprintln!("SKIPPED: a FUSE test: {reason}");
+    false
+}
+
+/// A directory, removed when dropped.
+struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("forebay-mount-{}-{name}", std::process::id()));
+        std::fs::create_dir(&dir).expect("a fresh directory");
+        Self(dir.canonicalize().expect("just made"))
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        // A failed test left it mounted.
+        let _ = unmount(&self.0);
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
 
 const TABLE: &[u8] = b"22 1 0:20 / /proc rw shared:5 - proc proc rw\n\
     30 1 0:40 / /run/a\\040b rw,nosuid - ext4 /dev/sda rw\n\

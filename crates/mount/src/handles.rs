@@ -11,7 +11,7 @@ use forebay_io::fuse::Held;
 
 /// A node's names and open files, until the mount ends: nothing of the node is left here then, so that it can leave.
 #[derive(Debug)]
-pub(super) struct Handles {
+pub(crate) struct Handles {
     state: RwLock<Option<State>>,
 }
 
@@ -26,16 +26,16 @@ struct State {
 
 /// A file of a mapped directory that a program has open.
 #[derive(Debug)]
-pub(super) struct Mapped {
+pub(crate) struct Mapped {
     /// Its own open file, so that it hears of all that fails from now on, as the system says that once to each.
-    pub(super) file: fs::File,
+    pub(crate) file: fs::File,
     /// What the kernel reads, writes and maps, for all who have the file open here.
-    pub(super) backing: Arc<Held>,
+    pub(crate) backing: Arc<Held>,
 }
 
 /// Something that is open.
 #[derive(Clone, Debug)]
-pub(super) enum Handle {
+pub(crate) enum Handle {
     /// A file.
     File(Arc<File>),
     /// A file of a mapped directory.
@@ -45,7 +45,7 @@ pub(super) enum Handle {
 }
 
 impl Handles {
-    pub(super) fn new(names: Names) -> Self {
+    pub(crate) fn new(names: Names) -> Self {
         let state = State {
             names: Arc::new(names),
             next: 1,
@@ -58,14 +58,14 @@ impl Handles {
     }
 
     /// The names.
-    pub(super) fn names(&self) -> io::Result<Arc<Names>> {
+    pub(crate) fn names(&self) -> io::Result<Arc<Names>> {
         let state = self.read();
         let state = state.as_ref().ok_or_else(ended)?;
         Ok(Arc::clone(&state.names))
     }
 
     /// Remembers something that was opened; its number.
-    pub(super) fn add(&self, handle: Handle) -> io::Result<u64> {
+    pub(crate) fn add(&self, handle: Handle) -> io::Result<u64> {
         let mut state = self.write();
         let state = state.as_mut().ok_or_else(ended)?;
         let number = state.next;
@@ -75,7 +75,7 @@ impl Handles {
     }
 
     /// A file of this number that was opened in a mapped directory, with what stands behind all opens of it.
-    pub(super) fn mapped(&self, number: u64, file: fs::File) -> io::Result<Mapped> {
+    pub(crate) fn mapped(&self, number: u64, file: fs::File) -> io::Result<Mapped> {
         let mut state = self.write();
         let state = state.as_mut().ok_or_else(ended)?;
         if let Some(backing) = state.backing.get(&number).and_then(Weak::upgrade) {
@@ -87,7 +87,7 @@ impl Handles {
     }
 
     /// A file that is read and written here.
-    pub(super) fn file(&self, number: u64) -> io::Result<Arc<File>> {
+    pub(crate) fn file(&self, number: u64) -> io::Result<Arc<File>> {
         match self.find(number)? {
             Handle::File(file) => Ok(file),
             // The kernel does so by itself.
@@ -96,7 +96,7 @@ impl Handles {
         }
     }
 
-    pub(super) fn directory(&self, number: u64) -> io::Result<Arc<[Entry]>> {
+    pub(crate) fn directory(&self, number: u64) -> io::Result<Arc<[Entry]>> {
         match self.find(number)? {
             Handle::Directory(entries) => Ok(entries),
             Handle::File(_) | Handle::Mapped(_) => Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
@@ -104,7 +104,7 @@ impl Handles {
     }
 
     /// Closes.
-    pub(super) fn remove(&self, number: u64) {
+    pub(crate) fn remove(&self, number: u64) {
         let removed = self
             .write()
             .as_mut()
@@ -120,7 +120,7 @@ impl Handles {
     }
 
     /// Closes all, for good.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let closed = self.write().take();
         if let Some(state) = &closed {
             state.names.leave();
@@ -128,7 +128,7 @@ impl Handles {
         drop(closed);
     }
 
-    pub(super) fn find(&self, number: u64) -> io::Result<Handle> {
+    pub(crate) fn find(&self, number: u64) -> io::Result<Handle> {
         let state = self.read();
         let open = &state.as_ref().ok_or_else(ended)?.open;
         let handle = open.get(&number).cloned();

@@ -16,12 +16,8 @@ use forebay_block::{Context, Error, ErrorKind, Result};
 
 /// The type that the mount table shows.
 const FS_TYPE: &str = "fuse.forebay";
-/// What is in use for longer is taken away from its mountpoint alone.
-const BUSY_MAX: Duration = if cfg!(test) {
-    Duration::from_secs(2)
-} else {
-    Duration::from_millis(400)
-};
+/// Longest wait for the end of a use. A file system that is in use for longer loses its mountpoint alone.
+const BUSY_MAX: Duration = Duration::from_secs(1);
 
 /// Makes `mountpoint` fit to mount on, and returns it as the mount table would show it: it is made
 /// if there is none, and a dead mount of ours is cleared.
@@ -177,17 +173,18 @@ fn mount_as(fs_type: &str, path: &Path, source: &str, read_only: bool) -> Result
     Ok(device.into())
 }
 
-/// Who this process acts as: user and group.
-pub(super) fn owner() -> (u32, u32) {
+/// Returns the user and the group that this process acts as.
+#[must_use]
+pub fn owner() -> (u32, u32) {
     // SAFETY: neither has arguments or can fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Unmounts `path`. Whether it is gone altogether: if it is in use, only its name goes now.
+/// Unmounts `path`. Returns whether it is gone altogether: if it is in use, only its name goes now.
 ///
 /// # Errors
 /// What the system says. That nothing is mounted there is not an error.
-pub(super) fn unmount(path: &Path) -> Result<bool> {
+pub fn unmount(path: &Path) -> Result<bool> {
     let begin = Instant::now();
     let unmounted = loop {
         match umount(path, 0) {

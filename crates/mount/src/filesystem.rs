@@ -17,10 +17,10 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 
-use super::attributes::{described, instant};
-use super::errors::{number_of, number_of_ours};
-use super::handles::{Handle, Handles};
-use super::locking::{Locking, wanted};
+use crate::attributes::{described, instant};
+use crate::errors::{number_of, number_of_ours};
+use crate::handles::{Handle, Handles};
+use crate::locking::{Locking, wanted};
 
 /// The kernel believes nothing for longer than an instant: another node may change it.
 const LIVE: Duration = Duration::ZERO;
@@ -36,13 +36,13 @@ thread_local! {
 }
 
 /// A mounted tree.
-pub(super) struct SharedFilesystem {
-    pub(super) handles: Arc<Handles>,
+pub(crate) struct SharedFilesystem {
+    pub(crate) handles: Arc<Handles>,
     locking: Arc<Locking>,
 }
 
 impl SharedFilesystem {
-    pub(super) const fn new(handles: Arc<Handles>, locking: Arc<Locking>) -> Self {
+    pub(crate) const fn new(handles: Arc<Handles>, locking: Arc<Locking>) -> Self {
         Self { handles, locking }
     }
 

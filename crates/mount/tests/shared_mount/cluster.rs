@@ -12,7 +12,6 @@ use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::{Status, ask};
 use forebay_cluster::{Node, NodeId, Options};
-use forebay_frontend::fuse::shared;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,7 +26,7 @@ const NODE_PAGES: u32 = 96;
 /// Whether this process can mount FUSE file systems; says so if not.
 pub(crate) fn can_mount() -> bool {
     let place = std::env::temp_dir().join(format!("forebay-shared-looked-{}", std::process::id()));
-    match forebay_frontend::fuse::may_mount(&place) {
+    match forebay_fuse::may_mount(&place, "run as root") {
         Ok(()) => true,
         Err(error) => {
             skipped(&error.report());
@@ -100,7 +99,7 @@ fn node() {
     options.patience = WITHOUT_DIRECTORY;
     let node = Node::join(options).expect("it joins");
     let names = node.names().expect("the source can be written to");
-    let mount = shared::mount(names, &variable("FOREBAY_MOUNT")).expect("mounted");
+    let mount = forebay_mount::mount(names, &variable("FOREBAY_MOUNT")).expect("mounted");
     println!("\n@ ready");
     // Until its input ends.
     std::io::stdin().read_to_end(&mut Vec::new()).expect("read");

@@ -7,7 +7,7 @@ use forebay_cluster::names::Attributes;
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
 /// What the kernel is told of a file or directory.
-pub(super) fn described(attributes: &Attributes) -> FileAttr {
+pub(crate) fn described(attributes: &Attributes) -> FileAttr {
     let metadata = &attributes.metadata;
     let time = |seconds: i64, nanoseconds: i64| {
         let part = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0));
@@ -38,7 +38,7 @@ pub(super) fn described(attributes: &Attributes) -> FileAttr {
 }
 
 /// The time that is meant.
-pub(super) fn instant(time: TimeOrNow) -> SystemTime {
+pub(crate) fn instant(time: TimeOrNow) -> SystemTime {
     match time {
         TimeOrNow::SpecificTime(time) => time,
         TimeOrNow::Now => SystemTime::now(),

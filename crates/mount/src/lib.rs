@@ -23,9 +23,9 @@ use std::thread::JoinHandle;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_cluster::Names;
+use forebay_fuse::Mount;
 use forebay_io::fuse::Connection;
 
-use super::session::{self, Mount};
 use filesystem::SharedFilesystem;
 use handles::Handles;
 use locking::Locking;
@@ -67,7 +67,7 @@ pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
         let connection = Connection::new(device)?;
         handles.names()?.mounted_by(connection)
     };
-    let mount = session::mount(filesystem, mountpoint, &called, false, THREADS, mounted);
+    let mount = forebay_fuse::mount(filesystem, mountpoint, &called, false, THREADS, mounted);
     shared.mount = Some(mount.context(place)?);
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
     Ok(shared)
@@ -81,7 +81,7 @@ pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
 pub fn may_mount(source: &Path, mountpoint: &Path) -> Result<()> {
     check_apart(source, mountpoint)?;
     let remedy = "run as root, or use the files by the library";
-    super::may_mount_or(mountpoint, remedy).context(|| place(source, mountpoint))
+    forebay_fuse::may_mount(mountpoint, remedy).context(|| place(source, mountpoint))
 }
 
 fn place(source: &Path, mountpoint: &Path) -> String {

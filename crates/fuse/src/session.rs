@@ -10,7 +10,7 @@ use super::mountpoint;
 
 /// Something that is mounted. Dropping it unmounts.
 #[derive(Debug)]
-pub(super) struct Mount {
+pub struct Mount {
     mountpoint: PathBuf,
     session: Option<BackgroundSession>,
     mounted: bool,
@@ -18,7 +18,10 @@ pub(super) struct Mount {
 
 /// Mounts a file system that the mount table calls `source`, and serves it with so many threads. `mounted` is called
 /// with the device of the mount when the kernel and we have agreed on what both can do, before anything is asked.
-pub(super) fn mount(
+///
+/// # Errors
+/// As [`may_mount`](crate::may_mount), or what the system or `mounted` says.
+pub fn mount(
     filesystem: impl Filesystem + 'static,
     place: &Path,
     source: &str,
@@ -46,14 +49,18 @@ pub(super) fn mount(
 }
 
 impl Mount {
-    /// Where it is, as the mount table says it.
-    pub(super) fn mountpoint(&self) -> &Path {
+    /// Returns the mountpoint, as the mount table has it.
+    #[must_use]
+    pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Unmounts. Whether it is gone altogether: what is in use is served until its last user closes it or the process
-    /// ends.
-    pub(super) fn unmount(mut self) -> Result<bool> {
+    /// Unmounts. Returns whether it is gone altogether: what is in use is served until its last user closes it or the
+    /// process ends.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn unmount(mut self) -> Result<bool> {
         self.end()
     }
 

@@ -1,0 +1,33 @@
+//! FUSE file systems on their mountpoints: mounting, the threads of a session, unmounting.
+//!
+//! Two file systems stand on this crate: the export of a volume as one file, and the mount of the
+//! distributed page cache. The crate knows nothing of the requests that they serve.
+
+mod mountpoint;
+mod session;
+
+use std::path::Path;
+
+use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_io::system;
+
+pub use mountpoint::{owner, unmount};
+pub use session::{Mount, mount};
+
+/// Checks that something could be mounted on `mountpoint`, as far as that can be seen without changing
+/// anything. `remedy` tells a user who is not root what to do.
+///
+/// # Errors
+/// `Permission` without root, `NotFound` without `/dev/fuse`, `Busy` if something of Forebay's is mounted
+/// there, `InvalidInput` if the mountpoint is not an empty directory.
+pub fn may_mount(mountpoint: &Path, remedy: &str) -> Result<()> {
+    let device = std::fs::metadata("/dev/fuse");
+    device.context(|| "/dev/fuse (is the fuse module loaded?)")?;
+    if !system::may_mount() {
+        return Err(Error::new(
+            ErrorKind::Permission,
+            format!("mounting needs root: {remedy}"),
+        ));
+    }
+    mountpoint::look(mountpoint)
+}
