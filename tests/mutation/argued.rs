@@ -5,7 +5,7 @@
 pub(crate) const SELDOM: [&str; 1] = ["metadata/tree/sector.rs choose Step"];
 
 /// Part of a site's name, and why nothing is lost without it.
-pub(crate) const ARGUED: [(&str, &str); 14] = [
+pub(crate) const ARGUED: [(&str, &str); 16] = [
     (
         "cache/commit/round.rs commit_timer",
         "bounds what power loss takes of unpromised writes, and how long clean data goes unremembered",
@@ -42,6 +42,14 @@ pub(crate) const ARGUED: [(&str, &str); 14] = [
         "cache/attach/detach.rs end_uncleanly",
         "an end that a backing device keeps from being clean has promised nothing; it is for the machine that is switched \
          off next",
+    ),
+    (
+        "cache/attach/detach.rs end_service Step: self.committer.commit_all().await",
+        "lets clean data be remembered; all else is logged by the round of the close, and before the close",
+    ),
+    (
+        "cache/attach/detach.rs end_service Wait: self.committer.commit_all().await",
+        "lets clean data be remembered; all else is logged by the round of the close, and before the close",
     ),
     (
         "cache/attach/detach.rs end_service Step: self.committer.commit().await",

@@ -95,7 +95,7 @@ fn damaged(seed: u64) -> u64 {
         }
         crashed.set_stop(None);
         crashed.crash_power(Keep::Torn(first));
-        for second in 1..8 {
+        for second in 1..12 {
             let world = crashed.fork();
             world.set_stop(Some(Stop::BeforeIo(second)));
             if run(&world, async |disks| open(&disks, 2).await).is_some() {

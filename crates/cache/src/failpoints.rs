@@ -100,6 +100,8 @@ pub enum Fault {
     RaiseUnannounced,
     /// Identity: a separate data device keeps the generation that it was formatted with.
     LeaveDataDevice,
+    /// A clean end waits for a round behind the one that logs the close.
+    AwaitRoundAfterClose,
     /// Checksums: a read that fails leaves the corrupt clean copies that it met.
     KeepCorrupt,
     /// Checksums: a write that fails before its first byte turns the clean granules dirty that it would have overwritten.

@@ -22,13 +22,17 @@ use crate::record::{BlockRecord, Body, Position, RECORD_BYTES, decode, encode};
 use tie::{AT_NEXT, AT_TIE, encode_place};
 pub use tie::{HEAD_BYTES, Head, Relation, Tie};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"FBJRNL01");
+const MAGIC: u64 = u64::from_le_bytes(*b"FBJRNL02");
+/// The magic of versions whose words at [`AT_HEAD`], [`AT_TAIL`] and [`AT_POISON`] have no complement.
+const MAGIC_BARE: u64 = u64::from_le_bytes(*b"FBJRNL01");
 const AT_MAGIC: usize = 0;
 const AT_UUID: usize = 8;
 const AT_BOOT: usize = 24;
 const AT_HEAD: usize = 64;
 const AT_TAIL: usize = 128;
 const AT_POISON: usize = 192;
+/// Distance from a word to its complement.
+const COMPLEMENT: usize = 8;
 /// How far the log is durable: 48 bits, as long as a record's number, and above them a checksum of those.
 const AT_REACHED: usize = 256;
 const REACHED_BITS: u32 = 48;
@@ -38,6 +42,13 @@ const ENTRIES: usize = 4096;
 const ACKNOWLEDGED: u64 = 1;
 /// *Poisoned*: no entry is of an acknowledged write.
 const IN_FLIGHT: u64 = 2;
+
+/// Returns whether the first eight bytes of a file are those of a journal, of this version or an earlier one.
+#[must_use]
+pub fn is_magic(bytes: &[u8]) -> bool {
+    let known = [MAGIC, MAGIC_BARE].map(u64::to_le_bytes);
+    known.iter().any(|magic| magic[..] == *bytes)
+}
 
 /// Smallest useful journal, bytes.
 pub const JOURNAL_MIN_BYTES: usize = 64 << 10;
@@ -61,7 +72,7 @@ pub struct Recovered {
     pub poisoned: bool,
     /// Nothing of that was acknowledged: the entries say where a process was writing that acknowledges what is durable.
     pub in_flight: bool,
-    /// Entries that do not verify, and one for what says how far the log was durable: what they said is lost.
+    /// Entries that do not verify, and one for each word of the header that does not: what they said is lost.
     pub damaged: u64,
     /// The log's records before this one were durable; zero if no batch was, or an earlier version kept the journal.
     pub reached: u64,
@@ -81,6 +92,58 @@ fn sealed(seed: Seed, next: u64) -> u64 {
     let sum = seed.checksum(&next.to_le_bytes());
     let sum = u64::from((sum ^ sum >> 16) & 0xffff).max(1);
     sum << REACHED_BITS | next
+}
+
+/// Stores a word behind its complement. The process may die between the two stores.
+fn store_word(buf: &Buf, at: usize, word: u64) {
+    atomic(buf, at + COMPLEMENT).store(!word, Ordering::Release);
+    atomic(buf, at).store(word, Ordering::Release);
+}
+
+/// The words of the header that say which entries count.
+struct Words {
+    head: u64,
+    tail: u64,
+    poison: u64,
+    /// Number of words that are damaged. If there is one, no entry counts.
+    damaged: u64,
+}
+
+impl Words {
+    fn read(buf: &Buf, capacity: u64) -> Option<Self> {
+        let load = |at: usize| atomic(buf, at).load(Ordering::SeqCst);
+        let pair = |at: usize| (load(at), !load(at + COMPLEMENT));
+        let words = Self {
+            head: load(AT_HEAD),
+            tail: load(AT_TAIL),
+            poison: load(AT_POISON),
+            damaged: 0,
+        };
+        let is_possible = |head: u64, tail: u64| {
+            let used = head.checked_sub(tail);
+            used.is_some_and(|used| used <= capacity)
+        };
+        if load(AT_MAGIC) == MAGIC_BARE {
+            return is_possible(words.head, words.tail).then_some(words);
+        }
+        let ((head, head_next), (tail, tail_next)) = (pair(AT_HEAD), pair(AT_TAIL));
+        let (poison, poison_next) = pair(AT_POISON);
+        // The complement is stored first. A head moves by one entry, which is whole by then.
+        let head_is_sound = head_next == head || head_next == head.wrapping_add(1);
+        let tail_is_sound = (tail..=head_next).contains(&tail_next);
+        // Poisoned counts as soon as one of the two says so.
+        let poison_is_sound = [0, IN_FLIGHT, ACKNOWLEDGED].contains(&poison_next)
+            && (poison == poison_next || poison == 0);
+        let sound = [head_is_sound, tail_is_sound, poison_is_sound];
+        let damaged = sound.iter().filter(|sound| !**sound).count() as u64;
+        let is_damaged = damaged > 0 || !is_possible(head_next, tail);
+        Some(Self {
+            head: if is_damaged { 0 } else { head_next },
+            tail: if is_damaged { 0 } else { tail },
+            poison: if poison_is_sound { poison_next } else { poison },
+            damaged: damaged.max(u64::from(is_damaged)),
+        })
+    }
 }
 
 fn entry_offset(capacity: u64, index: u64) -> usize {
@@ -123,8 +186,12 @@ impl Journal {
         atomic(&buf, AT_MAGIC).store(0, Ordering::SeqCst);
         buf.copy_from(AT_UUID, uuid);
         buf.copy_from(AT_BOOT, boot_id);
-        for at in [AT_HEAD, AT_TAIL, AT_POISON, AT_REACHED, AT_NEXT] {
-            atomic(&buf, at).store(0, Ordering::SeqCst);
+        for at in [AT_HEAD, AT_TAIL, AT_POISON] {
+            store_word(&buf, at, 0);
+        }
+        let none = sealed(Seed::new(uuid), 0);
+        for at in [AT_REACHED, AT_NEXT] {
+            atomic(&buf, at).store(none, Ordering::SeqCst);
         }
         buf.copy_from(AT_TIE, &tie.encode(Seed::new(uuid)));
         let (at, place) = encode_place(place);
@@ -143,7 +210,7 @@ impl Journal {
     /// journal.
     #[must_use]
     pub fn recover(buf: &Buf, uuid: &[u8; 16], boot_id: &[u8; 16]) -> Option<Recovered> {
-        if buf.len() < JOURNAL_MIN_BYTES || atomic(buf, AT_MAGIC).load(Ordering::SeqCst) != MAGIC {
+        if buf.len() < JOURNAL_MIN_BYTES {
             return None;
         }
         let mut head = [0; HEAD_BYTES];
@@ -152,17 +219,17 @@ impl Journal {
             .filter(|head| head.uuid == *uuid && head.boot_id == *boot_id)?
             .tie;
         let (seed, capacity) = (Seed::new(uuid), capacity_of(buf));
-        let head = atomic(buf, AT_HEAD).load(Ordering::SeqCst);
-        let tail = atomic(buf, AT_TAIL).load(Ordering::SeqCst);
-        if head.checked_sub(tail).is_none_or(|used| used > capacity) {
-            return None;
-        }
-        let poison = atomic(buf, AT_POISON).load(Ordering::SeqCst);
+        let Words {
+            head,
+            tail,
+            poison,
+            damaged,
+        } = Words::read(buf, capacity)?;
         let mut recovered = Recovered {
             entries: Vec::new(),
             poisoned: poison != 0,
             in_flight: poison == IN_FLIGHT,
-            damaged: u64::from(tie.is_damaged),
+            damaged: u64::from(tie.is_damaged) + damaged,
             reached: 0,
             tie,
         };
@@ -170,7 +237,7 @@ impl Journal {
         let reached = word & ((1 << REACHED_BITS) - 1);
         if word == sealed(seed, reached) {
             recovered.reached = reached;
-        } else if word != 0 {
+        } else if word != 0 || atomic(buf, AT_MAGIC).load(Ordering::SeqCst) == MAGIC {
             recovered.damaged += 1;
         }
         for index in tail..head {
@@ -215,14 +282,14 @@ impl Journal {
         self.buf
             .copy_from(entry_offset(self.capacity, self.head), &bytes);
         self.head += 1;
-        atomic(&self.buf, AT_HEAD).store(self.head, Ordering::Release);
+        store_word(&self.buf, AT_HEAD, self.head);
     }
 
     /// Entries before `to` stand in the durable log now.
     pub fn trim(&mut self, to: u64) {
         debug_assert!(self.tail <= to && to <= self.head);
         self.tail = to;
-        atomic(&self.buf, AT_TAIL).store(to, Ordering::Release);
+        store_word(&self.buf, AT_TAIL, to);
     }
 
     /// The log's records before `next` are durable now.
@@ -242,7 +309,7 @@ impl Journal {
     /// report the entries as lost.
     pub fn poison_remains(buf: &Buf, uuid: &[u8; 16], boot_id: &[u8; 16]) {
         if Self::recover(buf, uuid, boot_id).is_some_and(|found| !found.poisoned) {
-            atomic(buf, AT_POISON).store(ACKNOWLEDGED, Ordering::Release);
+            store_word(buf, AT_POISON, ACKNOWLEDGED);
         }
     }
 
@@ -250,13 +317,16 @@ impl Journal {
     /// written and never acknowledged.
     pub fn poison(&mut self, in_flight: bool) {
         let word = if in_flight { IN_FLIGHT } else { ACKNOWLEDGED };
-        atomic(&self.buf, AT_POISON).store(word, Ordering::Release);
+        store_word(&self.buf, AT_POISON, word);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The end of the words of the header.
+    const AT_PLACE_END: usize = 512;
 
     fn record(slot: u32) -> BlockRecord {
         BlockRecord {
@@ -299,6 +369,81 @@ mod tests {
             Journal::recover(&memory, &[3; 16], &boot).is_none(),
             "another cache"
         );
+    }
+
+    /// A journal of three entries, of which the first is trimmed.
+    fn used(memory: &Buf) {
+        let (uuid, boot) = ([1; 16], [2; 16]);
+        let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");
+        (1..4).for_each(|at| journal.append(at, record(at as u32)));
+        journal.trim(1);
+        journal.reached(7);
+    }
+
+    /// A header that is damaged hides no entry, whatever word of it has whatever value.
+    #[test]
+    fn damage_of_the_header_hides_no_entry() {
+        let (uuid, boot) = ([1; 16], [2; 16]);
+        let memory = Buf::zeroed(JOURNAL_MIN_BYTES);
+        let words =
+            |journal: &Buf| [AT_HEAD, AT_TAIL].map(|at| atomic(journal, at).load(Ordering::SeqCst));
+        for at in (AT_HEAD..AT_PLACE_END).step_by(8) {
+            used(&memory);
+            let [head, tail] = words(&memory);
+            let mut values = vec![0, u64::MAX, 1, 2, 3, 4, head, tail, !head, !tail];
+            let there = atomic(&memory, at).load(Ordering::SeqCst);
+            values.extend((0..64).map(|bit| there ^ 1 << bit));
+            for value in values {
+                used(&memory);
+                atomic(&memory, at).store(value, Ordering::SeqCst);
+                let Some(found) = Journal::recover(&memory, &uuid, &boot) else {
+                    continue;
+                };
+                let all = [(2, record(2)), (3, record(3))];
+                let has_all = all.iter().all(|entry| found.entries.contains(entry));
+                assert!(has_all || found.damaged > 0, "{value:x} at {at}");
+            }
+        }
+        for (from, to) in [(64, 512), (64, 128), (128, 192), (64, 4096), (192, 320)] {
+            used(&memory);
+            memory.slice(from..to).fill(0);
+            let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
+            assert!(found.damaged > 0, "{from} to {to}");
+        }
+    }
+
+    /// A process that dies between the two stores of a word leaves a journal that counts.
+    #[test]
+    fn a_word_counts_with_the_complement_of_the_next_one() {
+        let (uuid, boot) = ([1; 16], [2; 16]);
+        let memory = Buf::zeroed(JOURNAL_MIN_BYTES);
+        for (at, word, entries) in [(AT_HEAD, 4, 3), (AT_TAIL, 2, 2), (AT_POISON, IN_FLIGHT, 2)] {
+            used(&memory);
+            let mut next = [0; RECORD_BYTES];
+            memory.copy_to(entry_offset(capacity_of(&memory), 2), &mut next);
+            memory.copy_from(entry_offset(capacity_of(&memory), 3), &next);
+            atomic(&memory, at + COMPLEMENT).store(!word, Ordering::SeqCst);
+            let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
+            assert_eq!((found.damaged, found.entries.len()), (0, entries), "{at}");
+            assert_eq!(found.in_flight, at == AT_POISON);
+        }
+    }
+
+    #[test]
+    fn a_journal_of_an_earlier_version_counts() {
+        let (uuid, boot) = ([1; 16], [2; 16]);
+        let memory = Buf::zeroed(JOURNAL_MIN_BYTES);
+        used(&memory);
+        atomic(&memory, AT_MAGIC).store(MAGIC_BARE, Ordering::SeqCst);
+        for at in [AT_HEAD, AT_TAIL, AT_POISON] {
+            atomic(&memory, at + COMPLEMENT).store(0, Ordering::SeqCst);
+        }
+        for at in [AT_REACHED, AT_NEXT] {
+            atomic(&memory, at).store(0, Ordering::SeqCst);
+        }
+        memory.slice(AT_TIE..AT_NEXT).fill(0);
+        let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
+        assert_eq!((found.entries.len(), found.damaged), (2, 0));
     }
 
     #[test]

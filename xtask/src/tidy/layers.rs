@@ -44,7 +44,10 @@ const PURE: [&str; 4] = [
 /// Others' crates that only one of ours may use.
 const RESERVED: [(&str, &[&str]); 2] = [
     ("io-uring", &["forebay-io"]),
-    ("fuser", &["forebay-fuse", "forebay-frontend", "forebay-mount"]),
+    (
+        "fuser",
+        &["forebay-fuse", "forebay-frontend", "forebay-mount"],
+    ),
 ];
 
 const TESTKIT: &str = "forebay-testkit";

@@ -135,6 +135,7 @@ impl Committer {
                 self.opened_at.set(NO_RECORD);
                 self.push_body(&Body::Close);
                 // Nothing comes after it.
+                self.is_closed.set(true);
                 self.stopping.set(true);
             }
         }

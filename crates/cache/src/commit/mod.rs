@@ -121,6 +121,8 @@ pub(crate) struct Committer {
     data_written: Cell<u64>,
     data_flushed: Cell<u64>,
     stopping: Cell<bool>,
+    /// Whether the close is logged: no batch comes after it.
+    is_closed: Cell<bool>,
     /// Called behind each round.
     on_round: RefCell<Vec<Hook>>,
     /// Called when the cache fails.
@@ -178,6 +180,7 @@ impl Committer {
             data_written: Cell::new(1),
             data_flushed: Cell::new(0),
             stopping: Cell::new(false),
+            is_closed: Cell::new(false),
             on_round: RefCell::default(),
             on_failure: RefCell::default(),
         }

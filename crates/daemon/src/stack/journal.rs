@@ -23,8 +23,8 @@ use crate::state::hex;
 
 /// Where journals lie that the configuration does not place.
 const USUAL_DIRECTORY: &str = "/dev/shm";
-/// How a journal begins (docs/internals/format/process-journal.md).
-const MAGIC: &[u8; 8] = b"FBJRNL01";
+/// Length of the magic that a journal begins with (docs/internals/format/process-journal.md), bytes.
+const MAGIC_BYTES: usize = 8;
 /// The magic, and the cache's identity behind it, bytes.
 const OWNER_BYTES: usize = 24;
 /// No journal in use is smaller, bytes.
@@ -79,8 +79,11 @@ impl Whose {
     }
 }
 
-/// What the journal at `path` says of itself; none where there is none.
+/// What the journal at `path` says of itself; none where there is none. Of a named pipe it would wait for a writer.
 fn head(path: &Path) -> Option<Head> {
+    if !std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return None;
+    }
     let mut bytes = [0; HEAD_BYTES];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
     read.ok().and_then(|()| Head::read(&bytes))
@@ -191,15 +194,15 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>>
         Err(_) if file.metadata().is_ok_and(|found| found.len() == 0) => return Ok(None),
         Err(_) => &[0xff; OWNER_BYTES],
     };
-    let (magic, uuid) = whole.split_at(MAGIC.len());
-    if magic == MAGIC {
+    let (magic, uuid) = whole.split_at(MAGIC_BYTES);
+    if journal::is_magic(magic) {
         return Ok(uuid.try_into().ok());
     }
     // One whose making was interrupted.
     let named = uuid
         .try_into()
         .is_ok_and(|uuid| path == usual_place(&uuid) || Some(&uuid) == ours);
-    if magic == [0; MAGIC.len()] && (named || ours.is_some_and(|ours| path == usual_place(ours))) {
+    if magic == [0; MAGIC_BYTES] && (named || ours.is_some_and(|ours| path == usual_place(ours))) {
         return Ok(None);
     }
     Err(Error::new(
@@ -325,7 +328,7 @@ pub(super) fn open(
         refuse_others(&memory, &other, &path)?;
     }
     if created {
-        memory.copy_from(MAGIC.len(), uuid);
+        memory.copy_from(MAGIC_BYTES, uuid);
     }
     Ok(Opened {
         memory,
@@ -383,7 +386,7 @@ fn place(path: &Path, len: usize, uuid: &[u8; 16]) -> std::io::Result<()> {
         .mode(0o600)
         .open(&beside)?;
     file.set_len(len as u64)?;
-    file.write_all_at(uuid, MAGIC.len() as u64)?;
+    file.write_all_at(uuid, MAGIC_BYTES as u64)?;
     std::fs::rename(&beside, path)
 }
 

@@ -5,7 +5,7 @@
 //! generation: the journal announces the next one before the superblock says it, and is begun anew
 //! with it afterwards. So wherever a process dies, the two agree.
 
-use super::{AT_BOOT, AT_MAGIC, AT_UUID, MAGIC, REACHED_BITS};
+use super::{AT_BOOT, AT_MAGIC, AT_UUID, MAGIC, REACHED_BITS, is_magic};
 use crate::Seed;
 use crate::codec::{get_id, get_u32, get_u64, put_u32, put_u64};
 use crate::media::{MEDIA_BYTES, Media};
@@ -74,10 +74,8 @@ impl Tie {
         let mut out = [0; TIE_BYTES];
         put_u64(&mut out, GENERATION, self.generation);
         self.media.encode(&mut out, MEDIA);
-        if self.generation != 0 {
-            let checksum = seed.checksum(&out[..CHECKSUM]);
-            put_u32(&mut out, CHECKSUM, checksum);
-        }
+        let checksum = seed.checksum(&out[..CHECKSUM]);
+        put_u32(&mut out, CHECKSUM, checksum);
         out
     }
 }
@@ -99,9 +97,11 @@ impl Head {
     /// Reads the first [`HEAD_BYTES`] of a journal. None if these bytes are not the head of one.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() < HEAD_BYTES || get_u64(bytes, AT_MAGIC) != MAGIC {
+        if bytes.len() < HEAD_BYTES || !is_magic(&bytes[AT_MAGIC..AT_MAGIC + 8]) {
             return None;
         }
+        // Versions before this one left zeroes where there was nothing to say.
+        let is_bare = get_u64(bytes, AT_MAGIC) != MAGIC;
         let uuid = get_id(bytes, AT_UUID);
         let seed = Seed::new(&uuid);
         let raw = &bytes[AT_TIE..AT_TIE + TIE_BYTES];
@@ -112,13 +112,13 @@ impl Head {
             is_damaged: false,
         };
         tie.is_damaged = match tie.generation {
-            0 => raw.iter().any(|byte| *byte != 0),
+            0 if is_bare => raw.iter().any(|byte| *byte != 0),
             _ => get_u32(raw, CHECKSUM) != seed.checksum(&raw[..CHECKSUM]),
         };
         let word = get_u64(bytes, AT_NEXT);
         let next = word & ((1 << REACHED_BITS) - 1);
         match word {
-            0 => {}
+            0 if is_bare => {}
             _ if word == super::sealed(seed, next) => tie.next = next,
             _ => tie.is_damaged = true,
         }

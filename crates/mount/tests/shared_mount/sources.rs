@@ -4,7 +4,6 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-
 use super::cluster::{Cluster, MAPPED, can_mount, skipped};
 use super::{names, number, open, text};
 

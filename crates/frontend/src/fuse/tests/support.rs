@@ -15,7 +15,6 @@ use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
 use forebay_io::rt::Executor;
 use forebay_volume::{Volume, VolumeHandle};
 
-
 /// Whether this process can mount FUSE file systems; says so if not.
 pub(in crate::fuse) fn can_mount() -> bool {
     let reason = if forebay_fuse::owner().0 != 0 {

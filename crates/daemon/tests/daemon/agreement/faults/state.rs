@@ -88,6 +88,16 @@ pub(super) const FAULTS: &[Fault] = &[
         &["is not a process journal"],
     ),
     Fault::new(
+        "a journal whose header was overwritten with zeroes",
+        Journal,
+        killed,
+        |p| {
+            overwrite(&journal(p), 64, &[0; 448]);
+            None
+        },
+        &["the process journal is damaged"],
+    ),
+    Fault::new(
         "a journal that was cut",
         Journal,
         killed,
