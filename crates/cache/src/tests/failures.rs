@@ -1,10 +1,13 @@
 //! What must not be lost, or be lost by name, when a journal fills or a flush fails elsewhere.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use forebay_io::sim::{FaultPlan, OpClass};
 
 use super::*;
+use crate::commit::queue::Entry;
+use crate::failpoints::{Fault, plant};
 
 const BLOCK: u64 = 32 << 10;
 const GRANULE: u64 = 4096;
@@ -175,4 +178,41 @@ fn a_flush_of_the_backing_device_that_failed_fails_those_beside_it() {
             assert!(volume.flush().await.is_err(), "seed {seed}");
         });
     }
+}
+
+/// A round of several batches that is under way when the close is asked for logs it. No round comes after that: who waits
+/// for the close must not wait for one.
+#[test]
+fn a_close_that_a_running_round_logs_ends() {
+    let ends = |fault| {
+        let mut world = World::new(1);
+        world.add_disk(&config("cache", 32 << 20, 512));
+        world.add_disk(&config("backing", 16 << 20, 512));
+        let ended = Rc::new(Cell::new(false));
+        let has_ended = Rc::clone(&ended);
+        plant(fault);
+        run(&world, async move |disks| {
+            make(&disks, GRANULE as u32).await;
+            let (cache, _) = open_with(&disks, Buf::zeroed(1 << 20), 1 << 20).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            for at in 0..16 {
+                let data = Buf::zeroed(1 << 20);
+                volume.write(at << 20, data).await.expect("writes");
+            }
+            let committer = &cache.engine.committer;
+            let logged = || cache.stats().log_bytes;
+            let before = logged();
+            committer.request_commit();
+            while logged() == before {
+                rt::sleep(Duration::from_micros(1)).await;
+            }
+            committer.queue_entry(Entry::Close);
+            let closed = rt::at_most(Duration::from_secs(60), committer.commit());
+            has_ended.set(closed.await.is_some_and(|closed| closed.is_ok()));
+        });
+        plant(None);
+        ended.get()
+    };
+    assert!(ends(None));
+    assert!(!ends(Some(Fault::AwaitRoundAfterClose)), "it is not found");
 }

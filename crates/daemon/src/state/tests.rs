@@ -312,7 +312,7 @@ fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
     );
     // That one served it last.
     let why = refused(&meeting(Some(record(6, THERE)), Some(5)));
-    assert!(why.contains("format this one anew"), "{why}");
+    assert!(why.contains("this cache's own state directory"), "{why}");
     // The other way round, the cache is the older one.
     assert!(refused(&meeting(Some(record(5, HERE)), Some(4))).contains("does not know"));
 }
