@@ -71,16 +71,20 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
     }
     let last = meeting.record.map_or(0, |record| record.epoch);
     let nowhere = Some(Vec::new());
+    // Nobody knows whether the backing device was written to: all clean copies go, and dirty data stays.
+    let behind = |known: u64| (last.max(known) + 1, Some(Vec::new()), None);
     let (epoch, stale, dirty) = match (ours, meeting.cache_epoch) {
         (Some(record), Some(known)) => match record.logged_since {
             Some(since) if known <= since => match meeting.dirty.clone() {
                 Some(dirty) if record.dirty_listed => (last, nowhere, Some(dirty)),
                 _ => (last, meeting.ranges.clone(), None),
             },
+            // Adopted though one of the two is of an earlier time.
+            _ if !(record.attached..=record.epoch).contains(&known) => behind(known),
             _ => (known, nowhere, None),
         },
-        // Adopted from another history: what is clean may be old.
-        (None, Some(known)) => (last.max(known), nowhere, None),
+        // Adopted from another history.
+        (None, Some(known)) => behind(known),
         (_, None) => (last, nowhere, None),
     };
     // The record of this cache says so before anything in it is dirty. Of a cache with another history nobody knows.

@@ -298,7 +298,12 @@ fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
         adopt: true,
         ..older
     };
-    assert_eq!(good(&adopted).after.epoch, 6);
+    let adopted = good(&adopted);
+    assert_eq!(
+        (adopted.epoch, adopted.after.epoch),
+        (6, 7),
+        "clean copies go"
+    );
     // It is from before the volume was on this cache: on none, or on another one.
     let alone = record(4, CacheId::None);
     let why = refused(&meeting(Some(alone), Some(5)));
@@ -325,7 +330,9 @@ fn a_lost_state_directory_is_not_guessed_over() {
         ..meeting(None, Some(3))
     };
     let attached = good(&adopted);
-    assert_eq!((attached.epoch, attached.after.epoch), (3, 4));
+    // Nobody knows what was written since: the cache hears of an epoch without it, and drops its clean copies.
+    assert_eq!((attached.epoch, attached.after.epoch), (4, 5));
+    assert_eq!(attached.stale, Some(Vec::new()), "dirty data stays");
 }
 
 #[test]
