@@ -19,6 +19,7 @@ use forebay_policy::{Measured, Way};
 use crate::clean::Cleaner;
 use crate::clean::write_back::BATCH;
 use crate::evict::Reclaimer;
+use crate::foundation::Foundation;
 use crate::geometry::Geometry;
 use crate::map::Map;
 use crate::options::{Admission, Settings};
@@ -55,18 +56,12 @@ pub(crate) struct AdmissionControl {
 
 impl AdmissionControl {
     /// Returns the part, wired to those that it uses.
-    pub(crate) fn new(
-        geometry: Geometry,
-        settings: Rc<Settings>,
-        map: Rc<RefCell<Map>>,
-        reclaimer: Rc<Reclaimer>,
-        cleaner: Rc<Cleaner>,
-    ) -> Self {
+    pub(crate) fn new(base: &Foundation, reclaimer: Rc<Reclaimer>, cleaner: Rc<Cleaner>) -> Self {
         Self {
-            measures_hits: matches!(settings.admission, Admission::Measured),
-            geometry,
-            settings,
-            map,
+            measures_hits: matches!(base.settings.admission, Admission::Measured),
+            geometry: base.geometry,
+            settings: Rc::clone(&base.settings),
+            map: Rc::clone(&base.map),
             reclaimer,
             cleaner,
         }

@@ -12,6 +12,7 @@ use forebay_metadata::superblock::VolumeEntry;
 
 use crate::commit::Committer;
 use crate::failpoints::{Fault, planted};
+use crate::foundation::Foundation;
 use crate::presumed_dirty::PresumedDirty;
 use crate::superblock::SuperblockStore;
 use crate::volume::backing::Backing;
@@ -28,16 +29,16 @@ pub(crate) struct BackingFailures {
 
 impl BackingFailures {
     /// Returns the part, wired to those that it uses.
-    pub(crate) const fn new(
+    pub(crate) fn new(
+        base: &Foundation,
         superblock: Rc<SuperblockStore>,
         committer: Rc<Committer>,
-        volumes: Rc<Volumes>,
         presumed: Rc<PresumedDirty>,
     ) -> Self {
         Self {
             superblock,
             committer,
-            volumes,
+            volumes: Rc::clone(&base.volumes),
             presumed,
         }
     }

@@ -13,25 +13,26 @@ use crate::admission::AdmissionControl;
 use crate::backing_failures::BackingFailures;
 use crate::checksum::Checksums;
 use crate::checksum::scrubber::Scrubber;
-use crate::clean::{Cleaner, CleanerParts};
-use crate::commit::{Committer, Parts};
+use crate::clean::Cleaner;
+use crate::commit::Committer;
 use crate::devices::CacheDevices;
-use crate::evict::{Dirty, Reclaimer, ReclaimerParts};
+use crate::evict::Reclaimer;
 use crate::failpoints::{Fault, planted};
+use crate::foundation::Foundation;
 use crate::geometry::Geometry;
-use crate::intent::dirty_tracking::{DirtyTracker, TrackerParts, Tracking};
-use crate::intent::regions::{RegionParts, Regions};
+use crate::intent::dirty_tracking::{DirtyTracker, Tracking};
+use crate::intent::regions::Regions;
 use crate::intent::zones::Zones;
 use crate::lock::LockTable;
 use crate::map::Map;
 use crate::map::marks::Marks;
 use crate::media::truncation::TruncationWatch;
-use crate::options::{Admission, Settings};
+use crate::options::Settings;
 use crate::presumed_dirty::PresumedDirty;
 use crate::read_ahead::ReadAhead;
 use crate::service::ServiceState;
 use crate::signals::Signals;
-use crate::slots::{SlotIo, SlotParts};
+use crate::slots::SlotIo;
 use crate::stats::Stats;
 use crate::superblock::SuperblockStore;
 use crate::volume::Volumes;
@@ -121,142 +122,80 @@ pub(crate) struct Sources {
 impl Engine {
     /// Returns the parts of an open cache, wired to each other. No task runs yet.
     pub(crate) fn wire(sources: Sources) -> Rc<Self> {
-        let geometry = Geometry::of(&sources.superblock);
-        let units = sources.superblock.slots;
-        let dirty = match sources.settings.admission {
-            Admission::Always => Dirty::Wanted,
-            Admission::Measured => Dirty::Beside,
-        };
-        let parts = Parts {
+        let base = Foundation {
+            geometry: Geometry::of(&sources.superblock),
+            units: sources.superblock.slots,
             devices: Rc::new(sources.devices),
-            geometry,
+            service: Rc::new(ServiceState::new(sources.settings.hold_write_back)),
             settings: Rc::new(sources.settings),
             map: Rc::new(RefCell::new(sources.map)),
             marks: Rc::new(sources.marks),
+            locks: Rc::default(),
             checksums: sources.checksums.map(Rc::new),
             volumes: Rc::default(),
             stats: Rc::default(),
+            signals: Rc::default(),
         };
-        let (devices, settings) = (Rc::clone(&parts.devices), Rc::clone(&parts.settings));
-        let (map, marks) = (Rc::clone(&parts.map), Rc::clone(&parts.marks));
-        let (volumes, stats) = (Rc::clone(&parts.volumes), Rc::clone(&parts.stats));
-        let checksums = parts.checksums.clone();
-        let committer = Rc::new(Committer::new(parts, sources.log));
-        let superblock = Rc::new(SuperblockStore::new(
-            Rc::clone(&devices),
-            Rc::clone(&settings),
-            Rc::clone(&committer),
-            sources.superblock,
-            sources.data_superblock,
-        ));
-        let power_was_lost = sources.power_was_lost || planted(Fault::CompareAfterProcessDeath);
         let (found, recorded) = sources.presumed;
-        let presumed = PresumedDirty::new(found, power_was_lost, recorded);
-        let presumed = Rc::new(presumed);
-        let failures = Rc::new(BackingFailures::new(
+        let power_was_lost = sources.power_was_lost || planted(Fault::CompareAfterProcessDeath);
+        let presumed = Rc::new(PresumedDirty::new(found, power_was_lost, recorded));
+        let committer = Rc::new(Committer::new(&base, sources.log));
+        let commit = || Rc::clone(&committer);
+        let superblock =
+            SuperblockStore::new(&base, commit(), sources.superblock, sources.data_superblock);
+        let superblock = Rc::new(superblock);
+        let failures = BackingFailures::new(
+            &base,
             Rc::clone(&superblock),
-            Rc::clone(&committer),
-            Rc::clone(&volumes),
+            commit(),
             Rc::clone(&presumed),
-        ));
-        let truncation = Rc::new(TruncationWatch::new(
-            Rc::clone(&devices),
-            geometry,
-            Rc::clone(&map),
-            Rc::clone(&committer),
-            Rc::clone(&superblock),
-            checksums.clone(),
-        ));
-        let service = Rc::new(ServiceState::new(settings.hold_write_back));
-        let signals = Rc::<Signals>::default();
-        let locks = Rc::new(LockTable::default());
-        let tracker = TrackerParts {
-            devices: Rc::clone(&devices),
-            geometry,
-            map: Rc::clone(&map),
-            locks: Rc::clone(&locks),
-            committer: Rc::clone(&committer),
-            volumes: Rc::clone(&volumes),
-            presumed: Rc::clone(&presumed),
-            service: Rc::clone(&service),
-            stats: Rc::clone(&stats),
-        };
-        let tracker = Rc::new(DirtyTracker::new(sources.tracking, tracker));
-        let regions = Rc::new(Regions::new(RegionParts {
-            geometry,
-            map: Rc::clone(&map),
-            marks: Rc::clone(&marks),
-            committer: Rc::clone(&committer),
-            volumes: Rc::clone(&volumes),
-            failures: Rc::clone(&failures),
-            tracker: Rc::clone(&tracker),
-            service: Rc::clone(&service),
-            stats: Rc::clone(&stats),
-            has_checksums: checksums.is_some(),
-        }));
-        let zones = Rc::new(Zones::new(
-            geometry,
-            Rc::clone(&map),
-            Rc::clone(&committer),
+        );
+        let failures = Rc::new(failures);
+        let truncation = TruncationWatch::new(&base, commit(), Rc::clone(&superblock));
+        let truncation = Rc::new(truncation);
+        let tracker = DirtyTracker::new(&base, sources.tracking, commit(), Rc::clone(&presumed));
+        let tracker = Rc::new(tracker);
+        let track = || Rc::clone(&tracker);
+        let regions = Rc::new(Regions::new(&base, commit(), Rc::clone(&failures), track()));
+        let zones = Zones::new(
+            &base,
+            commit(),
             Rc::clone(&superblock),
             Rc::clone(&failures),
-            Rc::clone(&service),
-        ));
-        let slots = Rc::new(SlotIo::new(SlotParts {
-            devices: Rc::clone(&devices),
-            geometry,
-            map: Rc::clone(&map),
-            marks: Rc::clone(&marks),
-            checksums: checksums.clone(),
-            committer: Rc::clone(&committer),
-            tracker: Rc::clone(&tracker),
-            regions: Rc::clone(&regions),
-            volumes: Rc::clone(&volumes),
-            signals: Rc::clone(&signals),
-        }));
-        let (for_ahead, committing) = (Rc::clone(&map), Rc::clone(&committer));
-        let read_ahead = Rc::new(ReadAhead::new(geometry, units, for_ahead, committing));
-        let reclaimer = ReclaimerParts {
-            geometry,
-            map: Rc::clone(&map),
-            locks: Rc::clone(&locks),
-            committer: Rc::clone(&committer),
-            volumes: Rc::clone(&volumes),
-            tracker: Rc::clone(&tracker),
-            slots: Rc::clone(&slots),
-            read_ahead: Rc::clone(&read_ahead),
-            signals: Rc::clone(&signals),
-            service: Rc::clone(&service),
-            stats: Rc::clone(&stats),
-        };
-        let reclaimer = Rc::new(Reclaimer::new(reclaimer, units, dirty));
-        let cleaner = Rc::new(Cleaner::new(CleanerParts {
-            geometry,
-            settings: Rc::clone(&settings),
-            map: Rc::clone(&map),
-            locks: Rc::clone(&locks),
-            committer: Rc::clone(&committer),
-            volumes: Rc::clone(&volumes),
-            failures: Rc::clone(&failures),
-            presumed: Rc::clone(&presumed),
-            tracker: Rc::clone(&tracker),
-            truncation: Rc::clone(&truncation),
-            checksums: checksums.clone(),
-            slots: Rc::clone(&slots),
-            signals: Rc::clone(&signals),
-            service: Rc::clone(&service),
-            stats: Rc::clone(&stats),
-        }));
-        let admission = AdmissionControl::new(
-            geometry,
-            Rc::clone(&settings),
-            Rc::clone(&map),
-            Rc::clone(&reclaimer),
-            Rc::clone(&cleaner),
         );
+        let zones = Rc::new(zones);
+        let slots = Rc::new(SlotIo::new(&base, commit(), track(), Rc::clone(&regions)));
+        let read_ahead = Rc::new(ReadAhead::new(&base, commit()));
+        let (io, ahead) = (Rc::clone(&slots), Rc::clone(&read_ahead));
+        let reclaimer = Rc::new(Reclaimer::new(&base, commit(), track(), io, ahead));
+        let cleaner = Rc::new(Cleaner::new(
+            &base,
+            commit(),
+            Rc::clone(&failures),
+            Rc::clone(&presumed),
+            track(),
+            Rc::clone(&truncation),
+            Rc::clone(&slots),
+        ));
+        let admission = AdmissionControl::new(&base, Rc::clone(&reclaimer), Rc::clone(&cleaner));
+        let Foundation {
+            geometry,
+            devices,
+            settings,
+            map,
+            marks,
+            locks,
+            checksums,
+            volumes,
+            stats,
+            signals,
+            service,
+            ..
+        } = base;
         let engine = Rc::new(Self {
             devices,
             geometry,
+            settings,
             superblock,
             failures,
             attaching: Semaphore::new(1),
@@ -280,7 +219,6 @@ impl Engine {
             service,
             reclaimer,
             cleaner,
-            settings,
         });
         let weak = Rc::downgrade(&engine);
         engine.committer.on_round(move || {

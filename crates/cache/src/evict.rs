@@ -15,10 +15,12 @@ use forebay_policy::{Ahead, BlockId, BlockKey, Leave};
 
 use crate::commit::queue::Entry;
 use crate::commit::{Committer, Ticket};
+use crate::foundation::Foundation;
 use crate::geometry::{Block, Geometry};
 use crate::intent::dirty_tracking::DirtyTracker;
 use crate::lock::LockTable;
 use crate::map::{CLEANING, Candidate, Map, TRACED};
+use crate::options::Admission;
 use crate::read_ahead::ReadAhead;
 use crate::service::ServiceState;
 use crate::signals::Signals;
@@ -74,37 +76,32 @@ pub(crate) struct Reclaimer {
     busy: Cell<bool>,
 }
 
-/// The parts that the reclaimer uses.
-pub(crate) struct ReclaimerParts {
-    pub(crate) geometry: Geometry,
-    pub(crate) map: Rc<RefCell<Map>>,
-    pub(crate) locks: Rc<LockTable>,
-    pub(crate) committer: Rc<Committer>,
-    pub(crate) volumes: Rc<Volumes>,
-    pub(crate) tracker: Rc<DirtyTracker>,
-    pub(crate) slots: Rc<SlotIo>,
-    pub(crate) read_ahead: Rc<ReadAhead>,
-    pub(crate) signals: Rc<Signals>,
-    pub(crate) service: Rc<ServiceState>,
-    pub(crate) stats: Rc<Stats>,
-}
-
 impl Reclaimer {
     /// Returns the reclaimer of a cache of so many units, wired to the parts that it uses.
-    pub(crate) fn new(parts: ReclaimerParts, units: u32, dirty: Dirty) -> Self {
-        let ahead = Ahead::new(parts.geometry.sizes(), units);
+    pub(crate) fn new(
+        base: &Foundation,
+        committer: Rc<Committer>,
+        tracker: Rc<DirtyTracker>,
+        slots: Rc<SlotIo>,
+        read_ahead: Rc<ReadAhead>,
+    ) -> Self {
+        let ahead = Ahead::new(base.geometry.sizes(), base.units);
+        let dirty = match base.settings.admission {
+            Admission::Always => Dirty::Wanted,
+            Admission::Measured => Dirty::Beside,
+        };
         Self {
-            geometry: parts.geometry,
-            map: parts.map,
-            locks: parts.locks,
-            committer: parts.committer,
-            volumes: parts.volumes,
-            tracker: parts.tracker,
-            slots: parts.slots,
-            read_ahead: parts.read_ahead,
-            signals: parts.signals,
-            service: parts.service,
-            stats: parts.stats,
+            geometry: base.geometry,
+            map: Rc::clone(&base.map),
+            locks: Rc::clone(&base.locks),
+            committer,
+            volumes: Rc::clone(&base.volumes),
+            tracker,
+            slots,
+            read_ahead,
+            signals: Rc::clone(&base.signals),
+            service: Rc::clone(&base.service),
+            stats: Rc::clone(&base.stats),
             ahead: RefCell::new(ahead),
             waiting: Cell::new(0),
             waits_for: Cell::new(None),

@@ -58,6 +58,7 @@ mod engine;
 mod evict;
 pub mod failpoints;
 mod format;
+mod foundation;
 mod geometry;
 mod intent;
 mod job;

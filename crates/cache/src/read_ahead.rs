@@ -8,6 +8,7 @@ use std::rc::Rc;
 use forebay_policy::{Footprint, Span, Worth};
 
 use crate::commit::Committer;
+use crate::foundation::Foundation;
 use crate::geometry::{Extent, Geometry, Spread};
 use crate::map::Map;
 use crate::volume::AttachedVolume;
@@ -50,20 +51,16 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Returns the part for a cache of so many units.
-    pub(crate) fn new(
-        geometry: Geometry,
-        units: u32,
-        map: Rc<RefCell<Map>>,
-        committer: Rc<Committer>,
-    ) -> Self {
+    /// Returns the part, wired to those that it uses.
+    pub(crate) fn new(base: &Foundation, committer: Rc<Committer>) -> Self {
+        let (geometry, units) = (base.geometry, base.units);
         let granule = geometry.region_granule_bytes();
         let granules = geometry.sizes().region_bytes() / granule;
         let granules = u32::try_from(granules).expect("at most 64");
         let footprint = Footprint::new(geometry.sizes(), granules, units, worth(granule));
         Self {
             geometry,
-            map,
+            map: Rc::clone(&base.map),
             committer,
             footprint: RefCell::new(footprint),
             in_flight_bytes: Cell::new(0),

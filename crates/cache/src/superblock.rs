@@ -15,6 +15,7 @@ use forebay_metadata::superblock::{Role, Superblock};
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
 use crate::failpoints::{Fault, planted};
+use crate::foundation::Foundation;
 use crate::options::Settings;
 
 /// The superblock of an open cache.
@@ -33,15 +34,14 @@ pub(crate) struct SuperblockStore {
 impl SuperblockStore {
     /// Returns the store of a superblock that was read, with that of a separate data device.
     pub(crate) fn new(
-        devices: Rc<CacheDevices>,
-        settings: Rc<Settings>,
+        base: &Foundation,
         committer: Rc<Committer>,
         current: Superblock,
         data: Option<Superblock>,
     ) -> Self {
         Self {
-            devices,
-            settings,
+            devices: Rc::clone(&base.devices),
+            settings: Rc::clone(&base.settings),
             committer,
             current: RefCell::new(current),
             data: RefCell::new(data),

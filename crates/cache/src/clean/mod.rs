@@ -13,6 +13,7 @@ use forebay_policy::cleaning::Cleaning;
 use crate::backing_failures::BackingFailures;
 use crate::checksum::Checksums;
 use crate::commit::Committer;
+use crate::foundation::Foundation;
 use crate::geometry::Geometry;
 use crate::intent::dirty_tracking::DirtyTracker;
 use crate::lock::LockTable;
@@ -47,45 +48,34 @@ pub(crate) struct Cleaner {
     policy: Cell<Cleaning>,
 }
 
-/// The parts that the cleaner uses.
-pub(crate) struct CleanerParts {
-    pub(crate) geometry: Geometry,
-    pub(crate) settings: Rc<Settings>,
-    pub(crate) map: Rc<RefCell<Map>>,
-    pub(crate) locks: Rc<LockTable>,
-    pub(crate) committer: Rc<Committer>,
-    pub(crate) volumes: Rc<Volumes>,
-    pub(crate) failures: Rc<BackingFailures>,
-    pub(crate) presumed: Rc<PresumedDirty>,
-    pub(crate) tracker: Rc<DirtyTracker>,
-    pub(crate) truncation: Rc<TruncationWatch>,
-    pub(crate) checksums: Option<Rc<Checksums>>,
-    pub(crate) slots: Rc<SlotIo>,
-    pub(crate) signals: Rc<Signals>,
-    pub(crate) service: Rc<ServiceState>,
-    pub(crate) stats: Rc<Stats>,
-}
-
 impl Cleaner {
     /// Returns the cleaner, wired to the parts that it uses.
-    pub(crate) fn new(parts: CleanerParts) -> Self {
+    pub(crate) fn new(
+        base: &Foundation,
+        committer: Rc<Committer>,
+        failures: Rc<BackingFailures>,
+        presumed: Rc<PresumedDirty>,
+        tracker: Rc<DirtyTracker>,
+        truncation: Rc<TruncationWatch>,
+        slots: Rc<SlotIo>,
+    ) -> Self {
         Self {
-            policy: Cell::new(parts.settings.cleaning),
-            geometry: parts.geometry,
-            settings: parts.settings,
-            map: parts.map,
-            locks: parts.locks,
-            committer: parts.committer,
-            volumes: parts.volumes,
-            failures: parts.failures,
-            presumed: parts.presumed,
-            tracker: parts.tracker,
-            truncation: parts.truncation,
-            checksums: parts.checksums,
-            slots: parts.slots,
-            signals: parts.signals,
-            service: parts.service,
-            stats: parts.stats,
+            policy: Cell::new(base.settings.cleaning),
+            geometry: base.geometry,
+            settings: Rc::clone(&base.settings),
+            map: Rc::clone(&base.map),
+            locks: Rc::clone(&base.locks),
+            committer,
+            volumes: Rc::clone(&base.volumes),
+            failures,
+            presumed,
+            tracker,
+            truncation,
+            checksums: base.checksums.clone(),
+            slots,
+            signals: Rc::clone(&base.signals),
+            service: Rc::clone(&base.service),
+            stats: Rc::clone(&base.stats),
         }
     }
 

@@ -35,6 +35,7 @@ use crate::checksum::Checksums;
 use crate::commit::log_reclaim::Tail;
 use crate::commit::queue::{Entry, Later};
 use crate::devices::CacheDevices;
+use crate::foundation::Foundation;
 use crate::geometry::Geometry;
 use crate::map::marks::Marks;
 use crate::map::{CLEANED, Map, NO_RECORD, TRACED, UNFLUSHED};
@@ -48,20 +49,6 @@ pub(crate) struct Ticket(u64);
 
 /// A function of another part that is called at some point of the committer's work.
 type Hook = Box<dyn Fn()>;
-
-/// The parts that the committer reads and keeps up to date.
-#[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) devices: Rc<CacheDevices>,
-    pub(crate) geometry: Geometry,
-    pub(crate) settings: Rc<Settings>,
-    pub(crate) map: Rc<RefCell<Map>>,
-    pub(crate) marks: Rc<Marks>,
-    /// Checksums of cached data, if the cache was formatted with them.
-    pub(crate) checksums: Option<Rc<Checksums>>,
-    pub(crate) volumes: Rc<Volumes>,
-    pub(crate) stats: Rc<Stats>,
-}
 
 /// State of the committer.
 pub(crate) struct Committer {
@@ -140,18 +127,18 @@ impl std::fmt::Debug for Committer {
 
 impl Committer {
     /// Returns the committer of a log. The process journal comes later.
-    pub(crate) fn new(parts: Parts, log: Log) -> Self {
+    pub(crate) fn new(base: &Foundation, log: Log) -> Self {
         Self {
-            is_sync: parts.settings.durability == Durability::Sync,
-            data_is_volatile: parts.devices.data_is_volatile(),
-            devices: parts.devices,
-            geometry: parts.geometry,
-            settings: parts.settings,
-            map: parts.map,
-            marks: parts.marks,
-            checksums: parts.checksums,
-            volumes: parts.volumes,
-            stats: parts.stats,
+            is_sync: base.settings.durability == Durability::Sync,
+            data_is_volatile: base.devices.data_is_volatile(),
+            devices: Rc::clone(&base.devices),
+            geometry: base.geometry,
+            settings: Rc::clone(&base.settings),
+            map: Rc::clone(&base.map),
+            marks: Rc::clone(&base.marks),
+            checksums: base.checksums.clone(),
+            volumes: Rc::clone(&base.volumes),
+            stats: Rc::clone(&base.stats),
             tail: RefCell::new(Tail::new(log.capacity())),
             log: RefCell::new(log),
             journal: RefCell::new(None),

@@ -19,6 +19,7 @@ use forebay_policy::BlockId;
 
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
+use crate::foundation::Foundation;
 use crate::geometry::{Geometry, places};
 use crate::lock::LockTable;
 use crate::map::{COMPARED, LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
@@ -122,33 +123,25 @@ pub(crate) struct DirtyTracker {
     stats: Rc<Stats>,
 }
 
-/// The parts that the tracker uses.
-pub(crate) struct TrackerParts {
-    pub(crate) devices: Rc<CacheDevices>,
-    pub(crate) geometry: Geometry,
-    pub(crate) map: Rc<RefCell<Map>>,
-    pub(crate) locks: Rc<LockTable>,
-    pub(crate) committer: Rc<Committer>,
-    pub(crate) volumes: Rc<Volumes>,
-    pub(crate) presumed: Rc<PresumedDirty>,
-    pub(crate) service: Rc<ServiceState>,
-    pub(crate) stats: Rc<Stats>,
-}
-
 impl DirtyTracker {
     /// Returns the part, wired to those that it uses.
-    pub(crate) fn new(tracking: Tracking, parts: TrackerParts) -> Self {
+    pub(crate) fn new(
+        base: &Foundation,
+        tracking: Tracking,
+        committer: Rc<Committer>,
+        presumed: Rc<PresumedDirty>,
+    ) -> Self {
         Self {
             tracking,
-            devices: parts.devices,
-            geometry: parts.geometry,
-            map: parts.map,
-            locks: parts.locks,
-            committer: parts.committer,
-            volumes: parts.volumes,
-            presumed: parts.presumed,
-            service: parts.service,
-            stats: parts.stats,
+            devices: Rc::clone(&base.devices),
+            geometry: base.geometry,
+            map: Rc::clone(&base.map),
+            locks: Rc::clone(&base.locks),
+            committer,
+            volumes: Rc::clone(&base.volumes),
+            presumed,
+            service: Rc::clone(&base.service),
+            stats: Rc::clone(&base.stats),
         }
     }
 

@@ -27,6 +27,7 @@ use forebay_policy::BlockKey;
 use crate::backing_failures::BackingFailures;
 use crate::commit::Committer;
 use crate::failpoints::{Fault, planted};
+use crate::foundation::Foundation;
 use crate::geometry::Geometry;
 use crate::map::{LIVE, Map};
 use crate::service::ServiceState;
@@ -70,22 +71,20 @@ impl Drop for ZoneUse {
 impl Zones {
     /// Returns what the superblock says; nothing where it says nothing.
     pub(crate) fn new(
-        geometry: Geometry,
-        map: Rc<RefCell<Map>>,
+        base: &Foundation,
         committer: Rc<Committer>,
         superblock: Rc<SuperblockStore>,
         failures: Rc<BackingFailures>,
-        service: Rc<ServiceState>,
     ) -> Self {
         let found = superblock.current().tracts.clone();
-        let set = found.unwrap_or_else(|| Tracts::new(geometry.zone_shift()));
+        let set = found.unwrap_or_else(|| Tracts::new(base.geometry.zone_shift()));
         Self {
-            geometry,
-            map,
+            geometry: base.geometry,
+            map: Rc::clone(&base.map),
             committer,
             superblock,
             failures,
-            service,
+            service: Rc::clone(&base.service),
             set: RefCell::new(set),
             wanted: RefCell::default(),
             turn: Semaphore::new(1),

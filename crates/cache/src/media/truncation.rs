@@ -20,6 +20,7 @@ use crate::checksum::Checksums;
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
 use crate::failpoints::{Fault, planted};
+use crate::foundation::Foundation;
 use crate::geometry::Geometry;
 use crate::lost_range::{LostRange, ranges};
 use crate::map::{LIVE, Map, UNKNOWN};
@@ -45,20 +46,17 @@ pub(crate) struct TruncationWatch {
 impl TruncationWatch {
     /// Returns a watch that has not begun.
     pub(crate) fn new(
-        devices: Rc<CacheDevices>,
-        geometry: Geometry,
-        map: Rc<RefCell<Map>>,
+        base: &Foundation,
         committer: Rc<Committer>,
         superblock: Rc<SuperblockStore>,
-        checksums: Option<Rc<Checksums>>,
     ) -> Self {
         Self {
-            devices,
-            geometry,
-            map,
+            devices: Rc::clone(&base.devices),
+            geometry: base.geometry,
+            map: Rc::clone(&base.map),
             committer,
             superblock,
-            checksums,
+            checksums: base.checksums.clone(),
             seen_bytes: Cell::default(),
             allocated_bytes: Cell::default(),
             tells: Cell::default(),

@@ -14,6 +14,7 @@ use forebay_policy::BlockId;
 use crate::checksum::Checksums;
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
+use crate::foundation::Foundation;
 use crate::geometry::{Block, Geometry};
 use crate::intent::dirty_tracking::DirtyTracker;
 use crate::intent::regions::Regions;
@@ -36,20 +37,6 @@ pub(crate) struct SlotIo {
     regions: Rc<Regions>,
     volumes: Rc<Volumes>,
     signals: Rc<Signals>,
-}
-
-/// The parts that reads and writes of slots use.
-pub(crate) struct SlotParts {
-    pub(crate) devices: Rc<CacheDevices>,
-    pub(crate) geometry: Geometry,
-    pub(crate) map: Rc<RefCell<Map>>,
-    pub(crate) marks: Rc<Marks>,
-    pub(crate) checksums: Option<Rc<Checksums>>,
-    pub(crate) committer: Rc<Committer>,
-    pub(crate) tracker: Rc<DirtyTracker>,
-    pub(crate) regions: Rc<Regions>,
-    pub(crate) volumes: Rc<Volumes>,
-    pub(crate) signals: Rc<Signals>,
 }
 
 /// A write to a slot that failed.
@@ -83,18 +70,23 @@ impl From<SlotWriteError> for Error {
 
 impl SlotIo {
     /// Returns the part, wired to those that it uses.
-    pub(crate) fn new(parts: SlotParts) -> Self {
+    pub(crate) fn new(
+        base: &Foundation,
+        committer: Rc<Committer>,
+        tracker: Rc<DirtyTracker>,
+        regions: Rc<Regions>,
+    ) -> Self {
         Self {
-            devices: parts.devices,
-            geometry: parts.geometry,
-            map: parts.map,
-            marks: parts.marks,
-            checksums: parts.checksums,
-            committer: parts.committer,
-            tracker: parts.tracker,
-            regions: parts.regions,
-            volumes: parts.volumes,
-            signals: parts.signals,
+            devices: Rc::clone(&base.devices),
+            geometry: base.geometry,
+            map: Rc::clone(&base.map),
+            marks: Rc::clone(&base.marks),
+            checksums: base.checksums.clone(),
+            committer,
+            tracker,
+            regions,
+            volumes: Rc::clone(&base.volumes),
+            signals: Rc::clone(&base.signals),
         }
     }
 

@@ -26,6 +26,7 @@ use crate::backing_failures::BackingFailures;
 use crate::commit::queue::Entry;
 use crate::commit::{Committer, Ticket};
 use crate::failpoints::{Fault, planted};
+use crate::foundation::Foundation;
 use crate::geometry::Geometry;
 use crate::map::marks::{Entered, MarkId, Marks};
 use crate::map::{Map, UNRECORDED};
@@ -56,34 +57,25 @@ pub(crate) struct Regions {
     in_line: RefCell<Vec<u16>>,
 }
 
-/// The parts that the service of marks uses.
-pub(crate) struct RegionParts {
-    pub(crate) geometry: Geometry,
-    pub(crate) map: Rc<RefCell<Map>>,
-    pub(crate) marks: Rc<Marks>,
-    pub(crate) committer: Rc<Committer>,
-    pub(crate) volumes: Rc<Volumes>,
-    pub(crate) failures: Rc<BackingFailures>,
-    pub(crate) tracker: Rc<DirtyTracker>,
-    pub(crate) service: Rc<ServiceState>,
-    pub(crate) stats: Rc<Stats>,
-    pub(crate) has_checksums: bool,
-}
-
 impl Regions {
     /// Returns the part, wired to those that it uses.
-    pub(crate) fn new(parts: RegionParts) -> Self {
+    pub(crate) fn new(
+        base: &Foundation,
+        committer: Rc<Committer>,
+        failures: Rc<BackingFailures>,
+        tracker: Rc<DirtyTracker>,
+    ) -> Self {
         Self {
-            geometry: parts.geometry,
-            map: parts.map,
-            marks: parts.marks,
-            committer: parts.committer,
-            volumes: parts.volumes,
-            failures: parts.failures,
-            tracker: parts.tracker,
-            service: parts.service,
-            stats: parts.stats,
-            has_checksums: parts.has_checksums,
+            geometry: base.geometry,
+            map: Rc::clone(&base.map),
+            marks: Rc::clone(&base.marks),
+            committer,
+            volumes: Rc::clone(&base.volumes),
+            failures,
+            tracker,
+            service: Rc::clone(&base.service),
+            stats: Rc::clone(&base.stats),
+            has_checksums: base.checksums.is_some(),
             changed: WaitList::new(),
             clearing: Cell::new(false),
             unmarked: Cell::default(),
