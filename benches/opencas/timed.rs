@@ -46,7 +46,7 @@ impl Speed {
         write_bytes_per_s: 2_000_000_000,
         unit_bytes: 512,
     };
-    /// Samsung's PM9A3, the study's fast backing device, with the figures of `Costs::CLOUD` (trace/src/sim/cost.rs)
+    /// Samsung's PM9A3, the study's fast backing device, with the figures of `Costs::CLOUD` (planner/trace/src/sim/cost.rs)
     /// without its network.
     pub(crate) const FAST: Self = Self {
         name: "fast",

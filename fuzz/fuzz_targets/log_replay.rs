@@ -1,7 +1,7 @@
 //! A log, a superblock or a process journal, damaged as the bytes say, and read.
 #![no_main]
 
-#[path = "../../crates/metadata/tests/log_replay/check.rs"]
+#[path = "../../block-cache/metadata/tests/log_replay/check.rs"]
 mod check;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

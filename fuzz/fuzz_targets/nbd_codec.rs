@@ -1,7 +1,7 @@
 //! Any bytes, given to every decoder of the NBD codec.
 #![no_main]
 
-#[path = "../../crates/wire/tests/nbd_codec/check.rs"]
+#[path = "../../base/wire/tests/nbd_codec/check.rs"]
 mod check;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 //! well formed and blocks hold what was written to them.
 #![no_main]
 
-#[path = "../../crates/frontend/tests/nvme_tcp_machine/check.rs"]
+#[path = "../../block-cache/frontend/tests/nvme_tcp_machine/check.rs"]
 mod check;
 
 thread_local! {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_device::nvme_tcp::Times;
 use forebay_io::{Engine, Reactor};
 
-#[path = "../../crates/device/tests/nvme_tcp_machine/check.rs"]
+#[path = "../../base/device/tests/nvme_tcp_machine/check.rs"]
 mod check;
 
 /// Short, since lies that are silent take all of them.

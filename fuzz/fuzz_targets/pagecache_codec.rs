@@ -1,7 +1,7 @@
 //! Any bytes, given to the decoder of the page cache's messages.
 #![no_main]
 
-#[path = "../../crates/pagecache/tests/pagecache_codec/check.rs"]
+#[path = "../../page-cache/pagecache/tests/pagecache_codec/check.rs"]
 mod check;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,7 +1,7 @@
 //! Any bytes, read as a trace in the format `fio`.
 #![no_main]
 
-#[path = "../../trace/tests/readers/check.rs"]
+#[path = "../../planner/trace/tests/readers/check.rs"]
 mod check;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,7 +1,7 @@
 //! A bit-tree on media, damaged as the bytes say, and loaded.
 #![no_main]
 
-#[path = "../../crates/metadata/tests/tree_load/check.rs"]
+#[path = "../../block-cache/metadata/tests/tree_load/check.rs"]
 mod check;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,7 +1,7 @@
 //! Any bytes, as all that the ublk driver says.
 #![no_main]
 
-#[path = "../../crates/wire/tests/ublk_codec/check.rs"]
+#[path = "../../base/wire/tests/ublk_codec/check.rs"]
 mod check;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 //! is left of it, the next guest is served, and blocks hold what was written to them.
 #![no_main]
 
-#[path = "../../crates/frontend/tests/vhost_user_machine/check.rs"]
+#[path = "../../block-cache/frontend/tests/vhost_user_machine/check.rs"]
 mod check;
 
 thread_local! {

@@ -26,6 +26,13 @@ fn a_planted_fault_is_found() {
     }
 }
 
+/// A change of the engine can end what a pinned seed finds. Another seed is pinned then.
+#[test]
+fn the_pinned_seed_finds_the_fault() {
+    let seed = families::CLAIM_BEHIND_FAILURE;
+    assert!(finds(families::random(seed), seed), "seed {seed}");
+}
+
 #[test]
 fn the_gate_finds_the_fault_in_ten_rotations() {
     assert_found_by_each_rotation(&Fault::ClaimBehindFailure, |rotation| {

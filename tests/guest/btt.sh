@@ -9,7 +9,7 @@
 #  4. On one with labels the kernel's table is of version 2.0: it is opened here, and one of ours is put in its place and
 #     opened there.
 # Prints a line for each check. Exit code 0 if all hold.
-# FOREBAY_BTT_IMAGE is the program that makes and fills tables (crates/btt/examples/image.rs, built if not set).
+# FOREBAY_BTT_IMAGE is the program that makes and fills tables (block-cache/btt/examples/image.rs, built if not set).
 # shellcheck disable=SC2016 # the guest expands it
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

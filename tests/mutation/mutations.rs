@@ -152,9 +152,18 @@ pub(crate) fn has_function(name: &str) -> bool {
     let mut words = name.split(' ');
     let (file, function) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     let (package, rest) = file.split_once('/').expect("a crate and a file");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-    let text = std::fs::read_to_string(path.join(package).join("src").join(rest));
-    text.is_ok_and(|text| text.contains(&format!("fn {function}(")))
+    ["base", "block-cache"].iter().any(|product| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let path = folder.join(product).join(package).join("src").join(rest);
+        let text = std::fs::read_to_string(path);
+        text.is_ok_and(|text| text.contains(&format!("fn {function}(")))
+    })
+}
+
+/// Returns the path of a source file without the folder of its product and without `src`.
+fn short_name(file: &str) -> String {
+    let (_, rest) = file.split_once('/').expect("the folder of a product");
+    rest.replace("/src/", "/")
 }
 
 /// Returns every mutation, sorted by name.
@@ -169,7 +178,7 @@ pub(crate) fn collect() -> Vec<Mutation> {
     let sites = sites.into_inner().unwrap().into_iter().map(|site| {
         let (file, line, _, part) = site;
         let (function, text) = source(file, line);
-        let file = file.trim_start_matches("crates/").replace("/src/", "/");
+        let file = short_name(&file);
         let name = format!("{file} {function} {part:?}: {text}");
         let nth = alike.entry(name.clone()).or_default();
         *nth += 1;

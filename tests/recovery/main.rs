@@ -4,9 +4,9 @@
 //!
 //! A job is as for the example `mapperx`.
 
-#[path = "../../trace/examples/mapperx/input.rs"]
+#[path = "../../planner/trace/examples/mapperx/input.rs"]
 mod input;
-#[path = "../../trace/examples/study/source.rs"]
+#[path = "../../planner/trace/examples/study/source.rs"]
 mod source;
 
 use std::collections::HashMap;

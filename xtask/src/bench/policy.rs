@@ -120,7 +120,7 @@ fn theirs(root: &Path, folder: &Path, trace: &Path, rows: &Rows) -> Outcome<Simu
     }
     let ours = rows.simulator.first().ok_or("we were not measured")?;
     let mut speed = command(&python, &[]);
-    speed.arg(root.join("trace/tests/libcachesim/speed.py"));
+    speed.arg(root.join("planner/trace/tests/libcachesim/speed.py"));
     speed.arg(trace);
     speed.arg(ours.capacity_bytes.to_string());
     speed.args([&rows.references.to_string(), PASSES]);

@@ -154,12 +154,16 @@ mod tests {
 
     fn scope(paths: &[&str]) -> Scope {
         let workspace = planted(&[
-            ("block", "crates/block", &[]),
-            ("cache", "crates/cache", &[("block", None), ("serde", None)]),
+            ("block", "base/block", &[]),
+            (
+                "cache",
+                "block-cache/cache",
+                &[("block", None), ("serde", None)],
+            ),
             ("kit", "testkit", &[("block", None)]),
-            ("policy", "crates/policy", &[("kit", Some("dev"))]),
-            ("trace", "trace", &[("policy", Some("build"))]),
-            (PROGRAM, "crates/daemon", &[("cache", None)]),
+            ("policy", "block-cache/policy", &[("kit", Some("dev"))]),
+            ("trace", "planner/trace", &[("policy", Some("build"))]),
+            (PROGRAM, "block-cache/daemon", &[("cache", None)]),
             (PROGRAM_USER, "tests", &[]),
             ("xtask", "xtask", &[]),
         ]);
@@ -176,8 +180,8 @@ mod tests {
     #[test]
     fn a_change_affects_all_that_depend_on_its_package() {
         assert_eq!(affected(&["xtask/src/main.rs"]), ["xtask"]);
-        assert_eq!(affected(&["trace/src/lib.rs"]), ["trace"]);
-        let through_others = affected(&["crates/block/src/lib.rs"]);
+        assert_eq!(affected(&["planner/trace/src/lib.rs"]), ["trace"]);
+        let through_others = affected(&["base/block/src/lib.rs"]);
         let all = [
             "block",
             "cache",
@@ -200,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_program_affects_the_tests_that_start_it_and_the_guests() {
-        let scope = scope(&["crates/daemon/src/main.rs"]);
+        let scope = scope(&["block-cache/daemon/src/main.rs"]);
         assert_eq!(scope.packages(), [PROGRAM, PROGRAM_USER]);
         assert!(scope.guests && scope.needs_program() && !scope.fuzz);
     }
@@ -222,22 +226,22 @@ mod tests {
 
     #[test]
     fn documents_affect_no_package() {
-        let scope = scope(&["README.md", "crates/block/README.md", "tests/inventory.txt"]);
+        let scope = scope(&["README.md", "base/block/README.md", "tests/inventory.txt"]);
         assert!(scope.is_empty() && !scope.needs_program());
         assert!(!(scope.fuzz || scope.deny || scope.guests));
     }
 
     #[test]
     fn fuzz_targets_follow_their_dependencies() {
-        assert!(scope(&["crates/block/src/lib.rs"]).fuzz);
+        assert!(scope(&["base/block/src/lib.rs"]).fuzz);
         assert!(scope(&["fuzz/Cargo.lock"]).fuzz);
         assert!(!scope(&["testkit/src/lib.rs"]).fuzz);
     }
 
     #[test]
     fn dependencies_are_checked_when_a_manifest_changes() {
-        assert!(scope(&["trace/Cargo.toml"]).deny);
+        assert!(scope(&["planner/trace/Cargo.toml"]).deny);
         assert!(scope(&["deny.toml"]).deny);
-        assert!(!scope(&["trace/src/lib.rs"]).deny);
+        assert!(!scope(&["planner/trace/src/lib.rs"]).deny);
     }
 }

@@ -37,7 +37,7 @@ fn takes_workspace_lints(manifest: &str) -> bool {
         .any(|line| line.replace(' ', "") == "workspace=true")
 }
 
-/// Whether the folder is named as a path or a link, as in `crates/io`, `crates/io/src` or `xtask/`.
+/// Whether the folder is named as a path or a link, as in `base/io`, `base/io/src` or `xtask/`.
 fn mentions(map: &str, folder: &str) -> bool {
     map.match_indices(folder).any(|(start, _)| {
         let part_of_a_name = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
@@ -56,9 +56,9 @@ mod tests {
             path: path.into(),
             text: text.into(),
         };
-        let mut sources = vec![source("crates/io/Cargo.toml", manifest)];
+        let mut sources = vec![source("base/io/Cargo.toml", manifest)];
         sources.extend(map.map(|text| source(MAP, text)));
-        let metadata = planted(&[("forebay-io", "crates/io", &[])]);
+        let metadata = planted(&[("forebay-io", "base/io", &[])]);
         let findings = check(&metadata, &sources).into_iter();
         findings.map(|finding| finding.message).collect()
     }
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_crate_in_order_passes() {
         assert!(messages(GOOD, None).is_empty());
-        assert!(messages(GOOD, Some("see [io](crates/io/src/lib.rs)")).is_empty());
+        assert!(messages(GOOD, Some("see [io](base/io/src/lib.rs)")).is_empty());
     }
 
     #[test]

@@ -128,7 +128,7 @@ Random writes of 4 KiB, in process, to memory that is **{emulated}**: a file in 
 
 - **pmem** is the memory alone, which does not keep blocks whole; **btt** the table on it; the others are caches over the table: **pmbd**, **pmbd-70**, **lru** and **co-active** keep what is written until there is no room, **caiti** sends it on at once and lets a write pass when no slot is free; the last two are Caiti without one of these. All evict by threads, in the library as it is.
 - **Half load**: writes come at random moments (exponential), half as many a second as the table takes. Figures are medians of the rounds, with the least and the most.
-- **Modelled** is a discrete-event run of the same code (policies, slots, core) on a virtual clock, over devices whose time is that of declared threads, of the same declared memory and of service times measured on this machine in the same study. Declared costs have their sources in [costs.rs](../../crates/transit/examples/caiti/costs.rs) and were frozen before the first run of the model. Nothing is fitted.
+- **Modelled** is a discrete-event run of the same code (policies, slots, core) on a virtual clock, over devices whose time is that of declared threads, of the same declared memory and of service times measured on this machine in the same study. Declared costs have their sources in [costs.rs](../../block-cache/transit/examples/caiti/costs.rs) and were frozen before the first run of the model. Nothing is fitted.
 
 | service time, measured | ns |
 |---|---:|

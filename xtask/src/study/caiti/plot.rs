@@ -3,7 +3,7 @@
 use super::SYSTEMS;
 use super::runs::{Run, cell};
 
-/// Of the program's grid (crates/transit/examples/caiti/timeline.rs).
+/// Of the program's grid (block-cache/transit/examples/caiti/timeline.rs).
 const COLUMNS: u64 = 240;
 const ROWS_A_DECADE: u64 = 8;
 /// 100 ns to 1 s.

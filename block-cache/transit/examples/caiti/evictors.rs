@@ -1,5 +1,5 @@
 //! Threads that evict, on a virtual clock: each does one job at a time, then looks out for the next one for a while, and
-//! sleeps, as those of the library do (crates/transit/src/pool.rs, which decides by the same lines whether to look out).
+//! sleeps, as those of the library do (block-cache/transit/src/pool.rs, which decides by the same lines whether to look out).
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -30,7 +30,7 @@ pub(crate) struct Costs {
     /// What each message in it takes, ns: 10 million small requests a second and core (eRPC, NSDI '19).
     pub(crate) message_ns: u64,
     /// The store, shared by all nodes: the flash drive over NVMe over Fabrics of this project's AdaCache study
-    /// (`Costs::CLOUD` in trace/src/sim/cost.rs has the sources): latency of a read and of a write, ns.
+    /// (`Costs::CLOUD` in planner/trace/src/sim/cost.rs has the sources): latency of a read and of a write, ns.
     pub(crate) store_read_ns: u64,
     pub(crate) store_write_ns: u64,
     /// Its reads and writes a second, and its bytes a second.

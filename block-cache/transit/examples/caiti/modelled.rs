@@ -17,7 +17,7 @@ const fn ns(time: u64) -> Duration {
     Duration::from_nanos(time)
 }
 
-/// The memory of the profile, in several modules: the emulated one's rules (crates/device/src/emulate/memory.rs) on a
+/// The memory of the profile, in several modules: the emulated one's rules (base/device/src/emulate/memory.rs) on a
 /// virtual clock.
 pub(crate) struct Memory {
     profile: MemoryProfile,
@@ -67,7 +67,7 @@ impl Memory {
         self.fence(due).await;
     }
 
-    /// A write of the table (crates/btt/src/arena.rs): the data; a look at the map; half of the log's entry; a fence;
+    /// A write of the table (block-cache/btt/src/arena.rs): the data; a look at the map; half of the log's entry; a fence;
     /// the other half; a fence; the map's entry; a fence. Log and map are wherever they are.
     async fn write_table(&self, block: u64) {
         let unit = self.profile.unit_bytes;

@@ -7,7 +7,7 @@ use forebay_trace::{Format, OpenOptions, Trace};
 
 /// The folder of real traces beside the repository; none, said loudly, where it is not.
 fn folder() -> Option<PathBuf> {
-    let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent()?;
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2)?;
     let traces = top.parent()?.join("shared").join("traces");
     let found = traces.join("manifest.json").exists().then_some(traces);
     if found.is_none() {
