@@ -31,7 +31,8 @@ use model::{BLOCK, BLOCKS, CLIENTS, Seen, State, UNSYNCED, byte_of};
 /// Processes of a life whose cache may fail; one more looks at what they left.
 const PROCESSES: u64 = 2;
 const LIVES: Lives = Lives {
-    pinned: &[],
+    // A write that waits while the mode changes twice.
+    pinned: &[1_063_117],
     gate: 600,
     whole: 3000,
     share: 1,
@@ -202,7 +203,7 @@ impl Life {
         let served = async move {
             let (cache, report) = Cache::open(devices, options).await.expect("opens");
             seen.lose(&report);
-            seen.mode.set(mode);
+            seen.set_mode(mode);
             let attached = cache.attach("v", Rc::new(backing.clone()), state.options(mode));
             let volume = match attached.await {
                 Ok(volume) => volume,

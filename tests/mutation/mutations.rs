@@ -178,7 +178,7 @@ pub(crate) fn collect() -> Vec<Mutation> {
     let sites = sites.into_inner().unwrap().into_iter().map(|site| {
         let (file, line, _, part) = site;
         let (function, text) = source(file, line);
-        let file = short_name(&file);
+        let file = short_name(file);
         let name = format!("{file} {function} {part:?}: {text}");
         let nth = alike.entry(name.clone()).or_default();
         *nth += 1;

@@ -7,15 +7,13 @@
 pub mod cli;
 pub mod config;
 pub mod control;
-mod log_filter;
 pub mod metrics;
 pub mod page;
 mod secrets;
 pub mod serve;
 pub mod stack;
 pub mod state;
-pub mod table;
-mod view;
+pub mod view;
 
 pub use config::Config;
 pub use forebay_block as block;

@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 
 use crate::control::status::{Status, percent};
-use crate::table::escape;
 use crate::view;
+use forebay_terminal::table::escape;
 
 const STYLE: &str = "\
 body{font:15px/1.45 system-ui,sans-serif;margin:2rem auto;max-width:66rem;padding:0 1rem;\

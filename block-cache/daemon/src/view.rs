@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::config::size::{block_sizes_in_words, human_bytes, human_count, human_duration};
+use crate::config::block_sizes::block_sizes_in_words;
 use crate::control::status::{CacheStatus, Latency, Status, VolumeStatus, percent};
-use crate::table::Table;
+use forebay_terminal::size::{human_bytes, human_count, human_duration};
+use forebay_terminal::table::Table;
 
 /// Version, process, state and time, as one line.
 pub(crate) fn process(status: &Status) -> String {

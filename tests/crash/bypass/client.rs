@@ -27,7 +27,10 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) async fn write(&self, block: u64, byte: u8, fua: bool) {
-        let makes_dirty = || self.seen.mode.get().makes_dirty();
+        // A write is done in any mode that the volume has from its beginning to its end.
+        let changes = self.seen.dirty_modes.get();
+        let makes_dirty =
+            || self.seen.mode.get().makes_dirty() || self.seen.dirty_modes.get() != changes;
         self.seen.change(block, |known| {
             known.now.insert(byte);
             known.later.insert(byte);
@@ -96,7 +99,7 @@ impl Client {
                 14 if self.changes_mode => {
                     let mode = Mode::ALL[rng.index(Mode::ALL.len())];
                     if self.cache.set_mode("v", mode).is_ok() {
-                        self.seen.mode.set(mode);
+                        self.seen.set_mode(mode);
                     }
                 }
                 15 if self.changes_mode && rng.chance(1, 4) => {

@@ -100,6 +100,8 @@ pub(super) struct Seen {
     pub(super) wrong: RefCell<Vec<String>>,
     /// The mode that the volume is in.
     pub(super) mode: Cell<Mode>,
+    /// Number of changes to a mode that leaves dirty data.
+    pub(super) dirty_modes: Cell<u64>,
 }
 
 impl Seen {
@@ -114,7 +116,14 @@ impl Seen {
             blocks: RefCell::new(vec![blank; BLOCKS as usize]),
             wrong: RefCell::default(),
             mode: Cell::new(Mode::WriteThrough),
+            dirty_modes: Cell::new(0),
         }
+    }
+
+    pub(super) fn set_mode(&self, mode: Mode) {
+        self.mode.set(mode);
+        let count = u64::from(mode.makes_dirty());
+        self.dirty_modes.set(self.dirty_modes.get() + count);
     }
 
     pub(super) fn note(&self, what: String) {

@@ -17,7 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 24] = [
+const ALLOWED: [(&str, &str, &[&str]); 23] = [
     ("forebay-cluster", "", &["file", "names", "node"]),
     (
         "forebay",
@@ -26,7 +26,6 @@ const ALLOWED: [(&str, &str, &[&str]); 24] = [
             "config", "control", "metrics", "page", "serve", "stack", "view",
         ],
     ),
-    ("forebay", "cli::trace", &["report", "simulate"]),
     ("forebay", "config", &["export", "tls"]),
     (
         "forebay",

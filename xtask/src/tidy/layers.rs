@@ -7,12 +7,13 @@ const RULE: &str = "layers";
 
 /// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
 /// crates on one floor do not know each other.
-const FLOORS: [(&str, u8); 22] = [
+const FLOORS: [(&str, u8); 25] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 1),
     ("forebay-auth", 2),
     ("forebay-fuse", 2),
+    ("forebay-terminal", 2),
     ("forebay-device", 3),
     ("forebay-btt", 4),
     ("forebay-transit", 4),
@@ -25,11 +26,13 @@ const FLOORS: [(&str, u8); 22] = [
     ("forebay-mount", 6),
     ("forebay-frontend", 7),
     ("forebay-trace", 7),
-    ("forebay", 8),
-    ("forebay-testkit", 9),
-    ("forebay-benches", 9),
-    ("forebay-tests", 10),
-    ("xtask", 10),
+    ("forebay-pagecache-cli", 8),
+    ("forebay-planner-cli", 8),
+    ("forebay", 9),
+    ("forebay-testkit", 10),
+    ("forebay-benches", 10),
+    ("forebay-tests", 11),
+    ("xtask", 11),
 ];
 
 /// Crates that decide or translate and do no I/O: of ours they may use `forebay-block` alone, so

@@ -12,9 +12,9 @@ use forebay_io::{Engine, Reactor, rt, system};
 use forebay_volume::Volume;
 use serde_json::json;
 
-use super::out;
-use crate::config::size::human_duration;
-use crate::table::Table;
+use forebay_terminal::out;
+use forebay_terminal::size::human_duration;
+use forebay_terminal::table::Table;
 
 /// Bytes of the volume, all of which fit into the cache.
 const VOLUME_BYTES: u64 = 256 << 20;

@@ -12,9 +12,8 @@ use forebay_io::{Engine, Reactor};
 use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
-use super::out;
 use crate::config::Config;
-use crate::config::size::{block_sizes_in_words, human_bytes, human_count};
+use crate::config::block_sizes::block_sizes_in_words;
 use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
@@ -27,7 +26,9 @@ use crate::stack::{
     place_of_path, warning_of_few,
 };
 use crate::state::{CacheId, hex};
-use crate::table::Table;
+use forebay_terminal::out;
+use forebay_terminal::size::{human_bytes, human_count};
+use forebay_terminal::table::Table;
 use mend::{Losses, Work};
 use open::{Backing, look_at_backing};
 pub(super) use open::{open_configured, open_named};

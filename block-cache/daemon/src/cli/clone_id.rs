@@ -9,11 +9,11 @@ use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::{Role, Superblock};
 
 use super::format::inspect_with_journal;
-use super::out;
-use crate::config::size::human_bytes;
 use crate::stack::journal::{self, Whose};
 use crate::stack::{open_metadata, open_path, place_of_path};
 use crate::state::hex;
+use forebay_terminal::out;
+use forebay_terminal::size::human_bytes;
 
 /// Make the copy of a cache device a cache of its own
 ///

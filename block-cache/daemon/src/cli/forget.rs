@@ -11,7 +11,6 @@ use forebay_metadata::journal::Journal;
 use forebay_metadata::superblock::Superblock;
 
 use super::check::{self, Place};
-use super::out;
 use crate::config::Config;
 use crate::config::server::default_control;
 use crate::control::client::{Client, Control, Patience};
@@ -19,6 +18,7 @@ use crate::control::protocol::{Reply, Request, line};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{forget, place_of_path};
 use crate::state::{CacheId, Opening, StateDirectory};
+use forebay_terminal::out;
 
 /// Let a cache forget a volume that nobody serves
 ///

@@ -16,12 +16,13 @@ use forebay_io::file::Place;
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 
-use super::out;
+use crate::config::block_sizes::{block_sizes, block_sizes_in_words};
 use crate::config::loop_on;
-use crate::config::size::{Size, block_sizes, block_sizes_in_words, human_bytes};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{open_path, place_of_path, warning_of_few};
 use crate::state::hex;
+use forebay_terminal::out;
+use forebay_terminal::size::{Size, human_bytes};
 
 /// Make an empty cache on a device or file, or a block translation table on byte-addressable media
 ///

@@ -5,8 +5,6 @@ mod check;
 mod clone_id;
 mod forget;
 mod format;
-mod out;
-mod pagecache;
 mod remote;
 mod secret;
 mod serve;
@@ -24,9 +22,11 @@ use clap::{Parser, Subcommand};
 use forebay_block::{Error, ErrorKind, Result};
 
 use crate::config::server::default_control;
-use crate::config::size::Interval;
 use crate::control::client::{Control, Patience};
 use crate::control::protocol::{Reply, line};
+use forebay_planner_cli::{mrc, simulate};
+use forebay_terminal::out;
+use forebay_terminal::size::Interval;
 
 /// A userspace block cache: fast storage in front of slow block storage.
 #[derive(Debug, Parser)]
@@ -58,10 +58,10 @@ enum Command {
     Check(check::Arguments),
     CloneId(clone_id::Arguments),
     Bench(bench::Arguments),
-    Pagecache(pagecache::Arguments),
+    Pagecache(forebay_pagecache_cli::Arguments),
     Trace(trace::Arguments),
-    Simulate(trace::simulate::Arguments),
-    Mrc(trace::mrc::Arguments),
+    Simulate(simulate::Arguments),
+    Mrc(mrc::Arguments),
     Replay(trace::replay::Arguments),
     Secret(secret::Arguments),
     RemoveUblk(ublk::Remove),
@@ -140,10 +140,10 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Check(arguments) => return check::run(&arguments, named.as_deref(), patience),
         Command::CloneId(arguments) => clone_id::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
-        Command::Pagecache(arguments) => pagecache::run(&arguments),
+        Command::Pagecache(arguments) => forebay_pagecache_cli::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments, control),
-        Command::Simulate(arguments) => trace::simulate::run(&arguments),
-        Command::Mrc(arguments) => trace::mrc::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Mrc(arguments) => mrc::run(&arguments),
         Command::Replay(arguments) => return trace::replay::run(&arguments),
         Command::Secret(arguments) => secret::run(&arguments),
         Command::RemoveUblk(arguments) => arguments.run(),

@@ -5,11 +5,11 @@ use std::io::{IsTerminal as _, Write as _};
 use clap::Args;
 use forebay_block::Result;
 
-use super::out;
 use crate::config::Mode;
-use crate::config::size::Size;
 use crate::control::client::{Client, Control};
 use crate::control::protocol::{Reply, Request, line};
+use forebay_terminal::out;
+use forebay_terminal::size::Size;
 
 /// Write dirty data back to the backing devices, and wait until it is there
 #[derive(Debug, Args)]

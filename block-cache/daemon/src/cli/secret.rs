@@ -4,7 +4,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use forebay_auth::{Hash, Secret};
 use forebay_block::Result;
 
-use super::out;
+use forebay_terminal::out;
 
 /// Secrets by which NVMe hosts and this machine authenticate themselves
 #[derive(Debug, Args)]

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use forebay_block::{Error, ErrorKind, Result};
 
-use super::out;
 use crate::control::client::{Client, Control};
 use crate::control::protocol::{Reply, Request, line};
 use crate::control::status::Status;
 use crate::view;
+use forebay_terminal::out;
 
 /// Show what the daemon does
 #[derive(Debug, clap::Args)]

@@ -1,8 +1,8 @@
 //! The command line says what it takes, and takes what it says.
 
 use super::*;
-use crate::config::size::Size;
 use clap::CommandFactory as _;
+use forebay_terminal::size::Size;
 
 fn parse(line: &str) -> Result<Arguments, clap::Error> {
     super::parse(line.split_whitespace())

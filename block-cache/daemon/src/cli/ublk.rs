@@ -4,7 +4,7 @@ use clap::Args;
 use forebay_block::Result;
 use forebay_frontend::ublk;
 
-use super::out;
+use forebay_terminal::out;
 
 /// Remove a block device that waits for a daemon which will not come
 ///

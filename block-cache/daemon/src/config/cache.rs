@@ -8,7 +8,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::problem::Problems;
-use super::size::{Interval, Percent, Size, block_sizes};
+use crate::config::block_sizes::block_sizes;
+use forebay_terminal::size::{Interval, Percent, Size};
 
 /// Size of the process journal where the configuration says nothing.
 pub const JOURNAL_BYTES: u64 = 4 << 20;

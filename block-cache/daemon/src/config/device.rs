@@ -11,7 +11,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::problem::{Problems, Span};
-use super::size::{Interval, Rate, Size};
+use forebay_terminal::size::{Interval, Rate, Size};
 
 /// A named device.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! are then resolved into small typed values, and what refers to what is checked. Every problem
 //! names the file, the line and the remedy, and all problems of a file are told at once, as far as one step finds them.
 
+pub(crate) mod block_sizes;
 pub mod cache;
 pub mod device;
 mod distinct;
@@ -14,7 +15,6 @@ mod media;
 pub(crate) mod places;
 mod problem;
 pub mod server;
-pub mod size;
 pub mod tls;
 pub mod volume;
 

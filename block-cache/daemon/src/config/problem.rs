@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Error, ErrorKind, Result};
 
-use super::size::HELP;
+use forebay_terminal::size::HELP;
 
 /// The longest part of a line that is shown, characters.
 const SOURCE_CHARS: usize = 160;

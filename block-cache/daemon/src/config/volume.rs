@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use toml::Spanned;
 
 use super::problem::Problems;
-use super::size::{BadValue, Interval, Rate, Size, human_duration};
+use forebay_terminal::size::{BadValue, Interval, Rate, Size, human_duration};
 
 /// What a request may take where nobody says: longer than a disk with a bad sector tries, shorter than people wait.
 const TIMEOUT: Duration = Duration::from_secs(60);

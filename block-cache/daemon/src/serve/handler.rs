@@ -9,10 +9,10 @@ use tokio::sync::mpsc;
 use super::engine::Handle;
 use super::exports::Shared;
 use super::record::Recordings;
-use crate::config::size::human_bytes;
 use crate::control::http::Source;
 use crate::control::protocol::{Reply, Request};
 use crate::control::server::{Caller, Handler, Part};
+use forebay_terminal::size::human_bytes;
 
 /// How often progress is told.
 const PROGRESS: Duration = Duration::from_secs(1);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use forebay_block::Result;
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::log_filter;
+use forebay_terminal::log_filter;
 
 /// Lines that may wait.
 const QUEUE: usize = 4096;

@@ -26,7 +26,6 @@ use forebay_io::{Engine as IoEngine, Stop, system};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::config::size::human_duration;
 use crate::config::{Config, Export, Io, Poll};
 use crate::control;
 use crate::stack::Wishes;
@@ -34,6 +33,7 @@ use crate::stack::memory::RESERVE_BYTES;
 use descriptors::Descriptors;
 use engine::Engine;
 use exports::{Reactors, Running};
+use forebay_terminal::size::human_duration;
 use record::Recordings;
 
 /// What a start may take to end after a signal: a device may have to answer first.

@@ -13,9 +13,9 @@ use forebay_volume::record::{self, Drain, ring};
 use tokio::sync::{Semaphore, watch};
 
 use super::engine::Handle;
-use crate::config::size::human_count;
 use crate::control::protocol::Recorded;
 use crate::control::server::{Caller, Part};
+use forebay_terminal::size::human_count;
 
 /// Requests that the ring holds: 6 MiB, a fifth of a second at more than a million a second.
 const RING_REQUESTS: usize = 1 << 18;

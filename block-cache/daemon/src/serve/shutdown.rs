@@ -11,8 +11,8 @@ use super::Signals;
 use super::engine::Handle;
 use super::exports::Running;
 use super::record::Recordings;
-use crate::config::size::{human_count, human_duration};
 use crate::stack::CLOSE;
+use forebay_terminal::size::{human_count, human_duration};
 
 /// Time that unmounting may take: the kernel writes back what it has.
 const UNMOUNT: Duration = Duration::from_secs(60);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::engine::Handle;
-use crate::config::size::human_bytes;
 use crate::control::status::DeviceStatus;
+use forebay_terminal::size::human_bytes;
 
 /// How often the devices are looked at.
 const EVERY: Duration = Duration::from_secs(1);

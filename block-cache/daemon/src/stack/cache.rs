@@ -23,9 +23,9 @@ use super::memory::{CacheNeeds, Needs};
 use super::table::behind_table;
 use super::transit::Around;
 use super::{Wishes, offload, place_of, refuse_copy};
-use crate::config::size::{human_bytes, human_count};
 use crate::config::{self, Config, DeviceKind, Durability};
 use crate::state::{CacheId, StateDirectory, hex};
+use forebay_terminal::size::{human_bytes, human_count};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
 pub(crate) const MEMORY_BLOCK_BYTES: u64 = 32 << 10;

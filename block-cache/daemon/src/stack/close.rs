@@ -11,8 +11,8 @@ use futures_util::future::join_all;
 use super::devices::{Watched, transit_caches};
 use super::transit::OpenTransit;
 use super::{Served, Stack};
-use crate::config::size::human_duration;
 use crate::state::Record;
+use forebay_terminal::size::human_duration;
 
 /// What requests in flight may take at the end.
 const DRAIN: Duration = Duration::from_secs(10);

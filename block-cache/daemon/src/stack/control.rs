@@ -15,8 +15,8 @@ use super::close::CLOSE;
 use super::devices::Watched;
 use super::{Served, Stack, offload};
 use crate::config::Mode;
-use crate::config::size::human_bytes;
 use crate::state::Record;
+use forebay_terminal::size::human_bytes;
 
 impl Stack {
     fn cache_of(&self, served: &Served) -> Result<&OpenCache> {

@@ -9,8 +9,8 @@ use forebay_cache::{Cache, no_room};
 
 use super::cache::OpenCache;
 use super::{Stack, offload};
-use crate::config::size::human_bytes;
 use crate::state::{CacheId, Record, StateDirectory};
+use forebay_terminal::size::human_bytes;
 
 impl Stack {
     /// Lets the cache forget a volume that is not served, without its backing device. With `discard_dirty`, what only the

@@ -8,8 +8,8 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::limits::{MemoryLimit, memory_limit};
 use forebay_policy::PromotionFilter;
 
-use crate::config::size::human_bytes;
 use crate::config::{Config, DeviceKind, Promotion};
+use forebay_terminal::size::human_bytes;
 
 /// Memory that is taken for requests in flight where a volume is a file or block device of this machine's: what FUSE
 /// admits (32 MiB), rounded up to powers of two, and as much again on free lists, in bytes.

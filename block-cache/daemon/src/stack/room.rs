@@ -13,8 +13,8 @@ use forebay_metadata::superblock::Superblock;
 use super::devices::{connect, open_to_look};
 use super::table::with_table;
 use super::{cache, journal, transit};
-use crate::config::size::human_bytes;
 use crate::config::{Config, Device, DeviceKind};
+use forebay_terminal::size::human_bytes;
 
 /// A file that the start makes, or fills.
 struct Need {

@@ -7,8 +7,8 @@ use forebay_cache::ScrubProgress;
 
 use super::Stack;
 use super::cache::Opened;
-use crate::config::size::{human_bytes, human_count};
 use crate::control::status::ScrubStatus;
+use forebay_terminal::size::{human_bytes, human_count};
 
 /// Bytes read in a second where nobody says: little beside what a cache device does.
 const BYTES_PER_SECOND: u64 = 64 << 20;

@@ -9,12 +9,12 @@ use super::cache::{OpenCache, Opened};
 use super::devices::Watched;
 use super::transit::OpenTransit;
 use super::{Served, Stack};
-use crate::config::size::human_count;
 use crate::control::status::{
     CacheStatus, ChecksumStatus, DeviceStatus, Latency, OpeningStatus, OperationStatus, Status,
     TransitStatus, VolumeStatus,
 };
 use crate::state::hex;
+use forebay_terminal::size::human_count;
 
 impl Stack {
     /// What the devices did, and what went wrong with them.

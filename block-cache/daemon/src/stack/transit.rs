@@ -29,11 +29,11 @@ use forebay_transit::{
 };
 
 use super::devices::Opened;
-use crate::config::size::human_bytes;
 use crate::config::{Config, DeviceKind};
 use crate::control::status::TransitStatus;
 use crate::state::StateDirectory;
 use cut::{look_for_cut, note_cut};
+use forebay_terminal::size::human_bytes;
 pub(super) use left::give_up_or_refuse;
 use left::{earlier, refuse_if_earlier, removed, tell_of_loss};
 pub(crate) use left::{left, refuse_if_gone, refuse_if_left, refuse_if_left_in};

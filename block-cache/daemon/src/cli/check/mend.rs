@@ -9,9 +9,9 @@ use forebay_cache::{
 use forebay_io::system;
 use serde_json::json;
 
-use crate::config::size::{human_bytes, human_count};
 use crate::stack::journal::{self, Whose};
 use crate::state::{Opening, StateDirectory};
+use forebay_terminal::size::{human_bytes, human_count};
 
 /// What was done beside looking at the metadata.
 #[derive(Debug, Default)]

@@ -13,8 +13,8 @@ use forebay_io::pmem::PmemMapping;
 use forebay_io::{Engine, Reactor, system};
 
 use super::{Arguments, check_create, look, missing, out};
-use crate::config::size::{Size, human_bytes};
 use crate::stack::refuse_if_left;
+use forebay_terminal::size::{Size, human_bytes};
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let Some(path) = &arguments.btt else {

@@ -1,19 +1,13 @@
-//! What reads block I/O traces, one file a command: `forebay trace`, `simulate`, `mrc`, `replay`.
+//! Commands of block I/O traces that drive a cache: `forebay trace record` and `forebay replay`.
+//!
+//! The others are in `forebay-planner-cli`.
 
-mod convert;
-mod generate;
-mod input;
-mod interrupt;
-pub(super) mod mrc;
 mod record;
 pub(super) mod replay;
-mod report;
-pub(super) mod simulate;
-mod sizes;
-mod stats;
 
 use clap::Subcommand;
 use forebay_block::Result;
+use forebay_planner_cli::{convert, generate, stats};
 
 use crate::control::client::Control;
 

@@ -13,11 +13,11 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::super::out;
-use crate::config::size::{Interval, Size, human_bytes, human_count};
 use crate::control::client::{Client, Control, kind_of};
 use crate::control::protocol::{LINE_BYTES, Recorded, Reply, Request, line};
 use crate::serve::guard;
+use forebay_terminal::out;
+use forebay_terminal::size::{Interval, Size, human_bytes, human_count};
 
 /// Smallest size that a recording may be held to, bytes.
 const SMALLEST_BYTES: u64 = 4096;

@@ -7,8 +7,8 @@ use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_trace::Request;
 use tokio::sync::mpsc;
 
-use super::super::input::{Input, some};
 use super::Mapping;
+use forebay_planner_cli::input::{Input, some};
 
 /// Batches that are read ahead.
 const AHEAD: usize = 8;

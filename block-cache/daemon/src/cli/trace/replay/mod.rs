@@ -16,10 +16,10 @@ use forebay_io::{Engine as IoEngine, Reactor};
 use forebay_trace::Format;
 use forebay_trace::replay::{Pace, PastEnd, ReplayOptions, Target, Writes, replay};
 
-use super::super::out;
-use super::input::{Input, ReadArguments, names};
-use crate::config::size::human_bytes;
 use feed::Feed;
+use forebay_planner_cli::input::{Input, ReadArguments, names};
+use forebay_terminal::out;
+use forebay_terminal::size::human_bytes;
 use report::Measured;
 use target::{On, Opened};
 use tokio::signal::unix::{SignalKind, signal};

@@ -7,8 +7,8 @@ use forebay_trace::replay::{Fitted, Latencies, Report};
 use serde_json::{Value, json};
 
 use super::target::{EngineReport, Way};
-use crate::config::size::{human_bytes, human_count, human_duration};
-use crate::table::Table;
+use forebay_terminal::size::{human_bytes, human_count, human_duration};
+use forebay_terminal::table::Table;
 
 /// The shares of the latencies that are shown.
 const SHARES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];

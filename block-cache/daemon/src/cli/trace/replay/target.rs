@@ -14,11 +14,11 @@ use forebay_io::rt::meter::{self, Account, Spent};
 use forebay_trace::replay::Target;
 use tokio::sync::oneshot;
 
-use super::super::input::is_same_file;
 use crate::config::Config;
 use crate::control::status::{DeviceStatus, Status};
 use crate::serve::{self, guard};
 use crate::stack::{Stack, Wishes};
+use forebay_planner_cli::input::is_same_file;
 
 /// Where to replay, before anything is opened.
 pub(super) enum On {

@@ -8,32 +8,32 @@ use forebay_trace::read::{Counts, TimeUnit};
 use forebay_trace::{Format, OpenOptions, Request, Trace, Volumes};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::config::size::human_count;
+use forebay_terminal::size::human_count;
 
 /// How to read the files.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct ReadArguments {
+pub struct ReadArguments {
     /// Leave out records that make no sense, and count them, in place of an error
     #[arg(long)]
-    pub(super) skip_bad: bool,
+    pub skip_bad: bool,
     /// Put requests in order of time, as far as so many requests that wait allow; without it they
     /// come in the order of the file
     #[arg(long, value_name = "REQUESTS", default_value = "0")]
-    pub(super) sort_window: usize,
+    pub sort_window: usize,
     /// The unit of the trace's times, where it is not that of the format: ns, 100ns, us, ms or s
     #[arg(long, value_name = "UNIT")]
-    pub(super) time_unit: Option<TimeUnit>,
+    pub time_unit: Option<TimeUnit>,
     /// Only this volume; may be given several times
     #[arg(long, value_name = "NAME")]
-    pub(super) volume: Vec<String>,
+    pub volume: Vec<String>,
     /// Only so many requests, the first ones
     #[arg(long, value_name = "REQUESTS", default_value_t = u64::MAX, hide_default_value = true,
         value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) limit: u64,
+    pub limit: u64,
 }
 
 /// A trace that is read for a command.
-pub(super) struct Input {
+pub struct Input {
     files: Vec<PathBuf>,
     trace: Trace,
     wanted: Vec<String>,
@@ -47,7 +47,11 @@ pub(super) struct Input {
 }
 
 impl Input {
-    pub(super) fn open(
+    /// Opens the files as one trace, with a progress bar.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or whose format is unknown.
+    pub fn open(
         paths: &[PathBuf],
         format: Option<Format>,
         arguments: &ReadArguments,
@@ -73,7 +77,7 @@ impl Input {
     }
 
     /// The next requests of the volumes that count; false at the end.
-    pub(super) fn fill(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
+    pub fn fill(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
         loop {
             if self.left == 0 {
                 batch.clear();
@@ -151,7 +155,7 @@ impl Input {
     ///
     /// # Errors
     /// `InvalidInput` if there was no request.
-    pub(super) fn check_not_empty(&self) -> Result<()> {
+    pub fn check_not_empty(&self) -> Result<()> {
         if self.left < self.limit {
             return Ok(());
         }
@@ -171,7 +175,7 @@ impl Input {
     }
 
     /// The volumes that had requests so far.
-    pub(super) const fn volumes(&self) -> &Volumes {
+    pub const fn volumes(&self) -> &Volumes {
         match self.wanted.is_empty() {
             true => self.trace.volumes(),
             false => &self.volumes,
@@ -179,24 +183,27 @@ impl Input {
     }
 
     /// Whether --limit ended it, before the trace's own end may have come.
-    pub(super) const fn is_cut(&self) -> bool {
+    pub const fn is_cut(&self) -> bool {
         self.left == 0
     }
 
-    pub(super) const fn format(&self) -> Format {
+    /// Returns the format that the files have.
+    pub const fn format(&self) -> Format {
         self.trace.format()
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    /// Returns the numbers of records that are not in the result.
+    pub fn counts(&self) -> Counts {
         self.trace.counts()
     }
 
-    pub(super) fn zero_unix_ns(&self) -> u64 {
+    /// Returns the time of the trace's zero, nanoseconds since 1970.
+    pub fn zero_unix_ns(&self) -> u64 {
         self.trace.zero_unix_ns()
     }
 
     /// What to say about records that are not in the result.
-    pub(super) fn remarks(&self) -> Vec<String> {
+    pub fn remarks(&self) -> Vec<String> {
         let counts = self.counts();
         let mut remarks = Vec::new();
         let mut say = |count, what: &str, said: &str| {
@@ -236,7 +243,7 @@ impl Input {
 }
 
 /// The first names of many.
-pub(super) fn some(names: &[String]) -> String {
+pub fn some(names: &[String]) -> String {
     let mut some = names
         .iter()
         .take(20)
@@ -250,7 +257,7 @@ pub(super) fn some(names: &[String]) -> String {
 }
 
 /// Whether two names lead to one file that is there, by whatever links.
-pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| {
         let metadata = std::fs::metadata(path).ok()?;
         Some((metadata.dev(), metadata.ino()))
@@ -262,7 +269,7 @@ pub(super) fn is_same_file(one: &Path, other: &Path) -> bool {
 ///
 /// # Errors
 /// `InvalidInput` that names both.
-pub(super) fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
+pub fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
     let same = inputs.iter().find(|input| is_same_file(output, input));
     same.map_or(Ok(()), |input| {
         let said = format!(
@@ -275,13 +282,13 @@ pub(super) fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
 }
 
 /// The files as text for JSON, which has no other names.
-pub(super) fn json_names(paths: &[PathBuf]) -> Vec<String> {
+pub fn json_names(paths: &[PathBuf]) -> Vec<String> {
     let names = paths.iter().map(|path| path.to_string_lossy());
     names.map(Into::into).collect()
 }
 
 /// A progress bar on standard error, if that is a terminal.
-pub(super) fn bar(total: u64, amounts: &str) -> ProgressBar {
+pub fn bar(total: u64, amounts: &str) -> ProgressBar {
     let style = format!("{{bar:40}} {{percent}}% {amounts}, {{eta}} left");
     let style =
         ProgressStyle::with_template(&style).unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -289,7 +296,7 @@ pub(super) fn bar(total: u64, amounts: &str) -> ProgressBar {
 }
 
 /// The files as words.
-pub(super) fn names(paths: &[PathBuf]) -> String {
+pub fn names(paths: &[PathBuf]) -> String {
     let names = paths
         .iter()
         .map(|path: &PathBuf| Path::display(path).to_string());

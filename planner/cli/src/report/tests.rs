@@ -7,7 +7,7 @@ use roxmltree::{Document, Node, ParsingOptions};
 use serde_json::Value;
 
 use super::*;
-use crate::cli::trace::simulate::as_json;
+use crate::row::as_json;
 
 /// Three caches on a generated trace, and the page about them.
 fn page(title: &str) -> (Vec<Row>, String) {

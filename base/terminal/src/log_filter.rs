@@ -12,7 +12,7 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 ///
 /// # Errors
 /// `InvalidInput` for a level that there is not, or anything else that is no filter.
-pub(crate) fn from_environment(default: &str) -> Result<EnvFilter> {
+pub fn from_environment(default: &str) -> Result<EnvFilter> {
     let text = match std::env::var(NAME) {
         Ok(text) if !text.trim().is_empty() => text,
         Ok(_) | Err(std::env::VarError::NotPresent) => return Ok(EnvFilter::new(default)),

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use forebay_trace::write::abandon;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::super::out;
+use forebay_terminal::out;
 
 /// From now on a signal to end removes the files under way, says so, and ends the process as the signal would have.
 /// Where signals cannot be watched for, they end the process as ever; what it leaves then goes with the next run.

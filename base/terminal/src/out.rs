@@ -11,7 +11,7 @@ const NOBODY_READS: i32 = 128 + libc::SIGPIPE;
 ///
 /// # Errors
 /// What the system says, if it cannot be written (a full disk).
-pub(super) fn print(text: &str) -> Result<()> {
+pub fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout
         .write_all(text.as_bytes())
@@ -23,6 +23,6 @@ pub(super) fn print(text: &str) -> Result<()> {
 }
 
 /// Prints a line to standard error, if anybody reads there.
-pub(super) fn note(line: &str) {
+pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -17,10 +17,10 @@ use forebay_cluster::{
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_mount::SharedMount;
 
-use super::out;
-use crate::config::size::{Interval, Size, human_bytes};
-use crate::log_filter;
-use crate::table::Table;
+use forebay_terminal::log_filter;
+use forebay_terminal::out;
+use forebay_terminal::size::{Interval, Size, human_bytes};
+use forebay_terminal::table::Table;
 
 /// How often a node looks whether it is still in the cluster.
 const LOOK: Duration = Duration::from_millis(200);
@@ -33,7 +33,7 @@ const LEAST_BYTES: u64 = 1 << 20;
 /// The directory knows where each page is; nodes give memory and use all of it. Programs use a node as a library
 /// (see docs/operate/page-cache.md).
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
@@ -144,7 +144,11 @@ struct StatusArguments {
     json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+/// Runs one command of the page cache. A directory or a node runs until a signal ends it.
+///
+/// # Errors
+/// A pool, source or mount that cannot be used, or a directory that does not answer.
+pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Command::Directory(arguments) => run_directory(arguments),
         Command::Node(arguments) => run_node(arguments),

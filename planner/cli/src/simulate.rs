@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_policy::{BlockSizes, TwoLevel};
 use forebay_trace::mrc::{Sampling, Shards, sizes};
-use forebay_trace::sim::{CacheModel, Costs, Counts, Fill, Requests, Simulated, WriteBack};
+use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated, WriteBack};
 use forebay_trace::stats::{Stats, StatsOptions};
 use forebay_trace::write::Output;
 use forebay_trace::{Format, Request};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::super::out;
 use super::input::{Input, ReadArguments, json_names, names, refuse_input};
+use super::row::{Row, as_json, table};
 use super::sizes::{Blocks, CacheSize};
 use super::{interrupt, report};
-use crate::config::size::{human_bytes, human_count};
-use crate::table::Table;
+use forebay_terminal::out;
+use forebay_terminal::size::{human_bytes, human_count};
 
 /// What the working set may take in memory while it is measured.
 const WORKING_SET_MEMORY_BYTES: usize = 1 << 30;
@@ -32,7 +32,7 @@ const CURVE_POINTS: usize = 24;
 /// several sizes, what is learned and what goes are decided by the engine's own code, as `forebay format
 /// --block-size` would have it.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Arguments {
+pub struct Arguments {
     /// The files of the trace
     #[arg(required = true, value_name = "TRACE")]
     files: Vec<PathBuf>,
@@ -70,16 +70,6 @@ pub(in crate::cli) struct Arguments {
 enum Policy {
     Forebay,
     Paper,
-}
-
-/// A simulated cache and what to call it.
-pub(super) struct Row {
-    pub(super) name: &'static str,
-    pub(super) blocks: BlockSizes,
-    pub(super) capacity_bytes: u64,
-    /// Whether the command line names it; else it is there for comparison.
-    pub(super) asked_for: bool,
-    pub(super) cache: Simulated,
 }
 
 /// What the page shows of the trace itself.
@@ -124,7 +114,11 @@ impl Looks {
     }
 }
 
-pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
+/// Simulates caches on a trace and prints the result of each.
+///
+/// # Errors
+/// A file that cannot be read or written, or that holds no trace.
+pub fn run(arguments: &Arguments) -> Result<()> {
     // Whether the page can be written is known before the work is done; what is there stays until it is whole.
     let mut page = match &arguments.html {
         Some(path) => {
@@ -353,31 +347,6 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
     Ok(())
 }
 
-fn percent(ratio: f64) -> String {
-    format!("{:.2}%", ratio * 100.0)
-}
-
-/// Mean latency over all requests, microseconds. Modelled.
-pub(super) fn latency_us(counts: &Counts) -> f64 {
-    let requests = counts.reads.count + counts.writes.count;
-    counts.latency_sum_ns as f64 / 1000.0 / requests.max(1) as f64
-}
-
-/// A latency for a person.
-pub(super) fn latency_words(us: f64) -> String {
-    match us {
-        short if short < 1000.0 => format!("{short:.0} us"),
-        long => format!("{:.2} ms", long / 1000.0),
-    }
-}
-
-/// Mean size of the requests that were no hits.
-pub(super) fn mean_missed_bytes(counts: &Counts) -> f64 {
-    let bytes = counts.reads.missed_request_bytes + counts.writes.missed_request_bytes;
-    let of = |requests: &Requests| requests.count - requests.hits;
-    bytes as f64 / (of(&counts.reads) + of(&counts.writes)).max(1) as f64
-}
-
 fn text(title: &str, working_set: Option<u64>, rows: &[Row]) -> String {
     let mut text = format!("{title}: simulated, write-back");
     if let Some(bytes) = working_set {
@@ -386,75 +355,4 @@ fn text(title: &str, working_set: Option<u64>, rows: &[Row]) -> String {
     text += "\n\n";
     text += &table(rows).render(2);
     text
-}
-
-/// All figures, a row a cache.
-pub(super) fn table(rows: &[Row]) -> Table {
-    let mut table = Table::new(&[
-        "cache",
-        "blocks",
-        "rules",
-        ">read hits",
-        ">write hits",
-        ">from core",
-        ">to core",
-        ">from cache",
-        ">to cache",
-        ">mean block",
-        ">mean miss",
-        ">memory",
-        ">latency, modelled",
-    ]);
-    for row in rows {
-        let counts = row.cache.counts();
-        let mean = counts.allocated_bytes / counts.allocated_blocks.max(1);
-        table.row(vec![
-            human_bytes(row.capacity_bytes),
-            row.blocks.to_string(),
-            row.name.to_owned(),
-            percent(counts.reads.hit_ratio()),
-            percent(counts.writes.hit_ratio()),
-            human_bytes(counts.io.read_from_core.bytes),
-            human_bytes(counts.io.write_to_core.bytes),
-            human_bytes(counts.io.read_from_cache.bytes),
-            human_bytes(counts.io.write_to_cache.bytes),
-            human_bytes(mean),
-            human_bytes(mean_missed_bytes(counts) as u64),
-            human_bytes(counts.memory_max_bytes),
-            latency_words(latency_us(counts)),
-        ]);
-    }
-    table
-}
-
-pub(super) fn as_json(row: &Row) -> Value {
-    let counts = row.cache.counts();
-    let requests = |requests: &Requests| {
-        json!({
-            "count": requests.count,
-            "hits": requests.hits,
-            "bytes": requests.bytes,
-            "hit_bytes": requests.hit_bytes,
-        })
-    };
-    let volume =
-        |volume: &forebay_trace::sim::Volume| json!({"bytes": volume.bytes, "ios": volume.ios});
-    json!({
-        "capacity_bytes": row.capacity_bytes,
-        "blocks": row.blocks.to_string(),
-        "rules": row.name,
-        "reads": requests(&counts.reads),
-        "writes": requests(&counts.writes),
-        "read_from_core": volume(&counts.io.read_from_core),
-        "write_to_core": volume(&counts.io.write_to_core),
-        "read_from_cache": volume(&counts.io.read_from_cache),
-        "write_to_cache": volume(&counts.io.write_to_cache),
-        "allocated_blocks": counts.allocated_blocks,
-        "allocated_bytes": counts.allocated_bytes,
-        "evicted_blocks": counts.evicted_blocks,
-        "evicted_groups": counts.evicted_groups,
-        "missed_request_mean_bytes": mean_missed_bytes(counts),
-        "memory_max_bytes": counts.memory_max_bytes,
-        "latency_modelled_us": latency_us(counts),
-    })
 }

@@ -8,10 +8,10 @@ use forebay_trace::Format;
 use forebay_trace::stats::{Stats, StatsOptions, Summary, Totals, VolumeSummary};
 use serde_json::{Value, json};
 
-use super::super::out;
 use super::input::{Input, ReadArguments, names};
-use crate::config::size::{Size, human_bytes, human_count, human_duration};
-use crate::table::Table;
+use forebay_terminal::out;
+use forebay_terminal::size::{Size, human_bytes, human_count, human_duration};
+use forebay_terminal::table::Table;
 
 /// The least memory for a working set, bytes: some 2,000 entries, so that an estimate is off by a few percent.
 const MEMORY_BYTES: u64 = 64 << 10;
@@ -21,7 +21,7 @@ const MEMORY_BYTES: u64 = 64 << 10;
 /// Several files are one trace: their volumes are used at the same time, by the times that the files
 /// say. The format is told from the first bytes; gzip, xz, zstd and bzip2 are read as they are.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub struct Arguments {
     /// The files of the trace
     #[arg(required = true, value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
@@ -46,7 +46,11 @@ pub(super) struct Arguments {
     pub(super) json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+/// Prints statistics of a trace.
+///
+/// # Errors
+/// A file that cannot be read or written, or that holds no trace.
+pub fn run(arguments: &Arguments) -> Result<()> {
     let page_bytes = arguments.page_size.0;
     if !page_bytes.is_power_of_two() || page_bytes < 512 {
         let said = "a page of the working set is a power of two from 512: write --page-size 4K";

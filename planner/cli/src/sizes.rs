@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use forebay_policy::BlockSizes;
 
-use crate::config::size::Size;
+use forebay_terminal::size::Size;
 
 /// How large a cache is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

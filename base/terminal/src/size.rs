@@ -6,7 +6,6 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 use std::time::Duration;
 
-use forebay_cache::BlockSizes;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// Why a piece of text is not a value, and how to write one.
@@ -20,7 +19,7 @@ pub struct BadValue {
 
 /// Between what and help in the text of a [`BadValue`]: serde carries only text, and the
 /// configuration's reader takes the two apart again.
-pub(super) const HELP: &str = "; help: ";
+pub const HELP: &str = "; help: ";
 
 impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -250,34 +249,6 @@ pub fn human_bytes(bytes: u64) -> String {
         format!("{:.0} {}", tenths / 10.0, UNITS[unit])
     } else {
         format!("{:.1} {}", tenths / 10.0, UNITS[unit])
-    }
-}
-
-/// The sizes in bytes, if a cache can have blocks of them.
-///
-/// # Errors
-/// What is wrong, and the remedy, in words.
-pub(crate) fn block_sizes(sizes: &[Size]) -> std::result::Result<Vec<u64>, String> {
-    let bytes: Vec<u64> = sizes.iter().map(|size| size.0).collect();
-    let good = |block: &u64| block.is_power_of_two() && (4 << 10..=1 << 20).contains(block);
-    if let Some(bad) = bytes.iter().find(|block| !good(block)) {
-        return Err(format!(
-            "{} is not possible: choose a power of two from 4K to 1M",
-            human_bytes(*bad)
-        ));
-    }
-    match BlockSizes::new(&bytes) {
-        Ok(_) => Ok(bytes),
-        Err(what) => Err(format!("{what}: choose sizes such as 32K,64K,128K,256K")),
-    }
-}
-
-/// Cache block sizes: `32 KiB`, or, of several, `32K..256K`.
-#[must_use]
-pub fn block_sizes_in_words(smallest_bytes: u64, all: &str) -> String {
-    match all.contains(['.', ',']) {
-        true => all.to_owned(),
-        false => human_bytes(smallest_bytes),
     }
 }
 

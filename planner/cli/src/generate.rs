@@ -9,12 +9,12 @@ use forebay_trace::generate::{Arrivals, Generator, Preset, SizeCdf, VolumeLoad};
 use forebay_trace::stats::{Stats, StatsOptions};
 use forebay_trace::write::{Output, WriteOptions, Writer};
 
-use super::super::out;
 use super::convert::report;
 use super::input::bar;
 use super::interrupt;
 use super::stats::text;
-use crate::config::size::Size;
+use forebay_terminal::out;
+use forebay_terminal::size::Size;
 
 /// A share in percent.
 fn percent(text: &str) -> Result<f64, String> {
@@ -31,7 +31,7 @@ fn percent(text: &str) -> Result<f64, String> {
 /// proportion to --requests; locality and arrivals are ours. It is not a recording, and the names of
 /// its volumes say so.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub struct Arguments {
     /// The file to write; compressed if its name ends in .gz, .xz or .zst
     pub(super) out: PathBuf,
     /// Published figures: alibaba (5 volumes), msr (7) or systor (6)
@@ -173,7 +173,11 @@ fn loads(arguments: &Arguments) -> Vec<VolumeLoad> {
     (0..load.volumes).map(volume).collect()
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+/// Generates a trace and writes it.
+///
+/// # Errors
+/// A file that cannot be read or written, or that holds no trace.
+pub fn run(arguments: &Arguments) -> Result<()> {
     let mut generator = Generator::new(loads(arguments), arguments.seed)?;
     let total = generator.left();
     if total == 0 {

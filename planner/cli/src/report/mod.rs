@@ -14,10 +14,10 @@ use forebay_trace::mrc::Curve;
 use forebay_trace::sim::Counts;
 use forebay_trace::stats::Summary;
 
-use super::simulate::{Row, latency_us, latency_words, mean_missed_bytes, table};
-use crate::config::size::{human_bytes, human_count, human_duration};
-use crate::table::escape;
+use super::row::{Row, latency_us, latency_words, mean_missed_bytes, table};
 use bars::Bars;
+use forebay_terminal::size::{human_bytes, human_count, human_duration};
+use forebay_terminal::table::escape;
 use line::{Line, Point};
 
 /// Colours after Okabe and Ito, which colour-blind people can tell apart; lighter on a dark page.

@@ -7,10 +7,10 @@ use forebay_trace::Format;
 use forebay_trace::mrc::{Curve, Exact, Sampling, Shards, sizes};
 use serde_json::json;
 
-use super::super::out;
 use super::input::{Input, ReadArguments, json_names, names};
-use crate::config::size::{Size, human_bytes};
-use crate::table::Table;
+use forebay_terminal::out;
+use forebay_terminal::size::{Size, human_bytes};
+use forebay_terminal::table::Table;
 
 /// Miss ratios of a trace for every size of an LRU cache
 ///
@@ -18,7 +18,7 @@ use crate::table::Table;
 /// of each point; --exact keeps the whole working set. A trace whose blocks all fit in the sample is computed
 /// exactly.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct Arguments {
+pub struct Arguments {
     /// The files of the trace
     #[arg(required = true, value_name = "TRACE")]
     files: Vec<PathBuf>,
@@ -46,7 +46,11 @@ pub(in crate::cli) struct Arguments {
     json: bool,
 }
 
-pub(in crate::cli) fn run(arguments: &Arguments) -> Result<()> {
+/// Prints the miss ratio curve of a trace.
+///
+/// # Errors
+/// A file that cannot be read or written, or that holds no trace.
+pub fn run(arguments: &Arguments) -> Result<()> {
     let block_bytes = u32::try_from(arguments.block_size.0).unwrap_or(0);
     if !block_bytes.is_power_of_two() || block_bytes < 512 {
         let said = "a block is a power of two from 512 to 2G: write --block-size 4K";

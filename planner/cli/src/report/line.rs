@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::figure;
-use crate::config::size::human_bytes;
+use forebay_terminal::size::human_bytes;
 
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 290.0;

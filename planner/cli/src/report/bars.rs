@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::figure;
-use crate::table::escape;
+use forebay_terminal::table::escape;
 
 /// Units of the drawing across; the page shows them one to one where it has room.
 const WIDTH: f64 = 560.0;

@@ -1,8 +1,8 @@
 //! The answer in plain words.
 
 use super::{CURVE_BLOCK_BYTES, Content, label, percent};
-use crate::cli::trace::simulate::{Row, latency_us, latency_words};
-use crate::config::size::human_bytes;
+use crate::row::{Row, latency_us, latency_words};
+use forebay_terminal::size::human_bytes;
 
 /// Caches that get a paragraph of their own.
 const MOST: usize = 4;

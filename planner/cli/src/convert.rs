@@ -6,10 +6,10 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_trace::Format;
 use forebay_trace::write::{Output, WriteOptions, Writer, Written};
 
-use super::super::out;
 use super::input::{Input, ReadArguments, names, refuse_input};
 use super::interrupt;
-use crate::config::size::{human_bytes, human_count};
+use forebay_terminal::out;
+use forebay_terminal::size::{human_bytes, human_count};
 
 /// Write a trace in another format
 ///
@@ -17,7 +17,7 @@ use crate::config::size::{human_bytes, human_count};
 /// .zst. It is written under another name first, so that it is there whole or not at all, and never
 /// over an existing file without --force.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
+pub struct Arguments {
     /// The files of the trace, and last the file to write
     #[arg(required = true, num_args = 2.., value_names = ["IN", "OUT"])]
     pub(super) files: Vec<PathBuf>,
@@ -34,7 +34,11 @@ pub(super) struct Arguments {
     pub(super) force: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<()> {
+/// Writes a trace in another format.
+///
+/// # Errors
+/// A file that cannot be read or written, or that holds no trace.
+pub fn run(arguments: &Arguments) -> Result<()> {
     let Some((path, files)) = arguments
         .files
         .split_last()
