@@ -5,6 +5,7 @@
 
 mod circles;
 mod crates;
+mod fuzz_lock;
 mod inventory;
 mod layers;
 mod length;
@@ -89,6 +90,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     let mut findings = layers::check(&metadata);
     findings.extend(crates::check(&metadata, &tree.sources));
     findings.extend(circles::check(&metadata, &tree.sources));
+    findings.extend(fuzz_lock::check(&metadata, &tree.sources));
     findings.extend(length::check(&tree.sources));
     findings.extend(marks::check(&tree.sources));
     findings.extend(words::check(&tree.sources));

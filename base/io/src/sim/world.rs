@@ -54,7 +54,7 @@ pub enum Keep {
 pub enum Outcome<T> {
     /// The future came to its end.
     Finished(T),
-    /// The run was cut off, by its [`Stop`](super::Stop) or a [`Stopper`].
+    /// The run was cut off, by its [`Stop`] or a [`Stopper`].
     Crashed,
     /// It would never have ended; why.
     Deadlock(&'static str),

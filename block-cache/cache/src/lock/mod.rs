@@ -6,7 +6,7 @@
 //! Who reads or writes granules of a block holds those; who makes a block or takes one away holds
 //! all that it covers. A task holds one lock while it waits for another only in ascending order of
 //! regions (discards and zeroing do), so there is no cycle. A range of many regions is locked as
-//! one: see [`RangeGuard`].
+//! one: see [`range`].
 
 mod range;
 

@@ -1,0 +1,89 @@
+//! The fuzz targets are no members of the workspace. Their lock file names the dependencies of the
+//! workspace's crates, so a change of those makes it stale.
+
+use std::collections::BTreeSet;
+
+use super::{Finding, Source};
+use crate::metadata::{Metadata, Package};
+
+const RULE: &str = "fuzz";
+const LOCK: &str = "fuzz/Cargo.lock";
+
+pub(super) fn check(metadata: &Metadata, sources: &[Source]) -> Vec<Finding> {
+    let Some(lock) = sources.iter().find(|source| source.path == LOCK) else {
+        return Vec::new();
+    };
+    let stale = lock.text.split("[[package]]").skip(1).filter_map(|entry| {
+        let name = quoted(entry.lines().find(|line| line.starts_with("name = "))?)?;
+        let package = (metadata.packages.iter()).find(|package| package.name == name)?;
+        (listed(entry) != needed(package)).then_some(name)
+    });
+    let names: Vec<&str> = stale.collect();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let message = format!(
+        "the dependencies of {} have changed: run `cargo update --workspace` in fuzz",
+        names.join(", ")
+    );
+    vec![Finding::new(RULE, LOCK, message)]
+}
+
+/// Returns the names of the dependencies that a package needs outside of its tests.
+fn needed(package: &Package) -> BTreeSet<&str> {
+    let dependencies = package.dependencies.iter();
+    dependencies
+        .filter(|dependency| dependency.kind.as_deref() != Some("dev"))
+        .map(|dependency| dependency.name.as_str())
+        .collect()
+}
+
+/// Returns the names of the dependencies that an entry lists. A version may follow a name.
+fn listed(entry: &str) -> BTreeSet<&str> {
+    let list = entry
+        .split_once("dependencies = [")
+        .map_or("", |(_, list)| {
+            list.split_once(']').map_or(list, |(list, _)| list)
+        });
+    let names = list.lines().filter_map(quoted);
+    names
+        .filter_map(|text| text.split_whitespace().next())
+        .collect()
+}
+
+/// Returns the first text in quotation marks.
+fn quoted(line: &str) -> Option<&str> {
+    line.split('"').nth(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::planted;
+
+    const LOCKED: &str = "[[package]]\nname = \"libc\"\n\n[[package]]\nname = \"one\"\n\
+                          dependencies = [\n \"libc 0.2\",\n \"two\",\n]\n";
+
+    fn found(dependencies: &[(&str, Option<&str>)]) -> usize {
+        let lock = Source {
+            path: LOCK.into(),
+            text: LOCKED.into(),
+        };
+        check(&planted(&[("one", "base/one", dependencies)]), &[lock]).len()
+    }
+
+    #[test]
+    fn a_lock_with_the_dependencies_of_each_crate_passes() {
+        assert_eq!(found(&[("libc", None), ("two", Some("build"))]), 0);
+        assert_eq!(
+            found(&[("libc", None), ("two", None), ("kit", Some("dev"))]),
+            0
+        );
+    }
+
+    #[test]
+    fn a_dependency_that_was_added_or_removed_is_found() {
+        assert_eq!(found(&[("libc", None)]), 1);
+        assert_eq!(found(&[("libc", None), ("two", None), ("three", None)]), 1);
+    }
+}
