@@ -1,11 +1,14 @@
-//! Many hosts at once, by our own NVMe/TCP initiator: `hosts SECONDS STALL_MS HOST...`, each host
-//! `DIRECTION,DEPTH,BYTES,MIB,nvme-tcp://127.0.0.1:4420/NQN`: requests of so many bytes at random places of so many
-//! MiB, or, with `fill` for a direction, one after the other until all is written once. A depth of 0 is connected and
-//! asks nothing. Prints what each was answered as JSON, as `cargo xtask bench hosts` reads it. What writes destroys what
-//! is there.
+//! Load of many hosts at once, by our own NVMe/TCP initiator.
 //!
-//! All hosts are connected before the first asks. With a stall, nobody here receives anything for that time once all
-//! have asked: so it is seen what a target holds for hosts that do not read.
+//! Usage: `hosts SECONDS STALL_MS HOST...`. Each host is
+//! `DIRECTION,DEPTH,BYTES,MIB,nvme-tcp://127.0.0.1:4420/NQN`. Direction `read` or `write` sends
+//! requests of `BYTES` bytes at random places of the first `MIB` MiB. Direction `fill` writes each
+//! block once, in order. A host of depth 0 connects and sends no request. The example prints its
+//! results as JSON for `cargo xtask bench hosts`. Writes destroy existing data.
+//!
+//! All hosts are connected before the first request. With a stall, no host receives anything for
+//! that time, once all have sent requests. This shows the memory that a target uses for hosts that
+//! do not read.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,9 +19,9 @@ use forebay_device::nvme_tcp::{NvmeTcpDevice, Uri};
 use forebay_io::sync::WaitList;
 use forebay_io::{Engine, Reactor, rt};
 
-/// Counted apart: until both sides have settled, and bursts are spent.
+/// Time counted separately: both sides settle, and bursts are spent.
 const FIRST: Duration = Duration::from_secs(1);
-/// Time in which all that was asked reaches the target, before a stall.
+/// Time in which all requests reach the target, before a stall.
 const ASKED: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,7 +45,7 @@ struct Host {
     buf: Buf,
     /// Next block of a fill.
     next: Cell<u64>,
-    /// Requests that were answered in the first second, and after that.
+    /// Answered requests in the first second, and after it.
     first: Cell<u64>,
     then: Cell<u64>,
 }
@@ -107,7 +110,7 @@ impl Host {
         })
     }
 
-    /// Asks one request at a time until the time is over, or all is filled.
+    /// Sends one request at a time until the time is over or all blocks are filled.
     async fn ask(&self, run: &Run, seed: u64) -> Result<()> {
         let blocks = self.plan.size_bytes / self.plan.bytes;
         let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -126,7 +129,7 @@ impl Host {
                 state ^= state << 17;
                 state % blocks
             };
-            // What is read is looked at by nobody: one memory for all of a host.
+            // The data of reads is ignored: all reads of a host share one buffer.
             let (at, buf) = (block * self.plan.bytes, self.buf.clone());
             match self.plan.direction {
                 Direction::Read => self.device.read(at, buf).await?,
@@ -159,7 +162,7 @@ async fn drive(plans: Vec<Plan>, time: Duration, stall: Duration) -> Result<Vec<
         failed: RefCell::default(),
     });
     let mut seed = 0;
-    // One of each host in turn, so that nobody's requests stand before all of another's.
+    // The tasks of all hosts alternate, so that no host's requests precede those of the others.
     let deepest = hosts.iter().map(|host| host.plan.depth).max().unwrap_or(0);
     for level in 0..deepest {
         for host in hosts.iter().filter(|host| level < host.plan.depth) {

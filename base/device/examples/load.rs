@@ -1,7 +1,8 @@
-//! A load of 4 KiB requests at random on what a URI names, by our own initiators:
-//! `load nvme-tcp://127.0.0.1:4420/NQN read 32 5 256`: direction, queue depth, seconds, MiB. With `spin` behind these it looks
-//! for answers all the time, and never sleeps. Prints its figures as JSON, as `cargo xtask bench nvme-tcp` reads them. A write
-//! load destroys what is there.
+//! Load of random 4 KiB requests on the device of a URI, by our own initiators.
+//!
+//! Usage: `load nvme-tcp://127.0.0.1:4420/NQN read 32 5 256`: direction, queue depth, seconds, MiB.
+//! With `spin` at the end, it polls for answers and never sleeps. The example prints its results as
+//! JSON for `cargo xtask bench nvme-tcp`. Writes destroy existing data.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,17 +15,17 @@ use forebay_io::sync::WaitList;
 use forebay_io::{Engine, Reactor, rt};
 
 const REQUEST_BYTES: u64 = 4096;
-/// Width of a latency's class, and how many there are: up to 200 ms, then all that is longer.
+/// Width of a latency class, and number of classes: up to 200 ms, then one class for the rest.
 const CLASS: Duration = Duration::from_nanos(100);
 const CLASSES: usize = 2_000_000;
-/// Not measured: until both sides have settled.
+/// Warm-up that is not measured.
 const BEFORE: Duration = Duration::from_millis(300);
 
 struct Load {
     device: Rc<dyn BlockDevice>,
     write: bool,
     blocks: u64,
-    /// Begin and end of what is measured.
+    /// Start and end of the measurement.
     from: Duration,
     until: Duration,
     latencies: RefCell<Vec<u32>>,
@@ -69,7 +70,7 @@ impl Load {
         self.ended.wake_all();
     }
 
-    /// The latency that a share of all requests had at most, us.
+    /// Returns the latency at this percentile of the requests, us.
     fn percentile(&self, share: f64) -> f64 {
         let wanted = (self.requests.get() as f64 * share).ceil() as u64;
         let mut seen = 0;

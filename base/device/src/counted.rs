@@ -1,8 +1,8 @@
-//! Counts what is asked of a device: the source of "bytes written to each device" in the status, the
-//! metrics and every statement about write amplification.
+//! Counters of the requests to a device. They are the source of "bytes written to each device" in
+//! the status, the metrics and every statement about write amplification.
 //!
-//! Requests are counted when they are submitted, so that nothing stands between the inner device
-//! and the caller's completion: a failed or short-lived request was still work for the device.
+//! A request is counted when it is submitted, so that nothing stands between the inner device and
+//! the caller's completion. A request that fails is counted too: it was work for the device.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
 
-/// What one device was asked to do since it was opened. Bytes are those of the requests.
+/// Requests to a device since it was opened. Bytes are those of the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of reads.
@@ -35,14 +35,14 @@ pub struct Counts {
     pub write_zeroes_bytes: u64,
 }
 
-/// The running counts of one device, shared with its [`Counted`].
+/// Running counters of one device, shared with its [`Counted`].
 #[derive(Debug, Default)]
 pub struct Counters {
     counts: Cell<Counts>,
 }
 
 impl Counters {
-    /// The counts at this moment.
+    /// Returns the current counts.
     #[must_use]
     pub const fn get(&self) -> Counts {
         self.counts.get()
@@ -76,18 +76,18 @@ impl Counters {
     }
 }
 
-/// A device that counts what goes to the one under it.
+/// A device that counts the requests to its inner device.
 pub struct Counted {
     inner: Rc<dyn BlockDevice>,
     counters: Rc<Counters>,
 }
 
 impl Counted {
-    /// Counts what goes to `inner`.
+    /// Wraps `inner` and counts its requests.
     #[must_use]
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are passed as trait objects"
     )]
     pub fn new(inner: Rc<dyn BlockDevice>) -> (Rc<dyn BlockDevice>, Rc<Counters>) {
         let counters = Rc::new(Counters::default());

@@ -4,20 +4,20 @@
 //!
 //! ```text
 //! time = latency of the operation + max(length / bandwidth, 1 / IOPS)     (read, write)
-//! time = write latency + 1 / IOPS                             (discard, write-zeroes: no data travels)
+//! time = write latency + 1 / IOPS                             (discard, write-zeroes)
 //! time = flush latency                                        (flush)
 //! ```
 //!
-//! Requests that overlap overlap their latencies and share bandwidth and IOPS: transfers queue for one
-//! link, in order of arrival, reads and writes alike. An idle link saves nothing up. At most
+//! Requests that overlap overlap their latencies and share bandwidth and IOPS: transfers queue for
+//! one link, in order of arrival, reads and writes alike. An idle link saves nothing up. At most
 //! `queue_depth` requests are served at a time; the rest wait in order of arrival, and their time
 //! starts when they are served. A request goes to the inner device when it is served, and completes
 //! when both its time has passed and the inner device is done, so that the inner device's own time
 //! counts towards what is declared and does not add to it.
 //!
 //! Time is the executor's: on the simulator's virtual clock it is exact, on the real clock it is as
-//! good as the reactor's timers: some tens of microseconds late on an idle core, never early. Nothing is allocated for each
-//! request once the executor's pools have grown.
+//! good as the reactor's timers: some tens of microseconds late on an idle core, never early.
+//! Nothing is allocated for each request once the executor's pools have grown.
 //!
 //! Whatever is measured through this device is emulated; [`DeviceInfo::emulated`] says so in words,
 //! and every layer above passes that on.
@@ -35,7 +35,7 @@ use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, IoFutur
 use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 
-/// What is declared. Zero means "as the inner device": no latency added, no limit.
+/// Declared properties. Zero adds no latency and sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     /// Time of a read before its data travels, microseconds.
@@ -61,7 +61,7 @@ impl Profile {
         })
     }
 
-    /// How long the link is taken by a request.
+    /// Returns the time for which a request occupies the link.
     fn transfer(&self, request: &Request) -> Duration {
         if matches!(request.op, Op::Flush) {
             return Duration::ZERO;
@@ -75,7 +75,7 @@ impl Profile {
     }
 }
 
-/// In words, for example `emulated: 1 ms read, 1 ms write, 100 MB/s`.
+/// Description, for example `emulated: 1 ms read, 1 ms write, 100 MB/s`.
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "emulated: ";
@@ -117,9 +117,9 @@ impl fmt::Display for Profile {
 struct Shared {
     inner: Rc<dyn BlockDevice>,
     profile: Profile,
-    /// When the link is free again, on the executor's clock.
+    /// Time at which the link is free, on the executor's clock.
     link_free: Cell<Duration>,
-    /// Places in the queue; none when the depth has no limit.
+    /// Free slots of the queue; `None` for unlimited depth.
     places: Option<Semaphore>,
 }
 
@@ -129,11 +129,11 @@ pub struct EmulateDevice {
 }
 
 impl EmulateDevice {
-    /// Makes `inner` as slow as `profile` says.
+    /// Wraps `inner` and slows it down to `profile`.
     #[must_use]
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are passed as trait objects"
     )]
     pub fn new(inner: Rc<dyn BlockDevice>, profile: Profile) -> Rc<dyn BlockDevice> {
         let depth = u64::from(profile.queue_depth);
@@ -148,14 +148,14 @@ impl EmulateDevice {
     }
 }
 
-/// A request that the inner device has, and when it may complete.
+/// A request at the inner device, with the earliest time of its completion.
 struct Served {
     due: Duration,
     inner: IoFuture,
 }
 
 impl Shared {
-    /// Gives a request its share of the link and hands it to the inner device.
+    /// Reserves the request's time on the link and submits it to the inner device.
     fn serve(&self, request: Request) -> Served {
         let mut sent = rt::now();
         let transfer = self.profile.transfer(&request);
@@ -179,9 +179,9 @@ impl Shared {
     }
 }
 
-/// What a device is whose time is emulated, as told in `words`.
+/// Device info of an emulated device, with its description.
 fn emulated(mut info: DeviceInfo, words: String) -> DeviceInfo {
-    // Loads and stores would go round the delays.
+    // Loads and stores would bypass the delays.
     info.byte_addressable = false;
     info.emulated = Some(match info.emulated {
         Some(inner) => format!("{words}; over {inner}"),

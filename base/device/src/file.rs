@@ -1,13 +1,13 @@
 //! A regular file or a raw block device.
 //!
-//! - FUA goes down as `RWF_DSYNC` and a flush as `fdatasync`: both reach the medium's own cache, and
-//!   completion without them is not durability, so the device is taken to have a volatile cache even
-//!   where its maker says that it has none.
-//! - The kernel's block sizes are passed up. On a regular file they are those of direct I/O on its file
-//!   system.
-//! - A file on a file system in memory (tmpfs, ramfs) says so: [`Persistence::Machine`].
+//! - FUA maps to `RWF_DSYNC` and flush to `fdatasync`. Both reach the medium, and a completion
+//!   without them is not durable. So the device reports a volatile cache even if its manufacturer
+//!   says that it has none.
+//! - The kernel's block sizes are passed up. For a regular file these are the sizes of direct I/O
+//!   on its file system.
+//! - A file on a file system in memory (tmpfs, ramfs) reports [`Persistence::Machine`].
 //!
-//! It belongs to the reactor that it was opened on.
+//! The device belongs to the reactor that it was opened on.
 
 use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,20 +17,20 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, Completion, DeviceInfo, Persistence, Request, Result};
 use forebay_io::file::{Faults, File, FileOptions};
 
-/// How a file or block device is opened.
+/// Options for opening a file or block device.
 #[derive(Clone, Debug, Default)]
 pub struct FileDeviceOptions {
-    /// What it is called in messages and metrics; empty for its path.
+    /// Name in messages and metrics. Empty selects the path.
     pub name: String,
-    /// Refuse writes.
+    /// Refuses writes.
     pub read_only: bool,
-    /// Go round the page cache.
+    /// Bypasses the page cache.
     pub direct: bool,
-    /// Hold it alone: whoever opens it so as well is refused.
+    /// Holds the device exclusively: another exclusive open is refused.
     pub exclusive: bool,
-    /// Make a sparse regular file of this size, bytes, if there is none or an empty one.
+    /// Creates a sparse regular file of this size, bytes, if the file is missing or empty.
     pub create_bytes: Option<u64>,
-    /// Identify a medium that has no name by its path.
+    /// Identifies a medium without a name by its path.
     pub known_by_path: bool,
 }
 
@@ -45,13 +45,15 @@ impl FileDevice {
     /// Opens `path` on this thread's reactor.
     ///
     /// # Errors
-    /// `Busy` if somebody else holds it and `exclusive` is set, `InvalidInput` if it is neither a
-    /// file nor a block device or there is no reactor, else what the system says.
+    /// - `Busy` if another process holds it and `exclusive` is set.
+    /// - `InvalidInput` if it is neither a file nor a block device, or if this thread runs no
+    ///   reactor.
+    /// - Errors of the system.
     pub fn open(path: impl AsRef<Path>, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
         Self::open_watched(path, options).map(|(device, _)| device)
     }
 
-    /// Like [`FileDevice::open`], with what goes wrong with the device from now on.
+    /// Like [`FileDevice::open`]. Also returns the faults of the device from now on.
     ///
     /// # Errors
     /// As for [`FileDevice::open`].
@@ -91,7 +93,7 @@ impl FileDevice {
 }
 
 impl BlockDevice for FileDevice {
-    /// With the present size: a file or device may have grown.
+    /// Reports the current size: a file or device may have grown.
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
             size_bytes: self.file.size_bytes(),
@@ -113,7 +115,7 @@ impl BlockDevice for FileDevice {
     }
 }
 
-/// What outlives a power loss, as far as can be seen from here.
+/// Returns the persistence of the path, as far as it can be detected.
 fn persistence(path: &Path) -> Persistence {
     const RAM_DISK_MAJOR: u64 = 1;
     let Ok(metadata) = std::fs::metadata(path) else {
@@ -136,7 +138,8 @@ fn persistence(path: &Path) -> Persistence {
     }
 }
 
-/// Whether the file system with this device number is one in memory, by proc(5)'s mount table.
+/// Returns whether the file system of this device number is in memory, according to the mount table
+/// of proc(5).
 fn file_system_in_memory(table: &str, number: &str) -> bool {
     table.lines().any(|line| {
         let mut words = line.split(' ');

@@ -1,14 +1,14 @@
-//! Leaves: devices that touch media, and the emulation of slower ones.
+//! Devices that store data on media or at a server, and emulation of slower ones.
 //!
 //! - [`mod@file`]: a regular file or a raw block device.
 //! - [`mem`]: DRAM, completes inline.
 //! - [`pmem`]: byte-addressable media, completes inline.
 //! - [`emulate`]: declares latency and bandwidth over another device.
-//! - [`counted`]: counts what another device is asked to do.
+//! - [`counted`]: counts the requests to another device.
 //! - [`nbd`]: an export of an NBD server.
 //! - [`nvme_tcp`]: a namespace of an NVMe/TCP target.
-//! - [`metered`]: takes the time that another device's own code takes.
-//! - [`signature`]: recognises what a device holds before it is formatted.
+//! - [`metered`]: measures the CPU time of another device's own code.
+//! - [`signature`]: recognises the content of a device before it is formatted.
 
 pub mod counted;
 pub mod emulate;

@@ -1,11 +1,11 @@
 //! A device in DRAM.
 //!
-//! - Completes inline, on the caller's thread: the cheapest device there is, for benchmarks and tests.
-//! - Costs next to nothing until it is written (16 bytes for each 2 MiB): memory is taken in chunks of
-//!   2 MiB, at their first write, and a discard gives whole chunks back. What was never written reads
-//!   as zeroes, and so does a discarded range.
-//! - Keeps nothing: [`Persistence::Process`]. There is no volatile cache in front of it, since
-//!   nothing would be more durable than what was just copied; a flush does nothing.
+//! - It completes inline on the caller's thread. It is the cheapest device, for benchmarks and
+//!   tests.
+//! - Memory is allocated in chunks of 2 MiB at their first write; an unwritten chunk costs 16
+//!   bytes. A discard frees whole chunks. Unwritten and discarded ranges read as zeroes.
+//! - Nothing persists ([`Persistence::Process`]). There is no volatile cache, since a flush could
+//!   not make the data more durable. Flush does nothing.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,11 +27,11 @@ pub struct MemDevice {
 }
 
 impl MemDevice {
-    /// A device of `size_bytes` zeroes, rounded down to 512.
+    /// Creates a device of `size_bytes` zeroes, rounded down to 512.
     #[must_use]
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are passed as trait objects"
     )]
     pub fn new(name: impl Into<String>, size_bytes: u64) -> Rc<dyn BlockDevice> {
         let mut info = DeviceInfo::new(name, size_bytes & !511);
@@ -90,17 +90,17 @@ impl MemDevice {
     }
 }
 
-/// The piece of a request that lies in one chunk.
+/// Part of a request within one chunk.
 struct Part {
     chunk: usize,
     /// First byte within the chunk.
     start: usize,
     len: usize,
-    /// Bytes of the request before this piece.
+    /// Bytes of the request before this part.
     done: usize,
 }
 
-/// A checked request, chunk by chunk.
+/// Splits a checked request by chunks.
 fn parts(request: &Request) -> impl Iterator<Item = Part> {
     // Both fit: the request is within the device, whose chunks are counted in a usize.
     let (mut at, total) = (request.offset, request.len as usize);

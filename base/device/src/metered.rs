@@ -1,4 +1,4 @@
-//! Takes the time that a device's own code takes; see [`forebay_io::rt::meter`].
+//! Measures the CPU time of a device's own code; see [`forebay_io::rt::meter`].
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -6,18 +6,18 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, Completion, DeviceInfo, Request};
 use forebay_io::rt::meter::{self, Account};
 
-/// A device whose code runs on an account.
+/// A device whose code is charged to an account.
 pub struct Metered {
     inner: Rc<dyn BlockDevice>,
     account: Account,
 }
 
 impl Metered {
-    /// Has the code of `inner`, and of the tasks that it spawns, charged to `account`.
+    /// Charges the code of `inner`, and of the tasks that it spawns, to `account`.
     #[must_use]
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are passed as trait objects"
     )]
     pub fn new(inner: Rc<dyn BlockDevice>, account: Account) -> Rc<dyn BlockDevice> {
         Rc::new(Self { inner, account })

@@ -1,8 +1,9 @@
-//! What the URIs of initiators have in common.
+//! Parts that the URIs of all initiators share.
 
 use std::net::ToSocketAddrs as _;
 
-/// The address of `HOST` or `HOST:PORT`, with `port` where none is named. A name is looked up, which may take a while.
+/// Returns the address of `HOST` or `HOST:PORT`, with `port` as default. A name is resolved, which
+/// may block.
 pub(crate) fn looked_up(host: &str, port: u16) -> Option<std::net::SocketAddr> {
     let after = host.rsplit_once(']').map_or(host, |(_, after)| after);
     let addresses = match after.contains(':') {
@@ -12,7 +13,7 @@ pub(crate) fn looked_up(host: &str, port: u16) -> Option<std::net::SocketAddr> {
     addresses.ok()?.next()
 }
 
-/// Without the percent signs of RFC 3986.
+/// Decodes percent signs as in RFC 3986.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

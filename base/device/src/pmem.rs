@@ -1,15 +1,16 @@
 //! Byte-addressable media as a device: loads and stores, no system call, no block layer.
 //!
-//! - A write goes round the processor's caches and is fenced before it completes, so that a completed write
-//!   is durable where the medium is: there is no volatile cache, FUA costs nothing and a flush does nothing.
-//! - It is written in lines of 64 bytes. The medium is atomic by 8, so that power loss tears what is written
-//!   ([`DeviceInfo::atomic_write_bytes`]). What needs whole blocks puts a block translation table over it; what is
-//!   made for such media writes lines that validate themselves, or reaches the memory itself
-//!   ([`PmemDevice::memory`]).
-//! - On an ordinary file the page cache stands in for the medium, *not persistent, for test*: the process
-//!   may die, the machine may not ([`Persistence::Machine`]).
+//! - A write bypasses the processor's caches and is fenced before it completes. A completed write
+//!   is durable if the medium is. So there is no volatile cache, FUA costs nothing, and flush does
+//!   nothing.
+//! - The device writes lines of 64 bytes. The medium is atomic by 8, so that a power loss may tear
+//!   a write ([`DeviceInfo::atomic_write_bytes`]). A layer that needs whole blocks uses a block
+//!   translation table. A layer for such media writes self-validating lines, or uses the memory
+//!   itself ([`PmemDevice::memory`]).
+//! - On an ordinary file the page cache stands in for the medium, *not persistent, for test*. Its
+//!   data survives the process, but not the machine ([`Persistence::Machine`]).
 //!
-//! Completes inline, on the caller's thread.
+//! The device completes inline, on the caller's thread.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -31,7 +32,7 @@ pub struct PmemDevice<P: Pmem> {
     zeroes: Buf,
 }
 
-/// What a mapping is, in words, for the status.
+/// Describes a mapping for the status.
 #[must_use]
 pub fn describe(memory: &PmemMapping) -> String {
     match memory.backing() {
@@ -45,7 +46,8 @@ pub fn describe(memory: &PmemMapping) -> String {
 }
 
 impl PmemDevice<PmemMapping> {
-    /// Opens a DAX character device or a file, and holds it alone. An empty name stands for the path.
+    /// Opens a DAX character device or a file, and holds it exclusively. An empty name selects the
+    /// path.
     ///
     /// # Errors
     /// As for [`PmemMapping::open`].
@@ -54,7 +56,8 @@ impl PmemDevice<PmemMapping> {
         Ok(Self::mapped(PmemMapping::open(path, None)?, path, name))
     }
 
-    /// Opens it as [`PmemDevice::open`], to look at what is there: nothing of a file is changed, or allocated.
+    /// Opens it like [`PmemDevice::open`], but only for inspection: a file is neither changed nor
+    /// allocated.
     ///
     /// # Errors
     /// As for [`PmemMapping::open`].
@@ -80,7 +83,7 @@ impl PmemDevice<PmemMapping> {
 }
 
 impl<P: Pmem> PmemDevice<P> {
-    /// A device on this memory, whose contents outlive what `persistence` says.
+    /// Creates a device on this memory, with this persistence.
     #[must_use]
     pub fn new(memory: Arc<P>, name: impl Into<String>, persistence: Persistence) -> Self {
         let line = u32::try_from(LINE_BYTES).expect("64");
@@ -101,7 +104,7 @@ impl<P: Pmem> PmemDevice<P> {
         }
     }
 
-    /// A device on a memory that is slower than the one underneath, in the words of `emulated`.
+    /// Creates a device on an emulated memory, with its description `emulated`.
     #[must_use]
     pub fn emulated(
         memory: Arc<P>,
@@ -115,7 +118,7 @@ impl<P: Pmem> PmemDevice<P> {
         device
     }
 
-    /// The memory itself, for layers that are made for it.
+    /// Returns the memory, for layers that use it directly.
     #[must_use]
     pub fn memory(&self) -> Arc<P> {
         Arc::clone(&self.memory)

@@ -1,14 +1,14 @@
-//! What an initiator has received and not looked at yet: many answers come in one system call, and the data of a long
-//! read goes straight to its own buffer.
+//! Receive buffer of an initiator. One system call receives many answers. The data of a long read
+//! is received directly into its own buffer.
 
 use std::rc::Rc;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::net::Stream;
 
-/// What is received at a time where no data is awaited, bytes: many answers.
+/// Maximum bytes of one receive while no data is expected: many answers.
 const AHEAD_BYTES: usize = 64 << 10;
-/// The rest of the data of a read above this is received in place, bytes.
+/// Minimum rest of a read's data that is received in place, bytes.
 const DIRECT_BYTES: usize = 8 << 10;
 
 pub(crate) struct Receiver {
@@ -28,10 +28,11 @@ impl Receiver {
         }
     }
 
-    /// The next `N` bytes; few, as in a header.
+    /// Receives the next `N` bytes; for short values, such as headers.
     ///
     /// # Errors
-    /// `Disconnected` if the peer ends before the last of them, or what the system says.
+    /// `Disconnected` if the peer closes the connection before the last byte, or an error of the
+    /// system.
     pub(crate) async fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         self.fill(N).await?;
         let mut bytes = [0; N];
@@ -40,7 +41,7 @@ impl Receiver {
         Ok(bytes)
     }
 
-    /// Waits until `want` bytes are here.
+    /// Waits until `want` bytes are in the buffer.
     async fn fill(&mut self, want: usize) -> Result<()> {
         while self.end - self.start < want {
             if self.start == self.end {
@@ -62,10 +63,10 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next bytes, as many as `into` holds.
+    /// Receives the next bytes, as many as `into` holds.
     ///
     /// # Errors
-    /// As [`Receiver::take`].
+    /// As for [`Receiver::take`].
     pub(crate) async fn data(&mut self, into: &Buf) -> Result<()> {
         let mut filled = 0;
         while filled < into.len() {

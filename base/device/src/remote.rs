@@ -1,5 +1,5 @@
-//! What a peer is asked, in the same way by each protocol: nothing that it would refuse, nothing that comes to nothing, and
-//! in several requests what is longer than one may be.
+//! Requests to a peer, common to all protocols: requests that the peer would refuse fail here,
+//! requests without effect complete here, and longer ones are split.
 
 use forebay_block::{
     BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Error, ErrorKind, Op, Request,
@@ -7,31 +7,31 @@ use forebay_block::{
 };
 use forebay_io::rt;
 
-/// Longest request without data, bytes. A whole number of any blocks.
+/// Maximum length of a request without data, bytes. A multiple of every block size.
 pub(crate) const LONGEST_BYTES: u64 = 1 << 30;
-/// Most zeroes that are sent at a time, bytes, where the peer has no command for them.
+/// Maximum length of zeroes in one write, bytes, if the peer has no command for zeroes.
 const ZEROES_BYTES: u64 = 1 << 20;
 
-/// What a peer takes.
+/// Requests that a peer accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Takes {
-    /// Reads and flushes alone.
+    /// Whether it accepts only reads and flushes.
     pub(crate) read_only: bool,
-    /// Most data in a request, bytes.
+    /// Maximum data in a request, bytes.
     pub(crate) data_bytes: u64,
-    /// Longest write of zeroes, bytes; 0 if there is none.
+    /// Maximum length of a write-zeroes, bytes; 0 if there is none.
     pub(crate) zeroes_bytes: u64,
 }
 
 impl Takes {
-    /// The request, if it is to be asked as it is. Any other is answered here, or by a task for which `again` makes the
-    /// device once more.
+    /// Returns the request if it is to be sent as it is. Any other request is completed here, or by
+    /// a task that uses the device of `handle`.
     pub(crate) fn whole<D: BlockDevice + 'static>(
         self,
         info: &DeviceInfo,
         request: Request,
         done: Completion,
-        again: impl FnOnce() -> D,
+        handle: impl FnOnce() -> D,
     ) -> Option<(Request, Completion)> {
         let nothing_to_do = match request.op {
             Op::Flush => !info.volatile_cache,
@@ -46,7 +46,7 @@ impl Takes {
         if request.len <= self.longest(request.op) {
             return Some((request, done));
         }
-        let device = again();
+        let device = handle();
         rt::spawn(async move { done.complete(self.in_pieces(&device, request).await) });
         None
     }
@@ -65,7 +65,7 @@ impl Takes {
         }
     }
 
-    /// Longest request of this kind, bytes.
+    /// Returns the maximum length of a request of this kind, bytes.
     const fn longest(self, op: Op) -> u64 {
         match op {
             Op::Read | Op::Write { .. } => self.data_bytes,
@@ -74,7 +74,7 @@ impl Takes {
         }
     }
 
-    /// A request that is too long for one, or that the peer has another way for.
+    /// Executes a request that is too long, or that needs another command, in pieces.
     async fn in_pieces(self, device: &impl BlockDevice, request: Request) -> Result<()> {
         let (op, longest) = match request.op {
             Op::WriteZeroes { fua, .. } if self.zeroes_bytes == 0 => {

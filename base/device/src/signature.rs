@@ -1,9 +1,9 @@
-//! Recognises what a device holds, so that formatting never destroys something by mistake.
+//! Recognises the content of a device, so that formatting never destroys data by mistake.
 //!
-//! [`probe`] reads the first and the last MiB and 64 places in between, through the device itself.
-//! What it knows is in [`table`], with the published source of each magic number. A device on which
-//! every byte looked at is zero counts as empty; other bytes that nothing here recognises are
-//! [`Found::Unknown`], which is to be treated as somebody's data.
+//! [`probe`] reads the first and the last MiB and 64 samples in between, through the device itself.
+//! The known formats are in [`table`], with the published source of each magic number. A device
+//! counts as empty if every sampled byte is zero. Other unrecognised bytes are [`Found::Unknown`],
+//! which must be treated as a user's data.
 
 mod table;
 
@@ -11,18 +11,18 @@ use std::fmt;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Context, Result};
 
-/// Bytes looked at from either end.
+/// Bytes that are read at either end.
 const END_BYTES: u64 = 1 << 20;
-/// Places looked at in between.
+/// Number of samples in between.
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
-/// Something recognised.
+/// A recognised format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// What it is, for example `ext4 file system`.
+    /// Name of the format, for example `ext4 file system`.
     pub name: &'static str,
-    /// The label that a person gave it, where the format has one and it is set.
+    /// Label that a user gave it, if the format has one and it is set.
     pub label: Option<String>,
 }
 
@@ -36,27 +36,27 @@ impl fmt::Display for Signature {
     }
 }
 
-/// What a device holds.
+/// Content of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Every byte that was looked at is zero.
+    /// Every sampled byte is zero.
     Empty,
-    /// Known formats, outermost first. More than one where something was made on top of a device
-    /// without wiping what was there before.
+    /// Known formats, outermost first. There are several if a format was created without wiping an
+    /// older one.
     Known(Vec<Signature>),
-    /// Bytes that are not zero and that nothing here recognises.
+    /// Unrecognised bytes that are not zero.
     Unknown,
 }
 
 impl Found {
-    /// Whether it holds a Forebay cache.
+    /// Returns whether it holds a Forebay cache.
     #[must_use]
     pub fn is_forebay(&self) -> bool {
         matches!(self, Self::Known(found) if found.iter().any(|one| one.name == table::FOREBAY))
     }
 }
 
-/// In words, to stand after "holds": `ext4 file system (label "root")`, `nothing`, `unknown data`.
+/// Description that follows "holds": `ext4 file system (label "root")`, `nothing`, `unknown data`.
 impl fmt::Display for Found {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -73,10 +73,10 @@ impl fmt::Display for Found {
     }
 }
 
-/// Looks at what `device` holds. It reads 2 MiB and 256 KiB of samples, and writes nothing.
+/// Inspects the content of `device`. Reads 2 MiB and 256 KiB of samples, and writes nothing.
 ///
 /// # Errors
-/// A failed read: what cannot be read cannot be called empty.
+/// Fails if a read fails: unreadable bytes cannot count as empty.
 pub async fn probe(device: &dyn BlockDevice) -> Result<Found> {
     let info = device.info();
     if info.size_bytes == 0 {
@@ -117,7 +117,7 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Both ends of a device, read.
+/// Content of both ends of a device.
 struct Media {
     size_bytes: u64,
     head: Vec<u8>,
@@ -125,12 +125,12 @@ struct Media {
 }
 
 impl Media {
-    /// Whether `magic` stands at `offset`. Not where the offset lies in neither end.
+    /// Returns whether `magic` is at `offset`. Returns false if the offset is in neither end.
     fn has(&self, offset: u64, magic: &[u8]) -> bool {
         self.at(offset, magic.len()) == Some(magic)
     }
 
-    /// `len` bytes at `offset`.
+    /// Returns `len` bytes at `offset`.
     fn at(&self, offset: u64, len: usize) -> Option<&[u8]> {
         let within = |part: &'_ [u8], start: u64| {
             let at = usize::try_from(offset.checked_sub(start)?).ok()?;
@@ -155,7 +155,7 @@ impl Media {
         self.at(offset, 8)?.try_into().ok().map(u64::from_le_bytes)
     }
 
-    /// A text of at most `len` bytes that a zero ends; none where it is empty.
+    /// Returns a zero-terminated text of at most `len` bytes, or `None` if it is empty.
     fn text(&self, offset: u64, len: usize) -> Option<String> {
         let bytes = self.at(offset, len)?.split(|&byte| byte == 0).next()?;
         let text = String::from_utf8_lossy(bytes).trim().to_owned();

@@ -1,26 +1,29 @@
-//! A disk with an arm and a platter: what a request costs depends on where the one before it ended.
+//! Emulation of a disk with an arm and a platter: the cost of a request depends on the position of
+//! the previous one.
 //!
-//! The model, for a request that is served alone:
+//! The time of a single request is:
 //!
 //! ```text
-//! time = seek + wait until the platter has turned to it + length / media rate
+//! time = seek + rotation until the sector is under the head + length / media rate
 //! seek = 0 on the same track, else track seek + b * sqrt(distance / size of the device)
 //! b    = (average seek - track seek) * 15 / 8
 //! ```
 //!
-//! so that seeks between places drawn evenly take the average: the mean of the root of such a distance is
-//! 8/15. That seeks take about the root of their distance as long as the arm accelerates, and that a disk
-//! orders its queue by the time that positioning takes, is in C. Ruemmler and J. Wilkes, "An introduction to disk
-//! drive modeling", IEEE Computer 27(3), 1994. The size of the device beneath counts as the whole stroke, so
-//! that a small file seeks as a large disk does. Each track is as long as the media rate fills in a
-//! revolution, and begins later than its neighbour by a track's seek, so that long runs lose no revolution.
+//! The factor makes seeks between uniformly random positions take the average seek time: the mean
+//! of the root of such a distance is 8/15. A seek takes about the root of its distance while the
+//! arm accelerates, and a disk orders its queue by positioning time. Both facts are from C.
+//! Ruemmler and J. Wilkes, "An introduction to disk drive modeling", IEEE Computer 27(3), 1994. The
+//! size of the inner device counts as the whole stroke, so that a small file seeks as a large disk
+//! does. A track holds the data of one revolution at the media rate. It starts one track seek later
+//! than its neighbour, so that long sequential runs lose no revolution.
 //!
-//! Of at most `queue_depth` requests that it knows, the one goes next whose positioning takes least, a
-//! thirty-second part of what it has waited taken off, so that none waits for ever (that part is declared
-//! here, makers do not tell theirs). Others wait in the order of arrival. There is no cache for writes: what
-//! was written is on the platter, and a flush, as a discard, costs nothing.
+//! The disk orders at most `queue_depth` requests: the one with the shortest positioning time is
+//! next. A thirty-second part of its waiting time is subtracted, so that no request waits for ever.
+//! Manufacturers do not publish that part; the value is our choice. Further requests wait in order
+//! of arrival. There is no write cache: completed writes are on the platter, and flush and discard
+//! take no time.
 //!
-//! Whatever is measured through this device is emulated, and said to be.
+//! Every measurement through this device is marked as emulated.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -32,13 +35,13 @@ use std::time::Duration;
 use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Op, Request};
 use forebay_io::rt;
 
-/// What a request has waited counts by this part.
+/// Divisor of the waiting time that is subtracted from the positioning time.
 const AGE: i64 = 32;
 
-/// What is declared of a disk.
+/// Declared properties of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskProfile {
-    /// Its name.
+    /// Name of the profile.
     pub name: &'static str,
     /// Seek to the next track, microseconds.
     pub track_seek_us: u64,
@@ -46,17 +49,21 @@ pub struct DiskProfile {
     pub average_seek_us: u64,
     /// Revolutions a minute.
     pub rpm: u64,
-    /// What passes under a head, bytes a second.
+    /// Media rate, bytes a second.
     pub bytes_per_s: u64,
-    /// Requests that it orders.
+    /// Number of requests that the disk orders.
     pub queue_depth: usize,
 }
 
 impl DiskProfile {
-    /// A disk of 3.5 inches: average seek 8.2 ms, 7,200 rpm (HGST, "Ultrastar 7K4000 (SAS) Hard Disk Drive
-    /// Specification", version 1.8, 2016, table 6); 171 MB/s, its sustained rate; track seek 1.1 ms (Hitachi,
-    /// "Travelstar 5K320 SATA OEM Specification", table 7, write; that of the other is not given); 32
-    /// requests, what SATA's native command queuing has.
+    /// A 3.5-inch disk:
+    ///
+    /// - average seek 8.2 ms and 7,200 rpm: HGST, "Ultrastar 7K4000 (SAS) Hard Disk Drive
+    ///   Specification", version 1.8, 2016, table 6
+    /// - 171 MB/s: its sustained rate
+    /// - track seek 1.1 ms: Hitachi, "Travelstar 5K320 SATA OEM Specification", table 7, write,
+    ///   because the specification above gives none
+    /// - 32 requests: the limit of SATA's native command queuing
     pub const HDD: Self = Self {
         name: "hdd",
         track_seek_us: 1100,
@@ -66,10 +73,10 @@ impl DiskProfile {
         queue_depth: 32,
     };
 
-    /// All that have names.
+    /// All profiles.
     pub const ALL: [Self; 1] = [Self::HDD];
 
-    /// The profile of this name.
+    /// Returns the profile of this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.name == name)
@@ -88,7 +95,7 @@ impl DiskProfile {
         self.transfer_ns(at) / self.revolution_ns()
     }
 
-    /// How far the platter has to turn, from where it was at time zero, until `at` is under the head.
+    /// Returns the angle until `at` is under the head, in time of rotation since time zero.
     fn angle_ns(&self, at: u64) -> u64 {
         let skew = self.track(at) % self.rpm.max(1) * self.track_seek_us * 1000;
         (self.transfer_ns(at) + skew) % self.revolution_ns()
@@ -109,7 +116,7 @@ impl DiskProfile {
         seek_us * 1000
     }
 
-    /// From `now` until `to` is under a head that is at `from`.
+    /// Returns the time from `now` until `to` is under the head, which is at `from`.
     fn positioning_ns(&self, now_ns: u64, from: u64, to: u64, size: u64) -> u64 {
         let seek = self.seek_ns(from, to, size);
         let turn = self.revolution_ns();
@@ -117,7 +124,8 @@ impl DiskProfile {
     }
 }
 
-/// In words: `emulated: hdd, 1.1 ms track seek, 8.2 ms average seek, 7200 rpm, 171 MB/s, queue depth 32`.
+/// Description: `emulated: hdd, 1.1 ms track seek, 8.2 ms average seek, 7200 rpm, 171 MB/s, queue
+/// depth 32`.
 impl fmt::Display for DiskProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -144,25 +152,25 @@ struct Shared {
     inner: Rc<dyn BlockDevice>,
     profile: DiskProfile,
     size: u64,
-    /// What the disk knows, and what waits to be told to it.
+    /// Requests that the disk may order, then those that wait in order of arrival.
     queue: RefCell<VecDeque<Queued>>,
-    /// Where the head is, and when it got there.
+    /// Position of the head, and the time at which it got there.
     head: Cell<u64>,
     free: Cell<Duration>,
     is_busy: Cell<bool>,
 }
 
-/// A disk as slow as a profile says. Needs an executor on this thread.
+/// A device as slow as a disk profile. Needs an executor on this thread.
 pub struct EmulatedDisk {
     shared: Rc<Shared>,
 }
 
 impl EmulatedDisk {
-    /// Makes `inner` as slow as `profile` says.
+    /// Wraps `inner` and slows it down to `profile`.
     #[must_use]
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are passed as trait objects"
     )]
     pub fn new(inner: Rc<dyn BlockDevice>, profile: DiskProfile) -> Rc<dyn BlockDevice> {
         let size = inner.info().size_bytes;
@@ -185,7 +193,7 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Shared {
-    /// Takes the request off whose turn it is, and says when it is over.
+    /// Removes the next request, and returns it with the time of its completion.
     fn next(&self) -> Option<(Queued, Duration)> {
         let (head, free) = (self.head.get(), self.free.get());
         let mut queue = self.queue.borrow_mut();
@@ -196,7 +204,7 @@ impl Shared {
                 .profile
                 .positioning_ns(nanos(begin), head, to, self.size);
             let over = begin + Duration::from_nanos(positioning);
-            // From the moment that the arm is free.
+            // Counted from the moment that the arm is free.
             let waits = nanos(over - free.min(over)).cast_signed();
             waits - nanos(free.saturating_sub(queued.came)).cast_signed() / AGE
         };
@@ -215,7 +223,7 @@ impl Shared {
         Some((queued, over))
     }
 
-    /// Serves what waits, one after the other.
+    /// Serves queued requests, one after the other.
     async fn serve(self: Rc<Self>) {
         while let Some((Queued { request, done, .. }, over)) = self.next() {
             let outcome = self.inner.start(request).await;

@@ -1,16 +1,17 @@
-//! Slower byte-addressable memory than the one underneath: it declares latencies, bandwidths and an internal
+//! Emulation of slower byte-addressable memory: declared latencies, bandwidths and an internal
 //! unit.
 //!
-//! The model: a load that is alone waits for the load latency; a copy out of many bytes waits for that and
-//! for its bytes at the read bandwidth. Stores wait for nothing; what was streamed or flushed takes its share
-//! of the write bandwidth, which all threads share, and a fence waits for the store latency behind that. The
-//! medium reads and writes whole units, so that bytes are rounded to those. Every load counts as one that
-//! misses the processor's caches, and the internal unit's buffer is not modelled: what is close together
-//! costs more here than on the real medium. The time that the memory underneath takes counts towards what is
-//! declared.
+//! A single load takes the load latency. A copy out of several bytes takes the load latency, then
+//! its bytes at the read bandwidth. Stores take no time. Streamed or flushed bytes take their share
+//! of the write bandwidth, which all threads share, and a fence adds the store latency. The medium
+//! reads and writes whole units, so that lengths are rounded up to units.
 //!
-//! A wait keeps the processor busy, as a stalled store does; with [`Waiting::Yield`] it lets other threads run
-//! meanwhile, as if each had a processor of its own.
+//! Each load counts as a miss of the processor's caches, and the buffer of the internal unit is not
+//! modelled. So adjacent accesses cost more here than on the real medium. The time of the inner
+//! memory counts towards the declared time.
+//!
+//! A waiting thread spins, as in a stalled store. With [`Waiting::Yield`] it lets other threads
+//! run, as if each had a processor of its own.
 
 use std::cell::Cell;
 use std::fmt;
@@ -22,29 +23,31 @@ use std::time::{Duration, Instant};
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::pmem::{LINE_BYTES, Pmem};
 
-/// What is declared of a memory.
+/// Declared properties of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryProfile {
-    /// Its name.
+    /// Name of the profile.
     pub name: &'static str,
     /// Time of a load, nanoseconds.
     pub load_latency_ns: u64,
     /// Time of a fence behind stores, nanoseconds.
     pub store_latency_ns: u64,
-    /// What the medium reads and writes at a time, bytes.
+    /// Unit in which the medium reads and writes, bytes.
     pub unit_bytes: u64,
-    /// Bytes that are read in a second, by all threads.
+    /// Read bandwidth of all threads together, bytes a second.
     pub read_bytes_per_s: u64,
-    /// Bytes that are written in a second, by all threads.
+    /// Write bandwidth of all threads together, bytes a second.
     pub write_bytes_per_s: u64,
 }
 
 impl MemoryProfile {
-    /// One Intel Optane DC persistent memory module of 256 GB, first generation: 305 ns for a random load, 90
-    /// ns for a non-temporal store, units of 256 bytes, 6.6 GB/s read and 2.3 GB/s written. J. Izraelevitz et
-    /// al., "Basic Performance Measurements of the Intel Optane DC Persistent Memory Module", arXiv
-    /// 1903.05714, 2019; J. Yang et al., "An Empirical Guide to the Behavior and Use of Scalable Persistent
-    /// Memory", FAST 2020.
+    /// An Intel Optane DC persistent memory module of 256 GB, first generation: 305 ns for a random
+    /// load, 90 ns for a non-temporal store, units of 256 bytes, 6.6 GB/s read and 2.3 GB/s write
+    /// bandwidth.
+    ///
+    /// Sources: J. Izraelevitz et al., "Basic Performance Measurements of the Intel Optane DC
+    /// Persistent Memory Module", arXiv 1903.05714, 2019; J. Yang et al., "An Empirical Guide to
+    /// the Behavior and Use of Scalable Persistent Memory", FAST 2020.
     pub const OPTANE_DIMM: Self = Self {
         name: "optane-dimm",
         load_latency_ns: 305,
@@ -54,9 +57,10 @@ impl MemoryProfile {
         write_bytes_per_s: 2_300_000_000,
     };
 
-    /// DRAM behind a CXL link of eight lanes: 155 ns for a load, 70 more than local DRAM (H. Li et al., "Pond:
-    /// CXL-Based Memory Pooling Systems for Cloud Platforms", ASPLOS 2023), taken for stores, too; 31.5 GB/s
-    /// each way, what eight lanes of PCI Express 5.0 carry (32 GT/s, 128b/130b).
+    /// DRAM behind a CXL link of eight lanes: 155 ns for a load, 70 ns more than local DRAM (H. Li
+    /// et al., "Pond: CXL-Based Memory Pooling Systems for Cloud Platforms", ASPLOS 2023). Stores
+    /// are taken to cost the same. The bandwidth each way is 31.5 GB/s, that of eight lanes of PCI
+    /// Express 5.0 (32 GT/s, 128b/130b).
     pub const CXL_DRAM: Self = Self {
         name: "cxl-dram",
         load_latency_ns: 155,
@@ -66,7 +70,7 @@ impl MemoryProfile {
         write_bytes_per_s: 31_500_000_000,
     };
 
-    /// All that have names.
+    /// All profiles.
     pub const ALL: [Self; 2] = [Self::OPTANE_DIMM, Self::CXL_DRAM];
 }
 
@@ -85,8 +89,8 @@ impl FromStr for MemoryProfile {
     }
 }
 
-/// In words: `emulated: optane-dimm, 305 ns load, 90 ns store, units of 256 bytes, 6.6 GB/s read, 2.3 GB/s
-/// write`.
+/// Description: `emulated: optane-dimm, 305 ns load, 90 ns store, units of 256 bytes, 6.6 GB/s
+/// read, 2.3 GB/s write`.
 impl fmt::Display for MemoryProfile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -102,24 +106,24 @@ impl fmt::Display for MemoryProfile {
     }
 }
 
-/// What a thread does while it waits.
+/// Behaviour of a waiting thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// It keeps the processor.
+    /// The thread spins.
     #[default]
     Spin,
-    /// It lets other threads run.
+    /// The thread yields its processor.
     Yield,
 }
 
-/// A transfer at a time: when it is free again.
+/// A link that carries one transfer at a time, with the time at which it is free.
 #[derive(Debug, Default)]
 struct Link {
     free_at_ns: AtomicU64,
 }
 
 impl Link {
-    /// Takes the link for a transfer. Returns when that has ended.
+    /// Occupies the link for a transfer. Returns the end of the transfer.
     fn take(&self, now_ns: u64, transfer_ns: u64) -> u64 {
         let after = |free: u64| free.max(now_ns) + transfer_ns;
         let before = self
@@ -131,7 +135,7 @@ impl Link {
     }
 }
 
-/// What times are counted from.
+/// Origin of all times.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 fn now_ns() -> u64 {
@@ -143,12 +147,12 @@ fn now_ns() -> u64 {
 }
 
 thread_local! {
-    /// When what this thread streamed and flushed, to whatever memory, has reached it. Zero where there is
-    /// nothing.
+    /// Time at which this thread's streamed and flushed bytes have reached any memory. Zero if
+    /// there are none.
     static DUE_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A memory as slow as a profile says.
+/// A memory as slow as a profile.
 #[derive(Debug)]
 pub struct EmulatedPmem<P> {
     inner: Arc<P>,
@@ -159,7 +163,7 @@ pub struct EmulatedPmem<P> {
 }
 
 impl<P: Pmem> EmulatedPmem<P> {
-    /// Makes `inner` as slow as `profile` says.
+    /// Wraps `inner` and slows it down to `profile`.
     #[must_use]
     pub fn new(inner: Arc<P>, profile: MemoryProfile, waiting: Waiting) -> Self {
         Self {
@@ -186,7 +190,7 @@ impl<P: Pmem> EmulatedPmem<P> {
         }
     }
 
-    /// How long a range occupies a link, in whole units.
+    /// Returns the time for which a range occupies a link, in whole units.
     fn transfer_ns(&self, offset: u64, len: u64, bytes_per_s: u64) -> u64 {
         let unit = self.profile.unit_bytes;
         let first = offset / unit * unit;
@@ -267,7 +271,7 @@ mod tests {
     use forebay_io::sim::SimPmem;
 
     thread_local! {
-        /// The time of this thread in place of the real one, nanoseconds. It passes while the thread waits, and only then.
+        /// Virtual time of this thread, nanoseconds. It passes only while the thread waits.
         pub(super) static CLOCK_NS: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
@@ -294,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_transfer_takes_latency_and_whole_units_at_the_bandwidth() {
-        // A memory each, as each begins on a clock of its own.
+        // Each memory starts with a clock of its own.
         let load = || _ = slow().load_u64(8);
         assert_eq!(waited_us(load), 2000 + 256);
         let read = || slow().read(0, &Buf::zeroed(1000)).expect("sound");
@@ -312,11 +316,11 @@ mod tests {
             memory.store_u64(64, 7);
             memory.stream(0, &Buf::zeroed(512));
             memory.fence();
-            // There is nothing more to wait for.
+            // Nothing is left to wait for.
             memory.fence();
         };
         assert_eq!(waited_us(stream), 3000 + 5120);
-        assert_eq!(memory.inner.load_u64(64), 0, "the stream went over it");
+        assert_eq!(memory.inner.load_u64(64), 0, "the stream overwrote it");
     }
 
     #[test]

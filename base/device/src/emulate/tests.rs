@@ -10,7 +10,7 @@ fn memory() -> Rc<dyn BlockDevice> {
     MemDevice::new("m", 64 << 20)
 }
 
-/// How long `test` takes on the virtual clock.
+/// Virtual time of `test`.
 fn virtual_time(
     profile: Profile,
     test: impl AsyncFnOnce(Rc<dyn BlockDevice>) + 'static,
@@ -135,7 +135,7 @@ fn the_queue_depth_holds_back_the_rest_in_order() {
     };
     let time = virtual_time(profile, async |device| {
         all((0..7).map(|_| device.read(0, Buf::scratch(512))).collect()).await;
-        // Every place was given back.
+        // Every slot is free.
         all((0..2).map(|_| device.read(0, Buf::scratch(512))).collect()).await;
     });
     assert_eq!(time, 5 * MS);
@@ -179,7 +179,7 @@ fn data_and_errors_pass_through() {
         device
             .read(0, Buf::scratch(512))
             .await
-            .expect("the place is free again");
+            .expect("the slot is free");
     });
 }
 
@@ -241,7 +241,7 @@ fn the_end_of_the_executor_answers_what_is_in_flight() {
     }
 }
 
-/// On the real clock. How much later than declared it answers depends on the machine.
+/// On the real clock. The delay beyond the declared time depends on the machine.
 #[test]
 fn no_answer_is_earlier_than_declared_in_real_time() {
     let executor = Executor::new(|| ());

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Runs `test` on a reactor with each engine; loudly on fewer where one is not allowed.
+/// Runs `test` on a reactor with each I/O engine, and reports an engine that is not allowed here.
 fn on_each_engine<F: Future<Output = ()> + 'static>(test: impl Fn() -> F) {
     for engine in [Engine::Uring, Engine::Threads] {
         match Reactor::new(engine) {
@@ -16,7 +16,7 @@ fn on_each_engine<F: Future<Output = ()> + 'static>(test: impl Fn() -> F) {
     }
 }
 
-/// A path that is free; what is made there is removed.
+/// An unused path. Its file is removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -96,7 +96,7 @@ fn a_file_keeps_what_is_written() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn open_errors_name_the_cause() {
     on_each_engine(|| async {
         let scratch = Scratch::new(&std::env::temp_dir(), "wrong");
         let kind = |options| match FileDevice::open(&scratch.0, options) {
@@ -131,7 +131,7 @@ fn memory_is_not_called_media() {
     });
 }
 
-/// A loop device, detached when dropped.
+/// A loop device, detached on drop.
 struct Loop(String);
 
 impl Drop for Loop {
@@ -155,7 +155,7 @@ fn a_raw_block_device_is_a_device() {
             Loop(String::from_utf8_lossy(&output.stdout).trim().to_owned())
         }
         other => {
-            eprintln!("SKIPPED: a raw block device: no loop device to be had: {other:?}");
+            eprintln!("SKIPPED: a raw block device: no loop device available: {other:?}");
             return;
         }
     };

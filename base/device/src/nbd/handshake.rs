@@ -1,4 +1,4 @@
-//! From a URI to a connection in the transmission phase.
+//! Handshake: from a URI to a connection in the transmission phase.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,14 +15,14 @@ use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, MAX_STRING_BYTES};
 
 use super::Uri;
 
-/// A server that has not agreed by then never will.
+/// Time limit of the handshake.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest reply to an option, bytes: a name and a description, and some more.
+/// Maximum length of an option reply, bytes: a name, a description and some more.
 const LONGEST_BYTES: u32 = 4 * MAX_STRING_BYTES as u32;
-/// Smallest and largest block that a device of ours may have, bytes.
+/// Supported block sizes, bytes.
 const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=65_536;
 
-/// What a server offers.
+/// Properties of the export.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer {
     pub(super) size_bytes: u64,
@@ -90,7 +90,7 @@ async fn negotiate(stream: &Stream, name: &str) -> Result<Offer> {
             } => {
                 if !least.is_power_of_two() || least > *BLOCK_BYTES.end() || most < least {
                     let what =
-                        format!("the server's blocks of {least} to {most} bytes are none of ours");
+                        format!("the server's blocks of {least} to {most} bytes are not supported");
                     return Err(Error::new(ErrorKind::Unsupported, what));
                 }
                 minimum = least.max(*BLOCK_BYTES.start());
@@ -115,11 +115,11 @@ async fn negotiate(stream: &Stream, name: &str) -> Result<Offer> {
     })
 }
 
-/// The next answer to GO; none when the server went on to transmission.
+/// Returns the next reply to GO. `None` ends the replies: transmission starts.
 async fn property(stream: &Stream, name: &str) -> Result<Option<Info>> {
     let header = OptionReply::decode(&receive(stream, OPTION_REPLY_BYTES).await?)?;
     if header.option != option::GO || header.length > LONGEST_BYTES {
-        let what = "the server answers what was not asked";
+        let what = "the server answers an option that was not sent";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     let data = receive(stream, header.length as usize).await?;

@@ -1,11 +1,12 @@
-//! An export of an NBD server as a device: the initiator's side of the protocol in
+//! An export of an NBD server as a block device. This is the initiator's side of the protocol in
 //! [`forebay_wire::nbd`].
 //!
-//! Fixed newstyle with `GO`, simple replies, one connection. Requests go out together, as many as wait
-//! while the last send is under way, and are answered in any order. A connection that breaks is not made
-//! again: what waits for an answer, and all that is asked later, ends with `Disconnected` and the server's
-//! name: no flush succeeds that might not cover what the server had and lost. Dropping the device ends the
-//! connection.
+//! It speaks fixed newstyle with `GO` and simple replies, on one connection. One send carries all
+//! requests that were queued while the previous send ran. The server may answer in any order.
+//!
+//! A broken connection is not reestablished. All pending and later requests fail with
+//! `Disconnected` and the server's name. So no flush succeeds that might not cover data that the
+//! server had and lost. Dropping the device ends the connection.
 
 mod handshake;
 mod receive;
@@ -26,17 +27,18 @@ use forebay_wire::nbd::transmission::{self as wire, command, flag};
 use crate::remote::{LONGEST_BYTES, Takes};
 pub use uri::Uri;
 
-/// Requests in one send.
+/// Maximum number of requests in one send.
 const BATCH: usize = 64;
 
-/// An export, connected. It belongs to the reactor that it was connected on.
+/// A connected export. It belongs to the reactor that it was connected on.
 pub struct NbdDevice {
     session: Rc<Open>,
     info: DeviceInfo,
     takes: Takes,
 }
 
-/// A session that ends with its last device; the tasks that send and receive do not keep it.
+/// Handle that ends the session with the last device. The tasks that send and receive hold no such
+/// handle.
 struct Open(Rc<Session>);
 
 impl std::ops::Deref for Open {
@@ -53,29 +55,29 @@ impl Drop for Open {
     }
 }
 
-/// What the device shares with the tasks that send and receive.
+/// State that the device shares with the tasks that send and receive.
 struct Session {
     stream: Rc<Stream>,
     server: String,
     waiting: RefCell<Waiting>,
     outbox: RefCell<Vec<(wire::Request, Option<Buf>)>>,
     sending: Cell<bool>,
-    /// Why there is no connection any more.
+    /// Reason for the end of the connection.
     broken: RefCell<Option<Error>>,
 }
 
-/// Requests without an answer, by the lower half of their cookies.
+/// Pending requests, by the lower half of their cookies.
 #[derive(Default)]
 struct Waiting {
-    slots: Vec<Option<Asked>>,
+    slots: Vec<Option<Pending>>,
     free: Vec<u32>,
     next: u32,
 }
 
-/// A request that waits for its answer.
-struct Asked {
+/// A request without an answer.
+struct Pending {
     cookie: u64,
-    /// Where the data of a read goes.
+    /// Buffer for the data of a read.
     into: Option<Buf>,
     done: Completion,
 }
@@ -87,18 +89,18 @@ impl Waiting {
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests")
         });
         self.next = self.next.wrapping_add(1);
-        // The upper half tells a late answer from one to the request that has the place now.
+        // The upper half distinguishes a late answer from one to the current request of the slot.
         let cookie = u64::from(self.next) << 32 | u64::from(index);
-        self.slots[index as usize] = Some(Asked { cookie, into, done });
+        self.slots[index as usize] = Some(Pending { cookie, into, done });
         cookie
     }
 
-    fn take(&mut self, cookie: u64) -> Option<Asked> {
+    fn take(&mut self, cookie: u64) -> Option<Pending> {
         let index = cookie as u32;
         let slot = self.slots.get_mut(index as usize)?;
-        let asked = slot.take_if(|asked| asked.cookie == cookie)?;
+        let pending = slot.take_if(|pending| pending.cookie == cookie)?;
         self.free.push(index);
-        Some(asked)
+        Some(pending)
     }
 }
 
@@ -106,11 +108,13 @@ impl NbdDevice {
     /// Connects to the export that `uri` names.
     ///
     /// # Errors
-    /// `Disconnected` if nobody answers; `NotFound` if the server has no such export; `Unsupported` or
-    /// `InvalidInput` for a server that does not speak the protocol as we do.
+    /// - `Disconnected` if the server does not answer.
+    /// - `NotFound` if the server has no such export.
+    /// - `Unsupported` or `InvalidInput` if the server does not speak the protocol as this device
+    ///   does.
     ///
     /// # Panics
-    /// On a thread that runs no reactor.
+    /// If this thread runs no reactor.
     pub async fn connect(uri: &Uri) -> Result<Rc<Self>> {
         let greeted = handshake::connect(uri).await;
         let (stream, offer) = greeted.map_err(|error| {
@@ -154,13 +158,13 @@ impl NbdDevice {
         }))
     }
 
-    /// Whether the server takes no writes.
+    /// Returns whether the export is read-only.
     #[must_use]
     pub const fn read_only(&self) -> bool {
         self.takes.read_only
     }
 
-    /// The device for the tasks that its longer requests need.
+    /// Returns a handle for the tasks of requests that are split.
     fn part(&self) -> Self {
         Self {
             session: Rc::clone(&self.session),
@@ -225,7 +229,7 @@ impl Session {
         }
     }
 
-    /// Sends what is in the outbox until it is empty.
+    /// Sends the outbox until it is empty.
     async fn send(self: Rc<Self>) {
         let headers = Buf::scratch(BATCH * wire::REQUEST_BYTES);
         let (mut batch, mut parts) = (Vec::new(), Vec::new());
@@ -238,7 +242,7 @@ impl Session {
             if batch.is_empty() {
                 break self.sending.set(false);
             }
-            // Headers that follow each other without data between them are one part.
+            // Adjacent headers without data between them form one part.
             let (mut from, mut to) = (0, 0);
             for (request, payload) in batch.drain(..) {
                 headers.copy_from(to, &request.encode());
@@ -255,21 +259,22 @@ impl Session {
             let sent = self.stream.send(&parts).await;
             parts.clear();
             if let Err(error) = sent {
-                // The task that receives sees the end as well.
+                // The receiving task sees the end as well.
                 self.break_off(error);
                 break;
             }
         }
     }
 
-    /// The connection is over: all that waits, and all that comes, is told why.
+    /// Ends the connection: all pending and later requests fail with `why`.
     fn break_off(&self, why: Error) {
         self.stream.shutdown();
         let why = {
             let mut broken = self.broken.borrow_mut();
             let what = || {
                 format!(
-                    "the connection to NBD server {} is lost, and what was not flushed may be: begin again when it answers",
+                    "the connection to NBD server {} is lost, and so may be unflushed data; \
+                     help: restart when the server answers",
                     self.server
                 )
             };
@@ -284,8 +289,8 @@ impl Session {
         };
         self.outbox.borrow_mut().clear();
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-        for asked in waiting.slots.into_iter().flatten() {
-            asked.done.complete(Err(why.clone()));
+        for pending in waiting.slots.into_iter().flatten() {
+            pending.done.complete(Err(why.clone()));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The task that receives answers.
+//! Task that receives replies.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use forebay_wire::nbd::transmission::{SIMPLE_REPLY_BYTES, SimpleReply};
 use super::Session;
 use crate::receiver::Receiver;
 
-/// Receives answers until the connection ends.
+/// Receives replies until the connection ends.
 pub(super) async fn receive(session: Rc<Session>) {
     let mut receiver = Receiver::new(Rc::clone(&session.stream));
     let error = loop {
@@ -22,17 +22,18 @@ pub(super) async fn receive(session: Rc<Session>) {
 
 async fn answer(receiver: &mut Receiver, session: &Session) -> Result<()> {
     let reply = SimpleReply::decode(&receiver.take::<SIMPLE_REPLY_BYTES>().await?)?;
-    // Taken only now: should the data not come, it must still be there to be told.
+    // The request stays in its slot until its data has arrived, so that it fails if the data does
+    // not.
     let into = {
         let mut waiting = session.waiting.borrow_mut();
-        let asked = waiting.slots.get_mut(reply.cookie as u32 as usize);
-        let asked = asked
+        let pending = waiting.slots.get_mut(reply.cookie as u32 as usize);
+        let pending = pending
             .and_then(Option::as_mut)
             .filter(|a| a.cookie == reply.cookie);
-        let asked = asked.ok_or_else(|| {
-            Error::new(ErrorKind::InvalidInput, "an answer to what was not asked")
+        let pending = pending.ok_or_else(|| {
+            Error::new(ErrorKind::InvalidInput, "an answer to no pending request")
         })?;
-        asked.into.clone().filter(|_| reply.error == 0)
+        pending.into.clone().filter(|_| reply.error == 0)
     };
     if let Some(into) = into {
         receiver.data(&into).await?;
@@ -44,9 +45,9 @@ async fn answer(receiver: &mut Receiver, session: &Session) -> Result<()> {
             Err(Error::new(error_kind(number), what))
         }
     };
-    let asked = session.waiting.borrow_mut().take(reply.cookie);
-    if let Some(asked) = asked {
-        asked.done.complete(outcome);
+    let pending = session.waiting.borrow_mut().take(reply.cookie);
+    if let Some(pending) = pending {
+        pending.done.complete(outcome);
     }
     Ok(())
 }

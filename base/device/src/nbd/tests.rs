@@ -1,4 +1,4 @@
-//! Against a server that a thread plays by a script.
+//! Tests with a scripted server on a thread.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +19,7 @@ use super::{NbdDevice, Uri};
 const SIZE_BYTES: u64 = (1 << 20) + 100;
 const OFFERED: u16 = export::HAS_FLAGS | export::SEND_FLUSH | export::SEND_FUA;
 
-/// A server's side of one connection.
+/// Server side of one connection.
 struct Peer(UnixStream);
 
 impl Peer {
@@ -122,7 +122,7 @@ fn answers_come_in_any_order_and_long_requests_are_several() {
                 .enumerate()
                 .all(|(at, byte)| *byte == (at % 251) as u8)
         );
-        // Zeroes without a command for them.
+        // The server has no command for zeroes.
         let (request, payload) = peer.request();
         assert_eq!((request.command, payload), (command::WRITE, vec![0; 4096]));
         peer.answer(request.cookie, 28, &[]);
@@ -162,14 +162,14 @@ fn answers_come_in_any_order_and_long_requests_are_several() {
 }
 
 #[test]
-fn a_connection_that_breaks_is_told_to_all_who_wait_with_its_name() {
+fn a_broken_connection_fails_all_pending_requests_by_name() {
     for damage in [false, true] {
         let (uri, server) = play(&format!("break-{damage}"), move |mut peer| {
             peer.offer(OFFERED);
             let (first, _) = peer.request();
             peer.request();
             if damage {
-                // An answer to what was not asked.
+                // An answer to no pending request.
                 peer.answer(first.cookie + (1 << 32), 0, &[0; 4096]);
                 let _ = peer.0.read(&mut [0]);
             }
@@ -182,13 +182,13 @@ fn a_connection_that_breaks_is_told_to_all_who_wait_with_its_name() {
                 assert_eq!(error.kind(), ErrorKind::Disconnected);
                 for words in [
                     "nbd+unix:///db?socket=",
-                    "what was not flushed may be",
+                    "so may be unflushed data",
                     "begin again",
                 ] {
                     assert!(error.report().contains(words), "{}", error.report());
                 }
             }
-            // Never again: nobody knows what it would cover.
+            // No reconnection: nobody knows which writes a later flush would cover.
             for _ in 0..2 {
                 assert_eq!(kind(device.flush().await), Some(ErrorKind::Disconnected));
             }
@@ -198,7 +198,7 @@ fn a_connection_that_breaks_is_told_to_all_who_wait_with_its_name() {
 }
 
 #[test]
-fn what_cannot_be_had_is_said() {
+fn connection_errors_name_the_cause() {
     let (uri, server) = play("unknown", |mut peer| {
         assert_eq!(peer.greet(), "db");
         peer.reply(reply::ERR_UNKNOWN, b"sorry");

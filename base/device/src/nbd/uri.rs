@@ -1,4 +1,5 @@
-//! NBD URIs (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>), without TLS and vsock.
+//! NBD URIs (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>), without TLS and
+//! vsock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,15 +9,15 @@ use forebay_io::net::Address;
 
 use crate::place::{decoded, looked_up};
 
-/// The port where none is named.
+/// Default port.
 const PORT: u16 = 10_809;
 
-/// Where an export is: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
+/// Address of an export: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
-    /// The server.
+    /// Address of the server.
     pub address: Address,
-    /// The export; empty for the server's default one.
+    /// Name of the export; empty for the server's default export.
     pub export: String,
 }
 
@@ -34,7 +35,7 @@ impl fmt::Display for Uri {
 impl FromStr for Uri {
     type Err = Error;
 
-    /// Reads a URI. A host's name is looked up, which may take a while.
+    /// Parses a URI. A host name is resolved, which may block.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
             let what = format!(
@@ -61,7 +62,7 @@ impl FromStr for Uri {
             "nbd" => {
                 Address::Tcp(looked_up(host, PORT).ok_or_else(|| invalid("there is no such host"))?)
             }
-            _ => return Err(invalid("this kind is not spoken")),
+            _ => return Err(invalid("this scheme is not supported")),
         };
         Ok(Self { address, export })
     }
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uri_is_refused_with_the_way_to_write_one() {
+    fn a_malformed_uri_is_refused_with_the_syntax() {
         for text in [
             "db",
             "/run/nbd.sock",

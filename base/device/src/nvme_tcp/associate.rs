@@ -1,4 +1,4 @@
-//! From a URI to an association: an admin queue, a controller that is ready, what its namespace is, and an I/O queue.
+//! Connection setup: an admin queue, controller initialization, Identify, and an I/O queue.
 
 use std::time::Duration;
 
@@ -19,45 +19,45 @@ use super::authenticate::prove;
 use super::queue::{Queue, With, broken, refused};
 use super::uri::hash;
 
-/// Entries of the admin queue: one command at a time.
+/// Entries of the admin queue, which carries one command at a time.
 const ADMIN_ENTRIES: u16 = 32;
-/// How often a controller is looked at that is to become ready.
+/// Interval between two polls of a controller that is becoming ready.
 const READY_POLL: Duration = Duration::from_millis(10);
-/// Blocks that a device of ours may have, as powers of two of bytes.
+/// Supported block sizes, as powers of two in bytes.
 const BLOCK_SHIFTS: std::ops::RangeInclusive<u8> = 9..=16;
-/// Longest read or write, bytes.
+/// Maximum length of a read or write, bytes.
 const MOST_BYTES: u32 = 1 << 20;
-/// Largest unit that is taken for one that is written without reading first, bytes.
+/// Maximum preferred write unit that is passed on as physical block size, bytes.
 const MOST_PREFERRED_BYTES: u32 = 64 << 10;
 
-/// What a target offers. Of an association that is made anew all of it has to be the same, but for the size, which may
-/// have grown.
+/// Properties of the target and the namespace. All of them must be the same after a reconnection,
+/// except the size, which may have grown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) nsid: u32,
     pub(super) size_bytes: u64,
     pub(super) block_shift: u8,
     pub(super) preferred_bytes: u32,
-    /// Longest transfer, bytes.
+    /// Maximum transfer, bytes.
     pub(super) max_bytes: u32,
-    /// Data that a command takes with it, bytes.
+    /// Maximum data in a command's capsule, bytes.
     pub(super) in_capsule_bytes: u32,
     pub(super) volatile_cache: bool,
     pub(super) deallocates: bool,
     pub(super) write_zeroes: bool,
     pub(super) read_only: bool,
-    /// Made of the best of the namespace's identifiers, or of its place if it has none.
+    /// Derived from the best identifier of the namespace, or from its address if it has none.
     pub(super) identity: Identity,
-    /// Made of all identifiers.
+    /// Hash of all identifiers.
     pub(super) names: u64,
-    /// Commands in flight.
+    /// Maximum number of commands in flight.
     pub(super) depth: u16,
-    /// Time without a word after which the target ends an association.
+    /// Time without a command after which the target ends the association.
     pub(super) keep_alive: Duration,
 }
 
 impl Offer {
-    /// Whether what is offered now takes requests that were made for this.
+    /// Returns whether requests that were made for `self` are valid for `now`.
     pub(super) fn is_still(&self, now: &Self) -> bool {
         now.size_bytes >= self.size_bytes
             && self.is_same_namespace(now)
@@ -70,8 +70,8 @@ impl Offer {
                 }
     }
 
-    /// Whether what is there now has the identifiers that this had. A target of ours that was upgraded since has others, and
-    /// says what they were.
+    /// Returns whether `now` has the identifiers of `self`. A Forebay target that was upgraded
+    /// since has other identifiers, and also reports its old ones.
     pub(super) fn is_same_namespace(&self, now: &Self) -> bool {
         let upgraded = self.identity.also == 0
             && now.identity.also != 0
@@ -80,17 +80,17 @@ impl Offer {
     }
 }
 
-/// Both queues.
+/// Admin queue and I/O queue of a target.
 pub(super) struct Association {
     pub(super) admin: Queue,
     pub(super) io: Queue,
     pub(super) offer: Offer,
 }
 
-/// Makes an association whose target is to hear of this host within `keep_alive`.
+/// Connects both queues, with this keep-alive timeout.
 pub(super) async fn associate(uri: &Uri, keep_alive: Duration) -> Result<Association> {
     match connect(uri, keep_alive, true).await {
-        // A target may not know how to do without flow control.
+        // The target may not support queues without flow control.
         Err(Attempt::NoFlowControl) => connect(uri, keep_alive, false).await,
         other => other,
     }
@@ -101,7 +101,7 @@ pub(super) async fn associate(uri: &Uri, keep_alive: Duration) -> Result<Associa
 }
 
 enum Attempt {
-    /// The target wants flow control.
+    /// The target requires flow control.
     NoFlowControl,
     Failed(Error),
 }
@@ -130,9 +130,9 @@ async fn connect(
     let capabilities = capabilities.await?.result;
     start(&mut admin, capabilities).await?;
     let mut offer = identify(&mut admin, uri, capabilities).await?;
-    // A target rounds the time up to its granularity.
+    // The target rounds the timeout up to its granularity.
     offer.keep_alive += keep_alive;
-    // One more entry than commands in flight; the capabilities count from zero.
+    // A queue has one more entry than commands in flight; the capability counts from zero.
     let entries = (capabilities & 0xffff) as u16;
     offer.depth = uri.queue_depth.min(entries);
     if offer.depth == 0 {
@@ -144,7 +144,7 @@ async fn connect(
     Ok(Association { admin, io, offer })
 }
 
-/// Makes a connection a queue of a controller; which.
+/// Makes a connection a queue of a controller. Returns the controller's identifier.
 async fn make(
     queue: &mut Queue,
     uri: &Uri,
@@ -167,13 +167,15 @@ async fn make(
         if authenticate {
             prove(queue, uri).await?;
         } else if secrets.is_some_and(|secrets| secrets.controller.is_some()) {
-            let what = "the target does not ask for authentication, and so does not prove itself either: export the \
-                        volume with `secrets`, or leave out the target's own secret here";
+            let what = "the target does not ask for authentication, and so does not prove itself \
+                        either: export the volume with `secrets`, or leave out the target's own \
+                        secret here";
             return Err(Error::new(ErrorKind::Permission, what).into());
         }
         return Ok(made);
     }
-    // What is wrong is at the begin of the names, or it is the one bit of the command that may be.
+    // The error refers to the names at the start of the data, or to the one bit of the command that
+    // may be wrong.
     const NAMES: std::ops::Range<u64> = 0x1_0100..0x1_0400;
     let what = match () {
         () if status.is(Status::CONNECT_INVALID_HOST) => format!(
@@ -222,7 +224,7 @@ fn look_at(structure: u8, nsid: u32) -> Command {
     Command::new(opcode::IDENTIFY, nsid, [structure.into(), 0, 0, 0, 0, 0])
 }
 
-/// What the controller and the namespace are.
+/// Identifies the controller and the namespace.
 async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Offer> {
     let page = admin.page("Identify, controller", look_at(cns::CONTROLLER, 0));
     let page = page.await?;
@@ -257,13 +259,13 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
         space.metadata_bytes,
     ) else {
         let what = format!(
-            "namespace {nsid} has {} blocks of 2^{} bytes with {} bytes of metadata each: format it with \
-             blocks of 512 bytes to 64 KiB without metadata",
+            "namespace {nsid} has {} blocks of 2^{} bytes with {} bytes of metadata each: format \
+             it with blocks of 512 bytes to 64 KiB without metadata",
             space.blocks, space.block_shift, space.metadata_bytes
         );
         return Err(Error::new(ErrorKind::Unsupported, what));
     };
-    // Of a target that has no descriptors the other identifiers have to do.
+    // Some targets have no descriptors. Then the other identifiers must do.
     let descriptors = look_at(cns::NAMESPACE_DESCRIPTORS, nsid);
     let uuid = match admin.page("Identify, descriptors", descriptors).await {
         Ok(page) => uuid(&page),
@@ -310,7 +312,7 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
             _ => return Err(broken("data in its capsules has an offset")),
         },
         volatile_cache: controller.volatile_cache,
-        // Its range goes in the capsule.
+        // The range of a discard travels in the capsule.
         deallocates: controller.dataset_management
             && controller.in_capsule_bytes >= RANGE_BYTES as u32,
         write_zeroes: controller.write_zeroes,
@@ -322,7 +324,7 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
     })
 }
 
-/// That the target keeps the association.
+/// Sends a keep-alive.
 pub(super) async fn keep_alive(admin: &mut Queue) -> Result<()> {
     let command = Command::new(opcode::KEEP_ALIVE, 0, [0; 6]);
     let answer = admin.call(command, With::Nothing).await?;

@@ -1,9 +1,9 @@
-//! DH-HMAC-CHAP (Base 8.13.5), the host's side: on a new queue whose target asks for it. The host offers, the target
-//! challenges, the host replies, and the target agrees; if the host knows a secret of the target's, that has to prove
-//! itself, too, and the host agrees in turn.
+//! Host side of DH-HMAC-CHAP (NVMe Base 8.13.5), on a new queue whose target asks for it. The host
+//! negotiates, the target challenges, the host replies, and the target confirms. If the host knows
+//! the target's secret, it challenges the target in its reply, and confirms in turn.
 //!
-//! All hash functions and groups of ours are offered, also no group, since targets exist that have none: the secret is
-//! random and long, so that nobody finds it by trying.
+//! The host offers all supported hash functions and groups. It also offers the null group, since
+//! some targets have no other. The secret is random and long, so that it cannot be guessed.
 
 use forebay_auth::{HostSecrets, Private, Question, Side, augment, next_sequence};
 use forebay_block::{Error, ErrorKind, Result};
@@ -16,11 +16,11 @@ use zeroize::Zeroizing;
 use super::Uri;
 use super::queue::{Queue, With, broken};
 
-/// Why it ends early.
+/// Reason for a failed authentication.
 enum Stop {
-    /// What the target says is not accepted; it is told so.
+    /// The host rejects the target's message, and sends the target this reason.
     Reason(Reason),
-    /// There is nothing to be told.
+    /// An error that is not sent to the target.
     Error(Error),
 }
 
@@ -40,14 +40,15 @@ fn refused(what: String) -> Error {
     Error::new(ErrorKind::Permission, what)
 }
 
-/// Proves on a new queue that this is the host that it says, and has the target prove itself if its secret is known.
+/// Authenticates this host on a new queue, and the target if its secret is known.
 ///
 /// # Errors
-/// `Permission` if there is no secret, or it is not the one that the target knows, or the target does not prove itself.
+/// `Permission` if there is no secret, if the target does not accept it, or if the target fails to
+/// authenticate itself.
 pub(super) async fn prove(queue: &mut Queue, uri: &Uri) -> Result<()> {
     let Some(secrets) = &uri.secrets else {
-        let what = "the target asks its hosts to authenticate themselves: give the device `secrets`, a file with a \
-                    line for this host";
+        let what = "the target asks its hosts to authenticate themselves: give the device \
+                    `secrets`, a file with a line for this host";
         return Err(refused(format!("{what}, {}", uri.host)));
     };
     let mut number = [0; 2];
@@ -62,7 +63,7 @@ pub(super) async fn prove(queue: &mut Queue, uri: &Uri) -> Result<()> {
         Ok(()) => Ok(()),
         Err(Stop::Error(error)) => Err(error),
         Err(Stop::Reason(reason)) => {
-            // The connection ends whether it hears this or not.
+            // The connection ends even if this message is not received.
             let _ = say(
                 queue,
                 host.transaction,
@@ -73,8 +74,8 @@ pub(super) async fn prove(queue: &mut Queue, uri: &Uri) -> Result<()> {
                 return Err(broken(&format!("authentication: {reason}")));
             }
             let what = format!(
-                "the target has not authenticated itself: {reason}; check its own secret, the second one in the \
-                 line of {}",
+                "the target has not authenticated itself: {reason}; check its own secret, the \
+                 second one in the line of {}",
                 uri.host
             );
             Err(refused(what))
@@ -111,7 +112,7 @@ async fn hear(queue: &mut Queue) -> Result<[u8; MAX_MESSAGE_BYTES as usize]> {
     queue.page("Authentication Receive", command).await
 }
 
-/// Who proves itself to whom, and in which transaction.
+/// Names, secrets and transaction of the authentication.
 struct Host<'a> {
     name: &'a str,
     subsystem: &'a str,
@@ -119,7 +120,7 @@ struct Host<'a> {
     transaction: u16,
 }
 
-/// What the host replies, and what the target has to answer.
+/// Reply of the host, and the answer that it expects from the target.
 struct Reply {
     response: Zeroizing<Vec<u8>>,
     public: Zeroizing<Vec<u8>>,
@@ -128,8 +129,9 @@ struct Reply {
 
 struct Expected {
     hash: Hash,
-    /// As it is sent, and as it is answered.
+    /// Challenge as sent.
     challenge: Vec<u8>,
+    /// Challenge as the target answers it.
     augmented: Zeroizing<Vec<u8>>,
     sequence: u32,
 }
@@ -146,15 +148,15 @@ impl Reply {
 }
 
 impl Host<'_> {
-    /// What the target says, if it makes sense and is of this transaction.
+    /// Decodes the target's message, which must be of this transaction.
     fn understand<'m>(&self, heard: &'m [u8]) -> Result<ControllerMessage<'m>, Stop> {
         let (transaction, message) =
             ControllerMessage::decode(heard).map_err(|malformed| malformed.reason)?;
-        // What it refuses it may not have read so far.
+        // The target may refuse a message before it has read the transaction, so it is not checked.
         if let ControllerMessage::Failure1(reason) = message {
             let what = format!(
-                "the target refuses to authenticate host {}: {reason}; check that the target has the \
-                 same secrets for it",
+                "the target refuses to authenticate host {}: {reason}; check that the target has \
+                 the same secrets for it",
                 self.name
             );
             return Err(refused(what).into());
@@ -183,7 +185,7 @@ impl Host<'_> {
         }
     }
 
-    /// Answers the target's challenge, and challenges it.
+    /// Answers the target's challenge, and challenges the target.
     async fn reply(&self, heard: &[u8]) -> Result<Reply, Stop> {
         let ControllerMessage::Challenge {
             hash,
@@ -224,7 +226,7 @@ impl Host<'_> {
         })
     }
 
-    /// Whether the target, which agrees, is to hear that this host does.
+    /// Checks the target's success message. Returns whether the host must confirm it.
     fn judge(&self, heard: &[u8], expected: Option<&Expected>) -> Result<bool, Stop> {
         let ControllerMessage::Success1 { response, .. } = self.understand(heard)? else {
             return Err(Reason::IncorrectMessage.into());

@@ -1,42 +1,50 @@
-//! A namespace of an NVMe/TCP target as a device: the initiator's side of the protocol in [`forebay_wire::nvme_tcp`].
+//! A namespace of an NVMe/TCP target as a block device. This is the initiator's side of the
+//! protocol in [`forebay_wire::nvme_tcp`].
 //!
-//! One admin queue and one I/O queue, on the reactor that the device was connected on. Commands go out together, as many
-//! as wait while the last send is under way; data of a write goes in its command's capsule where the target takes it
-//! there, else when the target asks for it; data of a read is received into the reader's buffer.
+//! The device has one admin queue and one I/O queue, on the reactor that it was connected on. One
+//! send carries all commands that were queued while the previous send ran. The data of a write
+//! travels in the command's capsule if the target accepts it there. Otherwise it follows the
+//! target's R2T. The data of a read is received directly into the caller's buffer.
 //!
-//! Where the target asks for it, each queue proves that this is the host that it says ([`Uri::secrets`]).
+//! Each queue authenticates this host if the target asks for it ([`Uri::secrets`]).
 //!
-//! **An association that is lost is made again**, until the device is dropped. It is lost when a connection breaks, when the
-//! target breaks the protocol, or when it does not answer a command or a keep-alive within its time
-//! ([`Times`]). What was not answered is sent again; what is asked meanwhile waits.
+//! **A lost association is reestablished**, until the device is dropped. An association is lost
+//! when a connection breaks, when the target breaks the protocol, or when a command or a keep-alive
+//! is not answered within its time ([`Times`]). Commands without an answer are sent again. Requests
+//! that arrive meanwhile are queued.
 //!
-//! - **No write lands late.** If a command that changes the namespace was not answered, the new association is made only
-//!   when the target must have ended the old one: twice its keep-alive time after the loss. No other order has to be
-//!   kept: commands in flight at once have none, and whoever wants one waits for the answer.
-//! - **What was not flushed is sent again**, as a target with a volatile cache may have lost power: the device [keeps](kept)
-//!   what was acknowledged since the last flush, and sends the newest of each place before anything else. Where it cannot (there
-//!   was more than it keeps, or a write had failed), the first flush after the loss, or each one that waits, fails once and
-//!   names the bytes: so a cache writes again what it has written back, and a client learns of it.
-//! - **A target that stays away** for [`Times::patience`] is told to all that waits, and to what is asked then, as
-//!   `Disconnected`; the device goes on trying.
-//! - **A request that is on its way at five losses** in a row fails, as it may be the reason for them.
-//! - **Another namespace** at the same place, one that has shrunk or offers less, is never written to. All that waits, and
-//!   what is asked then, fails at once with an error that says so; the device goes on trying.
+//! - **No write lands late.** If a command without an answer changes the namespace, the device
+//!   waits before it reconnects: twice the keep-alive time after the loss. By then the target must
+//!   have ended the old association. Commands in flight at once have no order among each other, so
+//!   no other order is preserved: a caller that needs an order waits for the answer.
+//! - **Unflushed changes are sent again**, because a target with a volatile cache may have lost
+//!   power. The device [copies](unflushed) each change that was acknowledged since the last flush,
+//!   and sends the newest data of each byte before any other command. Some changes cannot be sent
+//!   again: there was no room for a copy, or the write had failed. Then one flush fails and names
+//!   the bytes: either all flushes that wait, or the first one after the loss. A cache then writes
+//!   back those bytes again, and a client learns of the loss.
+//! - **Away**: if the target does not return within [`Times::patience`], all queued and new
+//!   requests fail with `Disconnected`. The device goes on trying.
+//! - **Repeated losses**: a request that was in flight at five losses in a row fails, since it may
+//!   be the reason for them.
+//! - **Another namespace** at the same address is never written to, nor one that has shrunk or
+//!   offers less. All queued and new requests fail at once with an error that says so. The device
+//!   goes on trying.
 //!
-//! Memory that a request gave is not touched after its answer: no answer is given, and nothing sent again, before the
-//! tasks of the lost connection have ended.
+//! The device does not touch the memory of a request after its answer. It gives no answer and sends
+//! nothing again before the tasks of the lost connection have ended.
 
-mod again;
 mod associate;
 mod authenticate;
-mod kept;
-mod life;
 mod queue;
 mod receive;
+mod reconnect;
+mod resend;
 mod send;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod unflushed;
 mod uri;
 
 use std::cell::{Cell, RefCell};
@@ -51,23 +59,23 @@ use forebay_io::rt;
 use forebay_io::sync::WaitList;
 
 use crate::remote::Takes;
-use again::Again;
 use associate::{Offer, associate};
-use kept::{Ended, Kept};
+use resend::Resend;
 use send::Link;
-use slots::{Asked, Slots};
+use slots::{Pending, Slots};
+use unflushed::{Ended, Unflushed};
 pub use uri::Uri;
 
-/// How long a target may take.
+/// Time limits for a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
-    /// To hear of this host before it ends the association, and to answer a keep-alive: 5 s.
+    /// Keep-alive timeout of the association, and time limit for the answer to a keep-alive: 5 s.
     pub keep_alive: Duration,
-    /// To answer a command, or to make an association: 30 s.
+    /// Time limit for the answer to a command, and for an association: 30 s.
     pub answer: Duration,
-    /// To come back before what waits fails: 60 s.
+    /// Time after a loss until queued requests fail: 60 s.
     pub patience: Duration,
-    /// Before each attempt to connect again: 1 s.
+    /// Pause before each attempt to reconnect: 1 s.
     pub pause: Duration,
 }
 
@@ -82,13 +90,13 @@ impl Default for Times {
     }
 }
 
-/// A namespace, connected. It belongs to the reactor that it was connected on.
+/// A connected namespace. It belongs to the reactor that it was connected on.
 pub struct NvmeTcpDevice {
     shared: Rc<Open>,
     info: DeviceInfo,
 }
 
-/// What ends with its last device; the tasks do not keep it.
+/// Handle that closes the session with the last device. The tasks hold no such handle.
 struct Open(Rc<Shared>);
 
 impl std::ops::Deref for Open {
@@ -105,56 +113,61 @@ impl Drop for Open {
     }
 }
 
-/// What the device shares with its tasks.
+/// State that the device shares with its tasks.
 struct Shared {
     uri: Uri,
-    /// The place as errors name it.
+    /// Name of the target in errors.
     name: String,
     times: Times,
     offer: Offer,
     slots: RefCell<Slots>,
-    /// The connection that is up.
+    /// Current connection, if there is one.
     link: RefCell<Option<Rc<Link>>>,
-    /// Why there has been none for too long.
+    /// Error for new requests while the target is away, set after [`Times::patience`] or when
+    /// another namespace answers.
     away: RefCell<Option<Error>>,
     closed: Cell<bool>,
     closing: WaitList,
-    /// What was acknowledged and a power loss might take back.
-    kept: RefCell<Kept>,
-    /// Changes without an answer that a power loss might take back, acknowledged or not.
+    /// Acknowledged changes that a power loss of the target might revert.
+    unflushed: RefCell<Unflushed>,
+    /// Number of pending changes without FUA, which a power loss might revert.
     volatile: Cell<u64>,
-    /// What may be gone with an association, as far as nobody was told.
-    gone: RefCell<Vec<Range<u64>>>,
-    /// Associations that were lost.
+    /// Ranges that may be lost and were not reported yet.
+    lost: RefCell<Vec<Range<u64>>>,
+    /// Number of lost associations.
     losses: Cell<u64>,
-    /// The one that is made, or made use of, after a loss.
-    again: RefCell<Option<Again>>,
-    /// Associations in a row that were lost while what was not flushed was sent again.
-    again_lost: Cell<u8>,
+    /// Resend in progress after a loss.
+    resend: RefCell<Option<Resend>>,
+    /// Number of successive associations that were lost during a resend.
+    lost_resends: Cell<u8>,
 }
 
 impl NvmeTcpDevice {
     /// Connects to the namespace that `uri` names.
     ///
     /// # Errors
-    /// `Disconnected` if nobody answers; `NotFound` if there is no such subsystem or namespace; `Permission` if this
-    /// host may not, or one of both has not proved to be who it says; `Unsupported` for a namespace or a target that this is none for; `TimedOut`.
+    /// - `Disconnected` if the target does not answer.
+    /// - `NotFound` if the subsystem or the namespace does not exist.
+    /// - `Permission` if the target does not allow this host, or if the authentication of either
+    ///   side fails.
+    /// - `Unsupported` if the namespace or the target cannot be used.
+    /// - `TimedOut` if the association takes longer than [`Times::answer`].
     ///
     /// # Panics
-    /// On a thread that runs no reactor.
+    /// If this thread runs no reactor.
     pub async fn connect(uri: &Uri) -> Result<Rc<Self>> {
         Self::connect_within(uri, Times::default()).await
     }
 
-    /// Like [`NvmeTcpDevice::connect`], with other times.
+    /// Like [`NvmeTcpDevice::connect`], with other time limits.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`NvmeTcpDevice::connect`].
     ///
     /// # Panics
-    /// As there.
+    /// As for [`NvmeTcpDevice::connect`].
     pub async fn connect_within(uri: &Uri, times: Times) -> Result<Rc<Self>> {
-        let made = life::in_time(uri, &times).await;
+        let made = reconnect::associate_in_time(uri, &times).await;
         let association = made.map_err(|error| {
             error.context(format!(
                 "NVMe/TCP target {uri}: start it, or name another one"
@@ -166,7 +179,7 @@ impl NvmeTcpDevice {
         let info = DeviceInfo {
             logical_block_bytes: block_bytes,
             physical_block_bytes: offer.preferred_bytes,
-            // What a controller says of larger units holds for writes that are no longer than those alone.
+            // A larger unit of the controller holds only for writes of at most that length.
             atomic_write_bytes: block_bytes,
             volatile_cache: offer.volatile_cache,
             discard: offer.deallocates,
@@ -183,35 +196,36 @@ impl NvmeTcpDevice {
             away: RefCell::default(),
             closed: Cell::new(false),
             closing: WaitList::new(),
-            kept: RefCell::new(Kept::new(offer.volatile_cache)),
+            unflushed: RefCell::new(Unflushed::new(offer.volatile_cache)),
             volatile: Cell::new(0),
-            gone: RefCell::default(),
+            lost: RefCell::default(),
             losses: Cell::new(0),
-            again: RefCell::default(),
-            again_lost: Cell::new(0),
+            resend: RefCell::default(),
+            lost_resends: Cell::new(0),
         });
-        rt::spawn(life::live(Rc::clone(&shared), association));
+        rt::spawn(reconnect::stay_connected(Rc::clone(&shared), association));
         let device = Rc::new(Self {
             shared: Rc::new(Open(Rc::clone(&shared))),
             info,
         });
-        // What a process before this one had acknowledged and not flushed is not kept here: of a target that lost it,
-        // a later flush would say that nothing is missing. Its clients may live on.
+        // This device has no copies of the changes that an earlier process left unflushed. If the
+        // target lost them, a later flush would still succeed, and clients of that process may live
+        // on. The flush here covers those changes, or reports that they may be lost.
         if offer.volatile_cache
             && let Err(error) = device.flush().await
         {
-            shared.lose_unseen(&error);
+            shared.report_failed_first_flush(&error);
         }
         Ok(device)
     }
 
-    /// Whether the namespace takes no writes.
+    /// Returns whether the namespace is read-only.
     #[must_use]
     pub fn read_only(&self) -> bool {
         self.shared.offer.read_only
     }
 
-    /// How many associations were lost so far.
+    /// Returns the number of associations that were lost so far.
     #[must_use]
     pub fn losses(&self) -> u64 {
         self.shared.losses.get()
@@ -237,13 +251,13 @@ impl BlockDevice for NvmeTcpDevice {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        let again = || Self {
+        let handle = || Self {
             shared: Rc::clone(&self.shared),
             info: self.info.clone(),
         };
-        let whole = self.takes().whole(&self.info, request, done, again);
+        let whole = self.takes().whole(&self.info, request, done, handle);
         if let Some((request, done)) = whole {
-            self.shared.ask(request, done);
+            self.shared.submit(request, done);
         }
     }
 }
@@ -257,12 +271,12 @@ impl std::fmt::Debug for NvmeTcpDevice {
 }
 
 impl Shared {
-    fn ask(self: &Rc<Self>, request: Request, done: Completion) {
-        let asked = Asked {
+    fn submit(self: &Rc<Self>, request: Request, done: Completion) {
+        let pending = Pending {
             request,
             done,
-            before: self.kept.borrow().number(),
-            again: false,
+            before: self.unflushed.borrow().number(),
+            is_resent: false,
             sent_at: None,
             moved: 0,
             damaged: 0,
@@ -273,21 +287,21 @@ impl Shared {
             _ => None,
         };
         if let Some(why) = refused {
-            return asked.done.complete(Err(why));
+            return pending.done.complete(Err(why));
         }
-        if asked.request.op == Op::Flush
-            && let Some(told) = self.tell_gone()
+        if pending.request.op == Op::Flush
+            && let Some(error) = self.take_lost_error()
         {
-            return asked.done.complete(Err(told));
+            return pending.done.complete(Err(error));
         }
-        if self.offer.volatile_cache && asked.is_volatile() {
+        if self.offer.volatile_cache && pending.is_volatile() {
             self.volatile.set(self.volatile.get() + 1);
         }
-        self.slots.borrow_mut().wait(asked);
+        self.slots.borrow_mut().queue(pending);
         self.pump();
     }
 
-    /// Sends what waits, as far as there are places.
+    /// Sends queued requests while slots are free.
     fn pump(self: &Rc<Self>) {
         let Some(link) = self.link.borrow().clone() else {
             return;
@@ -300,41 +314,42 @@ impl Shared {
         }
     }
 
-    /// A request has ended.
-    fn ended(&self, asked: Asked, outcome: Result<()>) {
-        if asked.again {
-            return self.sent_again(&asked.request, outcome);
+    /// Completes a request, and records a change that a later loss might revert.
+    fn ended(&self, pending: Pending, outcome: Result<()>) {
+        if pending.is_resent {
+            return self.complete_resent(&pending.request, outcome);
         }
         if self.offer.volatile_cache {
-            let mut kept = self.kept.borrow_mut();
-            let others = self.volatile.get() > 0 || !kept.is_empty();
-            let volatile = asked.is_volatile();
+            let mut unflushed = self.unflushed.borrow_mut();
+            let others = self.volatile.get() > 0 || !unflushed.is_empty();
+            let volatile = pending.is_volatile();
             if volatile {
                 self.volatile.set(self.volatile.get() - 1);
             }
             match &outcome {
-                Ok(()) if asked.request.op == Op::Flush => kept.flushed(asked.before),
+                Ok(()) if pending.request.op == Op::Flush => unflushed.flushed(pending.before),
                 Ok(()) if !volatile && !others => {}
-                // Nothing of it got anywhere.
-                Err(_) if asked.sent_at.is_none() => {}
-                _ if asked.changes() => {
-                    let range = asked.request.offset..asked.request.offset + asked.request.len;
+                // The target never received it.
+                Err(_) if pending.sent_at.is_none() => {}
+                _ if pending.changes() => {
+                    let range =
+                        pending.request.offset..pending.request.offset + pending.request.len;
                     let ended = match (outcome.is_err(), volatile) {
                         (true, _) => Ended::Failed,
                         (false, true) => Ended::Volatile,
                         (false, false) => Ended::Durable {
-                            beside: self.slots.borrow().changes(&range),
+                            concurrent: self.slots.borrow().changes(&range),
                         },
                     };
-                    kept.note(&asked.request, asked.before, ended, self.losses.get());
+                    unflushed.record(&pending.request, pending.before, ended, self.losses.get());
                 }
                 _ => {}
             }
         }
-        asked.done.complete(outcome);
+        pending.done.complete(outcome);
     }
 
-    /// Ends all that waits, and the tasks.
+    /// Ends all queued requests and the tasks.
     fn close(&self) {
         self.closed.set(true);
         self.closing.wake_all();

@@ -1,5 +1,5 @@
-//! One connection as a queue on which one command at a time is asked: all of the admin queue, and an I/O queue until
-//! it is made.
+//! One connection with one command at a time: the admin queue, and an I/O queue until its
+//! association is complete.
 
 use std::rc::Rc;
 
@@ -15,16 +15,16 @@ use forebay_wire::nvme_tcp::{
 use super::Uri;
 use crate::receiver::Receiver;
 
-/// Room for what a command is answered with beside its completion, bytes: a page.
+/// Room for the data of an answer, bytes: one page.
 const ROOM_BYTES: usize = forebay_wire::nvme::identify::PAGE_BYTES;
 
-/// How PDUs of a connection look.
+/// PDU layout of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     pub(super) digests: Digests,
-    /// The target's data alignment, counted from zero in 4 bytes.
+    /// Target's data alignment in units of 4 bytes, counted from zero.
     pub(super) alignment: u8,
-    /// Most data in one PDU to the target, bytes.
+    /// Maximum data in one PDU to the target, bytes.
     pub(super) max_data_bytes: u32,
 }
 
@@ -36,16 +36,16 @@ pub(super) struct Queue {
     room: Buf,
 }
 
-/// How a command ended that was answered.
+/// Answer to a command.
 pub(super) struct Answer {
     pub(super) status: Status,
     pub(super) result: u64,
-    /// Bytes of [`Queue::page`].
+    /// Valid bytes of [`Queue::page`].
     filled: usize,
 }
 
 impl Queue {
-    /// Connects, and exchanges the first words.
+    /// Connects and exchanges the initialization PDUs.
     pub(super) async fn open(uri: &Uri) -> Result<Self> {
         let stream = Rc::new(Stream::connect(&Address::Tcp(uri.address)).await?);
         let mut receiver = Receiver::new(Rc::clone(&stream));
@@ -53,7 +53,7 @@ impl Queue {
             version: 0,
             alignment: 0,
             digests: uri.digests,
-            // One R2T of a command at a time.
+            // At most one R2T for each command at a time.
             limit: 0,
         };
         let common = Common::new(Kind::IcReq, 0, 0, Digests::default(), 0);
@@ -61,15 +61,15 @@ impl Queue {
         stream.send(&[Buf::copied(&words)]).await?;
         let (header, layout) = next(&mut receiver, Digests::default()).await?;
         if layout.kind == Kind::C2hTermReq {
-            return Err(told(&mut receiver, &header, layout).await);
+            return Err(termination_error(&mut receiver, &header, layout).await);
         }
         if layout.kind != Kind::IcResp {
-            return Err(broken("its first words are none"));
+            return Err(broken("its initialization PDU is malformed"));
         }
         let answer = Initialize::decode(receiver.take().await?).map_err(fault)?;
         if answer.digests != uri.digests {
-            let what = "the target does not agree to the digests that the URI asks for: leave `digest` \
-                        out, or turn them on there";
+            let what = "the target does not agree to the digests that the URI asks for: leave \
+                        `digest` out, or turn them on there";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if answer.limit < MIN_H2C_DATA_BYTES || !answer.limit.is_multiple_of(4) {
@@ -88,7 +88,7 @@ impl Queue {
         })
     }
 
-    /// Asks a command, with data in its capsule or room for a page.
+    /// Sends a command, with data in its capsule or with room for a page, and waits for the answer.
     pub(super) async fn call(&mut self, command: Command, with: With<'_>) -> Result<Answer> {
         self.next_cid = self.next_cid.wrapping_add(1);
         let (cid, mut filled) = (self.next_cid, 0);
@@ -146,13 +146,15 @@ impl Queue {
                         });
                     }
                 }
-                Kind::C2hTermReq => return Err(told(&mut self.receiver, &header, layout).await),
+                Kind::C2hTermReq => {
+                    return Err(termination_error(&mut self.receiver, &header, layout).await);
+                }
                 _ => return Err(broken("it sends what was not asked for")),
             }
         }
     }
 
-    /// Asks a command that has to succeed.
+    /// Sends a command that must succeed.
     pub(super) async fn must(
         &mut self,
         what: &str,
@@ -166,7 +168,7 @@ impl Queue {
         }
     }
 
-    /// The page that a command is answered with.
+    /// Sends a command whose answer is one page, and returns that page.
     pub(super) async fn page(&mut self, what: &str, command: Command) -> Result<[u8; ROOM_BYTES]> {
         let answer = self.must(what, command, With::Room).await?;
         if answer.filled != ROOM_BYTES {
@@ -178,16 +180,16 @@ impl Queue {
     }
 }
 
-/// What goes with a command.
+/// Data of a command.
 #[derive(Clone, Copy)]
 pub(super) enum With<'a> {
     Nothing,
     InCapsule(&'a [u8]),
-    /// Room for a page.
+    /// Room for a page of the answer.
     Room,
 }
 
-/// A command that was answered with an error.
+/// Error of a command that the target answered with an error status.
 pub(super) fn refused(what: &str, status: Status) -> Error {
     Error::new(
         status.kind(),
@@ -195,7 +197,7 @@ pub(super) fn refused(what: &str, status: Status) -> Error {
     )
 }
 
-/// A target that breaks the protocol.
+/// Error for a target that breaks the protocol.
 pub(super) fn broken(what: &str) -> Error {
     let what = format!("the target breaks the protocol: {what}");
     Error::new(ErrorKind::Disconnected, what)
@@ -205,7 +207,7 @@ pub(super) fn fault(fault: Fault) -> Error {
     broken(&fault.to_string())
 }
 
-/// A command's PDU with its data.
+/// Encodes the PDU of a command with its data.
 fn capsule(command: &Command, data: &[u8], style: Style) -> Vec<u8> {
     let length = u32::try_from(data.len()).expect("short");
     let common = Common::new(Kind::CapsuleCmd, 0, length, style.digests, style.alignment);
@@ -223,7 +225,7 @@ fn capsule(command: &Command, data: &[u8], style: Style) -> Vec<u8> {
     pdu
 }
 
-/// The begin of the next PDU.
+/// Receives the common header of the next PDU.
 pub(super) async fn next(
     receiver: &mut Receiver,
     digests: Digests,
@@ -233,7 +235,7 @@ pub(super) async fn next(
     Ok((header, layout))
 }
 
-/// The rest of a PDU's header, as its digest says.
+/// Receives the rest of a PDU's header and checks the header digest.
 pub(super) async fn rest<const N: usize>(
     receiver: &mut Receiver,
     common: &[u8; COMMON_BYTES],
@@ -242,18 +244,19 @@ pub(super) async fn rest<const N: usize>(
     const { assert!(N <= COMPLETION_BYTES, "no header from a target is longer") };
     let rest = receiver.take::<N>().await?;
     if layout.header_digest {
-        let told: [u8; DIGEST_BYTES] = receiver.take().await?;
+        let digest_sent: [u8; DIGEST_BYTES] = receiver.take().await?;
         let mut header = [0; COMMON_BYTES + COMPLETION_BYTES];
         header[..COMMON_BYTES].copy_from_slice(common);
         header[COMMON_BYTES..COMMON_BYTES + N].copy_from_slice(&rest);
-        if digest(&header[..COMMON_BYTES + N]) != told {
-            return Err(broken("a header is not what its digest says"));
+        if digest(&header[..COMMON_BYTES + N]) != digest_sent {
+            return Err(broken("the digest of a header does not match"));
         }
     }
     Ok(rest)
 }
 
-/// The rest of the header of a PDU with data for this host, or that asks for some.
+/// Receives the rest of the header of a PDU that carries data for this host or requests data from
+/// it.
 pub(super) async fn data_header(
     receiver: &mut Receiver,
     common: &[u8; COMMON_BYTES],
@@ -266,22 +269,22 @@ pub(super) async fn data_header(
     Ok(header)
 }
 
-/// A PDU's data, as its digest says.
+/// Receives the data of a PDU and checks the data digest.
 pub(super) async fn take_data(receiver: &mut Receiver, into: &Buf, layout: Layout) -> Result<()> {
     receiver.data(into).await?;
     if !layout.data_digest {
         return Ok(());
     }
-    let told: [u8; DIGEST_BYTES] = receiver.take().await?;
-    // SAFETY: it was received, and is given to nobody before its digest is known.
-    match digest(unsafe { into.bytes() }) == told {
+    let digest_sent: [u8; DIGEST_BYTES] = receiver.take().await?;
+    // SAFETY: it was received completely, and no caller gets it before the digest is checked.
+    match digest(unsafe { into.bytes() }) == digest_sent {
         true => Ok(()),
-        false => Err(broken("data is not what its digest says")),
+        false => Err(broken("the digest of data does not match")),
     }
 }
 
-/// Why the target ends the connection, in its words.
-pub(super) async fn told(
+/// Receives the reason for which the target terminates the connection.
+pub(super) async fn termination_error(
     receiver: &mut Receiver,
     common: &[u8; COMMON_BYTES],
     layout: Layout,
@@ -289,8 +292,8 @@ pub(super) async fn told(
     match rest(receiver, common, layout).await.map(Terminate::decode) {
         Ok(Terminate { fatal, information }) => {
             let what = format!(
-                "the target ends the connection: a PDU of ours was wrong (error {fatal}, information \
-                 {information})"
+                "the target ends the connection: a PDU of ours was wrong (error {fatal}, \
+                 information {information})"
             );
             Error::new(ErrorKind::Disconnected, what)
         }

@@ -1,4 +1,4 @@
-//! What comes from the target on an I/O queue.
+//! Receiver of an I/O queue: answers, data of reads and R2Ts.
 
 use std::rc::Rc;
 
@@ -7,12 +7,12 @@ use forebay_wire::nvme::{Completion, Status};
 use forebay_wire::nvme_tcp::{DataHeader, Kind, flag};
 
 use super::Shared;
-use super::queue::{broken, data_header, next, refused, rest, take_data, told};
+use super::queue::{broken, data_header, next, refused, rest, take_data, termination_error};
 use super::send::Link;
 use crate::receiver::Receiver;
 
-/// How often a command is sent again whose data the target says was damaged on the way.
-const MOST_DAMAGED: u8 = 5;
+/// Maximum number of resends of a command whose data the target reports as damaged in transfer.
+const MAX_DAMAGED: u8 = 5;
 
 /// Receives until the connection ends.
 pub(super) async fn receive(shared: Rc<Shared>, link: Rc<Link>, mut receiver: Receiver) {
@@ -36,14 +36,15 @@ async fn pdu(shared: &Rc<Shared>, link: &Rc<Link>, receiver: &mut Receiver) -> R
             let data = data_header(receiver, &header, layout).await?;
             let into = {
                 let mut slots = shared.slots.borrow_mut();
-                let asked = slots.get(data.cid);
-                let asked = asked.filter(|asked| asked.request.op == Op::Read);
-                // In order, and no more than there is room for.
-                let wanted = asked.and_then(|asked| {
+                let pending = slots.get(data.cid);
+                let pending = pending.filter(|pending| pending.request.op == Op::Read);
+                // Data arrives in order, and must fit into the buffer.
+                let wanted = pending.and_then(|pending| {
                     let end = data.offset.checked_add(data.length)?;
-                    let fits = asked.moved == data.offset && u64::from(end) <= asked.request.len;
-                    fits.then(|| asked.moved = end)?;
-                    Some(asked.buf()?.slice(data.offset as usize..end as usize))
+                    let fits =
+                        pending.moved == data.offset && u64::from(end) <= pending.request.len;
+                    fits.then(|| pending.moved = end)?;
+                    Some(pending.buf()?.slice(data.offset as usize..end as usize))
                 });
                 wanted.ok_or_else(|| broken("it sends data that was not asked for"))?
             };
@@ -60,52 +61,52 @@ async fn pdu(shared: &Rc<Shared>, link: &Rc<Link>, receiver: &mut Receiver) -> R
             link.send_data(shared, wanted);
             Ok(())
         }
-        Kind::C2hTermReq => Err(told(receiver, &header, layout).await),
-        _ => Err(broken("it sends what no target sends")),
+        Kind::C2hTermReq => Err(termination_error(receiver, &header, layout).await),
+        _ => Err(broken("it sends a PDU that only hosts send")),
     }
 }
 
-/// Notes that the target asks for data; all of it comes in order.
+/// Checks an R2T. The target must request data in order.
 fn asked_for(shared: &Shared, wanted: DataHeader) -> Result<()> {
     let mut slots = shared.slots.borrow_mut();
-    let asked = slots.get(wanted.cid);
-    let asked = asked.filter(|asked| matches!(asked.request.op, Op::Write { .. }));
-    let moved = asked.and_then(|asked| {
+    let pending = slots.get(wanted.cid);
+    let pending = pending.filter(|pending| matches!(pending.request.op, Op::Write { .. }));
+    let moved = pending.and_then(|pending| {
         let end = wanted.offset.checked_add(wanted.length)?;
-        let fits = asked.moved == wanted.offset && u64::from(end) <= asked.request.len;
-        (fits && wanted.length > 0).then(|| asked.moved = end)
+        let fits = pending.moved == wanted.offset && u64::from(end) <= pending.request.len;
+        (fits && wanted.length > 0).then(|| pending.moved = end)
     });
-    moved.ok_or_else(|| broken("it asks for data that it has, or that there is not"))
+    moved.ok_or_else(|| broken("its R2T is out of order or beyond the data"))
 }
 
-/// A command has ended.
+/// Completes a command.
 fn answered(shared: &Rc<Shared>, cid: u16, status: Status) -> Result<()> {
-    let asked = {
+    let pending = {
         let mut slots = shared.slots.borrow_mut();
-        let asked = slots.get(cid);
-        let asked =
-            asked.ok_or_else(|| broken("it answers a command that was not asked, or is over"))?;
-        let moves = matches!(asked.request.op, Op::Read | Op::Write { .. });
-        if status == Status::SUCCESS && moves && u64::from(asked.moved) != asked.request.len {
+        let pending = slots.get(cid);
+        let pending =
+            pending.ok_or_else(|| broken("it answers a command that was not asked, or is over"))?;
+        let moves = matches!(pending.request.op, Op::Read | Op::Write { .. });
+        if status == Status::SUCCESS && moves && u64::from(pending.moved) != pending.request.len {
             return Err(broken("a command succeeds before its data has gone"));
         }
-        let mut asked = slots.take(cid).expect("it was there");
-        if status.is(Status::TRANSIENT_TRANSPORT_ERROR) && asked.damaged < MOST_DAMAGED {
-            asked.damaged += 1;
-            slots.wait(asked);
+        let mut pending = slots.take(cid).expect("it was there");
+        if status.is(Status::TRANSIENT_TRANSPORT_ERROR) && pending.damaged < MAX_DAMAGED {
+            pending.damaged += 1;
+            slots.queue(pending);
             None
         } else {
-            Some(asked)
+            Some(pending)
         }
     };
-    let Some(asked) = asked else {
+    let Some(pending) = pending else {
         shared.pump();
         return Ok(());
     };
     let outcome = match status {
         Status::SUCCESS => Ok(()),
         status => {
-            let op = match asked.request.op {
+            let op = match pending.request.op {
                 Op::Read => "a read",
                 Op::Write { .. } => "a write",
                 Op::Flush => "a flush",
@@ -114,12 +115,12 @@ fn answered(shared: &Rc<Shared>, cid: u16, status: Status) -> Result<()> {
             };
             let what = format!(
                 "{}: {op} of {} bytes at byte {}",
-                shared.name, asked.request.len, asked.request.offset
+                shared.name, pending.request.len, pending.request.offset
             );
             Err::<(), Error>(refused(&what, status))
         }
     };
-    shared.ended(asked, outcome);
+    shared.ended(pending, outcome);
     shared.pump();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What goes to the target on an I/O queue: commands, and the data that it asks for.
+//! Sender of an I/O queue: commands, and the data that the target requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,18 +17,18 @@ use super::Shared;
 use super::associate::Offer;
 use super::queue::Style;
 
-/// PDUs in one send.
+/// Maximum number of PDUs in one send.
 const BATCH: usize = 64;
-/// Bytes of a PDU but for the data of a write: a command's header and its digest, padded for the data; a range, and the
-/// data's digest.
+/// Bytes of a PDU without the data of a write: the header of a command with its digest and padding,
+/// a range, and the data digest.
 const HEADER_BYTES: usize = 128 + RANGE_BYTES + DIGEST_BYTES;
 const _: () = assert!((MAX_ALIGNMENT as usize + 1) * 4 <= 128);
 
-/// What is to be sent.
+/// Queued item of the outbox.
 #[derive(Clone, Copy)]
 enum Item {
     Command(u16),
-    /// Data that the target has asked for.
+    /// Data that the target requested by an R2T.
     Data(DataHeader),
 }
 
@@ -39,10 +39,10 @@ pub(super) struct Link {
     outbox: RefCell<VecDeque<Item>>,
     sending: Cell<bool>,
     pub(super) receiving: Cell<bool>,
-    /// Why it is over.
+    /// Reason for the end of the connection.
     broken: RefCell<Option<Error>>,
     page: RefCell<Page>,
-    /// Something of the above has changed.
+    /// Wakes when any field above changes.
     pub(super) changed: WaitList,
 }
 
@@ -51,7 +51,7 @@ impl Link {
         Self {
             stream,
             style,
-            // A command, or an R2T of it, each.
+            // Each slot has a command or one R2T.
             outbox: RefCell::new(VecDeque::with_capacity(depth.into())),
             sending: Cell::new(false),
             receiving: Cell::new(true),
@@ -61,7 +61,7 @@ impl Link {
         }
     }
 
-    /// Ends it; the first reason stays.
+    /// Ends the connection. The first reason stays.
     pub(super) fn break_off(&self, why: Error) {
         self.stream.shutdown();
         self.outbox.borrow_mut().clear();
@@ -73,7 +73,7 @@ impl Link {
         self.broken.borrow().clone()
     }
 
-    /// Whether nothing of it touches anybody's memory any more.
+    /// Returns whether no task touches memory of a request any more.
     pub(super) fn is_quiet(&self) -> bool {
         !self.sending.get() && !self.receiving.get()
     }
@@ -96,7 +96,7 @@ impl Link {
         }
     }
 
-    /// Sends what is in the outbox until it is empty.
+    /// Sends the outbox until it is empty.
     async fn send(self: Rc<Self>, shared: Rc<Shared>) {
         loop {
             {
@@ -130,13 +130,13 @@ impl Link {
         }
     }
 
-    /// Writes one PDU; what is left of the data that was asked for, if it is more than one takes.
+    /// Writes one PDU. Returns the rest of the requested data if it needs more than one PDU.
     fn put(&self, shared: &Shared, page: &mut Page, item: Item) -> Option<Item> {
         let mut slots = shared.slots.borrow_mut();
         match item {
             Item::Command(cid) => {
-                let asked = slots.get(cid)?;
-                let (command, with) = command(cid, &asked.request, &shared.offer);
+                let pending = slots.get(cid)?;
+                let (command, with) = command(cid, &pending.request, &shared.offer);
                 match with {
                     Payload::None => self.put_pdu(page, &command.encode(), Pdu::COMMAND, None),
                     Payload::Range(range) => {
@@ -148,7 +148,7 @@ impl Link {
                         );
                     }
                     Payload::Buf(buf) => {
-                        asked.moved = command.sgl_length;
+                        pending.moved = command.sgl_length;
                         self.put_pdu(page, &command.encode(), Pdu::COMMAND, Some(Part::Buf(buf)));
                     }
                 }
@@ -208,7 +208,8 @@ impl Link {
             }
             Some(Part::Buf(buf)) => {
                 page.cut();
-                // SAFETY: it belongs to its write until that is answered, and nobody writes to it meanwhile.
+                // SAFETY: the buffer belongs to its write until the answer, and nothing writes to
+                // it meanwhile.
                 let sum = digests.data.then(|| digest(unsafe { buf.bytes() }));
                 page.parts.push(buf);
                 sum
@@ -220,7 +221,7 @@ impl Link {
     }
 }
 
-/// A PDU's kind and flags.
+/// Kind and flags of a PDU.
 #[derive(Clone, Copy)]
 struct Pdu {
     kind: Kind,
@@ -234,20 +235,20 @@ impl Pdu {
     };
 }
 
-/// The data of a PDU.
+/// Data of a PDU.
 enum Part<'a> {
     Here(&'a [u8]),
     Buf(Buf),
 }
 
-/// The data of a capsule.
+/// Data of a capsule.
 enum Payload {
     None,
     Range([u8; RANGE_BYTES]),
     Buf(Buf),
 }
 
-/// A request as a command.
+/// Encodes a request as a command.
 fn command(cid: u16, request: &Request, offer: &Offer) -> (Command, Payload) {
     let first = request.offset >> offer.block_shift;
     let blocks = u32::try_from(request.len >> offer.block_shift).expect("no longer than one takes");
@@ -292,7 +293,7 @@ fn command(cid: u16, request: &Request, offer: &Offer) -> (Command, Payload) {
     (Command { cid, ..command }, payload)
 }
 
-/// The memory of one send's headers; what follows each other without data between is one part.
+/// Headers of one send. Headers without data between them form one part.
 struct Page {
     headers: Buf,
     from: usize,
@@ -322,7 +323,7 @@ impl Page {
         }
     }
 
-    /// Empties it after a send of `parts`, whose list is used again.
+    /// Empties the page after a send of `parts`, and reuses the list.
     fn reset(&mut self, mut parts: Vec<Buf>) {
         parts.clear();
         (self.from, self.to, self.parts) = (0, 0, parts);

@@ -1,5 +1,5 @@
-//! Requests that are not answered: those that wait for a place, and those that have one, whose number is in the
-//! command's identifier.
+//! Requests without an answer: queued ones, and those with a slot. The command identifier contains
+//! the slot's number.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,34 +7,35 @@ use std::time::Duration;
 
 use forebay_block::{Buf, Completion, Op, Request};
 
-/// Bits of a command's identifier that are the place; the others tell a late answer from one to the command that has
-/// the place now.
+/// Bits of the slot's number in a command identifier. The other bits distinguish a late answer from
+/// one to the current command of the slot.
 const PLACE_BITS: u32 = 10;
 
 /// A request without an answer.
-pub(super) struct Asked {
+pub(super) struct Pending {
     pub(super) request: Request,
     pub(super) done: Completion,
-    /// The last change that was acknowledged when it was submitted: what a flush covers.
+    /// Number of the last acknowledged change at submission. A flush covers the changes up to this
+    /// number.
     pub(super) before: u64,
-    /// It was acknowledged before, and is sent again after a loss.
-    pub(super) again: bool,
-    /// When it was given to the connection; none before.
+    /// Whether the change was acknowledged before and is sent again after a loss.
+    pub(super) is_resent: bool,
+    /// Time at which the connection got it, `None` before.
     pub(super) sent_at: Option<Duration>,
-    /// Bytes of its data that have come or gone.
+    /// Bytes of its data that were transferred.
     pub(super) moved: u32,
-    /// How often its data was damaged on the way.
+    /// Number of times that its data was damaged in transfer.
     pub(super) damaged: u8,
-    /// How often its association was lost.
+    /// Number of associations that were lost while it was in flight.
     pub(super) losses: u8,
 }
 
-impl Asked {
+impl Pending {
     pub(super) const fn changes(&self) -> bool {
         !matches!(self.request.op, Op::Read | Op::Flush)
     }
 
-    /// Whether a power loss may take it back.
+    /// Returns whether a power loss may revert it.
     pub(super) const fn is_volatile(&self) -> bool {
         match self.request.op {
             Op::Read | Op::Flush => false,
@@ -51,20 +52,20 @@ impl Asked {
 #[derive(Default)]
 struct Place {
     turn: u16,
-    asked: Option<Asked>,
+    pending: Option<Pending>,
 }
 
 pub(super) struct Slots {
     places: Vec<Place>,
     free: Vec<u16>,
-    waiting: VecDeque<Asked>,
-    /// What is sent again, and how much of it has no answer: until that has come nothing else goes.
-    again: VecDeque<Asked>,
+    waiting: VecDeque<Pending>,
+    /// Changes to send again. No other command is sent while one of them has no answer.
+    resend: VecDeque<Pending>,
     unanswered: usize,
 }
 
 impl Slots {
-    /// Places for `depth` commands, at most 1,024.
+    /// Creates slots for `depth` commands, at most 1,024.
     pub(super) fn new(depth: u16) -> Self {
         assert!(
             depth > 0 && depth <= 1 << PLACE_BITS,
@@ -74,49 +75,49 @@ impl Slots {
             places: (0..depth).map(|_| Place::default()).collect(),
             free: (0..depth).rev().collect(),
             waiting: VecDeque::with_capacity(depth.into()),
-            again: VecDeque::new(),
+            resend: VecDeque::new(),
             unanswered: 0,
         }
     }
 
-    pub(super) fn wait(&mut self, asked: Asked) {
-        match asked.again {
-            true => self.again.push_back(asked),
-            false => self.waiting.push_back(asked),
+    pub(super) fn queue(&mut self, pending: Pending) {
+        match pending.is_resent {
+            true => self.resend.push_back(pending),
+            false => self.waiting.push_back(pending),
         }
     }
 
-    /// Lets this be sent before all that waits, which waits for the last answer to it.
-    pub(super) fn wait_first(&mut self, again: VecDeque<Asked>) {
-        self.unanswered = again.len();
-        self.again = again;
+    /// Queues these changes before all other requests. Those wait for the last answer to `resend`.
+    pub(super) fn queue_resend(&mut self, resend: VecDeque<Pending>) {
+        self.unanswered = resend.len();
+        self.resend = resend;
     }
 
-    pub(super) const fn nothing_again(&self) -> bool {
+    pub(super) const fn resend_is_done(&self) -> bool {
         self.unanswered == 0
     }
 
-    /// One of them was answered; whether it was the last.
+    /// Notes the answer to a change that was sent again. Returns whether it was the last.
     pub(super) const fn answered(&mut self) -> bool {
         self.unanswered -= 1;
         self.unanswered == 0
     }
 
-    /// Gives the next request that waits a place, if there is one; the command's identifier.
+    /// Gives a free slot to the next queued request. Returns the command identifier.
     pub(super) fn seat(&mut self, now: Duration) -> Option<u16> {
         let queue = match self.unanswered {
             0 => &mut self.waiting,
-            _ => &mut self.again,
+            _ => &mut self.resend,
         };
         if queue.is_empty() {
             return None;
         }
         let index = self.free.pop()?;
-        let mut asked = queue.pop_front()?;
-        (asked.sent_at, asked.moved) = (Some(now), 0);
+        let mut pending = queue.pop_front()?;
+        (pending.sent_at, pending.moved) = (Some(now), 0);
         let place = &mut self.places[usize::from(index)];
         place.turn = place.turn.wrapping_add(1);
-        place.asked = Some(asked);
+        place.pending = Some(pending);
         Some(place.turn << PLACE_BITS | index)
     }
 
@@ -126,45 +127,51 @@ impl Slots {
         (place.turn << PLACE_BITS == cid & !((1 << PLACE_BITS) - 1)).then_some(place)
     }
 
-    /// The command with this identifier.
-    pub(super) fn get(&mut self, cid: u16) -> Option<&mut Asked> {
-        self.place(cid)?.asked.as_mut()
+    /// Returns the command with this identifier.
+    pub(super) fn get(&mut self, cid: u16) -> Option<&mut Pending> {
+        self.place(cid)?.pending.as_mut()
     }
 
-    /// The same, and its place is free.
-    pub(super) fn take(&mut self, cid: u16) -> Option<Asked> {
-        let asked = self.place(cid)?.asked.take()?;
+    /// Removes the command with this identifier, and frees its slot.
+    pub(super) fn take(&mut self, cid: u16) -> Option<Pending> {
+        let pending = self.place(cid)?.pending.take()?;
         self.free.push(cid & ((1 << PLACE_BITS) - 1));
-        Some(asked)
+        Some(pending)
     }
 
-    /// Whether anything without an answer changes bytes of `range`.
+    /// Returns whether a pending request changes bytes of `range`.
     pub(super) fn changes(&self, range: &Range<u64>) -> bool {
-        let placed = self.places.iter().filter_map(|place| place.asked.as_ref());
-        placed.chain(&self.waiting).any(|asked| {
-            let (start, len) = (asked.request.offset, asked.request.len);
-            asked.changes() && start < range.end && range.start < start + len
+        let placed = self
+            .places
+            .iter()
+            .filter_map(|place| place.pending.as_ref());
+        placed.chain(&self.waiting).any(|pending| {
+            let (start, len) = (pending.request.offset, pending.request.len);
+            pending.changes() && start < range.end && range.start < start + len
         })
     }
 
-    /// When the command was sent that waits longest for its answer.
+    /// Returns the send time of the oldest command in flight.
     pub(super) fn oldest(&self) -> Option<Duration> {
-        let asked = self.places.iter().filter_map(|place| place.asked.as_ref());
-        asked.filter_map(|asked| asked.sent_at).min()
+        let pending = self
+            .places
+            .iter()
+            .filter_map(|place| place.pending.as_ref());
+        pending.filter_map(|pending| pending.sent_at).min()
     }
 
-    /// Lets all that has a place wait again, before what waits already; what was sent again is forgotten. Whether anything
-    /// among it changes the namespace.
+    /// Moves all requests from their slots to the front of the queue, and drops the changes that
+    /// were being sent again. Returns whether any of these requests changes the namespace.
     pub(super) fn unseat(&mut self) -> bool {
         let mut changes = false;
-        self.again.clear();
+        self.resend.clear();
         self.unanswered = 0;
         for (index, place) in self.places.iter_mut().enumerate().rev() {
-            if let Some(mut asked) = place.asked.take() {
-                asked.losses = asked.losses.saturating_add(1);
-                changes |= asked.changes();
-                if !asked.again {
-                    self.waiting.push_front(asked);
+            if let Some(mut pending) = place.pending.take() {
+                pending.losses = pending.losses.saturating_add(1);
+                changes |= pending.changes();
+                if !pending.is_resent {
+                    self.waiting.push_front(pending);
                 }
                 self.free.push(u16::try_from(index).expect("at most 1,024"));
             }
@@ -172,11 +179,11 @@ impl Slots {
         changes
     }
 
-    /// All that waits and `which`, taken out.
-    pub(super) fn take_waiting(&mut self, which: impl Fn(&Asked) -> bool) -> Vec<Asked> {
+    /// Removes the queued requests for which `which` holds, and returns them.
+    pub(super) fn take_waiting(&mut self, which: impl Fn(&Pending) -> bool) -> Vec<Pending> {
         let (taken, left) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition::<Vec<_>, _>(|asked| which(asked));
+            .partition::<Vec<_>, _>(|pending| which(pending));
         self.waiting.extend(left);
         taken
     }
@@ -188,28 +195,28 @@ mod tests {
 
     use super::*;
 
-    fn asked(request: Request) -> (Asked, forebay_block::IoFuture) {
+    fn pending(request: Request) -> (Pending, forebay_block::IoFuture) {
         let (done, future) = completion_pair();
-        let asked = Asked {
+        let pending = Pending {
             request,
             done,
             before: 0,
-            again: false,
+            is_resent: false,
             sent_at: None,
             moved: 0,
             damaged: 0,
             losses: 0,
         };
-        (asked, future)
+        (pending, future)
     }
 
     #[test]
-    fn a_late_answer_finds_nobody() {
+    fn a_late_answer_matches_no_request() {
         let mut slots = Slots::new(1);
         let mut futures = Vec::new();
         for at in 0..3 {
-            let (asked, future) = asked(Request::discard(at * 512, 512));
-            slots.wait(asked);
+            let (pending, future) = pending(Request::discard(at * 512, 512));
+            slots.queue(pending);
             futures.push(future);
         }
         let now = Duration::from_secs(1);
@@ -222,7 +229,7 @@ mod tests {
         assert_ne!(first, second);
         assert!(slots.take(first).is_none(), "its place is another's");
         assert!(slots.get(second + 1).is_none(), "no such place");
-        // What is sent again goes before what never was.
+        // Changes that are sent again precede all others.
         assert!(slots.unseat());
         for at in 1..3 {
             let cid = slots.seat(now).expect("a place");

@@ -1,9 +1,9 @@
-//! Against a target that a script plays, on a virtual clock.
+//! Tests with a scripted target, on a virtual clock.
 
-mod again;
 mod authenticate;
 mod damage;
 mod pdu;
+mod resend;
 mod target;
 mod wrong;
 
@@ -26,7 +26,7 @@ const TIMES: Times = Times {
     pause: Duration::from_millis(10),
 };
 
-/// Runs `client` with a device on a target that does as `script` says.
+/// Runs `client` with a device on a target that follows `script`.
 fn with_device<F: Future<Output = ()> + 'static>(
     target: &Target,
     times: Times,
@@ -61,7 +61,7 @@ fn a_device_is_what_its_target_says() {
             .await
             .expect("written");
         device.discard(0, 4096).await.expect("discarded");
-        // Zeroes without a command for them.
+        // The target has no command for zeroes.
         device.write_zeroes(12_288, 4096).await.expect("zeroes");
         let read = Buf::zeroed(data.len());
         device.read(8192, read.clone()).await.expect("read");
@@ -72,7 +72,7 @@ fn a_device_is_what_its_target_says() {
         let beyond = device.read(4 << 20, Buf::zeroed(4096)).await;
         assert_eq!(kind(beyond), Some(ErrorKind::OutOfRange));
     });
-    // 64 KiB at a time, 4 KiB of it in the capsule or asked for in pieces.
+    // At most 64 KiB a command: 4 KiB in the capsule, or requested in pieces.
     let asked = target.asked();
     let writes = asked.iter().filter(|(op, _)| *op == opcode::WRITE).count();
     assert_eq!(writes, 300_usize.div_ceil(64) + 1);
@@ -80,10 +80,10 @@ fn a_device_is_what_its_target_says() {
 }
 
 #[test]
-fn errors_are_named_and_what_was_damaged_is_sent_again() {
+fn errors_name_the_request_and_damaged_data_is_resent() {
     let target = Target::start(|number, asked| match (asked, number) {
         (opcode::READ, _) => Act::Fail(Status::UNRECOVERED_READ_ERROR),
-        // Twice.
+        // The first two times.
         (opcode::WRITE, 1..=2) => Act::Fail(Status::TRANSIENT_TRANSPORT_ERROR),
         (opcode::FLUSH, _) => Act::Fail(Status::TRANSIENT_TRANSPORT_ERROR),
         _ => Act::Answer,
@@ -98,7 +98,7 @@ fn errors_are_named_and_what_was_damaged_is_sent_again() {
         for word in [&*name, "a read of 4096 bytes at byte 4096", "2:81h"] {
             assert!(error.report().contains(word), "{}", error.report());
         }
-        // Not for ever.
+        // The number of resends is limited.
         assert_eq!(kind(device.flush().await), Some(ErrorKind::Io));
         assert_eq!(device.losses(), 0);
     });
@@ -114,7 +114,7 @@ fn writes_that_are_durable_by_themselves_are_not_missed() {
         let data = Buf::copied(&[1; 4096]);
         device.write_fua(4096, data.clone()).await.expect("1");
         device.read(0, data).await.expect("2 and 3");
-        device.flush().await.expect("nothing may be gone");
+        device.flush().await.expect("nothing may be lost");
         assert_eq!(device.losses(), 1);
     });
 }
@@ -140,7 +140,7 @@ fn a_write_without_an_answer_waits_until_the_target_must_have_forgotten_it() {
         assert_eq!(target.asked(), [(op, 0), (op, 0)]);
         took.get()
     };
-    // Twice the time after which the target ends an association that it hears nothing of.
+    // Twice the keep-alive timeout of the target.
     let forgotten = 2 * TIMES.keep_alive;
     let took = ask(opcode::WRITE);
     assert!(took >= forgotten, "{took:?}");
@@ -158,7 +158,7 @@ fn a_target_that_does_not_answer_is_left() {
         device.read(0, Buf::zeroed(4096)).await.expect("read");
         assert_eq!(device.losses(), 1);
     });
-    // Nor does it answer the keep-alive alone.
+    // Nor does it answer a keep-alive.
     let target = Target::start(|_, _| Act::Answer);
     target.ignore_keep_alive();
     with_device(&target, TIMES, |device| async move {
@@ -184,7 +184,7 @@ fn a_target_that_stays_away_is_an_error_until_it_is_back() {
         assert_eq!(error.kind(), ErrorKind::Disconnected);
         assert!(error.report().contains(&name), "{}", error.report());
         assert!(rt::now() - begin >= patience);
-        // At once now.
+        // Fails at once now.
         let flush = device.flush().await;
         assert_eq!(kind(flush), Some(ErrorKind::Disconnected));
         absence.set(false);
@@ -230,7 +230,7 @@ fn another_namespace_in_its_place_is_not_used() {
 }
 
 #[test]
-fn another_namespace_is_told_at_once_and_the_right_one_is_served_when_it_is_back() {
+fn another_namespace_fails_requests_at_once_until_the_right_one_returns() {
     let target = Target::start(|number, _| match number {
         2 => Act::Cut,
         _ => Act::Answer,
@@ -248,7 +248,7 @@ fn another_namespace_is_told_at_once_and_the_right_one_is_served_when_it_is_back
             assert!(report.contains(part), "{report}");
         }
         assert!(rt::now() - begin < TIMES.patience, "it waits for nothing");
-        // What is asked then as well, whatever it is.
+        // New requests fail too, whatever they are.
         for result in [device.write(4096, data(2)).await, device.flush().await] {
             assert_eq!(kind(result), Some(ErrorKind::Disconnected));
         }
@@ -261,18 +261,18 @@ fn another_namespace_is_told_at_once_and_the_right_one_is_served_when_it_is_back
         device
             .flush()
             .await
-            .expect("what was not flushed was sent again");
+            .expect("the unflushed change was sent again");
     });
     assert_eq!(target.byte(4096), 0, "nothing was sent to the other one");
 }
 
 #[test]
-fn what_cannot_be_had_is_said() {
+fn connection_errors_name_the_cause() {
     for (change, expected, word) in wrong::WRONG {
         let target = Target::start(|_, _| Act::Answer);
         target.wrong(change);
         let uri: Uri = target.uri().parse().expect("a URI");
-        // More than the controller says that it takes to become ready.
+        // Longer than the controller's own limit for becoming ready.
         let answer = Duration::from_secs(5);
         let times = Times { answer, ..TIMES };
         let made =

@@ -1,4 +1,4 @@
-//! Where a namespace is, in one line.
+//! Address of a namespace, as a URI.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,33 +11,34 @@ use forebay_wire::nvme_tcp::Digests;
 
 use crate::place::{decoded, looked_up};
 
-/// The port where none is named.
+/// Default port.
 const PORT: u16 = 4420;
-/// Commands in flight where nothing is said, and most.
+/// Default queue depth, in commands.
 const DEPTH: u16 = 127;
 const MAX_DEPTH: u16 = 1023;
-/// Where a namespace is, and how to get there:
+/// Address of a namespace and the way to connect to it:
 /// `nvme-tcp://HOST[:PORT]/NQN[?nsid=N&digest=header,data&queue_depth=N&host=NQN]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
-    /// The target.
+    /// Address of the target.
     pub address: SocketAddr,
-    /// The subsystem.
+    /// Name of the subsystem.
     pub nqn: String,
-    /// The namespace; the subsystem's first if none is named.
+    /// Namespace identifier; the first namespace of the subsystem if `None`.
     pub nsid: Option<u32>,
-    /// The digests to ask for.
+    /// Digests to request.
     pub digests: Digests,
-    /// Most commands in flight.
+    /// Maximum number of commands in flight.
     pub queue_depth: u16,
-    /// This host's name, by which a target knows whom it allows; made of the machine's identifier if none is given.
+    /// NQN of this host, by which the target knows it. The default is derived from the machine's
+    /// identifier.
     pub host: String,
-    /// By what this host proves that it is that, where a target asks, and the target itself; never part of a text.
+    /// Secrets for the authentication of this host and of the target. They are never printed.
     pub secrets: Option<HostSecrets>,
 }
 
 impl fmt::Display for Uri {
-    /// The place alone.
+    /// Prints the address only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "nvme-tcp://{}/{}", self.address, self.nqn)?;
         match self.nsid {
@@ -50,12 +51,12 @@ impl fmt::Display for Uri {
 impl FromStr for Uri {
     type Err = Error;
 
-    /// Reads a URI. A host's name is looked up, which may take a while.
+    /// Parses a URI. A host name is resolved, which may block.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
             let what = format!(
-                "{text:?} is no NVMe/TCP URI: {why}; write nvme-tcp://HOST:PORT/NQN, and behind it what is \
-                 wanted of ?nsid=N&digest=header,data&queue_depth=N&host=NQN"
+                "{text:?} is no NVMe/TCP URI: {why}; write nvme-tcp://HOST:PORT/NQN, and behind it \
+                 what is wanted of ?nsid=N&digest=header,data&queue_depth=N&host=NQN"
             );
             Error::new(ErrorKind::InvalidInput, what)
         };
@@ -107,7 +108,7 @@ impl FromStr for Uri {
 }
 
 impl Uri {
-    /// The host's identifier: made of its name, so that it stays the same.
+    /// Returns the host identifier, which is derived from its name and so is stable.
     pub(super) fn host_id(&self) -> [u8; 16] {
         let half = |seed: u8| {
             let bytes = std::iter::once(seed).chain(self.host.bytes());
@@ -120,7 +121,7 @@ impl Uri {
     }
 }
 
-/// This machine's name where the URI says none.
+/// Returns the default host name of this machine.
 fn host_name() -> String {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let number = hash(machine.into_iter());
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_uri_is_refused_with_the_way_to_write_one() {
+    fn a_malformed_uri_is_refused_with_the_syntax() {
         for text in [
             "nqn.a:b",
             "nbd://127.0.0.1/nqn.a:b",

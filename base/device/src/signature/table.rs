@@ -1,12 +1,12 @@
-//! The formats that are known, each with the place where its magic number is published. `uapi/`
-//! and `drivers/` are paths in the Linux source tree.
+//! Known formats, each with the published source of its magic number. `uapi/` and `drivers/` are
+//! paths in the Linux source tree.
 
 use super::{Media, Signature};
 
 pub(super) const FOREBAY: &str = "Forebay cache";
 const BTT: &str = "Block Translation Table";
 
-/// A format that is known by fixed bytes at a fixed place.
+/// A format with fixed bytes at a fixed offset.
 pub(super) struct Magic {
     pub(super) offset: u64,
     pub(super) bytes: &'static [u8],
@@ -47,7 +47,8 @@ pub(super) const MAGICS: &[Magic] = &[
     magic(32, &2_126_579_579_u64.to_le_bytes(), "dm-era metadata"),
     // drivers/md/dm-writecache.c, MEMORY_SUPERBLOCK_MAGIC.
     magic(0, &0x2348_9321_u32.to_le_bytes(), "dm-writecache cache"),
-    // UEFI specification, "Block Translation Table (BTT) Layout": version 2.0 here, 1.1 a page later.
+    // UEFI specification, "Block Translation Table (BTT) Layout": version 2.0 here, 1.1 a page
+    // later.
     magic(0, b"BTT_ARENA_INFO\0\0", BTT),
     magic(4096, b"BTT_ARENA_INFO\0\0", BTT),
     // drivers/md/dm-integrity.c, SB_MAGIC.
@@ -76,7 +77,8 @@ pub(super) const MAGICS: &[Magic] = &[
     magic(0, b"hsqs", "SquashFS file system"),
     // ECMA-119, volume descriptor at sector 16.
     magic(0x8001, b"CD001", "ISO 9660 file system"),
-    // Microsoft: NTFS and exFAT boot sectors, OEM identifier; FAT specification 1.03, BS_FilSysType.
+    // Microsoft: NTFS and exFAT boot sectors, OEM identifier; FAT specification 1.03,
+    // BS_FilSysType.
     magic(3, b"NTFS    ", "NTFS file system"),
     magic(3, b"EXFAT   ", "exFAT file system"),
     magic(54, b"FAT12   ", "FAT file system"),
@@ -91,7 +93,7 @@ pub(super) const MAGICS: &[Magic] = &[
     magic(4096, b"EFI PART", "GPT partition table"),
 ];
 
-/// Where each format keeps its label, and the longest it can be, bytes.
+/// Offset of each format's label, and its maximum length, bytes.
 const LABELS: &[(&str, u64, usize)] = &[
     ("ext2 file system", 1024 + 0x78, 16),
     ("ext3 file system", 1024 + 0x78, 16),
@@ -101,7 +103,7 @@ const LABELS: &[(&str, u64, usize)] = &[
     ("swap area", 1052, 16),
 ];
 
-/// Everything recognised, each name once.
+/// Returns all recognised formats, each name once.
 pub(super) fn recognise(media: &Media) -> Vec<Signature> {
     let mut names: Vec<&'static str> = MAGICS
         .iter()
@@ -115,7 +117,7 @@ pub(super) fn recognise(media: &Media) -> Vec<Signature> {
     names.extend(swap(media));
     names.extend(backup_gpt(media));
     if names.is_empty() {
-        // Boot sectors of file systems look like one, and so does a GPT's protective one.
+        // Boot sectors of file systems, and a GPT's protective one, look like an MBR.
         names.extend(mbr(media));
     }
     let mut found: Vec<Signature> = Vec::new();
@@ -131,8 +133,8 @@ pub(super) fn recognise(media: &Media) -> Vec<Signature> {
     found
 }
 
-/// ext2, 3 and 4: Documentation/filesystems/ext4/super.rst. Two bytes of magic alone would match one
-/// random block in 65,536, so that the block size must make sense too.
+/// ext2, 3 and 4: Documentation/filesystems/ext4/super.rst. Two bytes of magic alone would match
+/// one random block in 65,536, so that the block size must make sense too.
 fn ext(media: &Media) -> Option<&'static str> {
     const BASE: u64 = 1024;
     const EXT2_RO_COMPAT: u32 = 0x7; // sparse_super, large_file, btree_dir
@@ -214,7 +216,7 @@ fn swap(media: &Media) -> Option<&'static str> {
         .then_some("swap area")
 }
 
-/// UEFI specification: the second GPT header, in the last block, outlives a wiped beginning.
+/// UEFI specification: the second GPT header, in the last block, survives a wiped beginning.
 fn backup_gpt(media: &Media) -> Option<&'static str> {
     [512, 4096]
         .into_iter()
@@ -223,8 +225,8 @@ fn backup_gpt(media: &Media) -> Option<&'static str> {
         .then_some("GPT partition table")
 }
 
-/// A boot sector: 55 AA at its end. With a plausible entry, a partition table (UEFI specification,
-/// 5.2.1 legacy MBR).
+/// A boot sector: 55 AA at its end. With a plausible entry it is a partition table (UEFI
+/// specification, 5.2.1 legacy MBR).
 fn mbr(media: &Media) -> Option<&'static str> {
     if !media.has(510, b"\x55\xaa") {
         return None;

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What a device of `size_bytes` holds after these bytes were put at these places.
+/// Content of a device of `size_bytes` with these bytes at these offsets.
 fn found_with(size_bytes: u64, pieces: &[(u64, &[u8])]) -> Found {
     let pieces: Vec<(u64, Vec<u8>)> = pieces
         .iter()
@@ -42,7 +42,7 @@ fn zeroes_are_empty_and_anything_else_is_not() {
     check(512, &[(511, b"x")], "unknown data");
     check(GIB, &[(5000, b"hello")], "unknown data");
     check(GIB, &[(GIB - 1, b"x")], "unknown data");
-    // Data that begins only in the middle.
+    // Data begins only in the middle.
     let middle = vec![1; 64 << 20];
     check(GIB, &[(512 << 20, &middle)], "unknown data");
     check((2 << 20) + 512, &[((1 << 20) + 5, b"x")], "unknown data");
@@ -89,7 +89,7 @@ fn every_fixed_magic_is_looked_for_where_it_lies() {
 }
 
 #[test]
-fn ext_generations_are_told_apart() {
+fn ext_generations_are_distinguished() {
     let ext = |compat: u8, incompat: u8, ro_compat: u8| {
         let features = [compat, 0, 0, 0, incompat, 0, 0, 0, ro_compat];
         let magic: (u64, &[u8]) = (1080, b"\x53\xef");
@@ -166,7 +166,7 @@ fn zfs_lvm_swap_and_partitions_are_found() {
 }
 
 #[test]
-fn what_lies_under_is_named_too() {
+fn older_formats_underneath_are_reported() {
     check(
         GIB,
         &[(0, b"XFSB"), (108, b"data"), (GIB - 512, b"EFI PART")],
@@ -174,7 +174,7 @@ fn what_lies_under_is_named_too() {
     );
 }
 
-/// Reads of the middle fail.
+/// A device whose reads fail in the middle.
 struct BadMiddle(std::rc::Rc<dyn BlockDevice>);
 
 impl BlockDevice for BadMiddle {
@@ -192,7 +192,7 @@ impl BlockDevice for BadMiddle {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_called_empty() {
+fn an_unreadable_device_is_not_empty() {
     block_on_simulated(1, async {
         let device = BadMiddle(MemDevice::new("disk7", GIB));
         let error = probe(&device).await.expect_err("the middle is bad");
@@ -201,7 +201,7 @@ fn what_cannot_be_read_is_not_called_empty() {
     });
 }
 
-/// An image as a device, read in place.
+/// An image file as a device.
 struct Image(File, u64);
 
 impl BlockDevice for Image {
@@ -218,7 +218,7 @@ impl BlockDevice for Image {
     }
 }
 
-/// Removes a file when dropped.
+/// Removes a file on drop.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -227,8 +227,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs `program args image` on a fresh sparse image and says what it holds then. None where the
-/// program is not installed: said on stderr.
+/// Runs `program args image` on a fresh sparse image and returns the probed content. Returns `None`
+/// if the program is not installed, and says so on stderr.
 fn made_by(program: &str, args: &[&str], stdin: &str) -> Option<String> {
     let path = std::env::temp_dir().join(format!(
         "forebay-signature-{}-{program}-{}",

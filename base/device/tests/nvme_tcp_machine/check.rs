@@ -1,6 +1,6 @@
-//! What holds for the initiator whatever its target answers: all that is asked ends, in time, nothing panics, and no
-//! memory is touched once its request has ended. Run by the seeded test beside this file and by the fuzz target
-//! `nvme_device`.
+//! Properties of the initiator that hold for any target: all requests end in time, nothing panics,
+//! and no memory is touched after its request has ended. The seeded test in this folder and the
+//! fuzz target `nvme_device` run it.
 
 #[path = "liar.rs"]
 pub(crate) mod liar;
@@ -15,31 +15,32 @@ use forebay_io::{Reactor, rt};
 
 use liar::{Liar, SIZE_BYTES};
 
-/// What takes longer is stuck.
+/// Time limit after which a request counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 const HOST: &str = "nqn.a:host";
 const SECRET: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
-/// What memory holds that nobody writes to.
+/// Content of memory that must not be written.
 const LEFT: u8 = 0x5a;
-/// What the first of the requests write.
+/// Content of the first writes.
 const WRITTEN: u8 = 7;
 
-/// What has come of a conversation.
+/// Result of a conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) lies: usize,
     pub(crate) connected: bool,
-    /// Requests that have succeeded, of [`REQUESTS`].
+    /// Number of requests that succeeded, of [`REQUESTS`].
     pub(crate) succeeded: usize,
 }
 
 pub(crate) const REQUESTS: usize = 8;
 
-/// Asks a target that lies as `input` says; whether it asks for authentication is the first byte's business. With one
-/// reactor for all conversations, what one leaves behind meets the next. Lies that are silent take all of `times`.
+/// Sends requests to a target that lies as `input` says. The first byte decides whether the target
+/// asks for authentication. All conversations share one reactor, so that leftovers of one meet the
+/// next. A silent lie takes all of `times`.
 ///
 /// # Panics
-/// If something does not end, or memory is touched that is not given any more.
+/// If a request does not end, or memory is touched that no request owns.
 pub(crate) fn any_target(reactor: &Rc<Reactor>, times: Times, input: &[u8]) -> Outcome {
     let (first, script) = input.split_first().unwrap_or((&0, &[]));
     let target = Rc::new(Liar::start(script, first & 1 != 0));
@@ -55,11 +56,11 @@ pub(crate) fn any_target(reactor: &Rc<Reactor>, times: Times, input: &[u8]) -> O
 
 async fn converse(target: &Liar, uri: &Uri, times: Times) -> Outcome {
     let mut outcome = Outcome::default();
-    // Boxed, since a task has no room for pages in several futures of futures.
+    // Boxed, since a task has no room for the pages of several nested futures.
     let connecting = Box::pin(NvmeTcpDevice::connect_within(uri, times));
     if let Ok(device) = connecting.await {
         outcome.connected = true;
-        // What a target says of itself may be a lie, too: requests are for what it says.
+        // The target may lie about its properties, too. The requests follow the reported ones.
         let info = device.info();
         let block = u64::from(info.logical_block_bytes);
         let most = info.size_bytes.min(SIZE_BYTES as u64) / block * block;
@@ -71,7 +72,8 @@ async fn converse(target: &Liar, uri: &Uri, times: Times) -> Outcome {
         };
         let (into, beside) = (pattern(short, LEFT), pattern(long, LEFT));
         let written = [pattern(short, WRITTEN), pattern(long, WRITTEN)];
-        // Some beside each other, since answers may be taken for another's: they are under way from here on.
+        // Several requests at once, since an answer may be taken for that of another. From here on
+        // they are in flight.
         let first = [
             device.start(Request::write(0, written[0].clone(), true)),
             device.start(Request::read(0, into.clone())),
@@ -82,7 +84,7 @@ async fn converse(target: &Liar, uri: &Uri, times: Times) -> Outcome {
             done.push(request.await);
         }
         let memory = [into, beside];
-        // They are ours again: what lands in them now was not asked for.
+        // The buffers belong to the test: a later write to them was not requested.
         memory.iter().for_each(|buf| buf.fill(LEFT));
         let again = Buf::zeroed(usize::try_from(short).expect("small"));
         done.extend([

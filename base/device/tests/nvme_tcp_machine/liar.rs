@@ -1,4 +1,4 @@
-//! A target that knows the protocol, and breaks it wherever its script says.
+//! A target that knows the protocol, and breaks it as its script says.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -14,14 +14,14 @@ use forebay_wire::nvme_tcp::{COMMON_BYTES, Common, DataHeader, Digests, Initiali
 
 pub(crate) const SIZE_BYTES: usize = 1 << 20;
 const BLOCK_SHIFT: u8 = 12;
-/// What a host says at a time is no longer, bytes: one that lets itself be told to say more is cut off.
+/// Maximum message of a host, bytes. A host that is tricked into sending more is disconnected.
 const MOST_BYTES: u32 = 256 << 10;
-/// Bytes of a script from here on are a lie each; those below are the truth.
+/// Script bytes from here on are a lie each; those below are the truth.
 const LIE: u8 = 0xa0;
-/// A byte that is changed is mostly one of these: they hold the header, and what is read of a page or message.
+/// Most changed bytes lie within this length: the header, and the used part of a page or message.
 const HEADER_BYTES: usize = 32;
 
-/// Where lies are taken from; the truth after the last.
+/// Source of lies; the truth follows the last one.
 #[derive(Default)]
 struct Script {
     bytes: Vec<u8>,
@@ -44,9 +44,9 @@ impl Script {
 struct Shared {
     script: Mutex<Script>,
     data: Mutex<Vec<u8>>,
-    /// Hosts are to authenticate themselves.
+    /// Whether hosts must authenticate themselves.
     asks: bool,
-    /// Those that are open; none is taken any more once this is none.
+    /// Open connections. `None` stops the target from accepting more.
     open: Mutex<Option<Vec<TcpStream>>>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Liar {
 }
 
 impl Liar {
-    /// One that lies as `script` says.
+    /// Starts a target that lies as `script` says.
     pub(crate) fn start(script: &[u8], asks: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -96,12 +96,12 @@ impl Liar {
         Self { port, shared }
     }
 
-    /// The lies so far.
+    /// Returns the number of lies so far.
     pub(crate) fn lies(&self) -> usize {
         lock(&self.shared.script).lies
     }
 
-    /// Tells nothing but the truth from now on.
+    /// Stops lying.
     pub(crate) fn repent(&self) {
         lock(&self.shared.script).bytes.clear();
     }
@@ -112,7 +112,7 @@ impl Drop for Liar {
         for stream in lock(&self.shared.open).take().into_iter().flatten() {
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // The listener learns of it by one more connection.
+        // One more connection wakes the listener.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
     }
 }
@@ -120,11 +120,11 @@ impl Drop for Liar {
 struct Peer {
     stream: TcpStream,
     shared: Arc<Shared>,
-    /// The transaction of each message of authentication.
+    /// Transaction of each authentication message.
     heard: Vec<u16>,
 }
 
-/// A PDU, without digests.
+/// Encodes a PDU, without digests.
 fn said(kind: Kind, flags: u8, rest: &[u8], data: &[u8]) -> Vec<u8> {
     let length = u32::try_from(data.len()).expect("short");
     let common = Common::new(kind, flags, length, Digests::default(), 0);
@@ -155,7 +155,7 @@ impl Peer {
         Some(bytes)
     }
 
-    /// Says a PDU, or what the script makes of it.
+    /// Sends a PDU, or the lie that the script makes of it.
     fn say(&mut self, mut pdu: Vec<u8>) -> Option<()> {
         let goes_on = {
             let mut script = lock(&self.shared.script);
@@ -208,7 +208,7 @@ impl Peer {
                 let with = self.vec(layout.data_bytes)?;
                 self.command(command, with)
             }
-            // Data that was asked for by a lie, or the host's last words.
+            // Data that was requested by a lie, or the last PDU of the host.
             _ => None,
         }
     }
@@ -288,7 +288,7 @@ impl Peer {
         self.end(cid, 0, Status::SUCCESS)
     }
 
-    /// Asks for a command's data, in two pieces.
+    /// Requests a command's data, in two pieces.
     fn fetch(&mut self, cid: u16, len: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let cut = len / 3 / 4 * 4;
@@ -310,7 +310,7 @@ fn identified(structure: u8) -> identify::Page {
     match structure {
         cns::CONTROLLER => {
             let mut page = [0; identify::PAGE_BYTES];
-            // 64 KiB at a time; Dataset Management, no Write Zeroes; a cache; 4 KiB in a capsule.
+            // 64 KiB at most; Dataset Management, no Write Zeroes; a cache; 4 KiB in a capsule.
             (page[77], page[520], page[525]) = (4, 1 << 2, 1);
             page[1792..1794].copy_from_slice(&((4096_u16 + 64) / 16).to_le_bytes());
             page
@@ -328,7 +328,7 @@ fn identified(structure: u8) -> identify::Page {
     }
 }
 
-/// Makes a lie of a PDU. Whether the connection goes on.
+/// Turns a PDU into a lie. Returns whether the connection continues.
 fn lie(how: u8, pdu: &mut Vec<u8>, script: &mut Script) -> bool {
     let near = script.below(pdu.len().min(HEADER_BYTES));
     let far = script.below(pdu.len());
@@ -341,7 +341,7 @@ fn lie(how: u8, pdu: &mut Vec<u8>, script: &mut Script) -> bool {
         }
         7 => pdu.extend_from_within(..),
         8 => pdu.splice(near..near, [script.byte(); 4]).for_each(drop),
-        // Nothing is said, and the connection stays.
+        // Nothing is sent, and the connection stays.
         9 => pdu.clear(),
         10 => pdu.fill(script.byte()),
         _ => {

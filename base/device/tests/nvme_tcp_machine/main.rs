@@ -1,4 +1,5 @@
-//! Targets that lie wherever they like: a seeded stand-in for the fuzzer that needs no nightly compiler.
+//! Targets that lie at arbitrary places: a seeded substitute for the fuzzer that needs no nightly
+//! compiler.
 
 mod check;
 
@@ -27,17 +28,17 @@ fn drawn(seed: u64, count: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(count).collect()
 }
 
-/// Targets that lie, and the threads on which they do.
+/// Number of lying targets, and of the threads that run them.
 const TARGETS: u64 = 24;
 const THREADS: u64 = 4;
 
-/// The targets of one thread, one after the other on one reactor.
+/// Runs the targets of one thread, one after the other on one reactor.
 fn conversations(thread: u64) -> Vec<Outcome> {
     let reactor = Reactor::new(Engine::Auto).expect("a reactor");
     let seeds = (1..=TARGETS).filter(|seed| seed / 2 % THREADS == thread);
     let outcomes = seeds.map(|seed| {
         let mut input = drawn(seed * 0x9e37_79b9, 120);
-        // Every other one tells the truth until it is connected.
+        // Every other target tells the truth until it is connected.
         if seed % 2 == 0 {
             input[1..28].fill(0);
         }
@@ -60,9 +61,9 @@ fn a_target_that_tells_the_truth_is_served_with_authentication_and_without() {
 }
 
 #[test]
-fn whatever_a_target_says_all_that_is_asked_ends() {
+fn all_requests_end_whatever_a_target_sends() {
     let (mut connected, mut failed, mut succeeded, mut lies) = (0, 0, 0, 0);
-    // In threads, since lies that are silent are waited for.
+    // Threads, since silent lies take time.
     let outcomes = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|thread| scope.spawn(move || conversations(thread)))
@@ -81,9 +82,10 @@ fn whatever_a_target_says_all_that_is_asked_ends() {
             0
         };
     }
-    // They are about something.
+    // The lies had an effect.
     assert!(
         connected > 6 && failed > 3 && succeeded > 6 && lies > 24,
-        "{connected} were connected to, {succeeded} requests succeeded and {failed} failed, after {lies} lies"
+        "{connected} were connected to, {succeeded} requests succeeded and {failed} failed, after \
+         {lies} lies"
     );
 }

@@ -9,7 +9,7 @@ fn disk() -> Rc<dyn BlockDevice> {
     EmulatedDisk::new(MemDevice::new("m", SIZE), DiskProfile::HDD)
 }
 
-/// Evenly drawn places, the same each time.
+/// Uniformly random positions, the same each time.
 fn places(count: u64) -> impl Iterator<Item = u64> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     (0..count).map(move |_| {
@@ -20,7 +20,7 @@ fn places(count: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// Time on the virtual clock for 4 KiB writes to these places, so many at a time.
+/// Virtual time of 4 KiB writes to these positions, at this queue depth.
 fn time_for(places: Vec<u64>, depth: usize) -> Duration {
     block_on_simulated(1, async move {
         let (disk, begin) = (disk(), rt::now());
@@ -83,7 +83,7 @@ fn a_queue_is_sorted() {
 }
 
 #[test]
-fn nobody_waits_for_ever() {
+fn no_request_waits_for_ever() {
     block_on_simulated(1, async {
         let disk = disk();
         let far = disk.write(SIZE - 4096, Buf::zeroed(4096));
@@ -95,7 +95,7 @@ fn nobody_waits_for_ever() {
         });
         let begin = rt::now();
         let mut at = 0;
-        // Somebody always wants what is close.
+        // There is always a request for a close position.
         while !over.get() {
             let near: Vec<_> = (0..4)
                 .map(|nth| disk.write(at + nth * 4096, Buf::zeroed(4096)))

@@ -64,7 +64,7 @@ fn both_sides_prove_themselves_with_a_group_and_without() {
             let reply = host.reply(&challenge(group, &public)).await;
             let reply = reply.ok().expect("a challenge");
             assert_eq!(reply.public.len(), group.bytes());
-            // As the target sees it.
+            // Shared secret as the target computes it.
             let shared = private.shared(&reply.public).await.expect("a value");
             let shared = shared.as_ref().map(|shared| shared.as_slice());
             let augmented = augment(HASH, &VALUE, shared);
@@ -78,7 +78,7 @@ fn both_sides_prove_themselves_with_a_group_and_without() {
             let mut right = asked.answer(&secret.key(SUBSYSTEM)).to_vec();
             let told = host.judge(&success(Some(&right)), Some(expected));
             assert!(matches!(told, Ok(true)), "{group:?}");
-            // The host's own answer, sent back.
+            // The host's own answer, reflected.
             let own = asked.answer(&secrets.own.key(HOST));
             let told = host.judge(&success(Some(&own)), Some(expected));
             assert_eq!(reason(told), Some(Reason::Failed));
@@ -104,7 +104,7 @@ fn a_host_that_does_not_ask_is_content() {
 }
 
 #[test]
-fn a_target_that_breaks_the_protocol_is_told_why() {
+fn a_target_that_breaks_the_protocol_gets_the_reason() {
     run(async {
         let secrets = secrets(OWN);
         let host = host(&secrets);

@@ -1,5 +1,6 @@
-//! A target that asks its hosts to authenticate themselves, and is asked to do so itself: an honest one, and ones that lie
-//! at each step. What is not proved is told nothing: no command but those of authentication comes after Connect.
+//! Targets that ask for authentication and must authenticate themselves: an honest one, and ones
+//! that lie at each step. An unproved target gets no command after Connect but those of
+//! authentication.
 
 use forebay_auth::{HostSecrets, Question, Secrets, Side, augment};
 use forebay_block::{BlockDeviceExt as _, Buf, ErrorKind};
@@ -57,7 +58,7 @@ fn transaction(heard: &[Vec<u8>]) -> u16 {
     HostMessage::decode(&heard[0]).expect("an offer").0
 }
 
-/// The answer of a target that knows both secrets.
+/// Answer of a target that knows both secrets.
 fn honest(heard: &[Vec<u8>]) -> Vec<u8> {
     let transaction = transaction(heard);
     let [_, reply] = heard else {
@@ -90,7 +91,7 @@ fn success(transaction: u16, response: Option<&[u8]>) -> Vec<u8> {
     ControllerMessage::Success1 { hash, response }.encode(transaction)
 }
 
-/// A host's own words, turned into the answer to its challenge.
+/// The host's own message, returned as the answer to its challenge.
 fn reflected(heard: &[Vec<u8>]) -> Vec<u8> {
     match HostMessage::decode(&heard[1]).expect("a reply").1 {
         HostMessage::Reply { response, .. } => success(transaction(heard), Some(response)),
@@ -105,11 +106,11 @@ fn changed(heard: &[Vec<u8>], at: usize, value: u8) -> Word {
     Word::Message(message)
 }
 
-/// What a target makes of what its host has said.
+/// Answer of a lying target to the messages of its host.
 type Lie = fn(&[Vec<u8>]) -> Word;
 
-/// The message that is wrong (from 1), what of it, and what comes of that: the kind of the error, a word of it, and what
-/// the target is told.
+/// Number of the wrong message (from 1), its fault, and the result: error kind, a word of the
+/// error, and the reason that the target gets.
 type Case = (
     usize,
     &'static str,
@@ -280,8 +281,8 @@ const LIES: [Case; 24] = [
     case(2, "the end", |_| Word::Cut, (BROKEN, "", None)),
 ];
 
-/// That a target was asked for nothing but authentication, and told no secret.
-fn nothing_is_told(target: &Target) {
+/// Asserts that the target got only commands of authentication, and no secret.
+fn assert_only_authenticated(target: &Target) {
     let all = target.commands();
     let rest = |&(opcode, kind): &(u8, u8)| {
         const KINDS: [u8; 3] = [
@@ -336,7 +337,7 @@ fn both_queues_begin_with_the_proof_of_both_sides() {
 }
 
 #[test]
-fn a_target_that_lies_at_any_step_is_told_why_and_nothing_else() {
+fn a_target_that_lies_at_any_step_gets_the_reason_and_nothing_else() {
     for (message, name, lie, kind, word, told) in LIES {
         let target = Target::start(|_, _| Act::Answer);
         target.authenticate(move |_, heard| match heard.len() == message {
@@ -361,7 +362,7 @@ fn a_target_that_lies_at_any_step_is_told_why_and_nothing_else() {
             let failure = HostMessage::Failure2(reason.code());
             assert_eq!(last, Ok((transaction(&heard), failure)), "{name}");
         }
-        nothing_is_told(&target);
+        assert_only_authenticated(&target);
     }
 }
 
@@ -384,7 +385,7 @@ fn another_in_the_place_of_one_that_was_lost_gets_no_write() {
         1 => Act::Cut,
         _ => Act::Answer,
     });
-    // Whoever answers after the loss knows no secret, and agrees to all.
+    // A target that connects after the loss knows no secret, and accepts everything.
     target.authenticate(|number, heard| match (number, heard.len()) {
         (2.., 2) => Word::Message(success(transaction(heard), None)),
         _ => Word::Message(honest(heard)),

@@ -1,4 +1,4 @@
-//! A target that breaks the protocol is believed nothing: the command is asked again of the next association.
+//! Targets that break the protocol: the command is sent again on the next association.
 
 use forebay_block::{BlockDeviceExt as _, Buf};
 use forebay_wire::nvme::io::opcode;
@@ -13,7 +13,7 @@ const END: u8 = flag::LAST | flag::SUCCESS;
 
 type Lie = fn(&Command) -> Vec<u8>;
 
-/// What may not be answered to a read of 4 KiB.
+/// Invalid answers to a read of 4 KiB.
 const TO_READS: [(&str, Lie); 16] = [
     ("nothing of it has come", |it| {
         ended(it.cid, 0, Status::SUCCESS)
@@ -55,7 +55,7 @@ const TO_READS: [(&str, Lie); 16] = [
     }),
 ];
 
-/// What may not be answered to a write of 64 KiB, of which nothing goes with the command.
+/// Invalid answers to a write of 64 KiB, whose command carries no data.
 const TO_WRITES: [(&str, Lie); 8] = [
     ("nothing has gone", |it| ended(it.cid, 0, Status::SUCCESS)),
     ("not from the begin", |it| ready(it.cid, 4096, 4096)),
@@ -76,7 +76,7 @@ const TO_WRITES: [(&str, Lie); 8] = [
 #[test]
 fn lies_about_reads_are_not_believed() {
     for (what, lie) in TO_READS {
-        // 1: what is to be read. 2: the lie.
+        // Command 1 is the data to read, command 2 the lie.
         let target = Target::start(move |number, _| match number {
             2 => Act::Say(lie),
             _ => Act::Answer,

@@ -3,7 +3,7 @@
 use forebay_wire::nvme::{Completion, Status};
 use forebay_wire::nvme_tcp::{Common, DataHeader, Digests, Kind};
 
-/// A PDU of this target, without digests.
+/// Encodes a PDU of this target, without digests.
 pub(super) fn said(kind: Kind, flags: u8, rest: &[u8], data: &[u8]) -> Vec<u8> {
     let length = u32::try_from(data.len()).expect("short");
     let common = Common::new(kind, flags, length, Digests::default(), 0);
@@ -31,7 +31,7 @@ pub(super) fn data(cid: u16, flags: u8, offset: u32, data: &[u8]) -> Vec<u8> {
     said(Kind::C2hData, flags, &header.encode(), data)
 }
 
-/// The target is ready for data.
+/// Encodes an R2T.
 pub(super) fn ready(cid: u16, offset: u32, length: u32) -> Vec<u8> {
     let header = DataHeader {
         cid,

@@ -1,5 +1,5 @@
 //! A target for tests that misbehaves on request. It shares a reactor and a virtual clock with its
-//! hosts, so that a busy machine uses up no time limit of the hosts.
+//! hosts, so that a busy machine does not exceed time limits.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,60 +19,60 @@ use super::wrong::Wrong;
 
 const BLOCK_SHIFT: u32 = 12;
 const BLOCKS: u64 = 1024;
-/// Of data for it: 16 bytes.
+/// Alignment of data to the target: 16 bytes.
 const ALIGNMENT: u8 = 3;
 
-/// What becomes of an I/O command.
+/// Answer of the target to an I/O command.
 pub(super) enum Act {
     Answer,
     Fail(Status),
-    /// Nothing, and the connection stays.
+    /// No answer; the connection stays.
     Silence,
-    /// The end of the connection.
+    /// The connection ends.
     Cut,
-    /// The same, and nothing stays of what was not flushed.
+    /// The connection ends, and unflushed changes are lost.
     PowerLoss,
-    /// These bytes, made for the command, and then the end.
+    /// The target sends these bytes and ends the connection.
     Say(fn(&Command) -> Vec<u8>),
 }
 
 type Script = dyn Fn(u32, u8) -> Act;
 
-/// What is answered to a host that asks for a message of authentication.
+/// Answer to a host that requests an authentication message.
 pub(super) enum Word {
     Message(Vec<u8>),
-    /// As much of a page.
+    /// This many bytes of a page.
     Short(Vec<u8>, usize),
     Fail(Status),
     Silence,
     Cut,
 }
 
-/// Says what is answered on a connection, by its number (from 0) and the messages that its host has sent.
+/// Answers on a connection, by its number (from 0) and the messages of its host.
 type Speaker = dyn Fn(usize, &[Vec<u8>]) -> Word;
 
 struct Shared {
     script: Box<Script>,
-    /// I/O commands so far.
+    /// Number of I/O commands so far.
     count: Cell<u32>,
-    /// The flush with which the first device begins was answered; it does not count.
+    /// Whether the flush with which the first device begins was answered. It does not count.
     begun: Cell<bool>,
     asked: RefCell<Vec<(u8, u64)>>,
-    /// What asks its hosts to authenticate themselves.
+    /// Authentication side of the target, if it asks for any.
     speaker: RefCell<Option<Box<Speaker>>>,
-    /// What hosts have sent of authentication.
+    /// Authentication messages of the hosts.
     heard: RefCell<Vec<Vec<u8>>>,
-    /// Commands so far, of all queues: the opcode, and the kind of one of Fabrics.
+    /// Commands so far on all queues: the opcode, and the type of a Fabrics command.
     commands: RefCell<Vec<(u8, u8)>>,
     data: RefCell<Vec<u8>>,
-    /// What a power loss leaves of it.
+    /// Content after a power loss.
     durable: RefCell<Vec<u8>>,
     wrong: Cell<Option<Wrong>>,
-    /// Connections so far.
+    /// Number of connections so far.
     connections: Cell<usize>,
     changes: Cell<bool>,
     deaf: Cell<bool>,
-    /// Nobody is let in but the first.
+    /// Whether all connections but the first are refused.
     absent: Cell<bool>,
 }
 
@@ -98,7 +98,7 @@ impl Absence {
 }
 
 impl Target {
-    /// `script` says what becomes of an I/O command, by its number (from 1) and its opcode.
+    /// Starts a target. `script` decides about each I/O command by its number (from 1) and opcode.
     pub(super) fn start(script: impl Fn(u32, u8) -> Act + 'static) -> Self {
         let reactor = Reactor::simulated(Engine::Threads, 1).expect("a reactor");
         let size = usize::try_from(BLOCKS << BLOCK_SHIFT).expect("small");
@@ -144,17 +144,17 @@ impl Target {
         format!("nvme-tcp://127.0.0.1:{}/nqn.test", self.port)
     }
 
-    /// The I/O commands so far, and their first byte.
+    /// Returns the I/O commands so far, with their first byte.
     pub(super) fn asked(&self) -> Vec<(u8, u64)> {
         self.shared.asked.borrow().clone()
     }
 
-    /// What is there.
+    /// Returns the byte at `at`.
     pub(super) fn byte(&self, at: usize) -> u8 {
         self.shared.data.borrow()[at]
     }
 
-    /// Nothing stays of what was not flushed.
+    /// Drops all unflushed changes.
     pub(super) fn lose_power(&self) {
         self.shared.lose_power();
     }
@@ -167,28 +167,28 @@ impl Target {
         Absence(Rc::clone(&self.shared))
     }
 
-    /// Those who come back find another namespace.
+    /// Serves another namespace on later connections.
     pub(super) fn change_later(&self) {
         self.shared.changes.set(true);
     }
 
-    /// Says whether they do, while a client runs.
+    /// Returns a switch for [`Target::change_later`] while a client runs.
     pub(super) fn changes(&self) -> impl Fn(bool) + 'static {
         let shared = Rc::clone(&self.shared);
         move |changes| shared.changes.set(changes)
     }
 
-    /// Hosts have to authenticate themselves, and are told this.
+    /// Asks hosts for authentication, with the answers of `speaker`.
     pub(super) fn authenticate(&self, speaker: impl Fn(usize, &[Vec<u8>]) -> Word + 'static) {
         self.shared.speaker.replace(Some(Box::new(speaker)));
     }
 
-    /// The messages of authentication so far.
+    /// Returns the authentication messages so far.
     pub(super) fn heard(&self) -> Vec<Vec<u8>> {
         self.shared.heard.borrow().clone()
     }
 
-    /// The commands so far, of all queues: the opcode, and the kind of one of Fabrics.
+    /// Returns the commands so far on all queues: the opcode, and the type of a Fabrics command.
     pub(super) fn commands(&self) -> Vec<(u8, u8)> {
         self.shared.commands.borrow().clone()
     }
@@ -216,11 +216,11 @@ async fn accept(listener: Listener, shared: Rc<Shared>) {
     }
 }
 
-/// The target's side of a connection.
+/// Target side of a connection.
 struct Peer {
     stream: Stream,
     shared: Rc<Shared>,
-    /// Of the connection, from 0.
+    /// Number of the connection, from 0.
     number: usize,
     heard: Vec<Vec<u8>>,
 }
@@ -335,7 +335,7 @@ impl Peer {
         }
     }
 
-    /// The next message of authentication.
+    /// Sends the next authentication message.
     async fn speak(&mut self, cid: u16) -> Option<()> {
         let word = match &*self.shared.speaker.borrow() {
             Some(speaker) => speaker(self.number, &self.heard),
@@ -357,7 +357,7 @@ impl Peer {
         match structure {
             cns::CONTROLLER => {
                 let mut page = [0; identify::PAGE_BYTES];
-                // 64 KiB at a time; Dataset Management, no Write Zeroes; a cache; 4 KiB in a capsule.
+                // 64 KiB at most; Dataset Management, no Write Zeroes; a cache; 4 KiB in a capsule.
                 (page[77], page[520], page[525]) = (4, 1 << 2, 1);
                 page[1792..1794].copy_from_slice(&((4096_u16 + 64) / 16).to_le_bytes());
                 page
@@ -444,7 +444,7 @@ impl Peer {
         self.say(&ended(cid, 0, Status::SUCCESS)).await
     }
 
-    /// Asks for a command's data, in two pieces.
+    /// Requests a command's data, in two pieces.
     async fn fetch(&mut self, cid: u16, len: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         let cut = len / 3 / 4 * 4;

@@ -1,8 +1,8 @@
-//! What may be wrong with a target, so that it is not used.
+//! Faults of a target because of which it is refused.
 
 use forebay_block::ErrorKind;
 
-/// What is wrong with a target, the kind of the error, and a word of it.
+/// Fault of a target, with the error kind and a word of the error.
 pub(super) const WRONG: [(Wrong, ErrorKind, &str); 10] = [
     (
         Wrong::FirstWords,

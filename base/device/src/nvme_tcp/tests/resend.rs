@@ -1,4 +1,4 @@
-//! A target that loses power, and with it what was not flushed.
+//! Targets that lose power, and so their unflushed changes.
 
 use super::*;
 
@@ -13,7 +13,7 @@ async fn read(device: &NvmeTcpDevice, block: u64) -> u8 {
     into.to_vec()[4095]
 }
 
-/// Writes and goes without a flush, as a process that dies; the next device begins with the command 2.
+/// Writes and ends without a flush, as a process that dies. The next device begins with command 2.
 fn die_unflushed(target: &Target) {
     with_device(target, TIMES, |device| async move {
         let data = Buf::copied(&[7; 4096]);
@@ -22,7 +22,7 @@ fn die_unflushed(target: &Target) {
 }
 
 #[test]
-fn what_another_process_left_unflushed_is_flushed_before_anything_else() {
+fn unflushed_changes_of_another_process_are_flushed_first() {
     let target = Target::start(|_, _| Act::Answer);
     die_unflushed(&target);
     with_device(&target, TIMES, |_| async {});
@@ -31,7 +31,7 @@ fn what_another_process_left_unflushed_is_flushed_before_anything_else() {
 }
 
 #[test]
-fn a_first_flush_that_fails_is_told_of_by_the_next_one() {
+fn a_failed_first_flush_fails_the_next_one() {
     let target = Target::start(|number, asked| match (number, asked) {
         (2, opcode::FLUSH) => Act::Fail(Status::WRITE_FAULT),
         _ => Act::Answer,
@@ -49,8 +49,8 @@ fn a_first_flush_that_fails_is_told_of_by_the_next_one() {
 }
 
 #[test]
-fn what_was_not_flushed_is_sent_again_and_then_a_flush_succeeds() {
-    // Power goes at the seventh command.
+fn unflushed_changes_are_resent_and_then_a_flush_succeeds() {
+    // Power is lost at the seventh command.
     let target = Target::start(|number, _| match number {
         7 => Act::PowerLoss,
         _ => Act::Answer,
@@ -62,36 +62,36 @@ fn what_was_not_flushed_is_sent_again_and_then_a_flush_succeeds() {
         device.write(4096, block(3)).await.expect("4");
         device.write_fua(8192, block(4)).await.expect("5");
         device.write(4096, block(5)).await.expect("6");
-        device.flush().await.expect("7, again after the writes");
+        device.flush().await.expect("7, then after the writes");
         assert_eq!(device.losses(), 1);
         assert_eq!(read(&device, 0).await, 2);
         assert_eq!(read(&device, 1).await, 5);
         assert_eq!(read(&device, 2).await, 4);
     });
-    // Of block 1 the newer alone, and the flush behind them.
+    // Block 1 has its newer data only, and the flush follows.
     let asked = target.asked();
     let (wrote, flush) = (opcode::WRITE, (opcode::FLUSH, 0));
     let mut again = asked[7..9].to_vec();
     again.sort_unstable();
     assert_eq!(again, [(wrote, 0), (wrote, 4096)]);
     assert_eq!(asked[9], flush);
-    // It is durable now.
+    // The data is durable now.
     target.lose_power();
     assert_eq!(target.byte(0), 2);
     assert_eq!(target.byte(4096), 5);
 }
 
 #[test]
-fn no_newer_write_goes_before_what_is_sent_again_was_answered() {
+fn no_newer_write_precedes_the_answer_to_a_resent_one() {
     let target = Target::start(|number, _| match number {
         2 => Act::PowerLoss,
-        // Damaged on the way: it is sent once more.
+        // Damaged in transfer: the host sends it once more.
         3 => Act::Fail(Status::TRANSIENT_TRANSPORT_ERROR),
         _ => Act::Answer,
     });
     with_device(&target, TIMES, |device| async move {
         device.write(0, block(1)).await.expect("1");
-        // Lost with it, and asked before the target is back.
+        // Lost with the target, and submitted before it is back.
         device.write(0, block(2)).await.expect("2 and 5");
         assert_eq!(read(&device, 0).await, 2);
         device.flush().await.expect("flushed");
@@ -103,7 +103,7 @@ fn no_newer_write_goes_before_what_is_sent_again_was_answered() {
 }
 
 #[test]
-fn what_fails_when_it_is_sent_again_is_told_once_by_name() {
+fn a_change_that_fails_on_resend_is_reported_once_by_range() {
     let target = Target::start(|number, asked| match (number, asked) {
         (3, _) => Act::PowerLoss,
         (4 | 5, opcode::WRITE) => Act::Fail(Status::WRITE_FAULT),
@@ -116,7 +116,7 @@ fn what_fails_when_it_is_sent_again_is_told_once_by_name() {
         assert_eq!(error.kind(), ErrorKind::Io);
         let report = error.report();
         assert!(
-            report.contains("8192..12288, 32768..36864; write it again"),
+            report.contains("8192..12288, 32768..36864; help: write it again"),
             "{report}"
         );
         device.flush().await.expect("it was told");
@@ -124,7 +124,7 @@ fn what_fails_when_it_is_sent_again_is_told_once_by_name() {
 }
 
 #[test]
-fn a_loss_that_nobody_waits_through_is_told_to_the_next_flush() {
+fn a_loss_without_waiting_requests_fails_the_next_flush() {
     let target = Target::start(|number, asked| match (number, asked) {
         (2, _) => Act::PowerLoss,
         (3, opcode::WRITE) => Act::Fail(Status::WRITE_FAULT),
@@ -139,7 +139,7 @@ fn a_loss_that_nobody_waits_through_is_told_to_the_next_flush() {
 }
 
 #[test]
-fn what_ends_each_association_when_it_is_sent_again_is_given_up() {
+fn a_change_that_ends_each_association_on_resend_is_given_up() {
     let target = Target::start(|number, asked| match (number, asked) {
         (2.., opcode::WRITE) => Act::PowerLoss,
         (2, _) => Act::PowerLoss,
@@ -153,13 +153,13 @@ fn what_ends_each_association_when_it_is_sent_again_is_given_up() {
         device.write(4096, block(1)).await.expect("1");
         let error = device.flush().await.expect_err("it was never answered");
         let report = error.report();
-        assert!(report.contains("gone at bytes 4096..8192;"), "{report}");
+        assert!(report.contains("lost at bytes 4096..8192;"), "{report}");
         device.flush().await.expect("others are served");
         assert_eq!(device.losses(), 6);
     });
 }
 
-/// More changes than are kept, of which all but one are durable by themselves: a loss takes nothing.
+/// More changes than entries, of which all but one are durable: a loss affects none.
 #[test]
 fn durable_writes_behind_one_that_is_not_flushed_are_not_named_after_a_loss() {
     const FUA_WRITES: u32 = 16_500;

@@ -1,4 +1,4 @@
-//! The life of a device: its association, the loss of it, and the next one.
+//! Life cycle of the connection: use an association until it is lost, then reconnect.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,15 +15,16 @@ use super::receive::receive;
 use super::send::Link;
 use super::{Shared, Times, Uri, associate};
 
-/// How often a device looks whether it has waited too long, in parts of the shortest of its times.
+/// Checks of the time limits within the shortest of these limits.
 const LOOKS: u32 = 4;
 
-/// Associations that may be lost with a request on its way, before it is given up.
-pub(super) const MOST_LOSSES: u8 = 5;
+/// Maximum number of associations that may be lost while a request is in flight, before the request
+/// fails.
+pub(super) const MAX_LOSSES: u8 = 5;
 
-/// An association, made in the time that a target has.
-pub(super) async fn in_time(uri: &Uri, times: &Times) -> Result<Association> {
-    // Boxed, since it is a part of others' futures, and has pages in it: a task has no more room than 64 KiB.
+/// Connects within [`Times::answer`].
+pub(super) async fn associate_in_time(uri: &Uri, times: &Times) -> Result<Association> {
+    // Boxed, since the future contains pages, and a task has only 64 KiB of room.
     let making = Box::pin(associate(uri, times.keep_alive));
     let made = rt::at_most(times.answer, making).await;
     made.unwrap_or_else(|| {
@@ -33,24 +34,25 @@ pub(super) async fn in_time(uri: &Uri, times: &Times) -> Result<Association> {
 }
 
 /// Keeps the device connected until it is closed.
-pub(super) async fn live(shared: Rc<Shared>, mut association: Association) {
+pub(super) async fn stay_connected(shared: Rc<Shared>, mut association: Association) {
     loop {
-        let why = use_up(&shared, association).await;
+        let why = run(&shared, association).await;
         if shared.closed.get() {
             break;
         }
-        match come_back(&shared, &why).await {
+        match reconnect(&shared, &why).await {
             Some(next) => association = next,
             None => break,
         }
     }
     let over = Error::new(ErrorKind::ShuttingDown, "the device is closed");
     fail(&shared, &over);
-    shared.name_what_goes();
+    shared.report_lost_at_close();
 }
 
-/// Uses an association until it is lost or the device is closed; nothing of it touches any memory then. Why.
-async fn use_up(shared: &Rc<Shared>, association: Association) -> Error {
+/// Uses an association until it is lost or the device is closed, and returns the reason. No task
+/// touches memory of a request after the return.
+async fn run(shared: &Rc<Shared>, association: Association) -> Error {
     let Association {
         mut admin,
         io,
@@ -60,7 +62,7 @@ async fn use_up(shared: &Rc<Shared>, association: Association) -> Error {
     rt::spawn(receive(Rc::clone(shared), Rc::clone(&link), io.receiver));
     *shared.away.borrow_mut() = None;
     *shared.link.borrow_mut() = Some(Rc::clone(&link));
-    shared.begin_again();
+    shared.begin_resend();
     shared.pump();
     let why = watch(shared, &link, &mut admin).await;
     *shared.link.borrow_mut() = None;
@@ -70,7 +72,7 @@ async fn use_up(shared: &Rc<Shared>, association: Association) -> Error {
     link.broken().expect("it was broken off")
 }
 
-/// Waits until an association is over, and keeps it alive until then. Why.
+/// Sends keep-alives and checks time limits until the association is over, and returns the reason.
 async fn watch(shared: &Shared, link: &Link, admin: &mut Queue) -> Error {
     let Times {
         keep_alive: alive,
@@ -108,19 +110,19 @@ async fn watch(shared: &Shared, link: &Link, admin: &mut Queue) -> Error {
     }
 }
 
-/// Notes what may be gone with an association, and makes another one. None if the device is closed first.
-async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
+/// Notes the loss of an association, and reconnects. Returns `None` if the device is closed first.
+async fn reconnect(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
     let name = &shared.name;
     tracing::warn!(
-        "NVMe/TCP target {name} is lost ({}); it is tried again",
+        "NVMe/TCP target {name} is lost ({}); reconnecting",
         why.report()
     );
     shared.losses.set(shared.losses.get() + 1);
     let lost_at = rt::now();
     let changing = shared.slots.borrow_mut().unseat();
-    fail_what_ends_them(shared, why);
+    fail_after_losses(shared, why);
     shared.lose(lost_at);
-    // A write that was sent may be on its way until the target has ended the association.
+    // A write that was sent may still land until the target has ended the old association.
     let least = match changing {
         true => 2 * shared.offer.keep_alive,
         false => Duration::ZERO,
@@ -130,7 +132,7 @@ async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
     let mut refused = false;
     loop {
         if !refused {
-            give_up_if_late(shared, lost_at, &why);
+            fail_after_patience(shared, lost_at, &why);
         }
         let wait = try_at.saturating_sub(rt::now());
         if wait > Duration::ZERO {
@@ -138,12 +140,12 @@ async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
             unless_closed(shared, rt::sleep(part)).await?;
             continue;
         }
-        let made = unless_closed(shared, in_time(&shared.uri, &shared.times)).await?;
+        let made = unless_closed(shared, associate_in_time(&shared.uri, &shared.times)).await?;
         why = match made {
             Ok(made) if shared.offer.is_still(&made.offer) => return Some(made),
-            // The right one may come back. That is no reason for anybody to wait.
+            // The right namespace may return later, but waiting requests fail now.
             Ok(made) => {
-                let error = another(shared, &made.offer);
+                let error = wrong_namespace(shared, &made.offer);
                 if !std::mem::replace(&mut refused, true) {
                     tracing::error!("{}", error.report());
                 }
@@ -160,7 +162,7 @@ async fn come_back(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
     }
 }
 
-/// What `future` comes to; none if the device is closed first.
+/// Runs `future`. Returns `None` if the device is closed first.
 async fn unless_closed<T>(shared: &Shared, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut closed = pin!(shared.closing.until(|| shared.closed.get()));
@@ -171,29 +173,30 @@ async fn unless_closed<T>(shared: &Shared, future: impl Future<Output = T>) -> O
     .await
 }
 
-/// Says that another namespace is there, or the same one with less to offer.
-fn another(shared: &Shared, now: &Offer) -> Error {
+/// Error for a target that serves another namespace, or the same one with less to offer.
+fn wrong_namespace(shared: &Shared, now: &Offer) -> Error {
     let name = &shared.name;
     let what = match shared.offer.is_same_namespace(now) {
         false => format!(
-            "NVMe/TCP target {name}: another namespace is in its place (its identifiers have changed), and nothing is sent to \
-             it; help: have the target serve the disk that it served before, or restart to use this one"
+            "NVMe/TCP target {name}: another namespace is in its place (its identifiers have \
+             changed), and nothing is sent to it; help: have the target serve the disk that it \
+             served before, or restart to use this one"
         ),
         true => format!(
-            "NVMe/TCP target {name}: its namespace is smaller or offers less than before, and nothing is sent to it; help: \
-             have the target serve it as before, or restart to use it"
+            "NVMe/TCP target {name}: its namespace is smaller or offers less than before, and \
+             nothing is sent to it; help: have the target serve it as before, or restart to use it"
         ),
     };
     Error::new(ErrorKind::Disconnected, what)
 }
 
-/// Tells all that waits if the target has been away for too long.
-fn give_up_if_late(shared: &Shared, lost_at: Duration, why: &Error) {
+/// Fails all queued requests if the target has been away for longer than its patience.
+fn fail_after_patience(shared: &Shared, lost_at: Duration, why: &Error) {
     if rt::now() < lost_at + shared.times.patience {
         return;
     }
     let what = format!(
-        "NVMe/TCP target {} is away for more than {:?}; it is tried on",
+        "NVMe/TCP target {} is away for more than {:?}; still reconnecting",
         shared.name, shared.times.patience
     );
     let away = Error::with_source(ErrorKind::Disconnected, what, why.clone());
@@ -204,24 +207,25 @@ fn give_up_if_late(shared: &Shared, lost_at: Duration, why: &Error) {
     fail(shared, &away);
 }
 
-/// Ends all that waits.
+/// Fails all queued requests.
 fn fail(shared: &Shared, why: &Error) {
     let waiting = shared.slots.borrow_mut().take_waiting(|_| true);
-    for asked in waiting {
-        shared.ended(asked, Err(why.clone()));
+    for pending in waiting {
+        shared.ended(pending, Err(why.clone()));
     }
 }
 
-/// Ends what was sent on so many associations that it may be the reason for their ends.
-fn fail_what_ends_them(shared: &Shared, why: &Error) {
-    let too_often = |asked: &super::Asked| asked.losses >= MOST_LOSSES;
+/// Fails requests that were in flight at so many losses that they may be the reason for them.
+fn fail_after_losses(shared: &Shared, why: &Error) {
+    let too_often = |pending: &super::Pending| pending.losses >= MAX_LOSSES;
     let waiting = shared.slots.borrow_mut().take_waiting(too_often);
-    for asked in waiting {
+    for pending in waiting {
         let what = format!(
-            "{}: a request at byte {} was sent {MOST_LOSSES} times, and the connection was lost each time",
-            shared.name, asked.request.offset
+            "{}: a request at byte {} was sent {MAX_LOSSES} times, and the connection was lost \
+             each time",
+            shared.name, pending.request.offset
         );
         let error = Error::with_source(ErrorKind::Disconnected, what, why.clone());
-        shared.ended(asked, Err(error));
+        shared.ended(pending, Err(error));
     }
 }
