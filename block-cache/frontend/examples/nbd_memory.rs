@@ -1,6 +1,6 @@
-//! Serves memory over NBD, to look at the protocol's own cost:
-//! `nbd_memory unix:/tmp/nbd.sock 512 [other]`. The size is in MiB; `other` puts the volume on a
-//! second reactor, so that every request crosses threads.
+//! Serves memory over NBD, to measure the protocol's own cost: `nbd_memory unix:/tmp/nbd.sock 512
+//! [other]`. The size is in MiB. `other` puts the volume on a second reactor, so that every request
+//! crosses threads.
 
 use std::sync::Arc;
 

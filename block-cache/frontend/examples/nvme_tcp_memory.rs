@@ -1,6 +1,6 @@
-//! Serves memory over NVMe/TCP, to look at the protocol's own cost:
-//! `nvme_tcp_memory 127.0.0.1:4420 512 [reactors]`. The size is in MiB; the volume is on the first reactor, and
-//! connections are spread over all.
+//! Serves memory over NVMe/TCP, to measure the protocol's own cost: `nvme_tcp_memory 127.0.0.1:4420
+//! 512 [reactors]`. The size is in MiB. The volume is on the first reactor, and the connections are
+//! spread over all reactors.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Protocols to block requests, nothing else: NBD, NVMe/TCP, vhost-user-blk, ublk and FUSE.
+//! Protocols that translate to block requests: NBD, NVMe/TCP, vhost-user-blk, ublk and FUSE.
 
 pub mod fuse;
 pub mod nbd;

@@ -1,5 +1,5 @@
-//! Clients that outlive this process and go on with the next one: by what that one knows the volume again, and whether it
-//! may serve them.
+//! Clients that outlive this process and continue with the next one: identification of the volume,
+//! and whether the next process may serve them.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -9,18 +9,20 @@ use std::sync::{Arc, OnceLock};
 use forebay_block::Persistence;
 use forebay_volume::VolumeHandle;
 
-/// What this process is to those before it that served a volume to virtual machines.
+/// Relation of this process to earlier ones that served a volume to virtual machines.
 #[derive(Clone, Debug)]
 pub struct Succession {
-    /// What the volume is told apart by from others, and from what it was before it lacked writes.
+    /// Identifies the volume, and its state before acknowledged writes were lost.
     pub(crate) note: u64,
-    /// The volume was taken out of service for good: no later process has what is left over.
+    /// Whether the volume was taken out of service for good: no later process inherits unfinished
+    /// requests.
     over: Arc<AtomicBool>,
 }
 
 impl Succession {
-    /// `origin` is what this volume is told apart by from others of its name, and from itself before it lacked writes that were
-    /// acknowledged. One whose contents end with the process is told apart from that of any other process too.
+    /// `origin` identifies this volume among others of its name. It also changes when acknowledged
+    /// writes were lost. A volume whose contents end with the process gets a different identity in
+    /// each process.
     #[must_use]
     pub fn new(volume: &VolumeHandle, origin: &[u8]) -> Self {
         let volatile = volume.info().persistence == Persistence::Process;
@@ -34,7 +36,8 @@ impl Succession {
         }
     }
 
-    /// The volume is taken out of service for good: what comes from now on ends with an error, and is not left to a later process.
+    /// Takes the volume out of service for good. Later requests fail, and no later process inherits
+    /// them.
     pub fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
@@ -44,13 +47,13 @@ impl Succession {
     }
 }
 
-/// What tells this process from all others; not 0.
+/// Returns a number that differs in each process and is not 0.
 fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     *PROCESS.get_or_init(|| RandomState::new().build_hasher().finish() | 1)
 }
 
-/// FNV-1a of both, with a byte between that is in neither.
+/// Returns FNV-1a of both, with a separator byte that neither contains.
 pub(crate) fn note(origin: &[u8], name: &str) -> u64 {
     let bytes = b"forebay\0".iter().chain(origin).chain(b"\0");
     let bytes = bytes.chain(name.as_bytes());

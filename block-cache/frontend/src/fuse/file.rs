@@ -1,4 +1,4 @@
-//! A device of blocks as a file of bytes, on the engine reactor.
+//! A block device as a file of bytes, on the engine reactor.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,9 +12,9 @@ pub(super) struct ByteFile {
     device: Rc<dyn BlockDevice>,
     /// Logical block, bytes.
     block: u64,
-    /// As last seen; a device may grow.
+    /// Last known size, bytes; a device may grow.
     size_bytes: Cell<u64>,
-    /// What is being written.
+    /// Ranges that are being written.
     writing: Ranges,
 }
 
@@ -29,7 +29,7 @@ impl ByteFile {
         }
     }
 
-    /// How much of a range lies on the device.
+    /// Returns how much of a range lies on the device, bytes.
     fn within(&self, offset: u64, len: u64) -> u64 {
         if len > self.size_bytes.get().saturating_sub(offset) {
             self.size_bytes.set(self.device.info().size_bytes);
@@ -37,7 +37,7 @@ impl ByteFile {
         len.min(self.size_bytes.get().saturating_sub(offset))
     }
 
-    /// Reads `len` bytes at `offset`, fewer at the end; none past it.
+    /// Reads `len` bytes at `offset`, fewer at the end. Returns `None` past the end.
     pub(super) async fn read(&self, offset: u64, len: u64) -> Result<Option<Buf>> {
         let len = self.within(offset, len);
         if len == 0 {
@@ -45,13 +45,13 @@ impl ByteFile {
         }
         let start = offset - offset % self.block;
         let end = (offset + len).next_multiple_of(self.block);
-        let buf = Buf::scratch((end - start) as usize); // Of a request, so it fits.
+        let buf = Buf::scratch((end - start) as usize); // A request's length fits.
         self.device.read(start, buf.clone()).await?;
         let skip = (offset - start) as usize;
         Ok(Some(buf.slice(skip..skip + len as usize)))
     }
 
-    /// Writes at `offset`; returns how many bytes lay within the file. `NoSpace` if none did.
+    /// Writes at `offset`. Returns how many bytes lay within the file, or `NoSpace` if none did.
     pub(super) async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<u64> {
         let len = self.within(offset, data.len() as u64);
         if len == 0 {
@@ -85,7 +85,7 @@ impl ByteFile {
         Ok(len)
     }
 
-    /// Makes `len` bytes at `offset` read as zeroes; what lies past the end is ignored.
+    /// Makes `len` bytes at `offset` read as zeroes. Ignores bytes past the end.
     pub(super) async fn write_zeroes(&self, offset: u64, len: u64, unmap: bool) -> Result<()> {
         let end = offset + self.within(offset, len);
         let inner_start = offset.next_multiple_of(self.block).min(end);

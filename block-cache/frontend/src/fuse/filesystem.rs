@@ -1,7 +1,7 @@
-//! The kernel's requests, as one directory with one file.
+//! Requests of the kernel: one directory with one file.
 //!
-//! What is asked about the file is answered here, on the FUSE threads. What touches its bytes goes to
-//! the engine reactor, together with the reply, which is sent from there.
+//! The FUSE threads answer requests about the file's attributes. Requests on its bytes run on the
+//! engine reactor, which also sends the reply.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -25,17 +25,18 @@ use super::file::ByteFile;
 use super::gate::{Gate, Pass};
 
 const FILE: INodeNo = INodeNo(2);
-/// Longest that the kernel believes attributes, so that it sees a volume grow.
+/// Time for which the kernel caches attributes. It bounds the delay until a grown volume is
+/// visible.
 const ATTRIBUTES_LIVE: Duration = Duration::from_secs(1);
 /// Largest read or write, bytes.
 const REQUEST_BYTES: u32 = 1 << 20;
-/// Bytes of requests on their way through the engine reactor.
+/// Maximum bytes of requests in flight on the engine reactor.
 const IN_FLIGHT_BYTES: usize = 32 << 20;
-/// The kernel's asynchronous requests in flight.
+/// Maximum number of the kernel's asynchronous requests in flight.
 const IN_FLIGHT_REQUESTS: u16 = 128;
 
 thread_local! {
-    /// The files whose engine reactor runs on this thread, by the number of their mount.
+    /// Files whose engine reactor runs on this thread, by the number of their mount.
     static FILES: RefCell<Vec<(u64, Rc<ByteFile>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -87,13 +88,13 @@ impl VolumeFilesystem {
         })
     }
 
-    /// What programs should write in multiples of; loop devices take it as the unit of discard.
+    /// Returns the preferred multiple of writes. Loop devices use it as the unit of discard.
     fn preferred_block_bytes(&self) -> u32 {
         self.volume.info().physical_block_bytes.max(4096)
     }
 
-    /// Runs `job` on the engine reactor, once what is in flight leaves room for `bytes` more. If the
-    /// reactor drops it unfinished, its reply answers with an I/O error.
+    /// Runs `job` on the engine reactor, after waiting until `bytes` more fit into the limit of
+    /// requests in flight. If the reactor drops the job, its reply is an I/O error.
     fn run<F>(&self, bytes: usize, job: impl FnOnce(Rc<ByteFile>) -> F + Send + 'static)
     where
         F: Future<Output = ()> + 'static,
@@ -111,7 +112,7 @@ async fn finish(work: impl Future<Output = ()>, pass: Pass) {
     drop(pass);
 }
 
-/// The file of a mount, on the engine reactor.
+/// Returns the file of a mount, on the engine reactor.
 fn file(id: u64, volume: &VolumeHandle) -> Rc<ByteFile> {
     FILES.with_borrow_mut(|files| {
         if let Some((_, file)) = files.iter().find(|(other, _)| *other == id) {
@@ -134,7 +135,8 @@ impl Filesystem for VolumeFilesystem {
         config
             .set_max_background(IN_FLIGHT_REQUESTS)
             .map_err(|nearest| refused(nearest.into()))?;
-        // A kernel without it does loop devices' I/O one by one, and correctly.
+        // Without this capability the kernel executes the I/O of loop devices one by one, but
+        // correctly.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         Ok(())
     }
@@ -165,7 +167,7 @@ impl Filesystem for VolumeFilesystem {
         }
     }
 
-    /// Times are ignored, as nothing keeps them; everything else cannot change.
+    /// Ignores times, which nothing stores. All other attributes are constant.
     fn setattr(
         &self,
         _: &Request,
@@ -241,11 +243,12 @@ impl Filesystem for VolumeFilesystem {
             return reply.written(0);
         }
         let data = Buf::copied(data);
-        // O_SYNC includes O_DSYNC; a volume has nothing that the difference could mean.
+        // O_SYNC includes O_DSYNC. A volume has no attributes for which the difference would
+        // matter.
         let fua = flags.0 & libc::O_DSYNC != 0;
         self.run(data.len(), move |file| async move {
             match file.write(offset, data, fua).await {
-                Ok(len) => reply.written(len as u32), // At most what was asked.
+                Ok(len) => reply.written(len as u32), // At most the requested length.
                 Err(error) => reply.error(errno(&error)),
             }
         });

@@ -1,11 +1,11 @@
-//! Bounds what foreign threads have in flight on the engine reactor.
+//! Limit on the requests of foreign threads in flight on the engine reactor.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// What a request weighs at least, bytes: its task and messages.
+/// Minimum weight of a request, bytes: its task and messages.
 const LEAST_BYTES: usize = 4096;
 
-/// Lets requests in up to a number of bytes.
+/// Admits requests up to a number of bytes.
 #[derive(Debug)]
 pub(super) struct Gate {
     limit_bytes: usize,
@@ -13,7 +13,7 @@ pub(super) struct Gate {
     left: Condvar,
 }
 
-/// A request is inside while this lives.
+/// Permission of an admitted request, held until it ends.
 #[derive(Debug)]
 pub(super) struct Pass {
     gate: Arc<Gate>,
@@ -29,7 +29,7 @@ impl Gate {
         })
     }
 
-    /// Waits until a request of `bytes` fits. One that never would goes in alone.
+    /// Waits until a request of `bytes` fits. A request larger than the limit is admitted alone.
     pub(super) fn enter(self: &Arc<Self>, bytes: usize) -> Pass {
         let bytes = bytes.clamp(LEAST_BYTES, self.limit_bytes);
         let inside = self.inside_bytes.lock();
@@ -65,7 +65,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_full_gate_holds_back_until_somebody_leaves() {
+    fn a_full_gate_waits_until_a_request_ends() {
         let gate = Gate::new(64 << 10);
         let large = gate.enter(60 << 10);
         let small = gate.enter(1);

@@ -14,23 +14,26 @@ use forebay_volume::VolumeHandle;
 
 use filesystem::VolumeFilesystem;
 
-/// Threads that read the kernel's requests. They only hand them on; the second is for when the first
-/// copies a large write.
+/// Number of threads that read the kernel's requests and dispatch them. A second thread helps while
+/// the first copies a large write.
 const THREADS: usize = 2;
 
-/// A volume's file, mounted. Dropping it unmounts; do so before the volume's reactor ends.
+/// The mounted file of a volume. Dropping it unmounts. Drop it before the volume's reactor ends.
 #[derive(Debug)]
 pub struct FuseMount {
     file: PathBuf,
     mount: Mount,
 }
 
-/// Mounts `volume` as a file in the directory `mountpoint`, which is made if there is none. Requests
-/// run on the volume's engine reactor; this may be called on any thread.
+/// Mounts `volume` as a file in the directory `mountpoint`, which is created if it is missing.
+/// Requests run on the volume's engine reactor. Any thread may call this function.
 ///
 /// # Errors
-/// `Permission` without root, `NotFound` without `/dev/fuse`, `Busy` if a volume is mounted there,
-/// `InvalidInput` if the mountpoint is not an empty directory or the volume's name cannot be a file's.
+/// - `Permission` without root.
+/// - `NotFound` without `/dev/fuse`.
+/// - `Busy` if a volume is mounted on `mountpoint`.
+/// - `InvalidInput` if the mountpoint is not an empty directory, or the volume's name is not a
+///   valid file name.
 pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
     let name = volume.name().to_owned();
     let place = || format!("FUSE export of volume {name} on {}", mountpoint.display());
@@ -50,10 +53,10 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
     Ok(FuseMount { file, mount })
 }
 
-/// Whether something could be mounted on `mountpoint`, as far as can be seen without changing anything.
+/// Checks whether a volume could be mounted on `mountpoint`, without changing anything.
 ///
 /// # Errors
-/// As [`mount`]'s.
+/// As for [`mount`].
 pub fn may_mount(mountpoint: &Path) -> Result<()> {
     forebay_fuse::may_mount(
         mountpoint,
@@ -62,17 +65,17 @@ pub fn may_mount(mountpoint: &Path) -> Result<()> {
 }
 
 impl FuseMount {
-    /// The volume's file.
+    /// Returns the path of the volume's file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Unmounts. Whether it is gone altogether: a file in use is served until its last user closes
-    /// it or the process ends.
+    /// Unmounts the file. Returns false if the file is in use: it is then served until its last
+    /// user closes it or the process ends.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn unmount(self) -> Result<bool> {
         self.mount.unmount()
     }

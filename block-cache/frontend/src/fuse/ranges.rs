@@ -1,20 +1,19 @@
 //! Locks on ranges of blocks, for the tasks of one reactor.
 //!
-//! Whole-block writes of one range may overlap each other, since the volume orders them. A
-//! read-modify-write of a block must meet none of them: between its read and its write, another
-//! write could be acknowledged and then be undone.
+//! Whole-block writes may overlap, since the volume orders them. A read-modify-write excludes all
+//! of them: a write that completes between its read and its write would be lost.
 
 use std::cell::RefCell;
 use std::ops::Range;
 
 use forebay_io::sync::WaitList;
 
-/// How a range is held.
+/// Mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// With others that write whole blocks.
+    /// Shared by writers of whole blocks.
     Shared,
-    /// Alone.
+    /// Exclusive.
     Alone,
 }
 
@@ -24,7 +23,7 @@ pub(super) struct Ranges {
     freed: WaitList,
 }
 
-/// A range is held while this lives.
+/// A held range, released on drop.
 #[derive(Debug)]
 pub(super) struct Guard<'a> {
     ranges: &'a Ranges,
@@ -33,7 +32,7 @@ pub(super) struct Guard<'a> {
 }
 
 impl Ranges {
-    /// Waits until `range` is free for `hold`, and holds it.
+    /// Waits until `range` can be locked as `hold`, and locks it.
     pub(super) async fn hold(&self, range: Range<u64>, hold: Hold) -> Guard<'_> {
         self.freed.until(|| !self.conflicts(&range, hold)).await;
         self.held.borrow_mut().push((range.clone(), hold));

@@ -1,5 +1,5 @@
-//! With the real kernel: mounts, loop devices, file systems. Each needs root and says so if it is
-//! skipped; everything that is set up is taken down by a guard, on failure too.
+//! Tests with the real kernel: mounts, loop devices, file systems. Each needs root and prints a
+//! reason if it is skipped. Guards undo all changes, even after a failure.
 
 pub(super) mod support;
 
@@ -47,7 +47,7 @@ fn ordinary_programs_read_and_write_it() {
     file.read_exact_at(&mut back, 4_095_998).expect("read");
     assert_eq!(&back, b"\0an unaligned piece\0");
 
-    // A large one, in several of the kernel's requests, at an odd place.
+    // A large file, which needs several of the kernel's requests, at an unaligned offset.
     let large: Vec<u8> = (0..3_000_001u32).map(|index| (index % 251) as u8).collect();
     file.write_all_at(&large, 777).expect("written");
     let mut back = vec![0; large.len()];
@@ -139,12 +139,12 @@ fn syncs_and_holes_reach_the_device() {
     assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
 }
 
-/// A device that answers no read before so many are in flight, or before a time limit.
+/// A device that answers reads only when this many are in flight, or after a time limit.
 struct Crowd {
     inner: Rc<dyn BlockDevice>,
     enough: usize,
     waiting: Rc<RefCell<Vec<(Request, Completion)>>>,
-    /// The most reads that were in flight at a time.
+    /// Maximum number of reads that were in flight at a time.
     most: Arc<AtomicU64>,
 }
 
@@ -269,7 +269,7 @@ fn file_systems_live_on_a_loop_device() {
         let mount = mount(served.handle.clone(), &export).expect("mounted");
         let device = Loop::attach(mount.file(), sector_bytes);
         let direct = run("losetup", &["--noheadings", "--output", "DIO", &device.0]);
-        assert_eq!(direct, "1", "the loop device goes round the page cache");
+        assert_eq!(direct, "1", "the loop device bypasses the page cache");
 
         run(make[0], &[make[1], &device.0]);
         let flushes = seen.flushes.load(Ordering::Relaxed);
@@ -321,14 +321,14 @@ fn a_file_in_use_is_unmounted_lazily_and_served_on() {
     file.read_exact_at(&mut back, 5000).expect("served");
     assert_eq!(&back, b"still here");
     drop(file);
-    // One that is in use for a moment is waited for.
-    let again = super::mount(served.handle.clone(), &dir.0).expect("the place is free");
-    let file = open(again.file(), 0);
+    // A mount waits for one that is in use for a short time.
+    let remounted = super::mount(served.handle.clone(), &dir.0).expect("the place is free");
+    let file = open(remounted.file(), 0);
     let closing = std::thread::spawn(|| {
         std::thread::sleep(Duration::from_millis(50));
         drop(file);
     });
-    assert!(again.unmount().expect("unmounted"), "nobody uses it");
+    assert!(remounted.unmount().expect("unmounted"), "nobody uses it");
     closing.join().expect("closed");
 }
 

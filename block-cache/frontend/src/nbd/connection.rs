@@ -1,5 +1,4 @@
-//! The transmission phase of one connection: a reader, a task for each request, and replies that
-//! leave together.
+//! Transmission phase of one connection: a reader, a task for each request, and batched replies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,15 +14,15 @@ use crate::net::{Channel, Receiver};
 
 use super::reply::{Outbox, Reply};
 
-/// Memory that the requests of one connection may hold at a time, bytes. At the limit nothing more
-/// is read from it.
+/// Maximum memory of the requests of one connection, bytes. At the limit the connection is not
+/// read.
 const BUDGET_BYTES: u64 = 64 << 20;
-/// What a request counts for at least, bytes.
+/// Minimum cost of a request, bytes.
 const SMALLEST_BYTES: u32 = 4096;
-/// Requests that are started before those that wait for their turn get it: the first of many that came
-/// together is answered while the last is not looked at yet.
+/// Number of requests that are started before other tasks run. So the first of many requests is
+/// answered before the last is parsed.
 const BURST: u32 = 8;
-/// Piece in which CACHE reads a range, bytes.
+/// Length of the pieces in which CACHE reads a range, bytes.
 const CACHE_BYTES: u32 = 1 << 20;
 
 /// A connection in transmission.
@@ -38,7 +37,7 @@ pub(super) struct Connection<C> {
     parts: RefCell<Vec<Buf>>,
 }
 
-/// Serves requests until the client leaves; then waits for those in flight.
+/// Serves requests until the client disconnects, then waits for those in flight.
 pub(super) async fn transmit<C: Channel>(
     channel: Rc<C>,
     mut receiver: Receiver<C>,
@@ -114,7 +113,7 @@ impl<C: Channel> Connection<C> {
         }
     }
 
-    /// Does what a request asks for. Returns the data of a read, or the error number to answer.
+    /// Executes a request. Returns the data of a read, or an error number.
     async fn run(&self, request: &wire::Request, payload: Option<Buf>) -> Result<Option<Buf>, u32> {
         self.check(request)?;
         let wire::Request { offset, .. } = *request;
@@ -136,15 +135,15 @@ impl<C: Channel> Connection<C> {
             _ => return self.cache(offset, len).await.map(|()| None),
         };
         let writes = !matches!(request.command, command::READ | command::FLUSH);
-        let told = |error: Error| errno(error.kind(), writes);
-        self.device.start(block).await.map_err(told)?;
+        let error_number = |error: Error| errno(error.kind(), writes);
+        self.device.start(block).await.map_err(error_number)?;
         if fua && request.command == command::TRIM {
-            self.device.flush().await.map_err(told)?;
+            self.device.flush().await.map_err(error_number)?;
         }
         Ok(data)
     }
 
-    /// What the protocol says of a request, whatever the device.
+    /// Checks a request against the protocol.
     fn check(&self, request: &wire::Request) -> Result<(), u32> {
         // FUA is allowed with every command.
         let (allowed, ranged) = match request.command {
@@ -167,29 +166,29 @@ impl<C: Channel> Connection<C> {
         Ok(())
     }
 
-    /// Reads a range and forgets it: the layers below keep what they think worth keeping.
+    /// Reads a range and drops the data, so that the layers below may cache it.
     async fn cache(&self, offset: u64, len: u64) -> Result<(), u32> {
-        let told = |error: Error| errno(error.kind(), false);
+        let error_number = |error: Error| errno(error.kind(), false);
         let end = offset.checked_add(len).ok_or(EINVAL)?;
         self.device
             .info()
             .check(&Request::discard(offset, len))
-            .map_err(told)?;
+            .map_err(error_number)?;
         let piece = Buf::scratch(CACHE_BYTES as usize);
         let mut at = offset;
         while at < end {
             let this = (end - at).min(u64::from(CACHE_BYTES));
             let into = piece.slice(0..usize::try_from(this).unwrap_or(piece.len()));
-            self.device.read(at, into).await.map_err(told)?;
+            self.device.read(at, into).await.map_err(error_number)?;
             at += this;
         }
         Ok(())
     }
 
-    /// Sends replies until none is left. One task does it at a time.
+    /// Sends all queued replies. Only one task sends at a time.
     async fn send_replies(&self) {
         if self.in_flight.get() > 1 {
-            // Others that are ready now add theirs first.
+            // Other tasks that are ready add their replies first.
             rt::yield_now().await;
         }
         let mut parts = self.parts.take();
@@ -197,7 +196,7 @@ impl<C: Channel> Connection<C> {
             let sent = self.channel.send(&parts).await;
             parts.clear();
             if sent.is_err() {
-                // The reader sees the end and says why.
+                // The reader sees the end of the connection and logs the reason.
                 self.channel.shutdown();
             }
             self.budget.release(batch.cost);
@@ -210,7 +209,7 @@ impl<C: Channel> Connection<C> {
     }
 }
 
-/// The memory that a request may take, bytes.
+/// Returns the memory that a request may need, bytes.
 fn cost_bytes(request: &wire::Request) -> u64 {
     let bytes = match request.command {
         command::WRITE => request.length,

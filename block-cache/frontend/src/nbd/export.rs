@@ -1,4 +1,4 @@
-//! What a server offers: volumes by name.
+//! Exports of a server: volumes by name.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -9,19 +9,18 @@ use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, MAX_STRING_BYTES};
 
 use super::tls::Tls;
 
-/// Block size that clients are told to prefer at least, bytes.
+/// Minimum preferred block size that clients see, bytes.
 const PREFERRED_BYTES: u32 = 4096;
 
-/// One volume on offer.
+/// An exported volume.
 #[derive(Clone, Debug)]
 pub(super) struct Export {
     pub(super) volume: VolumeHandle,
     pub(super) description: String,
 }
 
-/// The volumes that a server offers, by name; the first is also the default one, whose name is
-/// empty. It may change while servers use it, from any thread: connections that are open keep their
-/// volume.
+/// Volumes that a server exports, by name. The first is also the default export, whose name is
+/// empty. Any thread may change the list while servers use it. Open connections keep their volume.
 #[derive(Debug, Default)]
 pub struct Exports {
     list: RwLock<Vec<Export>>,
@@ -29,7 +28,7 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// No exports, for clients that speak no TLS.
+    /// Creates an empty list, for clients without TLS.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -38,7 +37,7 @@ impl Exports {
         }
     }
 
-    /// No exports, with TLS for their clients.
+    /// Creates an empty list, for clients with TLS.
     #[must_use]
     pub const fn with_tls(tls: Tls) -> Self {
         Self {
@@ -51,19 +50,21 @@ impl Exports {
         self.tls.as_ref()
     }
 
-    /// Offers a volume under its name, with words for people.
+    /// Exports a volume under its name, with a description.
     ///
     /// # Errors
-    /// `Busy` if the name is taken; `InvalidInput` if NBD cannot carry it.
+    /// `Busy` if the name is taken, `InvalidInput` if NBD cannot represent the name or the
+    /// description.
     pub fn add(&self, volume: VolumeHandle, description: impl Into<String>) -> Result<()> {
         let description = description.into();
         for text in [volume.name(), &description] {
-            // A name and a description travel in one message.
+            // A name and a description share one message.
             if text.len() > MAX_STRING_BYTES || text.contains('\0') {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!(
-                        "NBD takes no name or description of more than {MAX_STRING_BYTES} bytes or with a NUL: {text:?}"
+                        "NBD takes no name or description of more than {MAX_STRING_BYTES} bytes or \
+                         with a NUL: {text:?}"
                     ),
                 ));
             }
@@ -85,7 +86,7 @@ impl Exports {
         Ok(())
     }
 
-    /// Offers the volume called `name` no more. Whether there was one.
+    /// Removes the export called `name`. Returns whether it existed.
     pub fn remove(&self, name: &str) -> bool {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         let before = list.len();
@@ -112,9 +113,9 @@ impl Exports {
 }
 
 impl Export {
-    /// What the export offers, as transmission flags.
+    /// Returns the transmission flags of the export.
     pub(super) fn flags(&self, device: &DeviceInfo, structured: bool) -> u16 {
-        // A flush covers every connection (see the volume's text), hence CAN_MULTI_CONN.
+        // A flush covers every connection (see the volume's documentation), hence CAN_MULTI_CONN.
         let mut flags = export::HAS_FLAGS
             | export::SEND_FLUSH
             | export::SEND_FUA
@@ -133,8 +134,8 @@ impl Export {
         flags
     }
 
-    /// The properties that answer INFO and GO: the size and the block sizes always, the others where
-    /// the client asks for them.
+    /// Returns the properties for INFO and GO: size and block sizes always, the others if the
+    /// client requests them.
     pub(super) fn properties(&self, wanted: &[u16], structured: bool) -> Vec<Info> {
         let device = self.volume.info();
         let mut properties = vec![
@@ -157,7 +158,7 @@ impl Export {
         properties
     }
 
-    /// The answer to EXPORT_NAME.
+    /// Returns the reply to EXPORT_NAME.
     pub(super) fn answer(&self, no_zeroes: bool, structured: bool) -> Vec<u8> {
         let device = self.volume.info();
         let flags = self.flags(&device, structured);

@@ -11,40 +11,40 @@ use crate::net::{Channel, Receiver};
 
 use super::export::{Export, Exports};
 
-/// Longest data of an option that is looked at, bytes: a name and a good many information types.
+/// Maximum length of option data, bytes: a name and many information types.
 const MAX_OPTION_BYTES: u32 = 8 << 10;
 
-/// What a client has chosen.
+/// Result of a handshake.
 pub(super) struct Session {
     pub(super) export: Export,
     pub(super) structured: bool,
 }
 
-/// What the options of a client came to.
+/// Outcome of option haggling.
 pub(super) enum Outcome {
-    /// It left.
+    /// The client disconnected.
     Left,
-    /// It was told to begin with TLS.
+    /// The client may start TLS.
     StartTls,
-    /// It has chosen an export.
+    /// The client has chosen an export.
     Chosen(Session),
 }
 
-/// How a server and a client stand to TLS (the protocol document's "TLS support").
+/// TLS state of a connection (the protocol document's "TLS support").
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Security {
-    /// The server has none (NOTLS).
+    /// The server has no TLS (NOTLS).
     Absent,
-    /// The client may begin with it (SELECTIVETLS, mandatory for no export).
+    /// The client may start TLS (SELECTIVETLS, mandatory for no export).
     Offered,
-    /// The client has to begin with it (FORCEDTLS).
+    /// The client must start TLS (FORCEDTLS).
     Required,
-    /// It protects what is said.
+    /// TLS is active.
     Active,
 }
 
 impl Security {
-    /// Of a connection that was just made.
+    /// Returns the state of a new connection.
     pub(super) fn at_first(exports: &Exports) -> Self {
         match exports.tls() {
             None => Self::Absent,
@@ -54,7 +54,7 @@ impl Security {
     }
 }
 
-/// Greets a client; its flags. None if it left instead.
+/// Greets a client and returns its flags. Returns `None` if it disconnected.
 pub(super) async fn greet(
     stream: &Stream,
     receiver: &mut Receiver,
@@ -69,7 +69,7 @@ pub(super) async fn greet(
     };
     let client_flags = decode_client_flags(client_flags)?;
     if security == Security::Required && client_flags & flags::FIXED_NEWSTYLE == 0 {
-        // It could not be told, since replies to options are a part of that.
+        // This client cannot get an error, since option replies are part of fixed newstyle.
         let old =
             "TLS is required, and the client does not know fixed newstyle, by which it begins";
         return Err(Error::new(ErrorKind::Permission, old));
@@ -77,7 +77,7 @@ pub(super) async fn greet(
     Ok(Some(client_flags))
 }
 
-/// Talks with a client of these flags until it has chosen an export, or to begin with TLS.
+/// Negotiates with a client until it has chosen an export, or starts TLS.
 pub(super) async fn negotiate<C: Channel>(
     channel: &C,
     receiver: &mut Receiver<C>,
@@ -106,7 +106,7 @@ pub(super) async fn negotiate<C: Channel>(
                 return Err(Error::new(ErrorKind::Permission, plain));
             }
             option::EXPORT_NAME => {
-                // There is no way to say no to this option but to close.
+                // The only way to refuse this option is to close the connection.
                 let name = decode_name(&data)?;
                 let export = exports.find(name).ok_or_else(|| unknown(name))?;
                 let no_zeroes = client_flags & flags::NO_ZEROES != 0;
@@ -124,7 +124,8 @@ pub(super) async fn negotiate<C: Channel>(
             }
             option::STARTTLS if security != Security::Absent && data.is_empty() => {
                 if !receiver.is_empty() {
-                    // Somebody on the way could have added them, and they would pass for protected.
+                    // A third party could have added these bytes, and they would pass for
+                    // protected.
                     let early = "bytes followed STARTTLS before it was answered";
                     return Err(Error::new(ErrorKind::InvalidInput, early));
                 }
@@ -171,7 +172,7 @@ pub(super) async fn negotiate<C: Channel>(
     Ok(Outcome::Left)
 }
 
-/// Answers INFO or GO; the export if all is well.
+/// Answers INFO or GO. Returns the export on success.
 fn describe(
     asked: u32,
     data: &[u8],
@@ -200,7 +201,7 @@ fn describe(
 }
 
 fn unknown(name: &str) -> Error {
-    // The name is a stranger's: shortened, and without control characters.
+    // The name is untrusted: it is shortened, and control characters are removed.
     let shown: String = name.chars().take(64).collect();
     Error::new(ErrorKind::NotFound, format!("no export called {shown:?}"))
 }

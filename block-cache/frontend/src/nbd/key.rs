@@ -1,4 +1,4 @@
-//! What kind of key a server has, so that an error can say why it cannot be used. Nothing secret is looked at.
+//! Kind of a server's key, for errors about unusable keys. Reads nothing secret.
 
 use std::fmt;
 
@@ -11,10 +11,10 @@ const SEQUENCE: u8 = 0x30;
 /// The parameters of a SEC1 key.
 const PARAMETERS: u8 = 0xa0;
 
-/// The sizes of RSA keys that ring signs with, bits.
+/// RSA key sizes that ring can sign with, bits.
 const RSA_BITS: [usize; 3] = [2048, 3072, 4096];
 
-/// Keys that can be used, in words.
+/// Usable keys, for messages.
 pub(super) const USABLE: &str =
     "RSA of 2048, 3072 or 4096 bits, ECDSA on P-256 or P-384, or Ed25519";
 
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// The kind of a key; none if its encoding is none of those that there are.
+    /// Returns the kind of a key, or `None` if its encoding is unknown.
     pub(super) fn of(key: &PrivateKeyDer<'_>) -> Option<Self> {
         match key {
             PrivateKeyDer::Pkcs1(key) => rsa(key.secret_pkcs1_der()),
@@ -68,7 +68,7 @@ impl Kind {
         }
     }
 
-    /// Whether a server can use such a key.
+    /// Returns whether a server can use such a key.
     pub(super) fn is_usable(self) -> bool {
         match self {
             Self::Rsa { bits } => RSA_BITS.contains(&bits),
@@ -90,7 +90,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// An RSA key (PKCS #1), of which the modulus is looked at.
+/// Parses an RSA key (PKCS #1) up to its modulus.
 fn rsa(der: &[u8]) -> Option<Kind> {
     let mut fields = Der(Der(der).expect(SEQUENCE)?);
     fields.expect(INTEGER)?;
@@ -110,11 +110,11 @@ fn curve(object: &[u8]) -> &'static str {
     }
 }
 
-/// What is left of a DER encoding.
+/// Rest of a DER encoding.
 struct Der<'a>(&'a [u8]);
 
 impl<'a> Der<'a> {
-    /// The contents of the next element; none if it has another tag, or is not whole.
+    /// Returns the content of the next element, or `None` if it has another tag or is truncated.
     fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
         let (head, rest) = self.0.split_first_chunk::<2>()?;
         if head[0] != tag {

@@ -1,14 +1,15 @@
-//! The NBD server: fixed newstyle, structured replies, TLS, several connections to one volume.
+//! NBD server: fixed newstyle, structured replies, TLS, several connections to one volume.
 //!
-//! It is a reactor citizen: one reactor accepts, and the sockets and requests of a connection are
-//! tasks of the reactor that it is given to (`Spread`). A volume of the same reactor is called
-//! directly, one of another by message.
+//! One reactor accepts connections. The sockets and requests of a connection are tasks of its
+//! reactor, which [`Spread`] selects. A volume on the same reactor is called
+//! directly, a volume on another one by message.
 //!
-//! One connection is a reader and a task for each request. The reader takes as many requests as one
-//! receive brings; replies that are ready at the same time leave in one send. Nothing that a client
-//! sends makes a connection hold more than 64 MiB of requests; at that limit the server stops reading
-//! from it. Whatever breaks the protocol is answered with the error that the protocol has for it, or
-//! ends the connection; the reason is logged, at most one line in ten seconds, with a count of the rest.
+//! One connection has a reader and a task for each request. The reader parses all requests of one
+//! receive. One send carries all replies that are ready. A connection holds at most 64 MiB of
+//! requests; at that limit the server stops reading from it.
+//!
+//! A violation of the protocol is answered with the error of the protocol, or ends the connection.
+//! The reason is logged, at most one line in ten seconds, with a count of the rest.
 
 mod connection;
 mod export;
@@ -30,24 +31,23 @@ pub use export::Exports;
 use handshake::{Outcome, Security, Session};
 pub use tls::{Demand, Tls};
 
-/// Time that a client has to choose an export.
+/// Time limit for choosing an export.
 const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {
     Duration::from_millis(100)
 } else {
     Duration::from_secs(30)
 };
 
-/// Time that the end of a TLS session may take to be sent.
+/// Time limit for sending the end of a TLS session.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Accepts connections and serves `exports` to them on this reactor, for as long as the listener
-/// lives.
+/// Accepts connections on this reactor and serves `exports`, for as long as the listener lives.
 ///
-/// Requests on a volume that is shutting down are answered with `NBD_ESHUTDOWN`, so a server needs
-/// no ending of its own: drain the volumes, then end the reactor.
+/// Requests on a volume that is shutting down fail with `NBD_ESHUTDOWN`. So a server needs no
+/// shutdown of its own: drain the volumes, then end the reactor.
 ///
 /// # Errors
-/// When the listener can take no more connections.
+/// Fails if the listener cannot accept connections any more.
 pub async fn serve(listener: Listener, exports: Arc<Exports>) -> Result<()> {
     let here = Arc::new(Spread::new([rt::remote()]));
     serve_on(listener, exports, here).await
@@ -56,7 +56,7 @@ pub async fn serve(listener: Listener, exports: Arc<Exports>) -> Result<()> {
 /// Like [`serve`], with the connections spread over several reactors. Servers may share a spread.
 ///
 /// # Errors
-/// When the listener can take no more connections.
+/// Fails if the listener cannot accept connections any more.
 pub async fn serve_on(
     listener: Listener,
     exports: Arc<Exports>,
@@ -65,7 +65,7 @@ pub async fn serve_on(
     net::serve(listener, Nbd { exports }, spread).await
 }
 
-/// The protocol on the connections of one listener.
+/// Protocol of one listener's connections.
 struct Nbd {
     exports: Arc<Exports>,
 }
@@ -98,14 +98,14 @@ impl Protocol for Nbd {
     }
 }
 
-/// What a client has chosen to talk through.
+/// Channel that a client has chosen.
 enum Way {
     Plain(Receiver),
     Secure(Rc<Secure>, Receiver<Secure>),
 }
 
 impl Nbd {
-    /// Talks with a client until it has chosen an export. None if it left instead.
+    /// Negotiates with a client until it has chosen an export. Returns `None` if it disconnected.
     async fn open(&self, stream: &Rc<Stream>) -> Result<Option<(Way, Session)>> {
         let exports = &*self.exports;
         let security = Security::at_first(exports);
@@ -117,7 +117,8 @@ impl Nbd {
         match (plain.await?, exports.tls()) {
             (Outcome::Chosen(session), _) => Ok(Some((Way::Plain(receiver), session))),
             (Outcome::StartTls, Some(tls)) => {
-                // What was agreed on before was not protected, and counts no more.
+                // Everything that was agreed on before TLS is discarded, since it was not
+                // protected.
                 drop(receiver);
                 let secure = Secure::accept(Rc::clone(stream), tls.config()).await?;
                 let secure = Rc::new(secure);
@@ -137,14 +138,14 @@ impl Nbd {
     }
 }
 
-/// Ends TLS with a client that leaves, which may have gone already.
+/// Ends TLS with a client that disconnects, and which may be gone already.
 async fn farewell(stream: &Rc<Stream>, secure: &Secure) {
     let end = Deadline::set(stream, FAREWELL_TIMEOUT);
     let _ = secure.close().await;
     end.cancel();
 }
 
-/// Serves a client that has chosen an export, until it leaves.
+/// Serves a client that has chosen an export, until it disconnects.
 async fn transmit<C: Channel>(
     channel: Rc<C>,
     receiver: Receiver<C>,

@@ -1,4 +1,4 @@
-//! Replies that wait to be sent, and their bytes.
+//! Queue of replies, and their encoding.
 
 use std::cell::{Cell, RefCell};
 
@@ -7,26 +7,26 @@ use forebay_wire::nbd::transmission::{
     CHUNK_BYTES, Chunk, DATA_CHUNK_BYTES, ERROR_CHUNK_BYTES, SIMPLE_REPLY_BYTES, SimpleReply,
 };
 
-/// Most bytes before the data of a reply.
+/// Maximum bytes of a reply before its data.
 const HEADER_BYTES: usize = DATA_CHUNK_BYTES;
 const _: () = assert!(
     HEADER_BYTES >= SIMPLE_REPLY_BYTES
         && HEADER_BYTES >= ERROR_CHUNK_BYTES
         && HEADER_BYTES >= CHUNK_BYTES
 );
-/// Most replies in one send.
+/// Maximum number of replies in one send.
 const BATCH: usize = 128;
-/// Data after which a send takes no more replies, bytes: the first of them should not wait for the
-/// last to be copied.
+/// Amount of data at which a send is full, bytes. Without the limit, the first reply would wait
+/// until the last is copied.
 const BATCH_BYTES: usize = 256 << 10;
 
 pub(super) struct Reply {
     pub(super) cookie: u64,
-    /// Of the request.
+    /// Offset of the request.
     pub(super) offset: u64,
-    /// The data of a read, or an error number.
+    /// Data of a read, or an error number.
     pub(super) outcome: Result<Option<Buf>, u32>,
-    /// What the request holds of the connection's budget, bytes.
+    /// Cost of the request in the connection's budget, bytes.
     pub(super) cost: u64,
 }
 
@@ -39,13 +39,13 @@ impl Reply {
     }
 }
 
-/// A number of replies on their way.
+/// Replies of one send.
 pub(super) struct Batch {
     pub(super) replies: u64,
     pub(super) cost: u64,
 }
 
-/// Replies that wait for the one task that sends.
+/// Replies that wait for the sending task.
 pub(super) struct Outbox {
     waiting: RefCell<Vec<Reply>>,
     sending: Cell<bool>,
@@ -62,15 +62,15 @@ impl Outbox {
         }
     }
 
-    /// Adds a reply. True if nobody sends: then the caller has to, until [`Outbox::gather`] gives
-    /// nothing.
+    /// Adds a reply. Returns true if no task sends: then the caller must send until
+    /// [`Outbox::gather`] returns `None`.
     pub(super) fn push(&self, reply: Reply) -> bool {
         self.waiting.borrow_mut().push(reply);
         !self.sending.replace(true)
     }
 
-    /// Puts the next replies into `parts`; the send before has ended. None if there are no more: then
-    /// the caller sends no longer.
+    /// Puts the next replies into `parts`, after the previous send has ended. Returns `None` if
+    /// there are none: then the caller stops sending.
     pub(super) fn gather(&self, structured: bool, parts: &mut Vec<Buf>) -> Option<Batch> {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.is_empty() {
@@ -89,7 +89,7 @@ impl Outbox {
                 break;
             }
         }
-        // Headers that follow each other without data between them are one part.
+        // Adjacent headers without data between them form one part.
         let (mut from, mut to) = (0, 0);
         for reply in waiting.drain(..replies) {
             batch.replies += 1;
@@ -107,7 +107,7 @@ impl Outbox {
         Some(batch)
     }
 
-    /// Writes what comes before the data; its length.
+    /// Writes the bytes before the data. Returns their length.
     fn put_header(&self, at: usize, reply: &Reply, structured: bool) -> usize {
         let cookie = reply.cookie;
         let simple = |error| SimpleReply { error, cookie }.encode();

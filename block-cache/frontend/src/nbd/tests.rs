@@ -31,8 +31,8 @@ fn names_that_nbd_cannot_carry_are_refused() {
         let (first, second) = (volume("a"), volume("b"));
         assert_eq!(kind(exports.add(first.handle(), "words")), Ok(()));
         assert_eq!(kind(exports.add(second.handle(), "")), Ok(()));
-        let again = exports.add(first.handle(), "");
-        assert_eq!(kind(again), Err(ErrorKind::Busy));
+        let second = exports.add(first.handle(), "");
+        assert_eq!(kind(second), Err(ErrorKind::Busy));
         for bad in ["n\0ul", &"x".repeat(4097)] {
             let refused = exports.add(volume(bad).handle(), "");
             assert_eq!(kind(refused), Err(ErrorKind::InvalidInput));
@@ -50,17 +50,17 @@ fn names_that_nbd_cannot_carry_are_refused() {
     });
 }
 
-/// Whether the server has closed the connection after `patience`.
+/// Returns whether the server has closed the connection after `patience`.
 async fn closes(stream: Stream, patience: Duration) -> bool {
     let closed = Rc::new(Cell::new(false));
-    let told = Rc::clone(&closed);
+    let closed_now = Rc::clone(&closed);
     rt::spawn(async move {
         while stream
             .recv(Buf::scratch(4096))
             .await
             .is_ok_and(|len| len > 0)
         {}
-        told.set(true);
+        closed_now.set(true);
     });
     rt::sleep(patience).await;
     closed.get()
@@ -135,7 +135,7 @@ fn the_handshake_of_tls_has_a_time() {
             rt::spawn(async move {
                 serve(listener, exports).await.expect("the server goes on");
             });
-            // Nothing, or the begin of a record.
+            // No bytes, or the start of a record.
             for words in [&b""[..], b"\x16\x03\x01\x02\0\x01\0"] {
                 let stream = Stream::connect(&address).await.expect("it listens");
                 let starttls = OptionHeader {
@@ -156,7 +156,7 @@ fn the_handshake_of_tls_has_a_time() {
 }
 
 #[test]
-fn whoever_does_not_choose_an_export_in_time_is_let_go() {
+fn a_client_without_an_export_in_time_is_disconnected() {
     for engine in [Engine::Auto, Engine::Threads] {
         let reactor = Reactor::simulated(engine, 1).expect("a reactor");
         reactor.run_simulated(async {
@@ -170,7 +170,7 @@ fn whoever_does_not_choose_an_export_in_time_is_let_go() {
                 serve(listener, exports).await.expect("the server goes on");
             });
             let connect = || async { Stream::connect(&address).await.expect("it listens") };
-            // One client is silent; the other has chosen its export and may be silent for ever.
+            // One client is silent. The other has chosen its export and may be silent for ever.
             let silent = connect().await;
             let chosen = connect().await;
             chosen
@@ -194,7 +194,8 @@ fn whoever_does_not_choose_an_export_in_time_is_let_go() {
     }
 }
 
-/// A self-signed certificate and its key, made by openssl; none where that is missing or cannot make such a key.
+/// Creates a self-signed certificate and its key with openssl. Returns `None` if openssl is missing
+/// or cannot create such a key.
 fn made_by_openssl(arguments: &[&str]) -> Option<(Vec<u8>, Vec<u8>)> {
     let place = std::env::temp_dir().join(format!(
         "forebay-key-{}-{}",

@@ -1,4 +1,4 @@
-//! What a server shows, and asks for, where clients begin with TLS.
+//! TLS configuration of a server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,18 +12,19 @@ use rustls::{RootCertStore, ServerConfig};
 
 use super::key::{Kind, USABLE};
 
-/// Whether clients have to speak TLS.
+/// Whether clients must use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// They may.
+    /// TLS is optional.
     Offered,
-    /// Who does not is refused.
+    /// Clients without TLS are refused.
     Required,
 }
 
 /// TLS 1.2 and 1.3 for the clients of a server, with certificates.
 ///
-/// Sessions are not resumed: every connection shows its certificates anew, and nothing of it stays in memory.
+/// Sessions are not resumed: every connection presents its certificates, and nothing of it stays in
+/// memory.
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ServerConfig>,
@@ -32,7 +33,7 @@ pub struct Tls {
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nothing of the key.
+        // Prints nothing of the key.
         f.debug_struct("Tls")
             .field("required", &self.required)
             .finish_non_exhaustive()
@@ -40,13 +41,13 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// TLS with the server's `certificate` (and those between it and its authority, in that order), the `key`
-    /// that belongs to it, and, if clients have to show certificates, the authorities that sign them. All in
-    /// PEM form.
+    /// Creates a configuration with the server's `certificate`, its intermediate certificates in
+    /// order, and the `key` that belongs to it. `authorities` sign the certificates of clients, if
+    /// clients must present some. All are in PEM form.
     ///
     /// # Errors
-    /// `InvalidInput` if one of them is not what it should be, or the key belongs to another certificate. No
-    /// error has anything of the key in it.
+    /// `InvalidInput` if one of them is invalid, or the key belongs to another certificate. Errors
+    /// never contain any part of the key.
     pub fn new(
         demand: Demand,
         certificate: &[u8],
@@ -56,9 +57,10 @@ impl Tls {
         let chain = certificates("certificate", certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
             pem::Error::NoItemsFound => wrong(
-                "the key's file has no private key in PEM form (an encrypted one cannot be used: decrypt it)",
+                "the key's file has no private key in PEM form (an encrypted one cannot be used: \
+                 decrypt it)",
             ),
-            // The library's words could have a part of the file in them.
+            // The library's message could contain a part of the file.
             _ => wrong("the key's file is not in PEM form"),
         })?;
         let kind = Kind::of(&key);
@@ -111,7 +113,7 @@ impl Tls {
     }
 }
 
-/// The certificates in a file; at least one.
+/// Parses the certificates of a file; at least one.
 fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
     let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<std::result::Result<_, _>>()

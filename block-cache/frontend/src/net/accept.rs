@@ -1,4 +1,4 @@
-//! Accepts connections, and puts each on its reactor.
+//! Accepts connections, and assigns each to a reactor.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -13,19 +13,19 @@ use forebay_io::rt;
 use super::log::{LogLimit, Verdict};
 use super::spread::{Admitted, Place, Spread};
 
-/// Connections at a time of one listener.
+/// Maximum number of connections of one listener.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// What is spoken on the connections of a listener.
+/// Protocol of a listener's connections.
 pub(crate) trait Protocol: Send + Sync + 'static {
-    /// What people call it.
+    /// Name in log lines.
     const NAME: &'static str;
 
-    /// Serves one client, on its reactor, until it leaves.
+    /// Serves one client on its reactor until it disconnects.
     fn converse(&self, stream: Rc<Stream>, peer: &str) -> impl Future<Output = Result<()>>;
 }
 
-/// What the connections of one listener share.
+/// State that the connections of one listener share.
 struct Server<P> {
     protocol: P,
     connections: AtomicUsize,
@@ -73,11 +73,12 @@ struct Seat<P: Protocol> {
 
 impl<P: Protocol> Seat<P> {
     /// # Errors
-    /// `Busy` when the server is full, or no more descriptors are left for connections.
+    /// `Busy` if the server has as many connections as it may have, or as descriptors allow.
     fn take(server: &Arc<Server<P>>, spread: &Arc<Spread>) -> Result<Self> {
         let admitted = spread.admit().map_err(|most| {
             let full = format!(
-                "all {most} connections that the limit of descriptors leaves are in use: raise it (ulimit -n, LimitNOFILE)"
+                "all {most} connections that the limit of descriptors leaves are in use: raise it \
+                 (ulimit -n, LimitNOFILE)"
             );
             Error::new(ErrorKind::Busy, full)
         })?;

@@ -1,11 +1,11 @@
-//! What a protocol's bytes go through: the socket itself, or TLS on it.
+//! Channel of a protocol: the socket itself, or TLS on it.
 
 use std::future::Future;
 
 use forebay_block::{Buf, Result};
 use forebay_io::net::Stream;
 
-/// A connection that carries bytes both ways. One task receives at a time, and one sends.
+/// A connection that carries bytes in both directions. One task receives and one sends at a time.
 pub(crate) trait Channel: 'static {
     /// Receives at most `buf.len()` bytes, at least one. Zero means that the peer has ended.
     fn recv(&self, buf: Buf) -> impl Future<Output = Result<usize>>;
@@ -13,10 +13,10 @@ pub(crate) trait Channel: 'static {
     /// Receives exactly `buf.len()` bytes.
     fn recv_exact(&self, buf: Buf) -> impl Future<Output = Result<()>>;
 
-    /// Sends all of all parts.
+    /// Sends all parts completely.
     fn send(&self, parts: &[Buf]) -> impl Future<Output = Result<()>>;
 
-    /// Ends the connection in both directions: what waits for it, here and at the peer, sees the end.
+    /// Ends the connection in both directions. Pending receives and sends end, on both sides.
     fn shutdown(&self);
 }
 

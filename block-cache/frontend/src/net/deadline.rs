@@ -1,4 +1,4 @@
-//! The time that a client has to come to the point.
+//! Time limit for a phase of a connection.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use forebay_io::net::Stream;
 use forebay_io::rt;
 
-/// Ends a connection that takes too long.
+/// Ends a connection at a time limit.
 pub(crate) struct Deadline(Rc<Cell<Stage>>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ enum Stage {
 }
 
 impl Deadline {
-    /// Shuts `stream` down after `time`, if it is not cancelled before.
+    /// Shuts `stream` down after `time`, unless it is cancelled.
     pub(crate) fn set(stream: &Rc<Stream>, time: Duration) -> Self {
         let stage = Rc::new(Cell::new(Stage::Running));
         let (watched, stream) = (Rc::clone(&stage), Rc::downgrade(stream));
@@ -34,12 +34,12 @@ impl Deadline {
         Self(stage)
     }
 
-    /// Whether the connection was ended.
+    /// Returns whether the connection was ended.
     pub(crate) fn passed(&self) -> bool {
         self.0.get() == Stage::Expired
     }
 
-    /// Lets the connection go on.
+    /// Lets the connection continue.
     pub(crate) fn cancel(self) {
         self.0.set(Stage::Done);
     }

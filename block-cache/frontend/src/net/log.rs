@@ -1,4 +1,4 @@
-//! Keeps whoever breaks connections from filling the log.
+//! Limit on log lines about misbehaving clients.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Time between two lines.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 
-/// Lets one line through in a window of time, and counts what was left out.
+/// Admits one line in a window of time, and counts the suppressed ones.
 #[derive(Default)]
 pub(crate) struct LogLimit(Mutex<State>);
 
@@ -17,19 +17,19 @@ struct State {
     last: String,
 }
 
-/// What to do with a line.
+/// Decision about a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Log it.
     Now,
-    /// Leave it out, and call [`LogLimit::rest`] after this time.
+    /// Suppress it, and call [`LogLimit::rest`] after this time.
     After(Duration),
-    /// Leave it out.
+    /// Suppress it.
     Counted,
 }
 
 impl LogLimit {
-    /// Decides on a line that gives `reason`, at `now`.
+    /// Decides about a line with `reason`, at `now`.
     pub(crate) fn admit(&self, now: Instant, reason: &str) -> Verdict {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match state.quiet_until.filter(|until| *until > now) {
@@ -48,8 +48,7 @@ impl LogLimit {
         }
     }
 
-    /// How many lines were left out, with the reason that the last of them gives. From `now` on the
-    /// next window runs.
+    /// Returns the number of suppressed lines and the last reason. The next window starts at `now`.
     pub(crate) fn rest(&self, now: Instant) -> (u64, String) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.quiet_until = Some(now + WINDOW);

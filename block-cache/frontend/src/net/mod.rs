@@ -1,5 +1,5 @@
-//! What the front-ends on stream sockets share: accepting, spreading connections over reactors,
-//! receiving, TLS, deadlines, and a log that nobody can fill.
+//! Common parts of the front-ends on stream sockets: accept, spread over reactors, receive, TLS,
+//! deadlines, and a rate-limited log.
 
 mod accept;
 mod channel;

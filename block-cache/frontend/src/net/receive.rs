@@ -1,5 +1,5 @@
-//! What a connection has received and not looked at yet. Many small requests come in one system
-//! call; a large payload goes straight to its own buffer.
+//! Receive buffer of a connection. One system call receives many small requests. A large payload is
+//! received directly into its own buffer.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,15 +9,15 @@ use forebay_io::net::Stream;
 
 use super::channel::Channel;
 
-/// Size of the buffer of a connection that says little, bytes.
+/// Initial size of the buffer, bytes.
 const SMALL_BYTES: usize = 16 << 10;
-/// Size that it grows to on a connection that fills it, bytes: no more, since the first of the requests
-/// that come together waits until the last has been copied.
+/// Size of the buffer on a connection that fills it, bytes. A larger buffer would delay the first
+/// of many requests until the last is copied.
 const LARGE_BYTES: usize = 64 << 10;
-/// The rest of a payload above this is received in place, bytes.
+/// Minimum rest of a payload that is received in place, bytes.
 const DIRECT_BYTES: usize = 32 << 10;
 
-/// How far a connection's receiving has come, for others on its reactor.
+/// Progress of a connection's receiver, for other tasks of its reactor.
 #[derive(Default)]
 pub(crate) struct Progress {
     received_bytes: Cell<u64>,
@@ -26,13 +26,13 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Bytes that were received so far, looked at or not.
+    /// Returns the number of received bytes, parsed or not.
     pub(crate) const fn received_bytes(&self) -> u64 {
         self.received_bytes.get()
     }
 
-    /// Whether all that came within the first `bytes` has been looked at, but for the begin of a message
-    /// whose rest has not come.
+    /// Returns whether all of the first `bytes` were parsed, except the start of a message whose
+    /// rest has not arrived.
     pub(crate) fn has_seen(&self, bytes: u64) -> bool {
         self.taken_bytes.get() >= bytes
             || (self.waiting.get() && self.received_bytes.get() >= bytes)
@@ -45,7 +45,7 @@ pub(crate) struct Receiver<C = Stream> {
     buf: Buf,
     start: usize,
     end: usize,
-    /// The last receive filled the buffer: there was more.
+    /// Whether the last receive filled the buffer: more was available.
     crowded: bool,
 }
 
@@ -61,12 +61,12 @@ impl<C: Channel> Receiver<C> {
         }
     }
 
-    /// How far receiving has come, also later.
+    /// Returns the progress of this receiver, which is updated later.
     pub(crate) fn progress(&self) -> Rc<Progress> {
         Rc::clone(&self.progress)
     }
 
-    /// Marks the next bytes as looked at.
+    /// Marks the next bytes as parsed.
     fn advance(&mut self, bytes: usize) {
         self.start += bytes;
         let taken = &self.progress.taken_bytes;
@@ -78,17 +78,18 @@ impl<C: Channel> Receiver<C> {
         received.set(received.get() + bytes as u64);
     }
 
-    /// Whether nothing has come that was not looked at yet.
+    /// Returns whether all received bytes were parsed.
     pub(crate) const fn is_empty(&self) -> bool {
         self.available() == 0
     }
 
-    /// Bytes that are here.
+    /// Returns the number of bytes in the buffer.
     const fn available(&self) -> usize {
         self.end - self.start
     }
 
-    /// Waits until `want` bytes are here. False if the peer ended before the first of them.
+    /// Waits until `want` bytes are in the buffer. Returns false if the peer closed the connection
+    /// before the first of them.
     async fn fill(&mut self, want: usize) -> Result<bool> {
         while self.available() < want {
             self.make_room(want);
@@ -106,7 +107,7 @@ impl<C: Channel> Receiver<C> {
                 return Err(Error::new(
                     ErrorKind::Disconnected,
                     format!(
-                        "the client went away after {} of {want} bytes",
+                        "the client disconnected after {} of {want} bytes",
                         self.available()
                     ),
                 ));
@@ -117,7 +118,7 @@ impl<C: Channel> Receiver<C> {
         Ok(true)
     }
 
-    /// Makes room for at least `want` bytes in all, and for a good deal more.
+    /// Makes room for at least `want` bytes in total, with a reserve.
     fn make_room(&mut self, want: usize) {
         let here = self.available();
         let mut target = None;
@@ -138,7 +139,8 @@ impl<C: Channel> Receiver<C> {
         debug_assert!(want <= self.buf.len());
     }
 
-    /// The next `N` bytes. None if the peer ended before the first of them.
+    /// Receives the next `N` bytes. Returns `None` if the peer closed the connection before the
+    /// first of them.
     pub(crate) async fn take<const N: usize>(&mut self) -> Result<Option<[u8; N]>> {
         if !self.fill(N).await? {
             return Ok(None);
@@ -149,7 +151,7 @@ impl<C: Channel> Receiver<C> {
         Ok(Some(out))
     }
 
-    /// The next `len` bytes; few, as in a handshake.
+    /// Receives the next `len` bytes; for short messages, such as those of a handshake.
     pub(crate) async fn take_vec(&mut self, len: usize) -> Result<Vec<u8>> {
         let mut out = vec![0; len];
         if len > 0 {
@@ -160,7 +162,7 @@ impl<C: Channel> Receiver<C> {
         Ok(out)
     }
 
-    /// The next bytes, as many as `into` holds.
+    /// Receives the next bytes, as many as `into` holds.
     pub(crate) async fn take_payload(&mut self, into: &Buf) -> Result<()> {
         let here = self.available().min(into.len());
         self.move_out(into, 0, here);
@@ -198,7 +200,7 @@ impl<C: Channel> Receiver<C> {
         }
         Err(Error::new(
             ErrorKind::Disconnected,
-            format!("the client went away before {want} bytes that it announced"),
+            format!("the client disconnected before {want} bytes that it announced"),
         ))
     }
 }

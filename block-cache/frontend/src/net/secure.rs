@@ -1,9 +1,9 @@
-//! TLS on a connection. The library keeps the protocol; this moves its bytes.
+//! TLS on a connection. The library implements the protocol; this module moves its bytes.
 //!
-//! What a connection holds beside the library's state is a buffer for what came in and one record of
-//! what goes out. The library itself takes memory for each record, of at most 16 KiB, and gives it back
-//! when the record has gone: at most 64 KiB of a handshake message that is not whole yet, one record that
-//! was opened, and [`BATCH_RECORDS`] that were sealed.
+//! Beside the library's state, a connection has a buffer for received bytes and one for a record to
+//! send. The library allocates memory for each record, of at most 16 KiB, and frees it when the
+//! record is processed. It holds at most 64 KiB of an incomplete handshake message, one opened
+//! record, and [`BATCH_RECORDS`] sealed ones.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead as _, Read, Write};
@@ -17,27 +17,27 @@ use rustls::{ServerConfig, ServerConnection};
 
 use super::channel::Channel;
 
-/// Most bytes of plaintext in a record (RFC 8446, section 5.1).
+/// Maximum bytes of plaintext in a record (RFC 8446, section 5.1).
 const RECORD_BYTES: usize = 16 << 10;
-/// Records that are sealed before they are sent.
+/// Number of records that are sealed before a send.
 const BATCH_RECORDS: usize = 3;
-/// Most bytes that one send takes: that many records with what each has around it, an alert and an
-/// answer to a change of keys among them. What does not fit goes with the next.
+/// Maximum bytes of one send: that many records with their overhead, an alert and the answer to a
+/// key update. The rest follows in the next send.
 const SEALED_BYTES: usize = 64 << 10;
-/// Ciphertext that one receive takes, bytes.
+/// Ciphertext of one receive, bytes.
 const INCOMING_BYTES: usize = 32 << 10;
 
-/// The server's end of a TLS session on a connection.
+/// Server side of a TLS session on a connection.
 ///
-/// As with a [`Stream`], a receive or send that is dropped before it has ended leaves the connection at an
-/// unknown place.
+/// As with a [`Stream`], a receive or send that is dropped before its end leaves the connection at
+/// an unknown position.
 pub(crate) struct Secure {
     stream: Rc<Stream>,
     session: RefCell<ServerConnection>,
     incoming: Buf,
-    /// What of `incoming` was received and not given to the session yet.
+    /// Range of `incoming` that was received and not yet passed to the session.
     unopened: Cell<(usize, usize)>,
-    /// The plaintext of a record, put together from the parts of a send.
+    /// Plaintext of a record, assembled from the parts of a send.
     record: RefCell<Vec<u8>>,
 }
 
@@ -45,11 +45,14 @@ impl Secure {
     /// Waits for the client's handshake.
     ///
     /// # Errors
-    /// `Disconnected` if the client ends before; `Permission` if its certificate is missing or not one that
-    /// `config` takes; `InvalidInput` if it does not speak TLS as we do. It has been told why.
+    /// - `Disconnected` if the client disconnects during the handshake.
+    /// - `Permission` if its certificate is missing or refused by `config`.
+    /// - `InvalidInput` if it does not speak a supported TLS.
+    ///
+    /// The client gets the reason as an alert.
     pub(crate) async fn accept(stream: Rc<Stream>, config: Arc<ServerConfig>) -> Result<Self> {
         let mut session = ServerConnection::new(config).map_err(|error| broken(&error))?;
-        // What is sealed at a time is bounded by us.
+        // This module bounds the amount that is sealed at a time.
         session.set_buffer_limit(None);
         let secure = Self {
             stream,
@@ -64,22 +67,23 @@ impl Secure {
                 return Ok(secure);
             }
             if !secure.receive().await? {
-                let gone = "the client went away in the middle of the TLS handshake";
+                let gone = "the client disconnected during the TLS handshake";
                 return Err(Error::new(ErrorKind::Disconnected, gone));
             }
         }
     }
 
-    /// Says that nothing more will come, and sends it.
+    /// Sends the end of the session.
     ///
     /// # Errors
-    /// As [`Channel::send`].
+    /// As for [`Channel::send`].
     pub(crate) async fn close(&self) -> Result<()> {
         self.session.borrow_mut().send_close_notify();
         self.flush().await
     }
 
-    /// Gives the session what has come, or waits for more. False when the client has ended.
+    /// Passes received bytes to the session, or waits for more. Returns false if the client has
+    /// closed the connection.
     async fn receive(&self) -> Result<bool> {
         if self.unopened.get().0 == self.unopened.get().1 {
             let received = self.stream.recv(self.incoming.clone()).await?;
@@ -96,8 +100,8 @@ impl Secure {
         opened
     }
 
-    /// Lets the session open what was received, a part at a time. False when it takes no more, since the
-    /// client has said that nothing more will come.
+    /// Lets the session open received bytes, one part at a time. Returns false if it accepts no
+    /// more, since the client has ended the session.
     fn open(&self) -> Result<bool> {
         let session = &mut *self.session.borrow_mut();
         let (start, end) = self.unopened.get();
@@ -113,8 +117,8 @@ impl Secure {
         Ok(taken > 0)
     }
 
-    /// Moves opened data to `buf`, as much as there is room for; its length, which is zero if the client has
-    /// said that nothing more will come. None if nothing is here yet.
+    /// Moves opened data to `buf`, as much as fits. Returns its length, which is zero if the client
+    /// has ended the session. Returns `None` if no data is available yet.
     fn take(&self, buf: &Buf) -> Result<Option<usize>> {
         let mut session = self.session.borrow_mut();
         let mut reader = session.reader();
@@ -131,7 +135,7 @@ impl Secure {
         Ok(Some(len))
     }
 
-    /// Sends what the session has to say.
+    /// Sends the pending bytes of the session.
     async fn flush(&self) -> Result<()> {
         while let Some(sealed) = self.sealed()? {
             self.stream.send(&[sealed]).await?;
@@ -139,7 +143,7 @@ impl Secure {
         Ok(())
     }
 
-    /// The next bytes that are to be sent.
+    /// Returns the next bytes to send.
     fn sealed(&self) -> Result<Option<Buf>> {
         let session = &mut *self.session.borrow_mut();
         if !session.wants_write() {
@@ -155,7 +159,7 @@ impl Secure {
         Ok(Some(sealed.bytes.slice(0..sealed.len)))
     }
 
-    /// Seals the next bytes of `parts`, which [`Place`] marks. False when none are left.
+    /// Seals the next bytes of `parts`, from `place` on. Returns false if none are left.
     fn seal(&self, parts: &[Buf], place: &mut Place) -> Result<bool> {
         let record = &mut *self.record.borrow_mut();
         for _ in 0..BATCH_RECORDS {
@@ -184,7 +188,7 @@ impl Secure {
     }
 }
 
-/// How far a send has come in its parts.
+/// Position of a send within its parts.
 #[derive(Default)]
 struct Place {
     part: usize,
@@ -197,8 +201,8 @@ impl Channel for Secure {
             if let Some(len) = self.take(&buf)? {
                 return Ok(len);
             }
-            // A client that ends without a word of TLS has left as one does without TLS: what is not whole
-            // is not carried out, and what was acknowledged stays.
+            // A connection that closes without a TLS close counts as closed, as without TLS.
+            // Incomplete requests are dropped, and acknowledged ones stay valid.
             if !self.receive().await? {
                 return Ok(0);
             }
@@ -234,7 +238,7 @@ impl Channel for Secure {
     }
 }
 
-/// Received bytes, for the session to read.
+/// Received bytes that the session reads.
 struct Unopened<'a> {
     bytes: &'a Buf,
     left: Range<usize>,
@@ -272,7 +276,7 @@ impl Write for Sealed {
     }
 }
 
-/// What a session's end means.
+/// Translates an error of a session.
 fn broken(error: &rustls::Error) -> Error {
     let (kind, what) = match error {
         rustls::Error::NoCertificatesPresented => (

@@ -1,18 +1,18 @@
-//! Which reactor serves a new connection.
+//! Selection of the reactor for a new connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use forebay_io::rt::Remote;
 
-/// The reactors that serve connections: a new one goes to the reactor that has the fewest, the
-/// earliest of equals.
+/// Reactors that serve connections. A new connection is assigned to the reactor with the fewest,
+/// and the first of equals.
 #[derive(Debug)]
 pub struct Spread {
     reactors: Vec<(Remote, AtomicUsize)>,
-    /// Connections of sockets on all reactors.
+    /// Number of socket connections on all reactors.
     sockets: AtomicUsize,
-    /// Most of these.
+    /// Maximum number of socket connections.
     most: AtomicUsize,
 }
 
@@ -20,14 +20,14 @@ impl Spread {
     /// Spreads connections over `reactors`.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `reactors` is empty.
     #[must_use]
     pub fn new(reactors: impl IntoIterator<Item = Remote>) -> Self {
         let reactors: Vec<_> = reactors
             .into_iter()
             .map(|reactor| (reactor, AtomicUsize::new(0)))
             .collect();
-        assert!(!reactors.is_empty(), "somebody must serve the connections");
+        assert!(!reactors.is_empty(), "there must be a reactor");
         Self {
             reactors,
             sockets: AtomicUsize::new(0),
@@ -35,15 +35,15 @@ impl Spread {
         }
     }
 
-    /// Serves at most so many connections of sockets at a time from now on: each takes a descriptor.
+    /// Limits the number of socket connections from now on. Each needs a descriptor.
     pub fn limit(&self, connections: usize) {
         self.most.store(connections, Ordering::Relaxed);
     }
 
-    /// Takes room for the connection of a socket.
+    /// Admits a socket connection.
     ///
     /// # Errors
-    /// The most that there may be, if so many are served.
+    /// The limit, if it is reached.
     pub(crate) fn admit(self: &Arc<Self>) -> Result<Admitted, usize> {
         let most = self.most.load(Ordering::Relaxed);
         let before = self.sockets.fetch_add(1, Ordering::Relaxed);
@@ -54,14 +54,14 @@ impl Spread {
         }
     }
 
-    /// How many connections each reactor serves, in the order in which the reactors were given.
+    /// Returns the number of connections of each reactor, in the order given to [`Spread::new`].
     #[must_use]
     pub fn connections(&self) -> Vec<usize> {
         let counts = self.reactors.iter().map(|(_, count)| count);
         counts.map(|count| count.load(Ordering::Relaxed)).collect()
     }
 
-    /// Chooses the reactor for a new connection, which counts there for as long as the place lives.
+    /// Selects the reactor for a new connection, which counts there until the place is dropped.
     pub(crate) fn place(self: &Arc<Self>) -> Place {
         let counts = self.connections();
         let fewest = (0..counts.len()).min_by_key(|at| counts[*at]);
@@ -74,7 +74,7 @@ impl Spread {
     }
 }
 
-/// Room for the connection of a socket.
+/// Admission of a socket connection.
 pub(crate) struct Admitted(Arc<Spread>);
 
 impl Drop for Admitted {
@@ -83,7 +83,7 @@ impl Drop for Admitted {
     }
 }
 
-/// A connection's place on a reactor.
+/// Assignment of a connection to a reactor.
 pub(crate) struct Place {
     spread: Arc<Spread>,
     at: usize,

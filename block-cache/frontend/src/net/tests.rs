@@ -16,7 +16,7 @@ fn a_flood_of_bad_clients_is_counted_not_logged() {
     for _ in 0..1000 {
         assert_eq!(log.admit(late, "more"), Verdict::Counted);
     }
-    // Nothing comes between the window's end and the line with the count.
+    // No event lies between the window's end and the line with the count.
     let end = begin + log::WINDOW;
     assert_eq!(log.admit(end, "last"), Verdict::Counted);
     assert_eq!(log.rest(end), (1002, "last".to_owned()));
@@ -43,7 +43,7 @@ fn a_connection_goes_where_the_fewest_are() {
     });
 }
 
-/// Whatever the front-end, each connection takes a descriptor of the same few.
+/// Each connection needs a descriptor, whatever the front-end.
 #[test]
 fn connections_share_one_limit_and_room_comes_back() {
     block_on_simulated(2, async {
@@ -64,7 +64,7 @@ fn connections_share_one_limit_and_room_comes_back() {
         admitted.pop();
         admitted.extend(spread.admit().ok());
         assert_eq!(admitted.len(), 3);
-        // Places of disks, which have no connection, are not limited.
+        // Disks have no socket connection, so their places are not limited.
         let places: Vec<_> = (0..10).map(|_| spread.place()).collect();
         assert_eq!(spread.connections().iter().sum::<usize>(), places.len());
     });

@@ -1,4 +1,4 @@
-//! Admin commands, and what an admin queue watches.
+//! Admin commands, and the periodic checks of an admin queue.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -16,14 +16,14 @@ use super::receive::Capsule;
 use super::slots::Verdict;
 use super::{feature, identify, log, property};
 
-/// How often keep-alive timers and changes are looked at.
+/// Interval between two checks of keep-alive timers and changes.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Time that a discovery controller without a keep-alive timer may be idle (Base 5.18, "Keep Alive"; 3.1.2.3,
-/// "Discovery Controller").
+/// Maximum idle time of a discovery controller without a keep-alive timer (Base 5.18, "Keep Alive";
+/// 3.1.2.3, "Discovery Controller").
 const DISCOVERY_IDLE_TIME: Duration = Duration::from_secs(120);
 
-/// Runs a command of an admin queue.
+/// Executes a command of an admin queue.
 pub(super) async fn run(
     connection: &Rc<Connection>,
     memory: &mut Memory<'_>,
@@ -71,7 +71,7 @@ pub(super) async fn run(
     }
 }
 
-/// Answers with a page of `length` bytes, zero behind what there is, as far as the host has room for it.
+/// Answers with a page, padded with zeroes to `length` bytes, as far as the host has room for it.
 async fn answer(memory: &mut Memory<'_>, command: &Command, page: &[u8], length: u32) -> Outcome {
     let Data::Transport { length: room } = command.data()? else {
         return Err(Status::SGL_TYPE_INVALID.into());
@@ -86,7 +86,8 @@ async fn answer(memory: &mut Memory<'_>, command: &Command, page: &[u8], length:
     Ok((0, Some(buf)))
 }
 
-/// Aborts a command that waits for memory or data. Bit 0 of the result is whether it was *not* aborted.
+/// Aborts a command that waits for memory or data. Bit 0 of the result is set if the command was
+/// *not* aborted.
 async fn abort(connection: &Connection, command: &Command) -> Outcome {
     no_data(command)?;
     let word = command.words[0];
@@ -105,7 +106,7 @@ async fn abort(connection: &Connection, command: &Command) -> Outcome {
     Ok((u64::from(!aborted), None))
 }
 
-/// Ends the association when its host has not been heard of for too long, and tells it of changes.
+/// Ends the association when its keep-alive timer expires, and notifies the host of changes.
 pub(super) async fn watch(connection: Weak<Connection>) {
     let (mut commands, mut heard) = (0, rt::now());
     loop {
@@ -123,7 +124,7 @@ pub(super) async fn watch(connection: Weak<Connection>) {
             (time, _) => Duration::from_millis(time.into()),
         };
         if !limit.is_zero() && rt::now() - heard > limit {
-            let silent = format!("nothing was heard of it for {} s", limit.as_secs_f32());
+            let silent = format!("no command or keep-alive for {} s", limit.as_secs_f32());
             controller.end(ErrorKind::TimedOut, &silent);
             return;
         }

@@ -1,5 +1,5 @@
-//! Authentication Send and Receive: on a new queue, which takes nothing else before its host has proved itself, and on
-//! one in use, whose host does it again.
+//! Authentication Send and Receive: on a new queue, which accepts no other command before
+//! authentication, and on a queue in use for reauthentication.
 
 use std::rc::Rc;
 
@@ -18,21 +18,22 @@ use super::memory::Memory;
 use super::receive::Capsule;
 use super::reply::{Outbox, Reply, Style};
 
-/// The submission queue of a connection that is not served yet.
+/// Submission queue of a connection that is not in use yet.
 pub(super) struct Head {
     pub(super) at: u16,
     pub(super) size: u16,
     pub(super) no_flow_control: bool,
 }
 
-/// What a command of authentication came to: its status, what it fetches, and what the whole came to.
+/// Result of an authentication command: its status, the data that it fetches, and the state of the
+/// authentication.
 type Step = (Status, Option<Buf>, Outcome);
 
-/// Talks with the host of a new queue until it has proved itself; what `enter` makes of it then. None if it left
-/// instead. Messages are taken from capsules alone, as the data of Connect is.
+/// Authenticates the host of a new queue, then returns the result of `enter`. Returns `None` if the
+/// host disconnected. Messages must be in capsules, like the data of Connect.
 ///
 /// # Errors
-/// When it has not proved itself, or cannot enter.
+/// Fails if the authentication or `enter` fails.
 pub(super) async fn prove<T>(
     stream: &Rc<Stream>,
     receiver: &mut Receiver,
@@ -50,7 +51,7 @@ pub(super) async fn prove<T>(
         };
         head.at = (head.at + 1) % head.size;
         let (status, data, outcome) = new_queue(chap, &capsule).await?;
-        // A host that is told that it has proved itself has its queue.
+        // The queue must exist before the host learns that it is authenticated.
         let entered = match (&outcome, enter.take_if(|_| outcome == Outcome::Proved)) {
             (Outcome::Proved, Some(enter)) => Some(enter().await.map_err(End::Refused)?),
             _ => None,
@@ -78,7 +79,7 @@ pub(super) async fn prove<T>(
     }
 }
 
-/// A command on a queue whose host has not proved itself.
+/// Processes a command on a queue whose host is not authenticated yet.
 async fn new_queue(chap: &mut Chap, capsule: &Capsule) -> Result<Step> {
     let refused = |status| Ok((status, None, Outcome::Open));
     let exchange = match exchange(capsule) {
@@ -110,7 +111,7 @@ async fn new_queue(chap: &mut Chap, capsule: &Capsule) -> Result<Step> {
     }
 }
 
-/// The fields of a command of authentication; none if it is another.
+/// Decodes the fields of an authentication command. Returns `None` for other commands.
 fn exchange(capsule: &Capsule) -> Option<Result<Exchange, Status>> {
     let exchange = Exchange::of(&capsule.command)?;
     let longest = match exchange.from_host {
@@ -128,7 +129,7 @@ fn exchange(capsule: &Capsule) -> Option<Result<Exchange, Status>> {
     })
 }
 
-/// What a host that has `room` for a message is sent: the message, and zeroes behind it.
+/// Returns the number of bytes that a host with `room` gets: the message, padded with zeroes.
 fn page_bytes(room: u32) -> usize {
     room.min(MAX_MESSAGE_BYTES) as usize
 }
@@ -144,9 +145,9 @@ fn bytes(buf: &Buf) -> Vec<u8> {
     bytes
 }
 
-/// A command of authentication on a queue in use. None if it is another, or the queue's host has no secret. One that
-/// fails ends the association, when it has been answered.
-pub(super) async fn again(
+/// Processes an authentication command on a queue in use. Returns `None` for other commands, and if
+/// the host has no secret. A failed authentication ends the association after the answer.
+pub(super) async fn reauthenticate(
     connection: &Connection,
     memory: &mut Memory<'_>,
     capsule: &Capsule,
@@ -173,7 +174,7 @@ async fn used_queue(
         }
     };
     let place = connection.chap.as_ref();
-    // Another command of authentication has it: there is one at a time.
+    // The state is taken while another authentication command runs: there is one at a time.
     let chap = place.and_then(|place| place.take());
     let mut chap = chap.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
     let done = match exchange.from_host {
@@ -191,7 +192,7 @@ async fn used_queue(
     }
     let (data, outcome) = done.map_err(Failure::Status)?;
     if let Outcome::Failed(why) = outcome {
-        let why = format!("its host has not authenticated itself again: {why}");
+        let why = format!("its host failed to reauthenticate: {why}");
         connection.doomed.replace(Some(why));
     }
     Ok((0, data))

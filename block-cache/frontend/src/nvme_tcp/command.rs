@@ -11,10 +11,10 @@ use super::connection::{Connection, Failure, Opening, Outcome, no_data};
 use super::memory::Memory;
 use super::receive::Capsule;
 
-/// Piece in which Verify reads a range, bytes.
+/// Length of the pieces in which Verify reads a range, bytes.
 const VERIFY_BYTES: u32 = 1 << 20;
 
-/// Runs a command of an I/O queue.
+/// Executes a command of an I/O queue.
 pub(super) async fn run(
     connection: &Connection,
     memory: &mut Memory<'_>,
@@ -64,7 +64,7 @@ struct Io<'a> {
 }
 
 impl Io<'_> {
-    /// The namespace, first byte and length of a command on a range.
+    /// Returns the namespace, first byte and length of a command on a range.
     fn range(&self, command: &Command) -> Result<(Rc<Opening>, u64, u64), Failure> {
         let namespace = self.connection.open(command.nsid)?;
         let blocks = u64::from(command.blocks());
@@ -72,7 +72,7 @@ impl Io<'_> {
         Ok((namespace, offset, bytes))
     }
 
-    /// The same for a command that moves data.
+    /// Returns the same for a command that transfers data.
     fn transfer(&self, command: &Command) -> Result<(Rc<Opening>, u64, u32), Failure> {
         let (namespace, offset, bytes) = self.range(command)?;
         let bytes = u32::try_from(bytes).ok();
@@ -87,7 +87,7 @@ impl Io<'_> {
 
     fn failure(&self, namespace: &Opening, error: &Error) -> Failure {
         match error.kind() {
-            // Taken out of service by itself, the others go on.
+            // Only this volume was taken out of service: the others stay in use.
             ErrorKind::ShuttingDown if self.connection.open(namespace.nsid).is_err() => {
                 Status::INVALID_NAMESPACE.into()
             }
@@ -117,8 +117,8 @@ impl Io<'_> {
         self.start(&namespace, request).await
     }
 
-    /// Whether a command is to reach media before it completes: because it says so, or because its host wants
-    /// no volatile cache.
+    /// Returns whether a command must be durable before it completes: it has FUA set, or its host
+    /// has disabled the volatile cache.
     fn fua(&self, command: &Command) -> bool {
         command.fua() || !self.connection.controller().write_cache()
     }
@@ -148,14 +148,14 @@ impl Io<'_> {
         let command = &capsule.command;
         let namespace = self.connection.open(command.nsid)?;
         let count = command.ranges();
-        // Linux sends room for all the ranges that there may be, however many it means.
+        // Linux sends room for the maximum number of ranges, however many it uses.
         let length = command.data()?.length();
         if !(count * RANGE_BYTES..=MAX_RANGES * RANGE_BYTES).contains(&(length as usize)) {
             return Err(Status::DATA_SGL_LENGTH_INVALID.into());
         }
         let list = memory.receive(capsule, length).await?;
         if !command.deallocates() {
-            // Hints on how ranges are used: none is needed here.
+            // Hints on the use of ranges are ignored.
             return Ok(());
         }
         let range = |index: usize| {
@@ -164,7 +164,7 @@ impl Io<'_> {
             let range = Range::decode(entry);
             bytes_of(&namespace, range.first_block, range.blocks.into())
         };
-        // All or nothing, as far as can be seen before.
+        // Checks all ranges before the first is deallocated.
         let size_bytes = namespace.device.info().size_bytes;
         for index in 0..count {
             let (offset, bytes) = range(index)?;
@@ -200,7 +200,7 @@ impl Io<'_> {
         }
     }
 
-    /// Reads a range and drops it.
+    /// Reads a range and drops the data.
     async fn verify(&self, memory: &mut Memory<'_>, command: &Command) -> Result<(), Failure> {
         no_data(command)?;
         let (namespace, offset, bytes) = self.range(command)?;
@@ -222,7 +222,7 @@ impl Io<'_> {
     }
 }
 
-/// A range of blocks as first byte and length.
+/// Converts a range of blocks to its first byte and length.
 fn bytes_of(namespace: &Opening, first_block: u64, blocks: u64) -> Result<(u64, u64), Status> {
     let block_bytes = 1_u64 << namespace.block_shift;
     let offset = first_block.checked_mul(block_bytes);
@@ -231,6 +231,7 @@ fn bytes_of(namespace: &Opening, first_block: u64, blocks: u64) -> Result<(u64, 
 }
 
 fn same(one: &Buf, other: &Buf) -> bool {
-    // SAFETY: the one was read by a request that has ended, the other was received; both are this command's alone.
+    // SAFETY: a finished request has read the one, the other was received; both belong to this
+    // command only.
     unsafe { one.bytes() == other.bytes() }
 }

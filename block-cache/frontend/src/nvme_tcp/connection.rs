@@ -1,4 +1,4 @@
-//! One queue: a reader, a task for each command, and replies that leave together.
+//! One queue: a reader, a task for each command, and batched replies.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -31,20 +31,21 @@ use super::{
     End, FAREWELL_TIMEOUT, IN_CAPSULE_BYTES, MAX_H2C_DATA_BYTES, admin, authenticate, command,
 };
 
-/// Memory that the commands of one connection may hold at a time beside what came in capsules, bytes.
+/// Maximum memory of a connection's commands, bytes, without the data in capsules.
 const BUDGET_BYTES: u64 = 32 << 20;
-/// Commands that a connection starts in one turn of its reactor: the first of many that came together is answered
-/// while the last is not looked at yet, and a host with many under way takes no more turns than one with few.
+/// Number of commands that a connection starts in one turn of its reactor. So the first of many
+/// commands is answered before the last is parsed. A host with many commands gets no more turns
+/// than one with few.
 const BURST: u32 = 8;
-/// How often a queue is looked at that is to settle.
+/// Interval between two checks of a queue that must drain.
 const SETTLE_POLL: Duration = Duration::from_millis(1);
 
-/// Why a command is not completed with success.
+/// Reason why a command does not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// It failed.
+    /// The command failed with this status.
     Status(Status),
-    /// There is nobody to answer.
+    /// The connection is gone, so no answer is sent.
     Unanswered,
 }
 
@@ -54,7 +55,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// How a command ends: what it answers, and data.
+/// Result of a command: its result value and data.
 pub(super) type Outcome = Result<(u64, Option<Buf>), Failure>;
 
 /// A queue in use.
@@ -72,20 +73,20 @@ pub(super) struct Connection {
     pub(super) budget: Semaphore,
     in_flight: Cell<u64>,
     idle: WaitList,
-    /// Its association has ended.
+    /// Whether the association has ended.
     shut: Cell<bool>,
     closing: Cell<bool>,
     outbox: Outbox,
     parts: RefCell<Vec<Buf>>,
     opened: RefCell<Opened>,
     pub(super) events: Events,
-    /// Authentication, if its host has a secret; taken while a command of it is at work.
+    /// Authentication, if the host has a secret. It is taken while an authentication command runs.
     pub(super) chap: Option<Cell<Option<Chap>>>,
-    /// Why the association is to end when what is running has been answered.
+    /// Reason for which the association ends after the current commands are answered.
     pub(super) doomed: RefCell<Option<String>>,
 }
 
-/// The namespaces as devices of this reactor, as of a generation of the subsystem.
+/// Namespaces as devices of this reactor, with the generation of the subsystem.
 #[derive(Default)]
 struct Opened {
     generation: u64,
@@ -96,22 +97,22 @@ struct Opened {
 pub(super) struct Opening {
     pub(super) nsid: u32,
     pub(super) device: Rc<dyn BlockDevice>,
-    /// Logical block as a power of two of bytes.
+    /// Logical block size as a power of two in bytes.
     pub(super) block_shift: u32,
 }
 
 thread_local! {
-    /// The connections of this thread's reactor.
+    /// Connections of this thread's reactor.
     static CONNECTIONS: RefCell<Vec<(u64, Weak<Connection>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A number that no other connection has.
+/// Returns a unique connection number.
 pub(super) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A connection of the calling reactor.
+/// Finds a connection of the calling reactor.
 pub(super) fn find(id: u64) -> Option<Rc<Connection>> {
     CONNECTIONS.with_borrow(|list| {
         let (_, found) = list.iter().find(|(known, _)| *known == id)?;
@@ -122,17 +123,17 @@ pub(super) fn find(id: u64) -> Option<Rc<Connection>> {
 /// Ends a connection of the calling reactor.
 pub(super) fn shut(id: u64) {
     if let Some(connection) = find(id) {
-        // What has arrived and was not begun yet is discarded.
+        // Received commands that have not started are discarded.
         connection.shut.set(true);
         connection.stream.shutdown();
     }
 }
 
-/// Waits until all that has reached this machine on a connection of the calling reactor, and all commands in flight
-/// on it, have ended. What comes later is not waited for.
+/// Waits until all commands that have reached this machine on a connection of the calling reactor
+/// have ended. Later ones are not waited for.
 pub(super) async fn settle(id: u64) {
     let Some(connection) = find(id) else { return };
-    // A receive that has ended is noticed within a turn.
+    // The reader notices a finished receive within one turn.
     rt::sleep(SETTLE_POLL).await;
     let here = connection.progress.received_bytes() + connection.stream.unread_bytes();
     while !connection.closing.get() && !connection.progress.has_seen(here) {
@@ -148,7 +149,7 @@ pub(super) async fn settle(id: u64) {
     }
 }
 
-/// Serves commands until the host leaves; then waits for those in flight.
+/// Serves commands until the host disconnects, then waits for those in flight.
 pub(super) async fn serve(
     stream: &Rc<Stream>,
     receiver: &mut Receiver,
@@ -184,7 +185,7 @@ pub(super) async fn serve(
         rt::spawn(admin::watch(Rc::downgrade(&connection)));
     }
     let mut ended = connection.read(receiver, session.style.digests).await;
-    // Of an association that has ended, the admin connection says why.
+    // If the association has ended, the admin connection logs the reason.
     if connection.shut.get()
         && connection.queue == 0
         && let Some(reason) = connection.controller().ended()
@@ -198,7 +199,7 @@ pub(super) async fn serve(
     connection.membership.lost();
     connection.slots.lose();
     match ended {
-        // It is to be told, but a host that does not read keeps nothing here.
+        // The host gets the reason, but a host that does not read must not hold resources here.
         Err(End::Fault(..)) => drop(Deadline::set(stream, FAREWELL_TIMEOUT)),
         _ => stream.shutdown(),
     }
@@ -213,7 +214,7 @@ impl Connection {
         self.membership.controller()
     }
 
-    /// This end's address.
+    /// Returns the local address.
     pub(super) fn local_address(&self) -> Option<std::net::SocketAddr> {
         self.stream.local_address()
     }
@@ -255,7 +256,7 @@ impl Connection {
                     return Err(End::Broken(error));
                 }
                 Kind::IcReq => Err(Fault::plain(Fatal::SequenceError).into()),
-                // A controller's PDU, from a host.
+                // A PDU that only controllers send.
                 _ => Err(Fault::field(0).into()),
             };
             done.map_err(|end| end.in_pdu(header))?;
@@ -292,7 +293,7 @@ impl Connection {
         let (slot, refused) = match self.slots.take(cid) {
             Ok(slot) => (Some(slot), None),
             Err(NoSlot::Conflict) => (None, Some(Status::COMMAND_ID_CONFLICT)),
-            // A queue holds no more commands than it has entries.
+            // A queue has at most as many commands in flight as entries.
             Err(NoSlot::Full) => return Err(Fault::plain(Fatal::SequenceError).into()),
         };
         self.in_flight.set(self.in_flight.get() + 1);
@@ -312,7 +313,7 @@ impl Connection {
     async fn run(self: &Rc<Self>, slot: u16, capsule: Capsule) {
         let command = capsule.command;
         let mut memory = Memory::of(self, slot);
-        let outcome = match authenticate::again(self, &mut memory, &capsule).await {
+        let outcome = match authenticate::reauthenticate(self, &mut memory, &capsule).await {
             Some(outcome) => outcome,
             None if self.queue == 0 => admin::run(self, &mut memory, &capsule).await,
             None => command::run(self, &mut memory, &capsule).await,
@@ -365,10 +366,10 @@ impl Connection {
         }
     }
 
-    /// Sends replies until none is left. One task does it at a time.
+    /// Sends all queued replies. Only one task sends at a time.
     async fn send_replies(&self) {
         if self.in_flight.get() > 1 {
-            // Others that are ready now add theirs first.
+            // Other tasks that are ready add their replies first.
             rt::yield_now().await;
         }
         let mut parts = self.parts.take();
@@ -376,7 +377,7 @@ impl Connection {
             let sent = self.stream.send(&parts).await;
             parts.clear();
             if sent.is_err() {
-                // The reader sees the end and says why.
+                // The reader sees the end of the connection and logs the reason.
                 self.stream.shutdown();
             }
             self.end_commands(batch.ended, batch.cost);
@@ -392,10 +393,10 @@ impl Connection {
         }
     }
 
-    /// A namespace, by its number.
+    /// Returns a namespace by its identifier.
     ///
     /// # Errors
-    /// [`Status::INVALID_NAMESPACE`] if there is none.
+    /// [`Status::INVALID_NAMESPACE`] if it does not exist.
     pub(super) fn open(&self, nsid: u32) -> Result<Rc<Opening>, Status> {
         self.refresh();
         let opened = self.opened.borrow();
@@ -404,7 +405,7 @@ impl Connection {
         found.ok_or(Status::INVALID_NAMESPACE)
     }
 
-    /// All namespaces.
+    /// Returns all namespaces.
     pub(super) fn open_all(&self) -> Vec<Rc<Opening>> {
         self.refresh();
         self.opened
@@ -437,7 +438,7 @@ impl Connection {
         self.opened.replace(Opened { generation, list });
     }
 
-    /// Ends the association: a volume of it is shutting down, and its hosts are to come again.
+    /// Ends the association because a volume of it is shutting down. Its host must reconnect.
     pub(super) fn abandon(&self) -> Failure {
         let why = "its volume is shutting down";
         self.controller().end(ErrorKind::ShuttingDown, why);
@@ -445,7 +446,7 @@ impl Connection {
     }
 }
 
-/// Reads where a command without data says that it has some.
+/// Reads the data pointer of a command that must have no data.
 pub(super) fn no_data(command: &Command) -> Result<(), Status> {
     match command.data()?.length() {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! A controller: what one association of a host shares between its queues, on whatever reactors they are.
+//! A controller: the state of one association that its queues share, on all their reactors.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use super::subsystem::Subsystem;
 /// Entries of the error log.
 pub(super) const ERROR_ENTRIES: usize = 32;
 
-/// What a controller is for.
+/// Type of a controller.
 pub(super) enum Role {
     Io(Arc<Subsystem>),
     Discovery,
@@ -29,7 +29,7 @@ pub(super) struct Controller {
     configuration: AtomicU32,
     status: AtomicU32,
     keep_alive_ms: AtomicU32,
-    /// Whether the host lets writes stay in a volatile cache.
+    /// Whether the host has enabled the volatile write cache.
     write_cache: AtomicBool,
     queues: Mutex<Queues>,
     errors: Mutex<Errors>,
@@ -37,17 +37,17 @@ pub(super) struct Controller {
 
 #[derive(Default)]
 struct Queues {
-    /// Why the association has ended, if it has.
+    /// Reason for the end of the association.
     ended: Option<Error>,
     list: Vec<Arc<QueueShared>>,
 }
 
-/// What other reactors know of a queue.
+/// State of a queue that other reactors see.
 pub(super) struct QueueShared {
     number: u16,
     connection: u64,
     reactor: Remote,
-    /// Commands so far; its own reactor alone writes it.
+    /// Number of commands so far; only the queue's own reactor writes it.
     commands: AtomicU64,
 }
 
@@ -98,7 +98,7 @@ impl Controller {
         self.host_id
     }
 
-    /// The subsystem; none of a discovery controller.
+    /// Returns the subsystem, or `None` for a discovery controller.
     pub(super) const fn subsystem(&self) -> Option<&Arc<Subsystem>> {
         match &self.role {
             Role::Io(subsystem) => Some(subsystem),
@@ -132,7 +132,7 @@ impl Controller {
 
     pub(super) fn status(&self) -> u32 {
         let status = self.status.load(Ordering::Acquire);
-        // A reset is over when the I/O queues have gone.
+        // A reset is complete when all I/O queues are gone.
         if status != 0
             && !self.is_enabled()
             && self.queues().list.iter().all(|queue| queue.number == 0)
@@ -148,8 +148,8 @@ impl Controller {
         self.is_enabled() && status & (csts::RDY | csts::CFS) == csts::RDY
     }
 
-    /// Takes a new configuration over. True if the host shuts the controller down: what is volatile is to be
-    /// flushed, then [`Controller::shut_down`] called.
+    /// Applies a new configuration. Returns true if the host shuts the controller down: then the
+    /// caller must flush and call [`Controller::shut_down`].
     pub(super) fn configure(&self, value: u32) -> bool {
         let before = self.configuration.swap(value, Ordering::AcqRel);
         let enabled = |value: u32| value & cc::EN != 0;
@@ -158,7 +158,7 @@ impl Controller {
             let status = if right { csts::RDY } else { csts::CFS };
             self.status.store(status, Ordering::Release);
         } else if enabled(before) && !enabled(value) {
-            // A reset ends the I/O queues; their hosts make them again.
+            // A reset ends the I/O queues; their hosts recreate them.
             self.write_cache.store(true, Ordering::Relaxed);
             self.shut(|queue| queue.number != 0);
         }
@@ -173,7 +173,8 @@ impl Controller {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a queue on the calling reactor. None if the number is taken, or the controller has ended.
+    /// Adds a queue on the calling reactor. Returns `None` if the number is taken or the controller
+    /// has ended.
     pub(super) fn join(self: &Arc<Self>, number: u16, connection: u64) -> Option<Membership> {
         let mut queues = self.queues();
         if queues.ended.is_some() || queues.list.iter().any(|queue| queue.number == number) {
@@ -193,7 +194,7 @@ impl Controller {
         })
     }
 
-    /// Commands that its queues have taken so far.
+    /// Returns the number of commands on all queues so far.
     pub(super) fn commands(&self) -> u64 {
         let queues = self.queues();
         let counts = queues
@@ -203,22 +204,22 @@ impl Controller {
         counts.sum()
     }
 
-    /// The connections of its queues, with their reactors.
+    /// Returns the connections of the queues, with their reactors.
     pub(super) fn connections(&self) -> Vec<(Remote, u64)> {
         let queues = self.queues();
         let list = queues.list.iter();
         list.map(|q| (q.reactor.clone(), q.connection)).collect()
     }
 
-    /// The connection of a queue, with its reactor.
+    /// Returns the connection of a queue, with its reactor.
     pub(super) fn connection(&self, number: u16) -> Option<(Remote, u64)> {
         let queues = self.queues();
         let queue = queues.list.iter().find(|queue| queue.number == number)?;
         Some((queue.reactor.clone(), queue.connection))
     }
 
-    /// Ends the association: all connections are shut down, commands in flight run to their end unanswered.
-    /// The reason is logged with the admin connection, if that did not end first.
+    /// Ends the association: all connections are shut down, and commands in flight run to their end
+    /// without an answer. The admin connection logs the reason, unless it ended first.
     pub(super) fn end(&self, kind: ErrorKind, reason: &str) {
         let mut queues = self.queues();
         if queues.ended.is_some() {
@@ -232,7 +233,7 @@ impl Controller {
         self.shut(|_| true);
     }
 
-    /// Why the association has ended.
+    /// Returns the reason for the end of the association.
     pub(super) fn ended(&self) -> Option<Error> {
         self.queues().ended.clone()
     }
@@ -245,7 +246,7 @@ impl Controller {
         }
     }
 
-    /// Notes a command that failed.
+    /// Records a command that failed.
     pub(super) fn note_error(&self, mut entry: ErrorEntry) {
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         errors.count += 1;
@@ -254,14 +255,15 @@ impl Controller {
         errors.last.push_front(entry);
     }
 
-    /// Errors so far, and the last of them, newest first.
+    /// Returns the number of errors so far, and the latest ones, newest first.
     pub(super) fn errors(&self) -> (u64, Vec<ErrorEntry>) {
         let errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         (errors.count, errors.last.iter().copied().collect())
     }
 }
 
-/// A queue's place in its controller; dropped when its connection has ended and its commands have, too.
+/// A queue's membership in its controller. It is dropped when the connection and its commands have
+/// ended.
 pub(super) struct Membership {
     controller: Arc<Controller>,
     pub(super) queue: Arc<QueueShared>,
@@ -273,13 +275,14 @@ impl Membership {
         &self.controller
     }
 
-    /// The host has closed an I/O queue with nothing in flight, as it does before a shutdown: the association goes on.
+    /// Removes an I/O queue that the host has closed with nothing in flight, as before a shutdown.
+    /// The association continues.
     pub(super) fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);
     }
 
-    /// The connection was lost. With it goes the association, since its host may repeat elsewhere what is still in
-    /// flight here; but a reset takes the I/O queues alone.
+    /// Ends the association after the loss of a connection, since its host may repeat commands
+    /// elsewhere that are still in flight here. During a reset only the I/O queues end.
     pub(super) fn lost(&self) {
         let number = self.queue.number;
         let io = number != 0;

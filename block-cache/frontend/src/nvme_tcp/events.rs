@@ -1,4 +1,4 @@
-//! Asynchronous events: what a host is told without having asked for it now (Base 5.2).
+//! Asynchronous events (Base 5.2).
 
 use std::cell::{Cell, RefCell};
 
@@ -7,19 +7,20 @@ use forebay_wire::nvme::admin::event;
 use super::connection::Connection;
 use super::subsystem::Subsystem;
 
-/// Most asynchronous event requests of a controller.
+/// Maximum number of asynchronous event requests of a controller.
 pub(super) const MAX_REQUESTS: usize = 4;
 
-/// What an admin queue knows of its host's wish for events.
+/// Event state of an admin queue.
 #[derive(Default)]
 pub(super) struct Events {
     wanted: Cell<u32>,
-    /// Told, and the log page that goes with it not read since: nothing more is told till then.
-    told: Cell<bool>,
+    /// Whether an event was sent and its log page not read since. No further event is sent until
+    /// then.
+    awaiting_read: Cell<bool>,
     pending: Cell<bool>,
-    /// Namespaces that have changed since the host read which, in rising order.
+    /// Namespaces that have changed since the host read the list, in rising order.
     changed: RefCell<Vec<u32>>,
-    /// What was there when it was last looked at.
+    /// State at the last check.
     before: RefCell<Option<Seen>>,
 }
 
@@ -44,7 +45,7 @@ impl Seen {
 }
 
 impl Events {
-    /// The events that the host wants, as a bit each.
+    /// Returns the enabled events, one bit each.
     pub(super) const fn wanted(&self) -> u32 {
         self.wanted.get()
     }
@@ -53,12 +54,12 @@ impl Events {
         self.wanted.set(events);
     }
 
-    /// The host has read what the last event was about.
+    /// Notes that the host has read the log page of the last event.
     pub(super) fn seen(&self) {
-        self.told.set(false);
+        self.awaiting_read.set(false);
     }
 
-    /// The namespaces that have changed; forgotten if the host `takes` them.
+    /// Returns the changed namespaces, and clears the list if the host `takes` them.
     pub(super) fn changed(&self, takes: bool) -> Vec<u32> {
         if !takes {
             return self.changed.borrow().clone();
@@ -68,7 +69,7 @@ impl Events {
         self.changed.take()
     }
 
-    /// Looks at what has changed since the last time, and tells the host if it waits for it.
+    /// Checks for changes since the last time, and sends an event if the host has a request for it.
     pub(super) fn look(&self, connection: &Connection) {
         let (bit, code) = match connection.controller().subsystem() {
             Some(_) => (event::NAMESPACE_CHANGED_BIT, event::NAMESPACE_CHANGED),
@@ -88,10 +89,10 @@ impl Events {
             self.pending.set(true);
         }
         self.before.replace(Some(now));
-        let tell = self.pending.get() && !self.told.get() && self.wanted() & bit != 0;
-        if tell && connection.slots.tell(code) {
+        let may_send = self.pending.get() && !self.awaiting_read.get() && self.wanted() & bit != 0;
+        if may_send && connection.slots.complete_event(code) {
             self.pending.set(false);
-            self.told.set(true);
+            self.awaiting_read.set(true);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a listener offers: subsystems by their names, and a discovery log of them.
+//! Exports of a listener: subsystems by name, and their discovery log.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use forebay_wire::nvme::fabrics::{DISCOVERY_ENTRY_BYTES, DiscoveryEntry, discove
 use super::handshake::ADMIN_QUEUE_SIZE;
 use super::subsystem::Subsystem;
 
-/// The subsystems that a listener offers. They may change while it is in use, from any thread.
+/// Subsystems that a listener exports. Any thread may change the list while it is in use.
 #[derive(Debug, Default)]
 pub struct Exports {
     list: RwLock<Vec<Arc<Subsystem>>>,
@@ -18,7 +18,7 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// No subsystems.
+    /// Creates an empty list.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -27,10 +27,10 @@ impl Exports {
         }
     }
 
-    /// Offers a subsystem.
+    /// Exports a subsystem.
     ///
     /// # Errors
-    /// `Busy` if one of its name is offered already.
+    /// `Busy` if its name is exported already.
     pub fn add(&self, subsystem: Arc<Subsystem>) -> Result<()> {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         if list.iter().any(|known| known.nqn() == subsystem.nqn()) {
@@ -51,7 +51,8 @@ impl Exports {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The discovery log for a host that has come to `address`: what it may use.
+    /// Returns the discovery log for a host that has connected to `address`: the subsystems that it
+    /// may use.
     pub(super) fn discovery_log(&self, host: &str, address: SocketAddr) -> Vec<u8> {
         let generation = self.generation();
         let list = self.list.read().unwrap_or_else(PoisonError::into_inner);

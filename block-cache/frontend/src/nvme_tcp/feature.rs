@@ -6,10 +6,10 @@ use forebay_wire::nvme::{Command, Status};
 use super::connection::{Connection, Outcome};
 use super::handshake::MAX_IO_QUEUES;
 
-/// The granularity of the keep alive timer, 100 ms: times are rounded up to it.
+/// Granularity of the keep-alive timer in units of 100 ms. Times are rounded up to it.
 pub(super) const KEEP_ALIVE_100MS: u16 = 10;
 
-/// Reads a feature. There is one value of each: the present one is the default and the saved one.
+/// Returns a feature. Current, default and saved value are the same.
 pub(super) fn get(connection: &Connection, command: &Command) -> Outcome {
     let controller = connection.controller();
     let value = match command.words[0].to_le_bytes()[0] {
@@ -46,7 +46,7 @@ pub(super) fn set(connection: &Connection, command: &Command) -> Outcome {
             if submission == 0xffff || completion == 0xffff {
                 return Err(Status::INVALID_FIELD.into());
             }
-            // Fabrics have as many of the one as of the other.
+            // Fabrics have as many submission as completion queues.
             let wanted = submission.min(completion) + 1;
             let given = u16::try_from(wanted).map_or(MAX_IO_QUEUES, |w| w.min(MAX_IO_QUEUES));
             result = queues(given);
@@ -61,13 +61,13 @@ pub(super) fn set(connection: &Connection, command: &Command) -> Outcome {
     Ok((result.into(), None))
 }
 
-/// A number of queues as the feature tells it, both kinds from zero.
+/// Encodes a number of queues, both kinds counted from zero.
 fn queues(count: u16) -> u32 {
     let from_zero = u32::from(count - 1);
     from_zero | from_zero << 16
 }
 
-/// Whether completed writes may sit in a volatile cache.
+/// Returns whether completed writes may be in a volatile cache.
 pub(super) fn has_cache(connection: &Connection) -> bool {
     let subsystem = connection.controller().subsystem();
     let volatile = |namespace: &super::subsystem::Namespace| namespace.volume.info().volatile_cache;

@@ -1,4 +1,4 @@
-//! From the first words to the Connect that makes a connection a queue.
+//! Handshake: from the initialization PDUs to the Connect that makes a connection a queue.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,37 +26,37 @@ use super::reply::Style;
 use super::subsystem::Subsystem;
 use super::{End, MAX_H2C_DATA_BYTES};
 
-/// Entries of an admin queue that discovery recommends.
+/// Recommended entries of an admin queue in discovery.
 pub(super) const ADMIN_QUEUE_SIZE: u16 = 32;
-/// Most entries of a queue.
+/// Maximum entries of a queue.
 pub(super) const MAX_QUEUE_SIZE: u16 = 128;
-/// I/O queues of a controller.
+/// Maximum number of I/O queues of a controller.
 pub(super) const MAX_IO_QUEUES: u16 = 64;
 
-/// Offsets of fields of Connect, as a refusal names them (Base 6.3).
+/// Offsets of fields of Connect in a refusal (Base 6.3).
 mod at {
     pub(super) const FORMAT: u16 = 40;
     pub(super) const QUEUE: u16 = 42;
     pub(super) const QUEUE_SIZE: u16 = 44;
 }
 
-/// What a handshake came to.
+/// Result of a handshake.
 pub(super) struct Session {
     pub(super) membership: Membership,
     pub(super) connection: u64,
     pub(super) style: Style,
     pub(super) queue: u16,
-    /// Entries.
+    /// Number of entries.
     pub(super) queue_size: u16,
-    /// Whether the host does without flow control of the submission queue.
+    /// Whether the host disables flow control of the submission queue.
     pub(super) no_flow_control: bool,
-    /// The submission queue's head after Connect.
+    /// Submission queue head after Connect.
     pub(super) head: u16,
-    /// What its host has authenticated itself by, if it had to.
+    /// Authentication of the host, if it was required.
     pub(super) chap: Option<Chap>,
 }
 
-/// A Connect that is refused: its status and result.
+/// A refused Connect: its status and result.
 struct Refusal(Status, u64);
 
 impl Refusal {
@@ -75,7 +75,7 @@ impl Refusal {
     }
 }
 
-/// Talks with a host until it has made a queue. None if it left instead.
+/// Runs the handshake until the host has a queue. Returns `None` if it disconnected.
 pub(super) async fn negotiate(
     stream: &Rc<Stream>,
     receiver: &mut Receiver,
@@ -145,14 +145,14 @@ pub(super) async fn negotiate(
                     chap,
                 }));
             }
-            // Something else than Connect was refused; Connect may follow.
+            // A command other than Connect was refused; Connect may follow.
             Err(Refusal(Status::COMMAND_SEQUENCE_ERROR, _)) if head < ADMIN_QUEUE_SIZE => {}
             Err(refusal) => return Err(End::Refused(refused(&capsule, &refusal))),
         }
     }
 }
 
-/// The next command. None if the host left instead.
+/// Receives the next command. Returns `None` if the host disconnected.
 pub(super) async fn next_capsule(
     receiver: &mut Receiver,
     style: Style,
@@ -160,7 +160,7 @@ pub(super) async fn next_capsule(
     let Some(header) = receiver.take::<COMMON_BYTES>().await? else {
         return Ok(None);
     };
-    // The host pads nothing, since we ask for no alignment.
+    // The host adds no padding, since this target requests no alignment.
     let layout = Common::decode(header).check(style.digests, 0)?;
     if layout.kind != Kind::CapsuleCmd {
         return Err(Fault::plain(Fatal::SequenceError).into());
@@ -169,7 +169,7 @@ pub(super) async fn next_capsule(
     Ok(Some(capsule))
 }
 
-/// Exchanges the first words. None if the host left instead.
+/// Exchanges the initialization PDUs. Returns `None` if the host disconnected.
 async fn initialize(stream: &Stream, receiver: &mut Receiver) -> Result<Option<Style>, End> {
     let Some(header) = receiver.take::<COMMON_BYTES>().await? else {
         return Ok(None);
@@ -204,16 +204,16 @@ async fn send(stream: &Stream, common: Common, rest: &[u8]) -> Result<()> {
     stream.send(&[Buf::copied(&bytes)]).await
 }
 
-/// What a Connect has come to.
+/// Outcome of a Connect.
 enum Place {
     /// A queue.
     Taken(Membership),
-    /// One, if its host proves itself first.
+    /// A queue that the host gets after its authentication.
     Promised(Promise, Box<Chap>),
 }
 
 impl Place {
-    /// The result that the host is told.
+    /// Returns the result value of the answer.
     fn result(&self) -> u64 {
         match self {
             Self::Taken(membership) => fabrics::connected(membership.controller().id(), false),
@@ -225,10 +225,11 @@ impl Place {
     }
 }
 
-/// A queue for a host that has not proved itself yet. Until then it has no part in any association: whoever claims to
-/// be another neither waits for that one's commands nor can end anything of it.
+/// A queue for a host that is not authenticated yet. Until then it is not part of any association.
+/// So a host with a false name neither waits for commands of the real host nor ends its
+/// associations.
 enum Promise {
-    /// The admin queue of a new controller.
+    /// Admin queue of a new controller.
     Controller {
         subsystem: Arc<Subsystem>,
         id: u16,
@@ -266,11 +267,11 @@ impl Promise {
     }
 }
 
-/// Why a host has to wait for its controller.
+/// Reason for which a host must wait for its controller.
 const STILL_BUSY: &str =
     "commands of its last association have not ended yet, or there are too many controllers";
 
-/// Makes a queue, of a new controller or of one that is there, or promises one.
+/// Creates a queue of a new or existing controller, or promises one.
 async fn connect(capsule: &Capsule, connection: u64, exports: &Exports) -> Result<Place, Refusal> {
     let command = &capsule.command;
     if command.opcode != fabrics::OPCODE || command.nsid.to_le_bytes()[0] != fctype::CONNECT {
@@ -311,7 +312,7 @@ async fn connect(capsule: &Capsule, connection: u64, exports: &Exports) -> Resul
     }
     let busy = |status| Refusal(status, 0);
     let controller = if data.subsystem == DISCOVERY_NQN {
-        // Discovery controllers have one queue, so nobody looks for one.
+        // A discovery controller has one queue, so no other queue needs to find it.
         Controller::new(
             1,
             Role::Discovery,
@@ -348,7 +349,7 @@ async fn connect(capsule: &Capsule, connection: u64, exports: &Exports) -> Resul
         .ok_or(busy(Status::CONNECT_BUSY))
 }
 
-/// The controller that a host's I/O queue belongs to.
+/// Finds the controller of a host's I/O queue.
 fn find(data: &ConnectData, exports: &Exports) -> Result<Arc<Controller>, Refusal> {
     let subsystem = exports.find(&data.subsystem);
     let subsystem = subsystem.ok_or(Refusal::data(SUBSYSTEM_FIELD))?;
@@ -363,7 +364,7 @@ fn find(data: &ConnectData, exports: &Exports) -> Result<Arc<Controller>, Refusa
     Ok(controller)
 }
 
-/// The data of Connect, which travels in its capsule.
+/// Decodes the data of Connect, which is in its capsule.
 fn connect_data(capsule: &Capsule) -> Result<ConnectData, Refusal> {
     let plain = |status| Refusal(status, 0);
     let data = capsule.command.data().map_err(plain)?;
@@ -372,10 +373,10 @@ fn connect_data(capsule: &Capsule) -> Result<ConnectData, Refusal> {
         (
             Data::InCapsule {
                 offset: 0,
-                length: told,
+                length: described,
             },
             Some(buf),
-        ) if told == length && buf.len() == CONNECT_DATA_BYTES => {
+        ) if described == length && buf.len() == CONNECT_DATA_BYTES => {
             if !capsule.sound {
                 return Err(plain(Status::TRANSIENT_TRANSPORT_ERROR));
             }
@@ -387,7 +388,7 @@ fn connect_data(capsule: &Capsule) -> Result<ConnectData, Refusal> {
     }
 }
 
-/// What the log says about a Connect that was refused.
+/// Log line for a refused Connect.
 fn refused(capsule: &Capsule, refusal: &Refusal) -> Error {
     let (kind, why) = match refusal.0 {
         Status::CONNECT_INVALID_HOST => (
@@ -414,7 +415,7 @@ fn refused(capsule: &Capsule, refusal: &Refusal) -> Error {
     named(capsule, Error::new(kind, why))
 }
 
-/// Why a host's connection was refused, with its name.
+/// Adds the host's name to the reason of a refused connection.
 fn named(capsule: &Capsule, why: Error) -> Error {
     let data = connect_data(capsule).ok();
     let who = data.map_or_else(

@@ -1,4 +1,4 @@
-//! Identify: what a controller and its namespaces are.
+//! Identify: properties of a controller and its namespaces.
 
 use forebay_wire::nvme::admin::{cns, event};
 use forebay_wire::nvme::fabrics::DISCOVERY_NQN;
@@ -20,7 +20,7 @@ const MODEL: &str = "Forebay";
 /// Firmware revision.
 pub(super) const REVISION: &str = env!("CARGO_PKG_VERSION");
 
-/// The page that a command asks for.
+/// Returns the page that a command requests.
 pub(super) fn page(connection: &Connection, command: &Command) -> Result<Page, Status> {
     let structure = command.words[0].to_le_bytes()[0];
     if structure == cns::CONTROLLER {
@@ -32,9 +32,9 @@ pub(super) fn page(connection: &Connection, command: &Command) -> Result<Page, S
         .ok_or(Status::INVALID_FIELD)?;
     let found = || subsystem.namespace(command.nsid);
     match structure {
-        // What namespaces have in common: the formats that they may have.
+        // Common properties of namespaces: the possible formats.
         cns::NAMESPACE if command.nsid == ALL_NAMESPACES => Ok([0; PAGE_BYTES]),
-        // A page of zeroes says that a namespace is not active.
+        // A page of zeroes means an inactive namespace.
         cns::NAMESPACE if is_possible(command.nsid) => {
             Ok(found().map_or([0; PAGE_BYTES], |it| namespace(&it)))
         }
@@ -46,7 +46,7 @@ pub(super) fn page(connection: &Connection, command: &Command) -> Result<Page, S
             let it = found().ok_or(Status::INVALID_NAMESPACE)?;
             Ok(descriptors(&it.uuid))
         }
-        // No limits but those that the controller's page tells; of the NVM command set, number 0.
+        // The controller's page has all limits; the NVM command set (number 0) adds none.
         cns::CONTROLLER_OF_COMMAND_SET if command.words[1] >> 24 == 0 => Ok([0; PAGE_BYTES]),
         cns::NAMESPACE | cns::ACTIVE_NAMESPACES => Err(Status::INVALID_NAMESPACE),
         _ => Err(Status::INVALID_FIELD),

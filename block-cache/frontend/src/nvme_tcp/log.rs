@@ -12,7 +12,8 @@ use super::controller::ERROR_ENTRIES;
 use super::identify::REVISION;
 use super::subsystem::MAX_NAMESPACES;
 
-/// The part of a page that a command asks for, as far as the page goes, and the length asked for, bytes.
+/// Returns the part of a page that a command requests, as far as the page reaches, and the
+/// requested length, bytes.
 pub(super) fn page(connection: &Connection, command: &Command) -> Result<(Vec<u8>, u32), Status> {
     let request = LogRequest::of(command);
     if request.length > u64::from(super::MAX_TRANSFER_BYTES) || !request.offset.is_multiple_of(4) {
@@ -63,7 +64,8 @@ fn io_page(
             let ids: Vec<u32> = subsystem.namespaces().iter().map(|it| it.nsid).collect();
             // "RGO": groups without their namespaces.
             let page = ana(subsystem.generation(), &ids, request.specific & 1 != 0);
-            // Hosts read it in pieces, to the length that as many namespaces as there may be would have.
+            // Hosts read the page in pieces, up to its length with the maximum number of
+            // namespaces.
             let most = page.len().max(ana_bytes(MAX_NAMESPACES as usize));
             filled(page, most)
         }
@@ -71,13 +73,13 @@ fn io_page(
     })
 }
 
-/// A page with zeroes to its full length.
+/// Pads a page with zeroes to its full length.
 fn filled(mut page: Vec<u8>, length: usize) -> Vec<u8> {
     page.resize(length, 0);
     page
 }
 
-/// Health of a namespace, or of all together.
+/// Returns the health of a namespace, or of all together.
 fn smart(connection: &Connection, nsid: u32) -> Result<Smart, Status> {
     let controller = connection.controller();
     let subsystem = controller.subsystem().ok_or(Status::INVALID_LOG_PAGE)?;

@@ -1,4 +1,4 @@
-//! The memory that a command may hold, and the data that comes into it.
+//! Memory of a command, and the data that it receives.
 
 use forebay_block::Buf;
 use forebay_wire::nvme::{Data, PAGE_BYTES, Status};
@@ -9,17 +9,17 @@ use super::receive::Capsule;
 use super::reply::Reply;
 use super::slots::Verdict;
 
-/// What a command holds of its connection's memory.
+/// Share of a command in its connection's memory.
 pub(super) struct Memory<'a> {
     connection: &'a Connection,
     slot: u16,
-    /// What it has of the connection's budget, bytes.
+    /// Cost in the connection's budget, bytes.
     cost: u64,
-    /// What of that is in no buffer yet, bytes.
+    /// Part of the cost that has no buffer yet, bytes.
     reserved: u64,
 }
 
-/// What a buffer counts for: they come in powers of two, of a page at least.
+/// Returns the cost of a buffer: sizes are powers of two, at least one page.
 fn cost_bytes(bytes: u32) -> u64 {
     u64::from(bytes.max(PAGE_BYTES).next_power_of_two())
 }
@@ -34,7 +34,7 @@ impl Memory<'_> {
         }
     }
 
-    /// What is to be given back when the command's answer has been sent, bytes.
+    /// Returns the cost to give back when the answer was sent, bytes.
     pub(super) const fn cost(&self) -> u64 {
         self.cost
     }
@@ -43,9 +43,9 @@ impl Memory<'_> {
         self.slot
     }
 
-    /// Waits until there is memory for `count` buffers of `bytes`; the command may be aborted until then. One that
-    /// needs several reserves them together: were each to wait for its second with its first in hand, all could
-    /// wait for ever.
+    /// Waits until there is memory for `count` buffers of `bytes`. The command may be aborted until
+    /// then. A command with several buffers reserves them together: otherwise each could hold its
+    /// first buffer and wait for its second for ever.
     pub(super) async fn reserve(&mut self, count: u64, bytes: u32) -> Result<(), Failure> {
         let connection = self.connection;
         let cost = count * cost_bytes(bytes);
@@ -58,7 +58,7 @@ impl Memory<'_> {
         connection.slots.resume(self.slot).map_err(failure)
     }
 
-    /// A buffer of `bytes`, once there is memory for it.
+    /// Returns a buffer of `bytes`, once there is memory for it.
     pub(super) async fn take(&mut self, bytes: u32) -> Result<Buf, Failure> {
         let cost = cost_bytes(bytes);
         if self.reserved < cost {
@@ -68,7 +68,7 @@ impl Memory<'_> {
         Ok(Buf::scratch(bytes as usize))
     }
 
-    /// The data that comes with a command, of exactly `bytes`.
+    /// Receives the data of a command, which must have exactly `bytes`.
     pub(super) async fn receive(&mut self, capsule: &Capsule, bytes: u32) -> Result<Buf, Failure> {
         let data = capsule.command.data()?;
         if data.length() != bytes {
@@ -115,7 +115,7 @@ fn in_capsule(capsule: &Capsule, offset: u64, bytes: u32) -> Result<Buf, Failure
     if offset == 0 {
         return Ok(part);
     }
-    // Devices take aligned memory.
+    // Devices need aligned memory.
     let aligned = Buf::scratch(part.len());
     aligned.copy_from_buf(&part);
     Ok(aligned)

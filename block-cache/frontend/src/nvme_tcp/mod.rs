@@ -1,19 +1,22 @@
-//! The NVMe/TCP target: discovery, subsystems whose namespaces are volumes, any number of hosts and paths.
+//! NVMe/TCP target: discovery, subsystems whose namespaces are volumes, any number of hosts and
+//! paths.
 //!
-//! It is a reactor citizen: one reactor accepts, and the sockets and commands of a connection are tasks of the
-//! reactor that it is given to ([`Spread`]), so that the queues of one controller lie on several.
+//! One reactor accepts connections. The sockets and commands of a connection are tasks of its
+//! reactor, which [`Spread`] selects. So the queues of one controller are on several reactors.
 //!
-//! One connection is a reader and a task for each command. A command takes memory when there is some for it:
-//! until then it is 64 bytes, and the reader goes on, for the data that memory waits for comes behind it.
-//! Written data is received into the buffer that the device gets. Nothing that a host sends makes a connection
-//! hold more than 32 MiB beside what is in the capsules of its queue (at most 1 MiB).
+//! One connection has a reader and a task for each command. A command waits for memory, and needs
+//! 64 bytes until then. The reader continues meanwhile, because data for other commands follows on
+//! the connection, and their memory becomes free only with that data. Written data is received into
+//! the buffer that the device gets. A connection holds at most 32 MiB, and at most 1 MiB in the
+//! capsules of its queue.
 //!
-//! **A host that comes back** gets a new controller only when what it asked for on its older associations has ended
-//! or was discarded: an old write on its way could otherwise land on a newer one. **A host that is gone** loses
-//! its association when its keep-alive timer runs out; commands that are on the device run to their end. On a
-//! volume that is shutting down commands are not answered and the association ends: the host tries again.
+//! **A host that reconnects** gets a new controller only when all commands of its older
+//! associations have ended or were discarded. Otherwise an old write in flight could overwrite a
+//! newer one. **A host that is gone** loses its association when its keep-alive timer expires;
+//! commands on the device run to their end. If a volume shuts down, its commands are not answered
+//! and the association ends: the host tries again.
 //!
-//! Whatever breaks the protocol is answered with the status or the termination that the protocol has for it; the
+//! A violation of the protocol is answered with the status or the termination of the protocol. The
 //! reason is logged, at most one line in ten seconds, with a count of the rest.
 
 mod admin;
@@ -49,28 +52,29 @@ pub use export::Exports;
 pub use forebay_wire::nvme::fabrics::check_nqn;
 pub use subsystem::Subsystem;
 
-/// Time that a host has to make a queue: more than a new association waits for older ones.
+/// Time limit for creating a queue. It exceeds the time that a new association waits for older
+/// ones.
 const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {
     Duration::from_millis(300)
 } else {
     Duration::from_secs(30)
 };
-/// Time that a host has to read why it is cut off.
+/// Time for a host to read the reason before its connection is closed.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Largest transfer of a command as a power of two of pages: 1 MiB.
+/// Maximum transfer of a command as a power of two of pages: 1 MiB.
 const MAX_TRANSFER_SHIFT: u8 = 8;
-/// Largest transfer of a command, bytes.
+/// Maximum transfer of a command, bytes.
 const MAX_TRANSFER_BYTES: u32 = forebay_wire::nvme::PAGE_BYTES << MAX_TRANSFER_SHIFT;
-/// Most data in one PDU from a host, bytes.
+/// Maximum data in one PDU from a host, bytes.
 const MAX_H2C_DATA_BYTES: u32 = 256 << 10;
-/// Most data in the capsule of an I/O command, bytes.
+/// Maximum data in the capsule of an I/O command, bytes.
 const IN_CAPSULE_BYTES: u32 = 8 << 10;
 
-/// Accepts connections and serves `exports` to them on this reactor, for as long as the listener lives.
+/// Accepts connections on this reactor and serves `exports`, for as long as the listener lives.
 ///
 /// # Errors
-/// When the listener can take no more connections.
+/// Fails if the listener cannot accept connections any more.
 pub async fn serve(listener: Listener, exports: Arc<Exports>) -> Result<()> {
     let here = Arc::new(Spread::new([rt::remote()]));
     serve_on(listener, exports, here).await
@@ -79,7 +83,7 @@ pub async fn serve(listener: Listener, exports: Arc<Exports>) -> Result<()> {
 /// Like [`serve`], with the connections spread over several reactors. Servers may share a spread.
 ///
 /// # Errors
-/// When the listener can take no more connections.
+/// Fails if the listener cannot accept connections any more.
 pub async fn serve_on(
     listener: Listener,
     exports: Arc<Exports>,
@@ -88,7 +92,7 @@ pub async fn serve_on(
     net::serve(listener, NvmeTcp { exports }, spread).await
 }
 
-/// The protocol on the connections of one listener.
+/// Protocol of one listener's connections.
 struct NvmeTcp {
     exports: Arc<Exports>,
 }
@@ -133,18 +137,18 @@ impl Protocol for NvmeTcp {
     }
 }
 
-/// Why a connection ends that its host has not ended.
+/// Reason for the end of a connection that its host has not ended.
 enum End {
-    /// It broke.
+    /// The connection broke.
     Broken(Error),
-    /// Its Connect was refused, or it has not authenticated itself, and the host told.
+    /// The Connect was refused or the authentication failed, and the host was notified.
     Refused(Error),
-    /// The host broke the protocol, with the PDU that begins like this.
+    /// The host violated the protocol, with the PDU of this header.
     Fault(Fault, [u8; COMMON_BYTES]),
 }
 
 impl End {
-    /// The same, for a PDU that begins with `header`.
+    /// Adds the header of the PDU.
     fn in_pdu(self, header: [u8; COMMON_BYTES]) -> Self {
         match self {
             Self::Fault(fault, _) => Self::Fault(fault, header),
@@ -166,11 +170,14 @@ impl From<Fault> for End {
 }
 
 fn cut_off() -> Error {
-    Error::new(ErrorKind::Disconnected, "the host went away within a PDU")
+    Error::new(
+        ErrorKind::Disconnected,
+        "the host disconnected within a PDU",
+    )
 }
 
-/// Says what is wrong, if something is, and gives the host time to read it: a socket that is closed with unread data
-/// takes back what was sent last.
+/// Sends the fault, if there is one, and gives the host time to read it. A socket that is closed
+/// with unread data would drop the last data sent.
 async fn farewell(stream: &Rc<Stream>, fault: Option<(Fault, [u8; COMMON_BYTES])>) {
     let deadline = Deadline::set(stream, FAREWELL_TIMEOUT);
     if let Some((fault, header)) = fault {

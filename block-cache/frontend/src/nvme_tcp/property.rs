@@ -1,4 +1,4 @@
-//! Fabrics commands on a queue that is there: properties.
+//! Fabrics commands on an existing queue: properties.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use super::command::flush_all;
 use super::connection::{Connection, Outcome, no_data};
 use super::handshake::MAX_QUEUE_SIZE;
 
-/// Controller capabilities (Base 3.1.3.1): entries of a queue from zero, queues contiguous, 15 s to become
-/// ready, the NVM command set, pages of 4 KiB.
+/// Controller capabilities (Base 3.1.3.1): entries of a queue from zero, queues contiguous, 15 s to
+/// become ready, the NVM command set, pages of 4 KiB.
 const CAPABILITIES: u64 = (MAX_QUEUE_SIZE as u64 - 1) | 1 << 16 | 30 << 24 | 1 << 37;
 
-/// Runs a fabrics command.
+/// Executes a Fabrics command.
 pub(super) fn run(connection: &Rc<Connection>, command: &Command) -> Outcome {
     let controller = connection.controller();
     let property = Property::of(command);
@@ -43,14 +43,14 @@ pub(super) fn run(connection: &Rc<Connection>, command: &Command) -> Outcome {
             }
             Ok((0, None))
         }
-        // A second Connect among them.
+        // Also a second Connect.
         fctype::CONNECT => Err(Status::COMMAND_SEQUENCE_ERROR.into()),
         _ => Err(Status::INVALID_OPCODE.into()),
     }
 }
 
-/// Makes what the host has written durable, and says then that the shutdown is complete. If the flush fails, it
-/// never is: a host that cares looks.
+/// Flushes the host's writes, then reports the shutdown as complete. If the flush fails, the
+/// shutdown never completes, which the host can detect.
 fn shut_down(connection: &Rc<Connection>) {
     let connection = Rc::clone(connection);
     rt::spawn(async move {

@@ -1,4 +1,4 @@
-//! Capsules and data as they arrive.
+//! Receiver of capsules and data.
 
 use forebay_block::{Buf, Result};
 use forebay_wire::nvme::Command;
@@ -15,11 +15,11 @@ use super::{End, cut_off};
 pub(super) struct Capsule {
     pub(super) command: Command,
     pub(super) data: Option<Buf>,
-    /// Whether the data is what its digest says.
+    /// Whether the data digest matches.
     pub(super) sound: bool,
 }
 
-/// The rest of a command's PDU, after the common header; its data may have `most_bytes`.
+/// Receives the rest of a command's PDU after the common header. Its data may have `most_bytes`.
 pub(super) async fn take_capsule(
     receiver: &mut Receiver,
     common: &[u8; COMMON_BYTES],
@@ -43,7 +43,7 @@ pub(super) async fn take_capsule(
     Ok(capsule)
 }
 
-/// The rest of a data PDU's header.
+/// Receives the rest of a data PDU's header.
 pub(super) async fn take_data_header(
     receiver: &mut Receiver,
     common: &[u8; COMMON_BYTES],
@@ -57,7 +57,7 @@ pub(super) async fn take_data_header(
     Ok(header)
 }
 
-/// What a host ends its connection with.
+/// Receives the reason for which a host terminates its connection.
 pub(super) async fn take_termination(
     receiver: &mut Receiver,
     common: &[u8; COMMON_BYTES],
@@ -67,7 +67,7 @@ pub(super) async fn take_termination(
     Ok(Terminate::decode(rest))
 }
 
-/// The rest of a header, as its digest says.
+/// Receives the rest of a header and checks its digest.
 async fn take<const N: usize>(
     receiver: &mut Receiver,
     common: &[u8; COMMON_BYTES],
@@ -75,14 +75,14 @@ async fn take<const N: usize>(
 ) -> Result<[u8; N], End> {
     let rest = receiver.take::<N>().await?.ok_or_else(cut_off)?;
     if layout.header_digest {
-        let told: [u8; DIGEST_BYTES] = receiver.take().await?.ok_or_else(cut_off)?;
+        let expected: [u8; DIGEST_BYTES] = receiver.take().await?.ok_or_else(cut_off)?;
         let mut header = [0; COMMON_BYTES + COMMAND_BYTES];
         header[..COMMON_BYTES].copy_from_slice(common);
         header[COMMON_BYTES..COMMON_BYTES + N].copy_from_slice(&rest);
-        if digest(&header[..COMMON_BYTES + N]) != told {
+        if digest(&header[..COMMON_BYTES + N]) != expected {
             return Err(Fault {
                 fatal: Fatal::HeaderDigest,
-                information: u32::from_le_bytes(told),
+                information: u32::from_le_bytes(expected),
             }
             .into());
         }
@@ -90,7 +90,7 @@ async fn take<const N: usize>(
     Ok(rest)
 }
 
-/// A PDU's data; whether it is what its digest says.
+/// Receives the data of a PDU. Returns whether the data digest matches.
 pub(super) async fn take_data(
     receiver: &mut Receiver,
     into: &Buf,
@@ -100,7 +100,7 @@ pub(super) async fn take_data(
     if !layout.data_digest {
         return Ok(true);
     }
-    let told: [u8; DIGEST_BYTES] = receiver.take().await?.ok_or_else(cut_off)?;
-    // SAFETY: it was received, and is given to nobody before its digest is known.
-    Ok(digest(unsafe { into.bytes() }) == told)
+    let expected: [u8; DIGEST_BYTES] = receiver.take().await?.ok_or_else(cut_off)?;
+    // SAFETY: it was received completely, and no caller gets it before the digest is checked.
+    Ok(digest(unsafe { into.bytes() }) == expected)
 }

@@ -1,4 +1,4 @@
-//! What waits to be sent, and its bytes.
+//! Queue of PDUs to send, and their encoding.
 
 use std::cell::{Cell, RefCell};
 
@@ -10,26 +10,26 @@ use forebay_wire::nvme_tcp::{
     R2t, digest, flag,
 };
 
-/// Most bytes beside the data of a reply: a data PDU's header with its padding, the data's digest, and a
-/// response.
+/// Maximum bytes of a reply without its data: the header of a data PDU with padding, the data
+/// digest, and a response.
 const HEADER_BYTES: usize = MAX_HEADER_BYTES + DIGEST_BYTES + DATA_BYTES + DIGEST_BYTES;
-/// Most replies in one send.
+/// Maximum number of replies in one send.
 const BATCH: usize = 96;
-/// Data after which a send takes no more replies, bytes: the first of them should not wait for the
-/// last to be copied.
+/// Amount of data at which a send is full, bytes. Without the limit, the first reply would wait
+/// until the last is copied.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// What is sent to a host.
+/// Message to a host.
 pub(super) enum Reply {
-    /// A completion, after data if there is some.
+    /// A completion, after its data if there is some.
     Completion(Completion, Option<Buf>),
-    /// The host may send data.
+    /// A request for data (R2T).
     R2t(R2t),
 }
 
 struct Entry {
     reply: Reply,
-    /// What the command holds of the connection's budget, bytes.
+    /// Cost of the command in the connection's budget, bytes.
     cost: u64,
 }
 
@@ -42,30 +42,30 @@ impl Entry {
     }
 }
 
-/// A number of replies on their way.
+/// Replies of one send.
 pub(super) struct Batch {
-    /// Commands that have ended.
+    /// Number of commands that ended.
     pub(super) ended: u64,
     pub(super) cost: u64,
 }
 
-/// How PDUs to this host look.
+/// PDU layout of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     pub(super) digests: Digests,
-    /// The host's data alignment, counted from zero in 4 bytes.
+    /// Host's data alignment in units of 4 bytes, counted from zero.
     pub(super) alignment: u8,
-    /// Whether data may tell of its command's success itself: a host that wants to know the submission
-    /// queue's head is told it by a response.
+    /// Whether a data PDU may report success without a response. A host with flow control needs the
+    /// response for the submission queue head.
     pub(super) short: bool,
 }
 
-/// Replies that wait for the one task that sends.
+/// Replies that wait for the sending task.
 pub(super) struct Outbox {
     style: Style,
     waiting: RefCell<Vec<Entry>>,
     sending: Cell<bool>,
-    /// Memory for all but the data of one send.
+    /// Memory of one send, without the data.
     headers: Buf,
 }
 
@@ -79,15 +79,15 @@ impl Outbox {
         }
     }
 
-    /// Adds a reply. True if nobody sends: then the caller has to, until [`Outbox::gather`] gives
-    /// nothing.
+    /// Adds a reply. Returns true if no task sends: then the caller must send until
+    /// [`Outbox::gather`] returns `None`.
     pub(super) fn push(&self, reply: Reply, cost: u64) -> bool {
         self.waiting.borrow_mut().push(Entry { reply, cost });
         !self.sending.replace(true)
     }
 
-    /// Puts the next replies into `parts`; the send before has ended. None if there are no more: then
-    /// the caller sends no longer.
+    /// Puts the next replies into `parts`, after the previous send has ended. Returns `None` if
+    /// there are none: then the caller stops sending.
     pub(super) fn gather(&self, parts: &mut Vec<Buf>) -> Option<Batch> {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.is_empty() {
@@ -126,7 +126,7 @@ impl Outbox {
         Some(batch)
     }
 
-    /// A PDU without data.
+    /// Encodes a PDU without data.
     fn put_pdu(&self, page: &mut Page<'_>, kind: Kind, flags: u8, rest: &[u8; COMPLETION_BYTES]) {
         self.put_header(
             page,
@@ -176,7 +176,7 @@ impl Outbox {
         page.put(&[0; MAX_HEADER_BYTES][..padding]);
         page.cut(parts);
         if digests.data {
-            // SAFETY: the read that filled it has ended, and nobody else has this memory.
+            // SAFETY: the read that filled it has ended, and no other task has this memory.
             let sum = digest(unsafe { data.bytes() });
             page.put(&sum);
         }
@@ -187,7 +187,7 @@ impl Outbox {
     }
 }
 
-/// The memory of one send's headers; what follows each other without data between is one part.
+/// Headers of one send. Adjacent headers without data between them form one part.
 struct Page<'a> {
     headers: &'a Buf,
     from: usize,

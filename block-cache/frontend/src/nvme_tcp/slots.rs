@@ -1,4 +1,4 @@
-//! The commands of a queue that are in flight, and the data that they wait for.
+//! Commands of a queue in flight, and the data transfers that they wait for.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -7,35 +7,35 @@ use std::task::{Poll, Waker};
 use forebay_block::Buf;
 use forebay_wire::nvme_tcp::{DataHeader, Fatal, Fault};
 
-/// What a command that waited is told.
+/// Result of a command's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// All its data is here.
+    /// All data has arrived.
     Ready,
-    /// All its data is here, and some of it is not what its digest says.
+    /// All data has arrived, but a digest does not match.
     Damaged,
-    /// The host has given it up.
+    /// The host has aborted it.
     Aborted,
-    /// The connection is gone: nobody is to be answered.
+    /// The connection is gone: no answer is sent.
     Lost,
-    /// Something has happened that the host wants to know.
+    /// An event occurred that the host has enabled.
     Event(u64),
 }
 
-/// What a command does at the moment.
+/// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Nothing can stop it.
+    /// It cannot be aborted.
     Running,
-    /// It waits for memory or data: it may be aborted.
+    /// It waits for memory or data, and may be aborted.
     Waiting,
-    /// It is an asynchronous event request, which waits for ever.
+    /// It is an asynchronous event request, which waits without limit.
     Idle,
 }
 
 struct Slot {
     cid: Option<u16>,
-    /// Tells the commands of one slot apart.
+    /// Distinguishes the commands of one slot.
     number: u64,
     stage: Stage,
     verdict: Option<Verdict>,
@@ -43,14 +43,14 @@ struct Slot {
     transfer: Option<Transfer>,
 }
 
-/// Data on its way from the host: asked for as a whole, by one R2T; it arrives in order.
+/// Data in flight from the host: one R2T requests all of it, and it arrives in order.
 struct Transfer {
     buf: Buf,
     received: u32,
     damaged: bool,
 }
 
-/// The commands in flight on one connection.
+/// Commands in flight on one connection.
 pub(super) struct Slots {
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u16>>,
@@ -58,12 +58,12 @@ pub(super) struct Slots {
     lost: Cell<bool>,
 }
 
-/// Why a command gets no slot.
+/// Reason why a command gets no slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoSlot {
-    /// Its identifier is that of one in flight.
+    /// A command in flight has the same identifier.
     Conflict,
-    /// More are in flight than the queue has entries.
+    /// The queue has as many commands in flight as entries.
     Full,
 }
 
@@ -85,7 +85,7 @@ impl Slots {
         }
     }
 
-    /// A slot for a command.
+    /// Takes a slot for a command.
     pub(super) fn take(&self, cid: u16) -> Result<u16, NoSlot> {
         let mut slots = self.slots.borrow_mut();
         if slots.iter().any(|slot| slot.cid == Some(cid)) {
@@ -101,7 +101,7 @@ impl Slots {
         Ok(index)
     }
 
-    /// The command in a slot has ended.
+    /// Frees the slot of a command that has ended.
     pub(super) fn give_back(&self, index: u16) {
         let mut slots = self.slots.borrow_mut();
         let slot = &mut slots[usize::from(index)];
@@ -115,12 +115,13 @@ impl Slots {
         f(&mut self.slots.borrow_mut()[usize::from(index)])
     }
 
-    /// The command may be aborted until [`Slots::resume`].
+    /// Lets the command be aborted until [`Slots::resume`].
     pub(super) fn pause(&self, index: u16) {
         self.with(index, |slot| slot.stage = Stage::Waiting);
     }
 
-    /// The command goes on, and cannot be aborted any more; unless it was meanwhile, or the connection is gone.
+    /// Continues the command, which cannot be aborted any more. Fails if it was aborted meanwhile
+    /// or the connection is gone.
     pub(super) fn resume(&self, index: u16) -> Result<(), Verdict> {
         self.with(index, |slot| match slot.verdict {
             Some(verdict @ (Verdict::Aborted | Verdict::Lost)) => Err(verdict),
@@ -132,7 +133,7 @@ impl Slots {
         })
     }
 
-    /// Expects data for `buf`, which an R2T asks for with the slot's index as its tag.
+    /// Expects data for `buf`, for which an R2T has the slot's index as its tag.
     pub(super) fn expect(&self, index: u16, buf: Buf) {
         self.with(index, |slot| {
             slot.transfer = Some(Transfer {
@@ -146,7 +147,7 @@ impl Slots {
     /// Waits for the verdict on a command.
     pub(super) async fn verdict(&self, index: u16) -> Verdict {
         poll_fn(|cx| {
-            // One that was aborted still waits for the data that the host may be sending.
+            // An aborted command still waits for data that the host may be sending.
             self.with(index, |slot| match slot.verdict {
                 Some(verdict) if slot.transfer.is_none() => Poll::Ready(verdict),
                 _ => {
@@ -164,10 +165,10 @@ impl Slots {
         self.verdict(index).await
     }
 
-    /// Where the data of a PDU belongs.
+    /// Returns the buffer for the data of a PDU.
     ///
     /// # Errors
-    /// What is wrong with its header.
+    /// The fault of its header.
     pub(super) fn place(&self, header: &DataHeader, last: bool) -> Result<Buf, Fault> {
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(usize::from(header.tag));
@@ -192,7 +193,7 @@ impl Slots {
         Ok(transfer.buf.slice(range))
     }
 
-    /// The data of a PDU has arrived, as its digest says or not.
+    /// Notes that the data of a PDU has arrived, and whether its digest matches.
     pub(super) fn arrived(&self, header: &DataHeader, sound: bool) {
         let waker = self.with(header.tag, |slot| {
             let transfer = slot.transfer.as_mut()?;
@@ -214,8 +215,8 @@ impl Slots {
         }
     }
 
-    /// Aborts a command that can be. One whose data is asked for keeps its slot until that has come, since the
-    /// host may be sending it.
+    /// Aborts a command if possible. A command with an R2T keeps its slot until its data has
+    /// arrived, since the host may be sending it.
     pub(super) fn abort(&self, cid: u16) -> bool {
         let mut slots = self.slots.borrow_mut();
         let found = slots.iter_mut().find(|slot| slot.cid == Some(cid));
@@ -237,8 +238,8 @@ impl Slots {
         true
     }
 
-    /// Tells the oldest event request of something; whether there was one.
-    pub(super) fn tell(&self, event: u64) -> bool {
+    /// Completes the oldest event request with an event. Returns whether there was one.
+    pub(super) fn complete_event(&self, event: u64) -> bool {
         let mut slots = self.slots.borrow_mut();
         let idle = |slot: &&mut Slot| {
             slot.cid.is_some() && slot.stage == Stage::Idle && slot.verdict.is_none()
@@ -255,14 +256,14 @@ impl Slots {
         true
     }
 
-    /// How many event requests wait.
+    /// Returns the number of waiting event requests.
     pub(super) fn idle(&self) -> usize {
         let slots = self.slots.borrow();
         let idle = |slot: &&Slot| slot.cid.is_some() && slot.stage == Stage::Idle;
         slots.iter().filter(idle).count()
     }
 
-    /// The connection is gone: whoever waits is told, now and later.
+    /// Marks the connection as gone. All current and later waits end.
     pub(super) fn lose(&self) {
         self.lost.set(true);
         let mut wakers = Vec::new();
@@ -270,14 +271,14 @@ impl Slots {
             if slot.cid.is_some() && slot.verdict != Some(Verdict::Aborted) {
                 slot.verdict = Some(Verdict::Lost);
             }
-            // Nothing comes any more.
+            // No more data arrives.
             slot.transfer = None;
             wakers.extend(slot.waker.take());
         }
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The commands in flight now, event requests apart.
+    /// Returns the commands in flight, without event requests.
     pub(super) fn in_flight(&self) -> Vec<u64> {
         let slots = self.slots.borrow();
         let busy = |slot: &&Slot| slot.cid.is_some() && slot.stage != Stage::Idle;

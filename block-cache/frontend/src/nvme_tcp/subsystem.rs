@@ -1,4 +1,4 @@
-//! A subsystem: volumes as namespaces, the hosts that may use them, and the controllers that serve these.
+//! A subsystem: volumes as namespaces, the allowed hosts, and their controllers.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -16,18 +16,18 @@ use super::auth::Chap;
 use super::connection;
 use super::controller::{Controller, Role};
 
-/// Most namespaces of a subsystem.
+/// Maximum number of namespaces of a subsystem.
 pub(super) const MAX_NAMESPACES: u32 = 1024;
-/// Controllers of a subsystem at a time.
+/// Maximum number of controllers of a subsystem at a time.
 const MAX_CONTROLLERS: usize = 1024;
-/// Largest identifier that a controller gets: those above have meanings of their own (Base 6.3).
+/// Largest controller identifier: those above are reserved (Base 6.3).
 const MAX_CONTROLLER_ID: u16 = 0xffef;
-/// How long a host's commands on an older association may take to end, before what of them waits for data
-/// is discarded.
+/// Time for a host's commands on an older association to end. After it, commands that wait for data
+/// are discarded.
 const SETTLE_TIME: Duration = Duration::from_secs(5);
-/// How long a new association waits for older ones in all, before its host is asked to come again.
+/// Total time that a new association waits for older ones. After it, the host must reconnect.
 const BUSY_TIME: Duration = Duration::from_secs(20);
-/// How often it looks.
+/// Interval between two checks.
 const SETTLE_POLL: Duration = Duration::from_millis(1);
 
 /// A volume as a namespace.
@@ -35,23 +35,23 @@ const SETTLE_POLL: Duration = Duration::from_millis(1);
 pub(super) struct Namespace {
     pub(super) nsid: u32,
     pub(super) volume: VolumeHandle,
-    /// Names the volume and the disk behind it.
+    /// UUID of the volume and the disk behind it.
     pub(super) uuid: [u8; 16],
-    /// What earlier versions reported as the UUID: it names the volume alone.
+    /// UUID of earlier versions, which is derived from the volume only.
     pub(super) former_uuid: [u8; 16],
 }
 
-/// A subsystem; several listeners may offer it. Its namespaces may change while hosts use it.
+/// A subsystem, which several listeners may export. Its namespaces may change while hosts use it.
 pub struct Subsystem {
     nqn: String,
     serial: String,
     origin: Vec<u8>,
     hosts: Option<Vec<String>>,
-    /// What hosts authenticate themselves by, if they have to.
+    /// Secrets of the hosts, if they must authenticate themselves.
     secrets: Option<Secrets>,
-    /// At their NSID, less 1.
+    /// Namespaces; the index is the NSID less 1.
     namespaces: RwLock<Vec<Option<Namespace>>>,
-    /// Grows with each change of the namespaces.
+    /// Number of changes of the namespaces.
     generation: AtomicU64,
     controllers: Mutex<Controllers>,
     started: Instant,
@@ -71,13 +71,13 @@ impl std::fmt::Debug for Subsystem {
     }
 }
 
-/// FNV-1a of 128 bits (Fowler, Noll, Vo): stable for ever, which is all that is asked of it.
+/// FNV-1a of 128 bits (Fowler, Noll, Vo). It must never change, and needs no other property.
 fn hash(parts: &[&[u8]]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
     let mut hash = BASIS;
     for part in parts {
-        // Lengths go in, so that no two lists of parts are the same bytes.
+        // Lengths are included, so that different lists of parts are different bytes.
         let len = (part.len() as u64).to_le_bytes();
         for byte in len.iter().chain(*part) {
             hash = (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
@@ -86,7 +86,7 @@ fn hash(parts: &[&[u8]]) -> u128 {
     hash
 }
 
-/// A UUID of version 8, variant 10b (RFC 9562), made of these parts.
+/// Creates a UUID of version 8, variant 10b (RFC 9562), from these parts.
 fn uuid(parts: &[&[u8]]) -> [u8; 16] {
     let mut uuid = hash(parts).to_be_bytes();
     uuid[6] = uuid[6] & 0x0f | 0x80;
@@ -94,8 +94,8 @@ fn uuid(parts: &[&[u8]]) -> [u8; 16] {
     uuid
 }
 
-/// Returns what tells the disk behind a volume from others, and stays the same when it is served again. Memory of this
-/// process is never served again. Nothing of a disk of which nothing is known.
+/// Returns bytes that distinguish the disk behind a volume and stay the same when it is served
+/// again. Memory of this process is never served again. Returns nothing for an unidentified disk.
 fn disk_name(info: &DeviceInfo) -> Vec<u8> {
     let identity = info.identity;
     if !identity.is_known() {
@@ -116,22 +116,24 @@ fn disk_name(info: &DeviceInfo) -> Vec<u8> {
 }
 
 impl Subsystem {
-    /// A subsystem called `nqn`, for the hosts with these names or for all.
+    /// Creates a subsystem called `nqn`, for the hosts with these names or for all.
     ///
-    /// `origin` tells this target from others that use the same names for other data: it goes into serial
-    /// numbers and UUIDs, by which hosts notice that what they reach by two paths is not the same. So does the disk behind
-    /// a volume: a host that comes back and finds another one there finds another UUID.
+    /// `origin` distinguishes this target from others that use the same names for other data. It is
+    /// part of serial numbers and UUIDs, by which hosts detect that two paths lead to different
+    /// data. The disk behind a volume is part of them too: a host that reconnects to another disk
+    /// finds another UUID.
     ///
     /// # Errors
-    /// `InvalidInput` if `nqn` or a host's name is no qualified name, or is that of discovery.
+    /// `InvalidInput` if `nqn` or a host's name is no qualified name, or is the discovery name.
     pub fn new(nqn: &str, hosts: Option<Vec<String>>, origin: &[u8]) -> Result<Arc<Self>> {
         Self::with_secrets(nqn, hosts, None, origin)
     }
 
-    /// The same for hosts that have a secret, which they prove to know on each queue before they may use it.
+    /// Like [`Subsystem::new`], for hosts that must authenticate themselves on each queue before
+    /// they use it.
     ///
     /// # Errors
-    /// As [`Subsystem::new`].
+    /// As for [`Subsystem::new`].
     pub fn with_secrets(
         nqn: &str,
         hosts: Option<Vec<String>>,
@@ -154,10 +156,10 @@ impl Subsystem {
         }))
     }
 
-    /// Adds a volume as the next namespace; returns its NSID.
+    /// Adds a volume as the next namespace. Returns its NSID.
     ///
     /// # Errors
-    /// `Busy` if the volume is a namespace already; `NoSpace` if there are as many as there may be.
+    /// `Busy` if the volume is a namespace already, `NoSpace` if the subsystem is full.
     pub fn add(&self, volume: VolumeHandle) -> Result<u32> {
         let mut list = self
             .namespaces
@@ -199,8 +201,8 @@ impl Subsystem {
         Ok(nsid)
     }
 
-    /// Removes the volume called `name`: commands on it are refused from now on, and hosts are told. Whether
-    /// it was there. NSIDs of others stay.
+    /// Removes the volume called `name`. Commands on it fail from now on, and hosts are notified.
+    /// Returns whether it existed. NSIDs of other volumes stay the same.
     pub fn remove(&self, name: &str) -> bool {
         let mut list = self
             .namespaces
@@ -217,7 +219,7 @@ impl Subsystem {
         there
     }
 
-    /// The subsystem's name.
+    /// Returns the name of the subsystem.
     #[must_use]
     pub fn nqn(&self) -> &str {
         &self.nqn
@@ -237,7 +239,7 @@ impl Subsystem {
         self.hosts.as_ref().is_none_or(listed) && self.secrets.as_ref().is_none_or(known)
     }
 
-    /// The authentication of a host that is admitted. None if none is asked for.
+    /// Returns the authentication of an admitted host, or `None` if none is required.
     pub(super) fn authentication(&self, host: &str) -> Option<Chap> {
         Chap::new(self.secrets.as_ref()?, host, &self.nqn)
     }
@@ -273,10 +275,11 @@ impl Subsystem {
         found.cloned()
     }
 
-    /// An identifier for a controller that is to be made.
+    /// Returns an identifier for a new controller.
     pub(super) fn next_controller(&self) -> u16 {
         let mut controllers = self.controllers();
-        // Identifiers come round late: whoever still uses an old one is told that it is gone.
+        // Identifiers are reused as late as possible: a host with an old one learns that it is
+        // gone.
         loop {
             let next = controllers.last_id % MAX_CONTROLLER_ID + 1;
             controllers.last_id = next;
@@ -286,11 +289,11 @@ impl Subsystem {
         }
     }
 
-    /// Makes controller `id` for a host, once all that its older associations have asked for has ended.
+    /// Creates controller `id` for a host, once all commands of its older associations have ended.
     ///
     /// # Errors
-    /// [`Status::CONNECT_BUSY`] if it has not in time, if there are as many controllers as there may be, or if the
-    /// identifier has come round since it was given out.
+    /// [`Status::CONNECT_BUSY`] if they have not ended in time, if there are too many controllers,
+    /// or if the identifier was reused since it was assigned.
     pub(super) async fn associate(
         self: &Arc<Self>,
         id: u16,
@@ -314,9 +317,9 @@ impl Subsystem {
         self.controllers().list.retain(|c| c.id() != id);
     }
 
-    /// Waits until what a host's older associations have asked for up to now has ended. A host that comes back has
-    /// given up what it was not answered, and will repeat it: were the old write still on its way, it could
-    /// land on a newer one.
+    /// Waits until all current commands of a host's older associations have ended. A host that
+    /// reconnects gives up its unanswered commands and will repeat them. An old write that is still
+    /// in flight could overwrite a newer one.
     async fn settle(&self, host: &str, host_id: [u8; 16]) -> Result<(), Status> {
         let of_host = |c: &&Arc<Controller>| c.host() == host && c.host_id() == host_id;
         let list = self.controllers().list.clone();
@@ -336,7 +339,7 @@ impl Subsystem {
         while pending.load(Ordering::Acquire) > 0 {
             let waited = rt::now() - begin;
             if patient && waited >= SETTLE_TIME {
-                // Whose data has not come by now belongs to a host that is not there any more.
+                // A host whose data has not arrived by now is gone.
                 patient = false;
                 for controller in &older {
                     let why = "its host has made a new association";
@@ -352,7 +355,7 @@ impl Subsystem {
     }
 }
 
-/// Counts what has not settled yet, also what was dropped with its reactor.
+/// Counts unfinished waits. The count also drops if the reactor drops the task.
 struct Pending(Arc<AtomicUsize>);
 
 impl Pending {

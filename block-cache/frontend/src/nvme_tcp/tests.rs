@@ -4,7 +4,7 @@ use forebay_io::{Engine, Reactor};
 use super::*;
 
 #[test]
-fn whoever_makes_no_queue_in_time_is_let_go() {
+fn a_host_without_a_queue_in_time_is_disconnected() {
     for engine in [Engine::Auto, Engine::Threads] {
         let reactor = Reactor::simulated(engine, 1).expect("a reactor");
         reactor.run_simulated(async {
@@ -17,7 +17,7 @@ fn whoever_makes_no_queue_in_time_is_let_go() {
             });
             let begin = rt::now();
             let silent = Stream::connect(&address).await.expect("it listens");
-            // The end, or that it broke; a receive that waits for ever would hang the test.
+            // The end of the connection, or an error. A receive without end would hang the test.
             let received = silent.recv(Buf::scratch(64)).await;
             assert!(matches!(received, Ok(0) | Err(_)), "{received:?}");
             let waited = rt::now() - begin;
@@ -50,11 +50,11 @@ fn names_that_are_none_are_refused() {
 }
 
 #[test]
-fn another_machine_is_told_apart() {
+fn another_machine_has_other_identifiers() {
     let here = Subsystem::new("nqn.a:b", None, b"here").expect("a name");
-    let again = Subsystem::new("nqn.a:b", None, b"here").expect("a name");
+    let same_origin = Subsystem::new("nqn.a:b", None, b"here").expect("a name");
     let there = Subsystem::new("nqn.a:b", None, b"there").expect("a name");
-    assert_eq!(here.serial(), again.serial());
+    assert_eq!(here.serial(), same_origin.serial());
     assert_ne!(here.serial(), there.serial());
     assert_eq!(here.serial().len(), 16);
 }

@@ -1,4 +1,4 @@
-//! Requests of the kernel, on the volume.
+//! Executes requests of the kernel on the volume.
 
 use forebay_block::{BlockDeviceExt as _, Buf, ErrorKind, Request, Result};
 use forebay_wire::ublk::{Descriptor, FUA, NOUNMAP, SECTOR_BYTES, op};
@@ -6,7 +6,7 @@ use forebay_wire::ublk::{Descriptor, FUA, NOUNMAP, SECTOR_BYTES, op};
 use super::driver::Port;
 use super::queue::Queue;
 
-/// Memory of a queue that is given back when it is dropped.
+/// Memory of a queue, given back on drop.
 struct Cost<'a, P: Port>(&'a Queue<P>, u64);
 
 impl<P: Port> Drop for Cost<'_, P> {
@@ -15,10 +15,10 @@ impl<P: Port> Drop for Cost<'_, P> {
     }
 }
 
-/// Does what a tag's request asks for; returns what the driver is told.
+/// Executes the request of a tag. Returns the result for the driver.
 pub(super) async fn run<P: Port>(queue: &Queue<P>, tag: u16, request: Descriptor) -> Result<i32> {
     if request.op == op::FLUSH {
-        // It has no place: its first sector is the last number there is.
+        // A flush has no position: its first sector is the maximum number.
         return queue.device.flush().await.map(|()| 0);
     }
     let offset = request.start_sector.checked_mul(SECTOR_BYTES);
@@ -53,12 +53,12 @@ pub(super) async fn run<P: Port>(queue: &Queue<P>, tag: u16, request: Descriptor
     }
 }
 
-/// How many bytes were moved, as the driver wants to know it.
+/// Returns the number of moved bytes, in the driver's type.
 fn moved(len: u64) -> Result<i32> {
     Ok(i32::try_from(len).map_err(|_| ErrorKind::InvalidInput)?)
 }
 
-/// A buffer, once there is memory for it.
+/// Returns a buffer, once there is memory for it.
 async fn buffer<P: Port>(queue: &Queue<P>, len: u64) -> Result<(Buf, Cost<'_, P>)> {
     if len == 0 || len.next_power_of_two() > queue.budget_bytes {
         return Err(ErrorKind::InvalidInput.into());
@@ -71,7 +71,7 @@ async fn buffer<P: Port>(queue: &Queue<P>, len: u64) -> Result<(Buf, Cost<'_, P>
     Ok((buf, cost))
 }
 
-/// An error as the kernel's block layer knows it; what it does not know is an I/O error.
+/// Translates an error for the kernel's block layer. Unknown kinds become I/O errors.
 pub(super) const fn errno(kind: ErrorKind) -> i32 {
     match kind {
         ErrorKind::NoSpace | ErrorKind::Unsupported | ErrorKind::TimedOut => kind.errno(),

@@ -1,4 +1,5 @@
-//! The kernel's driver as a server sees it, and as this machine has it. The tests have another.
+//! Interface to the kernel's driver, with the implementation of this machine. The tests implement
+//! another one.
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
@@ -13,14 +14,14 @@ use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
 use forebay_io::passthrough::{CommandDevice, Controller, View};
 use forebay_wire::ublk::{self, Control, DESCRIPTOR_BYTES, IO_BYTES};
 
-/// A driver.
+/// A ublk driver.
 pub(super) trait Driver: Clone + Send + Sync + 'static {
     type Node: Node;
-    /// What keeps others from using a block device alone.
+    /// Exclusive claim on a block device.
     type Claim;
 
-    /// Gives a control command with `data` for the driver to read and write; returns the result, which may be an error
-    /// number, negated, and the data. Blocks, at most for `patience`.
+    /// Executes a control command with `data`, which the driver reads and writes. Returns the
+    /// result, which may be a negated error number, and the data. Blocks, at most for `patience`.
     fn control(
         &self,
         number: u32,
@@ -30,17 +31,17 @@ pub(super) trait Driver: Clone + Send + Sync + 'static {
         patience: Duration,
     ) -> Result<(i32, Vec<u8>)>;
 
-    /// Whether queues can be served on the calling reactor.
+    /// Checks whether queues can be served on the calling reactor.
     fn check_reactor() -> Result<()>;
 
     /// Opens a device to serve it.
     fn open(&self, device: u32) -> Result<Self::Node>;
 
-    /// Has all that was written to the block device without flush written, and keeps others from claiming it; none if
-    /// somebody has: a mounted file system, a mapping, swap space.
+    /// Writes out all data that was written to the block device without a flush, and claims the
+    /// device. Returns `None` if it is in use: by a mounted file system, a mapping or swap space.
     fn claim(&self, device: u32) -> Result<Option<Self::Claim>>;
 
-    /// Whether a process is there and has not ended.
+    /// Returns whether a process exists and has not ended.
     fn is_running(&self, process: i32) -> bool;
 }
 
@@ -48,33 +49,33 @@ pub(super) trait Driver: Clone + Send + Sync + 'static {
 pub(super) trait Node: Send + Sized + 'static {
     type Port: Port;
 
-    /// Another one, for another queue.
+    /// Duplicates the node for another queue.
     fn duplicate(&self) -> Result<Self>;
 
-    /// One of its queues, on the calling reactor.
+    /// Opens one of the queues, on the calling reactor.
     fn port(self, queue: u16, depth: u16) -> Result<Self::Port>;
 }
 
 /// A queue that is served.
 pub(super) trait Port: 'static {
-    /// Gives the driver a command and resolves to its result.
+    /// Submits a command to the driver and resolves to its result.
     fn command(&self, number: u32, argument: [u8; IO_BYTES]) -> impl Future<Output = i32>;
 
-    /// The request of a tag.
+    /// Returns the request of a tag.
     fn descriptor(&self, tag: u16) -> [u8; DESCRIPTOR_BYTES];
 
-    /// Copies the data of a tag's write out.
+    /// Copies the data of a tag's write from the driver.
     fn take(&self, tag: u16, buf: &Buf) -> Result<()>;
 
-    /// Copies the data of a tag's read in.
+    /// Copies the data of a tag's read to the driver.
     fn give(&self, tag: u16, buf: &Buf) -> Result<()>;
 }
 
-/// The driver of this machine. Control commands are given one at a time.
+/// Driver of this machine. It executes control commands one at a time.
 #[derive(Clone)]
 pub(super) struct Machine(Arc<Mutex<Controller>>);
 
-/// Where the driver takes control commands.
+/// Path for control commands.
 const CONTROL: &str = "/dev/ublk-control";
 
 impl Machine {
@@ -83,7 +84,8 @@ impl Machine {
     pub(super) fn new() -> Result<Self> {
         let controller = Controller::open(Path::new(CONTROL)).context(|| {
             format!(
-                "{CONTROL} (a kernel of Linux 6.5 or later with the module ublk_drv is needed: `modprobe ublk_drv`; and \
+                "{CONTROL} (a kernel of Linux 6.5 or later with the module ublk_drv is needed: \
+                 `modprobe ublk_drv`; and \
                  root, since devices are made)"
             )
         })?;
@@ -145,7 +147,7 @@ impl Driver for Machine {
     }
 
     fn is_running(&self, process: i32) -> bool {
-        // What has ended and was not waited for is there, too, as a zombie.
+        // A process that ended and was not reaped still exists, as a zombie.
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
         let state = stat.ok().and_then(|stat| {
             let (_, behind) = stat.rsplit_once(')')?;
@@ -201,7 +203,7 @@ impl Port for MachinePort {
     }
 }
 
-/// What a control command that failed says, as an error.
+/// Returns the error of a failed control command.
 pub(super) fn refusal(result: i32, doing: &str) -> Error {
     let error = io::Error::from_raw_os_error(-result);
     let kind = match -result {

@@ -1,4 +1,4 @@
-//! What a block device offers: its parameters, and by what the next process knows it again.
+//! Properties of a block device, and its identification by the next process.
 
 use forebay_block::{Error, ErrorKind, Persistence, Result};
 use forebay_volume::VolumeHandle;
@@ -7,15 +7,15 @@ use forebay_wire::ublk::{Info, Params, SECTOR_BYTES, attribute, feature, state};
 use super::queue::BUDGET_BYTES;
 use crate::succession::note;
 
-/// Most queues of a device.
+/// Maximum number of queues of a device.
 const MAX_QUEUES: usize = 16;
 /// Requests of a queue at a time.
 const DEPTH: u16 = 128;
-/// Most bytes of a read or write.
+/// Maximum length of a read or write, bytes.
 const MAX_BYTES: u32 = 512 << 10;
-/// Most sectors of a discard or of write-zeroes: 2 GiB.
+/// Maximum length of a discard or write-zeroes, sectors: 2 GiB.
 const MAX_RANGE_SECTORS: u32 = 4 << 20;
-/// What a driver needs to have: those of Linux 6.5.
+/// Required driver features: those of Linux 6.5.
 pub(super) const NEEDED: u64 =
     feature::USER_COPY | feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
 const RECOVERY: u64 = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
@@ -23,9 +23,9 @@ const RECOVERY: u64 = feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
 /// A volume as a block device of this machine.
 pub(super) struct Export {
     pub(super) volume: VolumeHandle,
-    /// What the device is told apart by from one of another volume, or of another program.
+    /// Distinguishes the device from those of other volumes and programs.
     pub(super) note: u64,
-    /// Why this process may lack writes that the one before it acknowledged, if it may.
+    /// Reason why this process may lack writes that an earlier one acknowledged, if there is one.
     pub(super) gap: Option<String>,
 }
 
@@ -41,13 +41,13 @@ impl Export {
         }
     }
 
-    /// Whether the device outlives this process: only where no acknowledged write is lost with it, since the kernel
-    /// goes on as if nothing had happened.
+    /// Returns whether the device outlives this process. It may only if no acknowledged write is
+    /// lost with the process, since the kernel continues without noticing.
     pub(super) fn recovers(&self) -> bool {
         self.volume.info().persistence != Persistence::Process
     }
 
-    /// The device to ask the driver for.
+    /// Returns the device properties for the driver.
     pub(super) fn info(&self, device: u32, reactors: usize) -> Info {
         let recovery = if self.recovers() { RECOVERY } else { 0 };
         Info {
@@ -87,10 +87,11 @@ impl Export {
         }
     }
 
-    /// Whether this volume can go on as the device that a process before this one made of it.
+    /// Checks whether this volume can continue as the device that an earlier process created for
+    /// it.
     ///
     /// # Errors
-    /// `InvalidInput` with what is different.
+    /// `InvalidInput` with the difference.
     pub(super) fn check_resume(&self, info: &Info, made: &Params) -> Result<()> {
         let own = self.params();
         let volatile = |params: &Params| params.attributes & attribute::VOLATILE_CACHE != 0;
@@ -98,7 +99,7 @@ impl Export {
         let wrong = if let Some(gap) = &self.gap {
             format!("writes that were acknowledged may be missing: {gap}")
         } else if info.features & (RECOVERY | feature::USER_COPY) != RECOVERY | feature::USER_COPY {
-            "it was made otherwise than this version does".to_owned()
+            "it was created with parameters that this version does not use".to_owned()
         } else if u64::from(info.max_bytes) > BUDGET_BYTES {
             format!("its requests have up to {} bytes", info.max_bytes)
         } else if own.sectors < made.sectors {

@@ -1,4 +1,4 @@
-//! How a device comes to be, is taken over from a process that died, and goes.
+//! Creation of a device, takeover from a dead process, and removal.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -9,24 +9,24 @@ use forebay_wire::ublk::{INFO_BYTES, Info, PARAMS_BYTES, Params, control, featur
 use super::driver::{Driver, Node as _, refusal};
 use super::export::{Export, NEEDED};
 use super::path;
-use super::queue::{self, BUDGET_BYTES, Start, Told};
+use super::queue::{self, BUDGET_BYTES, QueueEvent, Start};
 use crate::net::Spread;
 
-/// Time that a command may take which waits for nobody.
+/// Time limit of a command that waits for nothing.
 const AT_ONCE: Duration = Duration::from_secs(10);
-/// Time that the start may take, in which the kernel reads the partition table.
+/// Time limit of the start, during which the kernel reads the partition table.
 const START: Duration = Duration::from_secs(60);
-/// Time that the end may take, in which requests in flight end.
+/// Time limit of the stop, during which requests in flight end.
 const STOP: Duration = Duration::from_secs(30);
-/// Time that queues have to let go of the device.
+/// Time limit for queues to release the device.
 const LET_GO: Duration = Duration::from_secs(10);
-/// Times that vary in tests.
+/// Time limits that tests vary.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
-    /// For a process that runs, which may be about to end.
+    /// For the end of a running process, which may be about to end.
     pub(super) running: Duration,
-    /// For the kernel to see that a process has died: at most twice the 30 s of its timer where the dead one had
-    /// requests of all tags, else at once.
+    /// For the kernel to detect a dead process. This takes at most twice the 30 s of its timer if
+    /// the process had requests of all tags, and no time otherwise.
     pub(super) dead: Duration,
 }
 
@@ -37,25 +37,25 @@ impl Patience {
     };
 }
 
-/// A device, served.
+/// A served device.
 pub(super) struct Attached<D: Driver> {
     driver: D,
     device: u32,
     recovers: bool,
     queues: u16,
-    told: mpsc::Receiver<Told>,
+    events: mpsc::Receiver<QueueEvent>,
 }
 
-/// What becomes of a device when its server leaves in an orderly way.
+/// State of a device after an orderly shutdown of its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// It is gone.
+    /// It was removed.
     Removed,
     /// It is in use and waits for the next server.
     Waiting,
 }
 
-/// Makes `export` a block device, or takes over the one that a process before made of it. Blocks.
+/// Creates the block device of `export`, or takes over the one of an earlier process. Blocks.
 pub(super) fn attach<D: Driver>(
     driver: &D,
     export: &Arc<Export>,
@@ -66,7 +66,7 @@ pub(super) fn attach<D: Driver>(
     check_features(driver, device)?;
     check_reactors::<D>(spread)?;
     let begin = Instant::now();
-    let mut told = false;
+    let mut logged = false;
     loop {
         let Some(info) = info(driver, device)? else {
             return add(driver, export, device, spread);
@@ -76,7 +76,8 @@ pub(super) fn attach<D: Driver>(
             let remedy = match driver.is_running(info.server) {
                 true => format!("process {} serves it: choose another number", info.server),
                 false => format!(
-                    "no process serves it: choose another number, or remove it with `forebay remove-ublk {device}`"
+                    "no process serves it: choose another number, or remove it with `forebay \
+                     remove-ublk {device}`"
                 ),
             };
             return Err(Error::new(ErrorKind::Busy, remedy).context(whose()));
@@ -106,13 +107,14 @@ pub(super) fn attach<D: Driver>(
                     info.server
                 ),
                 false => format!(
-                    "process {} has ended, and the kernel did not take the device from it within {bound:?}",
+                    "process {} has ended, and the kernel did not take the device from it within \
+                     {bound:?}",
                     info.server
                 ),
             };
             return Err(Error::new(ErrorKind::Busy, what));
         }
-        if !std::mem::replace(&mut told, true) {
+        if !std::mem::replace(&mut logged, true) {
             let path = path(device).display().to_string();
             tracing::info!(
                 "{path}: waiting for the end of process {}, which serves it",
@@ -123,7 +125,7 @@ pub(super) fn attach<D: Driver>(
     }
 }
 
-/// Ends a device that no process serves.
+/// Removes a device that no process serves.
 pub(super) fn remove<D: Driver>(driver: &D, device: u32) -> Result<()> {
     let found = info(driver, device)?;
     let found = found.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such device"))?;
@@ -138,7 +140,7 @@ fn check_features<D: Driver>(driver: &D, device: u32) -> Result<()> {
     let asked = driver.control(control::GET_FEATURES, device, 0, vec![0; 8], AT_ONCE)?;
     let (result, bytes) = asked;
     if matches!(-result, libc::EPERM | libc::EACCES) {
-        return Err(refusal(result, "to tell its features (run as root)"));
+        return Err(refusal(result, "to report its features (run as root)"));
     }
     let features = bytes
         .first_chunk()
@@ -152,20 +154,21 @@ fn check_features<D: Driver>(driver: &D, device: u32) -> Result<()> {
     Ok(())
 }
 
-/// Before anything is begun: a device whose takeover has begun and not ended cannot be taken over by another process.
+/// Checks this before the start: a device whose takeover was interrupted cannot be taken over
+/// again.
 fn check_reactors<D: Driver>(spread: &Arc<Spread>) -> Result<()> {
     let reactors = spread.connections().len();
     let places: Vec<_> = std::iter::repeat_with(|| spread.place())
         .take(reactors)
         .collect();
-    let (tell, told) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     for place in &places {
-        let tell = tell.clone();
-        let check = move || _ = tell.send(D::check_reactor());
+        let sender = sender.clone();
+        let check = move || _ = sender.send(D::check_reactor());
         place.reactor().call(check);
     }
     for _ in &places {
-        told.recv_timeout(LET_GO).map_err(|_| silent())??;
+        events.recv_timeout(LET_GO).map_err(|_| silent())??;
     }
     Ok(())
 }
@@ -175,19 +178,19 @@ fn silent() -> Error {
     Error::new(ErrorKind::TimedOut, what)
 }
 
-/// A device as the driver knows it; none if it knows none of the number.
+/// Returns the driver's information on a device, or `None` if the number is unknown.
 fn info<D: Driver>(driver: &D, device: u32) -> Result<Option<Info>> {
     let data = vec![0; INFO_BYTES];
     let (result, bytes) = driver.control(control::GET_INFO, device, 0, data, AT_ONCE)?;
     match result {
         0 => Ok(bytes.first_chunk().map(|bytes| Info::decode(*bytes))),
         result if -result == libc::ENODEV => Ok(None),
-        result => Err(refusal(result, "to tell of the device (run as root)")),
+        result => Err(refusal(result, "to report on the device (run as root)")),
     }
 }
 
-/// Gives a command that has no data.
-fn tell<D: Driver>(
+/// Executes a command without data.
+fn execute<D: Driver>(
     driver: &D,
     number: u32,
     device: u32,
@@ -202,10 +205,10 @@ fn tell<D: Driver>(
     }
 }
 
-/// Removes a device, which nobody may be using any more.
+/// Removes a device that is not in use.
 fn delete<D: Driver>(driver: &D, device: u32) -> Result<()> {
     let doing = "to remove the device";
-    let deleted = tell(driver, control::DELETE, device, 0, AT_ONCE, doing);
+    let deleted = execute(driver, control::DELETE, device, 0, AT_ONCE, doing);
     deleted.map_err(|error| match error.kind() {
         ErrorKind::TimedOut => {
             error.context("it has ended, but its last user has to let go of it (unmount it)")
@@ -242,7 +245,7 @@ fn add<D: Driver>(
         }
         let attached = serve(driver, export, &made, spread)?;
         let process = u64::from(std::process::id());
-        tell(
+        execute(
             driver,
             control::START,
             device,
@@ -253,7 +256,7 @@ fn add<D: Driver>(
         Ok(attached)
     })();
     if served.is_err() {
-        // Queues end with it; what is wrong is told already.
+        // The queues end with the device, and the error is already reported.
         let _ = delete(driver, device);
     }
     served
@@ -270,29 +273,31 @@ fn resume<D: Driver>(
     data[..4].copy_from_slice(&(PARAMS_BYTES as u32).to_ne_bytes());
     let (result, bytes) = driver.control(control::GET_PARAMS, device, 0, data, AT_ONCE)?;
     if result < 0 {
-        return Err(refusal(result, "to tell what the device is like"));
+        return Err(refusal(result, "to report the parameters of the device"));
     }
     let made = bytes.first_chunk().and_then(|bytes| Params::decode(*bytes));
     let made = made.ok_or_else(|| Error::new(ErrorKind::InvalidInput, "it has no parameters"));
     let fits = made.and_then(|made| export.check_resume(info, &made));
     fits.context(|| {
         format!(
-            "it waits with its users, and cannot go on: unmount what can be unmounted, then remove it with `forebay \
+            "it waits with its users, and cannot go on: unmount what can be unmounted, then remove \
+             it with `forebay \
              remove-ublk {device}`, by which users that are left get errors"
         )
     })?;
-    tell(
+    execute(
         driver,
         control::START_RECOVERY,
         device,
         0,
         AT_ONCE,
-        "a second takeover of the device, if a process died in the first: remove it with `forebay remove-ublk`",
+        "a second takeover of the device, if a process died in the first: remove it with `forebay \
+         remove-ublk`",
     )?;
     let attached = serve(driver, export, info, spread)?;
     let process = u64::from(std::process::id());
-    // Not removed if it fails: its users wait, and another try may do better.
-    let end = tell(
+    // The device is not removed if this fails: its users wait, and another attempt may succeed.
+    let end = execute(
         driver,
         control::END_RECOVERY,
         device,
@@ -300,7 +305,7 @@ fn resume<D: Driver>(
         START,
         "to go on with it",
     );
-    // Busy means here that it is not in that state any more, which is nothing to wait for.
+    // Here, busy means that the device has left that state, so waiting would be useless.
     end.map_err(|error| Error::with_source(ErrorKind::Io, "taking it over", error))?;
     tracing::info!(
         "{}: taken over from process {}, with what that one had not answered",
@@ -310,13 +315,13 @@ fn resume<D: Driver>(
     Ok(attached)
 }
 
-/// A queue's share of the memory of a device: buffers come in powers of two.
+/// Returns a queue's share of the device's memory: buffer sizes are powers of two.
 fn budget_bytes(info: &Info) -> u64 {
     let share = BUDGET_BYTES / u64::from(info.queues.max(1)).next_power_of_two();
     share.max(u64::from(info.max_bytes).next_power_of_two())
 }
 
-/// Begins the queues.
+/// Starts the queues.
 fn serve<D: Driver>(
     driver: &D,
     export: &Arc<Export>,
@@ -324,7 +329,7 @@ fn serve<D: Driver>(
     spread: &Arc<Spread>,
 ) -> Result<Attached<D>> {
     let node = driver.open(info.device)?;
-    let (tell, told) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     for queue in 0..info.queues {
         let place = spread.place();
         let reactor = place.reactor();
@@ -337,23 +342,23 @@ fn serve<D: Driver>(
             recovers: info.features & feature::USER_RECOVERY != 0,
             budget_bytes: budget_bytes(info),
             place,
-            tell: tell.clone(),
+            events: sender.clone(),
         };
         reactor.call(move || queue::start(start));
     }
-    drop(tell);
-    // Each of them, also after a failure: the driver does not end commands that come after the end of the device, and
-    // the device could not be removed.
+    drop(sender);
+    // Waits for each queue, even after a failure. The driver does not end commands that arrive
+    // after the end of the device, and so the device could not be removed.
     let (mut begun, mut outcome) = (0, Ok(()));
     while begun < info.queues {
-        match told.recv_timeout(LET_GO) {
-            Ok(Told::Begun(result)) => {
+        match events.recv_timeout(LET_GO) {
+            Ok(QueueEvent::Begun(result)) => {
                 begun += 1;
                 outcome = outcome.and(result);
             }
-            // One that was refused has ended already.
-            Ok(Told::Ended) if outcome.is_err() => {}
-            Ok(Told::Ended) | Err(_) => return Err(silent()),
+            // A refused queue has ended already.
+            Ok(QueueEvent::Ended) if outcome.is_err() => {}
+            Ok(QueueEvent::Ended) | Err(_) => return Err(silent()),
         }
     }
     outcome?;
@@ -362,7 +367,7 @@ fn serve<D: Driver>(
         device: info.device,
         recovers: info.features & feature::USER_RECOVERY != 0,
         queues: info.queues,
-        told,
+        events,
     })
 }
 
@@ -371,19 +376,21 @@ impl<D: Driver> Attached<D> {
         self.device
     }
 
-    /// Whether somebody has the block device for himself: a mounted file system, a mapping, swap space.
+    /// Returns whether the block device is claimed: by a mounted file system, a mapping or swap
+    /// space.
     pub(super) fn in_use(&self) -> Result<bool> {
         Ok(self.driver.claim(self.device)?.is_none())
     }
 
-    /// Leaves the device in an orderly way: it is removed, or waits if it can and is in use. Blocks, but not for ever.
+    /// Shuts the device down: it is removed, or it waits if it can and is in use. Blocks with a
+    /// time limit.
     pub(super) fn detach(&self) -> Result<Left> {
         let claim = self.driver.claim(self.device)?;
         if claim.is_none() && self.recovers {
             return Ok(Left::Waiting);
         }
         let device = self.device;
-        tell(
+        execute(
             &self.driver,
             control::STOP,
             device,
@@ -395,7 +402,7 @@ impl<D: Driver> Attached<D> {
         let mut left = self.queues;
         while left > 0 {
             let patience = LET_GO.saturating_sub(begin.elapsed());
-            match self.told.recv_timeout(patience) {
+            match self.events.recv_timeout(patience) {
                 Ok(_) => left -= 1,
                 Err(_) => {
                     let what = "a queue did not let go of the device";

@@ -19,13 +19,14 @@ pub use forebay_wire::ublk::NUMBERS;
 pub use handshake::Left;
 use handshake::{Attached, Patience};
 
-/// The block device of a number.
+/// Returns the path of a block device.
 #[must_use]
 pub fn path(number: u32) -> PathBuf {
     format!("/dev/ublkb{number}").into()
 }
 
-/// A volume as a block device of this machine, until [`UblkDevice::detach`] or the end of the process.
+/// A volume as a block device of this machine, until [`UblkDevice::detach`] or the end of the
+/// process.
 pub struct UblkDevice(Attached<Machine>);
 
 impl std::fmt::Debug for UblkDevice {
@@ -34,15 +35,19 @@ impl std::fmt::Debug for UblkDevice {
     }
 }
 
-/// Makes `volume` the block device `/dev/ublkb{number}`, with a queue for each reactor of `spread`, or takes over the one
-/// that a process before this one made of it. `origin` is what this volume is told apart by from others of its name.
-/// `gap` is why this process may lack writes that the one before acknowledged, if it may: then no device is taken over.
-/// Blocks; not to be called on a reactor.
+/// Creates the block device `/dev/ublkb{number}` of `volume`, with a queue for each reactor of
+/// `spread`, or takes over the one of an earlier process.
+///
+/// `origin` identifies this volume among others of its name. `gap` is the reason why this process
+/// may lack writes that an earlier one acknowledged, if there is one: then no device is taken over.
+/// Blocks; do not call it on a reactor.
 ///
 /// # Errors
-/// `NotFound` without the kernel's driver, `Unsupported` where that is too old or io_uring is not used, `Permission`
-/// without root, `Busy` if the number is taken, `InvalidInput` if the device that waits for this volume cannot go on
-/// with it.
+/// - `NotFound` without the kernel's driver.
+/// - `Unsupported` if the driver is too old or io_uring is not used.
+/// - `Permission` without root.
+/// - `Busy` if the number is taken.
+/// - `InvalidInput` if the device that waits for this volume cannot continue with it.
 pub fn attach(
     volume: VolumeHandle,
     number: u32,
@@ -59,43 +64,46 @@ pub fn attach(
     Ok(UblkDevice(attach().context(|| place)?))
 }
 
-/// Whether this machine has the driver and this process may use it, as far as can be seen without changing anything.
+/// Checks whether this machine has the driver and this process may use it, without changing
+/// anything.
 ///
 /// # Errors
-/// `NotFound` and `Permission` as [`attach`].
+/// `NotFound` and `Permission` as for [`attach`].
 pub fn may_attach() -> Result<()> {
     Machine::new().map(drop)
 }
 
-/// Removes a block device that no process serves; whoever uses it gets errors. Blocks.
+/// Removes a block device that no process serves. Its users get errors. Blocks.
 ///
 /// # Errors
-/// `Busy` if a process serves it, `NotFound` if there is none, and as [`attach`].
+/// `Busy` if a process serves it, `NotFound` if it does not exist, and as for [`attach`].
 pub fn remove(number: u32) -> Result<()> {
     let remove = || handshake::remove(&Machine::new()?, number);
     remove().context(|| path(number).display().to_string())
 }
 
 impl UblkDevice {
-    /// The block device.
+    /// Returns the path of the block device.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         path(self.0.device())
     }
 
-    /// Whether a file system on it is mounted, or something else has it for itself.
+    /// Returns whether the device is claimed, for example by a mounted file system.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn in_use(&self) -> Result<bool> {
         self.0.in_use()
     }
 
-    /// Removes the device after what is in flight; one that is in use and can wait for the next process waits, served as long
-    /// as this one lives. Blocks: less than a minute, and as long as the volume takes to answer.
+    /// Removes the device after the requests in flight. A device that is in use and can wait for
+    /// the next process is kept, and served until this process ends. Blocks for less than a minute,
+    /// plus the time that the volume needs to answer.
     ///
     /// # Errors
-    /// `TimedOut` if requests in flight do not end, or what the driver says; the device then goes its way with the process.
+    /// `TimedOut` if requests in flight do not end, or errors of the driver. The device then ends
+    /// with the process.
     pub fn detach(&self) -> Result<Left> {
         let path = self.path();
         self.0.detach().context(|| path.display().to_string())

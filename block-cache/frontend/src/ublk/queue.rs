@@ -1,4 +1,5 @@
-//! One queue: a task for each tag, which fetches a request, does it, says how it ended and fetches the next.
+//! One queue: a task for each tag, which fetches a request, executes it, and commits the result
+//! with the next fetch.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,15 +16,15 @@ use super::command;
 use super::driver::{Node, Port, refusal};
 use crate::net::Place;
 
-/// Memory that the requests of one device may hold at a time, bytes: each queue has its share.
+/// Maximum memory of the requests of one device, bytes. Each queue has its share.
 pub(super) const BUDGET_BYTES: u64 = 32 << 20;
 
-/// Any time: what is ready, and a turn of the reactor, come before its end.
+/// Any short time: ready tasks and one turn of the reactor run before it ends.
 const SUBMITTED: Duration = Duration::from_millis(1);
-/// What the driver refuses when it refuses a command.
+/// Name of the refused operation in errors.
 const COMMAND: &str = "a command of a queue";
 
-/// All that a queue needs to begin.
+/// Parameters of a queue.
 pub(super) struct Start<N> {
     pub(super) device: u32,
     pub(super) queue: u16,
@@ -32,18 +33,18 @@ pub(super) struct Start<N> {
     pub(super) volume: VolumeHandle,
     /// Whether the device outlives this process.
     pub(super) recovers: bool,
-    /// Memory that requests may hold at a time, a power of two of bytes; that of the largest at least.
+    /// Maximum memory of requests, a power of two in bytes; at least that of the largest request.
     pub(super) budget_bytes: u64,
     pub(super) place: Place,
-    pub(super) tell: mpsc::Sender<Told>,
+    pub(super) events: mpsc::Sender<QueueEvent>,
 }
 
-/// What a queue tells who has begun it.
+/// Message of a queue to the thread that started it.
 #[derive(Debug)]
-pub(super) enum Told {
-    /// It fetches, or why it cannot.
+pub(super) enum QueueEvent {
+    /// The queue fetches requests, or the reason why it cannot.
     Begun(Result<()>),
-    /// It holds nothing of the device any more.
+    /// The queue has released the device.
     Ended,
 }
 
@@ -56,28 +57,28 @@ pub(super) struct Queue<P: Port> {
     recovers: bool,
     pub(super) budget: Semaphore,
     pub(super) budget_bytes: u64,
-    /// What the driver said when it refused a command the first time.
+    /// First refusal of a command by the driver.
     refused: Cell<Option<i32>>,
     _end: End,
     _place: Place,
 }
 
-/// Tells of the end of a queue when it is dropped, which is after its port has gone.
-struct End(mpsc::Sender<Told>);
+/// Sends the end of a queue on drop, after its port is closed.
+struct End(mpsc::Sender<QueueEvent>);
 
 impl Drop for End {
     fn drop(&mut self) {
-        // Nobody may want to know.
-        let _ = self.0.send(Told::Ended);
+        // The receiver may be gone.
+        let _ = self.0.send(QueueEvent::Ended);
     }
 }
 
-/// Begins a queue on the calling reactor.
+/// Starts a queue on the calling reactor.
 pub(super) fn start<N: Node>(start: Start<N>) {
     let port = match start.node.port(start.queue, start.depth) {
         Ok(port) => port,
         Err(error) => {
-            let _ = start.tell.send(Told::Begun(Err(error)));
+            let _ = start.events.send(QueueEvent::Begun(Err(error)));
             return;
         }
     };
@@ -90,23 +91,24 @@ pub(super) fn start<N: Node>(start: Start<N>) {
         budget: Semaphore::new(start.budget_bytes),
         budget_bytes: start.budget_bytes,
         refused: Cell::new(None),
-        _end: End(start.tell.clone()),
+        _end: End(start.events.clone()),
         _place: start.place,
     });
     for tag in 0..start.depth {
         rt::spawn(Rc::clone(&queue).serve(tag));
     }
-    let tell = start.tell;
+    let events = start.events;
     rt::spawn(async move {
-        // The driver ends the commands that it has when the device ends, and not those that come later. A wait ends
-        // after a turn of the reactor, with which all of them have gone to the driver.
+        // When the device ends, the driver ends the commands that it has, but not later ones. The
+        // wait ends after a turn of the reactor, in which all commands were submitted to the
+        // driver.
         rt::sleep(SUBMITTED).await;
         let begun = queue
             .refused
             .get()
             .map_or(Ok(()), |refused| Err(refusal(refused, COMMAND)));
-        let _ = tell.send(Told::Begun(begun));
-        // Not before: its end may be the next thing told.
+        let _ = events.send(QueueEvent::Begun(begun));
+        // Dropped only now: the end of the queue may be the next message.
         drop(queue);
     });
 }
@@ -129,8 +131,8 @@ impl<P: Port> Queue<P> {
             number = io::COMMIT_AND_FETCH;
             result = match command::run(&self, tag, request).await {
                 Ok(result) => result,
-                // The volume is closed since this process ends. The kernel gives the request to the next one; an error
-                // would go to a file system that need not know.
+                // The volume is closed because this process ends. The kernel gives the request to
+                // the next process. An error would reach a file system without need.
                 Err(error) if self.recovers && error.kind() == ErrorKind::ShuttingDown => {
                     return std::future::pending().await;
                 }
@@ -139,7 +141,7 @@ impl<P: Port> Queue<P> {
         }
     }
 
-    /// The driver does not take a command: the tag is lost until the device ends.
+    /// Notes that the driver refused a command: the tag is lost until the device ends.
     fn refused(&self, tag: u16, result: i32) {
         if self.refused.get().is_none() {
             self.refused.set(Some(result));

@@ -30,7 +30,7 @@ fn write(start_sector: u64) -> Descriptor {
     request(op::WRITE, 0, start_sector, 8)
 }
 
-/// As the kernel asks for it.
+/// A flush as the kernel sends it.
 fn flush() -> Descriptor {
     request(op::FLUSH, 0, u64::MAX, 0)
 }
@@ -44,7 +44,7 @@ fn refused(attached: Result<Attached<Fake>>) -> (ErrorKind, String) {
     (error.kind(), error.report())
 }
 
-/// A queue's task ends behind the answer that its device has gone.
+/// A queue's task ends after the answer that its device is gone.
 fn places_are_given_back(daemon: &Daemon) {
     let began = Instant::now();
     while daemon.spread.connections() != [0, 0] {
@@ -112,7 +112,7 @@ fn a_device_is_made_serves_and_goes() {
 }
 
 #[test]
-fn what_makes_no_sense_or_fails_is_an_error_of_that_request() {
+fn an_invalid_or_failed_request_fails_alone() {
     let (driver, media) = (Fake::new(), Media::new());
     let daemon = Daemon::start(&media, false);
     let device = daemon.attach(&driver, None).expect("made");
@@ -133,7 +133,7 @@ fn what_makes_no_sense_or_fails_is_an_error_of_that_request() {
     for (kind, errno) in [
         (ErrorKind::NoSpace, libc::ENOSPC),
         (ErrorKind::TimedOut, libc::ETIMEDOUT),
-        // The block layer would try these again.
+        // The block layer would retry these.
         (ErrorKind::Busy, libc::EIO),
         (ErrorKind::Lost, libc::EIO),
     ] {
@@ -148,38 +148,41 @@ fn what_makes_no_sense_or_fails_is_an_error_of_that_request() {
 }
 
 #[test]
-fn the_device_says_what_the_volume_is() {
+fn the_device_reports_the_volumes_properties() {
     let (driver, media) = (Fake::new(), Media::new());
     media.set(|info| (info.logical_block_bytes, info.physical_block_bytes) = (512, 4096));
     let daemon = Daemon::start(&media, false);
     let device = daemon.attach(&driver, None).expect("made");
-    let told = params(&driver);
-    assert_eq!(told.attributes, attribute::VOLATILE_CACHE | attribute::FUA);
-    assert_eq!((told.logical_shift, told.physical_shift), (9, 12));
+    let reported = params(&driver);
     assert_eq!(
-        (told.sectors, told.discard_unit_bytes),
+        reported.attributes,
+        attribute::VOLATILE_CACHE | attribute::FUA
+    );
+    assert_eq!((reported.logical_shift, reported.physical_shift), (9, 12));
+    assert_eq!(
+        (reported.sectors, reported.discard_unit_bytes),
         (SIZE_BYTES / 512, 512)
     );
     assert_eq!(
-        told.max_sectors * 512,
+        reported.max_sectors * 512,
         driver.info(0).expect("there").max_bytes
     );
-    assert!(told.max_discard_sectors > 0 && told.max_zeroes_sectors > 0);
+    assert!(reported.max_discard_sectors > 0 && reported.max_zeroes_sectors > 0);
     device.detach().expect("it goes");
     daemon.die();
     media.set(|info| (info.volatile_cache, info.discard) = (false, false));
     let daemon = Daemon::start(&media, true);
     let device = daemon.attach(&driver, None).expect("made");
-    let told = params(&driver);
-    assert_eq!(told.attributes, attribute::READ_ONLY);
-    assert_eq!(told.max_discard_sectors, 0);
+    let reported = params(&driver);
+    assert_eq!(reported.attributes, attribute::READ_ONLY);
+    assert_eq!(reported.max_discard_sectors, 0);
     assert_eq!(driver.call(0, 0, 0, write(0), &[1; 4096]).0, -libc::EIO);
     device.detach().expect("it goes");
     daemon.die();
 }
 
 #[test]
-fn a_device_in_use_outlives_its_server_and_what_it_did_not_answer_is_done() {
+fn a_device_in_use_outlives_its_server_and_its_requests_are_repeated() {
     let (driver, media) = (Fake::new(), Media::new());
     let first = Daemon::start(&media, false);
     let device = first.attach(&driver, None).expect("made");
@@ -208,7 +211,7 @@ fn a_device_in_use_outlives_its_server_and_what_it_did_not_answer_is_done() {
     ]
     .concat();
     assert_eq!(driver.log(), order);
-    // Each once more, and well.
+    // Each succeeds the second time.
     assert_eq!(driver.answer(0, 0, 3).0, 4096);
     assert_eq!(driver.answer(0, 1, 4).0, 4096);
     let (read, found) = driver.call(0, 1, 0, request(op::READ, 0, 0, 8), &[]);
@@ -238,7 +241,7 @@ fn a_device_in_use_outlives_its_server_and_what_it_did_not_answer_is_done() {
 }
 
 #[test]
-fn a_device_is_not_taken_over_by_what_cannot_go_on_with_it() {
+fn a_device_is_not_taken_over_by_an_unsuitable_volume() {
     let (driver, media) = (Fake::new(), Media::new());
     let first = Daemon::start(&media, false);
     drop(first.attach(&driver, None).expect("made"));
@@ -261,12 +264,12 @@ fn a_device_is_not_taken_over_by_what_cannot_go_on_with_it() {
     try_it(false, Some("served without its cache"), "without its cache");
     try_it(true, None, "takes writes");
     let unfit = Daemon::start(&media, false);
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     unfit.engine.call(move || {
         fake::UNFIT.set(true);
-        tell.send(()).expect("the test waits");
+        sender.send(()).expect("the test waits");
     });
-    told.recv().expect("done");
+    receiver.recv().expect("done");
     let (kind, _) = refused(unfit.attach(&driver, None));
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(!driver.log().contains(&control::START_RECOVERY));
@@ -288,7 +291,7 @@ fn a_device_is_not_taken_over_by_what_cannot_go_on_with_it() {
     media.set(|info| info.persistence = Persistence::Process);
     try_it(false, None, "end with the process");
     media.set(|info| info.persistence = Persistence::Machine);
-    // One that has grown is the size that it was.
+    // A volume that has grown keeps the old size.
     let daemon = Daemon::start(&media, false);
     let device = daemon.attach(&driver, None).expect("taken over");
     assert_eq!(params(&driver).sectors, SIZE_BYTES / 512 - 8);
@@ -318,7 +321,7 @@ fn a_volume_that_ends_with_the_process_does_not_wait_for_the_next() {
     );
     second.close_volume();
     assert_eq!(driver.call(0, 0, 0, write(0), &[1; 4096]).0, -libc::EIO);
-    // In use or not: nothing of it would be there.
+    // In use or not: its data would be gone.
     driver.mount(0, true);
     driver.keep_open(0);
     let error = device.detach().expect_err("somebody has it");
@@ -355,8 +358,8 @@ fn a_number_that_others_have_is_left_alone() {
     }
     let removed = handshake::remove(&driver, 0);
     removed.expect("nobody serves it");
-    let again = handshake::remove(&driver, 0).expect_err("it is gone");
-    assert_eq!(again.kind(), ErrorKind::NotFound);
+    let second = handshake::remove(&driver, 0).expect_err("it is gone");
+    assert_eq!(second.kind(), ErrorKind::NotFound);
     let device = daemon.attach(&driver, None).expect("made");
     let live = handshake::remove(&driver, 0).expect_err("it is served");
     assert_eq!(live.kind(), ErrorKind::Busy);
@@ -370,7 +373,7 @@ fn a_number_that_others_have_is_left_alone() {
 }
 
 #[test]
-fn what_the_driver_refuses_is_said_and_leaves_nothing_behind() {
+fn a_refusal_of_the_driver_is_reported_and_leaves_no_device() {
     let media = Media::new();
     let daemon = Daemon::start(&media, false);
     for (number, result, kind) in [
@@ -421,7 +424,7 @@ fn a_stop_waits_for_requests_in_flight_but_not_for_ever() {
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     daemon.die();
     driver.after_death(0);
-    // One that ends while the device is being stopped.
+    // A request that ends while the device is being stopped.
     let (driver, media) = (Fake::new(), Media::new());
     let daemon = Daemon::start(&media, false);
     let device = daemon.attach(&driver, None).expect("made");
@@ -437,7 +440,7 @@ fn a_device_whose_server_has_just_died_is_waited_for() {
     let first = Daemon::start(&media, false);
     drop(first.attach(&driver, None).expect("made"));
     first.die();
-    // The kernel has not seen it yet.
+    // The kernel has not detected it yet.
     driver.bury(own());
     let second = Daemon::start(&media, false);
     let (kind, report) = refused(second.attach(&driver, None));
@@ -446,7 +449,7 @@ fn a_device_whose_server_has_just_died_is_waited_for() {
     driver.log();
     let sees = driver.clone();
     let kernel = std::thread::spawn(move || {
-        // Not before the next daemon has looked more than once.
+        // Not before the next daemon has polled more than once.
         let mut looks = 0;
         while looks < 3 {
             let log = sees.log();

@@ -1,4 +1,4 @@
-//! Requests of a guest, on the volume.
+//! Executes requests of a guest on the volume.
 
 use forebay_block::{BlockDeviceExt as _, Buf, Error, ErrorKind, Request};
 use forebay_wire::virtio_blk::{
@@ -9,12 +9,12 @@ use super::export::{MAX_RANGE_SECTORS, MAX_RANGES};
 use super::memory::{BadAddress, Piece};
 use super::queue::{BUDGET_BYTES, Chain, Queue};
 
-/// Why a request is not done.
+/// Reason why a request fails.
 #[derive(Clone, Copy)]
 enum Failure {
-    /// Its status.
+    /// Status for the guest.
     Status(u8),
-    /// The daemon is about to end, and the next one may do it.
+    /// The daemon is about to end, and the next one may execute the request.
     ShuttingDown,
 }
 
@@ -41,10 +41,10 @@ fn total(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|(_, len)| u64::from(*len)).sum()
 }
 
-/// Does what a request asks for, and says how it ended in the last byte that may be written. Returns how many bytes
-/// were written; none if it is left to the process after this one.
+/// Executes a request, and puts the status into its last writable byte. Returns the number of
+/// written bytes, or `None` if the request is left to the next process.
 pub(super) async fn run(queue: &Queue, chain: &Chain) -> Option<u32> {
-    // Data is behind the header of what the guest has written, and before the status of what it wants to read.
+    // Data follows the header in readable memory, and precedes the status in writable memory.
     let outgoing = total(&chain.readable).checked_sub(HEADER_BYTES as u64);
     let incoming = total(&chain.writable).checked_sub(1);
     let (Some(outgoing), Some(incoming)) = (outgoing, incoming) else {
@@ -76,11 +76,11 @@ struct Wanted<'a> {
     chain: &'a Chain,
     /// Bytes of data from the guest.
     outgoing: u64,
-    /// Bytes of data that it has room for.
+    /// Bytes of room for data to the guest.
     incoming: u64,
 }
 
-/// Memory of a queue that is given back when it is dropped.
+/// Memory of a queue, given back on drop.
 struct Cost<'a>(&'a Queue, u64);
 
 impl Drop for Cost<'_> {
@@ -103,14 +103,15 @@ impl Wanted<'_> {
                 self.queue.device.flush().await?;
                 Ok(0)
             }
-            request::GET_ID => self.tell_id(),
+            request::GET_ID => self.write_id(),
             request::DISCARD => self.ranges(false).await,
             request::WRITE_ZEROES => self.ranges(true).await,
             _ => Err(UNSUPPORTED),
         }
     }
 
-    /// A buffer for `len` bytes of data from a sector on, once there is memory for it, and the first byte.
+    /// Returns a buffer for `len` bytes from a sector on, once there is memory for it, and the
+    /// first byte.
     async fn buffer(&self, sector: u64, len: u64) -> Result<(Buf, u64, Cost<'_>), Failure> {
         let offset = sector.checked_mul(SECTOR_BYTES).ok_or(WRONG)?;
         if len == 0 || len > BUDGET_BYTES || !len.is_multiple_of(SECTOR_BYTES) {
@@ -143,7 +144,7 @@ impl Wanted<'_> {
         Ok(0)
     }
 
-    fn tell_id(&self) -> Result<u32, Failure> {
+    fn write_id(&self) -> Result<u32, Failure> {
         if self.incoming < ID_BYTES as u64 {
             return Err(WRONG);
         }
@@ -154,25 +155,25 @@ impl Wanted<'_> {
         Ok(ID_BYTES as u32)
     }
 
-    /// Discards ranges, or makes them read as zeroes.
+    /// Discards ranges, or writes zeroes.
     async fn ranges(&self, zeroes: bool) -> Result<u32, Failure> {
         let mut bytes = [0; MAX_RANGES * SEGMENT_BYTES];
         let len = usize::try_from(self.outgoing).map_err(|_| WRONG)?;
-        let told = bytes.get_mut(..len).ok_or(WRONG)?;
+        let list = bytes.get_mut(..len).ok_or(WRONG)?;
         if len == 0 || !len.is_multiple_of(SEGMENT_BYTES) {
             return Err(WRONG);
         }
         let data = HEADER_BYTES as u64;
-        self.queue.memory.gather(&self.chain.readable, data, told)?;
+        self.queue.memory.gather(&self.chain.readable, data, list)?;
         let device = &self.queue.device;
         if !zeroes && !device.info().discard {
             return Err(UNSUPPORTED);
         }
         let ranges = || {
-            let (ranges, _) = told.as_chunks::<SEGMENT_BYTES>();
+            let (ranges, _) = list.as_chunks::<SEGMENT_BYTES>();
             ranges.iter().map(|range| Segment::decode(*range))
         };
-        // All of them are looked at before the first is done.
+        // Checks all ranges before the first is executed.
         for range in ranges() {
             let flags = if zeroes { UNMAP } else { 0 };
             if range.flags & !flags != 0 {

@@ -1,4 +1,4 @@
-//! What a disk offers: features, configuration space, serial number.
+//! Properties of a disk: features, configuration space, serial number.
 
 use forebay_volume::VolumeHandle;
 use forebay_wire::virtio_blk::{Config, ID_BYTES, SECTOR_BYTES, feature};
@@ -6,21 +6,21 @@ use vhost::vhost_user::VhostUserVirtioFeatures;
 
 use crate::succession::Succession;
 
-/// Queues of a disk.
+/// Number of queues of a disk.
 pub(super) const QUEUES: u16 = 16;
-/// Entries of a queue.
+/// Maximum entries of a queue.
 pub(super) const MAX_QUEUE_SIZE: u16 = 1024;
-/// Segments of data in a request, beside its header and its status.
+/// Maximum number of data segments in a request, without header and status.
 const MAX_SEGMENTS: u32 = 126;
-/// Ranges of a discard or of write zeroes.
+/// Maximum number of ranges in a discard or write-zeroes.
 pub(super) const MAX_RANGES: usize = 32;
-/// Sectors of such a range: 2 GiB.
+/// Maximum sectors of such a range: 2 GiB.
 pub(super) const MAX_RANGE_SECTORS: u32 = 4 << 20;
 
 /// A volume as a disk.
 pub(super) struct Export {
     volume: VolumeHandle,
-    /// Whether virtual machines of a process before this one may go on.
+    /// Whether virtual machines of an earlier process may continue.
     pub(super) succession: Succession,
 }
 
@@ -33,7 +33,7 @@ impl Export {
         &self.volume
     }
 
-    /// The features on offer.
+    /// Returns the offered features.
     pub(super) fn features(&self) -> u64 {
         let mut features = feature::SEG_MAX
             | feature::BLK_SIZE
@@ -54,7 +54,7 @@ impl Export {
         features
     }
 
-    /// A part of the configuration space, which ends in zeroes.
+    /// Returns a part of the configuration space, padded with zeroes.
     pub(super) fn config(&self, offset: usize, len: usize) -> Vec<u8> {
         let info = self.volume.info();
         let blocks = (info.physical_block_bytes / info.logical_block_bytes).max(1);
@@ -68,11 +68,11 @@ impl Export {
             max_ranges: MAX_RANGES as u32,
         }
         .encode();
-        let told = space.iter().copied().skip(offset);
-        told.chain(std::iter::repeat(0)).take(len).collect()
+        let part = space.iter().copied().skip(offset);
+        part.chain(std::iter::repeat(0)).take(len).collect()
     }
 
-    /// The serial number: the volume's name, as much of it as fits.
+    /// Returns the serial number: the volume's name, truncated if necessary.
     pub(super) fn serial(&self) -> [u8; ID_BYTES] {
         let mut serial = [0; ID_BYTES];
         for (place, byte) in serial.iter_mut().zip(self.volume.name().bytes()) {

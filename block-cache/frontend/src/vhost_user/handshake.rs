@@ -1,4 +1,4 @@
-//! What the monitor of a virtual machine says: features, memory, and where the queues are.
+//! Messages of a virtual machine's monitor: features, memory, and the locations of the queues.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -29,10 +29,10 @@ use super::next_id;
 use super::queue::{self, Start};
 use crate::net::{Place, Spread};
 
-/// How the thread that hears a monitor waits for a queue to end; its next available entry.
+/// Wait of the monitor's thread for the end of a queue. Returns the next available entry.
 type Wait = Box<dyn Fn(&mpsc::Receiver<u16>) -> Option<u16>>;
 
-/// Talks with a monitor until it leaves; then ends its queues. Blocks.
+/// Serves a monitor until it disconnects, then ends its queues. Blocks.
 pub(super) fn converse(socket: UnixStream, export: Arc<Export>, spread: Arc<Spread>) -> Result<()> {
     let wait = Box::new(|ended: &mpsc::Receiver<u16>| ended.recv().ok());
     let mut talk = Talk::new(socket, export, spread, wait);
@@ -82,13 +82,14 @@ impl Talk {
         Self { monitor, handler }
     }
 
-    /// Hears the next message, and blocks until there is one if the socket does; how the conversation has ended if it
-    /// has, and then its queues have, too.
+    /// Processes the next message, and blocks for it if the socket does. Returns the result of the
+    /// conversation if it and its queues have ended.
     pub fn hear(&mut self) -> Option<Result<()>> {
         let handled = self.handler.handle_request();
         let monitor = self.monitor.lock();
         let mut monitor = monitor.unwrap_or_else(PoisonError::into_inner);
-        // A monitor that is refused something and goes on has other things in mind than what is.
+        // A refused request ends the conversation: a monitor that continued would assume a state
+        // that does not exist.
         let ended = match (monitor.wrong.take(), handled) {
             (Some(wrong), _) => Err(Error::new(ErrorKind::InvalidInput, wrong)),
             (None, Ok(())) => return None,
@@ -101,28 +102,28 @@ impl Talk {
     }
 }
 
-/// A monitor, and what it wants.
+/// A monitor and its settings.
 struct Monitor {
     export: Arc<Export>,
     spread: Arc<Spread>,
     wait: Wait,
-    /// What both sides have agreed on.
+    /// Negotiated features.
     features: u64,
     memory: Option<Arc<Memory>>,
-    /// Where requests in flight are noted, if the monitor keeps that.
+    /// List of requests in flight, if the monitor keeps one.
     inflight: Option<Arc<Inflight>>,
-    /// What was wrong with what it said last, in words.
+    /// Reason why its last message was refused.
     wrong: Option<String>,
     queues: Vec<Wanted>,
 }
 
-/// A queue as the monitor wants it. It runs when all is there.
+/// A queue with the monitor's settings. It runs when they are complete.
 #[derive(Default)]
 struct Wanted {
     size: u16,
-    /// Descriptors, available and used entries, as the monitor addresses them.
+    /// Addresses of descriptors, available and used entries in the monitor's address space.
     addresses: Option<[u64; 3]>,
-    /// The next available entry, while it does not run.
+    /// Next available entry, while the queue does not run.
     next: u16,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
@@ -138,7 +139,7 @@ struct Running {
 }
 
 impl Running {
-    /// Ends it, once what it has begun has ended; the next available entry.
+    /// Ends the queue after its started requests. Returns the next available entry.
     fn stop(self, wait: &Wait) -> Option<u16> {
         let (reactor, id): (Remote, u64) = (self.place.reactor(), self.id);
         reactor.call(move || queue::stop(id));
@@ -170,24 +171,24 @@ impl Monitor {
 
     fn stop_all(&mut self) {
         for index in 0..u32::from(QUEUES) {
-            // Every index is one.
+            // Every index is valid.
             let _ = self.stop(index);
         }
     }
 
-    /// Changes a queue, which stands still meanwhile.
+    /// Changes a queue, which is stopped meanwhile.
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Wanted)) -> Answer {
         self.stop(index)?;
         change(self.queue(index)?);
         self.start(index)
     }
 
-    /// Starts the queues that have all they need.
+    /// Starts all queues whose settings are complete.
     fn start_all(&mut self) -> Answer {
         (0..u32::from(QUEUES)).try_for_each(|index| self.start(index))
     }
 
-    /// Starts a queue that has all it needs.
+    /// Starts a queue if its settings are complete.
     fn start(&mut self, index: u32) -> Answer {
         let (features, export) = (self.features, Arc::clone(&self.export));
         let (memory, inflight) = (self.memory.clone(), self.inflight.clone());
@@ -212,7 +213,7 @@ impl Monitor {
             Some(Ok(tracker)) => Some(tracker),
             None => None,
         };
-        let (tell, ended) = mpsc::channel();
+        let (send_end, ended) = mpsc::channel();
         let id = next_id();
         let start = Start {
             id,
@@ -223,7 +224,7 @@ impl Monitor {
             kick,
             call,
             flushes: features & feature::FLUSH != 0,
-            ended: tell,
+            ended: send_end,
         };
         let place = self.spread.place();
         place.reactor().call(move || queue::start(start));
@@ -232,7 +233,7 @@ impl Monitor {
     }
 }
 
-/// A ring in the guest's memory; none if it does not lie there.
+/// Returns a ring in the guest's memory, or `None` if it lies elsewhere.
 fn ring(size: u16, addresses: [u64; 3], next: u16, features: u64, memory: &Memory) -> Option<Ring> {
     let [descriptors, available, used] = addresses.map(|user| memory.guest_address(user));
     let mut ring = Ring::new(MAX_QUEUE_SIZE).ok()?;
@@ -251,8 +252,8 @@ fn ring(size: u16, addresses: [u64; 3], next: u16, features: u64, memory: &Memor
     Some(ring)
 }
 
-/// What a queue's requests in flight are noted in, and the heads of those to be done again. The ring goes on behind them: each
-/// entry that was taken is answered or in flight.
+/// Returns the tracker of a queue's requests in flight, and the heads to execute again. The ring
+/// continues after them: each taken entry is answered or in flight.
 fn track(
     inflight: &Arc<Inflight>,
     index: u32,
@@ -261,15 +262,15 @@ fn track(
     let index = u16::try_from(index).map_err(|error| error.to_string())?;
     let used = ring.next_used();
     let (tracker, heads) = Tracker::of(inflight, index, (ring.size(), used))?;
-    // A queue has no more heads than entries, which are at most 1,024. Monitors differ in what they take for the base of a ring
-    // that was in use: what is noted tells.
+    // A queue has no more heads than entries, which are at most 1,024. Monitors use different bases
+    // for a ring that was in use, so the list decides.
     if let Some(heads) = &heads {
         ring.set_next_avail(used.wrapping_add(heads.len() as u16));
     }
     Ok((tracker, heads.unwrap_or_default()))
 }
 
-/// What we do not do.
+/// Refuses an unsupported message.
 fn unsupported<T>() -> Answer<T> {
     Err(Refusal::InvalidOperation("it is not offered"))
 }
@@ -298,7 +299,7 @@ impl VhostUserBackendReqHandlerMut for Monitor {
         }
         self.stop_all();
         self.features = features;
-        // Without the messages that enable queues, they are.
+        // Without the protocol features, queues are always enabled.
         if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
             self.queues
                 .iter_mut()
@@ -361,7 +362,7 @@ impl VhostUserBackendReqHandlerMut for Monitor {
     fn get_vring_base(&mut self, index: u32) -> Answer<VhostUserVringState> {
         self.stop(index)?;
         let queue = self.queue(index)?;
-        // It runs again when it is kicked anew.
+        // The queue runs again after the next kick descriptor.
         queue.kick = None;
         queue.call = None;
         Ok(VhostUserVringState::new(index, queue.next.into()))
@@ -434,8 +435,8 @@ impl VhostUserBackendReqHandlerMut for Monitor {
         made.or_else(|wrong| self.refuse(wrong))
     }
 
-    fn set_inflight_fd(&mut self, told: &VhostUserInflight, file: File) -> Answer {
-        match Inflight::adopt(told, file, &self.export.succession) {
+    fn set_inflight_fd(&mut self, description: &VhostUserInflight, file: File) -> Answer {
+        match Inflight::adopt(description, file, &self.export.succession) {
             Ok(inflight) => {
                 self.stop_all();
                 self.inflight = Some(Arc::new(inflight));

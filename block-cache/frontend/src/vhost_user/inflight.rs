@@ -1,8 +1,9 @@
-//! Requests in flight, in memory that outlives this process: the monitor keeps it, and hands it to the next process, which
-//! does again what this one had not answered.
+//! Requests in flight, in memory that outlives this process. The monitor keeps the memory and hands
+//! it to the next process, which executes the unanswered requests again.
 //!
-//! The layout is that of vhost-user's "inflight I/O tracking" for split rings: for each queue a header of 16 bytes and
-//! 16 bytes for each descriptor. Behind the last queue is our own: what the volume is told apart by.
+//! The layout is that of vhost-user's "inflight I/O tracking" for split rings: for each queue a
+//! header of 16 bytes, and 16 bytes for each descriptor. An extension of Forebay follows the last
+//! queue: the identity of the volume.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -17,19 +18,20 @@ use vm_memory::{AtomicAccess, Bytes as _, FileOffset, VolatileMemory as _};
 use super::export::{MAX_QUEUE_SIZE, QUEUES};
 use crate::succession::Succession;
 
-/// Of a queue's header: version, entries, the head that was answered last, and the index of the used ring then.
+/// Offsets in a queue's header: version, entries, the head that was answered last, and the used
+/// index after it.
 const VERSION: usize = 8;
 const ENTRIES: usize = 10;
 const LAST: usize = 12;
 const USED: usize = 14;
 const HEADER_BYTES: usize = 16;
-/// Of a descriptor: whether it is the head of a request in flight, and when it was taken.
+/// Offsets in a descriptor: whether it is the head of a request in flight, and its order.
 const TAKEN: usize = 8;
 const ENTRY_BYTES: usize = 16;
-/// Behind the queues: the volume's note.
+/// Length of the volume's identity after the queues.
 const NOTE_BYTES: usize = 8;
 
-/// The memory of a disk's requests in flight.
+/// Memory of a disk's requests in flight.
 pub(super) struct Inflight {
     memory: MmapRegion,
     queues: u16,
@@ -37,10 +39,11 @@ pub(super) struct Inflight {
 }
 
 impl Inflight {
-    /// Memory for so many queues of so many entries; what the monitor is told of it, and its file.
+    /// Creates the memory for this number of queues and entries. Returns its description for the
+    /// monitor, and its file.
     ///
     /// # Errors
-    /// What is wrong with that, in words.
+    /// The reason, as text.
     pub(super) fn make(
         asked: &VhostUserInflight,
         succession: &Succession,
@@ -48,24 +51,24 @@ impl Inflight {
         let (queues, entries) = (asked.num_queues, asked.queue_size);
         let bytes = bytes(queues, entries)? as u64;
         let made = shm::nameless(c"forebay-inflight", bytes).map_err(|error| error.report())?;
-        let told = VhostUserInflight::new(bytes, 0, queues, entries);
+        let description = VhostUserInflight::new(bytes, 0, queues, entries);
         let copy = made.try_clone().map_err(|error| error.to_string())?;
-        let own = Self::map(&told, copy)?;
+        let own = Self::map(&description, copy)?;
         let noted = own.store(succession.note, own.note_at());
         noted.map_err(|error| error.to_string())?;
-        Ok((told, made))
+        Ok((description, made))
     }
 
-    /// The memory that the monitor was given by this process, or by one before it.
+    /// Maps the memory that this process or an earlier one gave to the monitor.
     ///
     /// # Errors
-    /// What is wrong with it, in words; or why its requests cannot go on here.
+    /// The reason, as text, also if its requests cannot continue here.
     pub(super) fn adopt(
-        told: &VhostUserInflight,
+        description: &VhostUserInflight,
         file: File,
         succession: &Succession,
     ) -> Result<Self, String> {
-        let inflight = Self::map(told, file)?;
+        let inflight = Self::map(description, file)?;
         let note: Result<u64, _> = inflight.load(inflight.note_at());
         let note = note.map_err(|error| error.to_string())?;
         if note != succession.note {
@@ -74,11 +77,14 @@ impl Inflight {
         Ok(inflight)
     }
 
-    fn map(told: &VhostUserInflight, file: File) -> Result<Self, String> {
-        let (queues, entries) = (told.num_queues, told.queue_size);
+    fn map(description: &VhostUserInflight, file: File) -> Result<Self, String> {
+        let (queues, entries) = (description.num_queues, description.queue_size);
         let bytes = bytes(queues, entries)?;
         let there = shm::nameless_bytes(&file).map_err(|error| error.report())?;
-        if told.mmap_offset != 0 || told.mmap_size != bytes as u64 || there != bytes as u64 {
+        if description.mmap_offset != 0
+            || description.mmap_size != bytes as u64
+            || there != bytes as u64
+        {
             return Err(
                 "its memory of requests in flight is not what this daemon makes".to_owned(),
             );
@@ -111,26 +117,28 @@ const fn stride(entries: u16) -> usize {
 fn bytes(queues: u16, entries: u16) -> Result<usize, String> {
     if !(1..=QUEUES).contains(&queues) || !(1..=MAX_QUEUE_SIZE).contains(&entries) {
         return Err(format!(
-            "requests in flight of {queues} queues with {entries} entries; {QUEUES} and {MAX_QUEUE_SIZE} are the most"
+            "requests in flight of {queues} queues with {entries} entries; {QUEUES} and \
+             {MAX_QUEUE_SIZE} are the most"
         ));
     }
     Ok(stride(entries) * usize::from(queues) + NOTE_BYTES)
 }
 
-/// The requests in flight of one queue. What the memory's other owner has written there is the guest's loss alone.
+/// Requests in flight of one queue. Invalid content, written by the memory's other owner, harms
+/// only the guest.
 pub(super) struct Tracker {
     inflight: Arc<Inflight>,
     at: usize,
-    /// Requests that were taken so far.
+    /// Number of requests taken so far.
     taken: u64,
 }
 
 impl Tracker {
-    /// Of a queue with so many entries, whose used ring has come to `used`; and the heads that are to be done again, the
-    /// oldest first.
+    /// Returns the tracker of a queue with this number of entries, whose used index is `used`. Also
+    /// returns the heads to execute again, the oldest first.
     ///
     /// # Errors
-    /// If there is no memory for such a queue.
+    /// If the memory has no room for such a queue.
     pub(super) fn of(
         inflight: &Arc<Inflight>,
         queue: u16,
@@ -138,7 +146,8 @@ impl Tracker {
     ) -> Result<(Self, Option<Vec<u16>>), String> {
         if queue >= inflight.queues || size > inflight.entries {
             return Err(format!(
-                "queue {queue} of {size} entries; its requests in flight have memory for {} queues of {}",
+                "queue {queue} of {size} entries; its requests in flight have memory for {} queues \
+                 of {}",
                 inflight.queues, inflight.entries
             ));
         }
@@ -153,7 +162,7 @@ impl Tracker {
             .map_err(|error| error.to_string())
     }
 
-    /// None if nobody has noted anything here yet.
+    /// Returns the heads in flight, or `None` if the list was never used.
     fn recover(&mut self, size: u16, used: u16) -> Result<Option<Vec<u16>>, OutOfRange> {
         let (memory, at) = (&self.inflight, self.at);
         if memory.load::<u16>(at + VERSION)? == 0 {
@@ -162,7 +171,7 @@ impl Tracker {
             memory.store(1_u16, at + VERSION)?;
             return Ok(None);
         }
-        // The process ended between the answer to a request and the note of it.
+        // The process ended after it had answered a request and before it recorded that.
         if memory.load::<u16>(at + USED)? != used {
             self.clear(memory.load(at + LAST)?, used)?;
         }
@@ -182,7 +191,7 @@ impl Tracker {
         self.at + HEADER_BYTES + ENTRY_BYTES * usize::from(head)
     }
 
-    /// A head is out of the range of a ring only if the guest has put it there.
+    /// A head is out of the ring's range only if the guest has written it there.
     fn known(&self, head: u16) -> bool {
         head < self.inflight.entries
     }
@@ -194,23 +203,23 @@ impl Tracker {
         self.inflight.store(used, self.at + USED)
     }
 
-    /// A request is taken out of the ring.
+    /// Records that a request was taken from the ring.
     pub(super) fn take(&mut self, head: u16) {
         if self.known(head) {
             let at = self.entry(head);
             self.taken = self.taken.wrapping_add(1);
-            // The places are within what is mapped, and aligned.
+            // The offsets are within the mapping, and aligned.
             let _ = self.inflight.store(self.taken, at + TAKEN);
             let _ = self.inflight.store(1_u8, at);
         }
     }
 
-    /// A request is about to be answered.
+    /// Records that a request is about to be answered.
     pub(super) fn answering(&self, head: u16) {
         let _ = self.inflight.store(head, self.at + LAST);
     }
 
-    /// It is answered, and the used ring has come to `used`.
+    /// Records that a request was answered, with used index `used`.
     pub(super) fn answered(&self, head: u16, used: u16) {
         let _ = self.clear(head, used);
     }

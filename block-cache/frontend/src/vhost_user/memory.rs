@@ -1,4 +1,4 @@
-//! The guest's memory, as its monitor has handed it over.
+//! Guest memory that the monitor shares.
 
 use std::fs::File;
 
@@ -13,23 +13,23 @@ use vm_memory::{
 
 use super::export::MAX_QUEUE_SIZE;
 
-/// Guest memory as rings are read from.
+/// Guest memory in the type that rings use.
 pub(super) type Ram = GuestMemoryMmap<()>;
 
-/// A piece of guest memory: where, and how many bytes.
+/// A piece of guest memory: address and length, bytes.
 pub(super) type Piece = (GuestAddress, u32);
 
-/// The memory of a guest, mapped for as long as somebody uses it.
+/// Memory of a guest, mapped until its last user drops it.
 pub(super) struct Memory {
     ram: Ram,
-    /// Where the monitor has a region, how long it is, and where the guest has it.
+    /// Address in the monitor, length, and address in the guest of each region.
     regions: Vec<(u64, u64, u64)>,
 }
 
-/// Whether the guest has what it says.
+/// Whether the guest owns the address.
 type Outcome = Result<(), BadAddress>;
 
-/// An address that is not the guest's.
+/// An address outside the guest's memory.
 #[derive(Debug)]
 pub(super) struct BadAddress;
 
@@ -37,7 +37,7 @@ impl Memory {
     /// Maps the regions.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// The reason, as text.
     pub(super) fn map(regions: &[VhostUserMemoryRegion], files: Vec<File>) -> Result<Self, String> {
         let mut mapped = Vec::new();
         let mut known = Vec::new();
@@ -64,7 +64,7 @@ impl Memory {
         &self.ram
     }
 
-    /// The guest's address of what the monitor has at `user`.
+    /// Returns the guest's address of the monitor's address `user`.
     pub(super) fn guest_address(&self, user: u64) -> Option<GuestAddress> {
         self.regions.iter().find_map(|(start, size, guest)| {
             let offset = user.checked_sub(*start).filter(|offset| offset < size)?;
@@ -72,9 +72,10 @@ impl Memory {
         })
     }
 
-    /// The guest's memory with a ring behind it, by which these heads of `ring` are read once more: the guest's own has others
-    /// in their places by now. None where there is no room for it.
-    pub(super) fn again(&self, ring: &Ring, heads: &[u16]) -> Option<(Ram, Ring)> {
+    /// Returns the guest's memory with an additional ring that contains these heads of `ring`, in
+    /// order to read them extra: the guest's own ring has other entries by now. Returns `None` if
+    /// there is no room for it.
+    pub(super) fn with_heads(&self, ring: &Ring, heads: &[u16]) -> Option<(Ram, Ring)> {
         let end = self.ram.last_addr().checked_add(1)?;
         let place = end.checked_align_up(4096)?;
         // Flags, the index, and an entry for each.
@@ -87,21 +88,21 @@ impl Memory {
             let entry = place.checked_add(4 + 2 * at)?;
             ram.write_obj(head.to_le(), entry).ok()?;
         }
-        let mut again = Ring::new(MAX_QUEUE_SIZE).ok()?;
-        again.try_set_size(ring.size()).ok()?;
+        let mut extra = Ring::new(MAX_QUEUE_SIZE).ok()?;
+        extra.try_set_size(ring.size()).ok()?;
         let descriptors = GuestAddress(ring.desc_table());
-        again.try_set_desc_table_address(descriptors).ok()?;
-        again.try_set_avail_ring_address(place).ok()?;
-        again.set_ready(true);
-        Some((ram, again))
+        extra.try_set_desc_table_address(descriptors).ok()?;
+        extra.try_set_avail_ring_address(place).ok()?;
+        extra.set_ready(true);
+        Some((ram, extra))
     }
 
-    /// Copies bytes out of pieces, from the byte `skip` of them on.
+    /// Copies bytes out of `pieces`, after skipping `skip` bytes.
     pub(super) fn gather(&self, pieces: &[Piece], skip: u64, into: &mut [u8]) -> Outcome {
         self.copy(pieces, skip, VolatileSlice::from(into), Way::Out)
     }
 
-    /// Copies bytes into pieces, from the byte `skip` of them on.
+    /// Copies bytes into `pieces`, after skipping `skip` bytes.
     pub(super) fn scatter(&self, pieces: &[Piece], skip: u64, from: &mut [u8]) -> Outcome {
         self.copy(pieces, skip, VolatileSlice::from(from), Way::In)
     }
@@ -140,14 +141,15 @@ impl Memory {
     }
 }
 
-/// Out of the guest's memory, or into it.
+/// Direction: out of the guest's memory, or into it.
 #[derive(Clone, Copy)]
 enum Way {
     Out,
     In,
 }
 
-/// The parts of `pieces` that hold `want` bytes from the byte `skip` on, as far as there are any.
+/// Returns the parts of `pieces` that contain `want` bytes after the first `skip`, as far as they
+/// exist.
 fn cut(
     pieces: &[Piece],
     mut skip: u64,
@@ -164,7 +166,7 @@ fn cut(
             .unwrap_or(usize::MAX)
             .min(want);
         want -= len;
-        // An address that runs over is no guest's.
+        // An address that overflows belongs to no guest.
         (len > 0).then(|| (GuestAddress(address.0.saturating_add(start)), len))
     })
 }

@@ -1,17 +1,20 @@
-//! vhost-user-blk: volumes as disks of virtual machines on this machine, without a network between.
+//! vhost-user-blk: volumes as disks of virtual machines on this machine, without a network.
 //!
-//! The monitor of a virtual machine (QEMU, Cloud Hypervisor) connects to a Unix socket, hands over the guest's memory and
-//! its queues, and is out of the way: guest and target share the rings. The messages of the monitor, which are
-//! few and may block, are a thread's; the queues are reactor citizens, spread like connections.
+//! The monitor of a virtual machine (QEMU, Cloud Hypervisor) connects to a Unix socket, and shares
+//! the guest's memory and its queues. After that, guest and target use the rings directly. A thread
+//! processes the messages of the monitor, which are few and may block. The queues are reactor
+//! tasks, spread like connections.
 //!
-//! A socket is one disk, so it takes one monitor at a time. When the monitor leaves or dies, its queues end: what is on
-//! the device runs to its end, then the guest's memory is let go. When this process dies, a monitor that connects to the
-//! next one has the list of what was not answered ([`mod@inflight`]), and the guest goes on.
+//! A socket is one disk, so it accepts one monitor at a time. When the monitor disconnects or dies,
+//! its queues end: requests on the device run to their end, then the guest's memory is unmapped.
+//! When this process dies, a monitor that connects to the next one has the list of unanswered
+//! requests ([`mod@inflight`]), and the guest continues.
 //!
-//! **What a guest can do.** It owns the rings and may write anything there: a chain that is none is given back
-//! unserved, addresses outside its memory are an error of that request, and a queue that makes no sense stands still.
-//! It holds at most 32 MiB of buffers for each queue. **What the monitor can do** is more: it may take the memory away
-//! that it has handed over, which ends this process. It runs as the same user.
+//! **The guest is not trusted.** It owns the rings and may write anything there. An invalid chain
+//! is returned unserved. An address outside the guest's memory fails that request. A queue with
+//! invalid indices stops. A guest holds at most 32 MiB of buffers for each queue. **The monitor is
+//! trusted more**: it may truncate the memory that it has shared, which ends this process. It runs
+//! as the same user.
 
 mod command;
 mod export;
@@ -38,11 +41,12 @@ use crate::succession::Succession;
 use export::Export;
 pub use handshake::Talk;
 
-/// Accepts monitors and serves `volume` to them as a disk, one at a time, for as long as the listener lives. The queues
-/// are spread over reactors. `succession` says whether virtual machines that a process before this one served may go on.
+/// Accepts monitors one at a time and serves `volume` to them as a disk, for as long as the
+/// listener lives. The queues are spread over reactors. `succession` decides whether virtual
+/// machines of an earlier process may continue.
 ///
 /// # Errors
-/// When the listener can take no more connections.
+/// Fails if the listener cannot accept connections any more.
 pub async fn serve_on(
     listener: Listener,
     volume: VolumeHandle,
@@ -57,8 +61,9 @@ pub async fn serve_on(
     net::serve(listener, disk, spread).await
 }
 
-/// A conversation of [`serve_on`] that the caller has heard message by message, on a thread that runs the queues as well:
-/// for who is both of its sides. `wait` waits until a queue has ended, which is told there.
+/// Starts a conversation of [`serve_on`] that the caller drives message by message, on a thread
+/// that also runs the queues. It is for tests that play both sides. `wait` waits for the end of a
+/// queue.
 pub fn talk(
     socket: UnixStream,
     volume: VolumeHandle,
@@ -74,7 +79,7 @@ pub fn talk(
 struct VhostUser {
     export: Arc<Export>,
     spread: Arc<Spread>,
-    /// Whether a monitor has it.
+    /// Whether a monitor has the disk.
     taken: Arc<AtomicBool>,
 }
 
@@ -83,7 +88,7 @@ thread_local! {
     static TALKING: RefCell<Vec<(u64, Promise<Result<()>>)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A number that nobody else has.
+/// Returns a unique number.
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -96,7 +101,8 @@ impl Protocol for VhostUser {
         let name = self.export.volume().name().to_owned();
         if self.taken.swap(true, Ordering::AcqRel) {
             let what = format!(
-                "volume {name} is the disk of a virtual machine already: a socket takes one at a time"
+                "volume {name} is the disk of a virtual machine already: a socket takes one at a \
+                 time"
             );
             return Err(Error::new(ErrorKind::Busy, what));
         }
@@ -104,7 +110,7 @@ impl Protocol for VhostUser {
         let socket = UnixStream::from(stream.duplicate()?);
         socket.set_nonblocking(false)?;
         let (id, ended, here) = (next_id(), Promise::new(), rt::remote());
-        // Ends the thread too, when this task is dropped.
+        // Also ends the thread when this task is dropped.
         let _close = Close(stream);
         let (export, spread) = (Arc::clone(&self.export), Arc::clone(&self.spread));
         tracing::debug!(peer, volume = name, "a virtual machine is connected");
@@ -117,7 +123,7 @@ impl Protocol for VhostUser {
             .name(format!("vhost-{name}"))
             .spawn(talk)
             .context(|| "starting a thread for a virtual machine's monitor")?;
-        // What the thread says in the end comes when this task waits.
+        // This task waits for the result of the thread.
         TALKING.with_borrow_mut(|list| list.push((id, ended.clone())));
         ended.get().await
     }
@@ -133,7 +139,7 @@ fn finish(id: u64, outcome: Result<()>) {
     }
 }
 
-/// The disk is free again when it is dropped.
+/// Frees the disk on drop.
 struct Taken(Arc<AtomicBool>);
 
 impl Drop for Taken {
@@ -142,7 +148,7 @@ impl Drop for Taken {
     }
 }
 
-/// Ends a connection when it is dropped.
+/// Ends a connection on drop.
 struct Close(Rc<Stream>);
 
 impl Drop for Close {

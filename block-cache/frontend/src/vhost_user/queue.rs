@@ -1,4 +1,4 @@
-//! One queue: takes the requests that the guest has put into the ring, a task for each, and puts them back.
+//! One queue: takes requests from the guest's ring, runs a task for each, and returns them.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -19,24 +19,24 @@ use super::export::Export;
 use super::inflight::Tracker;
 use super::memory::{Memory, Piece, Ram};
 
-/// Memory that the requests of one queue may hold at a time, bytes.
+/// Maximum memory of the requests of one queue, bytes.
 pub(super) const BUDGET_BYTES: u64 = 32 << 20;
-/// Requests that are begun before those that wait for their turn get it.
+/// Number of requests that are started before other tasks run.
 const BURST: u32 = 8;
 
-/// All that a queue needs to begin.
+/// Parameters of a queue.
 pub(super) struct Start {
     pub(super) id: u64,
     pub(super) export: Arc<Export>,
     pub(super) memory: Arc<Memory>,
     pub(super) ring: Ring,
-    /// What its requests in flight are noted in, and the heads of those that a process before this one has left.
+    /// Tracker of its requests in flight, and the heads that an earlier process left.
     pub(super) tracker: Option<(Tracker, Vec<u16>)>,
     pub(super) kick: OwnedFd,
     pub(super) call: Option<OwnedFd>,
-    /// Whether the guest flushes; else every write is to be durable when it ends.
+    /// Whether the guest sends flushes. If not, every write must be durable when it ends.
     pub(super) flushes: bool,
-    /// Told of the next entry of the ring when the queue has ended.
+    /// Receives the next entry of the ring when the queue has ended.
     pub(super) ended: mpsc::Sender<u16>,
 }
 
@@ -51,30 +51,30 @@ pub(super) struct Queue {
     pub(super) flushes: bool,
     pub(super) budget: Semaphore,
     call: Option<OwnedFd>,
-    /// Whether the guest is to be told of requests that have ended.
-    to_tell: Cell<bool>,
+    /// Whether to notify the guest of requests that have ended.
+    must_notify: Cell<bool>,
     in_flight: Cell<u64>,
     idle: WaitList,
     stopping: Cell<bool>,
     stop: WaitList,
-    /// Memory of requests that have ended, for the next.
+    /// Memory of ended requests, for reuse.
     spare: RefCell<Vec<Chain>>,
 }
 
-/// A request as it lies in the guest's memory.
+/// A request in the guest's memory.
 #[derive(Default)]
 pub(super) struct Chain {
     head: u16,
-    /// What the guest has written.
+    /// Memory that the guest has written.
     pub(super) readable: Vec<Piece>,
-    /// What is to be written.
+    /// Memory that the target writes.
     pub(super) writable: Vec<Piece>,
-    /// Whether it is a request at all.
+    /// Whether it is a valid request.
     sound: bool,
 }
 
 thread_local! {
-    /// The queues of this thread's reactor.
+    /// Queues of this thread's reactor.
     static QUEUES: RefCell<Vec<(u64, Weak<Queue>)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -90,7 +90,7 @@ pub(super) fn stop(id: u64) {
     }
 }
 
-/// Begins a queue on the calling reactor.
+/// Starts a queue on the calling reactor.
 pub(super) fn start(start: Start) {
     let (tracker, left) = start.tracker.unzip();
     let queue = Rc::new(Queue {
@@ -103,7 +103,7 @@ pub(super) fn start(start: Start) {
         flushes: start.flushes,
         budget: Semaphore::new(BUDGET_BYTES),
         call: start.call,
-        to_tell: Cell::new(false),
+        must_notify: Cell::new(false),
         in_flight: Cell::new(0),
         idle: WaitList::new(),
         stopping: Cell::new(false),
@@ -113,13 +113,13 @@ pub(super) fn start(start: Start) {
     QUEUES.with_borrow_mut(|list| list.push((queue.id, Rc::downgrade(&queue))));
     let (kick, ended) = (start.kick, start.ended);
     rt::spawn(async move {
-        queue.take_again(&left.unwrap_or_default());
+        queue.resume_inflight(&left.unwrap_or_default());
         if let Err(error) = queue.serve(kick).await {
             let (volume, why) = (queue.export.volume().name(), error.report());
             tracing::debug!(volume, why, "a virtual machine's queue has ended");
         }
         queue.idle.until(|| queue.in_flight.get() == 0).await;
-        queue.tell();
+        queue.notify();
         QUEUES.with_borrow_mut(|list| list.retain(|(id, _)| *id != queue.id));
         // The monitor may be gone.
         let _ = ended.send(queue.ring.borrow().next_avail());
@@ -129,8 +129,9 @@ pub(super) fn start(start: Start) {
 impl Queue {
     async fn serve(self: &Rc<Self>, kick: OwnedFd) -> forebay_block::Result<()> {
         let kick = Event::adopt(kick)?;
-        // What a former owner of the ring has not told the guest of: this one, which has answered nothing yet, cannot see
-        // from it whether the guest wants to know.
+        // An earlier owner of the ring may have answered requests without notifying the guest. This
+        // queue has answered none yet, so it cannot tell from the ring whether the guest wants a
+        // notification.
         let _ = (self.ring.borrow_mut()).needs_notification(self.memory.ram());
         if let Some(call) = &self.call {
             event::signal(call.as_fd());
@@ -151,10 +152,10 @@ impl Queue {
         }
     }
 
-    /// Begins all requests in the ring; the guest kicks for the next.
+    /// Starts all requests in the ring. The guest kicks for later ones.
     async fn take_all(self: &Rc<Self>) {
         let mut begun = 0_u32;
-        // A ring that makes no sense says for ever that there is more.
+        // A ring with invalid indices always claims to have more entries.
         let mut empty_handed = 0;
         while empty_handed < 2 {
             let _ = (self.ring.borrow_mut()).disable_notification(self.memory.ram());
@@ -181,17 +182,18 @@ impl Queue {
         rt::spawn(Rc::clone(self).run(chain));
     }
 
-    /// Begins the requests that a process before this one has not answered, as they lie in the guest's memory.
-    fn take_again(self: &Rc<Self>, heads: &[u16]) {
+    /// Starts the requests that an earlier process has not answered, as they are in the guest's
+    /// memory.
+    fn resume_inflight(self: &Rc<Self>, heads: &[u16]) {
         if heads.is_empty() {
             return;
         }
-        let again = self.memory.again(&self.ring.borrow(), heads);
-        let Some((ram, mut ring)) = again else {
+        let rings = self.memory.with_heads(&self.ring.borrow(), heads);
+        let Some((ram, mut ring)) = rings else {
             let volume = self.export.volume().name();
             tracing::warn!(
                 volume,
-                "a virtual machine's requests in flight cannot be read again"
+                "a virtual machine's requests in flight cannot be read from the ring"
             );
             return;
         };
@@ -200,7 +202,7 @@ impl Queue {
         }
     }
 
-    /// The next request in the ring.
+    /// Returns the next request in the ring.
     fn next(&self) -> Option<Chain> {
         let descriptors = (self.ring.borrow_mut()).pop_descriptor_chain(self.memory.ram())?;
         if let Some(tracker) = &self.tracker {
@@ -225,7 +227,7 @@ impl Queue {
             }
             goes_on = descriptor.has_next();
         }
-        // One that goes on after its last runs in circles, or to where no descriptor is.
+        // A chain that continues after its last descriptor is circular or invalid.
         chain.sound = ordered && !goes_on;
         chain
     }
@@ -241,19 +243,19 @@ impl Queue {
         if self.in_flight.get() == 0 {
             self.idle.wake_all();
         }
-        if matches!(used, Some(Ok(()))) && !self.to_tell.replace(true) {
-            // Others that end now are told of together.
+        if matches!(used, Some(Ok(()))) && !self.must_notify.replace(true) {
+            // One notification covers all requests that end now.
             rt::yield_now().await;
-            self.tell();
+            self.notify();
         }
     }
 
-    /// Whether the requests in flight are the next process's, if this one leaves them.
+    /// Returns whether the next process takes over the requests in flight.
     pub(super) fn outlives(&self) -> bool {
         self.tracker.is_some() && !self.export.succession.is_over()
     }
 
-    /// Puts a request back into the ring.
+    /// Returns a request to the ring.
     fn answer(&self, head: u16, written: u32) -> Result<(), virtio_queue::Error> {
         let mut ring = self.ring.borrow_mut();
         let tracker = self.tracker.as_ref().map(RefCell::borrow);
@@ -267,9 +269,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells the guest of requests that have ended, if it wants to know.
-    fn tell(&self) {
-        if !self.to_tell.replace(false) {
+    /// Notifies the guest of ended requests, if it wants that.
+    fn notify(&self) {
+        if !self.must_notify.replace(false) {
             return;
         }
         let wanted = (self.ring.borrow_mut()).needs_notification(self.memory.ram());

@@ -84,8 +84,8 @@ fn nothing_goes_before_the_proof() {
         ] {
             assert_eq!(queue.call(entry, With::Nothing).status, 0x191, "{entry:?}");
         }
-        let again = queue.connect(&identity(), 0, controller);
-        assert_eq!(again.status, 0x191);
+        let second = queue.connect(&identity(), 0, controller);
+        assert_eq!(second.status, 0x191);
         // Half a proof is none.
         assert_eq!(send(&mut queue, &negotiate(&[SHA_256], &[0])).status, 0);
         let challenge = Challenge::of(&fetch(&mut queue));
@@ -121,7 +121,7 @@ fn nothing_goes_before_the_proof() {
 }
 
 #[test]
-fn who_does_not_know_the_secret_is_refused() {
+fn a_host_without_the_secret_is_refused() {
     let target = Target::start();
     let mut wrong = HOST_KEY.to_vec();
     wrong[31] ^= 1;
@@ -172,13 +172,14 @@ fn who_does_not_know_the_secret_is_refused() {
 }
 
 #[test]
-fn who_claims_to_be_another_ends_nothing_of_it() {
+fn a_host_with_a_false_name_ends_no_association() {
     let target = Target::start();
     let (mut admin, mut io, controller) = admitted(&target);
     target.hold(true);
     let write = on_blocks(WRITE, 0, 1, 0);
     let cid = io.start(write, With::InCapsule(&[1; BLOCK]));
-    // Were these taken for the host, its association would end with them, or when it has not come to rest after 5 s.
+    // Were these taken for the host, its association would end with them, or when it has not come
+    // to rest after 5 s.
     for number in [0, 1, 2] {
         let to = if number == 0 { 0xffff } else { controller };
         let (mut queue, _) = promised(&target, number, to);

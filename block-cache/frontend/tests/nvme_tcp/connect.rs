@@ -54,17 +54,17 @@ fn who_may_connect() {
     stranger.host_id = [2; 16];
     assert_eq!(refusal(stranger, 2, host.controller), (0x182, 1 << 16));
     // Nothing goes before Connect, and no I/O queue before the controller is enabled.
-    let mut early = Queue::open(target.address, Style::default());
+    let mut queue = Queue::open(target.address, Style::default());
     assert_eq!(
-        early
+        queue
             .call(command(6, 0, words(&[1])), With::Room(4096))
             .status,
         0x0c
     );
-    let done = early.connect(&Identity::to(NQN), 0, 0xffff);
+    let done = queue.connect(&Identity::to(NQN), 0, 0xffff);
     assert_eq!(done.status, 0);
     assert_eq!(
-        early
+        queue
             .call(command(6, 0, words(&[1])), With::Room(4096))
             .status,
         0x0c

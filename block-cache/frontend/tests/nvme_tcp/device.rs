@@ -1,5 +1,5 @@
-//! The target, seen by our own initiator (`device::nvme_tcp`): whole, over connections that break, and over ones that
-//! damage what passes.
+//! The target, seen by our own initiator (`device::nvme_tcp`): whole, over connections that break,
+//! and over ones that damage what passes.
 
 use std::cell::Cell;
 use std::io::{Read as _, Write as _};
@@ -26,7 +26,8 @@ const TIMES: Times = Times {
     patience: Duration::from_secs(60),
     pause: Duration::from_millis(20),
 };
-/// Where none is lost but by the test's doing: two seconds of silence are more than a busy machine causes.
+/// Where none is lost but by the test's doing: two seconds of silence are more than a busy machine
+/// causes.
 const PATIENT: Times = Times {
     keep_alive: Duration::from_secs(2),
     ..TIMES
@@ -49,7 +50,7 @@ fn uri(address: SocketAddr, query: &str) -> Uri {
 struct Tally {
     requests: Cell<u64>,
     /// Flushes that failed because an association had been lost.
-    untold: Cell<u64>,
+    failed_flushes: Cell<u64>,
 }
 
 /// Writes, discards, zeroes and reads a part of the device, beside a model of it.
@@ -94,7 +95,7 @@ async fn against_a_model(device: Rc<NvmeTcpDevice>, part: u64, rounds: u64, tall
                 if let Err(error) = device.flush().await {
                     let report = error.report();
                     assert!(report.contains("may be gone"), "{report}");
-                    tally.untold.set(tally.untold.get() + 1);
+                    tally.failed_flushes.set(tally.failed_flushes.get() + 1);
                 }
             }
         }
@@ -136,7 +137,7 @@ fn our_initiator_and_our_target_understand_each_other() {
             );
             assert!(info.volatile_cache && info.fua && info.discard && info.identity.is_known());
             let tally = all_parts(&device, 150).await;
-            assert_eq!((tally.untold.get(), device.losses()), (0, 0));
+            assert_eq!((tally.failed_flushes.get(), device.losses()), (0, 0));
             // An old request is not older than the idle time that a keep-alive has to bridge.
             target.take_log();
             device
@@ -174,7 +175,8 @@ fn an_idle_device_stays_connected() {
     });
 }
 
-/// A place that asks for authentication, for a host with these secrets; with none if there is no line.
+/// A place that asks for authentication, for a host with these secrets; with none if there is no
+/// line.
 fn sealed(address: SocketAddr, nqn: &str, line: Option<&str>) -> Uri {
     let uri = format!("nvme-tcp://{address}/{nqn}?host={SECRET_HOST}");
     let mut uri: Uri = uri.parse().expect("a URI");
@@ -186,7 +188,7 @@ fn sealed(address: SocketAddr, nqn: &str, line: Option<&str>) -> Uri {
 }
 
 #[test]
-fn both_prove_themselves_again_on_each_new_connection() {
+fn both_sides_authenticate_on_each_new_connection() {
     for line in [
         HOST_SECRET.to_owned(),
         format!("{HOST_SECRET} {CONTROLLER_SECRET}"),
@@ -213,7 +215,7 @@ fn both_prove_themselves_again_on_each_new_connection() {
 }
 
 #[test]
-fn who_does_not_prove_to_be_the_one_is_refused_with_the_remedy() {
+fn a_failed_authentication_is_refused_with_the_remedy() {
     let target = Target::start();
     let other = CONTROLLER_SECRET;
     // The host's secret, transformed: another key.
@@ -308,12 +310,12 @@ fn proxy(to: SocketAddr, weather: &Arc<Weather>) -> SocketAddr {
             let Ok(server) = TcpStream::connect(to) else {
                 continue;
             };
-            let again = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
+            let clone_of = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
             let mut streams = weather.streams.lock().expect("sound");
-            streams.extend([again(&client), again(&server)]);
+            streams.extend([clone_of(&client), clone_of(&server)]);
             drop(streams);
             weather.connections.fetch_add(1, Ordering::SeqCst);
-            for (mut from, mut to) in [(again(&client), again(&server)), (server, client)] {
+            for (mut from, mut to) in [(clone_of(&client), clone_of(&server)), (server, client)] {
                 let weather = Arc::clone(&weather);
                 std::thread::spawn(move || {
                     let mut bytes = [0; 16 << 10];
@@ -346,20 +348,21 @@ fn connections_that_break_lose_nothing_and_repeat_nothing_late() {
         let device = device.expect("connected");
         weather.every.store(4_000_037, Ordering::SeqCst);
         let tally = all_parts(&device, 70).await;
-        let (losses, untold) = (device.losses(), tally.untold.get());
+        let (losses, failed_flushes) = (device.losses(), tally.failed_flushes.get());
         assert_eq!(tally.requests.get(), TASKS * 70);
         assert!(losses >= 3, "{losses} losses");
-        // What no flush had covered is sent again, and given up when that was lost five times in a row.
+        // What no flush had covered is sent again, and given up when that was lost five times in a
+        // row.
         assert!(
-            untold <= losses / 5 * TASKS,
-            "{untold} flushes failed, {losses} losses"
+            failed_flushes <= losses / 5 * TASKS,
+            "{failed_flushes} flushes failed, {losses} losses"
         );
         weather.every.store(0, Ordering::SeqCst);
     });
 }
 
 #[test]
-fn what_is_damaged_on_the_way_is_asked_again() {
+fn damaged_data_is_requested_again() {
     let target = Target::start();
     let weather = Arc::new(Weather {
         damages: true,

@@ -1,4 +1,5 @@
-//! Hosts that break the protocol: told so where the protocol has words for it, and never a burden to others.
+//! Hosts that break the protocol: told so where the protocol has words for it, and never a burden
+//! to others.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +40,8 @@ fn last_words(queue: &mut Queue) -> (u8, u32) {
     }
 }
 
-/// The same, and nothing comes behind it. The host ends its side at once, so that the target need not wait for it.
+/// The same, and nothing comes behind it. The host ends its side at once, so that the target need
+/// not wait for it.
 fn terminated(mut queue: Queue) -> (u8, u32) {
     let words = last_words(&mut queue);
     queue.say_no_more();
@@ -281,7 +283,7 @@ fn a_queue_holds_as_many_commands_as_it_has_entries() {
 }
 
 #[test]
-fn a_host_that_does_not_read_or_write_on_holds_nobody_up() {
+fn a_host_that_stops_reading_or_writing_delays_no_other() {
     let target = Target::start();
     let mut identity = Identity::to(NQN);
     identity.queue_size = 128;

@@ -145,7 +145,8 @@ impl Queue {
         bytes
     }
 
-    /// Sends a PDU with digests as agreed on; `spoil` damages one: the header's (1) or the data's (2).
+    /// Sends a PDU with digests as agreed on; `spoil` damages one: the header's (1) or the data's
+    /// (2).
     pub(crate) fn send(&mut self, kind: u8, flags: u8, rest: &[u8], data: &[u8], spoil: u8) {
         let Style {
             header_digest,

@@ -168,7 +168,7 @@ fn a_new_association_waits_for_the_old_ones_writes() {
 }
 
 #[test]
-fn a_second_path_of_a_host_waits_for_nothing_but_what_is_in_flight() {
+fn a_second_path_of_a_host_waits_only_for_commands_in_flight() {
     let target = Target::start();
     let first = Association::new(target.address, Identity::to(NQN), Style::default());
     let mut queue = first.queue(1);
@@ -249,14 +249,14 @@ fn a_queue_that_is_closed_idle_leaves_its_association_alone() {
             .status,
         0
     );
-    let mut again = host.queue(1);
+    let mut reopened = host.queue(1);
     assert_eq!(
-        again
+        reopened
             .call(on_blocks(READ, 0, 1, 0), With::Room(BLOCK))
             .status,
         0
     );
-    drop((again, second));
+    drop((reopened, second));
     let set = command(0x7f, 0, words(&[0, 0x14, 0x46_4001]));
     assert_eq!(host.admin.call(set, With::Nothing).status, 0);
     let get = command(0x7f, 4, words(&[0, 0x1c]));
@@ -283,7 +283,7 @@ fn a_queue_that_is_closed_idle_leaves_its_association_alone() {
 }
 
 #[test]
-fn hosts_are_told_when_namespaces_change() {
+fn hosts_are_notified_when_namespaces_change() {
     let target = Target::start();
     let mut host = Association::new(target.address, Identity::to(NQN), Style::default());
     let mut queue = host.queue(1);
@@ -300,8 +300,8 @@ fn hosts_are_told_when_namespaces_change() {
     std::thread::sleep(Duration::from_secs(2));
     assert!(target.subsystem.remove("disk"));
     assert!(!target.subsystem.remove("disk"));
-    let told = host.admin.wait(event);
-    assert_eq!((told.status, told.result), (0, 0x04_00_02));
+    let event = host.admin.wait(event);
+    assert_eq!((event.status, event.result), (0, 0x04_00_02));
     assert_eq!(host.log(4, 0, 4096).data[..8], [1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(host.log(4, 0, 4096).data[..4], [0; 4], "told once");
     assert_eq!(host.identify(2, 0).data, vec![0; 4096]);

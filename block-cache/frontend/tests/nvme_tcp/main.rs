@@ -49,7 +49,7 @@ impl Draw {
 }
 
 #[test]
-fn discovery_tells_each_host_what_it_may_use() {
+fn discovery_lists_the_subsystems_of_each_host() {
     let target = Target::start();
     for (host, count) in [("nqn.2026-11.io.forebay:somebody", 1), (SEALED_HOST, 2)] {
         let identity = Identity {
@@ -266,7 +266,7 @@ fn against_the_model(target: &Target, style: Style, seed: u64, rounds: u64) {
 }
 
 #[test]
-fn data_is_what_the_model_says() {
+fn data_matches_the_model() {
     let target = Target::start();
     for (seed, header_digest, data_digest, alignment) in [
         (1, false, false, 0),
@@ -408,7 +408,8 @@ fn fua_flush_and_deallocation_reach_the_device() {
     );
     assert_eq!(queue.call(dsm(3, 1), With::Data(&list)).status, 0, "a hint");
     assert_eq!(target.take_log(), []);
-    // Room for more ranges than are meant, as Linux sends it; not for fewer, nor for more than there may be.
+    // Room for more ranges than are meant, as Linux sends it; not for fewer, nor for more than
+    // there may be.
     let room = [&ranges(&[(8, 8)])[..], &[0xff; 4080]].concat();
     assert_eq!(queue.call(dsm(1, 4), With::InCapsule(&room)).status, 0);
     assert_eq!(target.take_log(), [(Op::Discard, 4096, 4096)]);

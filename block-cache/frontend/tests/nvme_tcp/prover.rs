@@ -70,7 +70,8 @@ impl Challenge {
         }
     }
 
-    /// A response of whoever has `key`. The private exponent here is 1: what both sides share is the target's public value.
+    /// A response of whoever has `key`. The private exponent here is 1: what both sides share is
+    /// the target's public value.
     fn response(&self, key: &[u8], value: &[u8], tail: &[&[u8]]) -> Vec<u8> {
         let mut value = value.to_vec();
         if !self.public.is_empty() {
@@ -79,7 +80,8 @@ impl Challenge {
         hmac(key, &[&[&value[..]], tail].concat())
     }
 
-    /// The reply of a host that has `key`; it challenges the controller, if it is to, by this number.
+    /// The reply of a host that has `key`; it challenges the controller, if it is to, by this
+    /// number.
     pub(crate) fn reply(&self, key: &[u8], number: Option<u32>) -> Vec<u8> {
         let names = [SECRET_HOST.as_bytes(), b"\0", SECRET_NQN.as_bytes()].concat();
         let tail: [&[u8]; 4] = [&self.sequence, &[9, 0, 0], b"HostHost", &names];

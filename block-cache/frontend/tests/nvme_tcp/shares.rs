@@ -20,8 +20,9 @@ const MANY: u16 = 127;
 /// Those of the other, and where they begin.
 const FEW: u16 = 4;
 const FEW_FROM: u64 = 1000;
-/// Turns of the reactor after which the few are there at the latest: the one in which the first of the many is served,
-/// the next, in which the system says that something has come, and the one in which it is received.
+/// Turns of the reactor after which the few are there at the latest: the one in which the first of
+/// the many is served, the next, in which the system says that something has come, and the one in
+/// which it is received.
 const TURNS: usize = 3;
 /// Commands that a connection starts in a turn.
 const BURST: usize = 8;

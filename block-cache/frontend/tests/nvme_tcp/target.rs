@@ -1,5 +1,5 @@
-//! A target in this process, on a memory device that records what it is asked and can be held up. The volume and the
-//! connections are on reactors of their own.
+//! A target in this process, on a memory device that records what it is asked and can be held up.
+//! The volume and the connections are on reactors of their own.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -1,6 +1,7 @@
-//! What holds for every conversation with the NVMe/TCP target, whatever a host says: each connection ends when its
-//! host has, nothing is left of it, others are served, answers are well formed, and blocks hold what was written to them.
-//! Run by the seeded tests beside this file and by the fuzz target `nvme_connection`.
+//! What holds for every conversation with the NVMe/TCP target, whatever a host says: each
+//! connection ends when its host has, nothing is left of it, others are served, answers are well
+//! formed, and blocks hold what was written to them. Run by the seeded tests beside this file and
+//! by the fuzz target `nvme_connection`.
 
 #[path = "disk.rs"]
 pub(crate) mod disk;
@@ -122,12 +123,13 @@ struct Conversation<'t> {
     number: u16,
 }
 
-/// Holds the conversation that `input` describes with the target. Returns how many commands the target has answered
-/// well: what tells an input that comes to something from one that is refused at the door.
+/// Holds the conversation that `input` describes with the target. Returns how many commands the
+/// target has answered well: what tells an input that comes to something from one that is refused
+/// at the door.
 ///
 /// # Panics
-/// If a connection does not end, something is left of it, others are not served, or something is answered or held that
-/// cannot be.
+/// If a connection does not end, something is left of it, others are not served, or something is
+/// answered or held that cannot be.
 pub(crate) fn any_conversation(partner: &dyn Partner, input: &[u8]) -> usize {
     let model = Rc::new(RefCell::new(Model::new(DISK_BLOCKS)));
     model.borrow_mut().anything = !partner.is_fresh();
@@ -372,13 +374,13 @@ fn io_command(number: u16, script: &mut Script<'_>) -> AskedFor {
         _ if opcode == 0x09 => 16,
         _ => count as usize * 512,
     };
-    let (kind, told) = match (opcode, script.below(8)) {
+    let (kind, requested) = match (opcode, script.below(8)) {
         (0x00 | 0x08 | 0x0c, 0..7) => (0x5a, None),
         (0x02, 0..7) | (_, 0..4) => (0x5a, Some(bytes)),
         (_, 4..7) => (0x01, Some(bytes.min(IN_CAPSULE_BYTES))),
         _ => (script.byte(), Some(bytes)),
     };
-    let length = u32::try_from(told.unwrap_or(0)).expect("small");
+    let length = u32::try_from(requested.unwrap_or(0)).expect("small");
     let data = if opcode == 0x09 {
         // One range; deallocate.
         entry[40..48].copy_from_slice(&[0, 0, 0, 0, 4, 0, 0, 0]);
@@ -409,7 +411,8 @@ fn io_command(number: u16, script: &mut Script<'_>) -> AskedFor {
     }
 }
 
-/// A command of authentication with its message: right in most of its fields, now and then with the secret.
+/// A command of authentication with its message: right in most of its fields, now and then with the
+/// secret.
 fn authentication(number: u16, heard: &[u8], script: &mut Script<'_>) -> ([u8; 64], Vec<u8>) {
     let (how, kind) = (script.byte(), script.below(10));
     let mut message = match kind {
@@ -522,7 +525,7 @@ fn answer(line: &mut Line<'_>, script: &mut Script<'_>) {
         offset,
         length,
     } = asked;
-    let told = |cid, tag, offset, length| Asked {
+    let requested = |cid, tag, offset, length| Asked {
         cid,
         tag,
         offset,
@@ -531,18 +534,18 @@ fn answer(line: &mut Line<'_>, script: &mut Script<'_>) {
     match script.below(20) {
         0 => {
             let other = tag ^ u16::from(script.byte());
-            line.data(cid, told(cid, other, offset, length), true);
+            line.data(cid, requested(cid, other, offset, length), true);
         }
-        1 => line.data(cid, told(cid ^ 1, tag, offset, length), true),
-        2 => line.data(cid, told(cid, tag, offset + 512, length), true),
-        3 => line.data(cid, told(cid, tag, offset, length / 2), true),
-        4 => line.data(cid, told(cid, tag, offset, length), false),
-        5 => line.data(cid, told(cid, tag, offset, length / 2), false),
+        1 => line.data(cid, requested(cid ^ 1, tag, offset, length), true),
+        2 => line.data(cid, requested(cid, tag, offset + 512, length), true),
+        3 => line.data(cid, requested(cid, tag, offset, length / 2), true),
+        4 => line.data(cid, requested(cid, tag, offset, length), false),
+        5 => line.data(cid, requested(cid, tag, offset, length / 2), false),
         6 => line.data_cut_off(cid, tag, length),
         _ => {
             let half = (length / 2) & !3;
-            line.data(cid, told(cid, tag, offset, half), false);
-            line.data(cid, told(cid, tag, offset + half, length - half), true);
+            line.data(cid, requested(cid, tag, offset, half), false);
+            line.data(cid, requested(cid, tag, offset + half, length - half), true);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A disk in memory, as one with a volatile cache says of itself, that can be looked at, and takes its time if it is told to.
+//! A disk in memory, as one with a volatile cache says of itself, that can be looked at, and takes
+//! its time if it is told to.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

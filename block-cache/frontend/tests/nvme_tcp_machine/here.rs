@@ -1,5 +1,6 @@
-//! A target on this thread: its reactor runs when the conversation lets it, on a virtual clock, so that a conversation takes
-//! no time but that of the processor, and goes the same way each time. The device is slow when the script says so.
+//! A target on this thread: its reactor runs when the conversation lets it, on a virtual clock, so
+//! that a conversation takes no time but that of the processor, and goes the same way each time.
+//! The device is slow when the script says so.
 
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,5 @@
-//! One connection of a host that may say anything. What it hears must be well formed, and answer something that was asked.
+//! One connection of a host that may say anything. What it hears must be well formed, and answer
+//! something that was asked.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -49,7 +50,8 @@ pub(crate) struct Line<'t> {
     data_digest: bool,
     received: Vec<u8>,
     pending: HashMap<u16, Pending>,
-    /// It has said bytes that nobody has looked at, or used one identifier twice: what is answered may be anything.
+    /// It has said bytes that nobody has looked at, or used one identifier twice: what is answered
+    /// may be anything.
     pub(crate) wild: bool,
     pub(crate) asked: VecDeque<Asked>,
     /// The last message of authentication that was heard.
@@ -259,9 +261,9 @@ impl<'t> Line<'t> {
     }
 
     /// Sends data of a command, as one or another.
-    pub(crate) fn data(&mut self, cid: u16, told: Asked, last: bool) {
-        let rest = Self::data_header(told.cid, told.tag, told.offset, told.length);
-        let data = self.payload(cid, told.offset, told.length);
+    pub(crate) fn data(&mut self, cid: u16, range: Asked, last: bool) {
+        let rest = Self::data_header(range.cid, range.tag, range.offset, range.length);
+        let data = self.payload(cid, range.offset, range.length);
         let bytes = self.pdu(6, if last { 4 } else { 0 }, &rest, &data);
         self.write(&bytes);
     }
@@ -329,11 +331,11 @@ impl<'t> Line<'t> {
         };
         assert!(lengths.contains(&header_len), "{header_len} of {kind}");
         let digests = kind != 1 && kind != 3;
-        let told = (flags & 1 != 0, flags & 2 != 0);
+        let has_digest = (flags & 1 != 0, flags & 2 != 0);
         let data = usize::from(begin);
-        assert_eq!(told.0, digests && self.header_digest, "of {kind}");
-        assert_eq!(told.1, kind == 7 && self.data_digest, "of {kind}");
-        if told.0 {
+        assert_eq!(has_digest.0, digests && self.header_digest, "of {kind}");
+        assert_eq!(has_digest.1, kind == 7 && self.data_digest, "of {kind}");
+        if has_digest.0 {
             let sum = &pdu[header_len..header_len + 4];
             assert_eq!(digest(&pdu[..header_len]), sum, "the header's digest");
         }
@@ -341,9 +343,9 @@ impl<'t> Line<'t> {
             assert!(kind == 3 || data == 0, "data with a PDU of kind {kind}");
             return (&pdu[..header_len], &[]);
         }
-        let end = pdu.len() - if told.1 { 4 } else { 0 };
+        let end = pdu.len() - if has_digest.1 { 4 } else { 0 };
         let data = &pdu[data..end];
-        if told.1 {
+        if has_digest.1 {
             assert_eq!(digest(data), pdu[end..], "the data's digest");
         }
         (&pdu[..header_len], data)

@@ -1,5 +1,6 @@
-//! Hosts that say anything and end anywhere: nothing of them is left, and nobody else notices. A seeded stand-in for
-//! the fuzzer that needs no nightly compiler, and connections that stop half way, by the thousand.
+//! Hosts that say anything and end anywhere: nothing of them is left, and nobody else notices. A
+//! seeded stand-in for the fuzzer that needs no nightly compiler, and connections that stop half
+//! way, by the thousand.
 
 mod check;
 
@@ -21,7 +22,8 @@ use proptest::prelude::*;
 const HALVES: u8 = 250;
 /// Ways to stop half way.
 const STAGES: usize = 3;
-/// Memory that a connection may take which stops half way: its receive buffer, and what it has announced.
+/// Memory that a connection may take which stops half way: its receive buffer, and what it has
+/// announced.
 const MOST_BYTES: usize = 64 << 10;
 
 struct Counting;
@@ -131,7 +133,7 @@ fn any_conversation_with_threads_ends_and_leaves_nothing() {
 }
 
 #[test]
-fn a_block_that_nobody_has_written_is_found() {
+fn a_block_that_no_request_has_written_is_found() {
     let _alone = alone();
     let target = Here::start();
     for block in [3, 127] {

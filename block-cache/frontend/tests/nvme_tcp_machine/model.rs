@@ -11,7 +11,7 @@ struct Candidate {
     write: Moment,
     value: u8,
     /// When its host was told that it succeeded.
-    told: Option<Moment>,
+    acknowledged: Option<Moment>,
     /// When a later one had certainly taken its place.
     gone: Option<Moment>,
 }
@@ -23,7 +23,8 @@ pub(crate) struct Write {
     begun: Moment,
 }
 
-/// The candidates of each block. A write that was not answered, or failed, is one for ever: it may be half done, or land late.
+/// The candidates of each block. A write that was not answered, or failed, is one for ever: it may
+/// be half done, or land late.
 pub(crate) struct Model {
     blocks: Vec<Vec<Candidate>>,
     now: Moment,
@@ -37,7 +38,7 @@ impl Model {
         let zeroes = Candidate {
             write: 0,
             value: 0,
-            told: Some(0),
+            acknowledged: Some(0),
             gone: None,
         };
         Self {
@@ -61,7 +62,7 @@ impl Model {
             self.blocks[block as usize].push(Candidate {
                 write: self.now,
                 value,
-                told: None,
+                acknowledged: None,
                 gone: None,
             });
         }
@@ -77,8 +78,11 @@ impl Model {
         for block in write.blocks.clone() {
             for candidate in &mut self.blocks[block as usize] {
                 if candidate.write == write.begun {
-                    candidate.told = Some(self.now);
-                } else if candidate.told.is_some_and(|told| told < write.begun) {
+                    candidate.acknowledged = Some(self.now);
+                } else if candidate
+                    .acknowledged
+                    .is_some_and(|acknowledged| acknowledged < write.begun)
+                {
                     candidate.gone.get_or_insert(self.now);
                 }
             }

@@ -1,4 +1,5 @@
-//! A monitor and its guest in this process: the messages of vhost-user, and a driver of rings in memory that both share.
+//! A monitor and its guest in this process: the messages of vhost-user, and a driver of rings in
+//! memory that both share.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -132,18 +133,21 @@ impl Guest {
     pub(crate) fn keep_list(&mut self) {
         let queues = u16::try_from(self.queues.len()).expect("few");
         let asked = VhostUserInflight::new(0, 0, queues, ENTRIES);
-        let (told, file) = self.monitor.get_inflight_fd(&asked).expect("made");
-        let handed = self.monitor.set_inflight_fd(&told, file.as_raw_fd());
+        let (description, file) = self.monitor.get_inflight_fd(&asked).expect("made");
+        let handed = self.monitor.set_inflight_fd(&description, file.as_raw_fd());
         handed.expect("its own");
         // Nothing is answered to that; whatever is asked next is answered behind it.
         self.monitor.get_features().expect("the list is there");
-        self.list = Some((told, file));
+        self.list = Some((description, file));
     }
 
     /// All that the target would leave if it were killed now.
     pub(crate) fn left(&self) -> Left {
-        let (told, file) = self.list.as_ref().expect("kept");
-        let mut left = Left(vec![0; MEMORY_BYTES], vec![0; told.mmap_size as usize]);
+        let (description, file) = self.list.as_ref().expect("kept");
+        let mut left = Left(
+            vec![0; MEMORY_BYTES],
+            vec![0; description.mmap_size as usize],
+        );
         self.file.read_exact_at(&mut left.0, 0).expect("memory");
         file.read_exact_at(&mut left.1, 0).expect("memory");
         left
@@ -176,8 +180,9 @@ impl Guest {
         self.monitor = Frontend::connect(path, 64).expect("the target listens");
         Self::agree(&mut self.monitor, self.without)?;
         self.share_memory()?;
-        let (told, file) = self.list.as_ref().expect("kept");
-        self.monitor.set_inflight_fd(told, file.as_raw_fd())?;
+        let (description, file) = self.list.as_ref().expect("kept");
+        self.monitor
+            .set_inflight_fd(description, file.as_raw_fd())?;
         for (queue, base) in bases.iter().enumerate() {
             self.run(queue, *base)?;
         }
@@ -310,7 +315,8 @@ impl Guest {
         self.queues[queue].call.read().is_ok()
     }
 
-    /// Offers a request with its data in pieces of `piece` bytes, as chain number `number` (each has its memory).
+    /// Offers a request with its data in pieces of `piece` bytes, as chain number `number` (each
+    /// has its memory).
     pub(crate) fn start_request(
         &mut self,
         queue: usize,

@@ -82,7 +82,7 @@ fn against_the_model(engine: Engine, without: u64, seed: u64) {
             let range = first * 512..(first + count) * 512;
             let piece = [512, 4096, 65536, 100_000][draw.below(4)].max(range.len() / 100);
             let queue = draw.below(2);
-            let told = Segment {
+            let segment = Segment {
                 sector: first as u64,
                 sectors: u32::try_from(count).expect("small"),
                 flags: 0,
@@ -100,9 +100,9 @@ fn against_the_model(engine: Engine, without: u64, seed: u64) {
                 3 => {
                     let unmap = Segment {
                         flags: UNMAP,
-                        ..told
+                        ..segment
                     };
-                    let zeroes = if round % 2 == 0 { told } else { unmap };
+                    let zeroes = if round % 2 == 0 { segment } else { unmap };
                     model[range].fill(0);
                     let head = header(request::WRITE_ZEROES, 0);
                     guest.start_request(queue, number, head, (&zeroes.encode(), 0, 5));
@@ -112,7 +112,7 @@ fn against_the_model(engine: Engine, without: u64, seed: u64) {
                     // A memory device's discarded range reads as zeroes.
                     model[range].fill(0);
                     let head = header(request::DISCARD, 0);
-                    guest.start_request(queue, number, head, (&told.encode(), 0, 16));
+                    guest.start_request(queue, number, head, (&segment.encode(), 0, 16));
                     waiting.push((queue, number, None));
                 }
                 _ => {
@@ -139,7 +139,7 @@ fn against_the_model(engine: Engine, without: u64, seed: u64) {
 }
 
 #[test]
-fn requests_do_what_the_model_says() {
+fn requests_match_the_model() {
     against_the_model(Engine::Auto, 0, 1);
     against_the_model(Engine::Auto, NO_EVENTS, 2);
     against_the_model(Engine::Threads, 0, 3);
@@ -185,7 +185,7 @@ fn a_flush_is_a_flush_and_a_guest_without_has_durable_writes() {
 }
 
 #[test]
-fn the_guest_is_told_of_what_has_ended() {
+fn the_guest_is_notified_of_ended_requests() {
     let target = Target::start(Engine::Auto);
     let mut guest = Guest::connect(target.path(), 1, NO_EVENTS);
     until("a queue that begins calls once", || guest.called(0));

@@ -1,5 +1,6 @@
-//! What holds whatever lies in a guest's rings: its other queue is served, and so is the next guest. Run by the seeded test
-//! in `hostile.rs`, with reactors that are threads; [more](../vhost_user_machine/check.rs) on one thread.
+//! What holds whatever lies in a guest's rings: its other queue is served, and so is the next
+//! guest. Run by the seeded test in `hostile.rs`, with reactors that are threads;
+//! [more](../vhost_user_machine/check.rs) on one thread.
 
 #[allow(
     dead_code,
@@ -16,7 +17,8 @@ use forebay_wire::virtio_blk::{Header, request, status};
 use guest::{ENTRIES, Guest, room};
 use target::Target;
 
-/// Where the memory is that chains are about, and a table of descriptors beside those of the queues.
+/// Where the memory is that chains are about, and a table of descriptors beside those of the
+/// queues.
 const PLACE: u16 = 5;
 
 /// Where the bytes of an input are taken from; zeroes after the last.
@@ -38,7 +40,8 @@ impl Script<'_> {
     }
 }
 
-/// A guest that does to its first queue what `input` says. Returns how many chains it got back from there.
+/// A guest that does to its first queue what `input` says. Returns how many chains it got back from
+/// there.
 ///
 /// # Panics
 /// If its second queue is not served, or no guest after it.
@@ -57,7 +60,8 @@ pub(crate) fn any_rings(target: &Target, input: &[u8]) -> usize {
         back += 1;
     }
     drop(guest);
-    // The disk has one guest at a time: this one waits until all of the other's requests have ended.
+    // The disk has one guest at a time: this one waits until all of the other's requests have
+    // ended.
     still_served(&mut Guest::connect(target.path(), 2, 0));
     back
 }

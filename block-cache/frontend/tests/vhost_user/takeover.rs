@@ -45,13 +45,14 @@ fn killed_with(numbers: &[u16]) -> (Guest, Left) {
 }
 
 #[test]
-fn what_was_in_flight_is_done_again_in_its_order_and_what_came_meanwhile_after_it() {
+fn requests_in_flight_are_repeated_in_order_before_later_ones() {
     let (mut guest, _) = killed_with(&[5, 2, 9]);
     // While no target is there; nobody hears the kick.
     write(&mut guest, 1);
     guest.forget_kicks();
     let next = Target::start(Engine::Auto);
-    // A monitor that takes what the guest has offered for the base: by that, the last one would never be done.
+    // A monitor that takes what the guest has offered for the base: by that, the last one would
+    // never be done.
     guest.go_on(next.path(), &[4]).expect("taken over");
     let mut heads: Vec<_> = (0..4).map(|_| guest.wait(0).0).collect();
     assert_eq!(next.take_log(), [5, 2, 9, 1].map(written));
@@ -66,7 +67,7 @@ fn what_was_in_flight_is_done_again_in_its_order_and_what_came_meanwhile_after_i
 }
 
 #[test]
-fn the_base_of_a_ring_in_use_is_what_the_list_says() {
+fn the_list_decides_the_base_of_a_ring_in_use() {
     for base in [0, 1, 3, 100] {
         let target = Target::start(Engine::Auto);
         let mut guest = Guest::connect(target.path(), 1, 0);
@@ -88,7 +89,7 @@ fn the_base_of_a_ring_in_use_is_what_the_list_says() {
 }
 
 #[test]
-fn a_ring_that_nobody_has_begun_is_looked_at_without_a_kick() {
+fn an_unused_ring_is_read_without_a_kick() {
     let first = Target::start(Engine::Auto);
     let mut guest = Guest::connect(first.path(), 1, 0);
     guest.keep_list();
@@ -108,7 +109,7 @@ fn a_ring_that_nobody_has_begun_is_looked_at_without_a_kick() {
 }
 
 #[test]
-fn a_guest_is_told_of_what_the_dead_one_answered_and_did_not_tell() {
+fn a_guest_is_notified_of_answers_of_the_dead_target() {
     let first = Target::start(Engine::Auto);
     let mut guest = Guest::connect(first.path(), 1, 0);
     guest.keep_list();

@@ -136,16 +136,16 @@ impl Target {
 
     /// The volume takes no more requests, as when it is detached and when the daemon ends.
     pub(crate) fn close_volume(&self) {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         self.stops[0].0.call(move || {
             CLOSE.with(|close| close.set(()));
             rt::spawn(async move {
                 // Behind the task that has it.
                 rt::sleep(Duration::from_millis(10)).await;
-                tell.send(()).expect("the test waits");
+                sender.send(()).expect("the test waits");
             });
         });
-        told.recv().expect("done");
+        receiver.recv().expect("done");
     }
 
     /// Whether requests wait.

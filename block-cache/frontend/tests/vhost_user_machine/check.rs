@@ -1,6 +1,7 @@
-//! What holds whatever the monitor of a virtual machine says and whatever lies in a guest's rings: the conversation ends,
-//! nothing is left of it, the next guest is served, requests that make sense are answered, and blocks hold what was written
-//! to them. Run by the seeded test beside this file and by the fuzz target `vhost_user`.
+//! What holds whatever the monitor of a virtual machine says and whatever lies in a guest's rings:
+//! the conversation ends, nothing is left of it, the next guest is served, requests that make sense
+//! are answered, and blocks hold what was written to them. Run by the seeded test beside this file
+//! and by the fuzz target `vhost_user`.
 
 #[path = "../nvme_tcp_machine/disk.rs"]
 pub(crate) mod disk;
@@ -110,7 +111,8 @@ struct Conversation<'t> {
 /// Holds the conversation that `input` describes. Returns how many requests have succeeded.
 ///
 /// # Panics
-/// If anything is left of it, the next guest is not served, or something is answered or held that cannot be.
+/// If anything is left of it, the next guest is not served, or something is answered or held that
+/// cannot be.
 pub(crate) fn any_conversation(here: &Here, input: &[u8]) -> usize {
     let mut script = Script(input);
     let mut talk = Conversation::new(here, Model::new(DISK_BLOCKS));
@@ -495,12 +497,16 @@ impl<'t> Conversation<'t> {
             return;
         }
         let at = page(u16::try_from(head).expect("one of ours"));
-        let [told] = self.here.get(at + STATUS);
+        let [status_byte] = self.here.get(at + STATUS);
         let reads = matches!(asked.header.kind, request::IN | request::GET_ID);
-        let well = told == status::OK;
+        let well = status_byte == status::OK;
         let expected = 1 + if well && reads { asked.bytes } else { 0 };
-        assert!(told <= status::UNSUPP, "{told} of {:?}", asked.header);
-        assert_eq!(written, expected, "{told} of {:?}", asked.header);
+        assert!(
+            status_byte <= status::UNSUPP,
+            "{status_byte} of {:?}",
+            asked.header
+        );
+        assert_eq!(written, expected, "{status_byte} of {:?}", asked.header);
         let mut data = vec![0; SLOT_BYTES - DATA as usize];
         self.here.look(at + DATA, &mut data);
         let (data, behind) = data.split_at(asked.bytes as usize);

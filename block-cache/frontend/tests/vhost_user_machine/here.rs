@@ -1,5 +1,5 @@
-//! A disk on this thread: its reactor runs when the conversation lets it, on a virtual clock. The monitor and the guest are
-//! the script's.
+//! A disk on this thread: its reactor runs when the conversation lets it, on a virtual clock. The
+//! monitor and the guest are the script's.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
@@ -110,8 +110,8 @@ impl Here {
         memory.read_slice(bytes, at as usize).expect("in the file");
     }
 
-    /// Nothing may be left of a conversation that has ended. What the disk holds; it, the guest's memory and the events are as
-    /// at first from now on.
+    /// Nothing may be left of a conversation that has ended. What the disk holds; it, the guest's
+    /// memory and the events are as at first from now on.
     pub(crate) fn end(&self) -> Vec<u8> {
         self.slow(Duration::ZERO);
         self.pass(LONG);

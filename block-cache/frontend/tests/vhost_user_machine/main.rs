@@ -1,5 +1,5 @@
-//! Monitors that say anything and guests that put anything into their rings: a seeded stand-in for the fuzzer that needs no
-//! nightly compiler.
+//! Monitors that say anything and guests that put anything into their rings: a seeded stand-in for
+//! the fuzzer that needs no nightly compiler.
 
 mod check;
 
@@ -42,7 +42,7 @@ fn any_conversation_ends_and_leaves_nothing() {
 }
 
 #[test]
-fn a_block_that_nobody_has_written_is_found() {
+fn a_block_that_no_request_has_written_is_found() {
     let here = Here::start();
     for block in [3, 63] {
         here.plant(block);

@@ -105,8 +105,8 @@ impl Message {
 
     /// Changes the list of requests in flight.
     pub(super) fn scribble(&self, at: u16, value: u8) {
-        if let Some((told, list)) = &self.list {
-            let size = told
+        if let Some((description, list)) = &self.list {
+            let size = description
                 .first_chunk()
                 .map_or(1, |eight| u64::from_le_bytes(*eight));
             // It does not grow.
@@ -154,7 +154,7 @@ impl Message {
             SET_INFLIGHT_FD => self
                 .list
                 .as_ref()
-                .map_or(vec![0; 20], |(told, _)| told.clone()),
+                .map_or(vec![0; 20], |(description, _)| description.clone()),
             _ => Vec::new(),
         }
     }

@@ -7,7 +7,7 @@ use forebay_io::sync::WaitList;
 const SIZE: u64 = 16 << 10;
 
 fn random(state: &mut u64, below: u64) -> u64 {
-    // Knuth's MMIX generator; the high bits are the good ones.
+    // Knuth's MMIX generator, of which the high bits are random enough.
     *state = state
         .wrapping_mul(6_364_136_223_846_793_005)
         .wrapping_add(1_442_695_040_888_963_407);
@@ -66,7 +66,7 @@ fn the_end_is_the_end() {
     });
 }
 
-/// Whatever the order in which they run, writes to different bytes of one block all stay.
+/// Writes to different bytes of one block never overwrite each other, in any order.
 #[test]
 fn neighbours_in_one_block_do_not_undo_each_other() {
     for seed in 0..50 {
@@ -109,10 +109,10 @@ fn neighbours_in_one_block_do_not_undo_each_other() {
     }
 }
 
-/// A whole-block write that is acknowledged while a part of the same block is being written stays,
-/// but for that part.
+/// A whole-block write that completes during a partial write of the block stays, except in that
+/// part.
 #[test]
-fn a_part_never_brings_an_older_block_back() {
+fn a_partial_write_never_reverts_a_block() {
     for seed in 0..50 {
         rt::block_on_simulated(seed, async move {
             let slow = Profile {
@@ -144,8 +144,8 @@ fn a_part_never_brings_an_older_block_back() {
                 .expect("read")
                 .expect("within")
                 .to_vec();
-            let around = read[..100].iter().chain(&read[104..]);
-            assert!(around.clone().all(|&byte| byte == 7), "seed {seed}");
+            let others = read[..100].iter().chain(&read[104..]);
+            assert!(others.clone().all(|&byte| byte == 7), "seed {seed}");
         });
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests set up, each with a guard that takes it down.
+//! Test fixtures, each with a guard that removes it.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,7 +15,7 @@ use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
 use forebay_io::rt::Executor;
 use forebay_volume::{Volume, VolumeHandle};
 
-/// Whether this process can mount FUSE file systems; says so if not.
+/// Returns whether this process can mount FUSE file systems, and prints a reason if not.
 pub(in crate::fuse) fn can_mount() -> bool {
     let reason = if forebay_fuse::owner().0 != 0 {
         "it needs root"
@@ -58,7 +58,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // What a failed test left mounted, on it or in it.
+        // A failed test may have left mounts on it or in it.
         for path in [self.0.join("tree"), self.0.join("export"), self.0.clone()] {
             let _ = forebay_fuse::unmount(&path);
         }
@@ -117,7 +117,7 @@ impl Drop for Served {
     }
 }
 
-/// Counts what reaches the device.
+/// Counts of the requests that reach the device.
 #[derive(Default)]
 pub(in crate::fuse) struct Seen {
     pub(in crate::fuse) writes: AtomicU64,
@@ -161,7 +161,7 @@ pub(in crate::fuse) fn open(path: &Path, flags: i32) -> File {
         .expect("opened")
 }
 
-/// Runs a program; fails with what it said.
+/// Runs a program. Panics with its output if it fails.
 #[track_caller]
 pub(in crate::fuse) fn run(program: &str, args: &[&str]) -> String {
     let path = "/usr/sbin:/usr/bin:/sbin:/bin";

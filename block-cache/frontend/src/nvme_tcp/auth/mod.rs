@@ -1,8 +1,10 @@
-//! DH-HMAC-CHAP (Base 8.13.5), the controller's side: who proves to know a secret without saying it. One transaction
-//! is five messages: the host offers, the controller challenges, the host replies, the controller agrees, and the
-//! host does if the controller had to prove itself, too.
+//! Controller side of DH-HMAC-CHAP (Base 8.13.5), which proves knowledge of a secret without
+//! revealing it. A transaction has five messages: the host negotiates, the controller challenges,
+//! the host replies, the controller confirms. The host confirms too if it challenged the
+//! controller.
 //!
-//! Of what is offered the strongest hash and the strongest group are chosen; no group only if the host offers none.
+//! The controller selects the strongest offered hash and group. It selects the null group only if
+//! the host offers no other.
 
 use std::time::Duration;
 
@@ -13,29 +15,30 @@ use forebay_wire::nvme::Status;
 use forebay_wire::nvme::auth::{ControllerMessage, Group, Hash, HostMessage, Malformed, Reason};
 use zeroize::Zeroizing;
 
-/// Time from a host's offer to the end of its transaction. On a new queue the time to make it is the shorter limit.
+/// Time limit from a host's first message to the end of its transaction. On a new queue the limit
+/// of the handshake is shorter.
 const TRANSACTION_TIME: Duration = if cfg!(test) {
     Duration::from_secs(1)
 } else {
     Duration::from_secs(30)
 };
 
-/// What authentication has come to.
+/// State of an authentication.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It goes on.
+    /// In progress.
     Open,
-    /// The host has proved itself, and is content with the controller.
+    /// The host is authenticated, and accepts the controller.
     Proved,
-    /// It has not, or is not: why.
+    /// Authentication failed, with the reason.
     Failed(String),
 }
 
-/// A queue's authentication.
+/// Authentication of a queue.
 pub(super) struct Chap {
     host: String,
     subsystem: String,
-    /// What the host and the controller prove themselves by.
+    /// Key of the authentication.
     key: Zeroizing<Vec<u8>>,
     controller_key: Option<Zeroizing<Vec<u8>>>,
     stage: Stage,
@@ -45,19 +48,19 @@ pub(super) struct Chap {
 enum Stage {
     /// No transaction.
     Idle,
-    /// The host is to fetch the challenge.
+    /// The host must fetch the challenge.
     Challenge(Box<Challenge>),
-    /// It is to reply to it.
+    /// The host must reply to the challenge.
     Reply(Box<Challenge>),
-    /// It is to fetch the controller's agreement.
+    /// The host must fetch the controller's confirmation.
     Success1 {
         transaction: u16,
         hash: Hash,
         response: Option<Zeroizing<Vec<u8>>>,
     },
-    /// It is to agree, too.
+    /// The host must confirm, too.
     Success2(u16),
-    /// It is to fetch the refusal.
+    /// The host must fetch the refusal.
     Failure1(u16, Reason),
 }
 
@@ -71,7 +74,8 @@ struct Challenge {
 }
 
 impl Chap {
-    /// Authentication of `host` towards `subsystem`. None if it has no secret.
+    /// Creates the authentication of `host` by `subsystem`. Returns `None` if the host has no
+    /// secret.
     pub(super) fn new(secrets: &Secrets, host: &str, subsystem: &str) -> Option<Self> {
         let secrets = secrets.of(host)?;
         let controller = secrets.controller.as_ref();
@@ -85,10 +89,11 @@ impl Chap {
         })
     }
 
-    /// Takes a message of the host. What is wrong with it is the next message to it.
+    /// Processes a message of the host. An error in the message becomes the next message to the
+    /// host.
     ///
     /// # Errors
-    /// When nothing can be computed.
+    /// Fails if a computation fails.
     pub(super) async fn take(&mut self, message: &[u8]) -> Result<Outcome> {
         let stage = std::mem::replace(&mut self.stage, Stage::Idle);
         let stage = match rt::now() - self.begun < TRANSACTION_TIME {
@@ -122,12 +127,12 @@ impl Chap {
         transaction: u16,
         message: HostMessage<'_>,
     ) -> Result<Result<(Stage, Outcome), Reason>> {
-        let told = match &stage {
+        let expected = match &stage {
             Stage::Reply(challenge) => Some(challenge.transaction),
-            Stage::Success2(told) => Some(*told),
+            Stage::Success2(expected) => Some(*expected),
             _ => None,
         };
-        if told.is_some_and(|told| told != transaction) {
+        if expected.is_some_and(|expected| expected != transaction) {
             return Ok(Err(Reason::IncorrectPayload));
         }
         let open = |stage| (stage, Outcome::Open);
@@ -182,7 +187,7 @@ impl Chap {
         }))
     }
 
-    /// Checks the reply to a challenge; answers the host's own.
+    /// Checks the reply to a challenge, and answers the host's own challenge.
     async fn judge(
         &self,
         asked: &Challenge,
@@ -224,7 +229,7 @@ impl Chap {
         }
         let response = match (challenge, &self.controller_key) {
             (None, _) => None,
-            // A number of zero asks for the key of a secure channel, which there is not.
+            // A sequence number of zero requests a secure channel, which is not supported.
             (Some((_, 0)), _) => return Ok(Err(Reason::IncorrectPayload)),
             (Some(_), None) => return Ok(Err(Reason::Failed)),
             (Some((value, sequence)), Some(key)) => {
@@ -239,10 +244,10 @@ impl Chap {
         }))
     }
 
-    /// The next message for the host, if it has room for it.
+    /// Returns the next message for the host, if it has room for it.
     ///
     /// # Errors
-    /// [`Status::INVALID_FIELD`] if it has not; nothing has changed then.
+    /// [`Status::INVALID_FIELD`] if there is no room; the state does not change then.
     pub(super) fn fetch(&mut self, room: u32) -> Result<(Vec<u8>, Outcome), Status> {
         let fits = |message: Vec<u8>| match message.len() <= room as usize {
             true => Ok(message),
@@ -279,7 +284,7 @@ impl Chap {
                 (fits(message.encode(*transaction))?, outcome)
             }
             Stage::Failure1(transaction, reason) => refusal(*transaction, *reason)?,
-            // The host is to speak.
+            // It is the host's turn to send a message.
             Stage::Reply(challenge) => refusal(challenge.transaction, Reason::IncorrectMessage)?,
             Stage::Success2(transaction) => refusal(*transaction, Reason::IncorrectMessage)?,
             Stage::Idle => refusal(0, Reason::IncorrectMessage)?,

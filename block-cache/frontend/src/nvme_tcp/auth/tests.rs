@@ -23,7 +23,7 @@ fn a_transaction_that_takes_too_long_is_forgotten() {
         let (offer, room) = (negotiate.encode(1), MAX_MESSAGE_BYTES);
         for late in [true, false] {
             assert_eq!(chap.take(&offer).await.expect("a thread"), Outcome::Open);
-            // Room for less than the message changes nothing.
+            // A fetch with too little room changes nothing.
             assert_eq!(chap.fetch(47).expect_err("no room"), Status::INVALID_FIELD);
             let (challenge, outcome) = chap.fetch(room).expect("a challenge");
             assert_eq!((challenge.len(), outcome), (16 + 32, Outcome::Open));
@@ -31,13 +31,13 @@ fn a_transaction_that_takes_too_long_is_forgotten() {
                 rt::sleep(TRANSACTION_TIME).await;
                 continue;
             }
-            // Another offer, when a reply is due.
+            // Another negotiation while a reply is expected.
             assert_eq!(chap.take(&offer).await.expect("a thread"), Outcome::Open);
             let (failure, outcome) = chap.fetch(room).expect("a refusal");
             assert_eq!(failure, [0, 0xf1, 0, 0, 1, 0, 1, 7]);
             assert!(matches!(outcome, Outcome::Failed(_)));
         }
-        // What carries all this.
+        // The command that carries these messages.
         assert!(Exchange::of(&Exchange::command(true, 72)).is_some_and(|it| it.known));
     });
 }

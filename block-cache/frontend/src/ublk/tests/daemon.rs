@@ -1,4 +1,4 @@
-//! A daemon as the tests of a block device need one, which may die.
+//! A daemon for the tests of block devices, which may die.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,12 +25,12 @@ const SOON: Patience = Patience {
     dead: Duration::from_millis(300),
 };
 
-/// What outlives the processes of a test.
+/// State that outlives the processes of a test.
 pub(super) struct Media {
     info: Mutex<DeviceInfo>,
     blocks: Mutex<BTreeMap<u64, Vec<u8>>>,
     log: Mutex<Vec<(Op, u64, u64)>>,
-    /// Writes are not answered.
+    /// Whether writes are held without an answer.
     pub(super) held: AtomicBool,
     pub(super) fails: Mutex<Option<ErrorKind>>,
 }
@@ -58,7 +58,7 @@ impl Media {
 struct Disk(Arc<Media>, RefCell<Vec<Completion>>);
 
 impl Drop for Disk {
-    /// A process that is killed completes nothing.
+    /// A killed process completes nothing.
     fn drop(&mut self) {
         self.1.take().into_iter().for_each(std::mem::forget);
     }
@@ -93,11 +93,11 @@ impl BlockDevice for Disk {
     }
 }
 
-/// A daemon: a reactor with a volume, and another one beside it.
+/// A daemon: a reactor with a volume, and another reactor.
 pub(super) struct Daemon {
     pub(super) volume: VolumeHandle,
     pub(super) spread: Arc<Spread>,
-    /// The reactor of the volume.
+    /// Reactor of the volume.
     pub(super) engine: Remote,
     ends: Vec<(Remote, JoinHandle<()>)>,
 }
@@ -109,9 +109,9 @@ thread_local! {
 impl Daemon {
     pub(super) fn start(media: &Arc<Media>, read_only: bool) -> Self {
         let (media, mut ends, mut remotes) = (Arc::clone(media), Vec::new(), Vec::new());
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let mut start = |name: &str, media: Option<Arc<Media>>| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             let thread = spawn_reactor(name, Engine::Threads, move || async move {
                 let volume = media.map(|media| {
                     let disk = Rc::new(Disk(media, RefCell::default()));
@@ -122,11 +122,11 @@ impl Daemon {
                 });
                 let ended = Promise::new();
                 ENDED.set(Some(ended.clone()));
-                tell.send((rt::remote(), volume)).expect("the test waits");
+                sender.send((rt::remote(), volume)).expect("the test waits");
                 ended.get().await;
                 VOLUME.set(None);
             });
-            let (remote, volume) = told.recv().expect("it began");
+            let (remote, volume) = receiver.recv().expect("it began");
             ends.push((remote.clone(), thread.expect("a reactor")));
             remotes.push(remote.clone());
             (remote, volume)
@@ -154,7 +154,7 @@ impl Daemon {
         self.attach_within(driver, number, gap, SOON)
     }
 
-    /// The same, with more or less patience for another server of the device.
+    /// Like `attach`, with other time limits for another server of the device.
     pub(super) fn attach_within(
         &self,
         driver: &Fake,
@@ -166,17 +166,17 @@ impl Daemon {
         handshake::attach(driver, &Arc::new(export), number, &self.spread, patience)
     }
 
-    /// The volume takes no more requests, as in an orderly end.
+    /// Closes the volume, as an orderly shutdown does.
     pub(super) fn close_volume(&self) {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         self.engine.call(move || {
             VOLUME.set(None);
-            let _ = tell.send(());
+            let _ = sender.send(());
         });
-        told.recv().expect("done");
+        receiver.recv().expect("done");
     }
 
-    /// Ends the reactors, the volume's last, as the process's end does.
+    /// Ends the reactors, that of the volume last, as the end of the process does.
     pub(super) fn die(self) {
         for (reactor, thread) in self.ends.into_iter().rev() {
             reactor.call(|| ENDED.with_borrow(|ended| ended.as_ref().expect("set").set(())));

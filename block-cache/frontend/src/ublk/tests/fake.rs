@@ -1,5 +1,5 @@
-//! A driver without a kernel: devices, tags and states as `drivers/block/ublk_drv.c` of Linux 6.12 has them, as far as a
-//! server can see them. What it does not allow there is an error here.
+//! A driver without a kernel: devices, tags and states as in `drivers/block/ublk_drv.c` of Linux
+//! 6.12, as far as a server can observe them. Actions that are not allowed there are errors here.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,25 +16,25 @@ use forebay_wire::ublk::{
 use super::super::driver::{Driver, Node, Port};
 use super::super::export::NEEDED;
 
-/// Time after which a test has hung.
+/// Time after which a test counts as hung.
 const HUNG: Duration = Duration::from_secs(20);
 
 thread_local! {
-    /// The reactor of this thread cannot serve queues.
+    /// Whether the reactor of this thread cannot serve queues.
     pub(super) static UNFIT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A tag as the driver knows it.
+/// A tag in the driver.
 #[derive(Default)]
 struct Tag {
-    /// A command waits for a request.
+    /// Whether a command waits for a request.
     active: bool,
     waker: Option<Waker>,
-    /// The result of the command, not seen yet.
+    /// Result of the command, not received yet.
     ended: Option<i32>,
-    /// The request that the server has, and its data.
+    /// Request that the server executes, and its data.
     request: Option<(Descriptor, Vec<u8>)>,
-    /// How the last request ended, and its data.
+    /// Result of the last request, and its data.
     answer: Option<(i32, Vec<u8>)>,
 }
 
@@ -51,13 +51,13 @@ impl Tag {
 struct Device {
     info: Info,
     params: Option<[u8; PARAMS_BYTES]>,
-    /// Descriptors of the character device that are open.
+    /// Number of open descriptors of the character device.
     open: usize,
     queues: Vec<Vec<Tag>>,
     claimed: bool,
-    /// Somebody has the block device open, and does not close it when it ends.
+    /// Whether a program has the block device open and keeps it open after its end.
     opened: bool,
-    /// A recovery has begun, and has not ended.
+    /// Whether a recovery has begun and not ended.
     recovering: bool,
 }
 
@@ -75,15 +75,15 @@ impl Device {
 struct State {
     devices: BTreeMap<u32, Device>,
     running: Vec<i32>,
-    /// Control commands in their order, and results that some get in place of what they would.
+    /// Control commands in order, and forced results for some of them.
     log: Vec<u32>,
     refused: BTreeMap<u32, i32>,
-    /// The next commands of queues get this.
+    /// Forced result of the next commands of queues.
     refuse_io: Option<i32>,
     refusals: usize,
 }
 
-/// The driver, and all that a test does in the kernel's place.
+/// The driver, and the actions of a test in the kernel's place.
 #[derive(Clone, Default)]
 pub(super) struct Fake(Arc<(Mutex<State>, Condvar)>);
 
@@ -102,7 +102,7 @@ impl Fake {
         self.0.1.notify_all();
     }
 
-    /// Waits until `done` says something of a device; none if `patience` ends before.
+    /// Waits until `done` returns a value for a device. Returns `None` after `patience`.
     fn wait<T>(
         &self,
         device: u32,
@@ -125,12 +125,12 @@ impl Fake {
         }
     }
 
-    /// From now on a control command gets this result.
+    /// Forces this result of a control command from now on.
     pub(super) fn refuse(&self, number: u32, result: i32) {
         self.lock().refused.insert(number, result);
     }
 
-    /// The next command of a queue gets this result.
+    /// Forces this result of the next queue command.
     pub(super) fn refuse_io(&self, result: i32) {
         self.lock().refuse_io = Some(result);
     }
@@ -172,18 +172,18 @@ impl Fake {
         state.devices.get_mut(&device).expect("it is there").opened = true;
     }
 
-    /// Makes a device as another program would have.
+    /// Creates a device as another program would.
     pub(super) fn strange(&self, info: Info) {
         self.lock().running.push(info.server);
         self.lock().devices.insert(info.device, blank(info));
     }
 
-    /// A process is no more.
+    /// Marks a process as ended.
     pub(super) fn bury(&self, process: i32) {
         self.lock().running.retain(|other| *other != process);
     }
 
-    /// What the kernel does when the server of a device has died and its rings are closed.
+    /// Simulates the kernel after the server of a device has died and its rings are closed.
     pub(super) fn after_death(&self, number: u32) {
         self.wait(number, HUNG, |device| (device.open == 0).then_some(()))
             .expect("the reactors let go of it");
@@ -195,11 +195,11 @@ impl Fake {
         } else {
             state::DEAD
         };
-        // Another process now.
+        // Another process from now on.
         device.info.server = 1_000_000;
     }
 
-    /// Gives a tag a request, once it waits for one.
+    /// Submits a request to a tag, once it waits for one.
     pub(super) fn ask(&self, device: u32, queue: u16, tag: u16, request: Descriptor, data: &[u8]) {
         let given = self.wait(device, HUNG, |device| {
             let tag = &mut device.queues[usize::from(queue)][usize::from(tag)];
@@ -212,7 +212,7 @@ impl Fake {
         given.expect("the tag fetches");
     }
 
-    /// How a tag's request ended, and its data; none if it did not within `patience`.
+    /// Returns the result of a tag's request and its data, or `None` after `patience`.
     pub(super) fn answer_within(
         &self,
         device: u32,
@@ -266,7 +266,7 @@ impl Fake {
             }
             let mut info = Info::decode(*data.first_chunk::<INFO_BYTES>().expect("whole"));
             assert_eq!(info.device, device);
-            // A machine of two processors.
+            // A machine with two processors.
             info.queues = info.queues.min(2);
             info.server = -1;
             data.copy_from_slice(&info.encode());
@@ -292,7 +292,7 @@ impl Fake {
             }
             control::STOP => {
                 drop(state);
-                // What the server has, it answers first.
+                // The server answers its current requests first.
                 self.wait(device, patience, |device| {
                     device.all(|tag| tag.request.is_none()).then_some(())
                 })?;
@@ -420,7 +420,7 @@ impl Driver for Fake {
     }
 }
 
-/// The character device, open.
+/// An open character device.
 pub(super) struct FakeNode(Fake, u32);
 
 impl Drop for FakeNode {
@@ -481,7 +481,7 @@ impl Port for FakePort {
                 return -libc::EBUSY;
             }
             match number {
-                // What a dead server had is given to this one when the recovery ends.
+                // The requests of a dead server are given to this one at the end of the recovery.
                 io::FETCH => {}
                 io::COMMIT_AND_FETCH => match tag.request.take() {
                     Some((_, data)) => tag.answer = Some((argument.result, data)),

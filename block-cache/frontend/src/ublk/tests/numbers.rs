@@ -1,4 +1,4 @@
-//! A volume that is two block devices.
+//! A volume with two block devices.
 
 use forebay_block::ErrorKind;
 use forebay_wire::ublk::{control, op, state};
@@ -32,7 +32,7 @@ fn both_show_the_volume_and_each_has_an_end_of_its_own() {
 }
 
 #[test]
-fn what_is_missing_concerns_each_of_them() {
+fn a_gap_affects_both_devices() {
     let (driver, media) = (Fake::new(), Media::new());
     let first = Daemon::start(&media, false);
     let both = [0, 1].map(|number| first.attach_as(&driver, number, None).expect("made"));
@@ -41,7 +41,7 @@ fn what_is_missing_concerns_each_of_them() {
     for number in [0, 1] {
         driver.after_death(number);
     }
-    // One is given up and made anew: that says nothing of the other.
+    // One device is removed and created anew: this has no effect on the other.
     handshake::remove(&driver, 0).expect("nobody serves it");
     driver.log();
     let second = Daemon::start(&media, false);
@@ -56,7 +56,7 @@ fn what_is_missing_concerns_each_of_them() {
     assert_eq!(driver.info(1).map(|info| info.state), Some(state::QUIESCED));
     anew.detach().expect("it goes");
     second.die();
-    // Where nothing is missing each goes on.
+    // If nothing is missing, each continues.
     let third = Daemon::start(&media, false);
     let waited = third.attach_as(&driver, 1, None).expect("taken over");
     assert_eq!(driver.call(1, 0, 0, write(0), &[1; 4096]).0, 4096);

@@ -3,32 +3,32 @@ use std::os::unix::fs::FileExt as _;
 use super::*;
 
 const ENTRIES_OF_A_QUEUE: u16 = 4;
-/// A header and four descriptors of 16 bytes, up to whole cache lines.
+/// A header and four descriptors of 16 bytes, rounded up to cache lines.
 const STRIDE: u64 = 128;
 
 fn volume(origin: &[u8]) -> Succession {
     Succession::of("disk", origin, None)
 }
 
-/// A list for two queues, as the monitor keeps it from one process to the next.
-struct Kept {
-    told: VhostUserInflight,
+/// A list for two queues, which the monitor keeps from one process to the next.
+struct StoredList {
+    description: VhostUserInflight,
     file: File,
 }
 
-impl Kept {
+impl StoredList {
     fn new() -> Self {
         let asked = VhostUserInflight::new(0, 0, 2, ENTRIES_OF_A_QUEUE);
-        let (told, file) = Inflight::make(&asked, &volume(b"first")).expect("made");
-        Self { told, file }
+        let (description, file) = Inflight::make(&asked, &volume(b"first")).expect("made");
+        Self { description, file }
     }
 
     fn adopted_as(&self, succession: &Succession) -> Result<Inflight, String> {
         let copy = self.file.try_clone().expect("a copy");
-        Inflight::adopt(&self.told, copy, succession)
+        Inflight::adopt(&self.description, copy, succession)
     }
 
-    /// The list of the first queue in the hands of another process, whose used ring has come to `used`.
+    /// Returns the list of the first queue in another process, with used index `used`.
     fn recovered(&self, used: u16) -> (Tracker, Option<Vec<u16>>) {
         let inflight = Arc::new(self.adopted_as(&volume(b"first")).expect("taken over"));
         Tracker::of(&inflight, 0, (ENTRIES_OF_A_QUEUE, used)).expect("there is memory for it")
@@ -45,21 +45,24 @@ impl Kept {
     }
 }
 
-/// Where a head is, of the first queue.
+/// Returns the offset of a head of the first queue.
 fn entry(head: u64) -> u64 {
     16 + 16 * head
 }
 
 #[test]
 fn each_field_is_where_other_programs_have_it() {
-    let kept = Kept::new();
-    assert_eq!(kept.told.mmap_size, 2 * STRIDE + 8);
-    assert_eq!((kept.told.num_queues, kept.told.queue_size), (2, 4));
-    assert_eq!(kept.bytes::<{ 2 * 128 }>(0), [0; 256], "nothing is noted");
-    let note = u64::from_ne_bytes(kept.bytes(2 * STRIDE));
+    let list = StoredList::new();
+    assert_eq!(list.description.mmap_size, 2 * STRIDE + 8);
+    assert_eq!(
+        (list.description.num_queues, list.description.queue_size),
+        (2, 4)
+    );
+    assert_eq!(list.bytes::<{ 2 * 128 }>(0), [0; 256], "nothing is noted");
+    let note = u64::from_ne_bytes(list.bytes(2 * STRIDE));
     assert_eq!(note, volume(b"first").note);
 
-    let inflight = Arc::new(kept.adopted_as(&volume(b"first")).expect("its own"));
+    let inflight = Arc::new(list.adopted_as(&volume(b"first")).expect("its own"));
     let (mut tracker, heads) = Tracker::of(&inflight, 1, (4, 7)).expect("memory");
     assert_eq!(heads, None, "of a queue that nobody has begun");
     tracker.take(3);
@@ -67,106 +70,106 @@ fn each_field_is_where_other_programs_have_it() {
     tracker.answering(3);
     let at = STRIDE;
     // Features, version, entries, the last head, the used index.
-    assert_eq!(kept.bytes(at), [0_u8; 8]);
+    assert_eq!(list.bytes(at), [0_u8; 8]);
     let header = [1, 4, 3, 7].map(u16::to_ne_bytes).concat();
-    assert_eq!(kept.bytes::<8>(at + 8)[..], header);
-    // In flight, padding, next, when.
+    assert_eq!(list.bytes::<8>(at + 8)[..], header);
+    // In flight, padding, next, order.
     let taken = |nth: u8| [1, 0, 0, 0, 0, 0, 0, 0, nth, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(kept.bytes(at + entry(3)), taken(1));
-    assert_eq!(kept.bytes(at + entry(0)), taken(2));
-    assert_eq!(kept.bytes(at + entry(1)), [0_u8; 16]);
+    assert_eq!(list.bytes(at + entry(3)), taken(1));
+    assert_eq!(list.bytes(at + entry(0)), taken(2));
+    assert_eq!(list.bytes(at + entry(1)), [0_u8; 16]);
     tracker.answered(3, 8);
-    assert_eq!(kept.bytes(at + entry(3)), [0_u8]);
-    assert_eq!(kept.bytes(at + 14), 8_u16.to_ne_bytes());
-    assert_eq!(kept.bytes(0), [0_u8; 128], "the other queue's");
+    assert_eq!(list.bytes(at + entry(3)), [0_u8]);
+    assert_eq!(list.bytes(at + 14), 8_u16.to_ne_bytes());
+    assert_eq!(list.bytes(0), [0_u8; 128], "the other queue's");
 }
 
 #[test]
-fn what_was_not_answered_is_done_again_the_oldest_first() {
-    let kept = Kept::new();
-    let (mut tracker, _) = kept.recovered(0);
+fn unanswered_requests_are_repeated_oldest_first() {
+    let list = StoredList::new();
+    let (mut tracker, _) = list.recovered(0);
     for head in [2, 0, 3, 1] {
         tracker.take(head);
     }
     tracker.answering(0);
     tracker.answered(0, 1);
-    let (mut tracker, heads) = kept.recovered(1);
+    let (mut tracker, heads) = list.recovered(1);
     assert_eq!(heads, Some(vec![2, 3, 1]));
-    // What is taken next is younger than what was left, in the process after that too.
+    // A later request is younger than those of the earlier process, also in the process after that.
     tracker.answering(3);
     tracker.answered(3, 2);
     tracker.take(0);
     tracker.take(3);
-    assert_eq!(kept.recovered(2).1, Some(vec![2, 1, 0, 3]));
+    assert_eq!(list.recovered(2).1, Some(vec![2, 1, 0, 3]));
 }
 
 #[test]
-fn a_queue_in_use_with_nothing_in_flight_is_told_from_one_that_never_began() {
-    let kept = Kept::new();
-    let (mut tracker, heads) = kept.recovered(0);
+fn an_idle_queue_is_distinguished_from_an_unused_one() {
+    let list = StoredList::new();
+    let (mut tracker, heads) = list.recovered(0);
     assert_eq!(heads, None);
     tracker.take(1);
     tracker.answering(1);
     tracker.answered(1, 1);
-    assert_eq!(kept.recovered(1).1, Some(vec![]));
+    assert_eq!(list.recovered(1).1, Some(vec![]));
 }
 
 #[test]
 fn an_answer_that_was_not_noted_any_more_is_not_given_twice() {
-    let kept = Kept::new();
-    let (mut tracker, _) = kept.recovered(10);
+    let list = StoredList::new();
+    let (mut tracker, _) = list.recovered(10);
     for head in [0, 1, 2] {
         tracker.take(head);
     }
-    // Death before the used ring has it: it is done again.
+    // Death before the used ring has the answer: it is executed again.
     tracker.answering(1);
-    assert_eq!(kept.recovered(10).1, Some(vec![0, 1, 2]));
-    // Death behind that, before the note of it, and between the two parts of the note.
-    assert_eq!(kept.recovered(11).1, Some(vec![0, 2]));
-    kept.put(14, &10_u16.to_ne_bytes());
-    assert_eq!(kept.recovered(11).1, Some(vec![0, 2]));
-    assert_eq!(kept.bytes(14), 11_u16.to_ne_bytes());
-    // The index runs over.
-    kept.put(14, &u16::MAX.to_ne_bytes());
-    kept.put(12, &2_u16.to_ne_bytes());
-    assert_eq!(kept.recovered(0).1, Some(vec![0]));
+    assert_eq!(list.recovered(10).1, Some(vec![0, 1, 2]));
+    // Death after that, before it is recorded, and between the two parts of the record.
+    assert_eq!(list.recovered(11).1, Some(vec![0, 2]));
+    list.put(14, &10_u16.to_ne_bytes());
+    assert_eq!(list.recovered(11).1, Some(vec![0, 2]));
+    assert_eq!(list.bytes(14), 11_u16.to_ne_bytes());
+    // The index wraps.
+    list.put(14, &u16::MAX.to_ne_bytes());
+    list.put(12, &2_u16.to_ne_bytes());
+    assert_eq!(list.recovered(0).1, Some(vec![0]));
 }
 
 #[test]
 fn a_request_whose_note_was_torn_is_still_in_the_ring() {
-    let kept = Kept::new();
-    let (mut tracker, _) = kept.recovered(0);
+    let list = StoredList::new();
+    let (mut tracker, _) = list.recovered(0);
     tracker.take(0);
-    // Death in the middle of the note of the next: when it was taken is there, that it was is not.
-    kept.put(entry(2) + 8, &2_u64.to_ne_bytes());
-    let (mut tracker, heads) = kept.recovered(0);
+    // Death while the next request is recorded: its order is there, its flag is not.
+    list.put(entry(2) + 8, &2_u64.to_ne_bytes());
+    let (mut tracker, heads) = list.recovered(0);
     assert_eq!(
         heads,
         Some(vec![0]),
         "the ring goes on behind one, with that"
     );
     tracker.take(2);
-    assert_eq!(kept.recovered(0).1, Some(vec![0, 2]));
+    assert_eq!(list.recovered(0).1, Some(vec![0, 2]));
 }
 
 #[test]
-fn what_a_guest_or_monitor_writes_there_stays_in_bounds() {
-    let kept = Kept::new();
-    let (mut tracker, _) = kept.recovered(0);
-    let before: [u8; 264] = kept.bytes(0);
+fn invalid_content_of_the_list_stays_in_bounds() {
+    let list = StoredList::new();
+    let (mut tracker, _) = list.recovered(0);
+    let before: [u8; 264] = list.bytes(0);
     for head in [4, 1000, u16::MAX] {
         tracker.take(head);
     }
-    assert_eq!(kept.bytes(0), before);
+    assert_eq!(list.bytes(0), before);
     tracker.answering(u16::MAX);
     tracker.answered(u16::MAX, 0);
-    kept.put(0, &[0xff; 128]);
-    // A last head that is none, flags that are neither, and times that are all the same.
-    let (mut tracker, heads) = kept.recovered(0);
+    list.put(0, &[0xff; 128]);
+    // An invalid last head, invalid flags, and equal orders.
+    let (mut tracker, heads) = list.recovered(0);
     assert_eq!(heads, Some(vec![]));
     tracker.take(1);
-    assert_eq!(kept.recovered(0).1, Some(vec![1]));
-    let inflight = Arc::new(kept.adopted_as(&volume(b"first")).expect("its own"));
+    assert_eq!(list.recovered(0).1, Some(vec![1]));
+    let inflight = Arc::new(list.adopted_as(&volume(b"first")).expect("its own"));
     for (queue, size) in [(2, 4), (0, 5), (u16::MAX, 1)] {
         assert!(Tracker::of(&inflight, queue, (size, 0)).is_err());
     }
@@ -174,27 +177,27 @@ fn what_a_guest_or_monitor_writes_there_stays_in_bounds() {
 
 #[test]
 fn the_list_of_another_volume_or_generation_or_of_contents_that_are_gone_is_refused() {
-    let kept = Kept::new();
-    kept.adopted_as(&volume(b"first")).expect("its own");
+    let list = StoredList::new();
+    list.adopted_as(&volume(b"first")).expect("its own");
     for (name, origin, process) in [
         ("disk", &b"second"[..], None),
         ("disl", b"first", None),
         ("disk", b"first", Some(1)),
     ] {
         let other = Succession::of(name, origin, process);
-        let refused = kept.adopted_as(&other).err().expect("another's");
+        let refused = list.adopted_as(&other).err().expect("another's");
         assert!(refused.contains("restart it"), "{refused}");
     }
-    // Of contents that ended with one process: not for the next.
+    // Contents that ended with one process are not for the next.
     let of_process = |process| Succession::of("disk", b"first", Some(process));
-    kept.put(2 * STRIDE, &of_process(3).note.to_ne_bytes());
-    kept.adopted_as(&of_process(3)).expect("the same process");
-    kept.adopted_as(&of_process(5)).err().expect("the next one");
+    list.put(2 * STRIDE, &of_process(3).note.to_ne_bytes());
+    list.adopted_as(&of_process(3)).expect("the same process");
+    list.adopted_as(&of_process(5)).err().expect("the next one");
 }
 
 #[test]
 fn memory_that_this_version_does_not_make_is_refused() {
-    let kept = Kept::new();
+    let list = StoredList::new();
     let make = |queues, entries| {
         let asked = VhostUserInflight::new(0, 0, queues, entries);
         Inflight::make(&asked, &volume(b"first"))
@@ -210,25 +213,25 @@ fn memory_that_this_version_does_not_make_is_refused() {
         assert!(refused.contains("are the most"), "{refused}");
     }
     make(QUEUES, MAX_QUEUE_SIZE).expect("the most");
-    let size = kept.told.mmap_size;
+    let size = list.description.mmap_size;
     for (size, offset, queues, entries) in [
         (size - 8, 0, 2, 4),
         (size, 8, 2, 4),
         (size, 0, 1, 4),
         (size, 0, 2, 8),
     ] {
-        let told = VhostUserInflight::new(size, offset, queues, entries);
-        let copy = kept.file.try_clone().expect("a copy");
-        let refused = Inflight::adopt(&told, copy, &volume(b"first"));
+        let description = VhostUserInflight::new(size, offset, queues, entries);
+        let copy = list.file.try_clone().expect("a copy");
+        let refused = Inflight::adopt(&description, copy, &volume(b"first"));
         let refused = refused.err().expect("another layout");
         assert!(refused.contains("not what this daemon makes"), "{refused}");
     }
-    // One that ends before what is told of it would end this process when it is touched: it is sealed, and a file that is
-    // not memory of that kind is not mapped.
-    assert!(kept.file.set_len(8).is_err());
-    let told = VhostUserInflight::new(size, 0, 2, 4);
+    // A file that is shorter than its description would end this process on access. So the file is
+    // sealed, and a file of another kind is not mapped.
+    assert!(list.file.set_len(8).is_err());
+    let description = VhostUserInflight::new(size, 0, 2, 4);
     let shorter = make(1, 4).expect("made").1;
-    assert!(Inflight::adopt(&told, shorter, &volume(b"first")).is_err());
+    assert!(Inflight::adopt(&description, shorter, &volume(b"first")).is_err());
     let zero = File::open("/dev/zero").expect("Linux");
-    assert!(Inflight::adopt(&told, zero, &volume(b"first")).is_err());
+    assert!(Inflight::adopt(&description, zero, &volume(b"first")).is_err());
 }
