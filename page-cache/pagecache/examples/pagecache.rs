@@ -1,5 +1,5 @@
-//! Two nodes share one copy of each page in real shared memory. Prints what the first use, later local and remote
-//! uses, and stores cost, in time and in packets.
+//! Two nodes share one copy of each page in real shared memory. Prints what the first use, later
+//! local and remote uses, and stores cost, in time and in packets.
 //!
 //! `cargo run --release -p forebay-pagecache --example pagecache`
 

@@ -1,7 +1,8 @@
-//! What a program calls: read, write, map, flush and close on a [`Node`], from any thread.
+//! Interface for programs: read, write, map, flush and close on a [`Node`], from any thread.
 //!
-//! Page contents never travel: a read copies out of the frame where the page is, a write stores into it, and a view
-//! is the frame. Only what changes who may use a frame goes to the directory, through a [`Link`].
+//! Page contents are not sent: a read copies out of the page's frame, a write stores into it, and a
+//! view is the frame itself. Only a change of the right to use a frame goes to the directory,
+//! through a [`Link`].
 
 mod alone;
 mod emulated;
@@ -24,20 +25,20 @@ pub use emulated::Emulated;
 pub use heard::Heard;
 pub use view::View;
 
-/// How long a program waits, after having tried for longer than any store takes, before it tries again.
+/// Pause of a program between two attempts, after it has tried for longer than any store takes.
 const GIVE_WAY: Duration = Duration::from_micros(100);
 
-/// The way to the directory.
+/// Connection to the directory.
 pub trait Link {
-    /// Sends a packet after all earlier ones. It queues and does not wait for the other side: the directory may be
-    /// waiting for this node.
+    /// Sends a packet after all earlier ones. It queues and does not wait for the other side: the
+    /// directory may be waiting for this node.
     ///
     /// # Errors
     /// If the connection is gone.
     fn send(&self, packet: &[u8]) -> Result<()>;
 }
 
-/// A node with its memory, its store and its way to the directory.
+/// A node with its memory, its store and its connection to the directory.
 #[derive(Debug)]
 pub struct Client<S, L> {
     state: Mutex<State>,
@@ -53,18 +54,19 @@ pub struct Client<S, L> {
 struct State {
     node: Node,
     next_ticket: Ticket,
-    /// What became of what is waited for: go on, or over and whether well.
+    /// Results of operations that are waited for: retry (`None`), or the end and whether it
+    /// succeeded.
     outcomes: BTreeMap<Ticket, Option<bool>>,
     effects: Vec<Effect>,
     messages: Vec<ToDirectory>,
     packet: Vec<u8>,
     scratch: Box<[u8]>,
-    /// Why nothing works any more.
+    /// Error that all operations return, once the client is broken.
     broken: Option<Error>,
 }
 
 impl<S: Store, L: Link> Client<S, L> {
-    /// A node that joins the cluster.
+    /// Creates a node that joins the cluster.
     ///
     /// # Errors
     /// If the link is gone.
@@ -94,19 +96,20 @@ impl<S: Store, L: Link> Client<S, L> {
         Ok(client)
     }
 
-    /// The same with others' memory as slow as `emulated` says, for copies by [`Client::read`] and [`Client::write`];
-    /// views load and store as fast as this machine does.
+    /// Makes other nodes' memory as slow as `emulated` for copies by [`Client::read`] and
+    /// [`Client::write`]. Views stay as fast as this machine.
     #[must_use]
     pub fn with_emulated(self, emulated: Option<Emulated>) -> Self {
         Self { emulated, ..self }
     }
 
-    /// Takes what has arrived from the directory, and returns how many bytes were whole packets. Whoever reads the
-    /// connection calls this; it does the fills and write-backs that the packets ask for.
+    /// Processes bytes received from the directory, and returns how many of them were whole
+    /// packets. The reader of the connection calls this. It executes the fills and write-backs that
+    /// the packets request.
     ///
     /// # Errors
-    /// If the bytes are no packets, or say what no correct directory says, or the link is gone. Every operation
-    /// fails from then on.
+    /// If the bytes are not valid packets, or contain messages that no correct directory sends, or
+    /// the link is gone. All later operations fail.
     pub fn receive(&self, bytes: &[u8]) -> Result<usize> {
         let mut state = self.lock_state();
         let result = self.take_packets(&mut state, bytes);
@@ -117,19 +120,19 @@ impl<S: Store, L: Link> Client<S, L> {
         result
     }
 
-    /// The connection is gone: every operation fails from now on, and says so.
+    /// Notes that the connection is gone: all operations fail with `why` from now on.
     pub fn disconnect(&self, why: Error) {
         self.lock_state().broken = Some(why);
         self.changed.notify_all();
     }
 
-    /// Reads a page whole.
+    /// Reads a whole page.
     ///
     /// # Errors
-    /// What the store says, or `Disconnected`.
+    /// Errors of the store, or `Disconnected`.
     ///
     /// # Panics
-    /// If `out` is not a page long.
+    /// If `out` does not have the length of a page.
     pub fn read(&self, page: PageId, out: &mut [u8]) -> Result<()> {
         assert_eq!(
             out.len(),
@@ -163,13 +166,13 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    /// Writes a page, or some bytes of one: `bytes` at `offset`. All who read the page see it at once.
+    /// Writes `bytes` at `offset` of a page. All readers of the page see them at once.
     ///
     /// # Errors
-    /// What the store says, or `Disconnected`.
+    /// Errors of the store, or `Disconnected`.
     ///
     /// # Panics
-    /// If they reach out of the page.
+    /// If the bytes reach beyond the page.
     pub fn write(&self, page: PageId, offset: usize, bytes: &[u8]) -> Result<()> {
         if bytes.len() == self.segment.page_size_bytes() {
             let mut state = self.lock_state();
@@ -217,10 +220,11 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    /// A view of the page's only copy. It stays where it is while the view lives; stores of others are seen.
+    /// Returns a view of the page's only copy. The page stays there while the view lives, and
+    /// stores of other programs are visible.
     ///
     /// # Errors
-    /// What the store says, or `Disconnected`; `Busy` if this node holds the page unpublished.
+    /// Errors of the store, or `Disconnected`. `Busy` if this node has the page unpublished.
     pub fn map(&self, page: PageId) -> Result<View<'_, S, L>> {
         loop {
             let mut state = self.lock_state();
@@ -246,17 +250,18 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    /// What this node wrote to the file is in the store when this returns.
+    /// Makes this node's writes to the file durable in the store.
     ///
     /// # Errors
-    /// `Lost` if the store refused something, or a node died that held it; said once.
+    /// `Lost` if the store refused a write, or a node died that held one. Each loss is reported
+    /// once.
     pub fn fsync(&self, inode: u64) -> Result<()> {
         self.sync(inode, "fsync", Node::fsync)?;
         self.store.sync(inode)
     }
 
-    /// The directory is there again, started anew: tells it what this node has. `connect` opens the link to it, and
-    /// nothing is sent there before that.
+    /// Reports this node's state to a directory that was restarted. `connect` opens the link to it;
+    /// nothing is sent before that.
     ///
     /// # Errors
     /// If the link is gone.
@@ -268,7 +273,8 @@ impl<S: Store, L: Link> Client<S, L> {
         self.act(&mut state)
     }
 
-    /// Says that this node lives, and what it has counted; does nothing if the node is busy. Whether it did.
+    /// Reports that this node lives, with its counters, unless the node is busy. Returns whether it
+    /// reported.
     ///
     /// # Errors
     /// If the link is gone.
@@ -291,10 +297,10 @@ impl<S: Store, L: Link> Client<S, L> {
         self.act(&mut state).map(|()| true)
     }
 
-    /// Waits until the node is in, and says how many frames the directory has taken of it.
+    /// Waits until the node has joined, and returns how many of its frames the directory accepted.
     ///
     /// # Errors
-    /// Why not, or `TimedOut`.
+    /// The refusal of the directory, or `TimedOut`.
     pub fn wait_joined(&self, patience: Duration) -> Result<u32> {
         let begin = Instant::now();
         let mut state = self.lock_state();
@@ -314,10 +320,10 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    /// Has all pages leave this node's memory, so that it can go without taking any with it.
+    /// Moves all pages out of this node's memory, so that the node can leave without losing any.
     ///
     /// # Errors
-    /// `TimedOut` if they have not in this time, or `Disconnected`.
+    /// `TimedOut` if they have not left in this time, or `Disconnected`.
     pub fn leave(&self, patience: Duration) -> Result<()> {
         let mut state = self.lock_state();
         let ticket = state.ticket();
@@ -327,27 +333,27 @@ impl<S: Store, L: Link> Client<S, L> {
         self.outcome_within(state, ticket, Some(patience)).map(drop)
     }
 
-    /// Why nothing works any more, if that is so.
+    /// Returns the error that all operations return, if the client is broken.
     pub fn broken(&self) -> Option<Error> {
         self.lock_state().broken.clone()
     }
 
-    /// Its way to the directory.
+    /// Returns the connection to the directory.
     pub const fn link(&self) -> &L {
         &self.link
     }
 
-    /// The memory of all nodes.
+    /// Returns the memory of all nodes.
     pub fn segment(&self) -> &Segment {
         &self.segment
     }
 
-    /// Its store.
+    /// Returns the store.
     pub const fn store(&self) -> &S {
         &self.store
     }
 
-    /// What this node wrote to the file is seen by others when this returns.
+    /// Publishes this node's writes to the file: other nodes see them when this returns.
     ///
     /// # Errors
     /// `Disconnected`.
@@ -355,10 +361,10 @@ impl<S: Store, L: Link> Client<S, L> {
         self.sync(inode, "close", Node::close)
     }
 
-    /// Locks a range of pages; what is called with it is done, then the lock is let go.
+    /// Runs `body` while a range of pages is locked.
     ///
     /// # Errors
-    /// `Disconnected`, or what `body` says.
+    /// `Disconnected`, or errors of `body`.
     pub fn locked<T>(&self, range: LockRange, body: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut state = self.lock_state();
         let ticket = state.ticket();
@@ -378,7 +384,7 @@ impl<S: Store, L: Link> Client<S, L> {
         result
     }
 
-    /// What the node counted.
+    /// Returns the node's counters.
     pub fn counts(&self) -> Counts {
         self.lock_state().node.counts()
     }
@@ -414,7 +420,7 @@ impl<S: Store, L: Link> Client<S, L> {
         Ok((acquired, ticket))
     }
 
-    /// Waits until an operation on a page may go on.
+    /// Waits until an operation on a page may continue.
     fn wait(&self, state: MutexGuard<'_, State>, page: PageId, ticket: Ticket) -> Result<()> {
         match self.outcome(state, ticket)? {
             Some(false) => {
@@ -462,14 +468,15 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    /// What a copy takes longer there, if the place is in another node's memory.
+    /// Returns the emulated delay of a place, if it is in another node's memory.
     fn slow(&self, state: &State, place: Place) -> Option<Emulated> {
         let ours = |share: std::ops::Range<u32>| share.contains(&place.frame);
         self.emulated
             .filter(|_| !state.node.share().is_some_and(ours))
     }
 
-    /// A frame could not be used: if somebody has been storing for long, it may have to be found dead first.
+    /// Lets other threads run after a frame could not be used. If a node has been storing for long,
+    /// it may have to be declared dead first.
     fn give_way(found: Frame) {
         if matches!(found, Frame::Storing(_)) {
             std::thread::sleep(GIVE_WAY);
@@ -495,7 +502,7 @@ impl<S: Store, L: Link> Client<S, L> {
         Ok(taken)
     }
 
-    /// Does what the node wants done, and what comes of that; then sends one packet.
+    /// Executes the node's effects and their consequences, then sends one packet.
     fn act(&self, state: &mut State) -> Result<()> {
         let id = state.node.id();
         let mut next = 0;

@@ -1,6 +1,7 @@
-//! Errors that the simulation plants to see that it finds them. Outside of this crate's tests there are none.
+//! Faults that the simulation plants in order to prove that it finds them. They exist only in this
+//! crate's tests.
 
-/// A planted error.
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A node acknowledges an invalidation while views and stores still use the page.
@@ -11,31 +12,32 @@ pub(crate) enum Fault {
     PublishUnfilled,
     /// A dead node stays among a page's sharers.
     KeepDeadSharer,
-    /// A page that died is filled again while somebody still maps what is left of it.
+    /// A lost page is filled again while a node still maps its old frame.
     RefillMapped,
-    /// A write-back calls what was stored during it clean.
+    /// A write-back marks a store during it as clean.
     CleanRacing,
     /// A frame is reused when the first sharer has acknowledged.
     ReuseBeforeAcknowledged,
-    /// A directory that is started anew does not look for pages that nobody maps.
+    /// A restarted directory does not look for unmapped pages.
     UnsavedForgotten,
-    /// Who died is forgotten while others still have places in its memory.
+    /// A dead node is forgotten while others still map places in its memory.
     ForgetMapped,
     /// A page that outlived its node is given up without a write-back.
     PoolLost,
-    /// Nobody hears that a page that outlived its node was given up since the store refuses it.
-    UntoldUnrescued,
-    /// A directory that is started anew does not tell of pages that the one before it had given up.
+    /// No node is notified when a page that outlived its node is given up, since the store refuses
+    /// it.
+    UnreportedLoss,
+    /// A restarted directory does not report pages that the one before had given up.
     GivenUpForgotten,
-    /// A word is taken that another node has.
+    /// A node takes a word that another node has.
     TakeTaken,
-    /// A dead node's words stay its own.
+    /// A dead node's words are not released.
     KeepDeadAlone,
 }
 
 #[cfg(test)]
 impl Fault {
-    /// Every error.
+    /// All faults.
     pub(crate) const ALL: [Self; 14] = [
         Self::AcknowledgeMapped,
         Self::UncheckedGeneration,
@@ -47,14 +49,14 @@ impl Fault {
         Self::UnsavedForgotten,
         Self::ForgetMapped,
         Self::PoolLost,
-        Self::UntoldUnrescued,
+        Self::UnreportedLoss,
         Self::GivenUpForgotten,
         Self::TakeTaken,
         Self::KeepDeadAlone,
     ];
 }
 
-/// Which errors are planted.
+/// Set of planted faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     #[cfg(test)]
@@ -62,7 +64,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Whether this error is planted.
+    /// Returns whether this fault is planted.
     pub(crate) const fn has(self, fault: Fault) -> bool {
         #[cfg(test)]
         return matches!(self.planted, Some(planted) if planted as u8 == fault as u8);

@@ -1,19 +1,21 @@
-//! What nodes and the directory say to each other.
+//! Messages between nodes and the directory.
 //!
-//! Messages are small and copied; a batch is a packet of many (see [`crate::protocol`]). Links are in order: what
-//! one side sends arrives in the order in which it was sent, or not at all because the other side died.
+//! Messages are small and copied. A packet is a batch of messages (see [`crate::protocol`]). Links
+//! keep the order: a message arrives after all earlier ones of its sender, or not at all if one
+//! side died.
 
 use std::fmt;
 
-/// Most nodes that one directory knows at a time: a page's sharers are bits of one word.
+/// Maximum number of nodes of a directory: a page's sharers are bits of one word.
 pub const NODES_MAX: u8 = 32;
 
-/// A node's number, below [`NODES_MAX`]. It is used again once everybody has forgotten the one that had it.
+/// A node's number, below [`NODES_MAX`]. It is reused after all nodes have forgotten its former
+/// node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(u8);
 
 impl NodeId {
-    /// The node with this number, if there can be one.
+    /// Creates a node number, or returns `None` if it is too large.
     #[must_use]
     pub const fn new(number: u8) -> Option<Self> {
         if number < NODES_MAX {
@@ -23,19 +25,19 @@ impl NodeId {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// The number, to index with.
+    /// Returns the number as an index.
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 
-    /// The node's bit in a set of sharers.
+    /// Returns the node's bit in a set of sharers.
     #[must_use]
     pub const fn bit(self) -> u32 {
         1 << self.0
@@ -53,12 +55,13 @@ impl fmt::Display for NodeId {
 pub struct PageId {
     /// The file.
     pub inode: u64,
-    /// The page in it, counted from 0.
+    /// The page in the file, counted from 0.
     pub index: u64,
 }
 
 impl PageId {
-    /// A hash for tables of pages: inodes and indices are small numbers, so all their bits are mixed.
+    /// Returns a hash for tables of pages. Inodes and indices are small numbers, so all bits are
+    /// mixed.
     #[must_use]
     pub const fn hash64(self) -> u64 {
         let mixed = (self.inode ^ self.index.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -72,16 +75,16 @@ impl fmt::Display for PageId {
     }
 }
 
-/// Where a page's only copy is: a frame of the cluster, and which use of that frame is meant.
+/// Location of a page's only copy: a frame of the cluster, and the generation of its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// The frame, counted through all nodes' memory.
     pub frame: u32,
-    /// The use of the frame: each fill in the cluster has a generation of its own, never used again.
+    /// Generation of the content. Each fill in the cluster has its own, which is never reused.
     pub generation: u64,
 }
 
-/// What a mapping is wanted for.
+/// Purpose of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
     /// Loads only.
@@ -90,21 +93,21 @@ pub enum Access {
     Write,
 }
 
-/// A range of pages of one file that is locked.
+/// A range of pages of one file to lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRange {
     /// The file.
     pub inode: u64,
     /// First page.
     pub start: u64,
-    /// First page behind the range.
+    /// First page after the range.
     pub end: u64,
-    /// Alone, or with others that share.
+    /// Exclusive, or shared with other shared locks.
     pub exclusive: bool,
 }
 
 impl LockRange {
-    /// Whether both cannot be held at a time.
+    /// Returns whether both cannot be held at the same time.
     #[must_use]
     pub const fn conflicts(&self, other: &Self) -> bool {
         self.inode == other.inode
@@ -117,74 +120,75 @@ impl LockRange {
 /// From a node to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToDirectory {
-    /// The node gives memory to the cluster.
+    /// The node offers memory to the cluster.
     Join {
         /// Frames for pages of any node.
         frames: u32,
-        /// Pages that it may hold beside them before they are published.
+        /// Number of pages that it may have unpublished, in addition to the frames.
         unpublished_pages: u32,
     },
-    /// Look up and lock: where is the page? If nowhere, the node gets a frame to fill, alone.
+    /// Looks up and locks a page. If the page is not in memory, the node gets an exclusive frame to
+    /// fill.
     Lookup {
         /// The page.
         page: PageId,
-        /// What for.
+        /// Purpose.
         access: Access,
     },
-    /// The fill has ended: unlock, others may map the page.
+    /// The fill has ended: the page is unlocked, and other nodes may map it.
     Publish {
-        /// Where it is.
+        /// Place of the page.
         place: Place,
     },
-    /// The fill failed: unlock, the page is nowhere.
+    /// The fill failed: the page is unlocked and not in memory.
     Abandon {
-        /// Where it would have been.
+        /// Place that the page would have had.
         place: Place,
     },
-    /// The node neither maps nor stores into the page any more.
+    /// The node neither maps the page nor stores into it any more.
     Invalidated {
-        /// Where the page was.
+        /// Former place of the page.
         place: Place,
     },
     /// The owner's answer to [`ToNode::WriteBack`].
     WrittenBack {
-        /// Where the page is.
+        /// Place of the page.
         place: Place,
-        /// Whether the store has all that was in the page when it was asked.
+        /// Whether the store has the page as it was at the request.
         ok: bool,
     },
-    /// What the node wrote to the page is to be in the store.
+    /// Requests that the node's writes to the page be in the store.
     Flush {
         /// The page.
         page: PageId,
-        /// Where it was when the node wrote to it.
+        /// Place of the page at the node's write.
         place: Place,
     },
-    /// The node's programs used the page lately.
+    /// The node's programs used the page recently.
     Used {
-        /// Where the page is.
+        /// Place of the page.
         place: Place,
     },
-    /// The node wants a range of pages locked.
+    /// Requests the lock of a range of pages.
     Lock {
         /// The node's own number for this lock.
         ticket: u64,
-        /// What to lock.
+        /// Range to lock.
         range: LockRange,
     },
-    /// The node lets go of a lock, or no longer waits for it.
+    /// Releases a lock, or ends the wait for it.
     Unlock {
         /// The lock's number.
         ticket: u64,
     },
-    /// First of all, in answer to [`ToNode::Hello`]: the peer is there now, and who it is.
+    /// First message, in answer to [`ToNode::Hello`]: identifies the peer.
     Hello {
-        /// What the directory has said.
+        /// Nonce of the directory.
         nonce: u64,
-        /// The nonce with which this node joined, if it comes back to a directory that was started anew; else 0.
+        /// Nonce with which this node joined, if it rejoins a restarted directory; else 0.
         session: u64,
     },
-    /// The node lives; what it has counted.
+    /// The node is alive. Contains its counters.
     Alive {
         /// Uses of pages in its own memory.
         hits_local: u64,
@@ -195,14 +199,14 @@ pub enum ToDirectory {
         /// Pages read ahead.
         read_ahead: u64,
     },
-    /// The node wants to go: the pages in its memory are to leave it first.
+    /// The node wants to leave: the pages in its memory must leave it first.
     Leave {},
     /// The node has no place in a dead node's memory any more.
     Forgotten {
         /// The dead node.
         node: NodeId,
     },
-    /// The node was here before the directory was started anew; what it has follows.
+    /// The node was a member before the directory was restarted; its state follows.
     Rejoin {
         /// Its first frame.
         first_frame: u32,
@@ -213,9 +217,9 @@ pub enum ToDirectory {
     Have {
         /// The page.
         page: PageId,
-        /// Where.
+        /// Place of the page.
         place: Place,
-        /// What it may do with it.
+        /// Permitted access.
         access: Access,
     },
     /// A lock that the node holds or waits for.
@@ -227,59 +231,60 @@ pub enum ToDirectory {
         /// Held, or waited for.
         held: bool,
     },
-    /// That was all that the node has.
+    /// The node's state is complete.
     HadAll {},
 }
 
 /// From the directory to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToNode {
-    /// The node is in: these frames are its own.
+    /// The node has joined: these frames are its own.
     Joined {
-        /// The first.
+        /// First frame.
         first_frame: u32,
-        /// How many: what the budget had left, at most what was offered.
+        /// Number of frames: the rest of the budget, at most the offered number.
         frames: u32,
-        /// Pages that it may hold before they are published, at most what was asked for.
+        /// Maximum number of unpublished pages, at most the requested number.
         unpublished_pages: u32,
     },
-    /// The page is nowhere; the node has the frame alone and fills it, then publishes or abandons.
+    /// The page is not in memory. The node has the frame exclusively, fills it, then publishes or
+    /// abandons it.
     Fill {
         /// The page.
         page: PageId,
-        /// The frame, and the generation to give it.
+        /// The frame, and its new generation.
         place: Place,
-        /// What may be done with it once it is filled.
+        /// Permitted access after the fill.
         access: Access,
     },
-    /// The page is there; the node may map it.
+    /// The page is in memory; the node may map it.
     Map {
         /// The page.
         page: PageId,
-        /// Where.
+        /// Place of the page.
         place: Place,
-        /// What may be done with it.
+        /// Permitted access.
         access: Access,
     },
-    /// Unmap, wait for stores and views to end, then acknowledge.
+    /// The node must unmap the page, wait for stores and views to end, then acknowledge.
     Invalidate {
         /// The page.
         page: PageId,
-        /// Where it is.
+        /// Place of the page.
         place: Place,
     },
-    /// To the owner: write the page to the store if it is dirty.
+    /// The owner must write the page to the store if it is dirty.
     WriteBack {
         /// The page.
         page: PageId,
-        /// Where it is.
+        /// Place of the page.
         place: Place,
     },
     /// The answer to [`ToDirectory::Flush`].
     Flushed {
         /// The page.
         page: PageId,
-        /// Where it was when the node wrote to it.
+        /// Place of the page at the node's write.
         place: Place,
         /// Whether the store has it.
         ok: bool,
@@ -291,45 +296,45 @@ pub enum ToNode {
     },
     /// A node died, and its memory with it.
     Died {
-        /// Which.
+        /// The dead node.
         node: NodeId,
         /// Its first frame.
         first_frame: u32,
-        /// How many it had.
+        /// Number of its frames.
         frames: u32,
     },
-    /// What a peer hears first.
+    /// First message to a peer.
     Hello {
-        /// A number to be said back: who does is there now.
+        /// Nonce that the peer must return.
         nonce: u64,
     },
-    /// No page is in the dead node's memory any more: its number and its frames may come back as another's.
+    /// No page is in the dead node's memory any more: its number and frames may be reused.
     Forget {
-        /// Which.
+        /// The dead node.
         node: NodeId,
     },
-    /// No page is in the memory of the node that asked to leave: it may go.
+    /// No page is in the memory of the node that asked to leave: it may leave.
     Left {},
     /// The node may not join or come back.
     Refused {
-        /// Why not.
+        /// Reason.
         why: Refusal,
     },
 }
 
-/// Why a node may not join or come back.
+/// Reason why a node may not join or rejoin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// A node with its number is there.
+    /// A node with its number is a member.
     NumberInUse,
-    /// The directory knows nobody with its number who joined when it did.
+    /// The directory knows no node with its number and nonce.
     Unknown,
     /// The directory cannot see its process, and could not end it.
     Unseen,
 }
 
 impl Refusal {
-    /// The refusal of `node` in words: why, and what to do.
+    /// Returns the error text of the refusal of `node`, with the remedy.
     #[must_use]
     pub fn of(self, node: NodeId) -> String {
         match self {
@@ -337,10 +342,12 @@ impl Refusal {
                 format!("{node} is in the cluster already: choose another number")
             }
             Self::Unknown => format!(
-                "{node} was declared dead, or the pool was made anew: start it again (what it wrote and had not flushed may be lost)"
+                "{node} was declared dead, or the pool was made anew: start it again (what it \
+                 wrote and had not flushed may be lost)"
             ),
             Self::Unseen => format!(
-                "the directory cannot see the process of {node}, and could not end it if it hung: run both as one user, in one PID namespace"
+                "the directory cannot see the process of {node}, and could not end it if it hung: \
+                 run both as one user, in one PID namespace"
             ),
         }
     }

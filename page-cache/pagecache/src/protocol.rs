@@ -1,12 +1,12 @@
-//! The messages as bytes of a stream: packets of messages, versioned, all numbers little-endian.
+//! Encoding of the messages as a stream of versioned packets. All numbers are little-endian.
 //!
-//! A packet is a header of ten bytes (length of what follows the length, `u32`; version, `u8`; direction, `u8`: 1
-//! to the directory, 2 to a node; the node that sends it or that it is for, `u8`; 0, `u8`; number of messages,
-//! `u16`) and that many messages, each a tag and its fields in the order of their declaration. A packet is a batch:
-//! what a side has to say to a peer at one time shares one.
+//! A packet has a header of ten bytes: the length of the rest, `u32`; the version, `u8`; the
+//! direction, `u8` (1 to the directory, 2 to a node); the sending or receiving node, `u8`; 0, `u8`;
+//! the number of messages, `u16`. The messages follow, each as a tag and its fields in the order of
+//! their declaration. A packet is a batch: all messages to a peer at one time share one.
 //!
-//! Decoding borrows from the caller's bytes and allocates nothing; encoding appends to a buffer that the caller
-//! keeps.
+//! Decoding borrows from the caller's bytes and allocates nothing. Encoding appends to a buffer of
+//! the caller.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,39 +15,40 @@ use forebay_block::{Error, ErrorKind};
 
 use crate::message::{Access, LockRange, NodeId, PageId, Place, Refusal, ToDirectory, ToNode};
 
-/// The version that this codec speaks. Another one is refused.
+/// Version of this codec. Any other is refused.
 pub const VERSION: u8 = 3;
 
-/// Most messages in a packet.
+/// Maximum number of messages in a packet.
 pub const MESSAGES_MAX: usize = 1024;
 
 const LENGTH_BYTES: usize = 4;
 const HEADER_BYTES: usize = 10;
 
-/// No message is longer.
+/// Maximum length of a message, bytes.
 const MESSAGE_BYTES_MAX: usize = 36;
 
-/// Longest packet, bytes.
+/// Maximum length of a packet, bytes.
 pub const PACKET_BYTES_MAX: usize = HEADER_BYTES + MESSAGES_MAX * MESSAGE_BYTES_MAX;
 
-/// Why bytes are not a packet of ours. The stream has no end of a packet to go on from: close the connection.
+/// Reason why bytes are not a valid packet. The end of the packet is unknown, so the connection
+/// must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// The length is too small for a header or larger than any packet.
+    /// The length is smaller than a header, or larger than any packet.
     Length(u32),
     /// The peer speaks another version.
     Version(u8),
-    /// The packet is meant for the other side.
+    /// The packet is for the other side.
     Direction(u8),
-    /// There is no such node.
+    /// The node number is too large.
     Node(u8),
-    /// A byte or flag has a value without a meaning.
+    /// A byte or flag has an undefined value.
     Value(u8),
-    /// There is no such message.
+    /// The tag is undefined.
     Tag(u8),
-    /// More messages than a packet may have.
+    /// There are too many messages.
     Count(u16),
-    /// The messages end before the packet or go on behind it.
+    /// The messages do not end with the packet.
     Size,
 }
 
@@ -57,7 +58,8 @@ impl fmt::Display for DecodeError {
             Self::Length(length) => write!(f, "a packet of {length} bytes"),
             Self::Version(version) => write!(
                 f,
-                "version {version} of the page cache's protocol where {VERSION} is spoken: run one version everywhere"
+                "version {version} of the page cache's protocol where {VERSION} is spoken: run one \
+                 version everywhere"
             ),
             Self::Direction(direction) => write!(f, "a packet in direction {direction}"),
             Self::Node(node) => write!(f, "node {node}"),
@@ -86,21 +88,22 @@ pub trait Message: Copy {
     /// Appends the message.
     fn put(&self, to: &mut Vec<u8>);
 
-    /// Takes a message from the front of `from`.
+    /// Decodes a message from the front of `from`.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no valid message.
     fn take(from: &mut &[u8]) -> Result<Self, DecodeError>;
 }
 
-/// Appends `messages` as packets of `node`: one, unless there are more than [`MESSAGES_MAX`]; none if there are none.
+/// Appends `messages` as packets of `node`: none if there are none, and several above
+/// [`MESSAGES_MAX`].
 pub fn encode<M: Message>(node: NodeId, messages: &[M], to: &mut Vec<u8>) {
     for batch in messages.chunks(MESSAGES_MAX) {
         encode_packet(node, batch, to);
     }
 }
 
-/// Appends a packet without a message: it says that `node` is there.
+/// Appends a packet without a message, which reports that `node` is there.
 pub fn encode_empty<M: Message>(node: NodeId, to: &mut Vec<u8>) {
     encode_packet::<M>(node, &[], to);
 }
@@ -122,9 +125,9 @@ fn encode_packet<M: Message>(node: NodeId, batch: &[M], to: &mut Vec<u8>) {
 /// A packet in the bytes of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a, M> {
-    /// The node that sent it, or that it is for.
+    /// Sending or receiving node.
     pub node: NodeId,
-    /// All of its bytes.
+    /// Length of the packet, bytes.
     pub size_bytes: usize,
     count: u16,
     body: &'a [u8],
@@ -132,8 +135,8 @@ pub struct Packet<'a, M> {
 }
 
 impl<'a, M: Message> Packet<'a, M> {
-    /// The packet at the start of `bytes`, or `None` if its end has not arrived yet. What is wrong in the header is
-    /// said as soon as the byte is there.
+    /// Decodes the packet at the start of `bytes`. Returns `None` if its end has not arrived yet.
+    /// Errors in the header are reported as soon as the byte is there.
     ///
     /// # Errors
     /// If no packet of this direction starts like that.
@@ -175,7 +178,7 @@ impl<'a, M: Message> Packet<'a, M> {
         }))
     }
 
-    /// The messages. After an error, or a message too few, there are no more.
+    /// Returns the messages. The iterator ends after an error or a missing message.
     pub const fn messages(&self) -> Messages<'a, M> {
         Messages {
             left: self.count,
@@ -185,7 +188,7 @@ impl<'a, M: Message> Packet<'a, M> {
     }
 }
 
-/// Goes through the messages of a packet.
+/// Iterator over the messages of a packet.
 #[derive(Clone, Debug)]
 pub struct Messages<'a, M> {
     left: u16,
@@ -198,7 +201,7 @@ impl<M: Message> Iterator for Messages<'_, M> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.left == 0 {
-            // Bytes behind the last message are an error too, said once.
+            // Bytes after the last message are an error, too, which is reported once.
             let behind = !std::mem::take(&mut self.rest).is_empty();
             return behind.then_some(Err(DecodeError::Size));
         }

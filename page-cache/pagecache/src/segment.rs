@@ -1,13 +1,15 @@
-//! The memory that all nodes map: frames of pages, and for each frame the words by which nodes agree on it without
-//! a message.
+//! Memory that all nodes map: frames of pages, and a header for each frame, by which nodes
+//! coordinate without messages.
 //!
-//! Everything is read and written as 64-bit atomics, so that a copy that races with a store is a value to be thrown
-//! away and never undefined behaviour. A frame has a *generation* (which page's fill it holds, see
-//! [`Place`]), a *sequence* (counts stores; names the node that is storing now) and a *clean* word (the sequence
-//! that the store is known to hold: the frame is dirty while the two differ, so that a store during a write-back
-//! leaves it dirty by itself). And it names its page, for a directory that is started anew, and says for such a one that
-//! its page was [given up](Segment::give_up). One more word has nothing to do with the page:
-//! [`alone`](Segment::take_alone).
+//! All accesses are 64-bit atomics. So a copy that races with a store returns a value to discard,
+//! and is never undefined behaviour. The header of a frame has these words:
+//!
+//! - the *generation*: the fill that the frame holds, see [`Place`]
+//! - the *sequence*: counts stores, and names the node that is storing now
+//! - the *clean* word: the sequence that the store is known to hold. The frame is dirty while the
+//!   two differ, so that a store during a write-back leaves it dirty
+//! - the page, for a restarted directory, and whether the page was [given up](Segment::give_up)
+//! - a word that is independent of the page: [`alone`](Segment::take_alone)
 
 mod alone;
 #[cfg(test)]
@@ -21,7 +23,7 @@ use crate::fault::{Fault, Faults};
 use crate::message::{NodeId, PageId, Place};
 
 const WORD_BYTES: usize = size_of::<u64>();
-/// Each frame's words have a cache line of their own.
+/// Size of a frame's header: one cache line.
 const HEADER_BYTES: usize = 64;
 const GENERATION: usize = 0;
 const SEQUENCE: usize = 1;
@@ -31,34 +33,38 @@ const INDEX: usize = 4;
 const ALONE: usize = 5;
 const GIVEN_UP: usize = 6;
 
-/// The low byte of a sequence: 0, or one more than the node that is storing, with [`FILLING`] if that is a fill.
+/// Low byte of a sequence: 0, or one more than the number of the storing node, with [`FILLING`]
+/// during a fill.
 const WRITER: u64 = 0xff;
 const FILLING: u64 = 0x80;
 const STEP: u64 = WRITER + 1;
 
-/// What a frame says to somebody who wants to copy from it or store into it.
+/// State of a frame for a copy or a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// The page is there, and nobody stores into it; this is its sequence.
+    /// The page is there, and no node stores into it. The value is its sequence.
     Steady(u64),
-    /// This node is storing into it: try again. If it is dead, [`Segment::end_stores`] will come.
+    /// This node is storing into it: try again. If the node is dead, [`Segment::end_stores`] will
+    /// follow.
     Storing(NodeId),
-    /// Another page is there: look the page up again.
+    /// The frame holds another page: look the page up again.
     Stale,
 }
 
-/// What keeps the processors' caches of different hosts in step.
+/// Coherence of the processors' caches of different hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Coherence {
-    /// The hardware: one host, or a fabric that invalidates lines in hosts' caches (CXL 3.0, back-invalidate).
+    /// Hardware: one host, or a fabric that invalidates lines in hosts' caches (CXL 3.0,
+    /// back-invalidate).
     #[default]
     Hardware,
-    /// This function: it writes lines back and drops them, before what may be others' is loaded and after what others
-    /// load was stored. The words in the headers still need a fabric whose atomic operations reach the memory.
+    /// Software: this function writes lines back and drops them, before loads of data that others
+    /// may have stored, and after stores that others may load. The header words still need a fabric
+    /// with atomic operations on the memory.
     Software(fn(&[AtomicU64])),
 }
 
-/// A cluster's frames in one mapping.
+/// Frames of a cluster in one mapping.
 #[derive(Debug)]
 pub struct Segment {
     memory: Buf,
@@ -69,18 +75,18 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Bytes of memory for so many frames of pages of this size.
+    /// Returns the size of a segment with this number of frames and page size, bytes.
     #[must_use]
     pub const fn size_bytes(frames: u32, page_size_bytes: usize) -> usize {
         frames as usize * (HEADER_BYTES + page_size_bytes)
     }
 
-    /// Frames in `memory`, which is plain memory of one process or a mapping that several share. New memory is
-    /// zeroes: no frame holds a page, since generations begin at 1.
+    /// Creates a segment in `memory`, which is private memory of one process or a shared mapping.
+    /// New memory is zeroes: no frame holds a page, since generations begin at 1.
     ///
     /// # Errors
-    /// `InvalidInput` if pages are not whole cache lines, or the memory is not as long as
-    /// [`Segment::size_bytes`] says or not aligned to cache lines.
+    /// `InvalidInput` if pages are not whole cache lines, if the memory does not have the length of
+    /// [`Segment::size_bytes`], or if it is not aligned to cache lines.
     pub fn new(memory: Buf, frames: u32, page_size_bytes: usize) -> Result<Self> {
         let expected = Self::size_bytes(frames, page_size_bytes);
         let lines = page_size_bytes > 0 && page_size_bytes.is_multiple_of(HEADER_BYTES);
@@ -89,7 +95,8 @@ impl Segment {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "page cache segment: {} bytes of memory for {frames} frames of {page_size_bytes} bytes: give {expected} aligned bytes, and pages of a multiple of {HEADER_BYTES}",
+                    "page cache segment: {} bytes of memory for {frames} frames of \
+                     {page_size_bytes} bytes: give {expected} aligned bytes, and pages of a multiple of {HEADER_BYTES}",
                     memory.len()
                 ),
             ));
@@ -103,37 +110,37 @@ impl Segment {
         })
     }
 
-    /// The same with another coherence, which is to be that of all who map the memory.
+    /// Sets the coherence, which must be the same for all processes that map the memory.
     #[must_use]
     pub fn with_coherence(self, coherence: Coherence) -> Self {
         Self { coherence, ..self }
     }
 
-    /// Lines are this host's again, or others': see [`Coherence::Software`].
+    /// Writes lines back and drops them: see [`Coherence::Software`].
     fn drop_lines(&self, words: &[AtomicU64]) {
         if let Coherence::Software(drop_lines) = self.coherence {
             drop_lines(words);
         }
     }
 
-    /// As [`Segment::drop_lines`], of a frame's header.
+    /// Like [`Segment::drop_lines`], for a frame's header.
     fn drop_header(&self, frame: u32) {
         if let Coherence::Software(drop_lines) = self.coherence {
             drop_lines(self.words(frame as usize * HEADER_BYTES, HEADER_BYTES / WORD_BYTES));
         }
     }
 
-    /// Bytes of a page.
+    /// Returns the size of a page, bytes.
     #[must_use]
     pub const fn page_size_bytes(&self) -> usize {
         self.page_size_bytes
     }
 
-    /// Copies the page out, whole and from one moment. Spins while somebody stores.
+    /// Copies the whole page as of one moment. Spins while a node stores.
     ///
     /// # Errors
-    /// What kept it from it, to be resolved by the caller: the frame is [`Frame::Stale`], or somebody has been
-    /// [`Frame::Storing`] for long.
+    /// The obstacle, which the caller must resolve: the frame is [`Frame::Stale`], or a node has
+    /// been [`Frame::Storing`] for long.
     pub fn read(&self, place: Place, out: &mut [u8]) -> Result<u64, Frame> {
         for _ in 0..SPINS {
             match self.read_once(place, out) {
@@ -145,10 +152,10 @@ impl Segment {
         Err(self.look(place))
     }
 
-    /// As [`Segment::read`], but tries once.
+    /// Like [`Segment::read`], with one attempt.
     ///
     /// # Errors
-    /// How the frame was found; if steady, somebody stored meanwhile and it is worth another try.
+    /// State of the frame. If it is steady, a node has stored meanwhile, and a retry may succeed.
     pub fn read_once(&self, place: Place, out: &mut [u8]) -> Result<u64, Frame> {
         let found = self.look(place);
         let Frame::Steady(sequence) = found else {
@@ -162,11 +169,11 @@ impl Segment {
         }
     }
 
-    /// Stores `bytes` at `offset` of the page, as one step for all who copy. The caller has the page pinned, so
-    /// that it stays. Spins while somebody else stores.
+    /// Stores `bytes` at `offset` of the page, atomically for all copies. The caller has pinned the
+    /// page. Spins while another node stores.
     ///
     /// # Errors
-    /// As [`Segment::read`].
+    /// As for [`Segment::read`].
     pub fn write(
         &self,
         place: Place,
@@ -187,7 +194,7 @@ impl Segment {
         Err(self.look(place))
     }
 
-    /// The page that a frame was filled with last, or is being filled with; it may have gone since.
+    /// Returns the page of the frame's last or current fill. It may have been evicted since.
     #[must_use]
     pub fn page_in(&self, frame: u32) -> Option<PageId> {
         let load = |number| self.word(frame, number).load(Ordering::Acquire);
@@ -198,7 +205,8 @@ impl Segment {
         (load(GENERATION) != 0).then_some(page)
     }
 
-    /// Puts a page into a frame that this node fills alone. `clean` says that the bytes are the store's.
+    /// Fills a frame that this node has exclusively. `clean` states that the bytes are those of the
+    /// store.
     pub fn fill(&self, page: PageId, place: Place, node: NodeId, bytes: &[u8], clean: bool) {
         self.open(page, place, node);
         self.store(place.frame, 0, bytes);
@@ -208,32 +216,33 @@ impl Segment {
         }
     }
 
-    /// Begins a copy: the page is there if the frame is steady.
+    /// Starts a copy: the page is there if the frame is steady.
     #[must_use]
     pub fn look(&self, place: Place) -> Frame {
         self.drop_header(place.frame);
         let sequence = self.word(place.frame, SEQUENCE).load(Ordering::Acquire);
-        // First of all: a frame in another use may be left open by a fill that failed.
+        // Checked first: a failed fill may have left a frame of another generation open.
         if !self.is_generation(place) {
             return Frame::Stale;
         }
         writer(sequence).map_or(Frame::Steady(sequence), Frame::Storing)
     }
 
-    /// Ends a copy: whether what was loaded since [`Segment::look`] is the page, from one moment.
+    /// Ends a copy. Returns whether the loads since [`Segment::look`] are the page as of one
+    /// moment.
     #[must_use]
     pub fn unchanged(&self, place: Place, sequence: u64) -> bool {
-        // The loads of the copy come before these.
+        // The loads of the copy precede these.
         fence(Ordering::Acquire);
         self.drop_header(place.frame);
         let now = self.word(place.frame, SEQUENCE).load(Ordering::Relaxed);
         now == sequence && self.is_generation(place)
     }
 
-    /// Begins a store, if the frame is steady and nobody else is faster.
+    /// Starts a store, if the frame is steady and no other node is faster.
     ///
     /// # Errors
-    /// How the frame was found; if steady, another node was faster and it is worth another try.
+    /// State of the frame. If it is steady, another node was faster, and a retry may succeed.
     pub fn lock(&self, place: Place, node: NodeId) -> Result<(), Frame> {
         let found = self.look(place);
         let Frame::Steady(sequence) = found else {
@@ -243,7 +252,7 @@ impl Segment {
         self.word(place.frame, SEQUENCE)
             .compare_exchange(sequence, locked, Ordering::Acquire, Ordering::Relaxed)
             .map_err(|_| found)?;
-        // The lock is seen before the bytes are.
+        // The lock is visible before the bytes.
         fence(Ordering::Release);
         self.drop_header(place.frame);
         Ok(())
@@ -258,7 +267,7 @@ impl Segment {
         sequence
     }
 
-    /// Begins a fill: from now on whoever still knows the frame by an older generation finds it stale.
+    /// Starts a fill. From now on the frame is stale for older generations.
     pub fn open(&self, page: PageId, place: Place, node: NodeId) {
         let word = self.word(place.frame, SEQUENCE);
         let sequence = word.load(Ordering::Relaxed) & !WRITER;
@@ -274,8 +283,8 @@ impl Segment {
         self.drop_header(place.frame);
     }
 
-    /// Ends what a node was doing that died, in all frames: the bytes that it was storing are each old or new; what
-    /// it was filling is nothing; what it had alone is anybody's.
+    /// Ends the actions of a dead node in all frames. Each byte that it was storing is old or new,
+    /// its fills are discarded, and its words are released.
     pub fn end_stores(&self, dead: NodeId) {
         for frame in 0..self.frames {
             self.end_alone(frame, dead);
@@ -292,7 +301,7 @@ impl Segment {
         }
     }
 
-    /// No page is in the frame any more, whatever is in it: nobody maps it, and no store is to have it.
+    /// Empties a frame: no node maps it, and no store must have its content.
     pub fn discard(&self, frame: u32) {
         self.word(frame, GENERATION).store(0, Ordering::Release);
         let sequence = self.unlock(frame);
@@ -300,15 +309,17 @@ impl Segment {
         self.drop_header(frame);
     }
 
-    /// The page in a frame is given up: it is lost, though the store may not have it, and those who wrote it are to hear
-    /// that. To be done before [`Segment::discard`] and before any message says so: the word outlives a directory that
-    /// ends before all have heard, until [`Segment::forget_given_up`].
+    /// Marks the page in a frame as given up: it is lost, although the store may not have it, and
+    /// its writers must be notified. Call it before [`Segment::discard`] and before any message
+    /// about it. The mark outlives a directory that ends before all nodes are notified, until
+    /// [`Segment::forget_given_up`].
     pub fn give_up(&self, frame: u32) {
         self.word(frame, GIVEN_UP).store(1, Ordering::Release);
         self.drop_header(frame);
     }
 
-    /// The page that was given up in a frame, if all may not have heard of it. One that is there still was not.
+    /// Returns the page that was given up in a frame, if some nodes may not have been notified.
+    /// Returns `None` if the page is still there.
     #[must_use]
     pub fn given_up(&self, frame: u32) -> Option<PageId> {
         let load = |number| self.word(frame, number).load(Ordering::Acquire);
@@ -319,13 +330,13 @@ impl Segment {
         (load(GIVEN_UP) != 0 && load(GENERATION) == 0).then_some(page)
     }
 
-    /// All have heard of the page that was given up in a frame, if one was.
+    /// Clears the mark of a given-up page, after all nodes were notified.
     pub fn forget_given_up(&self, frame: u32) {
         self.word(frame, GIVEN_UP).store(0, Ordering::Release);
         self.drop_header(frame);
     }
 
-    /// All frames are as in new memory: what was there was another segment's, or nobody's any more.
+    /// Resets all frames to the state of new memory.
     pub fn wipe(&self) {
         for frame in 0..self.frames {
             for number in 0..HEADER_BYTES / WORD_BYTES {
@@ -335,8 +346,8 @@ impl Segment {
         }
     }
 
-    /// The page in a frame that the store may not have, by what the frame itself says: what a directory that was
-    /// started anew does not hear from a node that maps it.
+    /// Returns the page in a frame that the store may not have, according to the frame's header. A
+    /// restarted directory learns of an unmapped page only from here.
     #[must_use]
     pub fn unsaved(&self, frame: u32) -> Option<(PageId, Place)> {
         let load = |number| self.word(frame, number).load(Ordering::Acquire);
@@ -353,20 +364,20 @@ impl Segment {
         holds.then_some((page, place))
     }
 
-    /// Frames.
+    /// Returns the number of frames.
     #[must_use]
     pub const fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// Whether the page differs from what the store is known to hold.
+    /// Returns whether the page differs from the content that the store is known to hold.
     #[must_use]
     pub fn is_dirty(&self, place: Place) -> bool {
         let sequence = self.word(place.frame, SEQUENCE).load(Ordering::Acquire);
         sequence != self.word(place.frame, CLEAN).load(Ordering::Acquire)
     }
 
-    /// The store holds the page as it was at `sequence`.
+    /// Notes that the store holds the page as of `sequence`.
     pub fn set_clean(&self, place: Place, mut sequence: u64) {
         if self.faults.has(Fault::CleanRacing) {
             sequence = self.word(place.frame, SEQUENCE).load(Ordering::Relaxed);
@@ -376,10 +387,10 @@ impl Segment {
         self.drop_header(place.frame);
     }
 
-    /// Copies bytes out of a frame without asking whose they are. Offsets and lengths are whole words.
+    /// Copies bytes out of a frame without checking its page. Offset and length are multiples of 8.
     ///
     /// # Panics
-    /// If they are not, or reach out of the page.
+    /// If they are not, or if they reach beyond the page.
     pub fn load(&self, frame: u32, offset: usize, out: &mut [u8]) {
         let words = self.data(frame, offset, out.len());
         self.drop_lines(words);
@@ -388,11 +399,11 @@ impl Segment {
         }
     }
 
-    /// Copies bytes into a frame that this node has locked or opened; the rest of words that are touched in part
-    /// stays.
+    /// Copies bytes into a frame that this node has locked or opened. In partially written words,
+    /// the other bytes stay.
     ///
     /// # Panics
-    /// If they reach out of the page.
+    /// If they reach beyond the page.
     pub fn store(&self, frame: u32, offset: usize, mut bytes: &[u8]) {
         let mut at = offset;
         while !bytes.is_empty() {
@@ -445,17 +456,19 @@ impl Segment {
 
     fn words(&self, start: usize, count: usize) -> &[AtomicU64] {
         debug_assert!(start + count * WORD_BYTES <= self.memory.len());
-        // SAFETY: the callers' checks keep the words inside of the memory, which is valid as long as `self.memory`
-        // and aligned to cache lines (checked by `new`), and `start` is a multiple of 8; the memory belongs to
-        // this type, in this process and in others, and is only ever used as atomics.
+        // SAFETY: the callers' checks keep the words inside of the memory, which is valid as long
+        // as `self.memory` and aligned to cache lines (checked by `new`), and `start` is a multiple
+        // of 8; the memory belongs to this type, in this process and in others, and is only ever
+        // used as atomics.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(start).cast(), count) }
     }
 }
 
-/// Tries before the caller is asked: far more than a store takes, unless its thread was stopped.
+/// Attempts before an error is returned: far more than a store takes, unless its thread was
+/// stopped.
 const SPINS: u32 = 1 << 14;
 
-/// Who is storing.
+/// Returns the storing node.
 fn writer(sequence: u64) -> Option<NodeId> {
     let low = u8::try_from(sequence & WRITER & !FILLING).unwrap_or(0);
     low.checked_sub(1).and_then(NodeId::new)

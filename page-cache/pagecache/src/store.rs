@@ -1,4 +1,4 @@
-//! Where pages come from and go to.
+//! Backing store of pages.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -9,40 +9,40 @@ use crate::segment::{Frame, Segment};
 
 /// A store of file pages that all nodes reach.
 ///
-/// What [`Store::write_page`] returned for is in the store whichever process dies, and whoever reads the page later
-/// gets it; after [`Store::sync`] it outlives the power too.
-/// Before the directory is told that a node died, the store refuses whatever that node still asks of it.
+/// After [`Store::write_page`] returns, the page is in the store whichever process dies, and every
+/// later reader gets it. After [`Store::sync`] it also survives a power loss. The store must refuse
+/// requests of a dead node before the directory is notified of its death.
 pub trait Store {
-    /// Reads a page whole. Behind the end of the file are zeroes.
+    /// Reads a whole page. Bytes beyond the end of the file are zeroes.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()>;
 
-    /// Writes a page whole.
+    /// Writes a whole page.
     ///
     /// # Errors
-    /// What the store says; the page is then old or new in the store.
+    /// Errors of the store. The page is then old or new in the store.
     fn write_page(&self, page: PageId, from: &[u8]) -> Result<()>;
 
-    /// Makes durable what any node has written of the file.
+    /// Makes all nodes' writes to the file durable.
     ///
     /// # Errors
-    /// What the store says. What was written since the last good one may be lost.
+    /// Errors of the store. Writes since the last successful sync may be lost.
     fn sync(&self, inode: u64) -> Result<()>;
 
-    /// What messages call a file.
+    /// Returns the name of a file for messages.
     fn name(&self, inode: u64) -> String {
         format!("inode {inode}")
     }
 }
 
-/// Fills a frame from the store: the work of a node that is told to fill. The frame names the page before the store is
-/// read, so that whoever changes the store and then looks at all frames ([`Segment::page_in`]) finds every page that
-/// may be older.
+/// Fills a frame from the store, for [`Effect::Fill`](crate::node::Effect::Fill). The frame names
+/// the page before the store is read. So a program that changes the store and then checks all
+/// frames ([`Segment::page_in`]) finds every page that may be older.
 ///
 /// # Errors
-/// What the store says. The frame stays open, for nobody else until it is filled anew.
+/// Errors of the store. The frame stays open, unusable for other nodes until it is filled anew.
 pub fn fill(
     segment: &Segment,
     store: &impl Store,
@@ -52,7 +52,7 @@ pub fn fill(
     scratch: &mut [u8],
 ) -> Result<()> {
     segment.open(page, place, node);
-    // Seen by who changes the store from now on.
+    // Visible to every program that changes the store from now on.
     fence(Ordering::SeqCst);
     store.read_page(page, scratch)?;
     segment.store(place.frame, 0, scratch);
@@ -61,10 +61,10 @@ pub fn fill(
     Ok(())
 }
 
-/// Writes a page back if it is dirty: the work of an owner that is told to write back.
+/// Writes a page back if it is dirty, for [`Effect::WriteBack`](crate::node::Effect::WriteBack).
 ///
 /// # Errors
-/// What the store says. The page stays dirty.
+/// Errors of the store. The page stays dirty.
 pub fn write_back(
     segment: &Segment,
     store: &impl Store,

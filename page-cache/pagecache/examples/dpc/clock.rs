@@ -1,10 +1,12 @@
-//! Modelled time: what an operation takes by the declared costs, and what it waits for because others use the same.
+//! Modelled time: what an operation takes by the declared costs, and what it waits for because
+//! others use the same.
 
 use crate::costs::{Costs, PAGE_BYTES};
 use crate::pool::Did;
 
-/// Something that serves one after another: the store, a link, the directory's thread. Operations begin in the order of
-/// their clocks and are charged when they begin, so that it is a queue with the arrivals in order.
+/// Something that serves one after another: the store, a link, the directory's thread. Operations
+/// begin in the order of their clocks and are charged when they begin, so that it is a queue with
+/// the arrivals in order.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
     free_ns: u64,
@@ -25,7 +27,8 @@ pub(crate) struct Machines {
     pub(crate) costs: Costs,
     store: Queue,
     server: Queue,
-    /// Of each node's link, which is a link each way: what it fetches from others, and what others fetch from it.
+    /// Of each node's link, which is a link each way: what it fetches from others, and what others
+    /// fetch from it.
     inward: Vec<Queue>,
     outward: Vec<Queue>,
 }
@@ -37,7 +40,8 @@ pub(crate) struct Counts {
     pub(crate) pages: u64,
     pub(crate) hits_local: u64,
     pub(crate) hits_remote: u64,
-    /// Pages that were somewhere in memory, but took a message: another node's copy, or the first use of its frame.
+    /// Pages that were somewhere in memory, but took a message: another node's copy, or the first
+    /// use of its frame.
     pub(crate) first_remote: u64,
     pub(crate) store_reads: u64,
     pub(crate) store_writes: u64,
@@ -81,7 +85,8 @@ impl Meter<'_> {
         self.spent_ns += pages * self.machines.costs.page_ns;
     }
 
-    /// A page copied from or to another node's memory. Both are charged as what they mostly are, a fetch.
+    /// A page copied from or to another node's memory. Both are charged as what they mostly are, a
+    /// fetch.
     pub(crate) fn remote(&mut self, node: usize, host: usize) {
         let Costs {
             page_ns, remote_ns, ..
@@ -89,7 +94,8 @@ impl Meter<'_> {
         let link_ns = self.machines.costs.link_ns();
         let ours = self.machines.inward[node].take(self.now_ns, link_ns);
         let theirs = self.machines.outward[host].take(self.now_ns, link_ns);
-        // The queues count from the beginning of the operation: what it took itself is not waited for twice.
+        // The queues count from the beginning of the operation: what it took itself is not waited
+        // for twice.
         let waited = ours.max(theirs).saturating_sub(self.spent_ns).max(link_ns);
         self.spent_ns += page_ns + remote_ns + waited;
     }
@@ -107,7 +113,8 @@ impl Meter<'_> {
         let service = packets * packet_ns + messages * message_ns;
         let served = self.machines.server.take(self.now_ns, service);
         if round_trips > 0 {
-            // The round trip has the server's work for one packet each way in it; what others keep it from is more.
+            // The round trip has the server's work for one packet each way in it; what others keep
+            // it from is more.
             self.spent_ns += round_trips * round_trip_ns + served.saturating_sub(2 * packet_ns);
         }
     }
@@ -165,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_later_waits_for_who_came_before() {
+    fn a_later_operation_waits_for_an_earlier_one() {
         let mut queue = Queue::default();
         assert_eq!(queue.take(100, 10), 10);
         assert_eq!(queue.take(105, 10), 15);

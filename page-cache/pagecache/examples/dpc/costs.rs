@@ -1,5 +1,5 @@
-//! What things cost in the model. Fixed before the first figure was taken, each with its source; the study then sweeps
-//! those that a reader may doubt. None was chosen or changed by a result.
+//! What things cost in the model. Fixed before the first figure was taken, each with its source;
+//! the study then sweeps those that a reader may doubt. None was chosen or changed by a result.
 
 use serde_json::{Value, json};
 
@@ -9,36 +9,43 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Declared costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Costs {
-    /// A read or write call whose pages are all there, without the copies, ns. A cached read of 4 KiB through FUSE's
-    /// kernel cache takes 650 ns on the machine of this project, of which 50 are the copy.
+    /// A read or write call whose pages are all there, without the copies, ns. A cached read of 4
+    /// KiB through FUSE's kernel cache takes 650 ns on the machine of this project, of which 50 are
+    /// the copy.
     pub(crate) call_ns: u64,
-    /// A page copied from or to local memory, ns: 710 measured on that machine, with nothing of it in its caches.
+    /// A page copied from or to local memory, ns: 710 measured on that machine, with nothing of it
+    /// in its caches.
     pub(crate) page_ns: u64,
-    /// What a page takes longer from another node's memory, ns, beside its bytes on the link. 400: a load from DDR
-    /// takes below 100 ns (The Next Platform, *Just how bad is CXL memory latency*, 2022), from a CXL card two to five
-    /// times that (arXiv 2405.14209), so that this is the slowest card there; switches come within it. Charged once a
-    /// page, since the lines of a copy overlap.
+    /// What a page takes longer from another node's memory, ns, beside its bytes on the link. 400:
+    /// a load from DDR takes below 100 ns (The Next Platform, *Just how bad is CXL memory latency*,
+    /// 2022), from a CXL card two to five times that (arXiv 2405.14209), so that this is the
+    /// slowest card there; switches come within it. Charged once a page, since the lines of a copy
+    /// overlap.
     pub(crate) remote_ns: u64,
-    /// Bytes a second on the link of each node to the others' memory, in either direction: 16 GB/s, the middle of what
-    /// is swept. A page is charged to the links of both nodes: into one, out of the other.
+    /// Bytes a second on the link of each node to the others' memory, in either direction: 16 GB/s,
+    /// the middle of what is swept. A page is charged to the links of both nodes: into one, out of
+    /// the other.
     pub(crate) link_bytes_per_s: u64,
-    /// A message to the directory or the tokens' server and its answer, ns: 4,000 measured over Unix sockets, the
-    /// transport of this project. The same for all.
+    /// A message to the directory or the tokens' server and its answer, ns: 4,000 measured over
+    /// Unix sockets, the transport of this project. The same for all.
     pub(crate) round_trip_ns: u64,
-    /// What a packet takes of that server's one thread, ns: a quarter of a round trip, which has four ends.
+    /// What a packet takes of that server's one thread, ns: a quarter of a round trip, which has
+    /// four ends.
     pub(crate) packet_ns: u64,
-    /// What each message in it takes, ns: 10 million small requests a second and core (eRPC, NSDI '19).
+    /// What each message in it takes, ns: 10 million small requests a second and core (eRPC, NSDI
+    /// '19).
     pub(crate) message_ns: u64,
-    /// The store, shared by all nodes: the flash drive over NVMe over Fabrics of this project's AdaCache study
-    /// (`Costs::CLOUD` in planner/trace/src/sim/cost.rs has the sources): latency of a read and of a write, ns.
+    /// The store, shared by all nodes: the flash drive over NVMe over Fabrics of this project's
+    /// AdaCache study (`Costs::CLOUD` in planner/trace/src/sim/cost.rs has the sources): latency of a read
+    /// and of a write, ns.
     pub(crate) store_read_ns: u64,
     pub(crate) store_write_ns: u64,
     /// Its reads and writes a second, and its bytes a second.
     pub(crate) store_reads_per_s: u64,
     pub(crate) store_writes_per_s: u64,
     pub(crate) store_bytes_per_s: u64,
-    /// What virtiofs adds to a call that reaches its daemon, ns: 100,000, the lower end of the write latency that
-    /// summaries of DPC's paper give for it.
+    /// What virtiofs adds to a call that reaches its daemon, ns: 100,000, the lower end of the
+    /// write latency that summaries of DPC's paper give for it.
     pub(crate) virtiofs_ns: u64,
 }
 

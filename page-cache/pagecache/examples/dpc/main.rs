@@ -1,5 +1,6 @@
-//! The study of the distributed cache beside its baselines: `dpc model CELL` takes a cell as JSON and prints it with
-//! its counts and its modelled time, `dpc measure` prints what two nodes of the library take on this machine. `cargo xtask study dpc` runs it and writes the page.
+//! The study of the distributed cache beside its baselines: `dpc model CELL` takes a cell as JSON
+//! and prints it with its counts and its modelled time, `dpc measure` prints what two nodes of the
+//! library take on this machine. `cargo xtask study dpc` runs it and writes the page.
 
 mod clock;
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]

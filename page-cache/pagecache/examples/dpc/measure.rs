@@ -1,5 +1,6 @@
-//! What this machine can measure: two nodes of the library in one process, a thread for the directory and one for each
-//! node's connection, packets on channels, the store in memory. Remote memory is the same machine's.
+//! What this machine can measure: two nodes of the library in one process, a thread for the
+//! directory and one for each node's connection, packets on channels, the store in memory. Remote
+//! memory is the same machine's.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -140,8 +141,8 @@ fn worker(
     Ok(begin.elapsed())
 }
 
-/// Where one thread's miss spends its time, page by page: until the directory's answer has come, until the page is in its
-/// frame and that is said, and until who asked goes on with it.
+/// Where one thread's miss spends its time, page by page: until the directory's answer has come,
+/// until the page is in its frame and that is said, and until who asked goes on with it.
 fn split(what: &str, how: Use, figures: &mut Vec<Value>) -> Result<()> {
     let cluster = Cluster::new(2, FRAMES, Consistency::Strong, None);
     let node = &cluster.nodes[1];
@@ -177,7 +178,8 @@ fn split(what: &str, how: Use, figures: &mut Vec<Value>) -> Result<()> {
     Ok(())
 }
 
-/// Hits in the node's own memory beside those of a node that is alone, and in the other's; in turns, the best of many.
+/// Hits in the node's own memory beside those of a node that is alone, and in the other's; in
+/// turns, the best of many.
 fn hits(figures: &mut Vec<Value>) -> Result<()> {
     const TURNS: u32 = 40;
     let alone = Cluster::new(1, 2 * FRAMES, Consistency::Strong, None);
@@ -217,7 +219,8 @@ fn hits(figures: &mut Vec<Value>) -> Result<()> {
     Ok(())
 }
 
-/// A node goes, in whose memory so many pages are that the other maps: all are invalidated, acknowledged and freed.
+/// A node goes, in whose memory so many pages are that the other maps: all are invalidated,
+/// acknowledged and freed.
 fn invalidation(pages: u64) -> Result<Value> {
     let cluster = Cluster::new(2, 1024, Consistency::Strong, None);
     let mut out = [0; PAGE];
@@ -236,8 +239,8 @@ fn invalidation(pages: u64) -> Result<Value> {
     }))
 }
 
-/// Remote hits by read and by view, in a process that the kernel ends at its first system call. With `first`, the pages
-/// were not used before, so that it has to be ended.
+/// Remote hits by read and by view, in a process that the kernel ends at its first system call.
+/// With `first`, the pages were not used before, so that it has to be ended.
 pub(crate) fn silent(first: bool) -> Result<()> {
     let cluster = Cluster::new(2, 256, Consistency::Strong, None);
     let [other, node] = &cluster.nodes[..] else {
@@ -259,7 +262,8 @@ pub(crate) fn silent(first: bool) -> Result<()> {
     silent::exit_well();
 }
 
-/// Whether remote hits make no system call, as the kernel sees it; and that it sees the one of a first use.
+/// Whether remote hits make no system call, as the kernel sees it; and that it sees the one of a
+/// first use.
 pub(crate) fn is_silent() -> std::io::Result<bool> {
     let ends = |what: &str| -> std::io::Result<bool> {
         let mut process = std::process::Command::new(std::env::current_exe()?);
@@ -287,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn each_use_asks_until_the_page_is_mapped_and_then_nobody() {
+    fn each_use_sends_messages_only_until_the_page_is_mapped() {
         for (what, how) in USES {
             let mut figures = Vec::new();
             grid(what, 2, 4, how, &mut figures).expect("it runs");

@@ -1,6 +1,6 @@
-//! Nodes, a directory, their memory and the store, driven to rest after each operation: the library's own state
-//! machines, with everything counted that they want done. With several nodes it is the distributed cache, with one it
-//! is a private cache of the same code, eviction and memory.
+//! Nodes, a directory, their memory and the store, driven to rest after each operation: the
+//! library's own state machines, with everything counted that they want done. With several nodes it
+//! is the distributed cache, with one it is a private cache of the same code, eviction and memory.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -215,7 +215,8 @@ impl Pool {
             .expect("the store does not fail");
     }
 
-    /// Uses pages once where they are, for a store of `version` or a read; those that had to be waited for.
+    /// Uses pages once where they are, for a store of `version` or a read; those that had to be
+    /// waited for.
     fn touch(
         &mut self,
         node: usize,
@@ -296,7 +297,8 @@ impl Pool {
         self.rest(node, todo, waits, did);
     }
 
-    /// Goes on until nobody wants anything. In each round a node sends what it has to say in one packet.
+    /// Goes on until nobody wants anything. In each round a node sends what it has to say in one
+    /// packet.
     fn rest(
         &mut self,
         asker: usize,
@@ -349,9 +351,9 @@ impl Pool {
 
     fn deliver(&mut self, out: Outbox, todo: &mut VecDeque<(usize, Effect)>, did: &mut Did) {
         assert!(out.discarded.is_empty() && out.lost.is_empty());
-        let mut told = 0_u32;
+        let mut receivers = 0_u32;
         for (to, message) in out.messages {
-            told |= to.bit();
+            receivers |= to.bit();
             did.messages += 1;
             if let ToNode::Invalidate { page, .. } = message {
                 did.invalidations += 1;
@@ -362,7 +364,7 @@ impl Pool {
             taken.expect("the directory says what a correct one says");
             todo.extend(effects.into_iter().map(|effect| (to.index(), effect)));
         }
-        did.packets += u64::from(told.count_ones());
+        did.packets += u64::from(receivers.count_ones());
     }
 
     /// Does a fill, a merge or a write-back, as the library's client does.

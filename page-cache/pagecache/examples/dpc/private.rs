@@ -1,5 +1,6 @@
-//! Private caches: each node keeps copies of its own, of the same code, eviction and memory as the distributed cache.
-//! What keeps them apart is how a node learns that its copy is old, and where it gets another.
+//! Private caches: each node keeps copies of its own, of the same code, eviction and memory as the
+//! distributed cache. What keeps them apart is how a node learns that its copy is old, and where it
+//! gets another.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -19,9 +20,11 @@ pub(crate) enum Kind {
     CloseToOpen,
     /// Tokens of so many pages.
     Tokens(u64),
-    /// Tokens of a page; pages come from other nodes' memory too, and the last copy in the cluster is passed on.
+    /// Tokens of a page; pages come from other nodes' memory too, and the last copy in the cluster
+    /// is passed on.
     NChance,
-    /// One node of virtiofs: every call that its cache cannot answer goes to the daemon, and so do all writes.
+    /// One node of virtiofs: every call that its cache cannot answer goes to the daemon, and so do
+    /// all writes.
     Virtiofs,
 }
 
@@ -155,7 +158,8 @@ impl Private {
         }
     }
 
-    /// Gets the tokens that an operation needs and the node has not, in one packet. Whether there were any.
+    /// Gets the tokens that an operation needs and the node has not, in one packet. Whether there
+    /// were any.
     fn take_tokens(
         &mut self,
         node: usize,
@@ -178,11 +182,11 @@ impl Private {
         if wanted.is_empty() {
             return false;
         }
-        let mut told = BTreeSet::new();
+        let mut nodes = BTreeSet::new();
         let (mut revoked, mut did) = (0, Did::default());
         for (key, write) in &wanted {
             for revoke in self.tokens.grant(node, *key, *write) {
-                told.insert(revoke.node);
+                nodes.insert(revoke.node);
                 revoked += 1;
                 self.give_up(
                     revoke.node,
@@ -194,7 +198,7 @@ impl Private {
                 );
             }
         }
-        let (others, wanted) = (told.len() as u64, wanted.len() as u64);
+        let (others, wanted) = (nodes.len() as u64, wanted.len() as u64);
         let round_trips = 1 + u64::from(others > 0);
         meter.messages(2 + 2 * others, 2 * wanted + 2 * revoked, round_trips);
         // What the others had not written back is there before the token is.
@@ -229,7 +233,8 @@ impl Private {
         }
     }
 
-    /// Pages that `node` has not and another has; the server is asked for them unless that was done.
+    /// Pages that `node` has not and another has; the server is asked for them unless that was
+    /// done.
     fn peers(
         &mut self,
         node: usize,
@@ -285,7 +290,8 @@ impl Private {
         }
     }
 
-    /// The server hears which copies there are; the last copy of a page gets another chance elsewhere.
+    /// The server hears which copies there are; the last copy of a page gets another chance
+    /// elsewhere.
     fn moved(&mut self, node: usize, used: &[PageId], evicted: Vec<PageId>, meter: &mut Meter<'_>) {
         if self.kind != Kind::NChance {
             return;

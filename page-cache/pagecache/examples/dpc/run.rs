@@ -24,8 +24,8 @@ pub(crate) enum System {
 }
 
 impl System {
-    /// `opens` says that a server has the files' names and sizes too, and is asked for them at each open; else they are
-    /// the tree's, as in this project, and nobody is charged for them.
+    /// `opens` says that a server has the files' names and sizes too, and is asked for them at each
+    /// open; else they are the tree's, as in this project, and nobody is charged for them.
     pub(crate) fn new(name: &str, nodes: usize, pages: u32, opens: bool) -> Result<Self, String> {
         let shelf = Shelf::default();
         let shared = |consistency, one| {
@@ -96,7 +96,8 @@ impl Copies {
     }
 }
 
-/// One cell of the study: a system, a workload, a number of nodes and costs, as JSON; the same with what came of it.
+/// One cell of the study: a system, a workload, a number of nodes and costs, as JSON; the same with
+/// what came of it.
 pub(crate) fn run(job: &Value) -> Result<Value, String> {
     let name = job["system"].as_str().unwrap_or_default();
     let nodes = usize::try_from(job["nodes"].as_u64().unwrap_or(0)).unwrap_or(0);

@@ -106,9 +106,9 @@ impl Shared {
         copies.map(|(page, at)| (page, place(at))).collect()
     }
 
-    /// The word of the file's size ([`Client::alone`](forebay_pagecache::client::Client::alone)): to take it and to
-    /// leave it are a line of another node's memory each, wherever it is. Of two nodes that meet, the later asks the
-    /// directory for its lock too, and lets that go.
+    /// The word of the file's size ([`Client::alone`](forebay_pagecache::client::Client::alone)):
+    /// to take it and to leave it are a line of another node's memory each, wherever it is. Of two
+    /// nodes that meet, the later asks the directory for its lock too, and lets that go.
     fn take_alone(&mut self, node: usize, inode: u64, meter: &mut Meter<'_>) {
         let word = self.pool.segment.alone_word(inode);
         let last = self.words.get(&word).copied();

@@ -120,14 +120,14 @@ fn the_strong_never_read_anything_but_the_newest() {
 }
 
 #[test]
-fn what_is_closed_is_seen_by_who_opens() {
+fn a_close_is_visible_to_the_next_open() {
     for name in ALL {
         assert_eq!(anything(name, true), 0, "{name}");
     }
 }
 
 #[test]
-fn files_that_stay_open_are_old_where_nobody_promises_otherwise() {
+fn files_that_stay_open_may_be_stale_under_close_to_open() {
     // That shows, too, that the test above finds a stale read where there is one.
     assert!(anything("close-to-open", false) > 0);
 }

@@ -1,5 +1,5 @@
-//! The tokens' server: who may read and who may write what, until another wants it. Nodes keep their tokens until they
-//! are asked for them, so that using one again costs nothing.
+//! The tokens' server: who may read and who may write what, until another wants it. Nodes keep
+//! their tokens until they are asked for them, so that using one again costs nothing.
 
 use std::collections::HashMap;
 
@@ -52,8 +52,8 @@ impl Tokens {
         }
         if write {
             for reader in (0..32).filter(|reader| held.readers & (1 << reader) != 0) {
-                let told = revokes.iter().any(|revoke| revoke.node == reader);
-                if reader != node && !told {
+                let revoked = revokes.iter().any(|revoke| revoke.node == reader);
+                if reader != node && !revoked {
                     revokes.push(Revoke {
                         node: reader,
                         key,

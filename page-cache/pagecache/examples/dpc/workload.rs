@@ -1,8 +1,9 @@
 //! What programs do: the six workloads of the study, and a mix for its sweeps.
 //!
-//! Sizes are in units of one node's memory. The paper's nodes have 32 GB each, its RocksDB 60 GB, its DiskANN index 40,
-//! its model 30 and its file sets about 32: those ratios are kept, the memory is smaller. All that is drawn depends on
-//! the seed, the node and the thread alone, so that every system is asked for the same.
+//! Sizes are in units of one node's memory. The paper's nodes have 32 GB each, its RocksDB 60 GB,
+//! its DiskANN index 40, its model 30 and its file sets about 32: those ratios are kept, the memory
+//! is smaller. All that is drawn depends on the seed, the node and the thread alone, so that every
+//! system is asked for the same.
 
 use std::rc::Rc;
 
@@ -52,7 +53,8 @@ pub(crate) struct Workload {
     shared: u64,
     writes: u64,
     zipf: Rc<Zipf>,
-    /// The same of what each node has for itself in a mix, which is its part of as many pages again.
+    /// The same of what each node has for itself in a mix, which is its part of as many pages
+    /// again.
     own: Rc<Zipf>,
     /// Operations of each thread before and while it is counted.
     pub(crate) warm: u64,
@@ -67,8 +69,8 @@ impl Workload {
     /// The workload that a job names.
     pub(crate) fn of(job: &Value, nodes: usize) -> Result<Self, String> {
         let name = job["workload"].as_str().unwrap_or_default();
-        // The size in units of a node's memory, and operations of a thread: warm until each cache has been filled
-        // several times, where it is not the filling that is measured.
+        // The size in units of a node's memory, and operations of a thread: warm until each cache
+        // has been filled several times, where it is not the filling that is measured.
         let (kind, size, warm, counted) = match name {
             "webserver" => (Kind::Webserver, 1.0, 512, 256),
             "fileserver" => (Kind::Fileserver, 1.0, 96, 48),
@@ -229,7 +231,8 @@ impl Thread {
     }
 }
 
-/// Numbers below a bound, the n-th most popular one in proportion to n to the power of -theta, popular ones anywhere.
+/// Numbers below a bound, the n-th most popular one in proportion to n to the power of -theta,
+/// popular ones anywhere.
 #[derive(Debug)]
 struct Zipf {
     /// How many of 2^32 draws are of this rank or a more popular one.

@@ -1,4 +1,4 @@
-//! Who has a file alone: the threads of a node take turns among themselves first.
+//! Exclusive use of a file: the threads of a node exclude each other first.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,11 @@ use crate::segment::Segment;
 use crate::store::Store;
 
 impl<S: Store, L: Link> Client<S, L> {
-    /// Does something with a file that no other thread and no other node does meanwhile: its size is changed so. It
-    /// costs no message unless two meet.
+    /// Runs `body` while no other thread and no other node uses the file exclusively, in order to
+    /// change its size. It costs no message unless two nodes meet.
     ///
     /// # Errors
-    /// `Disconnected`, or what `body` says.
+    /// `Disconnected`, or errors of `body`.
     pub fn alone<T>(&self, inode: u64, body: impl FnOnce() -> Result<T>) -> Result<T> {
         let word = self.segment.alone_word(inode);
         let _turn = self.turns.take(word);
@@ -89,7 +89,7 @@ impl Drop for Alone<'_> {
     }
 }
 
-/// What stands for a file at the directory: no page has this number.
+/// Returns the range that represents a file at the directory: no page has this number.
 pub(super) const fn whole(inode: u64) -> LockRange {
     LockRange {
         inode,

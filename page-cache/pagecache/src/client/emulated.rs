@@ -1,25 +1,25 @@
-//! Emulated remote memory: what a copy from or to another node's memory takes longer than one in this machine's own.
+//! Emulated remote memory: additional time of a copy from or to another node's memory.
 
 use std::time::{Duration, Instant};
 
 /// A latency and a bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emulated {
-    /// Of a copy of any length: its lines overlap.
+    /// Latency of a copy of any length: its lines overlap.
     pub latency: Duration,
-    /// Bytes a second; 0 for no bound.
+    /// Bandwidth, bytes a second; 0 for no limit.
     pub bytes_per_s: u64,
 }
 
 impl Emulated {
-    /// How much longer a copy of so many bytes takes.
+    /// Returns the additional time of a copy of `bytes`.
     #[must_use]
     pub fn of(&self, bytes: usize) -> Duration {
         let moved_ns = (bytes as u64 * 1_000_000_000).checked_div(self.bytes_per_s);
         self.latency + Duration::from_nanos(moved_ns.unwrap_or(0))
     }
 
-    /// Spends it. The processor is kept, as it is by loads that take long.
+    /// Waits for that time. The thread spins, as during slow loads.
     pub(super) fn spend(&self, bytes: usize) {
         let (begin, time) = (Instant::now(), self.of(bytes));
         while begin.elapsed() < time {

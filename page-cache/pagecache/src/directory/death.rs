@@ -1,4 +1,4 @@
-//! A node's death: its pages, its locks, its acknowledgements.
+//! Death of a node: its pages, its locks, its acknowledgements.
 
 use super::entry::{FINAL, WRITING, WRITTEN};
 use super::evict::nodes;
@@ -6,18 +6,20 @@ use super::{Directory, Fault, Life, NONE, Outbox, State};
 use crate::message::{NodeId, ToNode};
 
 impl Directory {
-    /// A node is dead. It was fenced before this call: the store takes nothing from it any more, no store of its
-    /// processors reaches another node's memory, and [`crate::segment::Segment::end_stores`] has ended those that it
-    /// had begun. Messages of it are refused from now on.
+    /// Declares a node dead. It must be fenced before this call: the store refuses its requests,
+    /// its processors cannot store into other nodes' memory, and
+    /// [`crate::segment::Segment::end_stores`] has ended its unfinished stores. Later messages of
+    /// it are refused.
     ///
-    /// With [`Placement::Pool`](super::Placement::Pool) pages in its memory stay until they are written back
-    /// ([`Outbox::rescues`]), and nobody is told. Else they are lost; those that may have been dirty are named in [`Outbox::lost`]. They can be
-    /// filled again once no living node maps the dead memory any more, so that nobody reads what others no longer
-    /// see.
+    /// With [`Placement::Pool`](super::Placement::Pool) pages in its memory stay until they are
+    /// written back ([`Outbox::rescues`]), and nobody is notified. With the other placement they
+    /// are lost, and possibly dirty ones are named in [`Outbox::lost`]. A lost page is filled again
+    /// only when no living node maps the dead memory any more. Otherwise a node could read data
+    /// there that others no longer see.
     pub fn died(&mut self, node: NodeId, out: &mut Outbox) {
         let member = &mut self.members[node.index()];
         if member.life != Life::Alive {
-            // It may have asked to join before a directory that was started anew takes anybody in.
+            // It may have asked to join before a restarted directory admits nodes.
             self.died_recovering(node);
             return;
         }
@@ -27,21 +29,22 @@ impl Directory {
             self.died_recovering(node);
         } else {
             self.forget_requests(node, out);
-            self.tell_death(node, out);
+            self.announce_death(node, out);
             self.make_room(out);
         }
     }
 
-    /// Tells the living, and takes the pages of a dead node from them. The caller makes room when this is done for all who are
-    /// dead: a page in the memory of one of them that is taken for room before that leaves none.
-    pub(super) fn tell_death(&mut self, node: NodeId, out: &mut Outbox) {
+    /// Notifies the living nodes, and revokes the dead node's pages from them. After this is done
+    /// for all dead nodes, the caller makes room. A page in the memory of a dead node that was
+    /// evicted earlier would leave no room.
+    pub(super) fn announce_death(&mut self, node: NodeId, out: &mut Outbox) {
         let (living, pooled) = (self.living(), self.pooled());
         let member = &mut self.members[node.index()];
-        // Who asked to leave and waited until no page was there has taken nothing along.
+        // A node that asked to leave, and waited until no page was in its memory, loses no page.
         let left = member.leaving && member.used == 0;
         let living = if left || pooled { 0 } else { living };
-        // Of what the directory before had given up in its memory, some have heard already.
-        member.told |= living;
+        // Some nodes may have heard already of pages that the directory before had given up there.
+        member.notified |= living;
         let (first_frame, frames) = (member.first_frame, member.frames);
         for living in nodes(living) {
             let message = ToNode::Died {
@@ -51,7 +54,7 @@ impl Directory {
             };
             out.send(living, message);
         }
-        // Nobody is served before all of the dead memory is out of reach.
+        // No lookup is served before all dead memory is unreachable.
         self.serves = false;
         for frame in 0..self.entries.len() {
             let frame = u32::try_from(frame).expect("frames are counted in 32 bits");
@@ -60,7 +63,7 @@ impl Directory {
         self.serves = true;
         self.vacated(node, out);
         self.serve_room(out);
-        // Others' deaths and farewells may have waited for this one.
+        // The removal of other dead or leaving nodes may have waited for this one.
         self.forget_dead(out);
     }
 
@@ -84,7 +87,7 @@ impl Directory {
         self.locks.release(|holder, _| holder == node, granted);
     }
 
-    /// What `node`'s death means for one frame.
+    /// Applies the death of `node` to one frame.
     fn forget_mapping(&mut self, node: NodeId, frame: u32, out: &mut Outbox) {
         let keeps_bit = self.has(Fault::KeepDeadSharer);
         let pooled = self.pooled();
@@ -95,15 +98,16 @@ impl Directory {
         }
         let (state, hosted) = (entry.state, entry.host == node);
         if hosted {
-            // It does not answer any more.
+            // Its answer will not arrive any more.
             entry.flags &= !(WRITING | FINAL);
         }
         match state {
             State::Invalid => {}
-            // What it filled is discarded, wherever the frame is. What others fill in its memory goes when they
-            // publish or abandon it.
+            // The page that it was filling is discarded, wherever the frame is. A page that another
+            // node fills in the dead memory is discarded when that node publishes or abandons it.
             State::Exclusive if entry.holder == node => {
-                // It may have stored into it already: its word that the fill had ended was on the way.
+                // The dead node may have stored into the page already: its publication was in
+                // flight.
                 if entry.flags & WRITTEN != 0 {
                     out.lost.push(entry.page);
                 }
@@ -124,7 +128,8 @@ impl Directory {
         }
     }
 
-    /// A published page in a dead node's memory: named if it may have been dirty, and taken from who maps it.
+    /// Removes a published page in a dead node's memory: it is named if it may be dirty, and
+    /// revoked from its sharers.
     pub(super) fn bury(&mut self, frame: u32, out: &mut Outbox) {
         let entry = self.entries[frame as usize];
         if entry.flags & WRITTEN != 0 && !self.pooled() {

@@ -1,21 +1,21 @@
-//! How a page goes: mark, invalidate in batches, wait for every acknowledgement, write back, reuse. And flushes,
-//! which are write-backs without the rest.
+//! Eviction of a page: mark, invalidate in batches, wait for every acknowledgement, write back,
+//! reuse. Also flushes, which are write-backs only.
 
 use super::entry::{Entry, FINAL, WRITING};
 use super::{Directory, Fault, Life, NONE, Outbox, State};
 use crate::message::{NodeId, PageId, Place, ToNode};
 
-/// Who waits for a page to be in the store.
+/// Nodes that wait until a page is in the store.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
-    /// For the write-back in progress.
+    /// They wait for the current write-back.
     now: Vec<NodeId>,
-    /// For one that begins after they asked.
+    /// They wait for the next one, which starts after their request.
     next: Vec<NodeId>,
 }
 
 impl Flushes {
-    /// Forgets a node that died.
+    /// Removes a node that died.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.now.retain(|waiter| *waiter != node);
         self.next.retain(|waiter| *waiter != node);
@@ -23,8 +23,8 @@ impl Flushes {
 }
 
 impl Directory {
-    /// Begins to empty frames if too few are free or on their way, after each message: a batch at a time, so that the messages of one
-    /// node share a packet and the acknowledgements too.
+    /// Evicts pages if too few frames are free or being freed. It runs after each message and
+    /// evicts a batch, so that the messages of one node share a packet, as do the acknowledgements.
     pub(super) fn make_room(&mut self, out: &mut Outbox) {
         let waiting = u32::try_from(self.room.len()).unwrap_or(u32::MAX);
         let coming = self.free() + self.leaving;
@@ -37,15 +37,15 @@ impl Directory {
         }
     }
 
-    /// Takes a page away for the room that it leaves; of a dead node's memory there is none.
+    /// Evicts a page for the room that it leaves. A frame in a dead node's memory leaves none.
     fn take_away(&mut self, frame: u32, out: &mut Outbox) {
         let host = self.entries[frame as usize].host;
         self.leaving += u32::from(self.members[host.index()].life == Life::Alive);
         self.invalidate(frame, out);
     }
 
-    /// Takes a page away as if it were the coldest, for a caller who knows that nobody wants it any more. Whether it
-    /// was there to be taken: a page that is being filled, or is going already, is not.
+    /// Evicts a page as if it were the coldest, for a caller that knows that it is not needed.
+    /// Returns false if the page is not there, is being filled, or is already being evicted.
     pub fn evict(&mut self, page: PageId, out: &mut Outbox) -> bool {
         let published = |frame: &u32| self.entries[*frame as usize].state.is_published();
         let Some(frame) = self.find(page).filter(published) else {
@@ -55,7 +55,7 @@ impl Directory {
         true
     }
 
-    /// Takes a published page away: from now on lookups wait.
+    /// Starts the eviction of a published page: lookups wait from now on.
     pub(super) fn invalidate(&mut self, frame: u32, out: &mut Outbox) {
         self.unlink(frame);
         self.counts.invalidations += 1;
@@ -68,18 +68,19 @@ impl Directory {
         self.emptied(frame, out);
     }
 
-    /// `node` has no mapping of the page any more.
+    /// Notes that `node` does not map the page any more.
     pub(super) fn acknowledged(&mut self, node: NodeId, frame: u32, out: &mut Outbox) {
-        let early = self.has(Fault::ReuseBeforeAcknowledged);
+        let too_early = self.has(Fault::ReuseBeforeAcknowledged);
         let entry = &mut self.entries[frame as usize];
         entry.sharers &= !node.bit();
-        if early {
+        if too_early {
             entry.sharers = 0;
         }
         self.emptied(frame, out);
     }
 
-    /// If nobody maps the page any more: its last write-back, once no other is in progress.
+    /// Requests the last write-back if no node maps the page any more and no other write-back is in
+    /// progress.
     pub(super) fn emptied(&mut self, frame: u32, out: &mut Outbox) {
         let entry = self.entries[frame as usize];
         let dead = self.members[entry.host.index()].life == Life::Dead;
@@ -128,7 +129,7 @@ impl Directory {
             self.counts.evicted += 1;
             self.release(frame, true, out);
         } else if last {
-            // The store refuses it: the page stays, and another goes.
+            // The store refuses it: the page stays, and another one is evicted.
             self.leaving -= 1;
             entry.state = entry.published();
             self.link_warmest(frame);
@@ -143,8 +144,9 @@ impl Directory {
         }
     }
 
-    /// The caller has written back one of [`Outbox::rescues`], whether it was dirty or not. If the store refuses it, the
-    /// caller tries again, or gives it up ([`Directory::unrescued`]): until then the page is not to be had.
+    /// Notes that the caller has written back one of [`Outbox::rescues`], dirty or not. If the
+    /// store refuses it, the caller tries again, or gives it up ([`Directory::unrescued`]). The
+    /// page is not available until then.
     pub fn rescued(&mut self, place: Place, out: &mut Outbox) {
         if self.is_rescued(place).is_none() {
             return;
@@ -155,16 +157,16 @@ impl Directory {
         self.forget_dead(out);
     }
 
-    /// The store refuses some of [`Outbox::rescues`], and the caller has given them up
-    /// ([`crate::segment::Segment::give_up`], before this): they are lost with their nodes, whose death those who wrote
-    /// them hear now, as far as these frames go.
+    /// Notes that the store refuses some of [`Outbox::rescues`] and that the caller has given them
+    /// up ([`crate::segment::Segment::give_up`], before this call). They are lost with their nodes.
+    /// The nodes that wrote them are now notified of the death, limited to these frames.
     pub fn unrescued(&mut self, places: &[Place], out: &mut Outbox) {
         let going = |place: &&Place| self.is_rescued(**place).is_some();
         let mut frames: Vec<u32> = places.iter().filter(going).map(|at| at.frame).collect();
         frames.sort_unstable();
         frames.dedup();
-        if !self.has(Fault::UntoldUnrescued) {
-            self.tell_given_up(&frames, out);
+        if !self.has(Fault::UnreportedLoss) {
+            self.announce_given_up(&frames, out);
         }
         for frame in frames {
             out.lost.push(self.entries[frame as usize].page);
@@ -174,15 +176,16 @@ impl Directory {
         self.forget_dead(out);
     }
 
-    /// Tells the living that these frames of dead nodes' memory are dead too, in order: a message for each run of them.
-    pub(super) fn tell_given_up(&mut self, frames: &[u32], out: &mut Outbox) {
-        let told = self.living();
+    /// Notifies the living nodes that these frames of dead nodes' memory are dead too, in order,
+    /// with one message for each run of frames.
+    pub(super) fn announce_given_up(&mut self, frames: &[u32], out: &mut Outbox) {
+        let notified = self.living();
         let host = |frame: &u32| self.entries[*frame as usize].host;
         let runs = frames.chunk_by(|one, next| one + 1 == *next && host(one) == host(next));
         for run in runs {
             let node = host(&run[0]);
-            self.members[node.index()].told |= told;
-            for living in nodes(told) {
+            self.members[node.index()].notified |= notified;
+            for living in nodes(notified) {
                 let message = ToNode::Died {
                     node,
                     first_frame: run[0],
@@ -193,17 +196,17 @@ impl Directory {
         }
     }
 
-    /// What is at a place, if it is a page that is being rescued.
+    /// Returns the entry of a place, if its page is being rescued.
     fn is_rescued(&self, place: Place) -> Option<Entry> {
         let going = |entry: &&Entry| entry.state == State::ToBeInvalidated && entry.is(FINAL);
         self.at(place).filter(going).copied()
     }
 
-    /// A node wants what it wrote to be in the store.
+    /// Handles the request of a node that its writes to a page be in the store.
     pub(super) fn flush(&mut self, from: NodeId, page: PageId, place: Place, out: &mut Outbox) {
         let Some(entry) = self.at(place).copied() else {
-            // It has left since, and nothing leaves before it is written back. If it went with a node that died,
-            // that was said before this answer, on the same link.
+            // The page has left since, and a page leaves only after its write-back. If it was lost
+            // with a dead node, the node was notified of that before this answer, on the same link.
             out.send(
                 from,
                 ToNode::Flushed {
@@ -216,7 +219,7 @@ impl Directory {
         };
         let dead = self.members[entry.host.index()].life == Life::Dead;
         if dead && self.pooled() {
-            // It is on its way to the store.
+            // A write-back is in progress.
             self.flushes.entry(place.frame).or_default().next.push(from);
             return;
         }
@@ -237,7 +240,7 @@ impl Directory {
         }
     }
 
-    /// The page is nowhere from now on. Its frame is free, unless it died.
+    /// Removes the page. Its frame becomes free, unless its node died.
     pub(super) fn release(&mut self, frame: u32, flushed: bool, out: &mut Outbox) {
         let Entry {
             page, host, state, ..
@@ -276,14 +279,14 @@ impl Directory {
             entry.after = NONE;
             self.vacated(host, out);
         }
-        // First who waited longer for any frame, then who waits for this page.
+        // First the lookups that waited longer for any frame, then those for this page.
         self.room
             .extend(self.waiting.remove(&page).unwrap_or_default());
         self.serve_room(out);
     }
 }
 
-/// The nodes of a set.
+/// Iterates over the nodes of a set.
 pub(super) fn nodes(set: u32) -> impl Iterator<Item = NodeId> {
     (0..crate::message::NODES_MAX)
         .filter_map(NodeId::new)

@@ -1,4 +1,4 @@
-//! Locks of ranges of a file's pages, first come, first served.
+//! Locks of ranges of a file's pages, granted in order of arrival.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ struct Lock {
     held: bool,
 }
 
-/// All locks, held and waited for. A request waits for everyone before it that it conflicts with, held or not:
-/// so none waits for ever behind later ones.
+/// All locks, held and waiting. A request waits for every earlier conflicting one, held or not. So
+/// no request waits for ever behind later ones.
 #[derive(Debug, Default)]
 pub(super) struct RangeLocks {
     /// By inode, in order of arrival.
@@ -38,8 +38,8 @@ impl RangeLocks {
         grant(locks, granted);
     }
 
-    /// Takes over a lock, of which a node says whether it was held: those that were come before all that wait. To be
-    /// followed by [`RangeLocks::grant_all`].
+    /// Restores a lock that a node reports as held or waiting. Held ones precede all waiting ones.
+    /// The caller must call [`RangeLocks::grant_all`] at the end.
     pub(super) fn restore(&mut self, node: NodeId, ticket: u64, range: LockRange, held: bool) {
         let locks = self.files.entry(range.inode).or_default();
         let at = match held {
@@ -55,14 +55,15 @@ impl RangeLocks {
         locks.insert(at, lock);
     }
 
-    /// Grants what can be.
+    /// Grants all locks that can be granted.
     pub(super) fn grant_all(&mut self, granted: &mut impl FnMut(NodeId, u64)) {
         for locks in self.files.values_mut() {
             grant(locks, granted);
         }
     }
 
-    /// Lets go of what `gone` names, and grants what waited for it. Returns how many locks or waits ended.
+    /// Releases the locks for which `gone` holds, and grants waiting ones. Returns how many locks
+    /// or waits ended.
     pub(super) fn release(
         &mut self,
         gone: impl Fn(NodeId, u64) -> bool,

@@ -1,4 +1,4 @@
-//! Who is in the cluster: joining, leaving, and when a number and its frames may be another's.
+//! Membership: joining, leaving, and the reuse of node numbers and frames.
 
 use super::entry::Entry;
 use super::evict::nodes;
@@ -15,19 +15,19 @@ pub(super) enum Life {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member {
     pub(super) life: Life,
-    /// It asked to go: its frames get no more pages.
+    /// Whether it has asked to leave: its frames get no more pages.
     pub(super) leaving: bool,
     pub(super) first_frame: u32,
     pub(super) frames: u32,
     pub(super) unpublished_pages: u32,
-    /// The free ones, a list through [`Entry::after`].
+    /// First free frame; a list through [`Entry::after`].
     pub(super) free_head: u32,
     pub(super) free: u32,
-    /// Its frames that hold a page, or are to.
+    /// Number of its frames that hold a page or are about to.
     pub(super) used: u32,
-    /// Nodes that were told of its death and have not forgotten it.
-    pub(super) told: u32,
-    /// Whether they were asked to.
+    /// Nodes that were notified of its death and have not forgotten it.
+    pub(super) notified: u32,
+    /// Whether they were asked to forget it.
     pub(super) asked: bool,
 }
 
@@ -41,47 +41,47 @@ impl Member {
         free_head: NONE,
         free: 0,
         used: 0,
-        told: 0,
+        notified: 0,
         asked: false,
     };
 }
 
-/// What a node gives to the cluster, as [`ToNode::Joined`] said: what whoever runs a directory keeps of it, for one
-/// that is started anew.
+/// Contribution of a node to the cluster, as in [`ToNode::Joined`]. The directory's host stores it
+/// for a restarted directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The node.
+    /// Number of the node.
     pub node: NodeId,
-    /// Its first frame.
+    /// First frame.
     pub first_frame: u32,
-    /// Its frames.
+    /// Number of frames.
     pub frames: u32,
-    /// Pages that it may hold unpublished.
+    /// Maximum number of unpublished pages.
     pub unpublished_pages: u32,
-    /// Whether it lives; if not, others may still have places in its memory.
+    /// Whether it is alive. Other nodes may still map places in a dead node's memory.
     pub alive: bool,
 }
 
-/// How many pages are in each state.
+/// Number of pages in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Being filled.
     pub exclusive: u32,
-    /// Mapped by their own node alone.
+    /// Mapped only by their own node.
     pub owner: u32,
-    /// Mapped by others.
+    /// Mapped by other nodes.
     pub shared: u32,
-    /// Being taken away.
+    /// Being evicted.
     pub to_be_invalidated: u32,
 }
 
 impl Directory {
-    /// All nodes that live, or died and are not forgotten.
+    /// Returns all nodes that are alive, or dead and not forgotten.
     pub fn shares(&self) -> impl Iterator<Item = Share> + '_ {
         nodes(u32::MAX).filter_map(|node| self.share(node))
     }
 
-    /// A node, unless there is none with this number.
+    /// Returns the share of a node, or `None` if the number is unused.
     #[must_use]
     pub fn share(&self, node: NodeId) -> Option<Share> {
         let member = self.members[node.index()];
@@ -94,7 +94,7 @@ impl Directory {
         })
     }
 
-    /// How many pages are in a node's memory in each state.
+    /// Returns the number of pages in a node's memory in each state.
     #[must_use]
     pub fn held(&self, node: NodeId) -> Held {
         let Member {
@@ -116,7 +116,8 @@ impl Directory {
         held
     }
 
-    /// Pages of the budget that nodes have taken, in frames and unpublished: what died too, until it is forgotten.
+    /// Returns the pages of the budget in use, in frames and unpublished. Those of dead nodes count
+    /// until they are forgotten.
     #[must_use]
     pub fn taken_pages(&self) -> u32 {
         self.shares()
@@ -157,7 +158,7 @@ impl Directory {
         self.serve_room(out);
     }
 
-    /// The first run of `frames` frames that are nobody's, or the longest there is.
+    /// Returns the first run of `frames` unowned frames, or the longest run.
     fn gap(&self, frames: u32) -> (u32, u32) {
         let mut taken: Vec<(u32, u32)> = self
             .shares()
@@ -179,7 +180,7 @@ impl Directory {
         best
     }
 
-    /// Gives a node its number and frames.
+    /// Assigns a node its number and frames.
     pub(super) fn take_share(&mut self, share: Share) {
         let end = (share.first_frame + share.frames) as usize;
         if self.entries.len() < end {
@@ -198,7 +199,7 @@ impl Directory {
         };
     }
 
-    /// Lists a node's frames without a page as free, the first first.
+    /// Puts a node's empty frames into its free list, in rising order.
     pub(super) fn free_frames(&mut self, node: NodeId) {
         let member = &mut self.members[node.index()];
         let range = member.first_frame..member.first_frame + member.frames;
@@ -214,7 +215,7 @@ impl Directory {
         }
     }
 
-    /// A node asks to go: its memory gets no more pages, and those that are there go the way of all pages.
+    /// Handles a request to leave: the node's memory gets no more pages, and its pages are evicted.
     pub(super) fn leave(&mut self, node: NodeId, out: &mut Outbox) {
         let member = &mut self.members[node.index()];
         if std::mem::replace(&mut member.leaving, true) {
@@ -234,19 +235,19 @@ impl Directory {
         self.vacated(node, out);
     }
 
-    /// A frame of a node that left or died is empty.
+    /// Notes that a frame of a node that left or died is empty.
     pub(super) fn vacated(&mut self, node: NodeId, out: &mut Outbox) {
-        let early = self.has(Fault::ForgetMapped);
+        let too_early = self.has(Fault::ForgetMapped);
         let member = &mut self.members[node.index()];
-        if member.used > 0 && !early {
+        if member.used > 0 && !too_early {
             return;
         }
         match member.life {
             Life::Alive if member.leaving => out.send(node, ToNode::Left {}),
             Life::Dead if !std::mem::replace(&mut member.asked, true) => {
-                // The others never heard of it.
-                for told in nodes(member.told) {
-                    out.send(told, ToNode::Forget { node });
+                // The other nodes never heard of it.
+                for notified in nodes(member.notified) {
+                    out.send(notified, ToNode::Forget { node });
                 }
             }
             Life::Alive | Life::Dead | Life::Unknown => {}
@@ -254,18 +255,18 @@ impl Directory {
     }
 
     pub(super) fn forgotten(&mut self, from: NodeId, node: NodeId, out: &mut Outbox) {
-        self.members[node.index()].told &= !from.bit();
+        self.members[node.index()].notified &= !from.bit();
         self.forget_dead(out);
     }
 
-    /// Numbers and frames that nobody knows any more may be others'.
+    /// Releases numbers and frames that all nodes have forgotten.
     pub(super) fn forget_dead(&mut self, out: &mut Outbox) {
         let living = self.living();
         for node in (0..NODES_MAX).filter_map(NodeId::new) {
             let share = self.share(node);
             let member = &mut self.members[node.index()];
-            member.told &= living;
-            if member.life == Life::Dead && member.asked && member.told == 0 {
+            member.notified &= living;
+            if member.life == Life::Dead && member.asked && member.notified == 0 {
                 *member = Member::NOBODY;
                 out.forgotten.extend(share);
             }

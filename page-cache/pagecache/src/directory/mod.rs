@@ -1,8 +1,8 @@
-//! The directory: which page is where, who maps it, and in what order that may change.
+//! The directory: location and sharers of each page, and the order in which they may change.
 //!
-//! A state machine without I/O, clock or threads: messages go in, messages come out. A daemon gives it messages
-//! from sockets, the simulation from seeded links; the code is the same. `docs/internals/pagecache/orders.md` argues each
-//! order.
+//! It is a state machine without I/O, clock or threads: messages go in, messages come out. The
+//! daemon passes it messages from sockets, the simulation from seeded links. Both run the same
+//! code. `docs/internals/pagecache/orders.md` argues each order.
 
 mod death;
 mod entry;
@@ -28,47 +28,49 @@ pub use members::{Held, Share};
 use members::{Life, Member};
 use recover::Recovery;
 
-/// What becomes of pages in the memory of a node that dies.
+/// Fate of pages in the memory of a node that dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// They go with it: its memory is its own machine's.
+    /// They are lost: the memory belongs to the node's machine.
     #[default]
     Node,
-    /// They stay where they are and are written back: the memory outlives the nodes (a pool on the fabric, a file on
-    /// tmpfs).
+    /// They stay and are written back: the memory outlives the nodes (a pool on the fabric, a file
+    /// on tmpfs).
     Pool,
 }
 
-/// How much memory the cluster may use, and when room is made.
+/// Memory limit of the cluster, and the marks for eviction.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Most pages in DRAM in the whole cluster, those included that nodes have not published.
+    /// Maximum number of pages in DRAM in the whole cluster, including unpublished ones.
     pub budget_pages: u32,
-    /// Room is made once fewer frames than this are free or about to be.
+    /// Eviction starts when fewer frames than this are free or being freed.
     pub free_low: u32,
-    /// Room is made until this many frames are free or about to be: the size of a batch of invalidations.
+    /// Eviction continues until this many frames are free or being freed: the size of a batch.
     pub free_high: u32,
     /// Whether pages outlive the node in whose memory they are.
     pub placement: Placement,
 }
 
-/// What the directory says: to whom, and what it lost. The caller takes both after each call.
+/// Output of the directory: messages and losses. The caller takes both after each call.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    /// Messages, in the order in which they are to be sent.
+    /// Messages, in the order in which they must be sent.
     pub messages: Vec<(NodeId, ToNode)>,
-    /// Pages that a node's death took with it and that may have been dirty.
+    /// Possibly dirty pages that were lost with a node.
     pub lost: Vec<PageId>,
-    /// Frames whose page is given up though it may be dirty: [`crate::segment::Segment::discard`] is to be done to
-    /// them before any message is sent, so that a directory that is started anew does not find the page again.
+    /// Frames whose page is given up though it may be dirty. The caller must call
+    /// [`crate::segment::Segment::discard`] on them before it sends any message. Otherwise a
+    /// restarted directory would find the page again.
     pub discarded: Vec<u32>,
-    /// Pages in dead nodes' memory that nobody maps any more and that the caller writes back, to call
-    /// [`Directory::rescued`] then: [`Placement::Pool`] alone.
+    /// Unmapped pages in dead nodes' memory. The caller must write them back, then call
+    /// [`Directory::rescued`]. Only with [`Placement::Pool`].
     pub rescues: Vec<(PageId, Place)>,
-    /// Nodes whose number and frames may be another's from now on.
-    /// [`crate::segment::Segment::forget_given_up`] is to be done to their frames.
+    /// Nodes whose number and frames may be reused from now on. The caller must call
+    /// [`crate::segment::Segment::forget_given_up`] on their frames.
     pub forgotten: Vec<Share>,
-    /// Nodes that have said earlier what no correct node says, and why: as an error of [`Directory::receive`].
+    /// Nodes that have sent a message that no correct node sends, and the error, as for
+    /// [`Directory::receive`].
     pub refused: Vec<(NodeId, Error)>,
 }
 
@@ -78,22 +80,22 @@ impl Outbox {
     }
 }
 
-/// What the directory has counted.
+/// Counters of the directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Lookups that found the page mapped or to be mapped: remote or local, its copy was there.
+    /// Lookups that found the page, local or remote.
     pub found: u64,
-    /// Lookups that had to be answered with a frame to fill.
+    /// Lookups that were answered with a frame to fill.
     pub filled: u64,
-    /// Pages whose invalidation was begun.
+    /// Pages whose invalidation has started.
     pub invalidations: u64,
-    /// Pages that were taken away.
+    /// Evicted pages.
     pub evicted: u64,
-    /// Write-backs asked for.
+    /// Requested write-backs.
     pub write_backs: u64,
 }
 
-/// A lookup that waits.
+/// A waiting lookup.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     node: NodeId,
@@ -101,7 +103,7 @@ struct Waiter {
     access: Access,
 }
 
-/// The directory. See the module's text.
+/// The directory; see the module documentation.
 #[derive(Debug)]
 pub struct Directory {
     config: Config,
@@ -109,38 +111,40 @@ pub struct Directory {
     entries: Vec<Entry>,
     /// Frames by their page.
     pages: HashTable<u32>,
-    /// Published pages from the longest unused to the last used.
+    /// Published pages, from the least to the most recently used.
     coldest: u32,
     warmest: u32,
     published: u32,
-    /// Frames of living nodes that are being emptied.
+    /// Number of living nodes' frames that are being emptied.
     leaving: u32,
     last_generation: u64,
-    /// Lookups that wait for a page to be published or gone, by page.
+    /// Lookups that wait for a page to be published or evicted, by page.
     waiting: BTreeMap<PageId, VecDeque<Waiter>>,
     /// Lookups that wait for a free frame.
     room: VecDeque<Waiter>,
-    /// Whether they are given any now.
+    /// Whether they may get one now.
     serves: bool,
     flushes: BTreeMap<u32, Flushes>,
     locks: RangeLocks,
-    /// What is missing after a start anew.
+    /// State of a recovery after a restart.
     recovery: Option<Recovery>,
     counts: Counts,
     pub(crate) faults: Faults,
 }
 
 impl Directory {
-    /// A directory that knows no node and no page. All memory for pages is taken now.
+    /// Creates a directory without nodes and pages. All memory for pages is allocated here.
     ///
     /// # Errors
-    /// `InvalidInput` if the marks of free frames are in the wrong order or leave no room for a page.
+    /// `InvalidInput` if the marks of free frames are in the wrong order, or leave no room for a
+    /// page.
     pub fn new(config: Config) -> Result<Self> {
         if config.free_low > config.free_high || config.free_high >= config.budget_pages {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "page cache directory: free_low = {} and free_high = {} of a budget of {} pages: choose free_low <= free_high < budget",
+                    "page cache directory: free_low = {} and free_high = {} of a budget of {} \
+                     pages: choose free_low <= free_high < budget",
                     config.free_low, config.free_high, config.budget_pages
                 ),
             ));
@@ -167,11 +171,11 @@ impl Directory {
         })
     }
 
-    /// Takes one message of a living node.
+    /// Processes one message of a living node.
     ///
     /// # Errors
-    /// `InvalidInput` if no correct node would send it now: the caller ends the connection and has the node
-    /// declared dead. Nothing was changed.
+    /// `InvalidInput` if no correct node would send it now. The caller must close the connection
+    /// and have the node declared dead. The state does not change.
     pub fn receive(&mut self, from: NodeId, message: ToDirectory, out: &mut Outbox) -> Result<()> {
         if self.recovery.is_some() {
             return self.receive_recovering(from, message);
@@ -239,7 +243,7 @@ impl Directory {
                 self.flush(from, page, place, out);
             }
             ToDirectory::Used { place } => {
-                // The page may have gone meanwhile.
+                // The page may have been evicted meanwhile.
                 let published = |entry: &Entry| entry.state.is_published();
                 if self.at(place).is_some_and(published) {
                     self.unlink(place.frame);
@@ -273,19 +277,19 @@ impl Directory {
         }
         self.make_room(out);
         if self.pooled() {
-            // The last page may have gone from a dead node's memory.
+            // The last page may have left a dead node's memory.
             self.forget_dead(out);
         }
         Ok(())
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The page's state and place, if it is anywhere.
+    /// Returns the page's state and place, if it is in memory.
     #[must_use]
     pub fn page(&self, page: PageId) -> Option<(State, Place)> {
         let frame = self.find(page)?;
@@ -293,13 +297,13 @@ impl Directory {
         Some((entry.state, entry.place(frame)))
     }
 
-    /// Memory that was taken for the pages of the whole budget, bytes.
+    /// Returns the memory allocated for the pages of the whole budget, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>() + self.pages.allocation_size()
     }
 
-    /// Answers a lookup, or lets it wait.
+    /// Answers a lookup, or queues it.
     fn lookup(&mut self, waiter: Waiter, out: &mut Outbox) {
         let Waiter { node, page, access } = waiter;
         let Some(frame) = self.find(page) else {
@@ -319,7 +323,8 @@ impl Directory {
         if access == Access::Write {
             entry.flags |= WRITTEN;
         }
-        // Once one node may store, the page is remembered as written: the others need not ask again.
+        // Once one node may store, the page counts as written, so that other nodes need not ask
+        // again.
         let access = if entry.is(WRITTEN) {
             Access::Write
         } else {
@@ -339,7 +344,8 @@ impl Directory {
         );
     }
 
-    /// Owner choice: the node that asks, if it has room; else the one with the most.
+    /// Takes a frame of the node that asks, if it has a free one, else of the node with the most
+    /// free frames.
     fn take_frame(&mut self, node: NodeId) -> Option<u32> {
         let by_room = |index: &usize| (self.members[*index].free, std::cmp::Reverse(*index));
         let host = match self.members[node.index()].free {
@@ -400,14 +406,14 @@ impl Directory {
         self.wake(page, out);
     }
 
-    /// Looks again for those who wait for `page`.
+    /// Retries the lookups that wait for `page`.
     fn wake(&mut self, page: PageId, out: &mut Outbox) {
         for waiter in self.waiting.remove(&page).unwrap_or_default() {
             self.lookup(waiter, out);
         }
     }
 
-    /// Gives free frames to those who wait for them, in order of arrival.
+    /// Gives free frames to waiting lookups, in order of arrival.
     fn serve_room(&mut self, out: &mut Outbox) {
         while self.serves
             && self.free() > 0
@@ -426,7 +432,7 @@ impl Directory {
         self.pages.find(page.hash64(), same).copied()
     }
 
-    /// The entry, if the frame is still in the use that is meant.
+    /// Returns the entry, if the frame still has the generation of `place`.
     fn at(&self, place: Place) -> Option<&Entry> {
         let entry = self.entries.get(place.frame as usize)?;
         let same = entry.state != State::Invalid && entry.generation == place.generation;
@@ -466,7 +472,7 @@ impl Directory {
         self.published -= 1;
     }
 
-    /// Whether pages outlive their nodes.
+    /// Returns whether pages outlive their nodes.
     pub(super) fn pooled(&self) -> bool {
         self.config.placement == Placement::Pool
     }

@@ -1,8 +1,9 @@
-//! A directory that is started anew: what was where, by what the nodes have and what the frames say.
+//! Restart of the directory: it rebuilds its state from the nodes' reports and the frames' headers.
 //!
-//! Nothing is decided before every node that lived has said what it maps, or is dead. A page that nobody maps is in
-//! its frame still if the store may not have it; whatever else was known is not needed: a fill that nobody published
-//! was seen by nobody, and an invalidation that was under way is begun again when room is wanted.
+//! No lookup is answered before every earlier node has reported its mappings or is dead. An
+//! unmapped page is still in its frame if the store may not have it. Other state is not needed: an
+//! unpublished fill was seen by no node, and an interrupted invalidation starts again when room is
+//! needed.
 
 use forebay_block::Result;
 
@@ -10,7 +11,7 @@ use super::entry::WRITTEN;
 use super::{Config, Directory, Entry, Fault, Life, Outbox, Share, State, refused};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory, ToNode};
 
-/// Generations of one start: the epoch is above them.
+/// Generations of one start; the bits above are the epoch.
 const EPOCH_SHIFT: u32 = 40;
 
 /// A lock that a node had or waited for.
@@ -22,28 +23,29 @@ struct Relock {
     held: bool,
 }
 
-/// What is missing.
+/// State of a recovery.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// Nodes that have not said all.
+    /// Nodes whose report is incomplete.
     awaited: u32,
-    /// Those of them that have begun.
+    /// Those of them whose report has started.
     begun: u32,
-    /// Joined, and never heard that they had.
+    /// Nodes that joined and were never told so.
     unheard: Vec<NodeId>,
     locks: Vec<Relock>,
-    /// What nodes said that were ready before the others.
+    /// Messages of nodes that were ready before others.
     deferred: Vec<(NodeId, ToDirectory)>,
 }
 
 impl Directory {
-    /// A directory in place of one that ended, however it did. `epoch` is larger than that of any before it. `shares`
-    /// are the nodes of that time (see [`Directory::shares`]). The living are to send what
-    /// [`crate::node::Node::rejoin`] says, or to be declared dead; when none is missing any more
-    /// ([`Directory::awaited`]), [`Directory::recovered`] is to be called.
+    /// Creates a directory in place of one that ended. `epoch` must be larger than that of any
+    /// earlier one. `shares` are the nodes of that time (see [`Directory::shares`]). Each living
+    /// node must send the messages of [`crate::node::Node::rejoin`] or be declared dead. When no
+    /// node is missing any more ([`Directory::awaited`]), the caller must call
+    /// [`Directory::recovered`].
     ///
     /// # Errors
-    /// As [`Directory::new`].
+    /// As for [`Directory::new`].
     ///
     /// # Panics
     /// If a share reaches beyond the budget.
@@ -65,7 +67,7 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The set of nodes that a directory that was started anew waits for; `None` once it has
+    /// Returns the set of nodes that a restarted directory waits for, or `None` after
     /// [`Directory::recovered`].
     #[must_use]
     pub fn awaited(&self) -> Option<u32> {
@@ -129,7 +131,7 @@ impl Directory {
             _ if awaited || !share.is_none_or(|share| share.alive) => {
                 return Err(refused(from, &message, "it has not said what it has"));
             }
-            // Of one that has not joined before, the join is there already, or the message is refused later.
+            // The join of a new node is deferred, too; a node without a join is refused later.
             _ => recovery.deferred.push((from, message)),
         }
         Ok(())
@@ -144,7 +146,7 @@ impl Directory {
         }
     }
 
-    /// A page is there, for all that is known. Whether that may be.
+    /// Adopts a page at a place. Returns false if that contradicts the known state.
     fn adopt(&mut self, page: PageId, place: Place, sharers: u32, written: bool) -> bool {
         let found = self.find(page);
         let known = place.generation <= self.last_generation;
@@ -181,12 +183,13 @@ impl Directory {
         true
     }
 
-    /// Every node of the time before has come back or is dead: goes on from there. `unsaved` is what
-    /// [`crate::segment::Segment::unsaved`] says now of all frames, the stores of the dead ended, and `given_up` what
-    /// [`crate::segment::Segment::given_up`] does, with the frames.
+    /// Completes the recovery, after every earlier node has reported or is dead. `unsaved` is the
+    /// current result of [`crate::segment::Segment::unsaved`] for all frames, after the stores of
+    /// the dead were ended. `given_up` is that of [`crate::segment::Segment::given_up`], with the
+    /// frames.
     ///
     /// # Panics
-    /// If a node is missing, or none was.
+    /// If a node is missing, or no recovery is in progress.
     pub fn recovered(
         &mut self,
         mut unsaved: Vec<(PageId, Place)>,
@@ -198,7 +201,7 @@ impl Directory {
         if self.has(Fault::UnsavedForgotten) {
             unsaved.clear();
         }
-        // The newest of a page first: whatever else is there was given up.
+        // The newest copy of a page first: any other was given up.
         unsaved.sort_by_key(|(_, place)| std::cmp::Reverse(place.generation));
         for (page, place) in unsaved {
             let host = self
@@ -207,7 +210,7 @@ impl Directory {
                 .map(|entry| entry.host);
             let alive = host.is_some_and(|host| self.members[host.index()].life == Life::Alive);
             if self.at(place).is_some() {
-                // Whoever wrote it may be dead, and the others only read it.
+                // The writer may be dead, and the other nodes only read it.
                 self.entries[place.frame as usize].flags |= WRITTEN;
                 continue;
             }
@@ -237,7 +240,7 @@ impl Directory {
         }
         self.recover_given_up(given_up, out);
         for share in shares.iter().filter(|share| !share.alive) {
-            self.tell_death(share.node, out);
+            self.announce_death(share.node, out);
         }
         for lock in recovery.locks {
             self.locks
@@ -253,7 +256,8 @@ impl Directory {
         self.make_room(out);
     }
 
-    /// What the directory before had given up in memory that is not forgotten: some may not have heard of it.
+    /// Restores the pages that the directory before had given up in unforgotten memory: some nodes
+    /// may not have heard of it.
     fn recover_given_up(&mut self, given_up: &[(PageId, u32)], out: &mut Outbox) {
         let holds = |share: &Share, frame: u32| {
             (share.first_frame..share.first_frame + share.frames).contains(&frame)
@@ -264,9 +268,9 @@ impl Directory {
         let (pages, mut frames): (Vec<PageId>, Vec<u32>) = given_up.copied().unzip();
         out.lost.extend(pages);
         frames.sort_unstable();
-        // Else all hear of all of the memory.
+        // Without a pool, all nodes hear of the death of the whole memory.
         if self.pooled() && !self.has(Fault::GivenUpForgotten) {
-            self.tell_given_up(&frames, out);
+            self.announce_given_up(&frames, out);
         }
     }
 }

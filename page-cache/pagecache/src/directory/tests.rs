@@ -1,4 +1,4 @@
-//! One step after another, by hand; what many steps do together is the simulation's.
+//! Single steps, by hand. The simulation tests their combinations.
 
 mod evict;
 mod members;
@@ -14,14 +14,14 @@ fn page(index: u64) -> PageId {
     PageId { inode: 7, index }
 }
 
-/// A directory and what it said last.
+/// A directory and its last output.
 struct Desk {
     directory: Directory,
     out: Outbox,
 }
 
 impl Desk {
-    /// `nodes` nodes of `frames` frames each.
+    /// Creates `nodes` nodes of `frames` frames each.
     fn new(nodes: u8, frames: u32, free_low: u32, free_high: u32) -> Self {
         let config = Config {
             budget_pages: u32::from(nodes) * frames,
@@ -78,8 +78,8 @@ impl Desk {
         self.say(from, ToDirectory::Lookup { page, access })
     }
 
-    /// Looks a page up that is nowhere, and publishes it.
-    fn bring(&mut self, from: u8, index: u64, access: Access) -> Place {
+    /// Looks up a page that is not in memory, and publishes it.
+    fn publish_new(&mut self, from: u8, index: u64, access: Access) -> Place {
         let heard = self.lookup(from, index, access);
         let Some(&(_, ToNode::Fill { place, .. })) = heard.first() else {
             panic!("expected a frame to fill, not {heard:?}");
@@ -111,14 +111,14 @@ fn a_page_is_filled_once_and_then_mapped() {
     };
     assert_eq!(desk.say(0, ToDirectory::Publish { place }), [(1, map)]);
     assert_eq!(desk.state(1), State::Shared);
-    let other = desk.bring(1, 2, Access::Read);
+    let other = desk.publish_new(1, 2, Access::Read);
     assert!(other.frame >= 4, "the frame is the filler's own");
     assert_eq!(desk.state(2), State::Owner);
     assert_ne!(other.generation, place.generation);
 }
 
 #[test]
-fn a_fill_that_failed_passes_to_who_waits() {
+fn a_failed_fill_passes_to_the_next_waiting_node() {
     let mut desk = Desk::new(2, 2, 0, 0);
     let heard = desk.lookup(0, 1, Access::Read);
     let Some(&(0, ToNode::Fill { place, .. })) = heard.first() else {
@@ -132,9 +132,9 @@ fn a_fill_that_failed_passes_to_who_waits() {
 #[test]
 fn a_node_without_room_fills_the_memory_of_one_with_room() {
     let mut desk = Desk::new(2, 2, 0, 0);
-    desk.bring(0, 1, Access::Read);
-    desk.bring(0, 2, Access::Read);
-    let place = desk.bring(0, 3, Access::Read);
+    desk.publish_new(0, 1, Access::Read);
+    desk.publish_new(0, 2, Access::Read);
+    let place = desk.publish_new(0, 3, Access::Read);
     assert!(place.frame >= 2, "frame {} is node 1's", place.frame);
     assert_eq!(
         desk.state(3),
@@ -146,9 +146,9 @@ fn a_node_without_room_fills_the_memory_of_one_with_room() {
 #[test]
 fn a_frame_is_reused_after_all_acknowledgements_and_the_write_back() {
     let mut desk = Desk::new(2, 1, 0, 0);
-    let first = desk.bring(0, 1, Access::Write);
+    let first = desk.publish_new(0, 1, Access::Write);
     desk.lookup(1, 1, Access::Read);
-    desk.bring(1, 2, Access::Read);
+    desk.publish_new(1, 2, Access::Read);
     // The budget is used up: page 1 is colder, and goes.
     let heard = desk.lookup(1, 3, Access::Read);
     let gone = ToNode::Invalidate {
@@ -196,8 +196,8 @@ fn a_frame_is_reused_after_all_acknowledgements_and_the_write_back() {
 #[test]
 fn a_page_that_the_store_refuses_stays() {
     let mut desk = Desk::new(1, 2, 0, 0);
-    let place = desk.bring(0, 1, Access::Write);
-    desk.bring(0, 2, Access::Read);
+    let place = desk.publish_new(0, 1, Access::Write);
+    desk.publish_new(0, 2, Access::Read);
     desk.lookup(0, 3, Access::Read);
     desk.say(0, ToDirectory::Invalidated { place });
     let heard = desk.say(0, ToDirectory::WrittenBack { place, ok: false });
@@ -221,7 +221,7 @@ fn a_page_that_the_store_refuses_stays() {
 fn a_batch_goes_at_a_time() {
     let mut desk = Desk::new(1, 16, 2, 8);
     for index in 0..14 {
-        desk.bring(0, index, Access::Read);
+        desk.publish_new(0, index, Access::Read);
     }
     let heard = desk.lookup(0, 14, Access::Read);
     let invalidated = heard
@@ -233,10 +233,10 @@ fn a_batch_goes_at_a_time() {
 }
 
 #[test]
-fn what_was_used_lately_stays() {
+fn a_recently_used_page_stays() {
     let mut desk = Desk::new(1, 2, 0, 0);
-    let place = desk.bring(0, 1, Access::Read);
-    desk.bring(0, 2, Access::Read);
+    let place = desk.publish_new(0, 1, Access::Read);
+    desk.publish_new(0, 2, Access::Read);
     desk.say(0, ToDirectory::Used { place });
     desk.lookup(0, 3, Access::Read);
     assert_eq!(
@@ -248,7 +248,7 @@ fn what_was_used_lately_stays() {
 #[test]
 fn a_flush_covers_what_was_stored_before_it() {
     let mut desk = Desk::new(2, 2, 0, 0);
-    let place = desk.bring(0, 1, Access::Write);
+    let place = desk.publish_new(0, 1, Access::Write);
     desk.lookup(1, 1, Access::Write);
     let write = ToNode::WriteBack {
         page: page(1),
@@ -287,11 +287,11 @@ fn a_flush_covers_what_was_stored_before_it() {
 }
 
 #[test]
-fn a_dead_nodes_pages_are_lost_by_name_once_nobody_maps_them() {
+fn a_dead_nodes_pages_are_lost_by_name_once_unmapped() {
     let mut desk = Desk::new(3, 2, 0, 0);
-    let dirty = desk.bring(0, 1, Access::Write);
-    desk.bring(0, 2, Access::Read);
-    let other = desk.bring(1, 3, Access::Write);
+    let dirty = desk.publish_new(0, 1, Access::Write);
+    desk.publish_new(0, 2, Access::Read);
+    let other = desk.publish_new(1, 3, Access::Write);
     desk.lookup(1, 1, Access::Read);
     desk.lookup(0, 3, Access::Read);
     let heard = desk.die(0);
@@ -333,7 +333,7 @@ fn a_dead_nodes_pages_are_lost_by_name_once_nobody_maps_them() {
 }
 
 #[test]
-fn a_dead_nodes_locks_go_to_who_waits() {
+fn a_dead_nodes_locks_are_granted_to_waiting_nodes() {
     let mut desk = Desk::new(2, 1, 0, 0);
     let range = |start, end, exclusive| LockRange {
         inode: 7,
@@ -364,7 +364,7 @@ fn a_dead_nodes_locks_go_to_who_waits() {
 #[test]
 fn messages_that_no_correct_node_sends_are_refused() {
     let mut desk = Desk::new(2, 2, 0, 0);
-    let place = desk.bring(0, 1, Access::Read);
+    let place = desk.publish_new(0, 1, Access::Read);
     let wrong = [
         ToDirectory::Join {
             frames: 1,

@@ -1,7 +1,8 @@
-//! A node's side: which pages it maps and where, what it wrote and has not flushed, and what it waits for.
+//! State machine of a node: the pages that it maps, its unflushed writes, and the operations that
+//! wait.
 //!
-//! A state machine like the directory: calls and messages go in, [`Effect`]s come out, and whoever drives it does
-//! them (sends, reads the store into frames, writes pages back) and says when they are done. A page that is mapped
+//! Calls and messages go in, [`Effect`]s come out. The driver executes the effects (sends messages,
+//! fills frames from the store, writes pages back) and reports their end. The use of a mapped page
 //! costs a table lookup and no message, wherever its frame is.
 
 mod read_ahead;
@@ -20,59 +21,60 @@ use read_ahead::Stream;
 use sync::{Sync, Written};
 use table::{Mapping, Table};
 
-/// What a program's operation is called between a node and who drives it; the driver chooses, and does not use one
-/// again while it is waited for.
+/// Number of a program's operation. The driver chooses it, and does not reuse it while the
+/// operation waits.
 pub type Ticket = u64;
 
-/// When a write is seen by other nodes.
+/// Visibility of a write on other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
-    /// A completed write is seen by every later read on any node.
+    /// A completed write is visible to every later read on any node.
     Strong,
-    /// That holds for pages that are resident. A whole page written where none was may stay with its node until
-    /// the file is closed or flushed, and a file's size is what it was when the file was opened.
+    /// As `Strong` for pages in memory. If a page is not in memory, a whole-page write may stay
+    /// with its node until the file is closed or flushed. A file's size is that at its opening.
     Relaxed,
 }
 
-/// How a node behaves.
+/// Configuration of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The node's number.
+    /// Number of the node.
     pub node: NodeId,
-    /// When its writes are seen.
+    /// Visibility of its writes.
     pub consistency: Consistency,
-    /// Frames that it gives to the cluster.
+    /// Number of frames that it offers to the cluster.
     pub frames: u32,
-    /// Most pages that it holds unpublished.
+    /// Maximum number of unpublished pages.
     pub unpublished_pages: u32,
-    /// Most pages that are read ahead of a sequential reader; 0 for none.
+    /// Maximum number of pages of a read-ahead; 0 disables it.
     pub read_ahead_pages: u64,
 }
 
-/// What a node wants done.
+/// Action that the driver must execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Send it to the directory, in this order.
+    /// Send the message to the directory, in this order.
     Send(ToDirectory),
-    /// Read the page from the store into the frame ([`crate::store::fill`]), then call [`Node::filled`].
+    /// Read the page from the store into the frame ([`crate::store::fill`]), then call
+    /// [`Node::filled`].
     Fill {
         /// The page.
         page: PageId,
-        /// Where.
+        /// Place of the page.
         place: Place,
     },
-    /// Put the unpublished page into the frame, not as clean, then call [`Node::filled`].
+    /// Copy the unpublished page into the frame, not as clean, then call [`Node::filled`].
     FillUnpublished {
         /// The page.
         page: PageId,
-        /// Where.
+        /// Place of the page.
         place: Place,
     },
-    /// Store the unpublished page over what is in the frame, then call [`Node::merged`].
+    /// Store the unpublished page over the content of the frame, then call [`Node::merged`].
     Merge {
         /// The page.
         page: PageId,
-        /// Where; it is pinned.
+        /// Place of the page, which is pinned.
         place: Place,
     },
     /// Write the page to the store if it is dirty ([`crate::store::write_back`]), then call
@@ -80,75 +82,75 @@ pub enum Effect {
     WriteBack {
         /// The page.
         page: PageId,
-        /// Where.
+        /// Place of the page.
         place: Place,
     },
-    /// Something has changed: try the operation again.
+    /// The state has changed: retry the operation.
     Ready(Ticket),
-    /// The operation is over.
+    /// The operation has ended.
     Done {
-        /// Which.
+        /// Ticket of the operation.
         ticket: Ticket,
-        /// Or it failed: an I/O error.
+        /// Whether it succeeded; if not, with an I/O error.
         ok: bool,
     },
 }
 
-/// Where a page can be used now.
+/// Place where a page can be used now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
-    /// In a frame. Copy, and check the generation; or pin it before the next call to the node.
+    /// In a frame. Copy and check the generation, or pin it before the next call to the node.
     Mapped(Place),
-    /// With this node alone: [`Node::unpublished`].
+    /// On this node only: [`Node::unpublished`].
     Unpublished,
     /// Not yet: [`Effect::Ready`] or a failed [`Effect::Done`] will follow.
     Wait,
 }
 
-/// What became of a page that was written whole.
+/// Outcome of a whole-page write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WroteWhole {
-    /// It is written, for this node; others see it when it is published.
+    /// The page is written for this node. Other nodes see it when it is published.
     Unpublished,
-    /// It is being published: [`Effect::Done`] will follow.
+    /// The page is being published: [`Effect::Done`] will follow.
     Publishing,
-    /// Nothing: acquire the page and store into it.
+    /// Nothing was done: acquire the page and store into it.
     InPlace,
 }
 
-/// What a node has counted.
+/// Counters of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Uses of pages that were mapped, in this node's memory.
+    /// Uses of mapped pages in this node's memory.
     pub hits_local: u64,
-    /// The same in other nodes' memory.
+    /// Uses of mapped pages in other nodes' memory.
     pub hits_remote: u64,
     /// Uses that had to wait for the directory.
     pub misses: u64,
-    /// Pages that nobody asked for yet.
+    /// Pages that were read ahead.
     pub read_ahead: u64,
 }
 
-/// A lookup that was sent and not answered, or its fill.
+/// A lookup without an answer, or its fill.
 #[derive(Debug)]
 struct Pending {
-    /// What it was asked for.
+    /// Requested access.
     access: Access,
-    /// What the directory allowed, once it has answered with a frame to fill.
+    /// Granted place and access, once the directory has answered with a frame to fill.
     filling: Option<(Place, Access)>,
     waiting: Vec<Ticket>,
 }
 
-/// A page that was written whole and that the directory does not know of.
+/// A page that was written whole and is unknown to the directory.
 #[derive(Debug)]
 struct Unpublished {
     bytes: Box<[u8]>,
     publishing: bool,
-    /// The write that waits for it to be published.
+    /// Write that waits for the publication.
     writer: Option<Ticket>,
 }
 
-/// The node. See the module's text.
+/// The node; see the module documentation.
 #[derive(Debug)]
 pub struct Node {
     config: Config,
@@ -156,34 +158,34 @@ pub struct Node {
     frames: u32,
     unpublished_max: usize,
     joined: bool,
-    /// Who waits to leave.
+    /// Operation that waits to leave.
     leaving: Option<Ticket>,
-    /// Locks that were asked for, and whether they are held.
+    /// Requested locks, and whether they are held.
     locks: BTreeMap<Ticket, (LockRange, bool)>,
     mapped: Table,
     pending: BTreeMap<PageId, Pending>,
     unpublished: BTreeMap<PageId, Unpublished>,
-    /// What this node wrote and has not flushed.
+    /// Unflushed writes of this node.
     unflushed: BTreeMap<PageId, Written>,
     stores: u64,
-    /// Files of which something unflushed was lost, until a flush has said so.
+    /// Files with lost writes that no flush has reported yet.
     lost: BTreeSet<u64>,
-    /// How often something of a file was lost.
+    /// Number of losses of each file.
     losses: BTreeMap<u64, u64>,
     syncs: Vec<Sync>,
     files: BTreeMap<u64, Stream>,
-    /// Frames of who died: the first of a run, the first behind it, and whose.
+    /// Frames of dead nodes: start of a run, its end, and the node.
     dead: BTreeMap<u32, (u32, NodeId)>,
-    /// Whether some of them are new, and what was written into them has not been called lost.
+    /// Whether there are new dead frames whose unflushed writes were not declared lost yet.
     unsettled: bool,
-    /// Counts invalidations: the directory is told which pages are in use once after each.
+    /// Number of invalidations. Pages in use are reported to the directory once after each.
     pressure: u32,
     counts: Counts,
     pub(crate) faults: Faults,
 }
 
 impl Node {
-    /// A node; its first effect is that it joins.
+    /// Creates a node. Its first effect is the join.
     #[must_use]
     pub fn new(config: Config, out: &mut Vec<Effect>) -> Self {
         out.push(Effect::Send(ToDirectory::Join {
@@ -215,26 +217,27 @@ impl Node {
         }
     }
 
-    /// The node's number.
+    /// Returns the node's number.
     #[must_use]
     pub const fn id(&self) -> NodeId {
         self.config.node
     }
 
-    /// Its frames, once the directory has said which.
+    /// Returns its frames, once the directory has assigned them.
     #[must_use]
     pub fn share(&self) -> Option<std::ops::Range<u32>> {
         let frames = self.first_frame..self.first_frame + self.frames;
         self.joined.then_some(frames)
     }
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// The page, if it may be used that way now; else it is looked up and `ticket` is told when to try again.
+    /// Returns the place of the page if it may be used with this access now. Otherwise looks it up;
+    /// an effect for `ticket` requests the retry.
     pub fn acquire(
         &mut self,
         page: PageId,
@@ -246,7 +249,8 @@ impl Node {
             if !unpublished.publishing {
                 return Acquired::Unpublished;
             }
-            // Ours is newer than what others may have published: nobody here uses the page before ours is in it.
+            // The unpublished page is newer than any that other nodes may have published. No
+            // operation here uses the page before it is merged.
             self.look_up(page, Access::Write, out).waiting.push(ticket);
             return Acquired::Wait;
         }
@@ -274,10 +278,11 @@ impl Node {
         Acquired::Wait
     }
 
-    /// Writes a page whole without reading it first, if it is neither mapped nor asked for and there is room.
+    /// Writes a whole page without reading it first, if it is neither mapped nor looked up and
+    /// there is room.
     ///
     /// # Panics
-    /// If `bytes` are not as many as an unpublished page has.
+    /// If `bytes` does not have the length of a page.
     pub fn write_whole(
         &mut self,
         page: PageId,
@@ -310,15 +315,15 @@ impl Node {
         WroteWhole::Publishing
     }
 
-    /// The bytes of a page that only this node has.
+    /// Returns the bytes of a page that only this node has.
     #[must_use]
     pub fn unpublished(&mut self, page: PageId) -> Option<&mut [u8]> {
         let unpublished = self.unpublished.get_mut(&page)?;
         Some(&mut unpublished.bytes)
     }
 
-    /// Keeps a page mapped, for a view or a store, until [`Node::unpin`]. To be called right after
-    /// [`Node::acquire`] gave the place.
+    /// Keeps a page mapped until [`Node::unpin`], for a view or a store. Call it right after
+    /// [`Node::acquire`] returned the place.
     ///
     /// # Panics
     /// If the page is not mapped there.
@@ -330,7 +335,7 @@ impl Node {
         mapping.pins += 1;
     }
 
-    /// Ends a pin. If the page was to go meanwhile, it goes now.
+    /// Ends a pin. A page that was to be invalidated meanwhile is unmapped now.
     ///
     /// # Panics
     /// If the page is not pinned.
@@ -352,7 +357,7 @@ impl Node {
         }
     }
 
-    /// This node has stored into a page: a flush of the file will cover it.
+    /// Notes that this node has stored into a page: a flush of the file will cover it.
     pub fn stored(&mut self, page: PageId, place: Place) {
         self.lose_unflushed();
         if self.is_lost(place) {
@@ -364,7 +369,8 @@ impl Node {
         self.unflushed.insert(page, Written { store, place });
     }
 
-    /// A fill has ended. If it failed, nobody gets the page and who waited for it here is told.
+    /// Notes the end of a fill. After a failure no node gets the page, and the waiting operations
+    /// here fail.
     pub fn filled(&mut self, page: PageId, ok: bool, out: &mut Vec<Effect>) {
         let Some(pending) = self.pending.remove(&page) else {
             return;
@@ -388,7 +394,8 @@ impl Node {
         out.extend(pending.waiting.into_iter().map(Effect::Ready));
     }
 
-    /// An unpublished page was stored over the page that others had published first.
+    /// Notes that an unpublished page was stored over the page that another node had published
+    /// first.
     pub fn merged(&mut self, page: PageId, place: Place, out: &mut Vec<Effect>) {
         self.published(page, place, out);
         self.unpin(page, out);
@@ -396,43 +403,43 @@ impl Node {
         out.extend(waiting.into_iter().flatten().map(Effect::Ready));
     }
 
-    /// A write-back has ended.
+    /// Notes the end of a write-back.
     pub fn written_back(&mut self, place: Place, ok: bool, out: &mut Vec<Effect>) {
         out.push(Effect::Send(ToDirectory::WrittenBack { place, ok }));
     }
 
-    /// Asks for a lock on a range of pages; [`Effect::Done`] says that it is held.
+    /// Requests the lock of a range of pages. [`Effect::Done`] reports that it is held.
     pub fn lock(&mut self, range: LockRange, ticket: Ticket, out: &mut Vec<Effect>) {
         self.locks.insert(ticket, (range, false));
         out.push(Effect::Send(ToDirectory::Lock { ticket, range }));
     }
 
-    /// Lets go of a lock.
+    /// Releases a lock.
     pub fn unlock(&mut self, ticket: Ticket, out: &mut Vec<Effect>) {
         self.locks.remove(&ticket);
         out.push(Effect::Send(ToDirectory::Unlock { ticket }));
     }
 
-    /// Every page that is mapped, with its place.
+    /// Returns all mapped pages with their places.
     pub fn mappings(&self) -> impl Iterator<Item = (PageId, Place)> + '_ {
         self.mapped
             .iter()
             .map(|mapping| (mapping.page, mapping.place))
     }
 
-    /// Every page that only this node has, and whether it is being published.
+    /// Returns all pages that only this node has, and whether each is being published.
     pub fn unpublished_pages(&self) -> impl ExactSizeIterator<Item = (PageId, bool)> + '_ {
         let pages = self.unpublished.iter();
         pages.map(|(page, unpublished)| (*page, unpublished.publishing))
     }
 
-    /// Most pages that only this node may have.
+    /// Returns the maximum number of unpublished pages.
     #[must_use]
     pub const fn unpublished_max(&self) -> usize {
         self.unpublished_max
     }
 
-    /// The lookup of a page, sent if there is none yet.
+    /// Returns the lookup of a page, and sends it if there is none.
     fn look_up(&mut self, page: PageId, access: Access, out: &mut Vec<Effect>) -> &mut Pending {
         self.pending.entry(page).or_insert_with(|| {
             out.push(Effect::Send(ToDirectory::Lookup { page, access }));
@@ -470,7 +477,7 @@ impl Node {
         }
     }
 
-    /// An unpublished page is in a frame now.
+    /// Notes that an unpublished page is in a frame.
     fn published(&mut self, page: PageId, place: Place, out: &mut Vec<Effect>) {
         let writer = self
             .unpublished

@@ -1,21 +1,21 @@
-//! Reading ahead: a miss where the last look ahead ended doubles the next one.
+//! Read-ahead: a miss at the end of the last read-ahead doubles the next one.
 
 use super::{Effect, Node, PageId};
 use crate::message::Access;
 
-/// How a file that is open is read.
+/// Read pattern of an open file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stream {
-    /// The file's size when it was opened: nothing is read ahead behind it.
+    /// Size of the file at its opening, pages: the limit of the read-ahead.
     pub(super) pages: u64,
-    /// The page at which a sequential reader would miss next.
+    /// Page at which a sequential reader would miss next.
     next: u64,
-    /// How many were read ahead last.
+    /// Length of the last read-ahead, pages.
     window: u64,
 }
 
 impl Node {
-    /// A program opened a file of so many pages. Opened again, the size is as it is now.
+    /// Notes that a program has opened a file of `pages` pages. A second open updates the size.
     pub fn open(&mut self, inode: u64, pages: u64) {
         let stream = Stream {
             pages,
@@ -25,13 +25,13 @@ impl Node {
         self.files.entry(inode).or_insert(stream).pages = pages;
     }
 
-    /// The size of an open file, as it was when it was opened, pages.
+    /// Returns the size of an open file at its opening, pages.
     #[must_use]
     pub fn pages_when_opened(&self, inode: u64) -> Option<u64> {
         self.files.get(&inode).map(|stream| stream.pages)
     }
 
-    /// Asks for what a sequential reader will want after `page`, which it missed.
+    /// Looks up the pages that a sequential reader will need after `page`, which it missed.
     pub(super) fn read_ahead(&mut self, page: PageId, out: &mut Vec<Effect>) {
         let Some(stream) = self.files.get_mut(&page.inode) else {
             return;

@@ -1,4 +1,4 @@
-//! What the directory says, and what the node does about it.
+//! Processing of the directory's messages.
 
 use forebay_block::{Error, ErrorKind, Result};
 
@@ -6,10 +6,11 @@ use super::{Access, Effect, Fault, Node, PageId, Place};
 use crate::message::{ToDirectory, ToNode};
 
 impl Node {
-    /// Takes one message of the directory.
+    /// Processes one message of the directory.
     ///
     /// # Errors
-    /// `InvalidInput` if no correct directory would send it now: the caller ends the connection, and the node.
+    /// `InvalidInput` if no correct directory would send it now. The caller must close the
+    /// connection and end the node.
     pub fn receive(&mut self, message: ToNode, out: &mut Vec<Effect>) -> Result<()> {
         match message {
             ToNode::Joined {
@@ -31,8 +32,8 @@ impl Node {
                 };
                 pending.filling = Some((place, access));
                 if self.faults.has(Fault::PublishUnfilled) {
-                    let early = ToDirectory::Publish { place };
-                    out.push(Effect::Send(early));
+                    let too_early = ToDirectory::Publish { place };
+                    out.push(Effect::Send(too_early));
                 }
                 out.push(if self.unpublished.contains_key(&page) {
                     Effect::FillUnpublished { page, place }
@@ -47,12 +48,12 @@ impl Node {
             } => self.receive_map(page, place, access, &message, out)?,
             ToNode::Invalidate { page, place } => {
                 self.pressure = self.pressure.wrapping_add(1);
-                let early = self.faults.has(Fault::AcknowledgeMapped);
+                let too_early = self.faults.has(Fault::AcknowledgeMapped);
                 let Some(mapping) = self.mapped.find_mut(page).filter(|m| m.place == place) else {
                     return Err(self.refused(&message, "the node does not map it"));
                 };
                 mapping.leaving = true;
-                if mapping.pins == 0 || early {
+                if mapping.pins == 0 || too_early {
                     self.unmap(page, out);
                 }
             }
@@ -110,7 +111,8 @@ impl Node {
             None => self.map(page, place, access),
         }
         if self.unpublished.contains_key(&page) {
-            // Somebody else published the page first: ours is newer, and goes over it. Who waits goes on waiting.
+            // Another node has published the page first. This node's page is newer and is stored
+            // over it. Operations on it continue to wait.
             self.pin(page);
             out.push(Effect::Merge { page, place });
             if let Some(pending) = self.pending.get_mut(&page) {

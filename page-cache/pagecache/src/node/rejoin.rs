@@ -1,12 +1,12 @@
-//! Coming back to a directory that was started anew, and leaving.
+//! Rejoining a restarted directory, and leaving.
 
 use super::{Effect, Node, Ticket};
 use crate::message::ToDirectory;
 
 impl Node {
-    /// The directory was started anew: says what this node has and what it waits for. No fill, merge or write-back is
-    /// under way when this is called. What the directory said before its end and this node has not heard is not to
-    /// arrive any more.
+    /// Reports the node's state and its waiting operations to a restarted directory. No fill, merge
+    /// or write-back may be in progress at this call. Messages of the former directory that this
+    /// node has not received must not arrive any more.
     pub fn rejoin(&mut self, out: &mut Vec<Effect>) {
         let mut say = |message| out.push(Effect::Send(message));
         if !self.joined {
@@ -20,14 +20,16 @@ impl Node {
             }
         } else {
             self.lose_unflushed();
-            // The next one says who is dead of those who matter still, and which are forgotten it may not know.
+            // The new directory announces the dead nodes that still matter, and may not know the
+            // forgotten ones.
             self.dead.clear();
             say(ToDirectory::Rejoin {
                 first_frame: self.first_frame,
                 frames: self.frames,
             });
             for mapping in self.mapped.iter_mut() {
-                // Who asked for it is no more: it goes when it is asked for again.
+                // The directory that requested the invalidation is gone. The new one requests it
+                // again if needed.
                 mapping.leaving = false;
                 let (page, place, access) = (mapping.page, mapping.place, mapping.access);
                 say(ToDirectory::Have {
@@ -53,14 +55,14 @@ impl Node {
                 access: pending.access,
             });
         }
-        self.ask_again(out);
+        self.repeat_requests(out);
         if self.leaving.is_some() {
             out.push(Effect::Send(ToDirectory::Leave {}));
         }
     }
 
-    /// Asks to go; [`Effect::Done`] says that no page is left in this node's memory. It may go on reading and writing
-    /// meanwhile.
+    /// Asks to leave. [`Effect::Done`] reports that no page is left in this node's memory. The node
+    /// may read and write meanwhile.
     pub fn leave(&mut self, ticket: Ticket, out: &mut Vec<Effect>) {
         self.leaving = Some(ticket);
         out.push(Effect::Send(ToDirectory::Leave {}));

@@ -1,4 +1,4 @@
-//! Flushes and closes: publish what is unpublished, then have what this node wrote put into the store.
+//! Flush and close: publish unpublished pages, then have this node's writes put into the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,35 +8,35 @@ use crate::message::{NodeId, ToDirectory};
 /// A page that this node wrote and that may not be in the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
-    /// The node's number of its last store: a flush does not cover what was stored after it began.
+    /// Number of its last store on this node: a flush covers only stores before its start.
     pub(super) store: u64,
-    /// Where it was stored last.
+    /// Place of the last store.
     pub(super) place: Place,
 }
 
-/// One flush or close in progress.
+/// A flush or close in progress.
 #[derive(Debug)]
 pub(super) struct Sync {
     ticket: Ticket,
     inode: u64,
-    /// Whether the store is to have it: a flush, not a close.
+    /// Whether the store must have the pages: a flush, not a close.
     durable: bool,
-    /// Whether the flushes were asked for.
+    /// Whether the flushes were requested.
     asked: bool,
     publishing: BTreeSet<PageId>,
-    /// Flushes that were asked for, and the last store that each covers.
+    /// Requested flushes, with the last store that each covers.
     flushing: BTreeMap<PageId, (Place, u64)>,
     ok: bool,
 }
 
 impl Node {
-    /// What this node wrote to the file so far is to be in the store: [`Effect::Done`] says when, or that
-    /// something of it was lost or refused since it was last said.
+    /// Starts a flush of this node's writes to the file. [`Effect::Done`] reports its end, or that
+    /// a write was lost or refused since the last report.
     pub fn fsync(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
         self.sync(inode, ticket, true, out);
     }
 
-    /// A program closes the file: what this node holds unpublished is to be seen by others.
+    /// Starts the close of a file: this node's unpublished pages become visible to other nodes.
     pub fn close(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
         self.files.remove(&inode);
         self.sync(inode, ticket, false, out);
@@ -65,7 +65,7 @@ impl Node {
         self.go_on(out);
     }
 
-    /// Goes on with syncs that have published all, and ends those that have flushed all.
+    /// Continues syncs that have published all pages, and ends those that have flushed all.
     fn go_on(&mut self, out: &mut Vec<Effect>) {
         self.lose_unflushed();
         let (unflushed, lost) = (&self.unflushed, &mut self.lost);
@@ -92,8 +92,8 @@ impl Node {
         });
     }
 
-    /// Asks again for what was asked of a directory that is no more.
-    pub(super) fn ask_again(&self, out: &mut Vec<Effect>) {
+    /// Repeats the requests that the former directory did not answer.
+    pub(super) fn repeat_requests(&self, out: &mut Vec<Effect>) {
         for sync in &self.syncs {
             for (page, (place, _)) in &sync.flushing {
                 let (page, place) = (*page, *place);
@@ -109,7 +109,7 @@ impl Node {
         self.go_on(out);
     }
 
-    /// The answer to one flush of a page. Answers come in the order of the questions.
+    /// Handles the answer to one flush of a page. Answers arrive in the order of the requests.
     pub(super) fn sync_flushed(
         &mut self,
         page: PageId,
@@ -117,7 +117,7 @@ impl Node {
         ok: bool,
         out: &mut Vec<Effect>,
     ) {
-        // Before the answer can say that nothing is to be flushed any more.
+        // Before the answer can report that nothing is left to flush.
         self.lose_unflushed();
         let asked = |sync: &&mut Sync| {
             sync.flushing
@@ -140,8 +140,8 @@ impl Node {
         is_dead(&self.dead, place)
     }
 
-    /// Something that this node wrote to the file is lost. Every flush says so that is in progress or begins before
-    /// the first of them has said it.
+    /// Notes the loss of one of this node's writes to the file. Every flush reports it that is in
+    /// progress, or that begins before the first report.
     pub(super) fn lose(&mut self, inode: u64) {
         self.lost.insert(inode);
         *self.losses.entry(inode).or_default() += 1;
@@ -151,21 +151,23 @@ impl Node {
         }
     }
 
-    /// How often something that this node wrote to the file was lost. Each who has the file open may compare it with
-    /// what it was before: a flush says a loss to those alone who wait then.
+    /// Returns the number of losses of this node's writes to the file. Each user of the file can
+    /// compare it with an earlier value: a flush reports a loss only to the operations that wait
+    /// then.
     pub fn losses(&mut self, inode: u64) -> u64 {
         self.lose_unflushed();
         self.losses.get(&inode).copied().unwrap_or_default()
     }
 
-    /// Of those, what who opens the file now need not hear: all but what no flush has said yet.
+    /// Returns the number of losses that a new user of the file need not be notified of: all except
+    /// those that no flush has reported yet.
     pub fn losses_said(&mut self, inode: u64) -> u64 {
         let losses = self.losses(inode);
         losses - u64::from(self.lost.contains(&inode))
     }
 
-    /// Forgets what was written into dead memory, and remembers of which files. Done before anything asks what is
-    /// unflushed or lost, and not for each message: thousands may come at once, each of one frame.
+    /// Declares the unflushed writes in dead memory lost, and notes their files. This runs before
+    /// each query, not after each message: there may be thousands of messages for one frame each.
     pub(super) fn lose_unflushed(&mut self) {
         if !std::mem::take(&mut self.unsettled) {
             return;

@@ -1,20 +1,20 @@
-//! The node's page table.
+//! Page table of the node.
 
 use hashbrown::HashTable;
 
 use crate::message::{Access, PageId, Place};
 
-/// A page that this node may use without asking.
+/// A page that this node may use without a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mapping {
     pub(super) page: PageId,
     pub(super) place: Place,
     pub(super) access: Access,
-    /// Views and stores in progress.
+    /// Number of views and stores in progress.
     pub(super) pins: u32,
-    /// It goes when the last pin does; nobody new may use it.
+    /// Whether it is unmapped at the last unpin. New operations may not use it.
     pub(super) leaving: bool,
-    /// The pressure at which the directory was last told that the page is in use.
+    /// Value of `Node::pressure` at the last report that the page is in use.
     pub(super) pressure: u32,
 }
 

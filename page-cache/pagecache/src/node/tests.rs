@@ -1,4 +1,4 @@
-//! One step after another, by hand; what many steps do together is the simulation's.
+//! Single steps, by hand. The simulation tests their combinations.
 
 use super::*;
 use crate::message::ToNode;
@@ -14,7 +14,7 @@ fn place(frame: u32) -> Place {
     }
 }
 
-/// A node with frames 0 to 3 of the cluster, and what it wanted last.
+/// A node with frames 0 to 3 of the cluster, and its last effects.
 struct Desk {
     node: Node,
     effects: Vec<Effect>,
@@ -101,7 +101,7 @@ fn a_page_is_asked_for_once_and_then_costs_nothing() {
 }
 
 #[test]
-fn an_invalidation_waits_for_pins_and_lets_nobody_new_in() {
+fn an_invalidation_waits_for_pins_and_refuses_new_ones() {
     let mut desk = Desk::new(Consistency::Strong);
     desk.map(1, 2, Access::Write);
     desk.node.pin(page(1));
@@ -118,7 +118,7 @@ fn an_invalidation_waits_for_pins_and_lets_nobody_new_in() {
 }
 
 #[test]
-fn pages_in_use_are_told_once_after_each_invalidation() {
+fn pages_in_use_are_reported_once_after_each_invalidation() {
     let mut desk = Desk::new(Consistency::Strong);
     desk.map(1, 1, Access::Read);
     desk.map(2, 2, Access::Read);

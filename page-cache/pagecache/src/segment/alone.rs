@@ -1,9 +1,11 @@
-//! A file alone: a word by which nodes exclude each other without a message, as long as they do not meet.
+//! Exclusive use of a file: a word by which nodes exclude each other without a message, as long as
+//! they do not meet.
 //!
-//! The words are in the frames' headers, as many as there are frames; a file's is the one that its inode hashes to, so
-//! two files may share one, which costs time and nothing else. A word names the node that has it and says whether
-//! somebody waits. Who finds it taken, or waited for, asks the directory for the lock of the file, which gives it in
-//! order of arrival; who has that waits for the word, and nobody overtakes it.
+//! There is one word in each frame's header. A file uses the word to which its inode hashes. Two
+//! files may share one, which costs only time. A word names the node that has it, and says whether
+//! another one waits. A node that finds it taken or waited for requests the lock of the file from
+//! the directory, which grants it in order of arrival. The holder of that lock waits for the word,
+//! and no node overtakes it.
 
 use std::sync::atomic::Ordering;
 
@@ -11,18 +13,18 @@ use super::{ALONE, Segment, WRITER, writer};
 use crate::fault::Fault;
 use crate::message::NodeId;
 
-/// Somebody waits: whoever comes now is to queue.
+/// A node waits: later ones must queue at the directory.
 const WANTED: u64 = WRITER + 1;
 
 impl Segment {
-    /// The number of a file's word.
+    /// Returns the number of a file's word.
     #[must_use]
     pub fn alone_word(&self, inode: u64) -> u32 {
         let mixed = inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         u32::try_from(mixed % u64::from(self.frames)).expect("below a number of 32 bits")
     }
 
-    /// Takes a word for a node that comes by: if nobody has it and nobody waits. Whether it did.
+    /// Takes a word if no node has it or waits for it. Returns whether it did.
     #[must_use]
     pub fn take_alone(&self, word: u32, node: NodeId) -> bool {
         let taken = self.word(word, ALONE).compare_exchange(
@@ -35,8 +37,8 @@ impl Segment {
         taken.is_ok()
     }
 
-    /// Takes a word for a node that has the directory's lock of the file, or leaves word there that it waits, to be
-    /// called again. Whether it has it.
+    /// Takes a word for a node with the directory's lock of the file, or marks it as waited for;
+    /// then the caller must try again. Returns whether it took the word.
     #[must_use]
     pub fn take_awaited(&self, word: u32, node: NodeId) -> bool {
         let taken = u64::from(node.number()) + 1;
@@ -48,13 +50,13 @@ impl Segment {
         found.is_ok_and(free)
     }
 
-    /// Gives a word back that this node has.
+    /// Releases a word of this node.
     pub fn leave_alone(&self, word: u32) {
         self.word(word, ALONE).fetch_and(!WRITER, Ordering::Release);
         self.drop_header(word);
     }
 
-    /// A dead node has no word any more.
+    /// Releases a word if the dead node has it.
     pub(super) fn end_alone(&self, word: u32, dead: NodeId) {
         let has = writer(self.word(word, ALONE).load(Ordering::Acquire)) == Some(dead);
         if has && !self.faults.has(Fault::KeepDeadAlone) {
@@ -78,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn one_has_a_word_and_nobody_overtakes_who_waits() {
+    fn one_node_has_a_word_and_none_overtakes_a_waiting_one() {
         let segment = segment();
         assert!(segment.take_alone(1, node(0)));
         assert!(!segment.take_alone(1, node(1)));

@@ -159,7 +159,7 @@ thread_local! {
     static DROPPED: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Counts lines of headers and of pages that are dropped.
+/// Counts the dropped lines of headers and of pages.
 fn count_lines(words: &[AtomicU64]) {
     let lines = words.len() / (HEADER_BYTES / WORD_BYTES);
     DROPPED.with(|dropped| {

@@ -1,5 +1,6 @@
-//! Programs on the nodes: reads, writes, views, flushes and closes, and files whose pages are written together under
-//! a lock. Each goes in steps, and anything may come between two.
+//! Programs on the nodes: reads, writes, views, flushes and closes, and files whose pages are
+//! written together under a lock. Each operation has several steps, and any event may occur between
+//! two.
 
 use super::model::SyncStart;
 use super::world::World;
@@ -9,19 +10,19 @@ use crate::message::{Access, LockRange, PageId, Place};
 use crate::node::{Acquired, Effect, Ticket, WroteWhole};
 use crate::segment::Frame;
 
-/// Pages of the file that is read and written page by page.
+/// Number of pages of the file that is used page by page.
 pub(super) const PAGES: u64 = 12;
 const FILE: u64 = 1;
-/// The file whose pages are always written together.
+/// File whose pages are always written together.
 pub(super) const GROUP: u64 = 2;
 const GROUP_PAGES: u64 = 3;
 const HALF: usize = PAGE_BYTES / 2;
 
-/// What an operation is.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Read,
-    /// The first half of the page, or all of it.
+    /// Writes the first half of the page, or all of it.
     Write {
         len: usize,
     },
@@ -36,7 +37,7 @@ enum Kind {
     GroupWrite,
 }
 
-/// Where an operation is with its page.
+/// Progress of an operation on its page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Begin,
@@ -50,23 +51,23 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) node: usize,
-    /// Nothing to do before the node says so.
+    /// Whether it waits for an effect of the node.
     pub(super) waiting: bool,
-    /// What the node said.
+    /// Result from the node.
     pub(super) done: Option<bool>,
     ticket: Ticket,
     kind: Kind,
     page: PageId,
     stage: Stage,
-    /// When it began, and what the node held unpublished then.
+    /// Step of its start, and the node's unpublished page at that time.
     begin: (u64, Option<(u64, Words)>),
     pub(super) sync: Option<SyncStart>,
-    /// Whether a group's lock was asked for.
+    /// Whether a group's lock was requested.
     asked: bool,
     /// Whether it has the group's word.
     pub(super) alone: bool,
     bytes: [u8; PAGE_BYTES],
-    /// What the pages of a group held.
+    /// Content of the pages of a group.
     seen: Vec<Words>,
 }
 
@@ -87,7 +88,7 @@ impl Client {
             _ => Kind::GroupWrite,
         };
         let group = matches!(kind, Kind::GroupRead | Kind::GroupWrite);
-        // Neighbours often, so that there are sequential readers.
+        // Often the next page, so that there are sequential readers.
         let index = match world.rng.below(3) {
             0 => ticket % PAGES,
             _ => world.rng.below(PAGES),
@@ -119,7 +120,7 @@ impl Client {
             sync: None,
             asked: false,
             alone: false,
-            // No two operations write the same.
+            // Each operation writes unique data.
             bytes: to_bytes(&[ticket << 8 | 2; PAGE_WORDS]),
             seen: Vec::new(),
         }
@@ -131,7 +132,8 @@ impl World {
         let mut client = self.clients.remove(&ticket).expect("it is there");
         self.go_on(&mut client)?;
         if client.stage != Stage::Over {
-            // What the node said while this step was under way was for a client that was not there.
+            // The client was not in the map during this step, so the node's effects for it were set
+            // aside.
             self.clients.insert(ticket, client);
         }
         Ok(())
@@ -151,7 +153,8 @@ impl World {
         }
     }
 
-    /// Finds the page; `None` if the client waits, works on an unpublished page or is over.
+    /// Finds the page. Returns `None` if the client waits, works on an unpublished page or has
+    /// ended.
     fn acquire(&mut self, client: &mut Client, access: Access) -> Option<Acquired> {
         if client.done.take() == Some(false) {
             client.stage = Stage::Over;
@@ -178,14 +181,14 @@ impl World {
                     self.segment.load(place.frame, 0, &mut client.bytes[..HALF]);
                     client.stage = Stage::HalfRead { place, sequence };
                 }
-                Frame::Stale => self.again(client),
+                Frame::Stale => self.retry(client),
                 Frame::Storing(_) => {}
             },
             Stage::HalfRead { place, sequence } => {
                 self.segment
                     .load(place.frame, HALF, &mut client.bytes[HALF..]);
                 if !self.segment.unchanged(place, sequence) {
-                    self.again(client);
+                    self.retry(client);
                     return Ok(());
                 }
                 self.end_read(client)?;
@@ -204,7 +207,7 @@ impl World {
         Ok(())
     }
 
-    fn again(&mut self, client: &mut Client) {
+    fn retry(&mut self, client: &mut Client) {
         self.summary.retries += 1;
         client.stage = Stage::Begin;
     }
@@ -265,7 +268,7 @@ impl World {
 
     fn step_write_whole(&mut self, client: &mut Client) {
         if client.done.is_some() {
-            // It is published; the model was told when it was.
+            // It is published; the model was notified at that time.
             client.stage = Stage::Over;
             return;
         }
@@ -346,7 +349,7 @@ impl World {
             node.close(inode, client.ticket, &mut effects);
             node.open(inode, PAGES);
         }
-        // It may be over at once.
+        // It may end at once.
         let over = |effect: &Effect| match effect {
             Effect::Done { ticket, ok } if *ticket == client.ticket => Some(*ok),
             _ => None,
@@ -361,8 +364,8 @@ impl World {
         Ok(())
     }
 
-    /// All pages of the group, one after the other, under one lock: the directory's, or the group's word and the
-    /// directory's lock where two meet.
+    /// Uses all pages of the group, one after the other, under one lock: the directory's, or the
+    /// group's word, with the directory's lock when two nodes meet.
     fn step_group(&mut self, client: &mut Client) -> Result<(), String> {
         let write = client.kind == Kind::GroupWrite;
         let word = self.segment.alone_word(GROUP);
@@ -393,7 +396,7 @@ impl World {
             return Ok(());
         }
         if client.stage == Stage::Begin {
-            // The lock is held; of a fill that failed, the next try will tell.
+            // The lock is held. A failed fill shows at the next attempt.
             client.done = None;
             client.begin.0 = self.now;
         }
@@ -435,7 +438,7 @@ impl World {
         Ok(())
     }
 
-    /// The client's node died.
+    /// Ends the client of a dead node.
     pub(super) fn abandon_client(&mut self, client: &Client) {
         if let Stage::HalfWritten(place) = client.stage {
             self.tear(client.page, place);
@@ -446,7 +449,7 @@ impl World {
     }
 }
 
-/// What all pages of a group hold if nothing came between.
+/// Returns the common content of all pages of a group, if nothing interfered.
 fn group(seen: &[Words]) -> Words {
     seen.first().copied().unwrap_or_default()
 }

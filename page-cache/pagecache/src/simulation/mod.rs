@@ -1,19 +1,22 @@
-//! The whole protocol in one thread: a directory, nodes, their memory, a store and programs, on links and a schedule
-//! drawn from a seed, against a [`model`]. One seed replays a run exactly.
+//! Simulation of the whole protocol in one thread: a directory, nodes, their memory, a store and
+//! programs, on links and a schedule drawn from a seed, checked against a [`model`]. A seed replays
+//! a run exactly.
 //!
 //! # Fault contract
 //!
-//! - A link delivers in order, late, and nothing is said about the order between links. Packets are encoded and
-//!   decoded on the way.
-//! - The store is slow. A read may fail; a write may fail without having happened. A finished write stays.
-//! - A node may die at any step: between the halves of a store into a frame, in a fill, with a write to the store
-//!   under way (which then happens or not). What it sent before may arrive until the directory is told of the
-//!   death; from then on nothing does, and the store and the other nodes' memory were fenced against it before.
-//! - A dead node's memory stays readable as it was to those who map it, until they have unmapped it. In some lives it
-//!   outlives the node (`placement = "pool"`), and whoever runs the directory writes back what is in it.
-//! - The directory may end between any two steps, with all that was sent to it, and is started anew: it keeps who was
-//!   there. What it had said to nodes that find the new one before they hear it is gone. Nodes find the new one when they
-//!   do.
+//! - A link delivers in order and late. The order between links is arbitrary. Packets are encoded
+//!   and decoded.
+//! - The store is slow. A read may fail. A write may fail without effect. A finished write stays.
+//! - A node may die at any step: between the halves of a store into a frame, in a fill, with a
+//!   write to the store in flight (which then happens or not). Its earlier messages may arrive
+//!   until the directory is notified of the death, and none after it. The store and the other
+//!   nodes' memory are fenced against it before that.
+//! - A dead node's memory stays readable to nodes that map it, until they have unmapped it. In some
+//!   lives it outlives the node (`placement = "pool"`), and the directory's host writes back its
+//!   pages.
+//! - The directory may end between any two steps, with all messages to it, and is restarted with
+//!   the list of nodes only. Its messages to nodes that find the new one first are lost. Nodes find
+//!   the new one at any time.
 //! - The store does not die.
 
 mod client;
@@ -34,7 +37,7 @@ use world::World;
 const PAGE_WORDS: usize = 8;
 const PAGE_BYTES: usize = PAGE_WORDS * 8;
 
-/// A page's bytes, as the programs here write them.
+/// Content of a page, as the programs here write it.
 type Words = [u64; PAGE_WORDS];
 
 fn to_bytes(words: &Words) -> [u8; PAGE_BYTES] {
@@ -55,14 +58,14 @@ fn to_words(bytes: &[u8]) -> Words {
 
 /// Lives of each consistency.
 const LIVES: Lives = Lives {
-    // Fault::UntoldUnrescued
+    // Fault::UnreportedLoss
     pinned: &[4_294_977_342],
     gate: 800,
     whole: 2500,
     share: 2,
 };
 
-/// Runs seeds and checks that all runs together came to everything.
+/// Runs seeds, and checks that all runs together covered everything.
 fn run_seeds(consistency: Consistency, test: &str) -> Summary {
     let seeds = LIVES.seeds();
     let count = seeds.len() as u64;
@@ -96,7 +99,8 @@ fn lives_are_strong() {
 #[test]
 fn lives_are_relaxed() {
     let total = run_seeds(Consistency::Relaxed, "lives_are_relaxed");
-    // One that all share, and one with each writer that has not published its own; there are five nodes at most.
+    // One frame that all share, and one unpublished page for each writer; there are five nodes at
+    // most.
     assert!(
         total.copies_peak <= 6,
         "{} copies of a page",
@@ -130,7 +134,7 @@ fn a_seed_is_replayed_exactly() {
     }
 }
 
-/// Returns the first of `seeds` whose lives find a planted fault, by either consistency.
+/// Returns the first of `seeds` whose lives find a planted fault, in either consistency.
 fn find(fault: Fault, seeds: impl IntoIterator<Item = u64>) -> Option<u64> {
     seeds.into_iter().find(|seed| {
         [Consistency::Strong, Consistency::Relaxed]
@@ -173,7 +177,7 @@ fn a_publish_before_the_fill_ended_is_found() {
 }
 
 #[test]
-fn a_dead_sharer_that_is_kept_is_found() {
+fn an_unremoved_dead_sharer_is_found() {
     found(Fault::KeepDeadSharer);
 }
 
@@ -198,12 +202,12 @@ fn an_unsaved_page_that_a_new_directory_does_not_look_for_is_found() {
 }
 
 #[test]
-fn a_dead_node_forgotten_too_early_is_found() {
+fn a_dead_node_forgotten_too_soon_is_found() {
     found(Fault::ForgetMapped);
 }
 
 #[test]
-fn a_word_taken_from_who_has_it_is_found() {
+fn a_word_taken_from_its_holder_is_found() {
     found(Fault::TakeTaken);
 }
 
@@ -218,11 +222,11 @@ fn a_page_that_outlived_its_node_and_is_given_up_is_found() {
 }
 
 #[test]
-fn a_page_that_the_store_refuses_and_whose_loss_nobody_hears_is_found() {
-    found(Fault::UntoldUnrescued);
+fn an_unreported_loss_of_a_refused_page_is_found() {
+    found(Fault::UnreportedLoss);
 }
 
 #[test]
-fn a_page_that_was_given_up_before_a_restart_and_whose_loss_nobody_hears_is_found() {
+fn an_unreported_loss_from_before_a_restart_is_found() {
     found(Fault::GivenUpForgotten);
 }

@@ -1,44 +1,45 @@
-//! What reads may return and what must be in the store.
+//! Model: permitted results of reads, and required content of the store.
 //!
-//! The simulation is one thread, so every store into the cluster's memory ends at a known step: there it becomes a
-//! *version* of its page. A read is right if it returned a version that was the newest at some step between the
-//! read's begin and its end. That is linearizability for each page, with the points given.
+//! The simulation is one thread, so every store into the cluster's memory ends at a known step.
+//! There it becomes a *version* of its page. A read is correct if it returned a version that was
+//! the newest at some step between its start and its end. This is linearizability for each page,
+//! with known linearization points.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Words;
 use crate::message::{NodeId, PageId};
 
-/// What a page held from a step on.
+/// Content of a page from a step on.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     since: u64,
     words: Words,
-    /// The version whose data this is: itself, or for what a death brought back, the one in the store.
+    /// Version whose data this is: itself, or the one in the store if a death restored it.
     origin: usize,
 }
 
-/// The model. All functions return what is wrong in words.
+/// The model. All functions return errors as text.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     pages: BTreeMap<PageId, Vec<Version>>,
-    /// What nodes hold unpublished, with a number that tells one from the next.
+    /// Unpublished pages of the nodes, with a number that distinguishes successive ones.
     private: BTreeMap<(NodeId, PageId), (u64, Words)>,
     privates: u64,
-    /// The last version that a node wrote of a page and has not flushed.
+    /// Last unflushed version that a node wrote of a page.
     unflushed: BTreeMap<(NodeId, PageId), usize>,
-    /// Nodes that have lost something of a file that they had not flushed: a flush is to say so.
+    /// Nodes that have lost an unflushed write to a file: a flush must report it.
     owed: BTreeSet<(NodeId, u64)>,
-    /// Up to which version a failed flush has spoken for a node's writes.
+    /// Last version of a node's writes that a failed flush has covered.
     spoken: BTreeMap<(NodeId, PageId), usize>,
     /// Pages that the directory has named as lost and that were not filled since.
     named: BTreeSet<PageId>,
-    /// Pages of several that are written together may differ: a death came between.
+    /// Whether pages that are written together may differ, because of a death.
     pub(super) torn: bool,
     pub(super) losses: u64,
 }
 
-/// What a flush began with.
+/// State at the start of a flush.
 #[derive(Clone, Debug)]
 pub(super) struct SyncStart {
     inode: u64,
@@ -47,9 +48,9 @@ pub(super) struct SyncStart {
     privates: Vec<(PageId, u64)>,
 }
 
-/// What a store holds of a page that nobody wrote.
+/// Returns the store's content of a page that was never written.
 pub(super) fn initial(page: PageId) -> Words {
-    // Pages that are written together hold the same from the start.
+    // Pages that are written together start with the same content.
     let index = if page.inode == super::client::GROUP {
         0
     } else {
@@ -84,13 +85,13 @@ impl Model {
         origin
     }
 
-    /// A node has stored into a page.
+    /// Notes that a node has stored into a page.
     pub(super) fn commit(&mut self, node: NodeId, page: PageId, now: u64, words: Words) {
         let version = self.push(page, now, words);
         self.unflushed.insert((node, page), version);
     }
 
-    /// A node died in a store: what it had stored until then is there.
+    /// Notes that a node died during a store: the part that it had stored is there.
     pub(super) fn tear(&mut self, page: PageId, now: u64, words: Words) {
         self.push(page, now, words);
     }
@@ -108,7 +109,7 @@ impl Model {
         self.private.insert((node, page), (number, words));
     }
 
-    /// A node's unpublished page is in a frame now.
+    /// Notes that a node's unpublished page is in a frame.
     pub(super) fn publish(
         &mut self,
         node: NodeId,
@@ -127,7 +128,7 @@ impl Model {
         Ok(())
     }
 
-    /// A read of a node that began at `start`, when it held `private`, and ends now.
+    /// Checks a read of a node that began at `start`, when it held `private`, and ends now.
     pub(super) fn check_read(
         &mut self,
         node: NodeId,
@@ -146,7 +147,7 @@ impl Model {
         let shared = private.is_none()
             || now.is_none_or(|(number, _)| private.is_none_or(|(old, _)| old != number));
         let versions = self.versions(page);
-        // Versions end where the next begins.
+        // A version ends where the next begins.
         let first = versions
             .iter()
             .rposition(|version| version.since <= start)
@@ -160,11 +161,13 @@ impl Model {
         }
         let newest = versions.last().map(|version| version.words);
         Err(format!(
-            "{node} read {words:x?} of {page} since step {start}; newest {newest:x?}, unpublished {now:x?}"
+            "{node} read {words:x?} of {page} since step {start}; newest {newest:x?}, unpublished \
+             {now:x?}"
         ))
     }
 
-    /// The store's content of a page goes into a frame: it is the newest, or what a death was said to leave.
+    /// Checks the store's content of a page at a fill: it is the newest version, or one that a
+    /// death may leave.
     pub(super) fn check_fill(
         &mut self,
         page: PageId,
@@ -206,7 +209,7 @@ impl Model {
         self.named.insert(page);
     }
 
-    /// A node is dead: what only it knew is gone with it.
+    /// Notes that a node is dead: its private state is lost.
     pub(super) fn died(&mut self, node: NodeId) {
         self.private.retain(|(owner, _), _| *owner != node);
         self.unflushed.retain(|(writer, _), _| *writer != node);
@@ -235,7 +238,8 @@ impl Model {
         }
     }
 
-    /// A flush failed: it has said that something of the file is lost or refused, whatever was stored meanwhile.
+    /// Notes a failed flush, which covers all losses of the file up to now, whatever was stored
+    /// meanwhile.
     pub(super) fn sync_failed(&mut self, node: NodeId, start: &SyncStart) {
         self.owed.remove(&(node, start.inode));
         let spoken = &mut self.spoken;
@@ -248,7 +252,7 @@ impl Model {
         });
     }
 
-    /// A flush (`durable`) or a close has ended.
+    /// Checks the end of a flush (`durable`) or a close.
     pub(super) fn check_sync(
         &mut self,
         node: NodeId,
@@ -288,7 +292,8 @@ impl Model {
                 .is_some_and(|spoken| spoken >= version);
             if held < *version && !spoken {
                 return Err(format!(
-                    "a flush of {node} ended well without version {version} of {page}: the store has {held}"
+                    "a flush of {node} ended well without version {version} of {page}: the store \
+                     has {held}"
                 ));
             }
             if self.unflushed.get(&(node, *page)) == Some(version) {
@@ -298,7 +303,7 @@ impl Model {
         Ok(())
     }
 
-    /// At the end: what is not in the store is in a frame, or was named as lost.
+    /// Checks at the end that each version is in the store, in a frame, or named as lost.
     pub(super) fn check_end(
         &mut self,
         stored: impl Fn(PageId) -> Words,

@@ -1,4 +1,4 @@
-//! The directory's own end and its start anew, and nodes that take dead ones' numbers.
+//! End and restart of the directory, and nodes that take the numbers of dead ones.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::fault::Faults;
 use crate::node::{self, Effect, Node};
 
 impl World {
-    /// A node at its begin, and what it wants done.
+    /// Creates a node, with its first effects.
     pub(super) fn peer(&self, config: node::Config) -> (Peer, Vec<Effect>) {
         let mut effects = Vec::new();
         let mut node = Node::new(config, &mut effects);
@@ -26,8 +26,8 @@ impl World {
         (peer, effects)
     }
 
-    /// The directory ends between two steps. What was sent to it is gone; what it sent may still arrive. Another one
-    /// knows the shares of the nodes, and nothing else.
+    /// Ends the directory between two steps. Messages to it are lost; messages of it may still
+    /// arrive. The new one knows only the shares of the nodes.
     pub(super) fn crash(&mut self) {
         self.summary.crashes += 1;
         self.epoch += 1;
@@ -64,7 +64,7 @@ impl World {
         self.apply(node, effects);
     }
 
-    /// If the directory was started anew and waits for nobody any more: shows it the frames.
+    /// Shows a restarted directory the frames, once it waits for no node any more.
     pub(super) fn go_on_if_all_are_there(&mut self, out: &mut Outbox) {
         if self.directory.awaited() == Some(0) {
             let unsaved =
@@ -73,7 +73,7 @@ impl World {
             let given_up = (0..self.segment.frames())
                 .filter_map(|frame| Some((self.segment.given_up(frame)?, frame)));
             let given_up: Vec<_> = given_up.collect();
-            self.summary.retold += given_up.len() as u64;
+            self.summary.reported_again += given_up.len() as u64;
             self.directory.recovered(unsaved, &given_up, out);
         }
     }

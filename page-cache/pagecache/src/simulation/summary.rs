@@ -1,6 +1,6 @@
-//! What runs came to, and whether they came to what they are to prove something about.
+//! Counts of the runs, and a check that they covered all cases.
 
-/// What a run came to.
+/// Counts of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Summary {
     pub(super) steps: u64,
@@ -19,15 +19,15 @@ pub(super) struct Summary {
     pub(super) births: u64,
     pub(super) merges: u64,
     pub(super) retries: u64,
-    /// Words that were waited for.
+    /// Number of words that were waited for.
     pub(super) awaited: u64,
     /// Dirty pages that outlived their node.
     pub(super) rescues: u64,
-    /// And those of them that the store refused until they were given up.
+    /// Number of these that the store refused until they were given up.
     pub(super) unrescued: u64,
-    /// And those of them that a directory that was started anew told of again.
-    pub(super) retold: u64,
-    /// Most copies of one page that anybody could read at a time: in frames, and unpublished.
+    /// Number of these that a restarted directory reported again.
+    pub(super) reported_again: u64,
+    /// Maximum number of readable copies of one page: in frames, and unpublished.
     pub(super) copies_peak: u64,
 }
 
@@ -54,12 +54,13 @@ impl Summary {
             awaited: self.awaited + other.awaited,
             rescues: self.rescues + other.rescues,
             unrescued: self.unrescued + other.unrescued,
-            retold: self.retold + other.retold,
+            reported_again: self.reported_again + other.reported_again,
             copies_peak,
         };
     }
 
-    /// A simulation that never came to a case proves nothing about it.
+    /// Checks that all cases occurred: a simulation proves nothing about a case that it never
+    /// reaches.
     pub(super) fn expect_everything_happened(&self) {
         let rare = [
             self.hits_local,
@@ -76,7 +77,7 @@ impl Summary {
             self.awaited,
             self.rescues,
             self.unrescued,
-            self.retold,
+            self.reported_again,
         ];
         assert!(
             rare.iter().all(|count| *count > 0),

@@ -1,4 +1,4 @@
-//! What a run did, step by step, for whoever reads a failure: `FOREBAY_STEPS=1` beside the seed prints it.
+//! Steps of a run, for the analysis of a failure: `FOREBAY_STEPS=1` with the seed prints them.
 
 use super::world::{Event, World};
 use crate::message::{ToDirectory, ToNode};

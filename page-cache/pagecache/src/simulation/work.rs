@@ -1,4 +1,5 @@
-//! What nodes have under way: fills, merges and write-backs, each in two halves, so that anything may come between.
+//! Fills, merges and write-backs in progress, each in two halves, so that any event may occur
+//! between them.
 
 use super::world::World;
 use super::{PAGE_BYTES, to_words};
@@ -10,14 +11,14 @@ use crate::store::Store;
 
 const HALF: usize = PAGE_BYTES / 2;
 
-/// Something that a node was told to do and has not finished.
+/// An action of a node in progress.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) node: usize,
     page: PageId,
     place: Place,
     kind: Kind,
-    /// What the first half left for the second; `None` before the first.
+    /// State between the halves; `None` before the first.
     half: Option<Half>,
 }
 
@@ -54,7 +55,7 @@ impl Work {
         })
     }
 
-    /// The page that is being filled.
+    /// Returns the page that is being filled.
     pub(super) fn fills(&self) -> Option<PageId> {
         matches!(self.kind, Kind::Fill | Kind::FillUnpublished).then_some(self.page)
     }
@@ -82,7 +83,7 @@ impl World {
         } = work;
         match work.kind {
             Kind::Fill if self.fails() => {
-                // The frame stays open: whoever fills it next opens it again.
+                // The frame stays open: the next fill opens it again.
                 self.peers[node].node.filled(page, false, &mut effects);
             }
             Kind::Fill => {
@@ -156,9 +157,10 @@ impl World {
         Ok(Some(Half { bytes, sequence }))
     }
 
-    /// Writes back a page that outlived its node, or fails to and tries again later, or gives it up.
+    /// Writes back a page that outlived its node; or fails and tries again later, or gives it up.
     pub(super) fn rescue(&mut self, index: usize) -> Result<(), String> {
-        // A store that fails refuses these oftener than others: a page that is given up is rare.
+        // A failing store refuses these more often than others, since a page that is given up would
+        // be rare.
         if self.store_fails > 0 && self.rng.chance(1, 3) {
             if self.rng.chance(1, 2) {
                 let (_, place) = self.rescues.swap_remove(index);
@@ -168,11 +170,12 @@ impl World {
                     let mut out = Outbox::default();
                     self.directory.unrescued(&[place], &mut out);
                     self.deliver(out)?;
-                    // A directory that is started anew tells what the one before did not.
-                    let told = self.fault != Some(Fault::UntoldUnrescued);
+                    // A restarted directory reports pages that the one before did not report.
+                    let reported = self.fault != Some(Fault::UnreportedLoss);
                     let wanted = self.fault == Some(Fault::GivenUpForgotten);
-                    if told && (wanted || self.crashes_left > 0 && self.rng.chance(1, 2)) {
-                        // Before those who wrote the page have heard, and with what was on its way to them.
+                    if reported && (wanted || self.crashes_left > 0 && self.rng.chance(1, 2)) {
+                        // The directory ends before the writers of the page are notified, with the
+                        // messages in flight.
                         self.crashes_left = self.crashes_left.saturating_sub(1);
                         self.crash();
                         for peer in &mut self.peers {
@@ -206,14 +209,14 @@ impl World {
         self.store_fails > 0 && self.rng.chance(1, self.store_fails)
     }
 
-    /// The node died in the middle of it.
+    /// Notes that the node died during it.
     pub(super) fn abandon_work(&mut self, work: &Work) {
         let Some(half) = &work.half else { return };
         match work.kind {
-            // Nobody else knows the frame.
+            // No other node knows the frame.
             Kind::Fill | Kind::FillUnpublished => {}
             Kind::Merge => self.tear(work.page, work.place),
-            // The store may have taken it before it was fenced.
+            // The store may have accepted it before the fence.
             Kind::WriteBack => {
                 if self.rng.chance(1, 2) {
                     let written = self.shelf.write_page(work.page, &half.bytes);

@@ -1,4 +1,4 @@
-//! The schedule: what may happen next, and the checks that hold after every step.
+//! The schedule: possible events, and the checks after every step.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,10 +19,10 @@ use crate::protocol::{Packet, encode};
 use crate::segment::Segment;
 use crate::store::Store;
 
-/// More steps than any run takes that comes to an end.
+/// More steps than any terminating run takes.
 const STEPS_MAX: u64 = 400_000;
 
-/// The store: pages that were never written hold what [`initial`] says.
+/// The store. Unwritten pages hold the content of [`initial`].
 #[derive(Debug, Default)]
 pub(super) struct Shelf {
     pages: RefCell<BTreeMap<PageId, Words>>,
@@ -58,7 +58,7 @@ impl Store for Shelf {
 pub(super) struct Peer {
     pub(super) node: Node,
     pub(super) alive: bool,
-    /// Whether it has a link to the directory that runs now.
+    /// Whether it has a link to the current directory.
     pub(super) connected: bool,
     pub(super) up: VecDeque<Vec<u8>>,
     pub(super) down: VecDeque<Vec<u8>>,
@@ -73,35 +73,35 @@ pub(super) struct World {
     pub(super) shelf: Shelf,
     pub(super) peers: Vec<Peer>,
     pub(super) work: Vec<Work>,
-    /// What whoever runs the directory is to write back.
+    /// Pages that the directory's host must write back.
     pub(super) rescues: Vec<(PageId, Place)>,
     pub(super) clients: BTreeMap<Ticket, Client>,
     pub(super) model: Model,
     pub(super) summary: Summary,
     pub(super) fault: Option<Fault>,
-    /// Whether groups are taken by their word, and not by the directory's locks alone.
+    /// Whether groups are locked by their word, and not only by the directory's locks.
     pub(super) by_words: bool,
-    /// One operation of the store in so many fails; 0 for none.
+    /// One store operation in this many fails; 0 for none.
     pub(super) store_fails: u64,
     next_ticket: Ticket,
     operations_left: u64,
     kills_left: u64,
-    /// Died, and the directory has not been told.
+    /// Dead nodes of which the directory has not been notified.
     undeclared: Vec<NodeId>,
-    /// How fast each link is: of eight.
+    /// Speed of each link, of eight.
     speeds: Vec<u64>,
     pub(super) config: directory::Config,
     pub(super) configs: Vec<node::Config>,
     pub(super) epoch: u64,
     pub(super) crashes_left: u64,
-    /// Nodes that are dead and forgotten: others may have their numbers.
+    /// Nodes that are dead and forgotten: their numbers may be reused.
     pub(super) forgotten: Vec<NodeId>,
     prints: bool,
-    /// The one step at which a node dies, where deaths are not drawn.
+    /// The one step at which a node dies, if deaths are not drawn.
     kill_at: Option<u64>,
 }
 
-/// What may happen next.
+/// An event that may be next.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     Up(usize),
@@ -115,9 +115,9 @@ pub(super) enum Event {
     Rescue(usize),
     /// The directory ends, and another is started.
     Crash,
-    /// A node finds the new one.
+    /// A node finds the new directory.
     Reconnect(usize),
-    /// A new node takes the number of one that is forgotten.
+    /// A new node takes the number of a forgotten one.
     Born(usize),
 }
 
@@ -130,7 +130,7 @@ impl World {
         let budget_pages = u32::from(nodes) * (frames + unpublished_pages);
         let free_high = u32::try_from(rng.below(4)).expect("few");
         let free_low = u32::try_from(rng.below(u64::from(free_high) + 1)).expect("few");
-        // Frames that are forgotten too early are somebody else's before they are rescued.
+        // With this fault, frames would be reused before they are rescued.
         let outlive = rng.chance(1, 3) && fault != Some(Fault::ForgetMapped);
         let placement = match outlive {
             true => Placement::Pool,
@@ -164,7 +164,7 @@ impl World {
             by_words: rng.chance(1, 2),
             store_fails: if matches!(
                 fault,
-                None | Some(Fault::UntoldUnrescued | Fault::GivenUpForgotten)
+                None | Some(Fault::UnreportedLoss | Fault::GivenUpForgotten)
             ) && rng.chance(1, 4)
             {
                 12
@@ -205,7 +205,7 @@ impl World {
         world
     }
 
-    /// A short life in which one node dies, before the step `step`; after its end, nobody does.
+    /// Creates a short life in which one node dies before step `step`, and no other dies after it.
     pub(super) fn killed_at(seed: u64, consistency: Consistency, step: u64) -> Self {
         let mut world = Self::new(seed, consistency, None);
         (world.kills_left, world.crashes_left, world.operations_left) = (0, 0, 60);
@@ -213,7 +213,7 @@ impl World {
         world
     }
 
-    /// Runs until nothing is left to do.
+    /// Runs until no event is left.
     pub(super) fn run(mut self) -> Result<Summary, String> {
         while let Some(event) = self.draw()? {
             self.now += 1;
@@ -325,7 +325,7 @@ impl World {
                 Event::Down(index) => self.speeds[2 * index + 1],
                 Event::Declare(_) | Event::Reconnect(_) | Event::Born(_) => 1,
                 Event::Begin(_) | Event::Rescue(_) => 2,
-                // Some programs are stopped for long wherever they are.
+                // Some programs are stopped for a long time, at any step.
                 Event::Client(ticket) if ticket % 4 == 0 => 1,
                 Event::Client(_) | Event::Work(_) | Event::Kill(_) | Event::Crash => 6,
             };
@@ -390,7 +390,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends what the directory said: a packet for each node that it spoke to.
+    /// Sends the directory's messages: one packet for each receiving node.
     pub(super) fn deliver(&mut self, mut out: Outbox) -> Result<(), String> {
         self.go_on_if_all_are_there(&mut out);
         if let Some((node, error)) = out.refused.first() {
@@ -424,7 +424,7 @@ impl World {
         Ok(())
     }
 
-    /// Does what a node wants done.
+    /// Executes a node's effects.
     pub(super) fn apply(&mut self, index: usize, effects: Vec<Effect>) {
         let mut messages = Vec::new();
         for effect in effects {
@@ -487,14 +487,14 @@ impl World {
         self.undeclared.push(node);
     }
 
-    /// A node died in the middle of a store into this frame: what it stored is there.
+    /// Notes that a node died during a store into this frame: the part that it had stored is there.
     pub(super) fn tear(&mut self, page: PageId, place: Place) {
         let mut bytes = [0; PAGE_BYTES];
         self.segment.load(place.frame, 0, &mut bytes);
         self.model.tear(page, self.now, to_words(&bytes));
     }
 
-    /// What holds after every step.
+    /// Checks the invariants after every step.
     fn check(&mut self) -> Result<(), String> {
         let mut homes: BTreeMap<PageId, Place> = BTreeMap::new();
         let mut copies: BTreeMap<PageId, u64> = BTreeMap::new();
@@ -526,7 +526,7 @@ impl World {
                     unpublished.len()
                 ));
             }
-            // What is being published is in transition.
+            // A page that is being published is in transition.
             for (page, _) in unpublished.filter(|(_, publishing)| !publishing) {
                 *copies.entry(page).or_default() += 1;
             }

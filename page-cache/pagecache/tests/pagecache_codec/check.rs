@@ -1,16 +1,16 @@
-//! What holds for every input of the page cache's codec. Run by the seeded test beside this file and by the fuzz
-//! target `pagecache_codec`.
+//! Properties of the page cache's codec for every input. The seeded test in this folder and the
+//! fuzz target `pagecache_codec` run it.
 
 use forebay_pagecache::message::{ToDirectory, ToNode};
 use forebay_pagecache::protocol::{DecodeError, Message, Packet, encode};
 
-/// Decodes `data` in both directions; what decodes whole is encoded to the very bytes it came from. Returns how many
-/// packets were taken.
+/// Decodes `data` in both directions. A fully decoded packet must be encoded to the same bytes.
+/// Returns the number of decoded packets.
 pub(crate) fn any_input(data: &[u8]) -> usize {
     stream::<ToDirectory>(data) + stream::<ToNode>(data)
 }
 
-/// Takes packets from the front until none is left.
+/// Decodes packets from the front until none is left.
 fn stream<M: Message>(mut data: &[u8]) -> usize {
     let mut taken = 0;
     while let Ok(Some(packet)) = Packet::<M>::decode(data) {

@@ -1,5 +1,5 @@
-//! The page cache's codec: properties of well-formed messages, and a seeded stand-in for the fuzzer that needs no
-//! nightly compiler.
+//! The page cache's codec: properties of well-formed messages, and a seeded substitute for the
+//! fuzzer that needs no nightly compiler.
 
 mod check;
 
@@ -135,7 +135,7 @@ fn decoded<M: forebay_pagecache::protocol::Message>(bytes: &[u8]) -> Vec<M> {
 
 proptest! {
     #[test]
-    fn what_is_encoded_is_decoded(
+    fn encoded_messages_are_decoded(
         node in node(),
         up in prop::collection::vec(to_directory(), 1..40),
         down in prop::collection::vec(to_node(), 1..40),

@@ -1,4 +1,5 @@
-//! A cluster in one process: a thread for the directory and one for each node's connection, packets on channels.
+//! A cluster in one process: a thread for the directory and one for each node's connection, packets
+//! on channels.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,14 +19,14 @@ use forebay_pagecache::store::Store;
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 
-/// Pages in memory; what was never written is zeroes.
+/// Pages in memory. Unwritten ones are zeroes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shelf {
     pages: Arc<Mutex<BTreeMap<PageId, Vec<u8>>>>,
 }
 
 impl Shelf {
-    /// What the store has of a page.
+    /// Returns the store's content of a page.
     pub(crate) fn page(&self, page: PageId) -> Vec<u8> {
         let pages = self.pages.lock().expect("nobody panicked");
         pages.get(&page).cloned().unwrap_or_else(|| vec![0; PAGE])

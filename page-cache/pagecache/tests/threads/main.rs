@@ -1,4 +1,5 @@
-//! The page cache with threads and real memory: what the simulation shows step by step, at full speed.
+//! The page cache with threads and real memory: what the simulation shows step by step, at full
+//! speed.
 
 mod cluster;
 mod silent;
@@ -98,7 +99,8 @@ fn more_pages_than_frames_go_to_the_store_and_come_back() {
 fn racing_programs_read_whole_pages_that_never_go_back() {
     let cluster = Cluster::new(3, 8, Consistency::Strong, None);
     std::thread::scope(|scope| {
-        // One writer a page counts up; readers on all nodes; other pages push these out all the time.
+        // One writer a page counts up; readers on all nodes; other pages push these out all the
+        // time.
         for (number, node) in cluster.nodes.iter().enumerate() {
             let own = page(number as u64);
             scope.spawn(move || {
@@ -153,7 +155,7 @@ fn pages_written_under_a_lock_are_read_together() {
 }
 
 #[test]
-fn a_death_is_told_once_to_who_lost_something() {
+fn a_death_is_reported_once_to_each_node_with_a_loss() {
     let cluster = Cluster::new(2, 16, Consistency::Strong, None);
     let [a, b] = &cluster.nodes[..] else {
         panic!("two nodes");
@@ -220,7 +222,8 @@ fn a_remote_hit_makes_no_system_call() {
             .env(SILENT, what);
         process
     };
-    // A message of the first uses may still be under way, and have the node's lock: in one of three runs none is.
+    // A message of the first uses may still be under way, and have the node's lock: in one of three
+    // runs none is.
     let silent = (0..3).any(|_| silent::came_to_its_end(process("hits")));
     assert!(silent, "a hit made one");
     assert!(

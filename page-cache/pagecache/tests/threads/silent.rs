@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-/// From now on this thread's first system call but write(2) and exit_group(2) ends the process (SIGSYS).
+/// From now on this thread's first system call but write(2) and exit_group(2) ends the process
+/// (SIGSYS).
 pub(crate) fn forbid_system_calls() {
     let jump = |number: libc::c_long, to_allow| libc::sock_filter {
         code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
@@ -33,7 +34,8 @@ pub(crate) fn forbid_system_calls() {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: plain numbers; the kernel copies the filter, which lives until then, and no memory of ours is changed.
+    // SAFETY: plain numbers; the kernel copies the filter, which lives until then, and no memory of
+    // ours is changed.
     let installed = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::syscall(
@@ -52,8 +54,8 @@ pub(crate) fn exit_well() -> ! {
     unsafe { libc::_exit(0) }
 }
 
-/// Runs a process that forbids itself system calls. Whether it came to its end; if not, that it was the filter which
-/// ended it is checked.
+/// Runs a process that forbids itself system calls. Whether it came to its end; if not, that it was
+/// the filter which ended it is checked.
 pub(crate) fn came_to_its_end(mut process: Command) -> bool {
     use std::os::unix::process::ExitStatusExt as _;
     let output = process.output().expect("it can be started");

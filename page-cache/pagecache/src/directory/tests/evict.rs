@@ -1,13 +1,13 @@
-//! A page that a caller wants gone.
+//! Eviction of a page by request of the caller.
 
 use super::*;
 
 #[test]
 fn a_page_that_is_not_wanted_goes_as_the_coldest_would() {
     let mut desk = Desk::new(2, 2, 0, 0);
-    let place = desk.bring(0, 1, Access::Write);
+    let place = desk.publish_new(0, 1, Access::Write);
     desk.lookup(1, 1, Access::Read);
-    desk.bring(0, 2, Access::Read);
+    desk.publish_new(0, 2, Access::Read);
     desk.out = Outbox::default();
     assert!(desk.directory.evict(page(1), &mut desk.out));
     let page_1 = page(1);
@@ -41,10 +41,11 @@ fn a_page_that_is_not_wanted_goes_as_the_coldest_would() {
     );
 }
 
-/// Takes every other page of a dead node's memory away for good. What node 0 hears of it, and where it was.
+/// Gives up every other page of a dead node's memory. Returns the messages to node 0, and the pages
+/// with their places.
 fn given_up(desk: &mut Desk, pages: u64) -> (Vec<ToNode>, Vec<(PageId, Place)>) {
     let places: Vec<_> = (0..pages)
-        .map(|index| (page(index), desk.bring(1, index, Access::Write)))
+        .map(|index| (page(index), desk.publish_new(1, index, Access::Write)))
         .collect();
     for index in 0..pages {
         desk.lookup(0, index, Access::Write);
@@ -104,7 +105,7 @@ fn pages_given_up_by_the_thousand_take_time_by_the_thousand() {
     writer.fsync(7, 2, &mut effects);
     let (ticket, ok) = (2, true);
     assert_eq!(effects, [Effect::Done { ticket, ok }], "it is said once");
-    // Each message against each page, by whichever side, would take minutes.
+    // Comparing each message with each page, on either side, would take minutes.
     let took = begin.elapsed();
     assert!(took < std::time::Duration::from_secs(20), "{took:?}");
 }
@@ -114,7 +115,7 @@ fn neighbours_that_are_given_up_are_one_message() {
     let mut desk = Desk::new(2, 8, 0, 0);
     desk.directory.config.placement = Placement::Pool;
     let places: Vec<Place> = (0..8)
-        .map(|index| desk.bring(1, index, Access::Write))
+        .map(|index| desk.publish_new(1, index, Access::Write))
         .collect();
     desk.die(1);
     desk.out = Outbox::default();

@@ -1,11 +1,11 @@
-//! Leaving, dying, and what a directory that is started anew makes of what is left.
+//! Leaving, dying, and the state that a restarted directory rebuilds.
 
 use super::*;
 
 #[test]
-fn who_leaves_takes_no_page_along() {
+fn a_leaving_node_loses_no_page() {
     let mut desk = Desk::new(2, 2, 0, 0);
-    let mine = desk.bring(0, 1, Access::Write);
+    let mine = desk.publish_new(0, 1, Access::Write);
     desk.lookup(1, 1, Access::Write);
     let heard = desk.say(0, ToDirectory::Leave {});
     let going = ToNode::Invalidate {
@@ -25,7 +25,7 @@ fn who_leaves_takes_no_page_along() {
         ok: true,
     };
     assert_eq!(desk.say(0, written), [(0, ToNode::Left {})]);
-    let other = desk.bring(0, 2, Access::Read);
+    let other = desk.publish_new(0, 2, Access::Read);
     assert!(other.frame >= 2, "no new page is in its memory");
     assert_eq!(desk.die(0), [], "nothing of anybody was lost");
     assert_eq!(desk.out.lost, []);
@@ -43,8 +43,8 @@ fn a_number_and_its_frames_are_anothers_once_all_have_forgotten() {
     let forget = ToNode::Forget { node: node(1) };
     assert_eq!(heard[2..], [(0, forget), (2, forget)]);
     desk.say(0, ToDirectory::Forgotten { node: node(1) });
-    let early = desk.try_say(1, join).expect_err("node 2 has not forgotten");
-    assert_eq!(early.kind(), ErrorKind::InvalidInput);
+    let refused = desk.try_say(1, join).expect_err("node 2 has not forgotten");
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
     desk.say(2, ToDirectory::Forgotten { node: node(1) });
     assert_eq!(desk.forgotten(), [node(1)]);
     let joined = ToNode::Joined {
@@ -56,7 +56,7 @@ fn a_number_and_its_frames_are_anothers_once_all_have_forgotten() {
 }
 
 #[test]
-fn what_is_given_up_is_named() {
+fn given_up_pages_are_named() {
     let mut desk = Desk::new(2, 2, 0, 0);
     let heard = desk.lookup(0, 1, Access::Write);
     let Some(&(_, ToNode::Fill { place, .. })) = heard.first() else {
@@ -64,18 +64,18 @@ fn what_is_given_up_is_named() {
     };
     desk.die(0);
     assert_eq!(desk.out.discarded, [place.frame]);
-    let kept = desk.bring(1, 2, Access::Read);
-    assert_eq!(desk.out.discarded, [], "frame {} is in use", kept.frame);
+    let in_use = desk.publish_new(1, 2, Access::Read);
+    assert_eq!(desk.out.discarded, [], "frame {} is in use", in_use.frame);
 }
 
 #[test]
-fn a_new_directory_knows_what_the_nodes_have() {
+fn a_restarted_directory_rebuilds_the_nodes_state() {
     let mut desk = Desk::new(3, 2, 0, 0);
-    let shared = desk.bring(0, 1, Access::Write);
+    let shared = desk.publish_new(0, 1, Access::Write);
     desk.lookup(1, 1, Access::Read);
-    let lost = desk.bring(2, 2, Access::Write);
+    let lost = desk.publish_new(2, 2, Access::Write);
     desk.lookup(0, 2, Access::Read);
-    let unmapped = desk.bring(1, 3, Access::Write);
+    let unmapped = desk.publish_new(1, 3, Access::Write);
     let shares: Vec<Share> = desk.directory.shares().collect();
     let config = desk.directory.config;
     desk.directory = Directory::recover(config, 1, &shares).expect("the same");
@@ -117,15 +117,15 @@ fn a_new_directory_knows_what_the_nodes_have() {
     assert_eq!(desk.state(1), State::Shared);
     assert_eq!(desk.state(2), State::ToBeInvalidated);
     desk.say(0, ToDirectory::Invalidated { place: lost });
-    let again = desk.bring(0, 2, Access::Read);
+    let refilled = desk.publish_new(0, 2, Access::Read);
     assert!(
-        again.generation > lost.generation.max(unmapped.generation),
+        refilled.generation > lost.generation.max(unmapped.generation),
         "never an old generation again"
     );
 }
 
 #[test]
-fn who_dies_before_a_directory_that_was_started_anew_serves_is_not_taken_in() {
+fn a_node_that_dies_during_recovery_is_not_admitted() {
     let config = Config {
         budget_pages: 8,
         free_low: 0,
@@ -161,10 +161,10 @@ fn who_dies_before_a_directory_that_was_started_anew_serves_is_not_taken_in() {
 }
 
 #[test]
-fn pages_that_outlive_their_node_are_rescued_once_nobody_maps_them() {
+fn pages_that_outlive_their_node_are_rescued_once_unmapped() {
     let mut desk = Desk::new(3, 2, 0, 0);
     desk.directory.config.placement = Placement::Pool;
-    let theirs = desk.bring(1, 1, Access::Write);
+    let theirs = desk.publish_new(1, 1, Access::Write);
     desk.lookup(0, 1, Access::Write);
     let invalidate = ToNode::Invalidate {
         page: page(1),
@@ -202,11 +202,10 @@ fn pages_that_outlive_their_node_are_rescued_once_nobody_maps_them() {
 }
 
 #[test]
-fn a_page_that_the_store_refuses_for_ever_is_lost_and_those_who_live_hear_it_before_their_flush_ends()
- {
+fn a_page_that_the_store_refuses_is_lost_and_reported_before_a_flush_ends() {
     let mut desk = Desk::new(3, 2, 0, 0);
     desk.directory.config.placement = Placement::Pool;
-    let theirs = desk.bring(1, 1, Access::Write);
+    let theirs = desk.publish_new(1, 1, Access::Write);
     desk.lookup(0, 1, Access::Write);
     desk.die(1);
     let flush = ToDirectory::Flush {
@@ -273,7 +272,7 @@ fn pages_of_several_dead_are_rescued_once_each_however_little_room_there_is() {
 }
 
 #[test]
-fn what_was_given_up_before_a_restart_is_told_again_until_all_have_heard() {
+fn given_up_pages_are_reported_again_after_a_restart() {
     let config = Config {
         budget_pages: 4,
         free_low: 0,
@@ -312,7 +311,7 @@ fn what_was_given_up_before_a_restart_is_told_again_until_all_have_heard() {
         "not before the frames were looked at"
     );
     desk.out = Outbox::default();
-    // Frame 1 is a living node's.
+    // Frame 1 belongs to a living node.
     let given_up = [(page(5), 3), (page(6), 1)];
     desk.directory
         .recovered(Vec::new(), &given_up, &mut desk.out);
