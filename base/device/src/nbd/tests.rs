@@ -183,7 +183,7 @@ fn a_broken_connection_fails_all_pending_requests_by_name() {
                 for words in [
                     "nbd+unix:///db?socket=",
                     "so may be unflushed data",
-                    "begin again",
+                    "restart when the server answers",
                 ] {
                     assert!(error.report().contains(words), "{}", error.report());
                 }
