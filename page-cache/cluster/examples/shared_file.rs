@@ -1,5 +1,6 @@
-//! Two nodes use one file, with one copy of each page in memory. Here both nodes and the directory are in this process,
-//! to be run without preparation; they may be in any processes of the machine.
+//! Two nodes use one file, with one copy of each page in memory. Here the nodes and the directory
+//! are in one process, so that the example needs no preparation. They may be in any processes of
+//! the machine.
 //!
 //! `cargo run -p forebay-cluster --example shared_file`
 
@@ -12,7 +13,7 @@ use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::ask;
 use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
 
-/// Runs it in directories of its own.
+/// Runs the example in its own directories.
 pub(crate) fn main() -> Result<()> {
     let name = format!("forebay-example-{}", std::process::id());
     let (source, pool) = (
@@ -39,7 +40,7 @@ fn share(source: &Path, pool: &Path) -> Result<()> {
     let written = one.create("greeting")?;
     written.write_at(0, b"Hello from node 1")?;
 
-    // Seen at once, without a message: there is one copy, and both map it.
+    // Visible at once, without a message: there is one copy, and both nodes map it.
     let read = other.open("greeting")?;
     let mut text = [0; 17];
     read.read_at(0, &mut text)?;
@@ -53,7 +54,7 @@ fn share(source: &Path, pool: &Path) -> Result<()> {
     assert_eq!(&words[..17], b"Hello from NODE 1");
     drop(view);
 
-    // In the source, and durable.
+    // Now durable in the source.
     written.fsync()?;
     assert_eq!(
         std::fs::read(source.join("greeting"))?,
@@ -65,7 +66,7 @@ fn share(source: &Path, pool: &Path) -> Result<()> {
         other.counts()
     );
 
-    // Both leave; the pool may go when the directory has seen it.
+    // Both nodes leave. The pool may be removed after the directory has noticed.
     drop((written, read, one, other));
     while !ask(&Pool::new(pool)?)?.nodes.is_empty() {
         std::thread::sleep(Duration::from_millis(5));

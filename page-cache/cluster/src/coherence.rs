@@ -1,22 +1,22 @@
-//! What keeps the processors' caches of different hosts in step.
+//! Coherence of the processors' caches of different hosts.
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::pmem::{Writeback, drop_lines};
 use forebay_pagecache::segment;
 
-/// Who does it.
+/// Mechanism of the coherence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
-    /// The hardware: one host, or a fabric with back-invalidate.
+    /// Hardware: one host, or a fabric with back-invalidate.
     #[default]
     Hardware,
-    /// Each copy: lines are dropped before they are loaded, and written back after they were stored. For fabrics that do
-    /// not invalidate; all nodes of a pool are to do so.
+    /// Software: lines are dropped before each load by a copy, and written back after each store.
+    /// For fabrics that do not invalidate; all nodes of a pool must use it.
     Software,
 }
 
 impl Coherence {
-    /// For a segment.
+    /// Returns the coherence of a segment.
     ///
     /// # Errors
     /// `Unsupported` on a processor that cannot drop lines.
@@ -25,7 +25,8 @@ impl Coherence {
             Self::Hardware => Ok(segment::Coherence::Hardware),
             Self::Software if drop_lines(&[]) == Writeback::None => Err(Error::new(
                 ErrorKind::Unsupported,
-                "coherence = \"software\": this processor has no instruction that drops a line of its cache: leave it \"hardware\"",
+                "coherence = \"software\": this processor has no instruction that drops a line of \
+                 its cache: leave it \"hardware\"",
             )),
             Self::Software => Ok(segment::Coherence::Software(|words| {
                 drop_lines(words);

@@ -1,4 +1,4 @@
-//! Files for programs: read, write, append, map and fsync through the cache.
+//! File interface for programs: read, write, append, map and fsync through the cache.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,31 +14,30 @@ use crate::node::Inner;
 use crate::room::Room;
 use crate::tree::Tree;
 
-/// Longest file, bytes: as much as the system can say.
+/// Maximum length of a file, bytes: the limit of the system.
 const SIZE_MAX: u64 = i64::MAX as u64 - 2;
 
-/// A page's only copy, where it is.
+/// A page's only copy, in its frame.
 pub type PageView<'a> = View<'a, Tree, Way>;
 
-/// What is behind the end of files.
+/// Content beyond the end of files.
 const ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
-/// A file that is open on a node. Closed when it is dropped: what the node holds of it unpublished is seen by others
-/// then.
+/// An open file on a node, closed on drop. The close publishes the node's unpublished pages of it.
 #[derive(Debug)]
 pub struct File {
     node: Arc<Inner>,
     inode: u64,
-    /// The size that was seen last. If the file has become shorter since, that is found out.
+    /// Last known size. An operation detects that the file has become shorter since.
     size_bytes: AtomicU64,
-    /// What it was told of losses.
+    /// Losses that this user was notified of.
     heard: Heard,
-    /// Blocks of the source that writes through this file allocated.
+    /// Blocks of the source that were allocated by writes through this file.
     room: Room,
 }
 
 impl File {
-    /// Of an inode that was opened in the tree.
+    /// Wraps an inode that was opened in the tree.
     pub(crate) fn new(node: Arc<Inner>, inode: u64) -> Result<Self> {
         let client = node.client();
         let size_bytes = match client.store().size_bytes(inode) {
@@ -58,26 +57,27 @@ impl File {
         })
     }
 
-    /// Its inode in the source.
+    /// Returns its inode in the source.
     #[must_use]
     pub const fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Bytes in the file now.
+    /// Returns the current size of the file, bytes.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     pub fn size_bytes(&self) -> Result<u64> {
         let size_bytes = self.node.client().store().size_bytes(self.inode)?;
         self.size_bytes.store(size_bytes, Ordering::Relaxed);
         Ok(size_bytes)
     }
 
-    /// Reads from `offset` on until `out` is full or the file ends; how many bytes. Each page is read from one moment.
+    /// Reads from `offset` until `out` is full or the file ends. Returns the number of bytes. Each
+    /// page is read as of one moment.
     ///
     /// # Errors
-    /// What the store says, or `Disconnected`.
+    /// Errors of the store, or `Disconnected`.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let len = self.size_bytes()?.saturating_sub(offset);
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(out.len());
@@ -98,12 +98,13 @@ impl File {
         Ok(len)
     }
 
-    /// Writes `bytes` at `offset`; the file grows if it ends before. The part in each page is one step for all who
-    /// read.
+    /// Writes `bytes` at `offset`, and extends the file if it ends before. The part in each page is
+    /// atomic for all readers.
     ///
     /// # Errors
-    /// `OutOfRange` for a file that would be too long; `NoSpace` if the store is full, and then nothing is written;
-    /// what the store says, or `Disconnected`; some of the pages may be written then.
+    /// - `OutOfRange` if the file would be too long.
+    /// - `NoSpace` if the store is full; nothing is written then.
+    /// - Errors of the store, or `Disconnected`: some of the pages may be written then.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -116,7 +117,8 @@ impl File {
         }
         self.store(offset, bytes)?;
         if !self.written(end)? {
-            // Somebody made the file shorter meanwhile: all of the write comes after that.
+            // Another program made the file shorter meanwhile: the whole write takes effect after
+            // that.
             self.sized(|tree| {
                 tree.grow(self.inode, end)?;
                 self.store(offset, bytes)
@@ -126,10 +128,11 @@ impl File {
         Ok(())
     }
 
-    /// Writes `bytes` behind the end of the file, where no other node or thread writes; returns the offset.
+    /// Writes `bytes` at the end of the file, where no other node or thread writes. Returns the
+    /// offset.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As for [`File::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
         loop {
             let offset = self.sized(|tree| {
@@ -140,17 +143,18 @@ impl File {
                 Ok(offset)
             })?;
             self.store(offset, bytes)?;
-            // Else the place was cut off meanwhile, and there is a new end to write behind.
+            // If not, the range was truncated meanwhile, and the append starts at the new end.
             if self.written(end_of(offset, bytes)?)? {
                 return Ok(offset);
             }
         }
     }
 
-    /// Makes the file `size_bytes` long: what was behind that is gone on all nodes, what is new is zeroes.
+    /// Sets the length of the file. Bytes beyond it are removed on all nodes, and new bytes are
+    /// zeroes.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As for [`File::write_at`].
     pub fn truncate(&self, size_bytes: u64) -> Result<()> {
         end_of(size_bytes, &[])?;
         self.sized(|tree| {
@@ -167,7 +171,7 @@ impl File {
         Ok(())
     }
 
-    /// The last steps of making the file shorter, for whoever made it so.
+    /// Completes a truncation, whichever node began it.
     fn end_cut(&self, tree: &Tree, size_bytes: u64, before: u64) -> Result<()> {
         if size_bytes < before {
             self.clear(size_bytes, before)?;
@@ -175,7 +179,7 @@ impl File {
         tree.end_cut(self.inode)
     }
 
-    /// Has zeroes in all copies from `start` to `end`, where the store has nothing any more.
+    /// Writes zeroes to all copies from `start` to `end`, where the store has no data any more.
     fn clear(&self, start: u64, end: u64) -> Result<()> {
         let client = self.node.client();
         let (inode, size) = (self.inode, PAGE_BYTES as u64);
@@ -185,14 +189,14 @@ impl File {
         }
         let pages = start.div_ceil(size)..end.div_ceil(size);
         let frames = client.segment().frames();
-        // A page that is looked up costs about as much as some hundred frames that are looked at.
+        // Looking up one page costs about as much as checking some hundred frames.
         if (pages.end - pages.start).saturating_mul(256) < u64::from(frames) {
             for index in pages {
                 client.write(PageId { inode, index }, 0, &ZEROES)?;
             }
             return Ok(());
         }
-        // A fill that has read what is no more has named its page before.
+        // A fill that has read the removed data has named its page before.
         fence(Ordering::SeqCst);
         for frame in 0..frames {
             let page = client.segment().page_in(frame);
@@ -204,7 +208,8 @@ impl File {
         Ok(())
     }
 
-    /// After a write up to `end`: its time, and whether the file still is that long.
+    /// Completes a write up to `end`: sets its time, and returns whether the file still has that
+    /// length.
     fn written(&self, end: u64) -> Result<bool> {
         let tree = self.node.client().store();
         let metadata = tree.metadata(self.inode)?;
@@ -215,11 +220,11 @@ impl File {
         Ok(true)
     }
 
-    /// A view of one page's only copy, wherever it is. It costs no message and no system call once this node has used
-    /// the page.
+    /// Returns a view of one page's only copy, wherever it is. It costs no message and no system
+    /// call once this node has used the page.
     ///
     /// # Errors
-    /// `OutOfRange` behind the end of the file; what the store says, or `Disconnected`.
+    /// `OutOfRange` beyond the end of the file. Errors of the store, or `Disconnected`.
     pub fn map(&self, page: u64) -> Result<PageView<'_>> {
         let inside = |size: u64| page < size.div_ceil(PAGE_BYTES as u64);
         if !inside(self.size_bytes.load(Ordering::Relaxed)) && !inside(self.size_bytes()?) {
@@ -231,21 +236,21 @@ impl File {
         self.node.client().map(page)
     }
 
-    /// What this node wrote to the file is durable when this returns.
+    /// Makes this node's writes to the file durable.
     ///
     /// # Errors
-    /// `Lost` if the store refused something, or a node died that held it; said once to each who had the file open
-    /// then.
+    /// `Lost` if the store refused a write, or a node died that held one. It is reported once to
+    /// each user that had the file open then.
     pub fn fsync(&self) -> Result<()> {
         self.node.client().fsync_for(self.inode, &self.heard)
     }
 
-    /// Does something with the file's size while nobody else does, on any node.
+    /// Runs `body` with the file's size locked on all nodes.
     fn sized<T>(&self, body: impl FnOnce(&Tree) -> Result<T>) -> Result<T> {
         let client = self.node.client();
         client.alone(self.inode, || {
             let tree = client.store();
-            // A node may have ended while it made the file shorter.
+            // A node may have ended during a truncation.
             if let Some(before) = tree.begun_cut(self.inode)? {
                 self.end_cut(tree, tree.size_bytes(self.inode)?, before)?;
             }
@@ -253,7 +258,7 @@ impl File {
         })
     }
 
-    /// Allocates blocks of the source for what is about to be written.
+    /// Allocates blocks of the source before a write.
     fn allocate(&self, bytes: Range<u64>) -> Result<()> {
         let tree = self.node.client().store();
         self.room.allocate(tree, self.inode, bytes)
@@ -271,7 +276,7 @@ impl File {
         Ok(())
     }
 
-    /// The page at an offset, and where in it.
+    /// Returns the page at an offset, and the offset in it.
     fn page(&self, offset: u64) -> (PageId, usize) {
         let inode = self.inode;
         let index = offset / PAGE_BYTES as u64;
@@ -282,17 +287,17 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // Of a node without a directory nothing is seen by others any more.
+        // Without a directory, a node can publish nothing.
         let _ = self.node.client().close(self.inode);
         self.node.closed(self.inode);
     }
 }
 
-/// Where a write ends.
+/// Returns the end of a write.
 fn end_of(offset: u64, bytes: &[u8]) -> Result<u64> {
     let end = offset.checked_add(bytes.len() as u64);
     end.filter(|end| *end <= SIZE_MAX).ok_or_else(|| {
-        let context = format!("{offset}: behind all that files can have");
+        let context = format!("{offset}: beyond the maximum length of a file");
         Error::new(ErrorKind::OutOfRange, context)
     })
 }

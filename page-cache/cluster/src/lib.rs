@@ -1,20 +1,22 @@
 //! The distributed page cache across processes of one machine.
 //!
-//! - [`pool`]: what all share: frames in `/dev/shm`, the directory's sockets, and who is there.
-//! - [`server`]: the process of the directory: connections, leases, deaths, its own start anew.
-//! - [`node`]: the process of a node: joining, coming back, leaving. [`file`](mod@file): files for programs.
-//!   [`names`]: the same by directory and name, for a mount, with [`locks`].
-//! - [`tree`]: a directory tree as the store; [`device`]: a block device. [`status`]: what the directory says about all.
+//! - [`pool`]: shared state of all processes: frames in `/dev/shm`, the directory's sockets, and
+//!   the list of nodes.
+//! - [`server`]: the directory process: connections, leases, deaths, its restart.
+//! - [`node`]: the node process: joining, rejoining, leaving. [`file`](mod@file): files for
+//!   programs. [`names`]: files by directory and name, for a mount, with [`locks`].
+//! - [`tree`]: a directory tree as the store; [`device`]: a block device. [`status`]: the
+//!   directory's report.
 //!
-//! A source has one pool at a time (`claim`). The protocol is [`forebay_pagecache`]'s; nothing here decides about a page. A node that is declared dead is ended
-//! first: the kernel says that no thread of its process runs any more, and so neither its stores into shared memory
-//! nor its writes to the store go on.
+//! A source has one pool at a time (`claim`). The protocol is in [`forebay_pagecache`]; this crate
+//! makes no decision about a page. A node is ended before it is declared dead: the kernel reports
+//! that no thread of its process runs any more. So its stores into shared memory and its writes to
+//! the store have ended, too.
 
 mod claim;
 mod coherence;
 pub mod device;
 pub mod file;
-mod keep;
 mod link;
 pub mod locks;
 mod mapped;
@@ -22,6 +24,7 @@ pub mod names;
 pub mod node;
 pub mod pool;
 mod room;
+mod second_names;
 pub mod server;
 pub mod status;
 pub mod tree;
@@ -36,5 +39,5 @@ pub use forebay_pagecache::node::Consistency;
 pub use names::Names;
 pub use node::{Node, Options};
 
-/// Bytes of a page.
+/// Size of a page, bytes.
 pub const PAGE_BYTES: usize = 4096;

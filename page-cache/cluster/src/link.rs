@@ -1,4 +1,5 @@
-//! One end of a connection: a bounded queue that a thread writes from, and packets read whole.
+//! One end of a connection: a bounded send queue with a writing thread, and a receiver of whole
+//! packets.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -9,11 +10,11 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_pagecache::client::Link;
 use forebay_pagecache::protocol::{Message, PACKET_BYTES_MAX, Packet};
 
-/// Most bytes that wait for a peer that does not read. What one says to the other is bounded by what it was asked, a
-/// message for a page: a peer with more than this before it has stopped reading.
+/// Maximum bytes that wait for a peer. The messages of each side are bounded by the requests of the
+/// other, one for a page. A peer with more than this in its queue has stopped reading.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes on their way to the peer.
+/// Send queue of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     shared: Arc<Queue>,
@@ -29,17 +30,18 @@ struct Queue {
 #[derive(Debug, Default)]
 struct State {
     bytes: Vec<u8>,
-    /// How many bytes are being written.
+    /// Number of bytes that are being written.
     sending: usize,
     closed: bool,
     lingers: bool,
 }
 
 impl Outgoing {
-    /// A queue with its thread. The thread ends with [`Outgoing::close`], or when the peer is gone.
+    /// Creates a queue with its thread. The thread ends with [`Outgoing::close`], or when the peer
+    /// is gone.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub(crate) fn new(stream: UnixStream) -> Result<Self> {
         let shared = Arc::new(Queue {
             stream,
@@ -53,7 +55,7 @@ impl Outgoing {
         Ok(Self { shared })
     }
 
-    /// Queues bytes behind all earlier ones.
+    /// Appends bytes to the queue.
     ///
     /// # Errors
     /// `Disconnected` if the connection is closed or the peer does not read.
@@ -68,13 +70,13 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Ends the connection once what is queued has been sent, if the peer reads it.
+    /// Ends the connection after the queue was sent, if the peer reads it.
     pub(crate) fn linger(&self) {
         self.shared.lock().lingers = true;
         self.shared.changed.notify_all();
     }
 
-    /// Ends the connection, what is queued included.
+    /// Ends the connection and drops the queue.
     pub(crate) fn close(&self) {
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
@@ -109,7 +111,7 @@ impl Queue {
             state.sending = sending.len();
             drop(state);
             if (&self.stream).write_all(&sending).is_err() {
-                // Whoever reads the connection finds its end.
+                // The reader of the connection sees its end.
                 self.lock().closed = true;
                 return;
             }
@@ -118,8 +120,8 @@ impl Queue {
     }
 }
 
-/// A node's way to the directory that runs now. While there is none, what is said goes nowhere: the next one is told
-/// what matters.
+/// Connection of a node to the current directory. While there is none, messages are dropped: the
+/// node reports its state to the next directory.
 #[derive(Debug, Default)]
 pub struct Way {
     now: Mutex<Option<Outgoing>>,
@@ -154,7 +156,7 @@ impl Link for Way {
     }
 }
 
-/// The bytes of a connection that have arrived and were not taken.
+/// Received bytes of a connection that were not processed yet.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     stream: UnixStream,
@@ -171,18 +173,18 @@ impl Incoming {
         &self.stream
     }
 
-    /// Waits for more, and gives `take` the whole packets that have arrived: at least one. Returns false at the end of
-    /// the stream.
+    /// Waits for more bytes, and passes all whole packets to `take`: at least one. Returns false at
+    /// the end of the stream.
     ///
     /// # Errors
-    /// If the bytes are no packets, or what the system says.
+    /// If the bytes are not packets, or errors of the system.
     pub(crate) fn packets<M: Message>(&mut self, take: impl FnOnce(&[u8])) -> Result<bool> {
         loop {
             let mut whole = 0;
             loop {
                 match Packet::<M>::decode(&self.bytes[whole..]) {
                     Ok(Some(packet)) => whole += packet.size_bytes,
-                    // What came before it counts; it is found again.
+                    // The packets before the error count; the next call finds it again.
                     Ok(None) | Err(_) if whole > 0 => break,
                     Ok(None) => break,
                     Err(error) => return Err(error.into()),

@@ -1,13 +1,13 @@
-//! Programs' locks of files, `fcntl` and `flock`, on all nodes.
+//! File locks of programs, `fcntl` and `flock`, on all nodes.
 //!
-//! They are the system's own locks on the source's file. A program that locks has an open file of its own there, and
-//! what is locked through that (`F_OFD_SETLK` of fcntl(2)) excludes all other programs of all nodes. So the kernel
-//! cuts and joins ranges; a node that ends, however it ends, has no lock any more; and a directory that is killed
-//! changes nothing.
+//! They are locks of the system on the source's file. A program that locks has its own open file
+//! there. A lock through that (`F_OFD_SETLK` of fcntl(2)) excludes all other programs of all nodes.
+//! So the kernel splits and merges ranges, a node that ends in any way loses its locks, and the
+//! death of a directory has no effect.
 //!
-//! In a mapped directory the programs of a mount can go on reading, writing and storing when its node has ended. There
-//! the mount itself holds the open files with locks, so that these end when the mount is gone and none of its files is
-//! open or mapped any more.
+//! In a mapped directory, programs may go on reading, writing and storing after the end of their
+//! node. There the mount itself holds the open files with locks. The locks end when the mount is
+//! gone and none of its files is open or mapped any more.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,38 +18,39 @@ use forebay_io::fuse::Held;
 pub use forebay_io::tree::{ByteRange, Lock};
 use forebay_io::tree::{conflicting_lock, try_lock_range};
 
-use crate::keep::PROGRAMS_LAST;
+use crate::second_names::PROGRAMS_LAST;
 
-/// Who locks.
+/// Holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The number of the file.
     pub number: u64,
-    /// A process, or an open file, by a number that no other on this node has.
+    /// A process or an open file, as a number that is unique on this node.
     pub owner: u64,
-    /// The open file that it locked through.
+    /// Open file through which it locked.
     pub handle: u64,
 }
 
-/// The locks of one node's programs.
+/// Locks of one node's programs.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    /// By file and owner.
+    /// Owners by file and owner number.
     owners: Mutex<BTreeMap<(u64, u64), Owner>>,
 }
 
 #[derive(Debug)]
 struct Owner {
-    /// Its locks end when this is closed.
+    /// Open file; its locks end when it is closed.
     file: fs::File,
-    /// If the mount has it open too, they outlive this process.
+    /// The mount's hold on the file, with which the locks outlive this process.
     _held: Option<Held>,
     handle: u64,
 }
 
 impl Locks {
-    /// Locks a range in place of what the holder had locked there, or unlocks it; all of it or none, without waiting.
-    /// Whether it did. `open` gives the holder its own open file.
+    /// Replaces the holder's locks in a range by this lock, or unlocks the range. It is all or
+    /// nothing, and does not wait. Returns whether it succeeded. `open` returns an open file for
+    /// the holder.
     pub(crate) fn set(
         &self,
         holder: Holder,
@@ -84,7 +85,7 @@ impl Locks {
         Ok(locked)
     }
 
-    /// Somebody else's lock that keeps a holder from this one.
+    /// Returns a lock of another owner that conflicts with this one.
     pub(crate) fn conflicting(
         &self,
         holder: Holder,
@@ -101,7 +102,7 @@ impl Locks {
             None => conflicting_lock(&open()?, range, lock)?,
         };
         let whole = |range: ByteRange| match range.last {
-            // To where files end, whatever is behind that.
+            // The rest of the file, whatever is beyond it.
             PROGRAMS_LAST => ByteRange {
                 last: i64::MAX,
                 ..range
@@ -111,12 +112,13 @@ impl Locks {
         Ok(found.map(|(range, lock)| (whole(range), lock)))
     }
 
-    /// An owner closes a file: whatever it has locked there, through whichever open file, is free.
+    /// Releases all locks of an owner that closes a file, through any open file. Returns whether
+    /// there were any.
     pub(crate) fn close(&self, number: u64, owner: u64) -> bool {
         self.lock().remove(&(number, owner)).is_some()
     }
 
-    /// An open file is closed for good, and so is what belonged to it alone.
+    /// Releases the locks of an open file that is closed for good. Returns whether there were any.
     pub(crate) fn close_handle(&self, number: u64, handle: u64) -> bool {
         let mut owners = self.lock();
         let of_file = owners.range((number, 0)..=(number, u64::MAX));
@@ -131,7 +133,7 @@ impl Locks {
     }
 }
 
-/// The part that is programs': behind it are [`crate::keep`]'s.
+/// Returns the part that programs may lock: [`crate::second_names`] uses the bytes beyond it.
 fn ours(range: ByteRange) -> Option<ByteRange> {
     let last = range.last.min(PROGRAMS_LAST);
     (0 <= range.first && range.first <= last).then_some(ByteRange { last, ..range })
@@ -151,9 +153,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("forebay-locks-{}", std::process::id()));
         fs::write(&path, "data").expect("written");
         let open = || fs::File::options().read(true).write(true).open(&path);
-        // Whoever has the file open shares a byte behind those of programs.
+        // Each user of the open file shares a byte beyond those of programs.
         let opened = open().expect("there");
-        crate::keep::mark_open(&opened, true).expect("locked");
+        crate::second_names::mark_open(&opened, true).expect("locked");
         let nodes = [Locks::default(), Locks::default()];
         let holder = |owner| Holder {
             number: 5,
@@ -167,7 +169,7 @@ mod tests {
         };
         let range = |first, last| ByteRange { first, last };
         assert!(set(0, 1, ALL, Lock::Exclusive));
-        // The same owner again, and others of its own and of another node.
+        // The same owner a second time, and others of this and another node.
         assert!(set(0, 1, range(3, 4), Lock::Shared));
         assert!(!set(0, 2, range(4, 5), Lock::Shared));
         assert!(set(1, 1, range(3, 4), Lock::Shared));

@@ -1,9 +1,10 @@
-//! Mapped directories: those whose files programs may map shared.
+//! Mapped directories: programs may map their files shared.
 //!
-//! Nobody hears of a store into a mapping, so a file that is mapped has its one copy where the mapping is: in the
-//! kernel's cache of the source's own file system, and none in frames. All nodes read, write and map it there. Which
-//! files those are is settled when the directory process starts, by where they are, and does not change while nodes
-//! run; a file cannot be moved or linked in or out.
+//! A store into a mapping causes no notification. So a mapped file has its one copy in the kernel's
+//! page cache of the source's own file system, and none in frames. All nodes read, write and map it
+//! there. The directory process selects these files at its start, by their directory. The selection
+//! does not change while nodes run: a file cannot be moved or linked into or out of a mapped
+//! directory.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -15,20 +16,20 @@ use std::path::{Component, Path, PathBuf};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
-use crate::keep;
 use crate::pool::Pool;
+use crate::second_names;
 
 /// The mapped directories of a source.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
     tops: Vec<PathBuf>,
     inodes: BTreeSet<u64>,
-    /// Of directories that one of them is in.
+    /// Inodes of the directories above them.
     above: BTreeSet<u64>,
 }
 
 impl Mapped {
-    /// Those that the directory process has settled.
+    /// Loads the directories that the directory process has selected.
     pub(crate) fn load(pool: &Pool, source: &Path) -> Result<Self> {
         let mut mapped = Self::default();
         for path in parse(&pool.load_mapped()?) {
@@ -51,23 +52,25 @@ impl Mapped {
         self.tops.is_empty()
     }
 
-    /// Whether this is one of the directories themselves.
+    /// Returns whether this is a mapped directory itself.
     pub(crate) fn is_top(&self, inode: u64) -> bool {
         self.inodes.contains(&inode)
     }
 
-    /// Whether this directory is to be found by its name as long as nodes run: it is mapped, or a mapped one is in it.
+    /// Returns whether this directory must keep its name while nodes run: it is mapped, or contains
+    /// a mapped one.
     pub(crate) fn keeps_name(&self, inode: u64) -> bool {
         self.is_top(inode) || self.above.contains(&inode)
     }
 
-    /// Whether a file is in one of them, by the name that it was opened with.
+    /// Returns whether a file is in a mapped directory, by the name that it was opened with.
     pub(crate) fn holds(&self, file: &fs::File) -> bool {
         let path = || fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
         !self.is_empty() && path().is_ok_and(|path| self.holds_path(&path))
     }
 
-    /// Whether a path leads into one of them; not if there is no such directory.
+    /// Returns whether a path leads into a mapped directory. Returns false if its parent does not
+    /// exist.
     pub(crate) fn holds_new(&self, path: &Path) -> bool {
         let directory = || path.parent()?.canonicalize().ok();
         !self.is_empty() && directory().is_some_and(|path| self.holds_path(&path))
@@ -78,7 +81,7 @@ impl Mapped {
     }
 }
 
-/// Settles which directories of a source are mapped; `anew` says that no node runs.
+/// Selects the mapped directories of a source; `anew` says that no node runs.
 pub(crate) fn settle(pool: &Pool, source: &Path, wanted: &[PathBuf], anew: bool) -> Result<()> {
     let mut tops = BTreeSet::new();
     for path in wanted {
@@ -88,7 +91,7 @@ pub(crate) fn settle(pool: &Pool, source: &Path, wanted: &[PathBuf], anew: bool)
         let mut parts = below.components();
         let ours = matches!(parts.next(), None | Some(Component::Normal(_)))
             && below.as_os_str().as_bytes() != b""
-            && !below.starts_with(keep::NAME)
+            && !below.starts_with(second_names::NAME)
             && !below.as_os_str().as_bytes().contains(&b'\n')
             && top.is_dir();
         if !ours {
@@ -107,7 +110,8 @@ pub(crate) fn settle(pool: &Pool, source: &Path, wanted: &[PathBuf], anew: bool)
         .collect();
     if !anew && pool.load_mapped()? != text {
         let context = format!(
-            "pool {}: nodes run there with other mapped directories: give the same, or stop the nodes first",
+            "pool {}: nodes run there with other mapped directories: give the same, or stop the \
+             nodes first",
             pool.path().display()
         );
         return Err(Error::new(ErrorKind::Busy, context));
@@ -130,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_mapped_is_settled_while_nodes_run() {
+    fn mapped_directories_are_constant_while_nodes_run() {
         let name = format!("forebay-mapped-{}", std::process::id());
         let top = std::env::temp_dir()
             .canonicalize()

@@ -1,8 +1,9 @@
-//! The files and directories of the source by their names, for a mount.
+//! Files and directories of the source by name, for a mount.
 //!
-//! What is in files goes through the cache; names, modes, owners and times are the source's own, done there at once, so
-//! that all nodes see them. A file or directory that somebody knows by its number stays open here (`O_PATH`) until it
-//! is forgotten, so that its number is nobody else's and renaming it or what is above it changes nothing.
+//! File contents go through the cache. Names, modes, owners and times are those of the source and
+//! change there at once, so that all nodes see them. A file or directory that has a number in use
+//! stays open here (`O_PATH`) until it is forgotten. So its number is not reused, and a rename of
+//! it or of a parent has no effect.
 
 mod locks;
 mod mapped;
@@ -23,55 +24,55 @@ use forebay_io::fuse::Connection;
 use forebay_io::tree::{Room, link_open, raise_open_files, read_link, room};
 
 use crate::file::File;
-use crate::keep::{self, Kept};
 use crate::locks::Locks;
 use crate::node::Inner;
+use crate::second_names::{self, SecondNames};
 pub use mapped::Opened;
 
-/// The number of the top directory; all others have the inode's.
+/// Number of the top directory. All others have their inode number.
 pub const ROOT: u64 = 1;
 
-/// What a program may set of a mode.
+/// Mode bits that a program may set.
 const MODE_BITS: u32 = 0o7777;
 
-/// What is known of a file or directory.
+/// Attributes of a file or directory.
 #[derive(Clone, Debug)]
 pub struct Attributes {
     /// Its number.
     pub number: u64,
-    /// Names that it has in the source, for programs.
+    /// Number of its names in the source, as programs see it.
     pub links: u64,
-    /// All else; its size is right, whatever is in frames.
+    /// All other attributes. The size is correct, whatever is in frames.
     pub metadata: Metadata,
 }
 
-/// What is to be set; what is `None` stays.
+/// Attributes to set; `None` leaves one unchanged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Changes {
     /// Permissions.
     pub mode: Option<u32>,
-    /// Its user.
+    /// Owner.
     pub user: Option<u32>,
     /// Its group.
     pub group: Option<u32>,
-    /// When it was read last.
+    /// Time of the last access.
     pub accessed: Option<SystemTime>,
-    /// When it was written last.
+    /// Time of the last modification.
     pub modified: Option<SystemTime>,
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The name.
     pub name: OsString,
-    /// The number of what has it.
+    /// Number of the file.
     pub number: u64,
-    /// What that is.
+    /// Type of the file.
     pub kind: FileType,
 }
 
-/// The source, by names. Errors are the system's own, for programs that look at their numbers.
+/// The source, by names. Errors are those of the system, for programs that check their numbers.
 #[derive(Debug)]
 pub struct Names {
     node: Arc<Inner>,
@@ -86,7 +87,7 @@ pub struct Names {
 struct Known {
     file: Arc<fs::File>,
     lookups: u64,
-    /// It is a mapped directory, or in one.
+    /// Whether it is a mapped directory, or in one.
     mapped: bool,
 }
 
@@ -95,11 +96,12 @@ impl Names {
         let tree = node.client().store();
         let source = tree.root().to_owned();
         let named = || format!("source {}", source.display());
-        if tree.kept().is_none() {
+        if tree.second_names().is_none() {
             let context = format!(
-                "{}: {} could not be made in it, without which files cannot be renamed or removed: have the directory process write there",
+                "{}: {} could not be made in it, without which files cannot be renamed or removed: \
+                 have the directory process write there",
                 named(),
-                keep::NAME
+                second_names::NAME
             );
             return Err(Error::new(ErrorKind::ReadOnly, context));
         }
@@ -118,16 +120,16 @@ impl Names {
         })
     }
 
-    /// The source.
+    /// Returns the path of the source.
     #[must_use]
     pub fn source(&self) -> &Path {
         self.node.client().store().root()
     }
 
-    /// Finds a name. What it names is known by its number until it is forgotten as often as it was found.
+    /// Looks up a name. The number stays valid until it was forgotten as often as it was found.
     ///
     /// # Errors
-    /// What the system says; `EXDEV` for what is mounted in the source.
+    /// Errors of the system; `EXDEV` for a mountpoint in the source.
     pub fn look_up(&self, parent: u64, name: &OsStr) -> io::Result<Attributes> {
         let (_parent, path) = self.child(parent, name)?;
         let file = open_path(&path)?;
@@ -148,7 +150,7 @@ impl Names {
         Ok(self.described(metadata))
     }
 
-    /// Forgets what was found so many times.
+    /// Forgets this number of lookups.
     pub fn forget(&self, number: u64, lookups: u64) {
         let mut known = self.lock();
         if let Some(entry) = known.get_mut(&number) {
@@ -159,19 +161,19 @@ impl Names {
         }
     }
 
-    /// What is known of it now.
+    /// Returns the current attributes.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn attributes(&self, number: u64) -> io::Result<Attributes> {
         let metadata = self.file(number)?.metadata()?;
         Ok(self.described(metadata))
     }
 
-    /// Sets what is to change.
+    /// Sets attributes.
     ///
     /// # Errors
-    /// What the system says; `EOPNOTSUPP` for a symbolic link.
+    /// Errors of the system; `EOPNOTSUPP` for a symbolic link.
     pub fn change(&self, number: u64, changes: &Changes) -> io::Result<Attributes> {
         let here = self.file(number)?;
         let kind = here.metadata()?.file_type();
@@ -193,7 +195,7 @@ impl Names {
             times = changes
                 .modified
                 .map_or(times, |time| times.set_modified(time));
-            // Not waiting for the other end of a pipe.
+            // The open must not wait for the other end of a pipe.
             let mut options = OpenOptions::new();
             let file = options
                 .read(true)
@@ -209,17 +211,17 @@ impl Names {
         self.attributes(number)
     }
 
-    /// All names in a directory.
+    /// Returns all entries of a directory.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn list(&self, number: u64) -> io::Result<Vec<Entry>> {
         let here = self.file(number)?;
         let mut entries = Vec::new();
         for entry in fs::read_dir(path_of(&here))? {
             let entry = entry?;
             let name = entry.file_name();
-            if number == ROOT && name == keep::NAME {
+            if number == ROOT && name == second_names::NAME {
                 continue;
             }
             entries.push(Entry {
@@ -234,17 +236,17 @@ impl Names {
     /// Opens a file.
     ///
     /// # Errors
-    /// What the system says, or the cache.
+    /// Errors of the system or the cache.
     pub fn open(&self, number: u64) -> Result<Opened> {
         let here = self.file(number)?;
         self.opened(self.reopen(&here)?, self.is_mapped(number)?)
     }
 
-    /// Makes a file, or opens the one that is there unless it is to be `new`. It is found as if by
-    /// [`Names::look_up`].
+    /// Creates a file, or opens the existing one unless it must be `new`. The file counts as found
+    /// by [`Names::look_up`].
     ///
     /// # Errors
-    /// What the system says, or the cache.
+    /// Errors of the system or the cache.
     pub fn create(
         &self,
         parent: u64,
@@ -264,7 +266,7 @@ impl Names {
             }
             file => {
                 let file = file?;
-                // As it was asked for, whatever this process has for a mask.
+                // The requested mode, independent of this process's umask.
                 file.set_permissions(Permissions::from_mode(mode & MODE_BITS))?;
                 file
             }
@@ -275,15 +277,15 @@ impl Names {
         if attributes.number == inode {
             return Ok((attributes, opened));
         }
-        // Somebody has put another file there meanwhile.
+        // Another program has put another file there meanwhile.
         self.forget(attributes.number, 1);
         Err(io::Error::from_raw_os_error(libc::ESTALE).into())
     }
 
-    /// Makes a directory, found as if by [`Names::look_up`].
+    /// Creates a directory, which counts as found by [`Names::look_up`].
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn make_directory(&self, parent: u64, name: &OsStr, mode: u32) -> io::Result<Attributes> {
         let (_parent, path) = self.child_to_make(parent, name)?;
         DirBuilder::new().mode(mode & MODE_BITS).create(&path)?;
@@ -295,29 +297,29 @@ impl Names {
         self.change(made.number, &changes)
     }
 
-    /// Makes a symbolic link, found as if by [`Names::look_up`].
+    /// Creates a symbolic link, which counts as found by [`Names::look_up`].
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn make_link(&self, parent: u64, name: &OsStr, target: &Path) -> io::Result<Attributes> {
         let (_parent, path) = self.child_to_make(parent, name)?;
         std::os::unix::fs::symlink(target, path)?;
         self.look_up(parent, name)
     }
 
-    /// Where a symbolic link leads.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn read_link(&self, number: u64) -> io::Result<OsString> {
         let here = self.file(number)?;
         Ok(OsString::from_vec(read_link(&here)?))
     }
 
-    /// Gives a file one more name, found as if by [`Names::look_up`].
+    /// Gives a file another name, which counts as found by [`Names::look_up`].
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> io::Result<Attributes> {
         let here = self.file(number)?;
         self.same_class(number, parent)?;
@@ -326,10 +328,10 @@ impl Names {
         self.look_up(parent, name)
     }
 
-    /// Removes a file's name. Who has the file open keeps it.
+    /// Removes a file's name. Programs that have the file open keep it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn remove(&self, parent: u64, name: &OsStr) -> io::Result<()> {
         let (_parent, path) = self.child(parent, name)?;
         let lost = regular(&path)?;
@@ -341,17 +343,17 @@ impl Names {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn remove_directory(&self, parent: u64, name: &OsStr) -> io::Result<()> {
         let (_parent, path) = self.child(parent, name)?;
         self.keeps_name(inode(&path))?;
         fs::remove_dir(path)
     }
 
-    /// Renames; what had the new name loses it in the same step.
+    /// Renames a file, and atomically replaces a file with the new name.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn rename(
         &self,
         (parent, name): (u64, &OsStr),
@@ -368,19 +370,19 @@ impl Names {
         Ok(())
     }
 
-    /// The names in a directory are durable when this returns.
+    /// Makes the names in a directory durable.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn sync_directory(&self, number: u64) -> io::Result<()> {
         let here = self.file(number)?;
         fs::File::open(path_of(&here))?.sync_all()
     }
 
-    /// How much room the source has.
+    /// Returns the free and total space of the source.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn room(&self) -> io::Result<Room> {
         room(&self.root)
     }
@@ -390,7 +392,7 @@ impl Names {
         File::new(Arc::clone(&self.node), inode)
     }
 
-    /// Opens for reading and writing what is known.
+    /// Opens a known file for reading and writing.
     fn reopen(&self, here: &fs::File) -> io::Result<fs::File> {
         OpenOptions::new()
             .read(true)
@@ -399,7 +401,7 @@ impl Names {
     }
 
     fn described(&self, metadata: Metadata) -> Attributes {
-        let kept = self.node.client().store().kept();
+        let second_names = self.node.client().store().second_names();
         let number = if self.is_root(&metadata) {
             ROOT
         } else {
@@ -407,7 +409,9 @@ impl Names {
         };
         Attributes {
             number,
-            links: kept.map_or(metadata.nlink(), |kept: &Kept| kept.links(&metadata)),
+            links: second_names.map_or(metadata.nlink(), |second_names: &SecondNames| {
+                second_names.links(&metadata)
+            }),
             metadata,
         }
     }
@@ -433,13 +437,13 @@ impl Names {
         file.ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
     }
 
-    /// The path of a name in a directory, good while the directory is held.
+    /// Returns the path of a name in a directory, valid while the directory is held.
     fn child(&self, parent: u64, name: &OsStr) -> io::Result<(Arc<fs::File>, PathBuf)> {
         let special = matches!(name.as_bytes(), b"" | b"." | b"..");
         if special || name.as_bytes().contains(&b'/') {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        if parent == ROOT && name == keep::NAME {
+        if parent == ROOT && name == second_names::NAME {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
         let parent = self.file(parent)?;
@@ -447,9 +451,9 @@ impl Names {
         Ok((parent, path))
     }
 
-    /// The same, where something is to be made.
+    /// Returns the same for a name to create.
     fn child_to_make(&self, parent: u64, name: &OsStr) -> io::Result<(Arc<fs::File>, PathBuf)> {
-        if parent == ROOT && name == keep::NAME {
+        if parent == ROOT && name == second_names::NAME {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         self.child(parent, name)
@@ -469,13 +473,13 @@ fn path_of(file: &fs::File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// The inode of what a path names, if there is anything.
+/// Returns the inode of the file at a path, if it exists.
 fn inode(path: &Path) -> Option<u64> {
     let metadata = fs::symlink_metadata(path).ok()?;
     Some(metadata.ino())
 }
 
-/// The inode of a regular file.
+/// Returns the inode of the regular file at a path, if it exists.
 fn regular(path: &Path) -> io::Result<Option<u64>> {
     let metadata = fs::symlink_metadata(path)?;
     Ok(metadata.is_file().then(|| metadata.ino()))

@@ -1,4 +1,4 @@
-//! The process of a node: joining, coming back to a directory that was started anew, and leaving.
+//! Process of a node: joining, rejoining a restarted directory, and leaving.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -24,43 +24,44 @@ use crate::names::Names;
 use crate::pool::Pool;
 use crate::tree::Tree;
 
-/// How often a node says that it lives.
+/// Interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 
-/// Longest wait for pages to leave a node that goes.
+/// Longest wait for pages to leave a node that leaves.
 const FAREWELL: Duration = Duration::from_secs(10);
 
-/// Longest wait for a directory's first word.
+/// Longest wait for a directory's first message.
 const GREETING: Duration = Duration::from_secs(5);
 
-/// Between two tries to reach a directory.
+/// Pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// How a node joins.
+/// Configuration of a node.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The pool.
     pub pool: PathBuf,
-    /// Its number in the cluster, which no other has.
+    /// Number in the cluster, which no other node has.
     pub id: NodeId,
-    /// Memory that it gives to the cluster, pages of [`crate::PAGE_BYTES`].
+    /// Memory that it offers to the cluster, in pages of [`crate::PAGE_BYTES`].
     pub pages: u32,
-    /// When its writes are seen by others.
+    /// Visibility of its writes.
     pub consistency: Consistency,
-    /// Most pages that it holds beside that, before they are published.
+    /// Maximum number of unpublished pages.
     pub unpublished_pages: u32,
-    /// Most pages that are read ahead of a sequential reader; 0 for none.
+    /// Maximum number of pages of a read-ahead; 0 disables it.
     pub read_ahead_pages: u64,
-    /// What keeps processors' caches in step with the pool.
+    /// Coherence of the processors' caches with the pool.
     pub coherence: Coherence,
-    /// How much slower than it is others' memory is to be, for copies.
+    /// Emulated delay of copies from or to other nodes' memory.
     pub emulated: Option<Emulated>,
-    /// How long it waits for a directory, at first and when the directory has gone; programs wait as long.
+    /// Time to wait for a directory, at the join and after the directory is gone. Programs wait as
+    /// long.
     pub patience: Duration,
 }
 
 impl Options {
-    /// A node of `pages` pages with strong consistency.
+    /// Returns the options of a node of `pages` pages with strong consistency.
     #[must_use]
     pub fn new(pool: &Path, id: NodeId, pages: u32) -> Self {
         Self {
@@ -77,15 +78,15 @@ impl Options {
     }
 }
 
-/// A node of the cluster, in this process. When it and all its files are dropped, it leaves: its pages go to the store
-/// and it takes none along.
+/// A node of the cluster, in this process. When it and all its files are dropped, it leaves: its
+/// pages are written to the store, and none is lost.
 #[derive(Clone, Debug)]
 pub struct Node {
     inner: Arc<Inner>,
     frames: u32,
 }
 
-/// What a node and its files share.
+/// State that a node and its files share.
 #[derive(Debug)]
 pub(crate) struct Inner<S: Store = Tree> {
     client: Arc<Client<S, Way>>,
@@ -93,7 +94,7 @@ pub(crate) struct Inner<S: Store = Tree> {
     threads: Vec<JoinHandle<()>>,
     pool: Pool,
     session: u64,
-    /// The source is this pool's until all that the node did there is over.
+    /// Claim on the source, until all work of the node there has ended.
     _claim: Option<Claim>,
 }
 
@@ -101,55 +102,59 @@ impl Node {
     /// Joins the cluster of a pool.
     ///
     /// # Errors
-    /// `NotFound` if there is no directory, `Permission` if it refuses this node and why, `NoSpace` if the pool has no
-    /// room for its memory, `TimedOut`, or what the system says.
+    /// - `NotFound` if there is no directory.
+    /// - `Permission` if the directory refuses this node, with the reason.
+    /// - `NoSpace` if the pool has no room for its memory.
+    /// - `TimedOut`, or errors of the system.
     pub fn join(options: Options) -> Result<Self> {
         let (inner, frames) = join(options, Tree::new)?;
         Ok(Self { inner, frames })
     }
 
-    /// Frames that the directory took of those that were offered: what its budget had left.
+    /// Returns the number of offered frames that the directory accepted, within its budget.
     #[must_use]
     pub const fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// Opens a file below the source, by its path from there.
+    /// Opens a file below the source, by its relative path.
     ///
     /// # Errors
-    /// What the system says, or `InvalidInput` for a path that leads elsewhere.
+    /// Errors of the system. `InvalidInput` for a path that leads out of the source.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
         let inode = self.inner.client.store().open(path.as_ref(), false)?;
         File::new(Arc::clone(&self.inner), inode)
     }
 
-    /// As [`Node::open`]; makes the file if there is none.
+    /// Like [`Node::open`], but creates the file if it does not exist.
     ///
     /// # Errors
-    /// As [`Node::open`].
+    /// As for [`Node::open`].
     pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
         let inode = self.inner.client.store().open(path.as_ref(), true)?;
         File::new(Arc::clone(&self.inner), inode)
     }
 
-    /// The files of the source by their names, for a mount.
+    /// Returns the files of the source by name, for a mount.
     ///
     /// # Errors
-    /// `ReadOnly` if the source cannot be written to, or what the system says.
+    /// `ReadOnly` if the source is not writable, or errors of the system.
     pub fn names(&self) -> Result<Names> {
         Names::new(Arc::clone(&self.inner))
     }
 
-    /// Leaves, for who ends the process next: waits for what other threads still do with its files, as dropping the
-    /// node alone does not. Nobody opens more of them meanwhile. Whether they ended: else the node has not left, and goes
-    /// with what is in its memory when the process ends.
+    /// Leaves before the end of the process. Unlike a drop of the node, it waits for other threads
+    /// that use its files. No files may be opened meanwhile. Returns false if the threads have not
+    /// ended in time: then the node has not left, and the pages in its memory are lost with the
+    /// process.
     #[must_use]
     pub fn leave(self) -> bool {
         let begin = Instant::now();
         while Arc::strong_count(&self.inner) > 1 {
             if begin.elapsed() > FAREWELL {
                 tracing::warn!(
-                    "page cache: a node goes with what is in its memory: its files have been in use for {FAREWELL:?} since it was to leave"
+                    "page cache: a node goes with what is in its memory: its files have been in \
+                     use for {FAREWELL:?} since it was to leave"
                 );
                 return false;
             }
@@ -158,20 +163,20 @@ impl Node {
         true
     }
 
-    /// What this node has counted.
+    /// Returns the node's counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.inner.client.counts()
     }
 
-    /// Why nothing works any more, if that is so.
+    /// Returns the error that all operations return, if the node is broken.
     #[must_use]
     pub fn broken(&self) -> Option<Error> {
         self.inner.client.broken()
     }
 }
 
-/// Joins with the store that `store` makes of the source.
+/// Joins with the store that `store` creates for the source.
 pub(crate) fn join<S: Store + Send + Sync + 'static>(
     options: Options,
     store: impl FnOnce(&Path, &Pool) -> Result<S>,
@@ -196,14 +201,14 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
             }
         }
     };
-    // After the directory was heard: it has made them.
+    // Read after the directory's message, since the directory has written them.
     let settled = settled(&pool)?;
     let coherence = options.coherence.of_segment()?;
     let frames = pool.join_frames(settled.pages)?;
     let segment = Arc::new(frames.with_coherence(coherence));
     let source = Path::new(&settled.source);
     let claim = match std::fs::canonicalize(source) {
-        // It is a device that this process has by another way, and reads.
+        // It is a device that this process opens by another path, and only reads.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         path => {
             let path = path.context(|| format!("source {}", source.display()))?;
@@ -246,16 +251,18 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         _claim: claim,
     });
     let frames = inner.client.wait_joined(patience)?;
-    // It cannot change from now on. Before, another directory may have come, which knew of no node.
+    // It cannot change from now on. Before, another directory may have started that knew no node.
     if self::settled(&inner.pool)? != settled {
         let context = format!(
-            "{id}: the directory was started anew with another source, capacity or mapped directories as the node joined: join again"
+            "{id}: the directory was started anew with another source, capacity or mapped \
+             directories as the node joined: join again"
         );
         return Err(Error::new(ErrorKind::Busy, context));
     }
     if frames == 0 && options.pages > 0 {
         let context = format!(
-            "{id}: the capacity of the pool {} is taken: run the directory with more, or the other nodes with less memory",
+            "{id}: the capacity of the pool {} is taken: run the directory with more, or the other \
+             nodes with less memory",
             options.pool.display()
         );
         return Err(Error::new(ErrorKind::NoSpace, context));
@@ -276,19 +283,19 @@ impl<S: Store> Inner<S> {
 }
 
 impl Inner {
-    /// A file that was opened in the tree is closed.
+    /// Notes that a file opened in the tree was closed.
     pub(crate) fn closed(&self, inode: u64) {
         let store = self.client.store();
         store.close(inode, || self.resident());
     }
 
-    /// A name of a file was removed.
+    /// Notes that a name of a file was removed.
     pub(crate) fn lost_name(&self, inode: u64) {
         let store = self.client.store();
         store.lost_name(inode, || self.resident());
     }
 
-    /// Inodes of which frames may hold pages.
+    /// Returns the inodes of which frames may hold pages.
     fn resident(&self) -> BTreeSet<u64> {
         let segment = self.client.segment();
         // A fill that has read the store has named its page before.
@@ -300,20 +307,21 @@ impl Inner {
 
 impl<S: Store> Drop for Inner<S> {
     fn drop(&mut self) {
-        // It never was in, or is not any more: there is nothing of it that anybody waits for.
+        // It never joined, or is not a member any more: nobody waits for any part of it.
         let refused = |error: &Error| error.kind() == ErrorKind::Permission;
         let refused = self.client.broken().as_ref().is_some_and(refused);
         let left = match self.client.broken() {
             Some(error) => Err(error),
             None => self.client.leave(FAREWELL),
         };
-        // A directory that is killed before it sees the connection end would leave us to the next one as a node that
-        // lives, and that one would have this process ended: so there is word of it by then.
+        // If the directory were killed before it sees the end of the connection, the next one would
+        // count this node as alive and have its process ended. So the leave is recorded before
+        // that.
         let said = left.is_ok().then(|| self.pool.say_left(self.session));
         self.stop.set();
         self.client.link().close();
         for thread in self.threads.drain(..) {
-            // What it had to say it has said.
+            // Its errors are reported already.
             let _ = thread.join();
         }
         if refused {
@@ -325,7 +333,7 @@ impl<S: Store> Drop for Inner<S> {
                 error.report()
             );
         }
-        // If not all was written, it is left now that nothing goes on.
+        // If not everything was written, the leave is recorded only now that all work has ended.
         let said = said.unwrap_or_else(|| self.pool.say_left(self.session));
         if let Err(error) = said {
             tracing::error!("page cache: {}", error.report());
@@ -333,7 +341,7 @@ impl<S: Store> Drop for Inner<S> {
     }
 }
 
-/// Tells threads to end, and lets them sleep until then.
+/// Signals threads to end, and lets them sleep until then.
 #[derive(Debug, Default)]
 struct Stop {
     set: AtomicBool,
@@ -352,13 +360,13 @@ impl Stop {
         self.set.load(Ordering::Acquire)
     }
 
-    /// Sleeps, or returns true when it is time to end.
+    /// Sleeps. Returns true when it is time to end.
     fn sleep(&self, time: Duration) -> bool {
         let lock = self.lock();
         if self.is_set() {
             return true;
         }
-        // Woken early, a thread does early what it would do later.
+        // A thread that wakes too soon does its work sooner.
         drop(self.changed.wait_timeout(lock, time));
         self.is_set()
     }
@@ -373,7 +381,7 @@ fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     Ok(thread)
 }
 
-/// What directory processes do not change as long as they know of nodes.
+/// Settings that directory processes do not change while they know of nodes.
 #[derive(PartialEq, Eq)]
 struct Settled {
     source: String,
@@ -391,12 +399,12 @@ fn settled(pool: &Pool) -> Result<Settled> {
     })
 }
 
-/// A thread of its own, so that a slow store is no death.
+/// Heartbeats have a thread of their own, so that a slow store does not count as a death.
 fn say_alive<S: Store>(client: &Client<S, Way>, id: NodeId, stop: &Stop) {
     let mut packet = Vec::new();
     encode_empty::<ToDirectory>(id, &mut packet);
     loop {
-        // A link that is gone is the listener's business.
+        // The listener handles a lost link.
         if !client.say_alive().unwrap_or(true) {
             let _ = client.link().send(&packet);
         }
@@ -406,7 +414,7 @@ fn say_alive<S: Store>(client: &Client<S, Way>, id: NodeId, stop: &Stop) {
     }
 }
 
-/// Connects, and says who is there. Returns what the directory called this connection.
+/// Connects and identifies the node. Returns the directory's number of this connection.
 fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing, u64)> {
     let socket = pool.socket();
     let stream = UnixStream::connect(&socket).map_err(|error| {
@@ -434,7 +442,7 @@ fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing,
     Ok((incoming, Outgoing::new(stream)?, nonce))
 }
 
-/// Hears the directory, and finds the next one when it has gone.
+/// Receives from the directory, and connects to the next one when it is gone.
 struct Listener<S> {
     client: Arc<Client<S, Way>>,
     stop: Arc<Stop>,
@@ -474,7 +482,7 @@ impl<S: Store> Listener<S> {
         }
     }
 
-    /// Hears until the connection ends.
+    /// Receives until the connection ends.
     fn hear(&self, incoming: &mut Incoming) -> Result<()> {
         loop {
             let mut taken = Ok(0);
@@ -484,13 +492,14 @@ impl<S: Store> Listener<S> {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::InvalidInput => return Err(error),
-                // The connection has broken: as good as its end.
+                // A broken connection counts as its end.
                 Err(_) => return Ok(()),
             }
         }
     }
 
-    /// Waits for the next directory and tells it what this node has; `None` if this node goes.
+    /// Waits for the next directory and reports the node's state to it. Returns `None` if this node
+    /// leaves.
     fn come_back(&self) -> Result<Option<Incoming>> {
         let (begin, mut said) = (Instant::now(), false);
         while !self.stop.is_set() {
@@ -502,7 +511,8 @@ impl<S: Store> Listener<S> {
                 Err(_) if !said => {
                     said = true;
                     tracing::warn!(
-                        "page cache, {}: the directory of the pool {} is gone: what is mapped is read and written on, the rest waits {:?} for one to be started again, with the same capacity and source",
+                        "page cache, {}: the directory of the pool {} is gone: what is mapped is \
+                         read and written on, the rest waits {:?} for one to be started again, with the same capacity and source",
                         self.id,
                         self.pool.path().display(),
                         self.patience

@@ -1,9 +1,11 @@
-//! The pool: a directory on tmpfs with the frames that all map, the sockets, and who is there.
+//! The pool: a directory on tmpfs with the shared frames, the sockets, and the list of nodes.
 //!
-//! `frames` is the memory. `nodes` says who has which part of it and which process that is; it is written anew, and
-//! renamed into place, before a node hears that it is in, so that a directory that is started anew knows whom to wait
-//! for. A node that leaves makes a file of its session, `left-...`, until a directory has seen it go. `files` holds a
-//! symbolic link for each file that was opened, named by its inode: the way from a page to its file.
+//! - `frames` is the memory.
+//! - `nodes` lists the nodes with their shares and processes. It is replaced by a rename before a
+//!   node learns that it has joined. So a restarted directory knows which nodes to wait for.
+//! - `left-...` is created by a node that leaves, for its session, until a directory has noticed.
+//! - `files` has a symbolic link for each opened file, named by its inode: it leads from a page to
+//!   its file.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -21,41 +23,42 @@ const MAPPED: &str = "mapped";
 
 const FIRST_LINE: &str = "forebay pagecache 2";
 
-/// Longest path of a socket, by unix(7).
+/// Maximum length of a socket's path, by unix(7).
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Where things are in a pool.
+/// Paths in a pool.
 #[derive(Clone, Debug)]
 pub struct Pool {
     path: PathBuf,
 }
 
-/// A node as the pool remembers it.
+/// A node in the pool's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub(crate) share: Share,
-    /// What it was told when it joined: it says it again when it comes back.
+    /// Nonce of its join, which it repeats when it rejoins.
     pub(crate) session: u64,
     pub(crate) pid: u32,
     pub(crate) started: u64,
 }
 
-/// What the pool remembers.
+/// Content of the pool's list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nodes {
-    /// Starts of a directory.
+    /// Number of starts of a directory.
     pub(crate) epoch: u64,
-    /// The boot of the machine: processes of another one are dead, and so is the memory.
+    /// Boot identifier of the machine: after another boot, processes are dead and the memory is
+    /// lost.
     pub(crate) boot: String,
     /// Pages of the budget.
     pub(crate) pages: u32,
-    /// The tree that is cached.
+    /// Cached tree.
     pub(crate) source: String,
     pub(crate) known: Vec<Known>,
 }
 
 impl Pool {
-    /// The pool at `path`, which need not be there yet.
+    /// Returns the pool at `path`, which need not exist yet.
     ///
     /// # Errors
     /// `InvalidInput` if the path is too long for the sockets in it.
@@ -68,7 +71,8 @@ impl Pool {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "pool {}: a socket in it would have a path of {longest} bytes, and {SOCKET_PATH_MAX} is the most: choose a shorter path",
+                    "pool {}: a socket in it would have a path of {longest} bytes, and \
+                     {SOCKET_PATH_MAX} is the most: choose a shorter path",
                     path.display()
                 ),
             ));
@@ -76,7 +80,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Makes the directory, for its user alone.
+    /// Creates the directory, for its user only.
     pub(crate) fn make(&self) -> Result<()> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
@@ -85,7 +89,7 @@ impl Pool {
             .context(|| format!("making the pool {}", self.path.display()))
     }
 
-    /// Its path.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -111,27 +115,28 @@ impl Pool {
         self.path.join("nodes")
     }
 
-    /// The frames, for the directory: alone, and made if they are not there with this size.
+    /// Opens the frames for the directory: exclusively, and created if they do not exist with this
+    /// size.
     pub(crate) fn open_frames(&self, pages: u32) -> Result<Segment> {
         let size_bytes = Segment::size_bytes(pages, PAGE_BYTES);
         let (memory, _) = shm::open_padded(&self.frames(), size_bytes)?;
         Segment::new(memory, pages, PAGE_BYTES)
     }
 
-    /// The frames, for a node: so many pages, as the pool remembers.
+    /// Opens the frames for a node, with the number of pages in the list.
     pub(crate) fn join_frames(&self, pages: u32) -> Result<Segment> {
         let size_bytes = Segment::size_bytes(pages, PAGE_BYTES);
         let memory = shm::join_shared(&self.frames(), size_bytes)?;
         Segment::new(memory, pages, PAGE_BYTES)
     }
 
-    /// Whether there are frames for so many pages.
+    /// Returns whether there are frames for this number of pages.
     pub(crate) fn has_frames(&self, pages: u32) -> bool {
         let expected = shm::padded_bytes(Segment::size_bytes(pages, PAGE_BYTES));
         fs::metadata(self.frames()).is_ok_and(|metadata| metadata.size() == expected as u64)
     }
 
-    /// A page in frames of so many pages that the store may not have.
+    /// Returns a page in the frames that the store may not have, if there is one.
     pub(crate) fn unsaved(&self, pages: u32) -> Result<Option<PageId>> {
         if pages == 0 || !self.has_frames(pages) {
             return Ok(None);
@@ -141,20 +146,21 @@ impl Pool {
         Ok(unsaved.map(|(page, _)| page))
     }
 
-    /// A node leaves word that it has gone, though its process goes on: the directory may be killed before it hears.
+    /// Records that a node has left although its process continues: the directory may be killed
+    /// before it notices.
     pub(crate) fn say_left(&self, session: u64) -> Result<()> {
         let path = self.left(session);
         fs::write(&path, []).context(|| format!("writing {}", path.display()))
     }
 
-    /// Whether a node has left such word.
+    /// Returns whether a node has recorded its leave.
     pub(crate) fn has_left(&self, session: u64) -> bool {
         self.left(session).exists()
     }
 
-    /// It is known.
+    /// Removes the record of a leave.
     pub(crate) fn forget_left(&self, session: u64) {
-        // There is none, mostly.
+        // Usually there is none.
         let _ = fs::remove_file(self.left(session));
     }
 
@@ -162,7 +168,7 @@ impl Pool {
         self.path.join(format!("left-{session:016x}"))
     }
 
-    /// The mapped directories of the source, a path a line; none if nothing was said of them.
+    /// Returns the mapped directories of the source, one path a line; empty if there are none.
     pub(crate) fn load_mapped(&self) -> Result<Vec<u8>> {
         let path = self.path.join(MAPPED);
         match fs::read(&path) {
@@ -171,7 +177,7 @@ impl Pool {
         }
     }
 
-    /// Remembers them.
+    /// Stores the mapped directories.
     pub(crate) fn save_mapped(&self, text: &[u8]) -> Result<()> {
         let path = self.path.join(MAPPED);
         let new = path.with_extension("new");
@@ -179,7 +185,7 @@ impl Pool {
         saved.context(|| format!("writing {}", path.display()))
     }
 
-    /// What was remembered, if anything was.
+    /// Returns the stored list, if there is one.
     pub(crate) fn load(&self) -> Result<Option<Nodes>> {
         let path = self.nodes();
         let text = match fs::read_to_string(&path) {
@@ -189,21 +195,22 @@ impl Pool {
         let nodes = parse(&text);
         nodes.map(Some).ok_or_else(|| {
             let context = format!(
-                "{}: no pool of this version: stop its nodes, have the version that made it write back what it keeps (start its directory once), then remove the pool",
+                "{}: no pool of this version: stop its nodes, have the version that made it write \
+                 back what it keeps (start its directory once), then remove the pool",
                 path.display()
             );
             Error::new(ErrorKind::Corrupt, context)
         })
     }
 
-    /// What the pool's directory caches: a tree, or a block device.
+    /// Returns the source of the pool's directory: a tree, or a block device.
     ///
     /// # Errors
-    /// `NotFound` if no directory was ever started on the pool, or what the system says.
+    /// `NotFound` if no directory was ever started on the pool, or errors of the system.
     pub fn source(&self) -> Result<PathBuf> {
         let nodes = self.load()?.ok_or_else(|| {
             let context = format!(
-                "pool {}: nobody has made it: start one with `forebay pagecache directory`",
+                "pool {}: it does not exist: start a directory with `forebay pagecache directory`",
                 self.path.display()
             );
             Error::new(ErrorKind::NotFound, context)
@@ -211,7 +218,7 @@ impl Pool {
         Ok(PathBuf::from(nodes.source))
     }
 
-    /// Remembers.
+    /// Stores the list.
     pub(crate) fn save(&self, nodes: &Nodes) -> Result<()> {
         let path = self.nodes();
         let new = path.with_extension("new");
@@ -305,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_remembered_is_read_again_or_refused() {
+    fn a_stored_list_is_read_back_or_refused() {
         let nodes = Nodes {
             epoch: 3,
             boot: "ab01".into(),

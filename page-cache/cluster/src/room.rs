@@ -1,8 +1,9 @@
-//! Room in the source for pages that are written back later.
+//! Allocation of blocks in the source for later write-backs.
 //!
-//! A page that a program has written lies in memory until it is written back. A source that is full by then would
-//! refuse it, and the page could neither leave memory nor be reported to its writer. So a write allocates its blocks
-//! in the source first, as file systems with delayed allocation reserve them, and fails like theirs.
+//! A written page stays in memory until its write-back. A source that is full by then would refuse
+//! it: the page could not leave memory, and its writer would not learn of it. So a write allocates
+//! its blocks in the source first, as file systems with delayed allocation reserve them, and fails
+//! like theirs.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,9 +14,9 @@ use forebay_block::Result;
 use crate::PAGE_BYTES;
 use crate::tree::Tree;
 
-/// Ranges of a file that were allocated through one open file, so that only the first write to a page asks the source.
-/// A program that makes the file shorter through another open file frees blocks that stay in this set. A write there
-/// is then refused at its write-back only.
+/// Ranges of a file that were allocated through one open file, so that only the first write to a
+/// page asks the source. A program that makes the file shorter through another open file frees
+/// blocks that stay in this set. A write there is then refused at its write-back only.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     /// End of each range by its start, bytes. No two ranges touch.

@@ -1,4 +1,4 @@
-//! What the directory says about the cluster.
+//! Report of the directory about the cluster.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -12,73 +12,74 @@ use crate::pool::Pool;
 /// Longest wait for a directory's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The cluster at one moment. Counters start at zero with the process that counts.
+/// State of the cluster at one moment. Counters start at zero with their process.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Status {
-    /// The tree that is cached.
+    /// Cached tree.
     pub source: String,
-    /// The directory's process.
+    /// Process of the directory.
     pub pid: u32,
-    /// Starts of a directory on this pool, this one included.
+    /// Number of starts of a directory on this pool, including this one.
     pub epoch: u64,
-    /// Bytes of pages that the cluster may hold.
+    /// Maximum bytes of pages in the cluster.
     pub capacity_bytes: u64,
-    /// Bytes of a page.
+    /// Size of a page, bytes.
     pub page_bytes: u64,
-    /// Nodes that a directory that was started anew waits for; it answers nobody before they are back or dead.
+    /// Nodes that a restarted directory waits for. It answers no lookup before they have rejoined
+    /// or are dead.
     pub awaited: Vec<u8>,
-    /// Pages that are in memory: each once.
+    /// Pages in memory, each once.
     pub pages: Pages,
     /// Lookups that found the page.
     pub found: u64,
-    /// Lookups that had to be answered with a frame to fill.
+    /// Lookups that were answered with a frame to fill.
     pub filled: u64,
-    /// Pages whose invalidation was begun.
+    /// Pages whose invalidation has started.
     pub invalidations: u64,
-    /// Pages that were taken away to make room.
+    /// Pages that were evicted to make room.
     pub evicted: u64,
-    /// Write-backs that were asked for.
+    /// Requested write-backs.
     pub write_backs: u64,
     /// Messages from nodes.
     pub messages_in: u64,
     /// Messages to nodes.
     pub messages_out: u64,
-    /// Pages that nodes' deaths took with them and that may have been unsaved.
+    /// Possibly dirty pages that were lost with nodes.
     pub lost_pages: u64,
     /// Dirty pages that outlived their node and were written back: `placement = "pool"`.
     #[serde(default)]
     pub rescued_pages: u64,
     /// Nodes that were ended because they did not answer.
     pub fenced: u64,
-    /// Nodes that are there, or dead and not forgotten.
+    /// Nodes that are members, or dead and not forgotten.
     pub nodes: Vec<NodeStatus>,
 }
 
-/// Pages by the state of the directory's protocol.
+/// Number of pages by protocol state.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Pages {
     /// Being filled.
     pub exclusive: u32,
-    /// Mapped by their own node alone.
+    /// Mapped only by their own node.
     pub owner: u32,
-    /// Mapped by others.
+    /// Mapped by other nodes.
     pub shared: u32,
-    /// Being taken away.
+    /// Being evicted.
     pub to_be_invalidated: u32,
 }
 
 /// A node.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct NodeStatus {
-    /// Its number.
+    /// Number of the node.
     pub id: u8,
-    /// Its process.
+    /// Process of the node.
     pub pid: u32,
     /// `alive`, `ending` or `dead`.
     pub state: String,
-    /// Frames that it gives.
+    /// Number of its frames.
     pub frames: u32,
-    /// Pages in them.
+    /// Pages in its frames.
     pub pages: Pages,
     /// Uses of pages in its own memory.
     pub hits_local: u64,
@@ -90,14 +91,15 @@ pub struct NodeStatus {
     pub read_ahead: u64,
 }
 
-/// Asks the directory of a pool.
+/// Requests the status from the directory of a pool.
 ///
 /// # Errors
-/// `NotFound` if no directory answers there, or what the system says.
+/// `NotFound` if no directory answers there, or errors of the system.
 pub fn ask(pool: &Pool) -> Result<Status> {
     let mut stream = UnixStream::connect(pool.status_socket()).map_err(|error| {
         let context = format!(
-            "no directory answers in the pool {}: start one with `forebay pagecache directory`, or name its pool with --pool",
+            "no directory answers in the pool {}: start one with `forebay pagecache directory`, or \
+             name its pool with --pool",
             pool.path().display()
         );
         Error::with_source(ErrorKind::NotFound, context, error)
@@ -112,7 +114,7 @@ pub fn ask(pool: &Pool) -> Result<Status> {
 }
 
 impl Status {
-    /// As one line of JSON.
+    /// Returns the status as one line of JSON.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec(self).unwrap_or_default();

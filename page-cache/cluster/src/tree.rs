@@ -1,4 +1,4 @@
-//! A directory tree as the store: a page's inode is its file's, as stat(2) has it.
+//! A directory tree as the store: a page's inode is that of its file in stat(2).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, FileTimes, OpenOptions};
@@ -16,17 +16,17 @@ use forebay_pagecache::message::PageId;
 use forebay_pagecache::store::Store;
 
 use crate::PAGE_BYTES;
-use crate::keep::{self, Kept};
 use crate::mapped::Mapped;
 use crate::pool::Pool;
+use crate::second_names::{self, SecondNames};
 
-/// Most files that are kept open at a time, beside those that programs have open.
+/// Maximum number of files that stay open, beside those that programs have open.
 const OPEN_MAX: usize = 512;
 
-/// How exact the time of a file's last change is; many writes change it once.
+/// Precision of a file's modification time; many writes change it once.
 const TIME_EXACT: Duration = Duration::from_millis(4);
 
-/// Least time between two lines of the log that say the source refuses pages.
+/// Minimum time between two log lines about refused pages.
 const COMPLAINTS: Duration = Duration::from_secs(10);
 
 /// The tree, as one node sees it.
@@ -34,39 +34,41 @@ const COMPLAINTS: Duration = Duration::from_secs(10);
 pub struct Tree {
     root: PathBuf,
     device: u64,
-    /// Symbolic links named by inodes: for a source that cannot be written to, and of files that are made shorter.
+    /// Symbolic links named by inodes, for a read-only source and for files that are being
+    /// truncated.
     links: PathBuf,
-    kept: Option<Kept>,
+    second_names: Option<SecondNames>,
     mapped: Mapped,
     state: Mutex<State>,
-    /// Whoever has it says itself why the source refuses pages.
+    /// Whether the owner reports refused pages itself.
     quiet: bool,
-    /// Held while a file is changed: by one thread of this process, and then by one process.
+    /// Held while a file is changed, by one thread of this process and then by one process.
     changing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// What programs have open, and how often.
+    /// Files that programs have open, and how often.
     opened: BTreeMap<u64, (Arc<fs::File>, u32)>,
-    /// What was used lately.
+    /// Recently used files.
     used: BTreeMap<u64, Arc<fs::File>>,
-    /// Files of which the system has said that something written to them may be lost.
+    /// Files with a failed sync, whose writes may be lost.
     failed: BTreeSet<u64>,
-    /// When it was last logged that the source refuses pages.
+    /// Time of the last log line about refused pages.
     complained: Option<Instant>,
 }
 
 impl Tree {
-    /// The tree at `root`.
+    /// Opens the tree at `root`.
     ///
     /// # Errors
-    /// If it is no directory.
+    /// If it is not a directory.
     pub(crate) fn new(root: &Path, pool: &Pool) -> Result<Self> {
         let metadata = fs::metadata(root).context(|| format!("source {}", root.display()))?;
         if !metadata.is_dir() {
             let context = format!(
-                "source {}: it is no directory: a block device is joined by `DeviceNode`, and has no files",
+                "source {}: it is no directory: a block device is joined by `DeviceNode`, and has \
+                 no files",
                 root.display()
             );
             return Err(Error::new(ErrorKind::InvalidInput, context));
@@ -75,7 +77,7 @@ impl Tree {
             root: root.to_owned(),
             device: metadata.dev(),
             links: pool.files(),
-            kept: Kept::open(root),
+            second_names: SecondNames::open(root),
             mapped: Mapped::load(pool, root)?,
             state: Mutex::default(),
             quiet: false,
@@ -87,33 +89,36 @@ impl Tree {
         &self.root
     }
 
-    /// Second names of files, if the source can have them.
-    pub(crate) const fn kept(&self) -> Option<&Kept> {
-        self.kept.as_ref()
+    /// Returns the second names of files, if the source can have them.
+    pub(crate) const fn second_names(&self) -> Option<&SecondNames> {
+        self.second_names.as_ref()
     }
 
-    /// Its mapped directories.
+    /// Returns its mapped directories.
     pub(crate) const fn mapped(&self) -> &Mapped {
         &self.mapped
     }
 
-    /// Takes a file of a mapped directory, until it is closed. False if frames may hold pages of it, as it has another
-    /// name or had one.
+    /// Marks a file of a mapped directory as mapped, until it is closed. Returns false if frames
+    /// may hold pages of it, since it has or had another name.
     pub(crate) fn map(&self, file: &fs::File) -> Result<bool> {
-        // In this order: who adopts it does the same two steps the other way round.
-        keep::mark_mapped(file)?;
+        // This order matters: adopting a file does the same two steps in reverse order.
+        second_names::mark_mapped(file)?;
         let inode = file.metadata()?.ino();
-        Ok(!self.kept.as_ref().is_some_and(|kept| kept.has(inode)))
+        Ok(!self
+            .second_names
+            .as_ref()
+            .is_some_and(|second_names| second_names.has(inode)))
     }
 
-    /// Opens a file below the root, or makes it, and returns its inode; to be closed again with [`Tree::close`]. Any
-    /// node can find the file by its inode from then on.
+    /// Opens or creates a file below the root, and returns its inode. It must be closed with
+    /// [`Tree::close`]. From then on any node can find the file by its inode.
     pub(crate) fn open(&self, path: &Path, create: bool) -> Result<u64> {
         let mut parts = path.components();
         let inside = parts
             .clone()
             .all(|part| matches!(part, Component::Normal(_)));
-        let ours = parts.next() == Some(Component::Normal(keep::NAME.as_ref()));
+        let ours = parts.next() == Some(Component::Normal(second_names::NAME.as_ref()));
         let named = || format!("{} in {}", path.display(), self.root.display());
         if !inside || ours || path.as_os_str().is_empty() {
             let context = format!("{}: not a path below the source", named());
@@ -128,15 +133,16 @@ impl Tree {
         loop {
             let file = options.open(&whole).context(named)?;
             match self.adopt(file).context(named) {
-                // Removed, or renamed over, and given up in between: the name says what is there now.
+                // The file was removed or replaced, and given up meanwhile: the name leads to the
+                // current file.
                 Err(error) if error.raw_os_error() == Some(libc::ESTALE) => {}
                 adopted => return adopted,
             }
         }
     }
 
-    /// Takes a file of the tree that is open for reading and writing, as [`Tree::open`] does. `ESTALE` if it was given
-    /// up since.
+    /// Adopts a file of the tree that is open for reading and writing, as [`Tree::open`] does.
+    /// Fails with `ESTALE` if it was given up since.
     pub(crate) fn adopt(&self, file: fs::File) -> Result<u64> {
         let metadata = file.metadata()?;
         if !metadata.is_file() || metadata.dev() != self.device {
@@ -154,19 +160,19 @@ impl Tree {
             return Ok(inode);
         }
         unmapped(&file)?;
-        keep::mark_open(&file, true)?;
-        match &self.kept {
-            Some(kept) => kept.keep(&file, inode)?,
+        second_names::mark_open(&file, true)?;
+        match &self.second_names {
+            Some(second_names) => second_names.add(&file, inode)?,
             None => self.link(&file, inode)?,
         }
-        // Again, as one or the other is to see it of two who begin at once.
+        // Checked twice, since of two that begin at once one must see the other.
         unmapped(&file)?;
         state.used.remove(&inode);
         state.opened.insert(inode, (Arc::new(file), 1));
         Ok(inode)
     }
 
-    /// Ends one [`Tree::open`]. `resident` names the inodes that frames hold pages of.
+    /// Ends one [`Tree::open`]. `resident` returns the inodes of which frames hold pages.
     pub(crate) fn close(&self, inode: u64, resident: impl FnOnce() -> BTreeSet<u64>) {
         let mut state = self.lock();
         let Some((_, count)) = state.opened.get_mut(&inode) else {
@@ -177,7 +183,7 @@ impl Tree {
             return;
         }
         if let Some((file, _)) = state.opened.remove(&inode) {
-            let unmarked = keep::mark_open(&file, false);
+            let unmarked = second_names::mark_open(&file, false);
             if unmarked.is_ok() {
                 state.use_lately(inode, file);
             }
@@ -186,18 +192,22 @@ impl Tree {
         self.lost_name(inode, resident);
     }
 
-    /// A file may have no name any more but the one that we gave it.
+    /// Notes that a file may have no name left but its second one.
     pub(crate) fn lost_name(&self, inode: u64, resident: impl FnOnce() -> BTreeSet<u64>) {
-        let given_up = self.kept.as_ref().map(|kept| kept.give_up(inode, resident));
+        let given_up = self
+            .second_names
+            .as_ref()
+            .map(|second_names| second_names.give_up(inode, resident));
         if let Some(Err(error)) = given_up {
             tracing::warn!(
-                "page cache: {} was removed and keeps its room until the next start of all: {error}",
+                "page cache: {} was removed and keeps its room until the next start of all: \
+                 {error}",
                 self.named(inode)
             );
         }
     }
 
-    /// Leaves word which file has this inode, where it can have no second name.
+    /// Records the file of this inode, if it can have no second name.
     fn link(&self, file: &fs::File, inode: u64) -> Result<()> {
         let full = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let link = self.links.join(inode.to_string());
@@ -209,18 +219,18 @@ impl Tree {
         made.context(|| format!("naming a file in {}", self.links.display()))
     }
 
-    /// The file's attributes: its size is right, whatever is in frames.
+    /// Returns the file's attributes. The size is correct, whatever is in frames.
     pub(crate) fn metadata(&self, inode: u64) -> Result<fs::Metadata> {
         let metadata = self.file(inode)?.metadata();
         metadata.context(|| self.named(inode))
     }
 
-    /// The file's size, bytes.
+    /// Returns the file's size, bytes.
     pub(crate) fn size_bytes(&self, inode: u64) -> Result<u64> {
         Ok(self.metadata(inode)?.size())
     }
 
-    /// Makes the file at least this long.
+    /// Extends the file to at least this length.
     pub(crate) fn grow(&self, inode: u64, size_bytes: u64) -> Result<()> {
         let file = self.file(inode)?;
         let grown = self.change(&file, || match file.metadata()?.size() {
@@ -230,29 +240,31 @@ impl Tree {
         grown.context(|| self.named(inode))
     }
 
-    /// Allocates the blocks of a range of the file. Does nothing where the source cannot.
+    /// Allocates the blocks of a range of the file. Does nothing if the source cannot.
     pub(crate) fn allocate(&self, inode: u64, bytes: Range<u64>) -> Result<()> {
         let file = self.file(inode)?;
         let allocated = self.change(&file, || allocate_range(&file, bytes));
         allocated.map(drop).context(|| self.named(inode))
     }
 
-    /// Makes the file this long.
+    /// Sets the file's length.
     pub(crate) fn resize(&self, inode: u64, size_bytes: u64) -> Result<()> {
         let file = self.file(inode)?;
         let resized = self.change(&file, || file.set_len(size_bytes));
         resized.context(|| self.named(inode))
     }
 
-    /// Leaves word that frames may hold what is behind the file's end, up to `end`, until [`Tree::end_cut`]. It
-    /// outlives this process, as frames do. To be called by who has the file's size alone, as the next two are.
+    /// Records that frames may hold data beyond the file's end, up to `end`, until
+    /// [`Tree::end_cut`]. The record outlives this process, as frames do. The caller must have
+    /// locked the file's size, also for the next two functions.
     pub(crate) fn begin_cut(&self, inode: u64, end: u64) -> Result<()> {
         let path = self.cut(inode);
         let made = std::os::unix::fs::symlink(end.to_string(), &path);
         made.context(|| format!("making {}", path.display()))
     }
 
-    /// How far frames may hold something behind the file's end: who made it shorter has not come to an end.
+    /// Returns the end of the data that frames may hold beyond the file's end, if a truncation was
+    /// not completed.
     pub(crate) fn begun_cut(&self, inode: u64) -> Result<Option<u64>> {
         let path = self.cut(inode);
         let end = match fs::read_link(&path) {
@@ -266,7 +278,7 @@ impl Tree {
         })
     }
 
-    /// Frames hold zeroes behind the end of the file.
+    /// Notes that frames hold zeroes beyond the end of the file.
     pub(crate) fn end_cut(&self, inode: u64) -> Result<()> {
         let path = self.cut(inode);
         fs::remove_file(&path).context(|| format!("removing {}", path.display()))
@@ -276,7 +288,7 @@ impl Tree {
         self.links.join(format!("{inode}.cut"))
     }
 
-    /// The file has been written to, by its attributes after that: its time says so.
+    /// Sets the file's modification time after a write, given its attributes after the write.
     pub(crate) fn touch(&self, inode: u64, metadata: &fs::Metadata) -> Result<()> {
         let now = SystemTime::now();
         let age = now.duration_since(metadata.modified()?);
@@ -289,14 +301,14 @@ impl Tree {
         touched.context(|| self.named(inode))
     }
 
-    /// Changes a file while nobody else writes to it or changes its size or times.
+    /// Runs `body` while no other process writes to the file or changes its size or times.
     pub(crate) fn change<T>(
         &self,
         file: &fs::File,
         body: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        keep::change(file, body)
+        second_names::change(file, body)
     }
 
     fn file(&self, inode: u64) -> Result<Arc<fs::File>> {
@@ -307,8 +319,8 @@ impl Tree {
         if let Some(file) = state.used.get(&inode) {
             return Ok(Arc::clone(file));
         }
-        let file = match &self.kept {
-            Some(kept) => kept.find(inode),
+        let file = match &self.second_names {
+            Some(second_names) => second_names.find(inode),
             None => {
                 let link = self.links.join(inode.to_string());
                 OpenOptions::new().read(true).write(true).open(link)
@@ -327,21 +339,21 @@ impl Tree {
         Ok(file)
     }
 
-    /// The file by its inode, for messages: by path where it is known.
+    /// Describes the file of an inode for messages: by path if it is known.
     fn named(&self, inode: u64) -> String {
         let opened = || {
-            // Who opens one that is not open yet has the lock.
+            // The lock may be held by a thread that opens a file.
             let state = self.state.try_lock().ok()?;
             let opened = state.opened.get(&inode).map(|(file, _)| file);
             let file = opened.or_else(|| state.used.get(&inode))?;
             let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
             let below = path.strip_prefix(&self.root).ok()?;
-            (!below.starts_with(keep::NAME)).then_some(path)
+            (!below.starts_with(second_names::NAME)).then_some(path)
         };
         let link = || fs::read_link(self.links.join(inode.to_string())).ok();
         match opened().or_else(link) {
             Some(path) => path.display().to_string(),
-            None => keep::unnamed(inode, &self.root),
+            None => second_names::unnamed(inode, &self.root),
         }
     }
 
@@ -355,12 +367,13 @@ fn for_mounts() -> Error {
     Error::new(ErrorKind::Unsupported, context)
 }
 
-/// Refuses a file that is in use as one of a mapped directory; of one that was mapped when earlier nodes ran, too.
+/// Fails if a file is in use in a mapped directory, also by mounts of earlier nodes.
 fn unmapped(file: &fs::File) -> Result<()> {
-    if keep::is_unmapped(file)? {
+    if second_names::is_unmapped(file)? {
         return Ok(());
     }
-    let context = "programs have the file open or mapped as one of a mapped directory, by another name or on a mount of a node that has ended: have them close it, and clear that mountpoint";
+    let context = "programs have the file open or mapped as one of a mapped directory, by another \
+        name or on a mount of a node that has ended: have them close it, and clear that mountpoint";
     Err(Error::new(ErrorKind::Busy, context))
 }
 
@@ -406,7 +419,7 @@ impl Store for Tree {
         let file = self.file(inode)?;
         let synced = file.sync_data();
         let mut state = self.lock();
-        // The system says it once; what it has dropped then does not come back by asking again.
+        // The system reports the error once. A second sync would succeed without the dropped data.
         if synced.is_err() {
             state.failed.insert(inode);
         }
@@ -414,7 +427,8 @@ impl Store for Tree {
         drop(state);
         if failed {
             let context = format!(
-                "fsync of {}: the system has lost something written: open it again and write it again",
+                "fsync of {}: the system has lost something written: open it again and write it \
+                 again",
                 self.named(inode)
             );
             return Err(Error::new(ErrorKind::Lost, context));
@@ -429,33 +443,34 @@ impl Tree {
         let start = page.index * PAGE_BYTES as u64;
         let written = self.change(&file, || {
             let metadata = file.metadata()?;
-            // A file is as long as it is to be before what is behind its end is written.
+            // Before data beyond the file's end is written, the file has its final length.
             let len = metadata.size().saturating_sub(start);
             let len = usize::try_from(len).unwrap_or(usize::MAX).min(from.len());
             if len == 0 {
                 return Ok(());
             }
             file.write_all_at(&from[..len], start)?;
-            // It was changed when a program wrote, not now.
+            // The file was modified when a program wrote, not now.
             file.set_times(FileTimes::new().set_modified(metadata.modified()?))
         });
         written.context(|| format!("writing {}", self.named(page.inode)))
     }
 
-    /// Says nothing of pages that the source refuses.
+    /// Disables log lines about refused pages.
     pub(crate) fn quiet(mut self) -> Self {
         self.quiet = true;
         self
     }
 
-    /// Who flushes hears that something was refused, and not why; the rest hear nothing.
+    /// A flush reports that a write was refused, but not why; other operations report nothing.
     fn complain(&self, error: &Error) {
         let mut state = self.lock();
         let lately = state.complained.is_some_and(|at| at.elapsed() < COMPLAINTS);
         if !lately && !self.quiet {
             state.complained = Some(Instant::now());
             tracing::warn!(
-                "page cache: the source {} refuses pages, which stay in memory until it takes them, and fsync fails: make room there, or repair it: {}",
+                "page cache: the source {} refuses pages, which stay in memory until it takes \
+                 them, and fsync fails: make room there, or repair it: {}",
                 self.root.display(),
                 error.report()
             );

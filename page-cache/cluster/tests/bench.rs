@@ -1,4 +1,4 @@
-//! The benchmark of the library face: each row runs, and has the counts that it is there to show.
+//! The benchmark of the library interface: each row runs, and has the expected counts.
 
 #[allow(dead_code, reason = "the table is printed by the benchmark alone")]
 #[path = "../benches/pagecache/main.rs"]
@@ -13,7 +13,7 @@ const EFFORT: Effort = Effort {
 };
 
 #[test]
-fn each_row_runs_and_a_hit_asks_nobody() {
+fn each_row_runs_and_a_hit_sends_no_message() {
     let rows = measure(EFFORT).expect("it runs");
     let names: Vec<&str> = rows.iter().map(|row| &*row.what).collect();
     let expected = [
@@ -56,14 +56,15 @@ fn each_row_runs_and_a_hit_asks_nobody() {
     else {
         panic!("fourteen rows");
     };
-    // A node says twice a second that it lives, and has its lock for that: the least of all runs is without it.
+    // A node sends two heartbeats a second, and holds its lock for that. The minimum of all runs
+    // has none.
     for row in [local, remote, local_read, remote_read] {
         assert_eq!(least(&row.messages), 0.0, "{row:?}");
     }
     for row in [local, remote] {
         assert_eq!(least(&row.calls), 0.0, "{row:?}");
     }
-    // It asks the tree for the file's size.
+    // It reads the file's size from the tree.
     for row in [local_read, remote_read, software, fast, slow] {
         assert_eq!(least(&row.calls), 1.0, "{row:?}");
     }
@@ -79,8 +80,8 @@ fn each_row_runs_and_a_hit_asks_nobody() {
     }
     assert!(median(&first.messages) >= 2.0, "asked, answered: {first:?}");
     assert!(least(&first.calls) >= 1.0, "it waited: {first:?}");
-    // Each page is asked for at two nodes, which acknowledge. The median: of a run, a node that waits for a processor may
-    // send some later than is counted.
+    // Each page is requested from two nodes, which acknowledge. The median is compared, since a
+    // node that waits for a processor may send messages after the count.
     let [none, one, all] = [none, one, all].map(|row: &Row| median(&row.messages));
     assert!(one >= none + 4.0, "{none}, {one}");
     assert!(all >= one + 19.0 * 4.0, "{one}, {all}");

@@ -1,4 +1,4 @@
-//! The example of the library face does what it says.
+//! The example of the library interface works as described.
 
 #[path = "../examples/shared_file.rs"]
 mod shared_file;

@@ -1,26 +1,28 @@
-//! Counts the system calls of a piece of code, as the kernel sees them: a thread of its own runs it under a filter
-//! that reports each call here and waits, and each is counted and let go on.
+//! Counts the system calls of a piece of code in the kernel: its thread runs under a seccomp filter
+//! that reports each call. Each call waits until it is counted.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// No descriptor, and no error's number with a minus.
+/// No descriptor yet; not a negated error number either.
 const NOT_YET: i32 = i32::MIN;
 
-/// What `body` returns, and how many system calls the thread made that ran it; calls of others are not counted.
+/// Returns the result of `body` and the number of system calls of its thread. Calls of other
+/// threads are not counted.
 ///
 /// # Errors
 /// If the kernel has no such filters or forbids them.
 ///
 /// # Panics
-/// If `body` does.
+/// If `body` panics.
 pub(crate) fn of<T: Send>(body: impl FnOnce() -> T + Send) -> Result<(T, u64)> {
     let (listener, made) = (AtomicI32::new(NOT_YET), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| {
             let reported = report_calls();
-            // From here on each call waits for us, so nothing but an atomic can tell us where to listen.
+            // From here on each call waits for the listener, so only an atomic can pass the
+            // descriptor.
             listener.store(reported, Ordering::Release);
             (reported >= 0).then(|| (body(), made.load(Ordering::Acquire)))
         });
@@ -32,13 +34,14 @@ pub(crate) fn of<T: Send>(body: impl FnOnce() -> T + Send) -> Result<(T, u64)> {
         };
         let watched = match reported {
             0.. => {
-                // SAFETY: the kernel has just made it for the filter, and nobody else knows of it.
+                // SAFETY: the kernel has just created it for the filter, and no other code knows
+                // it.
                 let listener = unsafe { OwnedFd::from_raw_fd(reported) };
                 watch(&listener, &made)
             }
             error => Err(Error::from_raw_os_error(-error)),
         };
-        // The listener is closed: a call that nobody let go on has failed.
+        // The listener is closed: a call that was still waiting has failed.
         let done = worker.join();
         watched?;
         match done {
@@ -48,8 +51,8 @@ pub(crate) fn of<T: Send>(body: impl FnOnce() -> T + Send) -> Result<(T, u64)> {
     })
 }
 
-/// Has each system call of this thread wait for whoever listens on the descriptor that this returns; if it fails, the
-/// error's number with a minus.
+/// Makes each system call of this thread wait for the listener on the returned descriptor. Returns
+/// a negated error number on failure.
 fn report_calls() -> i32 {
     let mut filter = [libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -61,7 +64,8 @@ fn report_calls() -> i32 {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: plain numbers; the kernel copies the filter, which lives until then, and no memory of ours is changed.
+    // SAFETY: plain numbers; the kernel copies the filter, which lives until then, and no memory of
+    // ours is changed.
     let listener = unsafe {
         match libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) {
             0 => libc::syscall(
@@ -79,7 +83,7 @@ fn report_calls() -> i32 {
     }
 }
 
-/// Counts calls and lets them go on until the thread that makes them has ended.
+/// Counts calls and lets them continue, until the thread ends.
 fn watch(listener: &OwnedFd, made: &AtomicU64) -> Result<()> {
     loop {
         let mut ready = libc::pollfd {
@@ -127,7 +131,7 @@ fn watch(listener: &OwnedFd, made: &AtomicU64) -> Result<()> {
     }
 }
 
-/// Whether the call that it was about is no more, since its thread was interrupted.
+/// Returns whether the reported call no longer exists, because its thread was interrupted.
 fn gone(returned: i32) -> Result<bool> {
     match checked(returned) {
         Ok(()) => Ok(false),

@@ -1,11 +1,14 @@
-//! `cargo bench --bench pagecache`: what a page of the distributed page cache costs a program that uses the library:
-//! hits in its own node's memory and in another's, the first use of a page that another has, and invalidation; and hits
-//! in another's memory with coherence by software, or with a latency and a bandwidth that are emulated.
+//! `cargo bench --bench pagecache`: costs of a page of the distributed page cache for a program
+//! that uses the library.
 //!
-//! Directory and nodes are in this process, and all else is as between processes: frames in `/dev/shm` that each node
-//! maps for itself, sockets, and a directory tree as the store. Times are of the clock; messages are the directory's
-//! count, of all nodes, with the word of each that it lives (two a second); system calls are those of the thread that
-//! uses the library, counted in runs of their own.
+//! It measures hits in the memory of the program's node and of another node, the first use of a
+//! page of another node, and invalidation. It also measures hits in another node's memory with
+//! software coherence, and with emulated latency and bandwidth.
+//!
+//! Directory and nodes are in this process. Everything else is as between processes: frames in
+//! `/dev/shm` that each node maps itself, sockets, and a directory tree as the store. Times are
+//! wall-clock times. Messages are the directory's count for all nodes, including two heartbeats a
+//! second of each. System calls are those of the program's thread, counted in separate runs.
 
 pub(crate) mod calls;
 
@@ -18,14 +21,14 @@ use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::{Status, ask};
 use forebay_cluster::{Coherence, Emulated, File, Node, NodeId, Options, PAGE_BYTES};
 
-/// What is done of each.
+/// Amount of work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
-    /// The median of so many counts.
+    /// Number of runs; results are medians.
     pub(crate) runs: usize,
-    /// Pages of the file, which fit either node.
+    /// Pages of the file, which fits into either node.
     pub(crate) pages: u64,
-    /// Uses of each page that is mapped, in a run.
+    /// Uses of each mapped page in a run.
     pub(crate) rounds: u64,
 }
 
@@ -37,15 +40,15 @@ const BENCH: Effort = Effort {
 
 /// Memory of each node, pages.
 const NODE_PAGES: u32 = 2048;
-/// The node that has the pages: it comes for a run and goes with its end. The other stays.
+/// Node that has the pages. It joins for a run and leaves at its end; the other one stays.
 const OWNER: u8 = 1;
 const OTHER: u8 = 2;
-/// One more, to which all memory is others'.
+/// A third node, for which all memory is remote.
 const ELSE: u8 = 3;
 const ELSE_PAGES: u32 = 16;
 const FILE: &str = "data";
 
-/// Others' memory as it is on other hosts.
+/// A kind of remote memory.
 struct Elsewhere {
     what: &'static str,
     coherence: Coherence,
@@ -71,7 +74,7 @@ impl Elsewhere {
     }
 }
 
-/// Lines dropped by software, and latencies and bandwidths that are emulated.
+/// Software coherence, and emulated latencies and bandwidths.
 const ELSEWHERE: [Elsewhere; 6] = [
     Elsewhere {
         what: "software coherence",
@@ -85,12 +88,12 @@ const ELSEWHERE: [Elsewhere; 6] = [
     Elsewhere::emulating("emulated 400 ns, 32 GB/s", 400, 32_000_000_000),
     Elsewhere::emulating("emulated 1000 ns, 16 GB/s", 1000, 16_000_000_000),
 ];
-/// When no message has come for so long, no more do.
+/// Time without messages after which none are expected.
 const SETTLED: Duration = Duration::from_millis(10);
-/// Longest wait for the directory to say that a node has gone.
+/// Longest wait for the directory to report that a node has left.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One kind of operation; figures are of one operation, one figure of each run.
+/// Results of one kind of operation: one value of each run, for one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) what: String,
@@ -99,7 +102,7 @@ pub(crate) struct Row {
     pub(crate) calls: Vec<f64>,
 }
 
-/// What a run finds out.
+/// Measured quantity of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Meter {
     Clock,
@@ -116,7 +119,8 @@ struct Figure {
 fn main() -> Result<()> {
     println!("machine: {}", machine());
     println!(
-        "two nodes of one file of {} pages, nothing read ahead; median of {} runs (least to most); of one operation",
+        "two nodes of one file of {} pages, nothing read ahead; median of {} runs (least to most); \
+         of one operation",
         BENCH.pages, BENCH.runs
     );
     println!(
@@ -138,7 +142,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// All rows.
+/// Measures all rows.
 pub(crate) fn measure(effort: Effort) -> Result<Vec<Row>> {
     let bed = Bed::new(effort.pages)?;
     let mut rows: Vec<Row> = Vec::new();
@@ -162,7 +166,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The median, the least and the most.
+/// Returns median, minimum and maximum.
 fn spread(mut values: Vec<f64>) -> [f64; 3] {
     values.sort_unstable_by(f64::total_cmp);
     [
@@ -172,11 +176,11 @@ fn spread(mut values: Vec<f64>) -> [f64; 3] {
     ]
 }
 
-/// A directory and the node that stays, in directories of their own.
+/// A directory and the node that stays, in their own directories.
 struct Bed {
     pool: Pool,
     source: PathBuf,
-    /// Gone before its pool is.
+    /// Dropped before its pool.
     other: Option<Node>,
 }
 
@@ -191,7 +195,7 @@ impl Bed {
         std::fs::create_dir_all(&bed.source)?;
         let file = std::fs::File::create(bed.source.join(FILE))?;
         file.set_len(pages * PAGE_BYTES as u64)?;
-        // Some more than the nodes' frames: what they may hold unpublished counts too.
+        // A reserve beyond the frames: unpublished pages count too.
         let capacity = 2 * NODE_PAGES + 256;
         let options = server::Options::new(&bed.source, bed.pool.path(), capacity);
         let directory = Server::open(options)?;
@@ -208,7 +212,7 @@ impl Bed {
     fn join_with(&self, number: u8, change: impl FnOnce(&mut Options)) -> Result<Node> {
         let id = NodeId::new(number).expect("below 32");
         let mut options = Options::new(self.pool.path(), id, NODE_PAGES);
-        // Each page is asked for alone.
+        // Without read-ahead, each page is looked up separately.
         options.read_ahead_pages = 0;
         change(&mut options);
         let pages = options.pages;
@@ -221,7 +225,8 @@ impl Bed {
         ask(&self.pool)
     }
 
-    /// Messages so far, once no more come: a node may have queued some that nobody waits for.
+    /// Returns the number of messages so far, once no more arrive: a node may have queued messages
+    /// that nobody waits for.
     fn messages(&self) -> Result<u64> {
         let (mut last, mut since) = (0, Instant::now());
         loop {
@@ -236,7 +241,8 @@ impl Bed {
         }
     }
 
-    /// A node comes and has the first pages of the file in its memory. It, and the file as both have it open.
+    /// Joins a node that reads the first pages of the file into its memory. Returns the node, and
+    /// the file as opened by both nodes.
     fn owner(&self, pages: u64) -> Result<(Node, File, File)> {
         let owner = self.join(OWNER)?;
         let other = self.other.as_ref().expect("it stays");
@@ -245,7 +251,7 @@ impl Bed {
         Ok((owner, ours, theirs))
     }
 
-    /// Waits until the directory knows of so many nodes only.
+    /// Waits until the directory knows only this number of nodes.
     fn wait_left(&self, nodes: usize) -> Result<()> {
         let begin = Instant::now();
         while self.status()?.nodes.len() > nodes {
@@ -258,12 +264,12 @@ impl Bed {
         Ok(())
     }
 
-    /// Each row once.
+    /// Measures each row once.
     fn run(&self, meter: Meter, effort: Effort) -> Result<Vec<Figure>> {
         let Effort { pages, rounds, .. } = effort;
-        // One round shows the calls.
+        // One round is enough to count calls.
         let rounds = if meter == Meter::Calls { 1 } else { rounds };
-        let again = |body: &dyn Fn() -> Result<()>| (0..rounds).try_for_each(|_| body());
+        let each_round = |body: &dyn Fn() -> Result<()>| (0..rounds).try_for_each(|_| body());
         let mut figures = Vec::new();
         let mut row =
             |what: &str, operations, body: &mut (dyn FnMut() -> Result<()> + Send)| -> Result<()> {
@@ -274,15 +280,17 @@ impl Bed {
         let (owner, ours, theirs) = self.owner(pages)?;
         row("first remote hit, map", pages, &mut || map(&theirs, pages))?;
         let uses = pages * rounds;
-        row("local hit, map", uses, &mut || again(&|| map(&ours, pages)))?;
+        row("local hit, map", uses, &mut || {
+            each_round(&|| map(&ours, pages))
+        })?;
         row("remote hit, map", uses, &mut || {
-            again(&|| map(&theirs, pages))
+            each_round(&|| map(&theirs, pages))
         })?;
         row("local hit, read_at of 4 KiB", uses, &mut || {
-            again(&|| read(&ours, pages))
+            each_round(&|| read(&ours, pages))
         })?;
         row("remote hit, read_at of 4 KiB", uses, &mut || {
-            again(&|| read(&theirs, pages))
+            each_round(&|| read(&theirs, pages))
         })?;
         for elsewhere in ELSEWHERE {
             let node = self.join_with(ELSE, |options| {
@@ -293,18 +301,18 @@ impl Bed {
             let file = node.open(FILE)?;
             map(&file, pages)?;
             let what = format!("remote hit, read_at, {}", elsewhere.what);
-            row(&what, uses, &mut || again(&|| read(&file, pages)))?;
+            row(&what, uses, &mut || each_round(&|| read(&file, pages)))?;
             drop((file, node));
             self.wait_left(2)?;
         }
         drop((ours, theirs, owner));
         self.wait_left(1)?;
 
-        // A node goes, in whose memory so many pages are that the other maps.
+        // Removes a node that has this number of pages which the other node maps.
         for pages in [0, 1, pages] {
             let (owner, ours, theirs) = self.owner(pages)?;
             map(&theirs, pages)?;
-            // So that it is the node alone that goes below.
+            // Closed here, so that only the node is removed below.
             drop(ours);
             let mut owner = Some(owner);
             row(
@@ -352,14 +360,15 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         self.other = None;
-        // So that the directory writes nothing there any more. If not, what is left names this process.
+        // Waits until the directory has stopped writing there. On failure, the remaining files name
+        // this process.
         let _ = self.wait_left(0);
         let _ = std::fs::remove_dir_all(self.pool.path());
         let _ = std::fs::remove_dir_all(&self.source);
     }
 }
 
-/// Views of the first pages, one after the other; a word of each is used.
+/// Maps the first pages, one after the other, and uses a word of each.
 fn map(file: &File, pages: u64) -> Result<()> {
     let mut word = [0; 8];
     for page in 0..pages {
@@ -369,7 +378,7 @@ fn map(file: &File, pages: u64) -> Result<()> {
     Ok(())
 }
 
-/// The first pages read whole, one after the other.
+/// Reads the first pages completely, one after the other.
 fn read(file: &File, pages: u64) -> Result<()> {
     let mut out = [0; PAGE_BYTES];
     for page in 0..pages {
@@ -379,7 +388,7 @@ fn read(file: &File, pages: u64) -> Result<()> {
     Ok(())
 }
 
-/// The machine that the figures are of: figures of another are others.
+/// Description of the machine. Results of different machines are not comparable.
 fn machine() -> String {
     let text = |path| std::fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = text("/proc/cpuinfo");

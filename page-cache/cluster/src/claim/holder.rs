@@ -1,4 +1,4 @@
-//! Who has a source, for the one message that says why somebody else cannot.
+//! Error text that names the holder of a source.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{Found, PROCESS_BITS, Zone, number};
 use crate::pool::Pool;
 
-/// Why a source cannot be had, by whom, and what to do.
+/// Returns the reason why a source is unavailable, its holder, and the remedy.
 pub(super) fn describe(source: &Path, found: &Found) -> String {
     let (here, place) = (source.display(), found.place.display());
     let Some((number, process)) = said(found) else {
@@ -36,7 +36,7 @@ pub(super) fn describe(source: &Path, found: &Found) -> String {
     format!("source {here}: {what}, and a file is in one pool at a time: {remedy}")
 }
 
-/// The pool and the process that a lock names, if it is one of ours.
+/// Returns the pool and the process that a lock names, if it is a lock of Forebay.
 fn said(found: &Found) -> Option<(u64, u32)> {
     if found.lock.first != found.lock.last {
         return None;
@@ -46,7 +46,7 @@ fn said(found: &Found) -> Option<(u64, u32)> {
     Some((inside >> PROCESS_BITS, process))
 }
 
-/// The pool's directory, which the process has open.
+/// Returns the pool's directory, which the process has open.
 fn pool_of(process: u32, pool: u64) -> Option<PathBuf> {
     for entry in fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten() {
         let Ok(metadata) = fs::metadata(entry.path()) else {

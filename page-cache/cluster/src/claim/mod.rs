@@ -1,13 +1,14 @@
-//! One pool a source: what each process of a pool holds of the source, as long as it may read or write there.
+//! Exclusive use of a source by one pool: locks that each process of a pool holds while it may read
+//! or write the source.
 //!
-//! Every directory and every node of a pool has a lock on the source itself (the open directory, image or device): a
-//! shared one, on a byte whose number says which pool it belongs to and which process has it. Who comes first takes its
-//! lock and then looks for those of other pools, so that of two who come at once at least one sees the other. The
-//! kernel takes the locks of a process away with it: nothing is left of one that was killed, and a node that outlives
-//! its directory keeps the source for its pool. On the directories above the source another such lock says that there
-//! is a source below.
+//! Each directory process and each node has a shared lock on the source itself (the open directory,
+//! image or device). The number of the locked byte names the pool and the process. A process takes
+//! its lock first, and then looks for locks of other pools. So of two that start at once, at least
+//! one sees the other. The kernel releases the locks of a process that ends: a killed process
+//! leaves none, and a node that outlives its directory keeps the source for its pool. Similar locks
+//! on the directories above the source say that a source is below.
 //!
-//! What a pool keeps after all its processes is in [`record`].
+//! [`record`] has the part of the state that outlives all processes of a pool.
 
 mod holder;
 pub(crate) mod record;
@@ -25,31 +26,31 @@ use forebay_io::tree::{ByteRange, Lock, conflicting_lock, try_lock_byte};
 
 use crate::pool::Pool;
 
-/// Between two looks for a lock that may be about to go.
-const AGAIN: Duration = Duration::from_millis(10);
+/// Pause between two attempts to take a lock that may be released soon.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Bits of a process's number: no kernel has larger ones (proc(5), `pid_max`).
+/// Bits of a process identifier: no kernel has larger ones (proc(5), `pid_max`).
 const PROCESS_BITS: u32 = 22;
-/// Bits that tell pools apart.
+/// Bits that distinguish pools.
 const POOL_BITS: u32 = 39;
 
-/// All that can be locked.
+/// All lockable bytes.
 const ALL: ByteRange = ByteRange {
     first: 0,
     last: i64::MAX - 1,
 };
 
-/// What a lock says of the place that it is on.
+/// Meaning of a lock at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Zone {
-    /// It is a source.
+    /// The place is a source.
     Source,
-    /// A source is below.
+    /// A source is below the place.
     Above,
 }
 
 impl Zone {
-    /// The first of its bytes.
+    /// Returns the first byte of the zone.
     const fn first(self) -> i64 {
         match self {
             Self::Source => 1 << 61,
@@ -57,7 +58,7 @@ impl Zone {
         }
     }
 
-    /// The byte of a process of a pool.
+    /// Returns the byte of a process of a pool.
     fn byte(self, pool: u64, process: u32) -> i64 {
         let process = u64::from(process) & ((1 << PROCESS_BITS) - 1);
         let inside = (pool << PROCESS_BITS) | process;
@@ -65,17 +66,17 @@ impl Zone {
     }
 }
 
-/// A pool, told from all others that there are at this time.
+/// A pool, distinguished from all others that exist at this time.
 #[derive(Debug)]
 pub(crate) struct Identity {
-    /// The pool's directory: while it is open its number is no other one's.
+    /// Directory of the pool. While it is open, its inode number is not reused.
     directory: File,
     device: u64,
     inode: u64,
 }
 
 impl Identity {
-    /// That of a pool that is there.
+    /// Returns the identity of an existing pool.
     pub(crate) fn of(pool: &Path) -> Result<Self> {
         let open = || {
             let directory = File::open(pool)?;
@@ -97,19 +98,19 @@ impl Identity {
     }
 }
 
-/// What locks call the pool whose directory this is.
+/// Returns the number of a pool in locks, derived from its directory.
 fn number(device: u64, inode: u64) -> u64 {
     let mixed = (inode ^ device.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed >> (u64::BITS - POOL_BITS)
 }
 
-/// The source is this pool's as long as this lives.
+/// The pool's claim on a source, released on drop.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    /// The source, and the directories above it: for their locks.
+    /// The source and the directories above it, with their locks.
     _locked: Vec<File>,
-    /// For its number.
+    /// Keeps the pool's number in use.
     _pool: File,
 }
 
@@ -117,18 +118,18 @@ pub(crate) struct Claim {
 #[derive(Debug)]
 struct Found {
     zone: Zone,
-    /// What it is on.
+    /// Locked place.
     place: PathBuf,
     lock: ByteRange,
 }
 
 impl Claim {
-    /// Claims a source, by its path without symbolic links, for a pool that is there. A process that was killed keeps
-    /// what it had for a moment longer: that is waited for, for [`RELEASE_TIME`].
+    /// Claims a source for an existing pool, by its path without symbolic links. A killed process
+    /// keeps its locks for a moment, so this waits for up to [`RELEASE_TIME`].
     ///
     /// # Errors
-    /// `Busy` if processes of another pool have the source, one that it is in, or one that is in it; or what the system
-    /// says.
+    /// `Busy` if processes of another pool have the source, a directory that contains it, or a part
+    /// of it. Also errors of the system.
     pub(crate) fn take(source: &Path, pool: &Pool) -> Result<Self> {
         let begin = Instant::now();
         loop {
@@ -140,7 +141,7 @@ impl Claim {
                 let context = holder::describe(source, &found);
                 return Err(Error::new(ErrorKind::Busy, context));
             }
-            std::thread::sleep(AGAIN);
+            std::thread::sleep(RETRY_PAUSE);
         }
     }
 
@@ -149,7 +150,8 @@ impl Claim {
         let file = open(source).context(|| format!("source {}", source.display()))?;
         let device = file.metadata()?.dev();
         let mut places = vec![(source.to_owned(), file)];
-        // Files below a mountpoint are not the outer source's, and what this user may not read is nobody's whom we meet.
+        // Files below a mountpoint are not part of the outer source. Directories that this user
+        // cannot read have no claims of its processes.
         for above in source.ancestors().skip(1) {
             let Ok(file) = open(above) else { continue };
             if file.metadata()?.dev() != device {
@@ -166,13 +168,14 @@ impl Claim {
             };
             let locked = try_lock_byte(file, zone.byte(number, process), Lock::Shared);
             if !locked.context(|| format!("locking {}", place.display()))? {
-                // None of ours is exclusive.
+                // No lock of Forebay is exclusive.
                 let (place, lock) = (place.clone(), ALL);
                 return Ok(Err(Found { zone, place, lock }));
             }
         }
         for (index, (place, file)) in places.iter().enumerate() {
-            // It is served; something in it is, which concerns who serves it all.
+            // The place is a source, or a source is below it. Both conflict with a source that
+            // contains everything.
             let zones = [Zone::Source, Zone::Above];
             let zones = if index == 0 { &zones[..] } else { &zones[..1] };
             for zone in zones {
@@ -190,15 +193,15 @@ impl Claim {
     }
 }
 
-/// Opens a directory, a file or a device to lock it.
+/// Opens a directory, a file or a device for locking.
 fn open(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
-    // It is neither read nor written to.
+    // It is neither read nor written.
     let options = options.read(true).custom_flags(libc::O_NONBLOCK);
     options.open(path)
 }
 
-/// A lock of another pool than this.
+/// Returns a lock of a pool other than this.
 fn foreign(file: &File, zone: Zone, pool: u64) -> std::io::Result<Option<ByteRange>> {
     let (first, last) = (zone.byte(0, 0), zone.byte((1 << POOL_BITS) - 1, u32::MAX));
     let (ours, behind) = (zone.byte(pool, 0), zone.byte(pool, u32::MAX) + 1);

@@ -1,9 +1,10 @@
-//! Which pool a tree had last: `.forebay/pool` in the source.
+//! Last pool of a tree: `.forebay/pool` in the source.
 //!
-//! A pool whose pages outlive its nodes may hold what the source has not, and no process that would say so. Another pool
-//! that is used meanwhile would have that written over what it has stored since, as soon as the first one's directory is
-//! started again. So the source names its pool, and neither is let in as long as the other, or it itself, holds anything
-//! of before.
+//! A pool whose pages outlive its nodes may hold unwritten data of the source while none of its
+//! processes runs. If another pool used the source meanwhile, the first one's directory would
+//! overwrite newer data after its next start. So the source names its last pool. A new pool is
+//! refused while the last one holds unwritten data, and so is a pool that itself holds such data
+//! from before another pool's use.
 
 use std::fs;
 use std::io;
@@ -13,24 +14,24 @@ use std::path::{Path, PathBuf};
 use forebay_block::{Context, Error, ErrorKind, Result};
 
 use super::Identity;
-use crate::keep;
 use crate::pool::{Nodes, Pool};
+use crate::second_names;
 
 const FIRST_LINE: &str = "forebay pagecache source 1";
 
-/// A pool, as a source remembers it.
+/// A pool in the source's record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record {
-    /// The boot of the machine: the memory of another one is gone.
+    /// Boot identifier of the machine: memory of an earlier boot is lost.
     boot: String,
     device: u64,
     inode: u64,
-    /// Whether its pages outlive its nodes.
+    /// Whether the pool's pages outlive its nodes.
     outlives: bool,
     path: PathBuf,
 }
 
-/// What a source is to remember.
+/// A new record for a source.
 #[derive(Debug)]
 pub(crate) struct New {
     path: PathBuf,
@@ -38,7 +39,7 @@ pub(crate) struct New {
 }
 
 impl New {
-    /// Has it remember that, once the pool's directory is the only one.
+    /// Writes the record, once the pool's directory is the only one.
     pub(crate) fn save(&self) -> Result<()> {
         let new = self.path.with_extension("new");
         let saved = fs::write(&new, &self.text).and_then(|()| fs::rename(&new, &self.path));
@@ -46,13 +47,13 @@ impl New {
     }
 }
 
-/// Whether the source may be this pool's, whose directory holds it ([`super::Claim`]), and what the source is to remember
-/// then; nothing if nothing can be made in it. `before` is what the pool remembers, and `outlives` whether its pages
-/// outlive its nodes.
+/// Checks whether this pool may use the source, which its directory process has claimed
+/// ([`super::Claim`]). Returns the new record of the source, or `None` if nothing can be created in
+/// it. `before` is the pool's own record, and `outlives` says whether its pages outlive its nodes.
 ///
 /// # Errors
-/// `Busy` if the pool that the source had last holds what was not written back, or this one does and the source has had
-/// another since; or what the system says.
+/// `Busy` if the source's last pool holds unwritten data, or if this pool does and the source has
+/// had another pool since. Also errors of the system.
 pub(crate) fn check(
     source: &Path,
     pool: &Pool,
@@ -60,11 +61,11 @@ pub(crate) fn check(
     before: &Nodes,
     outlives: bool,
 ) -> Result<Option<New>> {
-    if keep::make_top(source).is_err() {
-        // Who tries to make more there says so.
+    if second_names::make_top(source).is_err() {
+        // A later attempt to create files there reports the error.
         return Ok(None);
     }
-    let path = source.join(keep::NAME).join("pool");
+    let path = source.join(second_names::NAME).join("pool");
     let identity = Identity::of(pool.path())?;
     let ours = Record {
         boot: boot.to_owned(),
@@ -79,7 +80,8 @@ pub(crate) fn check(
             let text = text.context(|| format!("reading {}", path.display()))?;
             Some(parse(&text).ok_or_else(|| {
                 let context = format!(
-                    "{}: it names no pool: remove it if no pool holds what was not written back to {}",
+                    "{}: it names no pool: remove it if no pool holds what was not written back to \
+                     {}",
                     path.display(),
                     source.display()
                 );
@@ -96,10 +98,11 @@ pub(crate) fn check(
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "pool {}: it holds page {} of {}, which was not written back before the pool {} was used there, and would go over what was written by that one: remove this pool, with what it holds",
+                    "pool {}: it holds page {} of {}, which was not written back before the pool \
+                     {} was used there, and would go over what was written by that one: remove this pool, with what it holds",
                     pool.path().display(),
                     page.index,
-                    keep::unnamed(page.inode, source),
+                    second_names::unnamed(page.inode, source),
                     last.path.display()
                 ),
             ));
@@ -109,7 +112,7 @@ pub(crate) fn check(
     Ok(Some(New { path, text }))
 }
 
-/// Refuses to go on if the pool that the source had last holds something of it.
+/// Fails if the source's last pool holds unwritten data of it.
 fn check_last(source: &Path, last: &Record) -> Result<()> {
     let there = Identity::of(&last.path);
     let same = |there: &Identity| (there.device, there.inode) == (last.device, last.inode);
@@ -127,11 +130,12 @@ fn check_last(source: &Path, last: &Record) -> Result<()> {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "source {}: the pool {} holds page {} of {}, which was not written back when its nodes ended: start a directory with that pool, its capacity ({} pages) and --placement pool, until it is ready and has written all back, or remove that pool, with what it holds",
+                "source {}: the pool {} holds page {} of {}, which was not written back when its \
+                 nodes ended: start a directory with that pool, its capacity ({} pages) and --placement pool, until it is ready and has written all back, or remove that pool, with what it holds",
                 source.display(),
                 last.path.display(),
                 page.index,
-                keep::unnamed(page.inode, source),
+                second_names::unnamed(page.inode, source),
                 nodes.pages
             ),
         ));
@@ -175,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_source_remembers_is_read_again_or_refused() {
+    fn a_record_of_a_source_is_read_back_or_refused() {
         let record = Record {
             boot: "ab01".into(),
             device: 7,

@@ -1,4 +1,4 @@
-//! Pools that want the same files, all in this process: the locks are those of open files.
+//! Pools that want the same files, in one process: the locks belong to open files.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use forebay_io::tree::lock_byte;
 
 use super::*;
 
-/// A source with something in it, and pools.
+/// A source with content, and pools.
 struct Bed {
     top: PathBuf,
     pools: Vec<PathBuf>,
@@ -35,7 +35,7 @@ impl Bed {
         Pool::new(&self.pools[index]).expect("short")
     }
 
-    /// A claim without patience, or why not.
+    /// Claims without waiting, or returns the reason.
     fn claim(&self, path: &Path, pool: usize) -> std::result::Result<Claim, String> {
         let path = path.canonicalize().expect("there");
         let claim = Claim::try_take(&path, &self.pool(pool)).expect("it can be locked");
@@ -102,7 +102,7 @@ fn a_source_is_the_same_by_a_bind_mount() {
 }
 
 #[test]
-fn a_source_in_another_pools_is_refused_and_one_around_it_and_not_one_beside_it() {
+fn a_source_that_overlaps_that_of_another_pool_is_refused() {
     let bed = Bed::new("nested");
     let (outer, inner, beside) = (
         bed.source(),
@@ -133,7 +133,7 @@ fn a_source_in_another_pools_is_refused_and_one_around_it_and_not_one_beside_it(
 }
 
 #[test]
-fn an_image_is_one_pools_and_not_what_another_program_has_locked() {
+fn an_image_has_one_pool_and_no_foreign_lock() {
     let bed = Bed::new("image");
     let image = bed.top.join("image");
     fs::write(&image, [0; 512]).expect("written");
@@ -144,7 +144,7 @@ fn an_image_is_one_pools_and_not_what_another_program_has_locked() {
     lock_byte(&file, Zone::Source.first() + 7, Lock::Exclusive).expect("nobody has it");
     bed.claim(&image, 0).expect_err("a byte of another pool's");
     lock_byte(&file, Zone::Source.first() + 7, Lock::None).expect("given back");
-    // As programs do that lock whole files.
+    // As programs that lock whole files do.
     let all = forebay_io::tree::try_lock_range(&file, ALL, Lock::Exclusive);
     assert!(all.expect("answers"));
     let refused = bed.claim(&image, 0).expect_err("it is locked");
@@ -152,13 +152,13 @@ fn an_image_is_one_pools_and_not_what_another_program_has_locked() {
 }
 
 #[test]
-fn what_is_about_to_be_let_go_is_waited_for_and_what_is_not_is_said() {
+fn a_claim_waits_for_a_release_and_then_names_the_holder() {
     let bed = Bed::new("wait");
     let held = bed.claim(&bed.source(), 0).expect("it is nobody's");
     let refused = Claim::take(&bed.source(), &bed.pool(1)).expect_err("it stays");
     assert_eq!(refused.kind(), ErrorKind::Busy);
     drop(held);
-    // Several times, as this thread may begin to wait too late once.
+    // Several attempts, since this thread may start to wait too late once.
     for _ in 0..3 {
         let held = bed.claim(&bed.source(), 0).expect("it is nobody's");
         let holder = std::thread::spawn(move || {

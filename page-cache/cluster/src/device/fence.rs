@@ -1,24 +1,24 @@
-//! Whether what a node has begun to write is over when its process is.
+//! Fencing: whether a node's write has ended when its process has.
 //!
-//! A node is declared dead when its process has ended, and what it wrote may be written anew by others from then on. The
-//! kernel ends a write to a file or a disk of this machine before the process that asked for it; what has gone to a
-//! server may be done there later, over what others have written since. So sources with a server behind them are read,
-//! and not written.
+//! A node is declared dead when its process has ended. From then on other nodes may overwrite its
+//! data. The kernel completes a write to a local file or disk before the process ends. A server may
+//! execute a write later and overwrite newer data. So a source with a server behind it is
+//! read-only.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-/// What becomes of a write that is under way when this process is killed.
+/// Fate of a write in flight when this process is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
-    /// The kernel ends it first: the device is opened by its path.
+    /// The kernel completes it first: the device is opened by its path.
     Ends,
-    /// A server may do it later: this process speaks to one (NBD, NVMe/TCP, an object store).
+    /// A server may execute it later: this process speaks to one (NBD, NVMe/TCP, an object store).
     MayLand,
 }
 
-/// Why nobody may write to a source, if so.
+/// Returns the reason why a source must not be written, if there is one.
 pub(crate) fn unfenced(source: &Path) -> Option<String> {
     let metadata = match fs::metadata(source) {
         Ok(metadata) => metadata,
@@ -35,7 +35,7 @@ pub(crate) fn unfenced(source: &Path) -> Option<String> {
     })
 }
 
-/// Why nobody may write to a file, if it lies on a file system that has a server.
+/// Returns the reason why a file must not be written: its file system has a server.
 fn served(file: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo");
     let (Ok(file), Ok(mounts)) = (fs::canonicalize(file), mounts) else {
@@ -53,8 +53,8 @@ fn served(file: &Path) -> Option<String> {
     })
 }
 
-/// The type of the file system that a file lies on, by what proc(5) calls mountinfo: of the mounts above it, the deepest, and of
-/// several there the last.
+/// Returns the type of the file system of a file, according to the mountinfo of proc(5): the
+/// deepest mount above it, and the last of several at the same place.
 fn file_system<'a>(file: &Path, mounts: &'a str) -> Option<&'a str> {
     let mounts = mounts.lines().filter_map(|line| {
         let (before, behind) = line.split_once(" - ")?;
@@ -65,7 +65,7 @@ fn file_system<'a>(file: &Path, mounts: &'a str) -> Option<&'a str> {
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind)
 }
 
-/// The name of the device at the bottom that is not known as one of this machine, if there is one.
+/// Returns the name of an underlying device that is not known as local, if there is one.
 fn remote(link: &Path) -> Option<String> {
     let Ok(path) = fs::canonicalize(link) else {
         return Some(link.display().to_string());
@@ -74,10 +74,10 @@ fn remote(link: &Path) -> Option<String> {
         .file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
     if path.join("partition").exists() {
-        // The disk's folder has those of its parts.
+        // The folder of a disk contains those of its partitions.
         return path.parent().and_then(remote);
     }
-    // Device mapper, RAID: what they are made of.
+    // Underlying devices of device mapper and RAID.
     let under: Vec<PathBuf> = fs::read_dir(path.join("slaves"))
         .map(|parts| parts.flatten().map(|part| part.path()).collect())
         .unwrap_or_default();
@@ -93,7 +93,7 @@ fn remote(link: &Path) -> Option<String> {
     }
     let path = path.to_string_lossy();
     let bus = path.contains("/pci") || path.contains("/virtio");
-    // SCSI by a network: iSCSI, Fibre Channel, SRP.
+    // SCSI over a network: iSCSI, Fibre Channel, SRP.
     let network = ["/session", "/rport-"]
         .iter()
         .any(|part| path.contains(part));
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn disks_of_this_machine_are_told_from_those_with_a_server() {
+    fn local_disks_are_distinguished_from_those_with_a_server() {
         let top = std::env::temp_dir().join(format!("forebay-fence-{}", std::process::id()));
         let block = |place: &str| {
             let path = top.join("devices").join(place);

@@ -1,8 +1,8 @@
-//! A block device that nodes share: a cached volume, say, that many read.
+//! A block device that nodes share, for example a cached volume with many readers.
 //!
-//! All nodes open the device themselves, as they all open the tree; each page has its one copy in the pool. The device
-//! is not to be changed beside the cache. A file system on it must be one that several hosts may have mounted: most may
-//! be read only then.
+//! Each node opens the device itself, and each page has its one copy in the pool. The device must
+//! not be changed outside the cache. A file system on it must support mounts on several hosts; most
+//! file systems do so only read-only.
 
 mod fence;
 mod store;
@@ -24,7 +24,7 @@ use crate::node::{Inner, Options, join};
 pub use fence::InFlight;
 pub use store::DeviceStore;
 
-/// A page's only copy, where it is.
+/// A page's only copy, in its frame.
 pub type DeviceView<'a> = View<'a, DeviceStore, Way>;
 
 /// A node of a pool whose source is a block device, in this process.
@@ -32,19 +32,20 @@ pub type DeviceView<'a> = View<'a, DeviceStore, Way>;
 pub struct DeviceNode {
     inner: Arc<Inner<DeviceStore>>,
     frames: u32,
-    /// Why nobody writes, if so.
+    /// Reason why nodes do not write, if there is one.
     unfenced: Option<String>,
 }
 
 impl DeviceNode {
-    /// Joins the cluster of a pool, with the device that `open` opens on a reactor of its own, given the path of the
-    /// pool's source: that one, or another way to it. `in_flight` says what becomes of writes by that way.
+    /// Joins the cluster of a pool. `open` opens the device on a reactor of its own, given the path
+    /// of the pool's source: that device, or another path to it. `in_flight` is the fate of writes
+    /// on that path.
     ///
-    /// A source with a server behind it is for reading, on all nodes.
+    /// A source with a server behind it is read-only on all nodes.
     ///
     /// # Errors
-    /// As [`Node::join`](crate::Node::join), `Unsupported` if the others write and this way is not one to write by, or
-    /// what `open` says.
+    /// As for [`Node::join`](crate::Node::join), and errors of `open`. `Unsupported` if the other
+    /// nodes write and writes on this path are not fenced.
     pub fn join(
         options: Options,
         in_flight: InFlight,
@@ -64,7 +65,8 @@ impl DeviceNode {
             unfenced = fence(source);
             if unfenced.is_none() && in_flight == InFlight::MayLand {
                 let context = format!(
-                    "{}: nodes write to it, and a write by way of a server may land after this process has been killed, over what they have written since: open it by its path, or share a device that is on that server for all (which is for reading)",
+                    "{}: nodes write to it, and a write by way of a server may land after this \
+                     process has been killed, over what they have written since: open it by its path, or share a device that is on that server for all (which is for reading)",
                     source.display()
                 );
                 return Err(Error::new(ErrorKind::Unsupported, context));
@@ -79,28 +81,29 @@ impl DeviceNode {
         })
     }
 
-    /// Why the source is only read, if that is so.
+    /// Returns the reason why the source is read-only, if it is.
     #[must_use]
     pub fn read_only(&self) -> Option<&str> {
         self.unfenced.as_deref()
     }
 
-    /// Frames that the directory took of those that were offered: what its budget had left.
+    /// Returns the number of offered frames that the directory accepted, within its budget.
     #[must_use]
     pub const fn frames(&self) -> u32 {
         self.frames
     }
 
-    /// Bytes of the device.
+    /// Returns the size of the device, bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.inner.client().store().info().size_bytes
     }
 
-    /// Reads from `offset` on until `out` is full or the device ends; how many bytes. Each page is read from one moment.
+    /// Reads from `offset` until `out` is full or the device ends. Returns the number of bytes.
+    /// Each page is read as of one moment.
     ///
     /// # Errors
-    /// What the device says, or `Disconnected`.
+    /// Errors of the device, or `Disconnected`.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let left = self.size_bytes().saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
@@ -116,14 +119,17 @@ impl DeviceNode {
         Ok(len)
     }
 
-    /// Writes `bytes` at `offset`. The part in each page is one step for all who read.
+    /// Writes `bytes` at `offset`. The part in each page is atomic for all readers.
     ///
     /// # Errors
-    /// `ReadOnly` if the source is only read ([`DeviceNode::read_only`]); `OutOfRange` behind the device's end; what the device says, or `Disconnected`: some pages may be written then.
+    /// - `ReadOnly` if the source is read-only ([`DeviceNode::read_only`]).
+    /// - `OutOfRange` beyond the end of the device.
+    /// - Errors of the device, or `Disconnected`: some pages may be written then.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         if let Some(why) = &self.unfenced {
             let context = format!(
-                "writing through the page cache: {why}: write to the device itself while no pool has it, or share a disk of this machine, an image or a tree"
+                "writing through the page cache: {why}: write to the device itself while no pool \
+                 has it, or share a disk of this machine, an image or a tree"
             );
             return Err(Error::new(ErrorKind::ReadOnly, context));
         }
@@ -147,10 +153,11 @@ impl DeviceNode {
         Ok(())
     }
 
-    /// A view of one page's only copy. It costs no message and no system call once this node has used the page.
+    /// Returns a view of one page's only copy. It costs no message and no system call once this
+    /// node has used the page.
     ///
     /// # Errors
-    /// `OutOfRange` behind the end of the device; what the device says, or `Disconnected`.
+    /// `OutOfRange` beyond the end of the device. Errors of the device, or `Disconnected`.
     pub fn map(&self, page: u64) -> Result<DeviceView<'_>> {
         if page >= self.size_bytes().div_ceil(PAGE_BYTES as u64) {
             let context = format!("page {page} is behind the end of the device");
@@ -160,28 +167,28 @@ impl DeviceNode {
         self.inner.client().map(PageId { inode, index: page })
     }
 
-    /// What this node wrote is durable when this returns.
+    /// Makes this node's writes durable.
     ///
     /// # Errors
-    /// `Lost` if the device refused something, or a node died that held it.
+    /// `Lost` if the device refused a write, or a node died that held one.
     pub fn fsync(&self) -> Result<()> {
         self.inner.client().fsync(store::INODE)
     }
 
-    /// What this node has counted.
+    /// Returns the node's counters.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.inner.client().counts()
     }
 
-    /// Why nothing works any more, if that is so.
+    /// Returns the error that all operations return, if the node is broken.
     #[must_use]
     pub fn broken(&self) -> Option<Error> {
         self.inner.client().broken()
     }
 }
 
-/// The page at an offset, and where in it.
+/// Returns the page at an offset, and the offset in it.
 fn place(offset: u64) -> (PageId, usize) {
     let (inode, index) = (store::INODE, offset / PAGE_BYTES as u64);
     let inside = usize::try_from(offset % PAGE_BYTES as u64).expect("below a page");

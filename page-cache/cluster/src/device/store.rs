@@ -1,5 +1,5 @@
-//! A block device as the store: its pages are those of one file, and a thread of its own runs the reactor that it
-//! belongs to.
+//! A block device as the store: its pages are those of one file. A separate thread runs the
+//! device's reactor.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,20 +18,21 @@ use forebay_pagecache::store::Store;
 
 use crate::PAGE_BYTES;
 
-/// What pages of the device call their file.
+/// Inode number of the device's pages.
 pub(super) const INODE: u64 = 1;
 
 thread_local! {
-    /// Of the thread that runs its reactor.
+    /// Device of the reactor on this thread.
     static DEVICE: RefCell<Option<Rc<dyn BlockDevice>>> = const { RefCell::new(None) };
 }
 
-/// A block device, for all threads of a node. Every node opens it for itself.
+/// A block device for all threads of a node. Each node opens it itself.
 #[derive(Debug)]
 pub struct DeviceStore {
     remote: Remote,
     info: DeviceInfo,
-    /// A flush has failed: what was written before it may be lost, and no later flush brings it back.
+    /// Whether a flush has failed. Earlier writes may be lost then, and no later flush restores
+    /// them.
     failed: AtomicBool,
     stop: Answer<()>,
     thread: Option<JoinHandle<()>>,
@@ -41,20 +42,20 @@ impl DeviceStore {
     /// Starts a thread with a reactor, and opens the device there.
     ///
     /// # Errors
-    /// What `open` says; `InvalidInput` for a device whose blocks are larger than pages.
+    /// Errors of `open`. `InvalidInput` if the device's blocks are larger than pages.
     pub fn open(
         open: impl AsyncFnOnce() -> Result<Rc<dyn BlockDevice>> + Send + 'static,
     ) -> Result<Self> {
         let stop = Answer::default();
         let (stopped, (send, receive)) = (stop.clone(), sync_channel(1));
-        // Not io_uring, whose direct writes may be under way still when the process has ended: a thread that writes ends
-        // before it, and the directory waits for that.
+        // Threads, since direct writes of io_uring may still be in flight when the process has
+        // ended. A thread that writes ends before its process, and the directory waits for that.
         let thread = spawn_reactor("pagecache-device", Engine::Threads, move || async move {
             match open().await {
                 Ok(device) => {
                     let info = device.info();
                     DEVICE.set(Some(device));
-                    // Who asked waits for just this.
+                    // The caller waits for this message.
                     let _ = send.send(Ok((rt::remote(), info)));
                     stopped.get().await;
                     DEVICE.set(None);
@@ -76,7 +77,8 @@ impl DeviceStore {
         let block = store.info.logical_block_bytes as usize;
         if block > PAGE_BYTES {
             let context = format!(
-                "{}: its blocks have {block} bytes, and pages have {PAGE_BYTES}: give a device of smaller blocks",
+                "{}: its blocks have {block} bytes, and pages have {PAGE_BYTES}: give a device of \
+                 smaller blocks",
                 store.info.name
             );
             return Err(Error::new(ErrorKind::InvalidInput, context));
@@ -84,13 +86,13 @@ impl DeviceStore {
         Ok(store)
     }
 
-    /// What the device said of itself when it was opened.
+    /// Returns the device info at the time of opening.
     #[must_use]
     pub const fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// Has the reactor do something with the device, and waits for what comes of it.
+    /// Runs `body` with the device on its reactor, and waits for the result.
     fn ask<T: Send + 'static>(
         &self,
         what: &str,
@@ -100,7 +102,7 @@ impl DeviceStore {
         self.remote.call(move || {
             if let Some(device) = DEVICE.with_borrow(Clone::clone) {
                 rt::spawn(async move {
-                    // Who asked waits.
+                    // The caller waits.
                     let _ = send.send(body(device).await);
                 });
             }
@@ -109,7 +111,7 @@ impl DeviceStore {
         answer.context(|| format!("{what} {}", self.info.name))
     }
 
-    /// A page's first byte, and how much of it the device has.
+    /// Returns a page's first byte, and the part of it that the device has.
     fn range(&self, page: PageId) -> (u64, usize) {
         let start = page.index.saturating_mul(PAGE_BYTES as u64);
         let left = self.info.size_bytes.saturating_sub(start);
@@ -127,7 +129,7 @@ impl Drop for DeviceStore {
     fn drop(&mut self) {
         self.stop.give(());
         if let Some(thread) = self.thread.take() {
-            // It says what it has to say itself.
+            // It has reported its errors itself.
             let _ = thread.join();
         }
     }
@@ -171,7 +173,8 @@ impl Store for DeviceStore {
         }
         if self.failed.load(Ordering::Relaxed) {
             let context = format!(
-                "{}: a flush has failed, and what was written before it may be lost: join again and write it again",
+                "{}: a flush has failed, and what was written before it may be lost: join again \
+                 and write it again",
                 self.info.name
             );
             let source = flushed

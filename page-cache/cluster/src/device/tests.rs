@@ -8,7 +8,7 @@ use super::*;
 use crate::NodeId;
 use crate::server::{self, Server};
 
-/// Bytes of the device: its last page is half a one.
+/// Bytes of the device; its last page is half a page.
 const BYTES: u64 = 64 * PAGE_BYTES as u64 + 2048;
 
 /// A pool and an image.
@@ -59,7 +59,7 @@ fn a_device_is_one_for_all_nodes() {
     let (a, b) = (bed.join(1).expect("it joins"), bed.join(2).expect("too"));
     assert_eq!(a.size_bytes(), BYTES);
     let stored = std::fs::read(&bed.image).expect("read");
-    // More than all the memory: pages go and come back.
+    // More than all the memory: pages are evicted and read again.
     for node in [&a, &b] {
         let mut all = vec![0; BYTES as usize + 100];
         assert_eq!(node.read_at(0, &mut all).expect("read"), BYTES as usize);

@@ -3,12 +3,12 @@ use std::path::{Path, PathBuf};
 use std::ffi::OsStr;
 
 use super::*;
-use crate::keep;
 use crate::names::{Names, Opened, ROOT};
+use crate::second_names;
 use crate::server::{self, Server};
 use crate::{Node, NodeId, Options};
 
-/// The mapped directory, in another one.
+/// Directory that contains the mapped directory.
 const ABOVE: &str = "above";
 const MAPPED: &str = "above/mapped";
 
@@ -44,7 +44,7 @@ impl Bed {
     }
 }
 
-/// Mounts a file system of this size at a path; false if that is not possible here.
+/// Mounts a file system of this size on a path. Returns false if that is not possible here.
 fn mount_small(at: &Path, size: &str) -> bool {
     std::fs::create_dir_all(at).expect("made");
     let size = format!("size={size}");
@@ -55,7 +55,7 @@ fn mount_small(at: &Path, size: &str) -> bool {
 
 impl Drop for Bed {
     fn drop(&mut self) {
-        // Only a source that is a file system of its own is mounted.
+        // Unmounts a source that is its own file system.
         let mut unmount = std::process::Command::new("umount");
         let _ = unmount.arg("-lq").arg(&self.source).status();
         let _ = std::fs::remove_dir_all(&self.source);
@@ -63,7 +63,7 @@ impl Drop for Bed {
     }
 }
 
-/// What a node does that is killed while it makes a file shorter, before or after the tree has it so.
+/// Simulates a node that is killed during a truncation, before or after the tree has the new size.
 fn begin_to_cut(file: &File, size_bytes: u64, resized: bool) {
     let begun = file.sized(|tree| {
         tree.begin_cut(file.inode, tree.size_bytes(file.inode)?)?;
@@ -76,7 +76,7 @@ fn begin_to_cut(file: &File, size_bytes: u64, resized: bool) {
 }
 
 #[test]
-fn what_a_killed_node_began_to_cut_off_is_zeroes() {
+fn an_interrupted_truncation_leaves_zeroes() {
     const LEN: usize = 50_000;
     let bed = Bed::new("cut");
     let (one, two) = (bed.node(1), bed.node(2));
@@ -90,7 +90,7 @@ fn what_a_killed_node_began_to_cut_off_is_zeroes() {
             file.append(&[0; LEN - 10_001]).expect("appended");
         },
         |file| {
-            // Shorter still, and then long again.
+            // Even shorter, and then long again.
             file.truncate(10_001 - 100).expect("shorter");
             file.write_at(10_001 - 100, &[8; 100]).expect("written");
             file.truncate(LEN as u64).expect("longer");
@@ -107,7 +107,7 @@ fn what_a_killed_node_began_to_cut_off_is_zeroes() {
         assert!(out[..10_001].iter().all(|byte| *byte == 8));
         assert!(out[10_001..].iter().all(|byte| *byte == 0));
     }
-    // Nothing was cut off yet, and nothing is.
+    // Nothing was truncated yet, and nothing is.
     at_one.write_at(0, &[7; LEN]).expect("written");
     begin_to_cut(&at_one, 10_001, false);
     at_two.write_at(LEN as u64, &[7]).expect("written");
@@ -118,7 +118,7 @@ fn what_a_killed_node_began_to_cut_off_is_zeroes() {
     assert_eq!(left.expect("answers"), None);
 }
 
-/// What a node's programs find by a path.
+/// Returns the number of the file at a path, as a node's programs see it.
 fn find(names: &Names, path: &str) -> u64 {
     path.split('/').fold(ROOT, |parent, name| {
         let found = names.look_up(parent, OsStr::new(name));
@@ -157,7 +157,7 @@ fn a_file_of_a_mapped_directory_is_for_mounts() {
 }
 
 #[test]
-fn what_a_mapped_directory_is_in_keeps_its_name_too() {
+fn parents_of_a_mapped_directory_keep_their_names() {
     let bed = Bed::new("above");
     let node = bed.node(1);
     let names = node.names().expect("it can be mounted");
@@ -171,7 +171,7 @@ fn what_a_mapped_directory_is_in_keeps_its_name_too() {
         Some(libc::EBUSY)
     );
     assert_eq!(rename(other, OsStr::new("new")), None);
-    // A directory that is started anew, and nodes that join, find it where it was.
+    // A restarted directory, and nodes that join, find it at the same path.
     bed.node(2).names().expect("it can be mounted");
 }
 
@@ -207,10 +207,10 @@ fn a_file_that_is_still_used_as_a_mapped_one_is_not_cached_when_nothing_is_mappe
     let bed = Bed::with("before", &[]);
     let path = bed.source.join("file");
     std::fs::write(&path, "file").expect("written");
-    // By the mount of a node that was killed, which holds it for its programs.
+    // The mount of a killed node holds it for its programs.
     let held = std::fs::File::options().read(true).write(true).open(path);
     let held = held.expect("there");
-    keep::mark_mapped(&held).expect("locked");
+    second_names::mark_mapped(&held).expect("locked");
     let node = bed.node(1);
     assert_eq!(
         node.open("file").expect_err("it is mapped").kind(),
@@ -248,7 +248,7 @@ fn a_full_source_refuses_writes_and_nothing_else() {
     let append = full.append(&piece(1)).expect_err("the source is full");
     assert_eq!(append.kind(), ErrorKind::NoSpace);
     full.fsync().expect("what was written has room");
-    // What is written over has its room, and files are read from all nodes.
+    // An overwrite has its blocks already, and files are readable on all nodes.
     full.write_at(0, &piece(200)).expect("its room is there");
     full.fsync().expect("durable");
     let mut bytes = piece(0);
@@ -261,7 +261,7 @@ fn a_full_source_refuses_writes_and_nothing_else() {
         let expected = if number == 0 { 200 } else { number };
         assert!(bytes == piece(expected), "piece {number}");
     }
-    // Room that is made is used.
+    // Freed blocks are used again.
     full.truncate(0).expect("shorter");
     let whole = open(&two, "third");
     whole.write_at(0, &piece(9)).expect("there is room");

@@ -1,4 +1,4 @@
-//! Programs' locks of what they know by number.
+//! Locks of programs, by file number.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use super::Names;
 use crate::locks::{ByteRange, Holder, Lock};
 
 impl Names {
-    /// Locks a range of a file in place of what the holder had locked there, or unlocks it: all of it or none, without
-    /// waiting. Whether it did.
+    /// Replaces the holder's locks in a range of a file by this lock, or unlocks the range. It is
+    /// all or nothing, and does not wait. Returns whether it succeeded.
     ///
     /// # Errors
-    /// What the system says; `EINVAL` for the last bytes that a file could have.
+    /// Errors of the system; `EINVAL` for the last possible bytes of a file.
     pub fn lock_range(&self, holder: Holder, range: ByteRange, lock: Lock) -> io::Result<bool> {
         let open = || {
             let file = self.reopen(&*self.file(holder.number)?)?;
@@ -23,10 +23,10 @@ impl Names {
         self.locks.set(holder, range, lock, open)
     }
 
-    /// A lock of somebody else, on any node, that keeps a holder from this one.
+    /// Returns a lock of another owner, on any node, that conflicts with this one.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn conflicting_lock(
         &self,
         holder: Holder,
@@ -37,12 +37,12 @@ impl Names {
         self.locks.conflicting(holder, range, lock, open)
     }
 
-    /// An owner closes a file, and so loses all that it has locked there. Whether it had locked anything.
+    /// Releases all locks of an owner that closes a file. Returns whether there were any.
     pub fn unlock_owner(&self, number: u64, owner: u64) -> bool {
         self.locks.close(number, owner)
     }
 
-    /// An open file is closed for good, and with it goes what was locked for it. Whether anything was.
+    /// Releases the locks of an open file that is closed for good. Returns whether there were any.
     pub fn unlock_handle(&self, number: u64, handle: u64) -> bool {
         self.locks.close_handle(number, handle)
     }

@@ -13,18 +13,18 @@ use crate::file::File;
 /// A file that was opened by its number.
 #[derive(Debug)]
 pub enum Opened {
-    /// One of the cache.
+    /// A file of the cache.
     Cached(File),
-    /// One of a mapped directory: the source's own, for reading, writing and mapping. It is in use as that while this
-    /// is open, or a mount holds it ([`Names::hold`]).
+    /// A file of a mapped directory: the source's own file, for reading, writing and mapping. It
+    /// counts as in use while this is open, or while a mount holds it ([`Names::hold`]).
     Mapped(fs::File),
 }
 
 impl Opened {
-    /// Makes it this long, bytes.
+    /// Sets the length of the file, bytes.
     ///
     /// # Errors
-    /// As [`File::truncate`], or what the system says.
+    /// As for [`File::truncate`], or errors of the system.
     pub fn truncate(&self, size_bytes: u64) -> Result<()> {
         match self {
             Self::Cached(file) => file.truncate(size_bytes),
@@ -34,13 +34,13 @@ impl Opened {
 }
 
 impl Names {
-    /// Whether any directory is mapped.
+    /// Returns whether any directory is mapped.
     #[must_use]
     pub fn any_mapped(&self) -> bool {
         !self.node.client().store().mapped().is_empty()
     }
 
-    /// Whether what is known by this number is mapped, or in a mapped directory.
+    /// Returns whether the file of this number is a mapped directory, or in one.
     pub(super) fn is_mapped(&self, number: u64) -> io::Result<bool> {
         if number == ROOT {
             return Ok(false);
@@ -51,13 +51,13 @@ impl Names {
         mapped.ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
     }
 
-    /// Whether what is found in a directory is.
+    /// Returns the same for a file found in a directory.
     pub(super) fn is_mapped_in(&self, parent: u64, inode: u64) -> io::Result<bool> {
         let mapped = self.node.client().store().mapped();
         Ok(mapped.is_top(inode) || self.is_mapped(parent)?)
     }
 
-    /// Refuses what would take a file into a mapped directory or out of one.
+    /// Fails if a file would move into a mapped directory or out of one.
     pub(super) fn same_class(&self, one: u64, other: u64) -> io::Result<()> {
         match self.is_mapped(one)? == self.is_mapped(other)? {
             true => Ok(()),
@@ -65,19 +65,20 @@ impl Names {
         }
     }
 
-    /// Says by which mount programs reach the files, before they do. It is to hold what is open and what is locked in
-    /// mapped directories.
+    /// Registers the mount by which programs reach the files, before they do. The mount must hold
+    /// the open and locked files of mapped directories.
     ///
     /// # Errors
-    /// `Unsupported` or `Permission` if a directory is mapped and the system does not let this mount map its files.
+    /// `Unsupported` or `Permission` if a directory is mapped and the system does not let this
+    /// mount map its files.
     pub fn mounted_by(&self, connection: Connection) -> Result<()> {
         let connection = Arc::new(connection);
         let store = self.node.client().store();
         if self.any_mapped()
-            && let Some(kept) = store.kept()
+            && let Some(second_names) = store.second_names()
         {
             let named = || format!("source {}", store.root().display());
-            let file = kept.nameless().context(named)?;
+            let file = second_names.nameless().context(named)?;
             let held = connection.hold(&file).map_err(unmappable);
             held.context(named)?;
         }
@@ -86,24 +87,24 @@ impl Names {
         Ok(())
     }
 
-    /// Has the mount hold a file.
+    /// Makes the mount hold a file.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn hold(&self, file: &fs::File) -> io::Result<Held> {
         let none = || io::Error::other("mapped files need a mount");
         self.mount.get().ok_or_else(none)?.hold(file)
     }
 
-    /// This process ends for its mount. Programs may go on there with what they have open or mapped in mapped
-    /// directories, so the mount holds on to that by itself.
+    /// Ends this process's work for its mount. Programs may go on using open or mapped files in
+    /// mapped directories, so the mount holds those files itself.
     pub fn leave(&self) {
         if let Some(connection) = self.mount.get() {
             connection.leave();
         }
     }
 
-    /// Refuses what would take the name of a mapped directory away, or of one that it is in.
+    /// Fails if a mapped directory, or one above it, would lose its name.
     pub(super) fn keeps_name(&self, inode: Option<u64>) -> io::Result<()> {
         let mapped = self.node.client().store().mapped();
         match inode.is_some_and(|inode| mapped.keeps_name(inode)) {
@@ -119,7 +120,8 @@ impl Names {
         if self.node.client().store().map(&file)? {
             return Ok(Opened::Mapped(file));
         }
-        let context = "a file of a mapped directory has a name elsewhere too, by which it is cached or was: remove one of them, and start the directory process anew when no node runs";
+        let context = "a file of a mapped directory has a name elsewhere too, by which it is \
+            cached or was: remove one of them, and start the directory process anew when no node runs";
         Err(Error::with_source(
             ErrorKind::Busy,
             context,
@@ -128,16 +130,18 @@ impl Names {
     }
 }
 
-/// Why the files of a source cannot be mapped on a mount.
+/// Error for a source whose files cannot be mapped on a mount.
 fn unmappable(error: io::Error) -> Error {
     let (kind, context) = match error.raw_os_error() {
         Some(libc::ELOOP) => (
             ErrorKind::Unsupported,
-            "it lies on another file system (overlayfs, for one), so that its files cannot be mapped on a mount: use another source, or run the directory process without --map",
+            "it lies on another file system (overlayfs, for one), so that its files cannot be \
+             mapped on a mount: use another source, or run the directory process without --map",
         ),
         Some(libc::EPERM) => (
             ErrorKind::Permission,
-            "its files can be mapped on mounts of the machine's own root only (CAP_SYS_ADMIN outside of user namespaces): run the node as that, or the directory process without --map",
+            "its files can be mapped on mounts of the machine's own root only (CAP_SYS_ADMIN \
+             outside of user namespaces): run the node as that, or the directory process without --map",
         ),
         _ => {
             let context =

@@ -1,4 +1,4 @@
-//! A node, with a directory that says just what a test wants.
+//! A node, with a scripted directory.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ impl Bed {
         std::thread::spawn(|| Node::join(options).map(drop))
     }
 
-    /// A node's connection, when it has said that it joins.
+    /// Accepts a node's connection, and receives its join.
     fn accept(&self) -> Ear {
         let (stream, _) = self.listener.accept().expect("a node");
         let incoming = Incoming::new(stream.try_clone().expect("there is room"));
@@ -89,7 +89,7 @@ impl Ear {
         });
     }
 
-    /// Waits for a message, or for the end. Whether it came.
+    /// Waits for a message or the end. Returns whether the message arrived.
     fn heard(&mut self, is_it: impl Fn(&ToDirectory) -> bool) -> bool {
         let mut found = false;
         while !found {
@@ -132,13 +132,13 @@ fn id() -> NodeId {
 }
 
 #[test]
-fn there_is_word_of_who_leaves_before_its_connection_ends() {
+fn a_leave_is_recorded_before_the_connection_ends() {
     let bed = Bed::new("leaves");
     let node = bed.node();
     let mut ear = bed.accept();
     ear.admit();
     ear.hear_leave();
-    // Once it has been let go it may leave word at any moment.
+    // From here on it may record its leave at any moment.
     assert!(!bed.pool().has_left(NONCE));
     ear.say(ToNode::Left {});
     ear.end();
@@ -147,10 +147,10 @@ fn there_is_word_of_who_leaves_before_its_connection_ends() {
 }
 
 #[test]
-fn a_node_does_not_join_with_what_an_earlier_directory_had_settled() {
+fn a_node_does_not_join_with_settings_of_an_earlier_directory() {
     let bed = Bed::new("settled");
     let node = bed.node();
-    // It has looked, and another directory comes.
+    // It has checked, and another directory starts.
     drop(bed.accept());
     bed.pool().save_mapped(b"mapped\n").expect("saved");
     let mut ear = bed.accept();
@@ -162,7 +162,7 @@ fn a_node_does_not_join_with_what_an_earlier_directory_had_settled() {
 }
 
 #[test]
-fn who_is_refused_leaves_nothing_in_the_pool() {
+fn a_refused_node_leaves_nothing_in_the_pool() {
     let bed = Bed::new("refused");
     let node = bed.node();
     let mut ear = bed.accept();

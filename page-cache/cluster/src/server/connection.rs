@@ -1,4 +1,4 @@
-//! One connection's thread: who is there, then packets, until it ends.
+//! Thread of one connection: identification, then packets, until it ends.
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,13 +16,13 @@ use forebay_pagecache::protocol::{Packet, encode};
 use crate::link::{Incoming, Outgoing};
 use crate::status::Status;
 
-/// Connections at a time, those included that have not said who they are.
+/// Maximum number of connections, including unidentified ones.
 const CONNECTIONS_MAX: usize = 128;
 
-/// How long a connection may take to say who it is, and a reader of the status to read it.
+/// Time limit for a peer to identify itself, and for a client to read the status.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What comes to the thread that decides.
+/// Input of the deciding thread.
 #[derive(Debug)]
 pub(super) enum Input {
     Newcomer(Newcomer),
@@ -34,35 +34,35 @@ pub(super) enum Input {
     Gone {
         node: NodeId,
         connection: u64,
-        /// What was wrong, if it did not just end.
+        /// Error of the connection, if it did not just end.
         why: Option<Error>,
     },
     Status(SyncSender<Status>),
-    /// A page that outlived its node is in the store; whether it was not before.
+    /// A page that outlived its node is in the store; `dirty` says whether it was not before.
     Rescued {
         place: Place,
         dirty: bool,
     },
-    /// The store has refused such pages for long enough.
+    /// The store has refused these pages for longer than the limit.
     GivenUp(Vec<Place>),
 }
 
-/// Who has connected and said who it is.
+/// A peer that has connected and identified itself.
 #[derive(Debug)]
 pub(super) struct Newcomer {
     pub(super) node: NodeId,
     pub(super) connection: u64,
-    /// What it was told when it joined: now, or by an earlier directory.
+    /// Nonce of its join: now, or with an earlier directory.
     pub(super) session: u64,
-    /// It says that it was in before.
+    /// Whether it claims to have joined before.
     pub(super) comes_back: bool,
     pub(super) process: Process,
     pub(super) outgoing: Outgoing,
-    /// Its thread goes on when it hears that it may.
+    /// Its thread continues when it gets this message.
     pub(super) admitted: SyncSender<()>,
 }
 
-/// Accepts connections for as long as the process lives.
+/// Accepts connections while the process lives.
 pub(super) fn accept(
     listener: &UnixListener,
     inputs: &SyncSender<Input>,
@@ -72,7 +72,7 @@ pub(super) fn accept(
     let mut connection = 0;
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // Out of descriptors: others may close.
+            // Out of descriptors: another connection may close.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -93,19 +93,19 @@ pub(super) fn accept(
     }
 }
 
-/// Answers one question for the status.
+/// Answers one request for the status.
 pub(super) fn serve_status(mut stream: UnixStream, _: u64, inputs: &SyncSender<Input>) {
     let (answer, answers) = sync_channel(1);
     if inputs.send(Input::Status(answer)).is_ok()
         && let Ok(status) = answers.recv()
         && stream.set_write_timeout(Some(PATIENCE)).is_ok()
     {
-        // Who asked may have gone.
+        // The client may be gone.
         let _ = stream.write_all(&status.to_json());
     }
 }
 
-/// Serves a node's connection to its end.
+/// Serves a node's connection until it ends.
 pub(super) fn serve(stream: UnixStream, connection: u64, inputs: &SyncSender<Input>) {
     let mut incoming = Incoming::new(stream);
     let greeted = match greet(&mut incoming, connection, inputs) {
@@ -120,7 +120,7 @@ pub(super) fn serve(stream: UnixStream, connection: u64, inputs: &SyncSender<Inp
     };
     let give = |bytes: &[u8]| {
         let bytes = bytes.to_vec();
-        // The thread that decides ends with the process only.
+        // The deciding thread ends only with the process.
         let _ = inputs.send(Input::Packets {
             node,
             connection,
@@ -144,7 +144,8 @@ pub(super) fn serve(stream: UnixStream, connection: u64, inputs: &SyncSender<Inp
     });
 }
 
-/// Finds out who is there and waits until it may go on. Returns what it has said since, or `None` if it may not.
+/// Identifies the peer and waits until it is admitted. Returns the bytes that it has sent since, or
+/// `None` if it is refused.
 fn greet(
     incoming: &mut Incoming,
     connection: u64,
@@ -174,10 +175,10 @@ fn greet_with(
     };
     let mut nonce = [0; 8];
     system::random(&mut nonce);
-    // Never 0, which says that there is none.
+    // Never 0, which means "none".
     let nonce = u64::from_le_bytes(nonce) | 1;
     let process = Process::of_peer(incoming.stream());
-    // Nobody is meant: who it is it will say.
+    // The node number has no meaning here: the peer will name its own.
     say(NodeId::new(0).expect("a number"), ToNode::Hello { nonce })?;
     let mut bytes = Vec::new();
     let heard = incoming.packets::<ToDirectory>(|packets| bytes.extend_from_slice(packets));
@@ -199,7 +200,7 @@ fn greet_with(
     };
     let node = packet.node;
     if said != nonce {
-        let context = format!("{node} did not hear what it was told");
+        let context = format!("{node} did not get its answer");
         return Err(Error::new(ErrorKind::InvalidInput, context));
     }
     let process = match process {
@@ -225,7 +226,7 @@ fn greet_with(
         outgoing,
         admitted,
     };
-    // The other end is dropped if it may not.
+    // The other end is dropped if the peer is refused.
     let asked = inputs.send(Input::Newcomer(newcomer));
     let may = asked.is_ok() && admission.recv().is_ok();
     Ok(may.then_some((node, rest)))

@@ -1,4 +1,4 @@
-//! What the log says of pages that are lost or refused: a line a file.
+//! Log lines about lost or refused pages: one line a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,17 +6,18 @@ use std::path::Path;
 
 use forebay_pagecache::message::PageId;
 
-use crate::keep::{self, unnamed};
 use crate::pool::Pool;
+use crate::second_names::{self, unnamed};
 
-/// Most runs of pages that are named of one file.
+/// Maximum number of page runs that are named of one file.
 const RUNS_MAX: usize = 8;
-/// Most files that are named at a time.
+/// Maximum number of files that are named at a time.
 const FILES_MAX: usize = 16;
-/// Most open files of other processes that are looked at for names.
+/// Maximum number of open files of other processes that are searched for names.
 const OPEN_MAX: usize = 1 << 14;
 
-/// Pages by file, each file in words: how many, of which, and which; the last says how many other files there are.
+/// Groups pages by file, as text: number of pages, file and page numbers. The last line has the
+/// number of other files.
 pub(super) fn by_file(pages: &[PageId], source: &Path, pool: &Pool) -> Vec<String> {
     let mut files: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for page in pages {
@@ -53,7 +54,7 @@ pub(super) fn by_file(pages: &[PageId], source: &Path, pool: &Pool) -> Vec<Strin
     lines
 }
 
-/// Ascending numbers, as runs of them.
+/// Formats ascending numbers as runs.
 fn runs(numbers: &[u64]) -> String {
     let all: Vec<&[u64]> = numbers.chunk_by(|one, next| one + 1 == *next).collect();
     let named = all.iter().take(RUNS_MAX).map(|run| match run {
@@ -68,7 +69,8 @@ fn runs(numbers: &[u64]) -> String {
     text
 }
 
-/// Files of the source by the names that nodes have them open with. The source itself is not asked: it may not answer.
+/// Returns the names under which nodes have files of the source open. It does not ask the source
+/// itself, which may not answer.
 fn names(inodes: &BTreeSet<u64>, source: &Path, pool: &Pool) -> BTreeMap<u64, String> {
     let mut names = BTreeMap::new();
     let nodes = pool.load().ok().flatten().unwrap_or_default();
@@ -92,7 +94,7 @@ fn names(inodes: &BTreeSet<u64>, source: &Path, pool: &Pool) -> BTreeMap<u64, St
         let path = fs::read_link(Path::new(&format!("/proc/{process}/fd")).join(number));
         let known = |path: &Path| {
             let below = path.strip_prefix(source);
-            below.is_ok_and(|below| !below.starts_with(keep::NAME))
+            below.is_ok_and(|below| !below.starts_with(second_names::NAME))
         };
         if let Some(path) = path.ok().filter(|path| known(path)) {
             names.insert(inode, path.display().to_string());

@@ -1,8 +1,9 @@
-//! The process of the directory: one thread that decides, and one or two for each connection.
+//! The directory process: one thread that decides, and one or two for each connection.
 //!
-//! A node is declared dead when its process has ended, and not before: what it stored and wrote is then over. One that
-//! says nothing for as long as its lease, that does not acknowledge an invalidation, that closes its connection without
-//! having asked to leave, or that says what no correct node says, is ended by the kernel first.
+//! A node is declared dead only after its process has ended: its stores and writes have ended then.
+//! The directory has the kernel end a node in these cases: it is silent for longer than its lease,
+//! it does not acknowledge an invalidation, it closes its connection without a request to leave, or
+//! it sends a message that no correct node sends.
 
 mod connection;
 mod losses;
@@ -31,41 +32,42 @@ use forebay_pagecache::segment::Segment;
 use crate::PAGE_BYTES;
 use crate::claim::{Claim, record};
 use crate::pool::{Known, Nodes, Pool};
-use crate::{keep, mapped};
+use crate::{mapped, second_names};
 use connection::{Input, Newcomer};
 use peers::Peer;
 use rescue::Rescue;
 
-/// Inputs that wait for the thread that decides; who has more waits.
+/// Maximum number of inputs that wait for the deciding thread; further senders wait.
 const INPUTS_MAX: usize = 1024;
 
-/// How often deaths are looked for.
+/// Interval of the checks for deaths.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How a directory is run.
+/// Configuration of a directory.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The tree that is cached.
+    /// Cached tree.
     pub source: PathBuf,
     /// The pool, on tmpfs.
     pub pool: PathBuf,
-    /// Pages that the cluster may hold, of [`PAGE_BYTES`]; their memory is taken now.
+    /// Capacity of the cluster in pages of [`PAGE_BYTES`], allocated at the start.
     pub pages: u32,
-    /// How long a node may be silent.
+    /// Maximum silence of a node.
     pub lease: Duration,
-    /// How long a node may keep a page that it was asked to let go: longer than any view lives.
+    /// Time limit for a node to acknowledge an invalidation: longer than any view lives.
     pub acknowledge: Duration,
     /// Whether pages outlive the node in whose memory they are.
     pub placement: Placement,
-    /// How long the store may refuse a page that outlived its node, before the page counts as lost.
+    /// Time for which the store may refuse a page that outlived its node, before the page counts as
+    /// lost.
     pub rescue: Duration,
-    /// Directories of the source, by their paths from there, whose files may be mapped shared: they are not cached in
-    /// the pool. The same as long as nodes run.
+    /// Directories of the source, by relative path, whose files may be mapped shared: they are not
+    /// cached in the pool. The list cannot change while nodes run.
     pub mapped: Vec<PathBuf>,
 }
 
 impl Options {
-    /// A directory with the usual times.
+    /// Returns options with the usual time limits.
     #[must_use]
     pub fn new(source: &Path, pool: &Path, pages: u32) -> Self {
         Self {
@@ -90,26 +92,29 @@ pub struct Server {
     directory: Directory,
     inputs: Receiver<Input>,
     peers: BTreeMap<NodeId, Peer>,
-    /// Newcomers whose number is to be forgotten first.
+    /// Newcomers that wait until their number is forgotten.
     parked: Vec<Newcomer>,
-    /// What the pool remembers.
+    /// The pool's list of nodes.
     nodes: Nodes,
     messages_in: u64,
     messages_out: u64,
     lost_pages: u64,
     fenced: u64,
     rescue: Rescue,
-    /// The source is this pool's as long as this process may write to it.
+    /// Claim on the source, while this process may write to it.
     _claim: Claim,
 }
 
 impl Server {
-    /// Opens the pool, takes over what an earlier directory left there, and listens.
+    /// Opens the pool, takes over the state of an earlier directory, and listens.
     ///
     /// # Errors
-    /// `Busy` if another directory runs on the pool, its nodes still run with another capacity or source, or another pool
-    /// has the source, one that it is in or one that is in it, or holds what was not written back to it;
-    /// `InvalidInput` for a source that is no directory; `NoSpace`, or what the system says.
+    /// - `Busy` if another directory runs on the pool, or if its nodes still run with another
+    ///   capacity or source.
+    /// - `Busy` if another pool has the source, a part of it or a directory that contains it, or
+    ///   holds unwritten data of it.
+    /// - `InvalidInput` if the source is not a directory.
+    /// - `NoSpace`, or errors of the system.
     pub fn open(options: Options) -> Result<Self> {
         let pool = Pool::new(&options.pool)?;
         let source = std::fs::canonicalize(&options.source)
@@ -117,9 +122,9 @@ impl Server {
         let device = check_source(&source, &options)?;
         check_apart(&source, pool.path())?;
         pool.make()?;
-        // Before anything of another pool's could be taken for this one's.
+        // Claimed first, so that nothing of another pool is taken for this one's.
         let claim = Claim::take(&source, &pool)?;
-        // Looked at before the frames are: memory that is mapped must not change its size.
+        // Checked before the frames are opened: mapped memory must not change its size.
         let (before, _) = check_same(&pool, &options, &source)?;
         let outlives = options.placement == Placement::Pool;
         let record = match device {
@@ -133,16 +138,18 @@ impl Server {
             record.save()?;
         }
         if !same {
-            // The file may have the same length: words of the forgotten dead are there, or pages' bytes in their place.
+            // The file may have the right length although its words belong to forgotten nodes, or
+            // contain page data.
             segment.wipe();
         }
-        // Pages that outlived their nodes have to find their files.
+        // Pages that outlived their nodes must find their files.
         let outlives = |known: &Known| known.share.alive || options.placement == Placement::Pool;
         let anew = !before.known.iter().any(outlives);
         mapped::settle(&pool, &source, &options.mapped, anew)?;
-        if !device && let Err(error) = keep::make(&source, anew) {
+        if !device && let Err(error) = second_names::make(&source, anew) {
             tracing::warn!(
-                "source {}: it can be read and written but not mounted, since nothing can be made in it: {error}",
+                "source {}: it can be read and written but not mounted, since nothing can be made \
+                 in it: {error}",
                 source.display()
             );
         }
@@ -194,16 +201,16 @@ impl Server {
         Ok(server)
     }
 
-    /// Nodes that an earlier directory knew and that are waited for.
+    /// Returns the nodes of an earlier directory that this one waits for.
     #[must_use]
     pub fn awaited(&self) -> u32 {
         self.directory.awaited().map_or(0, u32::count_ones)
     }
 
-    /// Runs until something fails that leaves no way on: the pool cannot be written.
+    /// Runs until an error that makes further work impossible: the pool cannot be written.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn run(mut self) -> Result<()> {
         let mut ticked = Instant::now();
         loop {
@@ -241,7 +248,7 @@ impl Server {
             Input::Rescued { place, dirty } => return self.rescued(place, dirty),
             Input::GivenUp(places) => return self.given_up(&places),
             Input::Status(answer) => {
-                // Who asked may have gone.
+                // The client may be gone.
                 let _ = answer.send(self.status());
             }
         }
@@ -282,7 +289,8 @@ impl Server {
         Ok(())
     }
 
-    /// Does what a step of the directory came to: first what others could find in the pool, then the messages.
+    /// Applies the output of the directory: first the changes that others could find in the pool,
+    /// then the messages.
     fn deliver(&mut self, mut out: Outbox) -> Result<()> {
         if self.directory.awaited() == Some(0) {
             let frames = 0..self.segment.frames();
@@ -338,7 +346,7 @@ impl Server {
         }
     }
 
-    /// Pages in words, a line a file.
+    /// Formats pages, one line a file.
     fn by_file(&self, pages: &[PageId]) -> Vec<String> {
         if pages.is_empty() {
             return Vec::new();
@@ -346,7 +354,7 @@ impl Server {
         losses::by_file(pages, Path::new(&self.nodes.source), &self.pool)
     }
 
-    /// Has the pool remember who is there, if that has changed.
+    /// Stores the list of nodes in the pool, if it has changed.
     fn remember(&mut self) -> Result<()> {
         let known: Vec<Known> = self
             .directory
@@ -386,17 +394,18 @@ impl Server {
     }
 }
 
-/// A pool in its own source would be shown to programs, which could write into its memory.
+/// Fails if the pool is in its own source: programs would see it, and could write into its memory.
 fn check_apart(source: &Path, pool: &Path) -> Result<()> {
     let absolute = std::path::absolute(pool).context(|| format!("pool {}", pool.display()))?;
     let mut there = absolute.ancestors().filter_map(|at| at.canonicalize().ok());
     let inside = there.next().is_some_and(|there| there.starts_with(source));
-    let around = absolute
+    let contains = absolute
         .canonicalize()
         .is_ok_and(|pool| source.starts_with(pool));
-    if inside || around {
+    if inside || contains {
         let context = format!(
-            "pool {}: it and the source {} are one in the other: choose a directory on tmpfs elsewhere",
+            "pool {}: it and the source {} are one in the other: choose a directory on tmpfs \
+             elsewhere",
             pool.display(),
             source.display()
         );
@@ -405,7 +414,7 @@ fn check_apart(source: &Path, pool: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the source is a block device, or an image of one, and not a tree.
+/// Returns whether the source is a block device or an image of one, and not a tree.
 fn check_source(source: &Path, options: &Options) -> Result<bool> {
     let metadata = std::fs::metadata(source).context(|| format!("source {}", source.display()))?;
     if metadata.is_dir() {
@@ -427,8 +436,8 @@ fn check_source(source: &Path, options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// What an earlier directory left, with who is dead since marked so, and whether this one goes on from there. Else what
-/// was there is forgotten.
+/// Returns the state of an earlier directory, with dead nodes marked, and whether this one
+/// continues from it. If not, the old state is dropped.
 fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<(Nodes, bool)> {
     let mut before = pool.load()?.unwrap_or_default();
     if before.boot != boot()? {
@@ -447,7 +456,8 @@ fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<(Nodes, b
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "pool {}: {} (process {}) runs there with {} pages of {}: give the same capacity and source, or stop the nodes first",
+                "pool {}: {} (process {}) runs there with {} pages of {}: give the same capacity \
+                 and source, or stop the nodes first",
                 pool.path().display(),
                 alive.share.node,
                 alive.pid,
@@ -461,7 +471,7 @@ fn check_same(pool: &Pool, options: &Options, source: &Path) -> Result<(Nodes, b
     Ok((before, false))
 }
 
-/// The process of a node that is remembered, if it still runs.
+/// Returns the process of a listed node, if it still runs.
 fn process_of(known: &Known) -> Result<Option<Process>> {
     match Process::open(known.pid) {
         Ok(process) if process.started() == known.started && !process.has_ended() => {
@@ -489,8 +499,8 @@ const fn config(pages: u32, placement: Placement) -> directory::Config {
     }
 }
 
-/// Listens on a socket in place of one that an earlier directory left; `serve` gets each connection in a thread of its
-/// own.
+/// Listens on a socket, in place of that of an earlier directory. `serve` handles each connection
+/// in its own thread.
 fn listen(
     path: &Path,
     inputs: SyncSender<Input>,
@@ -511,7 +521,7 @@ fn listen(
     Ok(())
 }
 
-/// Bytes of so many pages.
+/// Returns the size of this number of pages, bytes.
 fn bytes_of(pages: u32) -> u64 {
     u64::from(pages) * PAGE_BYTES as u64
 }

@@ -1,4 +1,4 @@
-//! Who is connected: admission, leases, and ends.
+//! Connected nodes: admission, leases, and ends.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,35 +13,36 @@ use super::{Server, process_of};
 use crate::link::Outgoing;
 use crate::pool::Known;
 
-/// From the end of a connection to the end of its process, which the kernel is about to say.
+/// Time between the end of a connection and that of its process, which the kernel is about to
+/// report.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// A node that is there, or whose process is about to end.
+/// A node that is connected, or whose process is about to end.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// Its connection, and the way back.
+    /// Its connection and send queue.
     pub(super) connection: Option<u64>,
     pub(super) outgoing: Option<Outgoing>,
     pub(super) session: u64,
     pub(super) pid: u32,
     pub(super) started: u64,
-    /// `None` if it has ended for sure.
+    /// Its process; `None` if it has certainly ended.
     process: Option<Process>,
-    /// When it was heard last.
+    /// Time of its last message.
     pub(super) heard: Instant,
-    /// What it has counted.
+    /// Counters of the node.
     pub(super) counts: [u64; 4],
-    /// Pages that it was asked to let go, and when.
+    /// Pages that it must unmap, and the time of the request.
     asked: BTreeMap<(u32, u64), Instant>,
-    /// It has asked to leave: what it has when its connection ends it does not touch any more.
+    /// Whether it has asked to leave: it does not use its pages after the end of its connection.
     leaving: bool,
-    /// It is ended if it has not ended by itself until then.
+    /// Time at which it is ended, unless it ends before.
     pub(super) end_at: Option<Instant>,
     killed: bool,
 }
 
 impl Peer {
-    /// A node that an earlier directory knew.
+    /// Creates the peer of a node that an earlier directory knew.
     pub(super) fn awaited(known: &Known, patience: Duration) -> Result<Self> {
         Ok(Self {
             connection: None,
@@ -76,7 +77,7 @@ impl Peer {
         }
     }
 
-    /// What it says that concerns its connection.
+    /// Applies a message from the node to the state of its connection.
     pub(super) fn hears(&mut self, message: &ToDirectory) {
         match message {
             ToDirectory::Alive {
@@ -93,16 +94,16 @@ impl Peer {
         }
     }
 
-    /// What it is told that it has to answer.
+    /// Notes a message to the node that it must answer.
     pub(super) fn says(&mut self, message: &ToNode) {
         if let ToNode::Invalidate { place, .. } = message {
             self.asked.insert(key(place), Instant::now());
         }
     }
 
-    /// Whether nothing of it goes on.
+    /// Returns whether all of its work has ended.
     fn has_ended(&self) -> bool {
-        // A node in this very process cannot be ended; it ends its connection after all that it does.
+        // A node in this very process cannot be ended. It closes its connection after all its work.
         let own = self.pid == std::process::id();
         let over = self.outgoing.is_none() && self.end_at.is_some();
         match &self.process {
@@ -112,7 +113,7 @@ impl Peer {
         }
     }
 
-    /// Why it has to be ended, if it has.
+    /// Returns the reason why it must be ended, if there is one.
     fn overdue(&self, lease: Duration, acknowledge: Duration) -> Option<&'static str> {
         let oldest = self.asked.values().min();
         if self.end_at.is_some() {
@@ -133,7 +134,7 @@ impl Peer {
             return;
         }
         if let Some(Err(error)) = self.process.as_ref().map(Process::kill) {
-            // It cannot be declared dead: what it may still do would be seen.
+            // It cannot be declared dead: its later stores would be visible.
             tracing::error!(
                 "page cache: process {} cannot be ended, and its pages wait for it: {}",
                 self.pid,
@@ -155,7 +156,7 @@ const fn key(place: &Place) -> (u32, u64) {
 }
 
 impl Server {
-    /// Lets a newcomer in, refuses it, or has it wait until its number is free.
+    /// Admits a newcomer, refuses it, or lets it wait until its number is free.
     pub(super) fn admit(&mut self, newcomer: Newcomer) {
         let node = newcomer.node;
         match self.peers.get_mut(&node) {
@@ -175,10 +176,10 @@ impl Server {
                 }
                 let admitted = newcomer.admitted.clone();
                 *peer = Peer::new(newcomer);
-                // Its thread waits for just this.
+                // Its thread waits for this message.
                 let _ = admitted.send(());
             }
-            // What it has is of a time that nobody knows of any more.
+            // Its state is from a time that this directory knows nothing of.
             _ if newcomer.comes_back => refuse(&newcomer, Refusal::Unknown),
             Some(_) => self.parked.push(newcomer),
             None if self.directory.share(node).is_some() => self.parked.push(newcomer),
@@ -190,7 +191,7 @@ impl Server {
         }
     }
 
-    /// A connection has ended.
+    /// Handles the end of a connection.
     pub(super) fn gone(&mut self, node: NodeId, connection: u64, why: Option<&Error>) {
         let current = |peer: &&mut Peer| peer.connection == Some(connection);
         let Some(peer) = self.peers.get_mut(&node).filter(current) else {
@@ -207,7 +208,7 @@ impl Server {
         }
     }
 
-    /// Has a node's process ended; once it has, the node is declared dead.
+    /// Ends a node's process. The node is declared dead after that.
     pub(super) fn end(&mut self, node: NodeId, why: &str) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
@@ -215,13 +216,13 @@ impl Server {
         tracing::warn!("page cache: {node} (process {}) is ended: {why}", peer.pid);
         self.fenced += 1;
         peer.close();
-        // It does not touch anything more because it is ended, not because it promised.
+        // It stops using pages because it is ended, not because of its promise.
         peer.leaving = false;
         peer.end_at = Some(Instant::now());
         peer.kill();
     }
 
-    /// Looks for who is dead or is to be ended.
+    /// Checks for dead nodes and for nodes to end.
     pub(super) fn tick(&mut self) -> Result<()> {
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         for node in nodes {
@@ -243,7 +244,7 @@ impl Server {
         Ok(())
     }
 
-    /// A node is dead, and all that it did is over.
+    /// Declares a node dead, after all its work has ended.
     fn declare(&mut self, node: NodeId) -> Result<()> {
         let session = self.peers.remove(&node).map(|mut peer| {
             peer.close();
@@ -253,7 +254,8 @@ impl Server {
         let mut out = Outbox::default();
         self.directory.died(node, &mut out);
         self.deliver(out)?;
-        // Now that the pool says so itself: a directory that is killed before that leaves the word to the next one.
+        // Removed only now that the pool's list has it: a directory that is killed before that
+        // leaves the record for the next one.
         if let Some(session) = session {
             self.pool.forget_left(session);
         }
@@ -275,7 +277,7 @@ fn refuse(newcomer: &Newcomer, why: Refusal) {
     let mut bytes = Vec::new();
     let message = ToNode::Refused { why };
     forebay_pagecache::protocol::encode(newcomer.node, &[message], &mut bytes);
-    // It may have gone by itself.
+    // It may have disconnected.
     let _ = newcomer.outgoing.push(&bytes);
     newcomer.outgoing.linger();
 }

@@ -1,4 +1,4 @@
-//! `placement = "pool"`: pages that outlived the node in whose memory they are go to the store from here.
+//! `placement = "pool"`: write-back of pages that outlived the node in whose memory they are.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -15,22 +15,22 @@ use forebay_pagecache::store;
 use super::connection::Input;
 use super::{Options, Server, losses};
 use crate::PAGE_BYTES;
-use crate::keep;
 use crate::pool::{Nodes, Pool};
+use crate::second_names;
 use crate::tree::Tree;
 
-/// After the store has refused every page that there is.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Pause after the store has refused all pages.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-/// Longest time from what happens to a page to when it is said, so that it can be said of many at once.
+/// Maximum delay of a log line, so that it can cover many pages.
 const SAY: Duration = Duration::from_secs(1);
 
-/// What is to be written back, by a thread of its own: a store that is slow or refuses holds nobody up but those who
-/// want these pages.
+/// Queue of write-backs with a thread of its own. A slow or refusing store delays only the lookups
+/// of these pages.
 #[derive(Debug)]
 pub(super) struct Rescue {
     inputs: SyncSender<Input>,
-    /// The way to the thread, once there is something for it to do.
+    /// Channel to the thread, once it has work.
     pages: Option<Sender<(PageId, Place)>>,
     pub(super) rescued: u64,
 }
@@ -46,7 +46,7 @@ impl Rescue {
 }
 
 impl Server {
-    /// Has pages written back.
+    /// Queues pages for write-back.
     pub(super) fn rescue(&mut self, pages: Vec<(PageId, Place)>) -> Result<()> {
         if pages.is_empty() {
             return Ok(());
@@ -73,17 +73,19 @@ impl Server {
         };
         for page in pages {
             if to.send(page).is_err() {
-                // It ends with us alone, unless it failed: then whoever starts the directory anew rescues what is left.
+                // The thread ends only with this process, unless it failed. Then a restarted
+                // directory rescues the rest.
                 return Err(Error::new(
                     ErrorKind::ShuttingDown,
-                    "the thread that saves dead nodes' pages has failed: start the directory again, which goes on where it was",
+                    "the thread that saves dead nodes' pages has failed: start the directory \
+                     again, which goes on where it was",
                 ));
             }
         }
         Ok(())
     }
 
-    /// A page is in the store.
+    /// Notes that a page is in the store.
     pub(super) fn rescued(&mut self, place: Place, dirty: bool) -> Result<()> {
         let mut out = Outbox::default();
         self.rescue.rescued += u64::from(dirty);
@@ -91,9 +93,9 @@ impl Server {
         self.deliver(out)
     }
 
-    /// Pages are given up.
+    /// Notes that pages are given up.
     pub(super) fn given_up(&mut self, places: &[Place]) -> Result<()> {
-        // A directory that is started before all have heard tells them.
+        // A directory that is started before all nodes were notified notifies them.
         for place in places {
             self.segment.give_up(place.frame);
         }
@@ -101,7 +103,8 @@ impl Server {
         self.directory.unrescued(places, &mut out);
         for pages in self.by_file(&out.lost) {
             tracing::error!(
-                "page cache: the store has refused for {:?} what outlived its node, so it is lost, and the next fsync of who wrote it says so: {pages}",
+                "page cache: the store has refused for {:?} what outlived its node, so it is lost, \
+                 and the next fsync of who wrote it says so: {pages}",
                 self.options.rescue
             );
         }
@@ -110,7 +113,7 @@ impl Server {
     }
 }
 
-/// The thread's.
+/// State of the thread.
 struct Rescuer {
     source: PathBuf,
     pool: Pool,
@@ -118,33 +121,33 @@ struct Rescuer {
     patience: Duration,
     inputs: SyncSender<Input>,
     tree: Option<Tree>,
-    /// Pages that the store has refused, and since when.
+    /// Pages that the store has refused, with the time of the first refusal.
     refused: VecDeque<(PageId, Place, Instant)>,
     unsaid: Unsaid,
 }
 
-/// What is said of many pages at once.
+/// Events to log together.
 #[derive(Default)]
 struct Unsaid {
-    /// When the first of it happened.
+    /// Time of the first of them.
     since: Option<Instant>,
-    /// Pages that the store has refused for the first time, and why it refused the first of them.
+    /// Pages with a first refusal, and the reason for the first of them.
     refused: Vec<PageId>,
     why: Option<Error>,
-    /// Where pages are that it has refused for long enough.
+    /// Places of the pages that it has refused for too long.
     given_up: Vec<Place>,
 }
 
-/// A page to try, and since when the store refuses it, if it does.
+/// Page to try, and the time of its first refusal, if there was one.
 type Next = (PageId, Place, Option<Instant>);
 
-/// There is nobody any more who would say what is next.
+/// The sender of pages is gone.
 struct Ended;
 
 impl Rescuer {
-    /// Writes back what comes, each page until the store takes it or has refused it for long enough.
+    /// Writes pages back. Each is tried until the store accepts it or has refused it for too long.
     fn run(mut self, pages: &Receiver<(PageId, Place)>) {
-        // How many of the refused are to be asked for again before there is a pause.
+        // Number of refused pages to retry before a pause.
         let mut turn = 0;
         while let Ok(next) = self.next(pages, &mut turn) {
             let tried = next.map_or(Ok(()), |(page, place, since)| {
@@ -160,7 +163,7 @@ impl Rescuer {
         }
     }
 
-    /// What is to be tried next, and since when it is refused; nothing after a pause.
+    /// Returns the next page, and the time of its first refusal. Returns `None` after a pause.
     fn next(
         &mut self,
         pages: &Receiver<(PageId, Place)>,
@@ -182,7 +185,7 @@ impl Rescuer {
         let next = if self.refused.is_empty() {
             pages.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
-            pages.recv_timeout(AGAIN)
+            pages.recv_timeout(RETRY_PAUSE)
         };
         match next {
             Ok((page, place)) => Ok(Some((page, place, None))),
@@ -191,7 +194,7 @@ impl Rescuer {
         }
     }
 
-    /// Says what was not said.
+    /// Logs the collected events.
     fn say(&mut self) -> std::result::Result<(), Ended> {
         let Unsaid {
             refused,
@@ -202,7 +205,8 @@ impl Rescuer {
         if let Some(why) = why {
             for pages in losses::by_file(&refused, &self.source, &self.pool) {
                 tracing::error!(
-                    "page cache: the store refuses what outlived its node; it is kept and tried again for {:?}: {pages}: {}",
+                    "page cache: the store refuses what outlived its node; it is kept and tried \
+                     again for {:?}: {pages}: {}",
                     self.patience,
                     why.report()
                 );
@@ -255,7 +259,7 @@ impl Rescuer {
     }
 }
 
-/// Refuses to make a pool anew that holds what the store does not have.
+/// Fails if a pool with unwritten data would be created anew.
 pub(super) fn check_nothing_left(pool: &Pool, options: &Options, before: &Nodes) -> Result<()> {
     if options.placement == Placement::Node {
         return Ok(());
@@ -265,9 +269,10 @@ pub(super) fn check_nothing_left(pool: &Pool, options: &Options, before: &Nodes)
         Some(PageId { inode, index }) => Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "pool {}: it holds page {index} of {}, which was not written back when its nodes ended: start a directory with the capacity ({} pages) and source of before, until it is ready, or remove the pool",
+                "pool {}: it holds page {index} of {}, which was not written back when its nodes \
+                 ended: start a directory with the capacity ({} pages) and source of before, until it is ready, or remove the pool",
                 pool.path().display(),
-                keep::unnamed(inode, Path::new(&before.source)),
+                second_names::unnamed(inode, Path::new(&before.source)),
                 before.pages
             ),
         )),

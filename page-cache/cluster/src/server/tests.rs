@@ -1,10 +1,10 @@
-//! What a directory does with what an earlier one left in the pool.
+//! Reaction of a directory to the state of an earlier one in the pool.
 
 use super::*;
 
 const PAGES: u32 = 64;
 
-/// A process that has ended, as a node that a pool remembers.
+/// A listed node whose process has ended.
 fn dead(number: u8) -> Known {
     let mut child = std::process::Command::new("true").spawn().expect("it runs");
     let pid = child.id();
@@ -25,8 +25,8 @@ fn dead(number: u8) -> Known {
     }
 }
 
-/// How many words of files nobody has, under a directory of `pages` pages of `then`, after a node of one of 64 pages of `first`
-/// was killed that had every one, and the directory too.
+/// Returns the number of free file words under a directory of `pages` pages of `then`. Before it, a
+/// node of one of 64 pages of `first` had all words and was killed, and its directory too.
 fn free_words(name: &str, then: &str, pages: u32) -> u32 {
     let id = std::process::id();
     let top = std::env::temp_dir().join(format!("forebay-server-{name}-{id}"));

@@ -13,32 +13,32 @@ use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
 /// Longest wait for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A lease where its end is waited for. A node says twice a second that it lives, and may be late by more than a second.
+/// Lease for tests that wait for its end. A heartbeat may be late by more than a second.
 pub(crate) const SHORT_LEASE: Duration = Duration::from_secs(2);
 
 pub(crate) fn node_id(number: u8) -> NodeId {
     NodeId::new(number).expect("below 32")
 }
 
-/// A cluster whose directory is a process of its own.
+/// A cluster whose directory is a separate process.
 pub(crate) struct Cluster {
     pool: PathBuf,
     source: PathBuf,
     pages: u32,
     lease: Duration,
     placement: &'static str,
-    /// How long the source may refuse a page that outlived its node.
+    /// Time for which the source may refuse a page that outlived its node.
     rescue: Duration,
-    /// How long the process of a node goes on after the node has left.
+    /// Time for which a node's process continues after the node has left.
     pub(crate) linger: Duration,
     directory: Option<Worker>,
 }
 
-/// A process that this test started; killed when it is dropped.
+/// A process of the test, killed on drop.
 pub(crate) struct Worker {
     child: Child,
     stdin: Option<ChildStdin>,
-    /// What it prints for us.
+    /// Lines that it prints for the test.
     pub(crate) lines: Receiver<String>,
 }
 
@@ -56,7 +56,7 @@ impl Worker {
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if let Some(line) = line.strip_prefix("@ ") {
-                    // The test may have heard enough.
+                    // The test may have stopped reading.
                     let _ = sender.send(line.to_owned());
                 }
             }
@@ -92,7 +92,7 @@ impl Worker {
         self.child.wait().expect("ended");
     }
 
-    /// Closes its input, which tells it to end.
+    /// Closes its input, which ends it.
     pub(crate) fn close(&mut self) {
         self.stdin = None;
     }
@@ -181,12 +181,12 @@ impl Cluster {
         self.directory.take().expect("it runs").kill();
     }
 
-    /// Another pool, which may want this one's source.
+    /// Another pool, which may use the same source.
     pub(crate) fn other_pool(&self) -> PathBuf {
         self.pool.with_extension("other")
     }
 
-    /// It ends by itself.
+    /// Waits for the directory to end by itself.
     pub(crate) fn wait_for_the_directorys_end(&mut self) {
         let worker = self.directory.take().expect("it ran");
         let ended = worker.lines.recv_timeout(PATIENCE);
@@ -198,7 +198,7 @@ impl Cluster {
         Node::join(Options::new(&self.pool, node_id(number), pages)).expect("it joins")
     }
 
-    /// A node in a process of its own that reads and writes, see `role`.
+    /// Starts a node that reads and writes in its own process; see `role`.
     pub(crate) fn worker(&self, number: u8, pages: u32) -> Worker {
         let mut variables = self.variables();
         variables.push(("FOREBAY_LINGER_MS", self.linger.as_millis().to_string()));
@@ -207,7 +207,7 @@ impl Cluster {
         Worker::start("node", &variables)
     }
 
-    /// A file of so many pages of zeroes.
+    /// Creates a file of this number of pages of zeroes.
     pub(crate) fn fill(&self, name: &str, pages: usize) {
         std::fs::write(self.source.join(name), vec![0; pages * PAGE_BYTES]).expect("written");
     }

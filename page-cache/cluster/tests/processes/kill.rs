@@ -1,7 +1,8 @@
 //! Nodes and the directory are killed under load, one after another.
 //!
-//! Held at every moment: what a flush has acknowledged is read by everybody; no page shows another's words. At the
-//! end: every page can be read and written by all, all see the same, and the store has it.
+//! At every moment: all nodes read the data that a flush has acknowledged, and no page contains
+//! words of another. At the end: all nodes can read and write every page, all see the same data,
+//! and the store has it.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use super::cluster::{Cluster, PATIENCE, Worker};
 use super::role::{PAGES, WRITERS, count, read, write};
 use forebay_cluster::PAGE_BYTES;
 
-/// What was acknowledged, by page.
+/// Acknowledged writes, by page.
 type Acknowledged = BTreeMap<u64, u64>;
 
-/// Takes what workers have said so far.
+/// Reads the workers' lines so far.
 fn listen(workers: &[Worker], acknowledged: &mut Acknowledged, losses: &mut u64) {
     for worker in workers {
         while let Ok(line) = worker.lines.try_recv() {
@@ -135,7 +136,8 @@ fn kills_lose_nothing_that_was_acknowledged() {
     }
     let status = cluster.status();
     println!(
-        "{kills} nodes killed, {restarts} starts of a directory, {} pages acknowledged, {losses} flushes that said that something was lost; {status:?}",
+        "{kills} nodes killed, {restarts} starts of a directory, {} pages acknowledged, {losses} \
+         flushes that said that something was lost; {status:?}",
         acknowledged.len()
     );
     assert!(!acknowledged.is_empty(), "no flush was acknowledged");

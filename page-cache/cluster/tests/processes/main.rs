@@ -1,4 +1,5 @@
-//! The cluster as real processes: this test program starts itself as directory and nodes, and kills them.
+//! The cluster as real processes: this test program starts itself as directory and nodes, and kills
+//! them.
 
 mod cluster;
 mod kill;
@@ -87,7 +88,7 @@ fn a_page_in_another_process_costs_no_message_after_the_first() {
 }
 
 #[test]
-fn who_leaves_loses_nothing_and_may_come_back() {
+fn a_leaving_node_loses_nothing_and_may_join_later() {
     let cluster = Cluster::new("leave", 256, Duration::from_secs(5));
     let stays = cluster.join(1, 64);
     let file = stays.create("data").expect("made");
@@ -108,9 +109,9 @@ fn who_leaves_loses_nothing_and_may_come_back() {
     assert_eq!(cluster.status().fenced, 0);
 }
 
-/// As a mount's threads do when their process is told to end.
+/// Like a mount's threads when their process is told to end.
 #[test]
-fn who_leaves_waits_for_what_is_done_with_its_files() {
+fn a_leaving_node_waits_for_users_of_its_files() {
     let cluster = Cluster::new("leave-in-use", 256, Duration::from_secs(5));
     let goes = cluster.join(2, 64);
     let file = goes.create("data").expect("made");
@@ -135,7 +136,7 @@ fn who_leaves_waits_for_what_is_done_with_its_files() {
 }
 
 #[test]
-fn strangers_harm_nobody() {
+fn invalid_connections_do_no_harm() {
     let cluster = Cluster::new("strangers", 256, Duration::from_secs(5));
     let node = cluster.join(1, 64);
     let file = node.create("data").expect("made");
@@ -160,9 +161,9 @@ fn strangers_harm_nobody() {
         );
         match kind {
             0 => stream.write_all(&[0xaa; 1000]).expect("sent"),
-            // Half a packet, and then nothing more.
+            // Half a packet, then nothing.
             1 => stream.write_all(&hello[..9]).expect("sent"),
-            // A number that is in use, with a nonce that was never said.
+            // A number in use, with a nonce that was never sent.
             2 => {
                 let (nonce, session) = (nonce ^ 2, 1);
                 let mut wrong = Vec::new();
@@ -190,22 +191,22 @@ fn strangers_harm_nobody() {
 }
 
 #[test]
-fn a_directory_that_ends_before_it_remembers_who_left_leaves_the_word_to_the_next() {
+fn a_leave_survives_the_death_of_the_directory() {
     let mut cluster = Cluster::new("word", 256, Duration::from_secs(5));
     let node = cluster.join(1, 64);
-    // Where the new list of nodes would be written.
+    // Path of the new list of nodes.
     let blocked = cluster.pool().join("nodes.new");
     std::fs::create_dir(&blocked).expect("made");
     drop(node);
     cluster.wait_for_the_directorys_end();
     std::fs::remove_dir(&blocked).expect("removed");
-    // This process runs on, but it has no node any more that would need the old capacity.
+    // This process continues, but has no node any more that needs the old capacity.
     let options = server::Options::new(cluster.source(), cluster.pool(), 300);
     Server::open(options).expect("nobody is there");
 }
 
 #[test]
-fn a_directory_that_is_started_anew_goes_on_with_what_is_there() {
+fn a_restarted_directory_continues_with_the_pages_in_memory() {
     let mut cluster = Cluster::new("anew", 256, Duration::from_secs(5));
     let (a, b) = (cluster.join(1, 64), cluster.join(2, 64));
     let (at_a, at_b) = (
@@ -242,14 +243,14 @@ fn a_directory_that_is_started_anew_goes_on_with_what_is_there() {
 }
 
 #[test]
-fn who_leaves_while_there_is_no_directory_is_not_ended_for_it() {
+fn a_node_that_leaves_without_a_directory_is_not_ended() {
     let mut cluster = Cluster::new("alone", 256, SHORT_LEASE);
     cluster.linger = Duration::from_secs(3);
     let mut worker = cluster.worker(1, 64);
     assert_eq!(worker.hear(), "joined");
     let stays = cluster.join(2, 64);
     cluster.kill_directory();
-    // Its input ends, it waits for a directory for a while, and goes; its process is kept.
+    // Its input ends. It waits for a directory for a while and leaves. The process is kept.
     worker.close();
     assert_eq!(worker.hear(), "stopped");
     assert_eq!(worker.hear(), "left");

@@ -1,4 +1,4 @@
-//! `placement = "pool"`: what a dead node had in its memory is not lost.
+//! `placement = "pool"`: pages in the memory of a dead node are not lost.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ fn right(bytes: &[u8], byte: u8) -> usize {
         .count()
 }
 
-/// One node writes mostly into the memory of another, which is killed. What the writer finds, and its flush.
+/// One node writes mostly into the memory of another, which is killed. Returns the pages that the
+/// writer finds, and the result of its flush.
 fn killed(placement: &'static str) -> (usize, bool, u64) {
     let cluster = Cluster::placed(placement, 256, Duration::from_secs(5), placement);
     let mut worker = cluster.worker(1, 128);
@@ -40,7 +41,7 @@ fn killed(placement: &'static str) -> (usize, bool, u64) {
     let other = mine.open("mine").expect("there");
     write_all(&file, 1);
     worker.kill();
-    // All is as it was for who reads, or lost; the flush tells which.
+    // The data is intact for readers, or lost; the flush tells which.
     cluster.wait(|status| status.nodes.len() == 1);
     let mut bytes = vec![0; PAGES as usize * PAGE_BYTES];
     file.read_at(0, &mut bytes).expect("read");
@@ -49,16 +50,16 @@ fn killed(placement: &'static str) -> (usize, bool, u64) {
         assert_eq!(error.kind(), ErrorKind::Lost);
     }
     file.fsync().expect("it is said once");
-    // It may be what this one has written that is lost.
+    // The lost data may be this node's.
     assert_eq!(other.fsync().is_ok(), synced.is_ok(), "said to each");
     other.fsync().expect("once");
     let later = mine.open("mine").expect("there");
     later.fsync().expect("who came later has lost nothing");
     let status = cluster.status();
     assert_eq!(synced.is_ok(), status.lost_pages == 0, "{status:?}");
-    let mut again = cluster.worker(1, 64);
-    assert_eq!(again.hear(), "joined", "the number is free");
-    again.kill();
+    let mut restarted = cluster.worker(1, 64);
+    assert_eq!(restarted.hear(), "joined", "the number is free");
+    restarted.kill();
     (right(&bytes, 1), synced.is_ok(), status.rescued_pages)
 }
 
@@ -74,15 +75,15 @@ fn pages_outlive_the_node_in_whose_memory_they_are_or_one_flush_says_that_they_d
     assert!(found < PAGES as usize && !synced && rescued == 0);
 }
 
-/// Kills all nodes and the directory. Whether the node had anything then that the source had not: it may just have
-/// written all of it back.
+/// Kills all nodes and the directory. Returns whether the node had unwritten data then: it may just
+/// have written back everything.
 fn all_are_killed(attempt: u32) -> bool {
     let name = format!("all-{attempt}");
     let mut cluster = Cluster::placed(&name, 256, SHORT_LEASE, "pool");
     cluster.fill("data", 48);
     let mut worker = cluster.worker(0, 128);
     assert_eq!(worker.hear(), "joined");
-    // It has flushed once, and goes on writing.
+    // It has flushed once, and continues to write.
     while !worker.hear().starts_with("F ") {}
     cluster.kill_directory();
     worker.kill();
@@ -112,7 +113,7 @@ fn pages_outlive_all_nodes_and_the_directory() {
     );
 }
 
-/// A file of which most pages are in the memory of another node, which nobody has flushed.
+/// Creates an unflushed file of which most pages are in the memory of another node.
 fn with_pages_of_another(cluster: &Cluster) -> (Worker, Node, Arc<File>) {
     let worker = cluster.worker(1, 128);
     assert_eq!(worker.hear(), "joined");
@@ -122,14 +123,14 @@ fn with_pages_of_another(cluster: &Cluster) -> (Worker, Node, Arc<File>) {
     (worker, mine, Arc::new(file))
 }
 
-/// What a flush comes to, by a thread of its own.
+/// Runs a flush in its own thread.
 fn flushing(file: &Arc<File>) -> Receiver<Result<()>> {
     let ((sender, ended), file) = (channel(), Arc::clone(file));
     std::thread::spawn(move || sender.send(file.fsync()));
     ended
 }
 
-/// Another file, while the source has or refuses the first.
+/// Checks that another file works while the source refuses the first.
 fn another_file_works(mine: &Node) {
     let other = Arc::new(mine.create("other").expect("made"));
     other.write_at(0, b"other").expect("written");
@@ -138,11 +139,11 @@ fn another_file_works(mine: &Node) {
 }
 
 #[test]
-fn a_slow_rescue_holds_up_nobody_but_those_who_want_the_page() {
+fn a_slow_rescue_delays_only_lookups_of_the_page() {
     let cluster = Cluster::placed("slow", 256, SHORT_LEASE, "pool");
     let (mut worker, _mine, file) = with_pages_of_another(&cluster);
     let third = cluster.join(3, 8);
-    // Who writes to the file waits for this byte of it.
+    // Writers of the file wait for this byte.
     let source = std::fs::File::options()
         .read(true)
         .write(true)
@@ -168,12 +169,12 @@ fn pages_that_the_source_refuses_for_ever_are_lost_after_a_time_and_one_flush_sa
     let (lease, rescue) = (Duration::from_secs(5), Duration::from_secs(2));
     let cluster = Cluster::rescuing("refused", 256, lease, "pool", rescue);
     let (mut worker, mine, file) = with_pages_of_another(&cluster);
-    // Who has not opened the file does not find it any more.
+    // A process that has not opened the file cannot find it any more.
     let inode = std::fs::metadata(cluster.source().join("mine"))
         .expect("there")
         .ino();
-    let kept = cluster.source().join(".forebay/files");
-    std::fs::remove_file(kept.join(inode.to_string())).expect("its second name");
+    let files = cluster.source().join(".forebay/files");
+    std::fs::remove_file(files.join(inode.to_string())).expect("its second name");
     worker.kill();
     let ended = flushing(&file);
     another_file_works(&mine);
@@ -190,7 +191,7 @@ fn pages_that_the_source_refuses_for_ever_are_lost_after_a_time_and_one_flush_sa
     file.fsync().expect("written again");
     let stored = std::fs::read(cluster.source().join("mine")).expect("there");
     assert_eq!(right(&stored, 2), PAGES as usize);
-    let mut again = cluster.worker(1, 64);
-    assert_eq!(again.hear(), "joined", "the number is free");
-    again.kill();
+    let mut restarted = cluster.worker(1, 64);
+    assert_eq!(restarted.hear(), "joined", "the number is free");
+    restarted.kill();
 }

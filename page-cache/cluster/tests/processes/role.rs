@@ -1,5 +1,5 @@
-//! What this program does when a test has started it as a process of a cluster. Started by anybody else, the test in
-//! here has nothing to do.
+//! Behaviour of this program when a test has started it as a process of a cluster. Otherwise the
+//! test in here does nothing.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use super::cluster::node_id;
 
 /// Pages of the file that nodes read and write.
 pub(crate) const PAGES: u64 = 48;
-/// Nodes that write: each has the pages whose number leaves its own.
+/// Number of writing nodes: each writes the pages whose number modulo this is its own.
 pub(crate) const WRITERS: u64 = 3;
 
 fn variable(name: &str) -> String {
@@ -52,12 +52,13 @@ fn directory() {
     server.run().expect("it runs until it is killed");
 }
 
-/// The words of a page: which page, and how often it was written.
+/// Returns the words of a page: its number, and how often it was written.
 pub(crate) fn word(page: u64, count: u64) -> u64 {
     (page + 1) << 40 | count
 }
 
-/// How often the page was written, by the word written least. Every word names this page, or nothing.
+/// Returns how often the page was written, according to the least written word. Every word must
+/// name this page, or nothing.
 pub(crate) fn count(page: u64, bytes: &[u8]) -> u64 {
     let words = bytes
         .chunks_exact(8)
@@ -83,7 +84,8 @@ pub(crate) fn write(file: &File, page: u64, count: u64) -> forebay_block::Result
     file.write_at(page * PAGE_BYTES as u64, &bytes)
 }
 
-/// Writes its own pages and reads all, until its input ends. Says `F page count` for what a flush has acknowledged.
+/// Writes its own pages and reads all, until its input ends. Prints `F page count` for acknowledged
+/// flushes.
 fn node() {
     let own = number("FOREBAY_NODE");
     let mut options = Options::new(
@@ -104,7 +106,7 @@ fn node() {
             {}
             stop.store(true, Ordering::Relaxed);
         });
-        // Without the file there is nothing to do but to be there.
+        // Without the file, the node only stays connected.
         let Some(file) = &file else {
             return;
         };
@@ -113,7 +115,7 @@ fn node() {
             while !stop.load(Ordering::Relaxed) {
                 page = (page * 7 + 3) % PAGES;
                 read(file, page).expect("a page can be read");
-                // Somebody else is to have a turn on a small machine.
+                // Lets other processes run on a small machine.
                 std::thread::yield_now();
             }
         });
@@ -122,7 +124,7 @@ fn node() {
     say("stopped");
     drop((file, node));
     say("left");
-    // A process that goes on after its node has gone.
+    // A process that continues after its node has left.
     std::thread::sleep(Duration::from_millis(number("FOREBAY_LINGER_MS")));
 }
 

@@ -1,4 +1,5 @@
-//! A source has one pool at a time: whoever of the other one lives, and whatever it has left.
+//! A source has one pool at a time, whichever processes of the other pool live and whatever data it
+//! has left.
 
 use forebay_block::{ErrorKind, Result};
 use forebay_cluster::server::{self, Server};
@@ -13,7 +14,7 @@ fn other(cluster: &Cluster, placement: Placement) -> Result<Server> {
     Server::open(options)
 }
 
-/// The same, which is not to be: what it is told.
+/// The same, which must fail. Returns the error.
 fn refused(cluster: &Cluster) -> String {
     let refused = other(cluster, Placement::Node).map(drop);
     let refused = refused.expect_err("the source is another pool's");
@@ -32,18 +33,19 @@ fn two_directories_do_not_have_one_source_and_no_write_is_lost_so() {
     let node = cluster.join(1, 64);
     let file = node.create("data").expect("made");
     file.write_at(0, &[1; 4096]).expect("written");
-    // What a second directory did: it took the first one's files for those of nobody, and its nodes wrote beside it.
+    // An earlier version allowed a second directory, which took the first one's files for unused
+    // ones.
     let said = refused(&cluster);
     assert!(
         said.contains("end its directory and all its nodes"),
         "{said}"
     );
-    let kept = cluster.source().join(".forebay/files");
-    assert_eq!(std::fs::read_dir(kept).expect("there").count(), 1);
+    let files = cluster.source().join(".forebay/files");
+    assert_eq!(std::fs::read_dir(files).expect("there").count(), 1);
     file.fsync().expect("durable");
     drop((file, node));
     cluster.wait(|status| status.nodes.is_empty());
-    // Once the first is killed it is free, and the other way round.
+    // The source is free after the first is killed, in both directions.
     cluster.kill_directory();
     let second = other(&cluster, Placement::Node).expect("nobody has it");
     let first = server::Options::new(cluster.source(), cluster.pool(), 256);
@@ -62,7 +64,7 @@ fn a_node_that_outlives_its_directory_keeps_the_source_for_its_pool() {
     let said = refused(&cluster);
     let who = format!("process {} of the pool", worker.pid());
     assert!(said.contains(&who), "{said}");
-    // The same pool goes on.
+    // The same pool may continue.
     cluster.start_directory();
     cluster.wait(|status| status.awaited.is_empty() && status.nodes.len() == 1);
     cluster.kill_directory();
@@ -76,7 +78,7 @@ fn a_node_that_outlives_its_directory_keeps_the_source_for_its_pool() {
     file.fsync().expect("durable");
 }
 
-/// Kills all of a pool that holds what the source has not.
+/// Kills all processes of a pool that holds unwritten data of the source.
 fn left_behind(name: &str) -> Option<Cluster> {
     let mut cluster = Cluster::placed(name, 256, SHORT_LEASE, "pool");
     cluster.fill("data", 48);
@@ -87,12 +89,12 @@ fn left_behind(name: &str) -> Option<Cluster> {
     worker.kill();
     let mut options = server::Options::new(cluster.source(), cluster.pool(), 300);
     options.placement = Placement::Pool;
-    // It may just have written all of it back.
+    // It may just have written back everything.
     Server::open(options).is_err().then_some(cluster)
 }
 
 #[test]
-fn a_pool_that_holds_what_the_source_has_not_keeps_the_source() {
+fn a_pool_with_unwritten_data_keeps_the_source() {
     let found = (0..10).find_map(|attempt| left_behind(&format!("left-{attempt}")));
     let mut cluster = found.expect("a node that is killed has written something just before");
     let said = refused(&cluster);
@@ -101,15 +103,15 @@ fn a_pool_that_holds_what_the_source_has_not_keeps_the_source() {
     cluster.wait(|status| status.rescued_pages > 0 && status.pages.to_be_invalidated == 0);
     cluster.kill_directory();
     other(&cluster, Placement::Node).expect("nothing is left");
-    // The other way round there is nothing either.
+    // In the other direction there is no data either.
     cluster.start_directory();
 }
 
 #[test]
-fn what_a_pool_holds_of_before_another_does_not_go_over_what_that_one_wrote() {
+fn old_data_of_a_pool_never_overwrites_that_of_another() {
     let found = (0..10).find_map(|attempt| left_behind(&format!("old-{attempt}")));
     let cluster = found.expect("a node that is killed has written something just before");
-    // Somebody helps himself.
+    // A user removes the record.
     std::fs::remove_file(cluster.source().join(".forebay/pool")).expect("there");
     drop(other(&cluster, Placement::Pool).expect("nobody knows of the first"));
     let mut options = server::Options::new(cluster.source(), cluster.pool(), 256);
