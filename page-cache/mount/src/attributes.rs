@@ -1,4 +1,4 @@
-//! Attributes and times, as the kernel has them.
+//! Attributes and times in the kernel's types.
 
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use forebay_cluster::names::Attributes;
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 
-/// What the kernel is told of a file or directory.
+/// Returns the attributes of a file or directory for the kernel.
 pub(crate) fn described(attributes: &Attributes) -> FileAttr {
     let metadata = &attributes.metadata;
     let time = |seconds: i64, nanoseconds: i64| {
@@ -37,7 +37,7 @@ pub(crate) fn described(attributes: &Attributes) -> FileAttr {
     }
 }
 
-/// The time that is meant.
+/// Returns the requested time.
 pub(crate) fn instant(time: TimeOrNow) -> SystemTime {
     match time {
         TimeOrNow::SpecificTime(time) => time,

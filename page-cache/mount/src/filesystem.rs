@@ -1,4 +1,4 @@
-//! The kernel's requests, done one after the other on the thread that read them.
+//! Requests of the kernel, each executed on the thread that has read it.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -22,16 +22,16 @@ use crate::errors::{number_of, number_of_ours};
 use crate::handles::{Handle, Handles};
 use crate::locking::{Locking, wanted};
 
-/// The kernel believes nothing for longer than an instant: another node may change it.
+/// The kernel must not cache: another node may change the file.
 const LIVE: Duration = Duration::ZERO;
-/// Largest read or write, bytes. An append up to this long is one step.
+/// Maximum read or write, bytes. An append up to this length is atomic.
 const REQUEST_BYTES: u32 = 1 << 20;
-/// How files are open: past the kernel's cache. Each close is told, as it ends locks.
+/// Files bypass the kernel's cache. The kernel reports each close, which ends locks.
 const OPENED: FopenFlags =
     FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 thread_local! {
-    /// What a read of this thread is read into.
+    /// Read buffer of this thread.
     static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -69,14 +69,15 @@ impl Filesystem for SharedFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let refused = |nearest| io::Error::other(format!("FUSE allows {nearest} at most"));
         config.set_max_write(REQUEST_BYTES).map_err(refused)?;
-        // Without them locks would hold here, and not on other nodes.
+        // Without these capabilities, locks would be local to this node.
         let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
         let unknown = |_| io::Error::other("this kernel has no FUSE locks: use another one");
         config.add_capabilities(locks).map_err(unknown)?;
         if self.handles.names()?.any_mapped() {
             let unknown = |_| {
                 io::Error::other(
-                    "this kernel has no FUSE passthrough, without which no directory can be mapped: use Linux 6.9 or later, or run the directory process without --map",
+                    "this kernel has no FUSE passthrough, without which no directory can be \
+                     mapped: use Linux 6.9 or later, or run the directory process without --map",
                 )
             };
             config
@@ -84,7 +85,7 @@ impl Filesystem for SharedFilesystem {
                 .map_err(unknown)?;
             config.set_max_stack_depth(1).map_err(refused)?;
         }
-        // Kernels without these ask one by one, and correctly.
+        // Without these capabilities, the kernel sends requests one by one, but correctly.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         Ok(())
@@ -215,10 +216,11 @@ impl Filesystem for SharedFilesystem {
         match opened.and_then(|opened| self.handle(number.0, opened)) {
             Ok((handle, None)) => reply.opened(handle, OPENED),
             Ok((handle, Some(backing))) => {
-                // SAFETY: of this mount, which holds it until after the answer.
+                // SAFETY: the backing file belongs to this mount, which holds it until after the
+                // answer.
                 let id = unsafe { reply.wrap_backing(backing.number()) };
                 reply.opened_passthrough(handle, FopenFlags::empty(), &id);
-                // Ours to close.
+                // This process closes it.
                 id.into_raw();
             }
             Err(error) => reply.error(number_of_ours(&error)),
@@ -246,10 +248,11 @@ impl Filesystem for SharedFilesystem {
             }
             Ok((attributes, (handle, Some(backing)))) => {
                 let flags = FopenFlags::empty();
-                // SAFETY: of this mount, which holds it until after the answer.
+                // SAFETY: the backing file belongs to this mount, which holds it until after the
+                // answer.
                 let id = unsafe { reply.wrap_backing(backing.number()) };
                 reply.created_passthrough(&LIVE, &attributes, new, handle, flags, &id);
-                // Ours to close.
+                // This process closes it.
                 id.into_raw();
             }
             Err(error) => reply.error(number_of_ours(&error)),
@@ -294,7 +297,7 @@ impl Filesystem for SharedFilesystem {
     ) {
         let write = || {
             let file = self.handles.file(handle.0)?;
-            // The kernel's idea of the end may be old: another node may have appended.
+            // The kernel's file size may be old: another node may have appended.
             match flags.0 & libc::O_APPEND {
                 0 => file.write_at(offset, data)?,
                 _ => file.append(data).map(drop)?,
@@ -305,7 +308,7 @@ impl Filesystem for SharedFilesystem {
             }
         };
         match write() {
-            // At most what the kernel was told to send.
+            // At most the negotiated length.
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(number_of_ours(&error)),
         }

@@ -1,4 +1,4 @@
-//! What programs have open.
+//! Open files of programs.
 
 use std::collections::HashMap;
 use std::fs;
@@ -9,7 +9,8 @@ use forebay_cluster::names::Entry;
 use forebay_cluster::{File, Names};
 use forebay_io::fuse::Held;
 
-/// A node's names and open files, until the mount ends: nothing of the node is left here then, so that it can leave.
+/// A node's names and open files, until the mount ends. Nothing of the node is left here then, so
+/// that it can leave.
 #[derive(Debug)]
 pub(crate) struct Handles {
     state: RwLock<Option<State>>,
@@ -20,27 +21,28 @@ struct State {
     names: Arc<Names>,
     next: u64,
     open: HashMap<u64, Handle>,
-    /// By number: the kernel wants all opens of one file to have one.
+    /// Backing files by number: the kernel needs the same one for all opens of a file.
     backing: HashMap<u64, Weak<Held>>,
 }
 
-/// A file of a mapped directory that a program has open.
+/// An open file of a mapped directory.
 #[derive(Debug)]
 pub(crate) struct Mapped {
-    /// Its own open file, so that it hears of all that fails from now on, as the system says that once to each.
+    /// Its own open file, which gets all later errors: the system reports each error once to each
+    /// open file.
     pub(crate) file: fs::File,
-    /// What the kernel reads, writes and maps, for all who have the file open here.
+    /// File that the kernel reads, writes and maps, shared by all opens on this node.
     pub(crate) backing: Arc<Held>,
 }
 
-/// Something that is open.
+/// An open file or directory.
 #[derive(Clone, Debug)]
 pub(crate) enum Handle {
     /// A file.
     File(Arc<File>),
     /// A file of a mapped directory.
     Mapped(Arc<Mapped>),
-    /// A directory, with what was in it when it was opened.
+    /// A directory, with its entries at the time of opening.
     Directory(Arc<[Entry]>),
 }
 
@@ -57,14 +59,14 @@ impl Handles {
         }
     }
 
-    /// The names.
+    /// Returns the names.
     pub(crate) fn names(&self) -> io::Result<Arc<Names>> {
         let state = self.read();
         let state = state.as_ref().ok_or_else(ended)?;
         Ok(Arc::clone(&state.names))
     }
 
-    /// Remembers something that was opened; its number.
+    /// Stores a handle and returns its number.
     pub(crate) fn add(&self, handle: Handle) -> io::Result<u64> {
         let mut state = self.write();
         let state = state.as_mut().ok_or_else(ended)?;
@@ -74,7 +76,8 @@ impl Handles {
         Ok(number)
     }
 
-    /// A file of this number that was opened in a mapped directory, with what stands behind all opens of it.
+    /// Creates the handle of an opened file in a mapped directory, with the backing file of all its
+    /// opens.
     pub(crate) fn mapped(&self, number: u64, file: fs::File) -> io::Result<Mapped> {
         let mut state = self.write();
         let state = state.as_mut().ok_or_else(ended)?;
@@ -86,11 +89,11 @@ impl Handles {
         Ok(Mapped { file, backing })
     }
 
-    /// A file that is read and written here.
+    /// Returns a file that this process reads and writes.
     pub(crate) fn file(&self, number: u64) -> io::Result<Arc<File>> {
         match self.find(number)? {
             Handle::File(file) => Ok(file),
-            // The kernel does so by itself.
+            // The kernel reads and writes it by itself.
             Handle::Mapped(_) => Err(io::Error::from_raw_os_error(libc::EIO)),
             Handle::Directory(_) => Err(io::Error::from_raw_os_error(libc::EISDIR)),
         }
@@ -103,14 +106,14 @@ impl Handles {
         }
     }
 
-    /// Closes.
+    /// Closes a handle.
     pub(crate) fn remove(&self, number: u64) {
         let removed = self
             .write()
             .as_mut()
             .and_then(|state| state.open.remove(&number));
         let mapped = matches!(removed, Some(Handle::Mapped(_)));
-        // Closing may wait: not under the lock.
+        // Closing may wait, so it happens outside the lock.
         drop(removed);
         if mapped && let Some(state) = self.write().as_mut() {
             state
@@ -119,7 +122,7 @@ impl Handles {
         }
     }
 
-    /// Closes all, for good.
+    /// Closes all handles for good.
     pub(crate) fn close(&self) {
         let closed = self.write().take();
         if let Some(state) = &closed {

@@ -1,13 +1,14 @@
 //! A directory tree that several nodes share, mounted on one of them ([`forebay_cluster`]).
 //!
-//! Nothing is cached in the kernel: names and attributes are asked for each time, and reads and writes are direct
-//! (`FOPEN_DIRECT_IO`), so that each page has its one copy in the cluster's memory and what one node does is seen by
-//! all at once. The price is one way into this process and back for each operation. A private mapping of a file
-//! (`MAP_PRIVATE`: programs and libraries are loaded like that) is a copy that the kernel makes when it is made; a
-//! shared one is refused (`ENODEV`), as its stores could not be seen by others.
+//! The kernel caches nothing: each use of a name or an attribute is a request, and reads and writes
+//! are direct (`FOPEN_DIRECT_IO`). So each page has its one copy in the cluster's memory, and all
+//! nodes see each change at once. The cost is one round trip to this process for each operation. A
+//! private mapping of a file (`MAP_PRIVATE`, as for programs and libraries) is a copy that the
+//! kernel makes at its creation. A shared mapping is refused (`ENODEV`), since its stores would be
+//! invisible to other nodes.
 //!
-//! In a mapped directory the kernel reads, writes and maps the source's own file in place of ours (passthrough), so
-//! that shared mappings are what they are on one machine.
+//! In a mapped directory the kernel reads, writes and maps the source's own file directly
+//! (passthrough), so that shared mappings behave as on one machine.
 
 mod attributes;
 mod errors;
@@ -30,11 +31,11 @@ use filesystem::SharedFilesystem;
 use handles::Handles;
 use locking::Locking;
 
-/// Threads that serve the kernel's requests. Each waits for what it serves: for the directory, another node or the
-/// source.
+/// Number of threads that serve the kernel's requests. A thread may wait for the directory, another
+/// node or the source.
 const THREADS: usize = 8;
 
-/// A tree, mounted. Dropping it unmounts, and takes all files from programs that still have them open.
+/// A mounted tree. Dropping it unmounts, and closes all files that programs still have open.
 #[derive(Debug)]
 pub struct SharedMount {
     mount: Option<Mount>,
@@ -43,12 +44,14 @@ pub struct SharedMount {
     trying: Option<JoinHandle<()>>,
 }
 
-/// Mounts the files of a node on the directory `mountpoint`, which is made if there is none.
+/// Mounts the files of a node on the directory `mountpoint`, which is created if it does not exist.
 ///
 /// # Errors
-/// `Permission` without root, `NotFound` without `/dev/fuse`, `Busy` if something is mounted there, `InvalidInput` if
-/// the mountpoint is not an empty directory, or is in the tree or holds it; `Unsupported` if a directory is mapped and
-/// the source's files cannot be mapped on a mount.
+/// - `Permission` without root.
+/// - `NotFound` without `/dev/fuse`.
+/// - `Busy` if a file system is mounted there.
+/// - `InvalidInput` if the mountpoint is not an empty directory, is in the tree, or contains it.
+/// - `Unsupported` if a directory is mapped and the source's files cannot be mapped on a mount.
 pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
     let source = names.source().to_owned();
     let place = || place(&source, mountpoint);
@@ -73,11 +76,11 @@ pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
     Ok(shared)
 }
 
-/// Whether the files of `source` could be mounted on `mountpoint`, as far as can be seen without joining the cluster
-/// and without changing anything.
+/// Checks whether the files of `source` could be mounted on `mountpoint`, without joining the
+/// cluster or changing anything.
 ///
 /// # Errors
-/// As [`mount`]'s.
+/// As for [`mount`].
 pub fn may_mount(source: &Path, mountpoint: &Path) -> Result<()> {
     check_apart(source, mountpoint)?;
     let remedy = "run as root, or use the files by the library";
@@ -88,7 +91,7 @@ fn place(source: &Path, mountpoint: &Path) -> String {
     format!("mount of {} on {}", source.display(), mountpoint.display())
 }
 
-/// A tree on itself would wait for itself.
+/// Checks that the mountpoint is outside the tree: a tree on itself would deadlock.
 fn check_apart(source: &Path, mountpoint: &Path) -> Result<()> {
     let place = || place(source, mountpoint);
     let absolute = std::path::absolute(mountpoint).context(place)?;
@@ -104,11 +107,11 @@ fn check_apart(source: &Path, mountpoint: &Path) -> Result<()> {
 }
 
 impl SharedMount {
-    /// Unmounts. Whether it is gone altogether: of what is in use the name goes now, and its users get errors
-    /// (`ENOTCONN`) from now on.
+    /// Unmounts. Returns false if the mount is in use: then it loses its mountpoint, and its users
+    /// get errors (`ENOTCONN`) from now on.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn unmount(mut self) -> Result<bool> {
         let unmounted = self.mount.take().map_or(Ok(true), Mount::unmount);
         self.close();
@@ -118,7 +121,7 @@ impl SharedMount {
     fn close(&mut self) {
         self.locking.end();
         if let Some(trying) = self.trying.take() {
-            // What it had to say it has said.
+            // Its errors are reported already.
             let _ = trying.join();
         }
         self.handles.close();

@@ -1,8 +1,8 @@
-//! Programs' locks: what can be had is had at once, and what cannot is waited for.
+//! Locks of programs: a free lock is granted at once, and other requests wait.
 //!
-//! A lock that another node's program has ends without a word to us, so one thread tries again for all who wait, in
-//! their order. It also looks whether they were sent signals: the kernel would tell, but the library that reads its
-//! requests does not pass that on.
+//! The end of a lock on another node causes no notification. So one thread retries all waiting
+//! requests, in their order. It also checks whether the waiting threads got signals: the kernel
+//! reports that, but the FUSE library does not pass it on.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,12 +17,12 @@ use fuser::{Errno, FileHandle, INodeNo, LockOwner, ReplyEmpty};
 use crate::errors::number_of;
 use crate::handles::Handles;
 
-/// Between two tries for a lock that another node's program may have.
+/// Pause between two attempts to get a lock of another node's program.
 const TRY_AGAIN: Duration = Duration::from_millis(5);
-/// Between two looks for signals.
+/// Pause between two checks for signals.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A lock that is asked for.
+/// A requested lock.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     holder: Holder,
@@ -30,7 +30,7 @@ pub(crate) struct Wanted {
     lock: Lock,
 }
 
-/// What the kernel asks for. `flock` comes as a lock of the whole file.
+/// Returns the lock that the kernel requests. `flock` arrives as a lock of the whole file.
 pub(crate) fn wanted(
     (number, owner, handle): (INodeNo, LockOwner, FileHandle),
     (start, end): (u64, u64),
@@ -58,7 +58,7 @@ pub(crate) fn wanted(
     })
 }
 
-/// The locks of the programs on a mount.
+/// Locks of the programs on a mount.
 #[derive(Debug)]
 pub(crate) struct Locking {
     handles: Arc<Handles>,
@@ -68,9 +68,9 @@ pub(crate) struct Locking {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In order of arrival.
+    /// Waiting requests, in order of arrival.
     waiting: Vec<Waiter>,
-    /// Somebody waits or has unlocked since the last try.
+    /// Whether a request arrived or a lock was released since the last attempt.
     news: bool,
     ended: bool,
 }
@@ -78,13 +78,13 @@ struct State {
 #[derive(Debug)]
 struct Waiter {
     wanted: Wanted,
-    /// The thread that waits, if it can be seen from here; else 0.
+    /// Waiting thread, if this process can see it; else 0.
     thread: u32,
     reply: ReplyEmpty,
 }
 
 impl Locking {
-    /// With the thread that tries again, which runs until [`Locking::end`].
+    /// Starts the retrying thread, which runs until [`Locking::end`].
     pub(crate) fn start(handles: Arc<Handles>) -> Result<(Arc<Self>, JoinHandle<()>)> {
         let locking = Arc::new(Self {
             handles,
@@ -97,13 +97,13 @@ impl Locking {
         Ok((locking, thread))
     }
 
-    /// Nobody waits any more.
+    /// Ends all waits.
     pub(crate) fn end(&self) {
         self.state().ended = true;
         self.changed.notify_all();
     }
 
-    /// Who keeps a program from a lock: from where to where, and how.
+    /// Returns a conflicting lock: its range and its type.
     pub(crate) fn conflicting(&self, wanted: &Wanted) -> io::Result<Option<(u64, u64, i32)>> {
         let names = self.handles.names()?;
         let found = names.conflicting_lock(wanted.holder, wanted.range, wanted.lock)?;
@@ -117,7 +117,7 @@ impl Locking {
         }))
     }
 
-    /// Locks or unlocks now or not at all.
+    /// Locks or unlocks without waiting.
     pub(crate) fn set(&self, wanted: &Wanted, reply: ReplyEmpty) {
         match self.try_set(wanted) {
             Ok(true) => reply.ok(),
@@ -129,14 +129,14 @@ impl Locking {
         }
     }
 
-    /// Locks now or later.
+    /// Locks, and waits if necessary.
     pub(crate) fn wait(&self, wanted: Wanted, thread: u32, reply: ReplyEmpty) {
         if wanted.lock == Lock::None {
             return self.set(&wanted, reply);
         }
         let mut state = self.state();
         let same = |waiter: &Waiter| waiter.wanted.holder.number == wanted.holder.number;
-        // Not past those who wait.
+        // It must not overtake waiting requests.
         if !state.waiting.iter().any(same) {
             match self.try_set(&wanted) {
                 Ok(false) => {}
@@ -153,7 +153,7 @@ impl Locking {
         self.changed.notify_all();
     }
 
-    /// A process has closed a file.
+    /// Notes that a process has closed a file.
     pub(crate) fn owner_closed(&self, number: u64, owner: u64) {
         let names = self.handles.names();
         if names.is_ok_and(|names| names.unlock_owner(number, owner)) {
@@ -161,7 +161,7 @@ impl Locking {
         }
     }
 
-    /// Nobody has this open any more.
+    /// Notes that an open file is closed for good.
     pub(crate) fn handle_closed(&self, number: u64, handle: u64) {
         let names = self.handles.names();
         if names.is_ok_and(|names| names.unlock_handle(number, handle)) {
@@ -208,7 +208,7 @@ impl Locking {
         }
     }
 
-    /// Until there are news, but not longer than so.
+    /// Waits for a change of the state, at most for `longest`.
     fn sleep<'a>(&self, state: MutexGuard<'a, State>, longest: Duration) -> MutexGuard<'a, State> {
         let idle = |state: &mut State| !state.news && !state.ended;
         let slept = self.changed.wait_timeout_while(state, longest, idle);

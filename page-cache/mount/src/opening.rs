@@ -1,4 +1,4 @@
-//! Files that are opened, made and changed: those of the cache, and those of mapped directories.
+//! Opening, creating and changing files, of the cache and of mapped directories.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::filesystem::SharedFilesystem;
 use crate::handles::Handle;
 
 impl SharedFilesystem {
-    /// A handle of what was opened, with what the kernel uses in its place if it is mapped.
+    /// Creates the handle of an opened file, with the kernel's backing file if it is mapped.
     pub(crate) fn handle(
         &self,
         number: u64,

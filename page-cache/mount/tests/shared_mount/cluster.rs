@@ -1,4 +1,5 @@
-//! A source, a pool, and processes: this program started again as a directory or as a node with a mount.
+//! A source, a pool, and processes: this program started again as a directory or as a node with a
+//! mount.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -266,8 +267,8 @@ impl Cluster {
         Worker::start("node", &self.of_node(&id, &mountpoint))
     }
 
-    /// A node that another program starts and that has no input: it ends as soon as it is mounted, or says why it is
-    /// not.
+    /// A node that another program starts and that has no input: it ends as soon as it is mounted,
+    /// or says why it is not.
     pub(crate) fn node_by(&self, by: &[&str], number: u8) -> Output {
         let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
         let mut command = in_role(by, "node", &self.of_node(&id, &mountpoint));

@@ -1,6 +1,7 @@
 //! Random operations on one file through two mounts, against a model of the file in memory.
 //!
-//! `FOREBAY_SEED` and `FOREBAY_OPERATIONS` choose others. An error names the seed, the operation, and what came before.
+//! `FOREBAY_SEED` and `FOREBAY_OPERATIONS` choose others. An error names the seed, the operation,
+//! and what came before.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -16,8 +17,8 @@ use super::open;
 const LEN_MAX: u64 = 1_500_000;
 /// Longest read or write, bytes.
 const PART_MAX: u64 = 70_000;
-/// Operations that an error tells.
-const TOLD: usize = 12;
+/// Number of recent operations that an error shows.
+const SHOWN: usize = 12;
 
 #[derive(Clone, Copy, Debug)]
 enum Operation {
@@ -89,17 +90,17 @@ impl Run {
 
     /// Many operations; the first error, with what came before it.
     fn operations(&mut self, count: u64) -> Result<(), String> {
-        let mut told = VecDeque::new();
+        let mut recent = VecDeque::new();
         for number in 0..count {
             let here = self.random.below(2) as usize;
             let operation = self.choose();
-            told.push_back(format!("{number} on {}: {operation:?}", here + 1));
-            if told.len() > TOLD {
-                told.pop_front();
+            recent.push_back(format!("{number} on {}: {operation:?}", here + 1));
+            if recent.len() > SHOWN {
+                recent.pop_front();
             }
             self.done = number;
             self.operate(operation, here)
-                .map_err(|error| format!("{error}\n{told:#?}"))?;
+                .map_err(|error| format!("{error}\n{recent:#?}"))?;
         }
         Ok(())
     }
@@ -155,7 +156,8 @@ impl Run {
                 self.check(offset, &out[..count], len)?;
             }
             Operation::MapRead { offset, len } => {
-                // The kernel knows of a file that grew elsewhere when it has asked for its size, as programs do.
+                // The kernel knows of a file that grew elsewhere when it has asked for its size, as
+                // programs do.
                 self.files[here].metadata().map_err(said)?;
                 let end = (offset + len).min(self.model.len() as u64);
                 if offset < end {

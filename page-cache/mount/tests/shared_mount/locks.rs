@@ -139,7 +139,7 @@ fn end(mut child: Child, signal: i32) {
 }
 
 #[test]
-fn who_waits_for_a_lock_gets_it_or_is_interrupted() {
+fn a_waiting_lock_is_granted_or_interrupted() {
     if !can_mount() || !can_run("python3") {
         return;
     }

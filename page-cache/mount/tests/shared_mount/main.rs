@@ -1,5 +1,5 @@
-//! A tree that nodes share, mounted on two of them at once, as processes. Needs root and `/dev/fuse`, and says so if
-//! it is skipped.
+//! A tree that nodes share, mounted on two of them at once, as processes. Needs root and
+//! `/dev/fuse`, and says so if it is skipped.
 
 mod cluster;
 mod fsx;
@@ -48,7 +48,7 @@ fn number<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
 }
 
 #[test]
-fn what_one_node_writes_the_other_reads_at_once() {
+fn a_write_is_read_on_the_other_node_at_once() {
     if !can_mount() {
         return;
     }
@@ -177,19 +177,19 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
     let inode = held.metadata().expect("answers").ino();
     drop(held);
     // Its room is free soon after the last close.
-    let kept = cluster
+    let removed = cluster
         .source()
         .join(".forebay/removed")
         .join(inode.to_string());
     let begin = Instant::now();
-    while !kept.exists() {
+    while !removed.exists() {
         assert!(
             begin.elapsed() < Duration::from_secs(20),
             "it is not given up"
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(fs::metadata(kept).expect("there").len(), 0);
+    assert_eq!(fs::metadata(removed).expect("there").len(), 0);
     std::os::unix::fs::symlink("two", b.join("link")).expect("made");
     assert_eq!(
         fs::read_link(a.join("link")).expect("a link"),
@@ -244,7 +244,7 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
 }
 
 #[test]
-fn a_file_that_is_removed_and_made_again_holds_nothing_old() {
+fn a_file_that_is_removed_and_recreated_holds_no_old_data() {
     if !can_mount() {
         return;
     }
@@ -264,14 +264,17 @@ fn a_file_that_is_removed_and_made_again_holds_nothing_old() {
         drop(file);
         fs::remove_file(from.join("file")).expect("removed");
     }
-    let kept = fs::read_dir(cluster.source().join(".forebay/removed"));
-    let kept = kept.expect("there").count();
-    assert!(kept < 512, "{kept} removed files are kept for 192 pages");
+    let removed = fs::read_dir(cluster.source().join(".forebay/removed"));
+    let removed = removed.expect("there").count();
+    assert!(
+        removed < 512,
+        "{removed} removed files are kept for 192 pages"
+    );
     assert_eq!(cluster.status().lost_pages, 0);
 }
 
 #[test]
-fn what_is_synced_outlives_a_killed_node() {
+fn synced_data_outlives_a_killed_node() {
     if !can_mount() {
         return;
     }

@@ -36,7 +36,8 @@ impl Map {
 
     pub(crate) fn load(&self, range: Range<usize>) -> Vec<u8> {
         assert!(range.end <= self.len);
-        // SAFETY: in the mapping; another program may store at the same time, so each byte is loaded once.
+        // SAFETY: in the mapping; another program may store at the same time, so each byte is
+        // loaded once.
         let load = |at| unsafe { self.start.add(at).read_volatile() };
         range.map(load).collect()
     }
@@ -44,7 +45,8 @@ impl Map {
     pub(crate) fn store(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len);
         for (at, byte) in bytes.iter().enumerate() {
-            // SAFETY: in the mapping, which is for writing unless it is private, and those nobody stores into.
+            // SAFETY: in the mapping, which is for writing unless it is private, and those nobody
+            // stores into.
             unsafe { self.start.add(offset + at).write_volatile(*byte) };
         }
     }
@@ -58,7 +60,7 @@ impl Drop for Map {
 }
 
 #[test]
-fn what_is_stored_into_a_mapping_is_read_on_the_other_node() {
+fn a_store_into_a_mapping_is_read_on_the_other_node() {
     if !can_mount() {
         return;
     }
@@ -181,12 +183,12 @@ fn a_mapping_is_of_its_file_whatever_the_other_node_does_with_the_name() {
     at_b.write_all_at(b"!", 4).expect("written");
     assert_eq!(map.load(0..5), b"Firs!");
     fs::remove_file(a.join("data")).expect("removed");
-    let again = File::create_new(b.join("data")).expect("made");
-    again.set_len(5).expect("longer");
+    let recreated = File::create_new(b.join("data")).expect("made");
+    recreated.set_len(5).expect("longer");
     let new = Map::new(&open(&a.join("data")), 5, false).expect("mapped");
     assert_eq!(new.load(0..5), [0; 5]);
     assert_eq!(map.load(0..5), b"Firs!");
-    drop((map, new, at_b, again));
+    drop((map, new, at_b, recreated));
     // Nothing that was open is left open.
     let at_rest = |node: &super::cluster::Worker, path: &std::path::Path| {
         let cycle = || {
@@ -231,9 +233,9 @@ fn mappings_need_no_directory() {
     cluster.wait(|status| status.awaited.is_empty() && status.nodes.len() == 2);
     maps[1].store(1, b"A");
     assert_eq!(maps[0].load(0..4), b"DAta");
-    let again = Map::new(&open(&paths[0]), 5, false).expect("mapped");
+    let recreated = Map::new(&open(&paths[0]), 5, false).expect("mapped");
     fs::write(&paths[1], "other").expect("written");
-    assert_eq!(again.load(0..5), b"other");
+    assert_eq!(recreated.load(0..5), b"other");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! What is left of nodes that have ended: programs that have files of a mapped directory open or mapped go on.
+//! What is left of nodes that have ended: programs that have files of a mapped directory open or
+//! mapped go on.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -58,8 +59,8 @@ fn a_lock_outlives_its_node(name: &str, end: impl FnOnce(Worker)) {
     cluster.wait(|status| status.nodes.len() == 1);
     assert_eq!(number(lock()), Some(libc::EAGAIN));
     // It can still store, and does.
-    let mut tell = holder.stdin.take().expect("piped");
-    writeln!(tell).expect("told");
+    let mut input = holder.stdin.take().expect("piped");
+    writeln!(input).expect("told");
     hear();
     assert_eq!(text(&paths[1]), "DATA");
     assert_eq!(number(lock()), Some(libc::EAGAIN));
@@ -72,7 +73,7 @@ fn a_lock_outlives_its_node(name: &str, end: impl FnOnce(Worker)) {
 }
 
 #[test]
-fn what_programs_of_a_dead_mount_can_store_into_is_not_cached() {
+fn files_that_a_dead_mounts_programs_store_into_are_not_cached() {
     if !can_mount() {
         return;
     }

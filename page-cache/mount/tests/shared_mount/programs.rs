@@ -1,4 +1,5 @@
-//! Programs as they are, which map what they read and write, in a mapped directory on two nodes: LMDB, RocksDB, SQLite.
+//! Programs as they are, which map what they read and write, in a mapped directory on two nodes:
+//! LMDB, RocksDB, SQLite.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,7 +11,8 @@ use super::locks::soon;
 use super::mapped::Map;
 use super::open;
 
-/// A program that is ended if it is still there after so many seconds, as one that waits for a lock which is lost is.
+/// A program that is ended if it is still there after so many seconds, as one that waits for a lock
+/// which is lost is.
 fn bounded(seconds: &str, program: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", seconds, program]);
@@ -167,7 +169,7 @@ fn lmdb_whose_writers_have_a_lock_each_is_found_damaged() {
 }
 
 #[test]
-fn rocksdb_reads_by_mappings_what_the_other_node_writes() {
+fn rocksdb_reads_the_other_nodes_writes_by_mappings() {
     if !can_mount() || !can_run("db_bench") {
         return;
     }
@@ -258,7 +260,7 @@ for round in range(6):
 "#;
 
 #[test]
-fn sqlite_reads_by_a_mapping_what_the_other_node_writes() {
+fn sqlite_reads_the_other_nodes_writes_by_a_mapping() {
     if !can_mount() || !can_run("python3") {
         return;
     }

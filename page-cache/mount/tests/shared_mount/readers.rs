@@ -34,7 +34,8 @@ fn a_name_leads_to_the_old_file_or_the_new_one() {
                 let mut last = 0;
                 while !over.load(Ordering::Relaxed) {
                     let seen = match fs::read(mount.join("data")) {
-                        // Renamed over between the look and the opening, and again when the kernel tried again.
+                        // Renamed over between the look and the opening, and again when the kernel
+                        // tried again.
                         Err(error) if error.raw_os_error() == Some(libc::ESTALE) => continue,
                         seen => seen.expect("there is always one"),
                     };
@@ -56,7 +57,7 @@ fn a_name_leads_to_the_old_file_or_the_new_one() {
 }
 
 #[test]
-fn what_was_cut_off_is_not_read_again() {
+fn truncated_data_is_never_read() {
     if !can_mount() {
         return;
     }

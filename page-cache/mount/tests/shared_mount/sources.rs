@@ -43,7 +43,7 @@ fn on_a_small_disk(source: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_write_that_fails_later_is_said_to_all_who_have_the_file_open() {
+fn a_later_failure_of_a_write_is_reported_to_each_user_of_the_file() {
     if !can_mount() {
         return;
     }
@@ -100,7 +100,7 @@ fn a_source_that_cannot_be_mapped_is_refused_when_it_is_mounted() {
 }
 
 #[test]
-fn who_may_mount_but_not_map_is_told_so() {
+fn a_user_who_may_mount_but_not_map_gets_an_error() {
     const ELSEWHERE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--mount"];
     if !can_mount() {
         return;

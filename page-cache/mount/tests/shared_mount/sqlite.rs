@@ -1,5 +1,5 @@
-//! One SQLite database with programs of two nodes as its clients, with a rollback journal, and with a write-ahead log
-//! in a mapped directory.
+//! One SQLite database with programs of two nodes as its clients, with a rollback journal, and with
+//! a write-ahead log in a mapped directory.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 
 use super::cluster::{Cluster, MAPPED, can_mount, can_run};
 
-/// Adds rows, each numbered by how many there are. Says each one that is committed; tries again what was not.
+/// Adds rows, each numbered by how many there are. Says each one that is committed; tries again
+/// what was not.
 const WRITER: &str = r#"
 import sqlite3, sys, time
 path, who, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
