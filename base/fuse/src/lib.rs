@@ -1,7 +1,7 @@
 //! FUSE file systems on their mountpoints: mounting, the threads of a session, unmounting.
 //!
-//! Two file systems stand on this crate: the export of a volume as one file, and the mount of the
-//! distributed page cache. The crate knows nothing of the requests that they serve.
+//! Two file systems use this crate: the export of a volume as one file, and the mount of the
+//! distributed page cache. The crate is independent of their requests.
 
 mod mountpoint;
 mod session;
@@ -14,12 +14,14 @@ use forebay_io::system;
 pub use mountpoint::{owner, unmount};
 pub use session::{Mount, mount};
 
-/// Checks that something could be mounted on `mountpoint`, as far as that can be seen without changing
-/// anything. `remedy` tells a user who is not root what to do.
+/// Checks whether a file system could be mounted on `mountpoint`, without changing anything.
+/// `remedy` is the advice for a user who is not root.
 ///
 /// # Errors
-/// `Permission` without root, `NotFound` without `/dev/fuse`, `Busy` if something of Forebay's is mounted
-/// there, `InvalidInput` if the mountpoint is not an empty directory.
+/// - `Permission` without root.
+/// - `NotFound` without `/dev/fuse`.
+/// - `Busy` if a Forebay file system is mounted there.
+/// - `InvalidInput` if the mountpoint is not an empty directory.
 pub fn may_mount(mountpoint: &Path, remedy: &str) -> Result<()> {
     let device = std::fs::metadata("/dev/fuse");
     device.context(|| "/dev/fuse (is the fuse module loaded?)")?;

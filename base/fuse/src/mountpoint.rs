@@ -1,7 +1,7 @@
-//! Mounting and unmounting, and mounts that a killed process has left behind.
+//! Mounting and unmounting, also of mounts that a killed process has left.
 //!
-//! The system calls are made here and not by fuser, which would unmount by path once more when its
-//! session ends, and so could hit what somebody else has mounted there by then.
+//! The system calls are made here and not by fuser. At the end of its session, fuser would unmount
+//! by path once more, and so could hit a later mount of another program.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -14,17 +14,18 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
-/// The type that the mount table shows.
+/// File system type in the mount table.
 const FS_TYPE: &str = "fuse.forebay";
-/// Longest wait for the end of a use. A file system that is in use for longer loses its mountpoint alone.
+/// Longest wait for the end of a use. A file system that is in use for longer only loses its
+/// mountpoint.
 const BUSY_MAX: Duration = Duration::from_secs(1);
 
-/// Makes `mountpoint` fit to mount on, and returns it as the mount table would show it: it is made
-/// if there is none, and a dead mount of ours is cleared.
+/// Prepares `mountpoint`, and returns its path as in the mount table. The directory is created if
+/// it is missing, and a dead Forebay mount on it is cleared.
 ///
 /// # Errors
-/// `Busy` if it is mounted on by a living process or by something else that is dead, `InvalidInput`
-/// if it is not an empty directory.
+/// `Busy` if it is the mountpoint of a living process or of another dead file system.
+/// `InvalidInput` if it is not an empty directory.
 pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
     let place = || format!("mountpoint {}", mountpoint.display());
     match std::fs::symlink_metadata(mountpoint) {
@@ -41,11 +42,11 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
     check_free(&path).context(place)
 }
 
-/// Whether [`prepare`] would succeed, as far as can be seen without changing anything. What is not there is
-/// not looked at.
+/// Checks whether [`prepare`] would succeed, without changing anything. A missing directory is not
+/// checked.
 ///
 /// # Errors
-/// As [`prepare`]'s.
+/// As for [`prepare`].
 pub(super) fn look(mountpoint: &Path) -> Result<()> {
     let place = || format!("mountpoint {}", mountpoint.display());
     match std::fs::symlink_metadata(mountpoint) {
@@ -59,7 +60,7 @@ pub(super) fn look(mountpoint: &Path) -> Result<()> {
     check_free(&path).context(place).map(drop)
 }
 
-/// Not by the path's last part, which does not answer while it is dead.
+/// Resolves the parent only, since a dead mount does not answer.
 fn resolved(mountpoint: &Path) -> Result<PathBuf> {
     let parent = match mountpoint.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
@@ -73,7 +74,7 @@ fn resolved(mountpoint: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Whether a dead mount of ours is here.
+/// Returns whether there is a dead Forebay mount.
 fn is_dead(path: &Path) -> Result<bool> {
     let Err(error) = std::fs::metadata(path) else {
         return Ok(false);
@@ -94,7 +95,7 @@ fn is_dead(path: &Path) -> Result<bool> {
     ))
 }
 
-/// The path as the mount table would show it, of an empty directory on which nothing of ours is mounted.
+/// Returns the path as in the mount table, of an empty directory without a Forebay mount.
 fn check_free(path: &Path) -> Result<PathBuf> {
     let path = path.canonicalize()?;
     if !std::fs::metadata(&path)?.is_dir() {
@@ -112,17 +113,18 @@ fn check_free(path: &Path) -> Result<PathBuf> {
     if std::fs::read_dir(&path)?.next().is_some() {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            "there are files in it, which the mount would hide: name an empty directory, or one that \
+            "there are files in it, which the mount would hide: name an empty directory, or one \
+             that \
              does not exist yet",
         ));
     }
     Ok(path)
 }
 
-/// Mounts a FUSE file system from `source` on `path`; returns the kernel's end of it.
+/// Mounts a FUSE file system from `source` on `path`. Returns the connection to the kernel.
 ///
 /// # Errors
-/// `Permission` without `CAP_SYS_ADMIN`, `NotFound` without `/dev/fuse`, else what the system says.
+/// `Permission` without `CAP_SYS_ADMIN`, `NotFound` without `/dev/fuse`, or errors of the system.
 pub(super) fn mount(path: &Path, source: &str, read_only: bool) -> Result<OwnedFd> {
     mount_as(FS_TYPE, path, source, read_only)
 }
@@ -173,22 +175,22 @@ fn mount_as(fs_type: &str, path: &Path, source: &str, read_only: bool) -> Result
     Ok(device.into())
 }
 
-/// Returns the user and the group that this process acts as.
+/// Returns the effective user and group of this process.
 #[must_use]
 pub fn owner() -> (u32, u32) {
     // SAFETY: neither has arguments or can fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Unmounts `path`. Returns whether it is gone altogether: if it is in use, only its name goes now.
+/// Unmounts `path`. Returns false if it is in use: then it only loses its mountpoint.
 ///
 /// # Errors
-/// What the system says. That nothing is mounted there is not an error.
+/// Errors of the system. A path without a mount is not an error.
 pub fn unmount(path: &Path) -> Result<bool> {
     let begin = Instant::now();
     let unmounted = loop {
         match umount(path, 0) {
-            // Who only looks at it, or a program that is being started by one that has it open, is gone soon.
+            // A program that only looks at it, or is being started by a user of it, ends soon.
             Err(error)
                 if error.raw_os_error() == Some(libc::EBUSY) && begin.elapsed() < BUSY_MAX =>
             {
@@ -226,7 +228,7 @@ fn umount(path: &Path, flags: i32) -> io::Result<()> {
     }
 }
 
-/// The type of what is mounted on `path`, by the mount table; the topmost, if several.
+/// Returns the type of the topmost mount on `path`, according to the mount table.
 fn mounted_type(path: &Path) -> io::Result<Option<String>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(topmost(&table, path))
@@ -245,7 +247,7 @@ fn topmost(table: &[u8], path: &Path) -> Option<String> {
     types.next_back()
 }
 
-/// Blanks and backslashes stand as three octal digits in the mount table.
+/// Blanks and backslashes are three octal digits in the mount table.
 fn unescape(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;

@@ -8,7 +8,7 @@ use fuser::{BackgroundSession, Config, Filesystem, Session, SessionACL};
 
 use super::mountpoint;
 
-/// Something that is mounted. Dropping it unmounts.
+/// A mounted file system. Dropping it unmounts.
 #[derive(Debug)]
 pub struct Mount {
     mountpoint: PathBuf,
@@ -16,11 +16,12 @@ pub struct Mount {
     mounted: bool,
 }
 
-/// Mounts a file system that the mount table calls `source`, and serves it with so many threads. `mounted` is called
-/// with the device of the mount when the kernel and we have agreed on what both can do, before anything is asked.
+/// Mounts a file system, with `source` as its name in the mount table, and serves it with `threads`
+/// threads. `mounted` is called with the device of the mount after the negotiation with the kernel,
+/// before any request.
 ///
 /// # Errors
-/// As [`may_mount`](crate::may_mount), or what the system or `mounted` says.
+/// As for [`may_mount`](crate::may_mount), or errors of the system or of `mounted`.
 pub fn mount(
     filesystem: impl Filesystem + 'static,
     place: &Path,
@@ -49,17 +50,17 @@ pub fn mount(
 }
 
 impl Mount {
-    /// Returns the mountpoint, as the mount table has it.
+    /// Returns the mountpoint, as in the mount table.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.mountpoint
     }
 
-    /// Unmounts. Returns whether it is gone altogether: what is in use is served until its last user closes it or the
-    /// process ends.
+    /// Unmounts. Returns false if the file system is in use: it is then served until its last user
+    /// closes it or the process ends.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn unmount(mut self) -> Result<bool> {
         self.end()
     }
@@ -69,7 +70,7 @@ impl Mount {
         let session = self.session.take();
         let gone = mountpoint::unmount(&self.mountpoint)?;
         if gone && let Some(session) = session {
-            // The kernel has let go of the threads; whatever they ended with, they are done.
+            // The kernel has released the threads, whatever their results.
             if let Err(error) = session.join() {
                 tracing::warn!(
                     mountpoint = %self.mountpoint.display(),

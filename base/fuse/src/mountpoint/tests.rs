@@ -1,6 +1,6 @@
 use super::*;
 
-/// Whether this process can mount FUSE file systems; says so if not.
+/// Returns whether this process can mount FUSE file systems, and prints a reason if not.
 fn can_mount() -> bool {
     let reason = if owner().0 != 0 {
         "it needs root"
@@ -13,7 +13,7 @@ fn can_mount() -> bool {
     false
 }
 
-/// A directory, removed when dropped.
+/// A directory, removed on drop.
 struct TempDir(PathBuf);
 
 impl TempDir {
@@ -26,7 +26,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // A failed test left it mounted.
+        // A failed test has left it mounted.
         let _ = unmount(&self.0);
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -72,7 +72,7 @@ fn a_file_is_no_mountpoint_and_a_missing_directory_is_made() {
     }
 }
 
-/// What kill -9 leaves behind: a mount whose other end is closed.
+/// Kill -9 leaves a mount whose other end is closed.
 #[test]
 fn a_dead_mount_is_cleared_only_if_it_is_ours() {
     if !can_mount() {
