@@ -6,10 +6,10 @@ use std::hint::black_box;
 
 use forebay_benches::processor_time_ns;
 use forebay_policy::BlockKey;
-use forebay_policy::replacement::{BlockSet, Policy, Replacement};
 use forebay_testkit::traces;
 use forebay_trace::Op;
 use forebay_trace::mrc::{Exact, Sampling, Shards};
+use forebay_trace::policies::{BlockSet, Policy, Replacement};
 
 /// Passes over a trace, each from an empty cache; the median counts.
 const PASSES: usize = 5;

@@ -5,9 +5,9 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use forebay_benches::{allocated_bytes, processor_time_ns};
-use forebay_policy::replacement::{BlockSet, Policy};
 use forebay_policy::{BlockKey, TwoLevel};
 use forebay_testkit::traces;
+use forebay_trace::policies::{BlockSet, Policy};
 use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated, WriteBack};
 use forebay_trace::{Format, OpenOptions, Request, Trace};
 use serde_json::{Value, json};

@@ -5,12 +5,10 @@
 mod adaptive;
 mod admission;
 mod bits;
+mod block_key;
 pub mod cleaning;
-mod index;
-mod lru;
 mod measured;
 mod order;
-pub mod replacement;
 mod split;
 
 #[cfg(feature = "decisions")]
@@ -20,9 +18,7 @@ pub use adaptive::{
     Segment, Span, TwoLevel, Victim, Worth, clean_with,
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
-pub use index::{BlockIndex, BlockKey, SlotId};
-pub use lru::LruList;
+pub use block_key::BlockKey;
 pub use measured::{Measured, Way};
 pub use order::DirtyOrder;
-pub use replacement::{Policy, Replacement};
 pub use split::Split;

@@ -6,6 +6,7 @@ mod format;
 pub mod generate;
 pub mod mrc;
 pub mod native;
+pub mod policies;
 pub mod read;
 pub mod replay;
 mod request;

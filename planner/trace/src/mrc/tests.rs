@@ -1,11 +1,11 @@
 //! The exact curve against the LRU policy itself, and the sampled one against the exact one.
 
 use forebay_policy::BlockKey;
-use forebay_policy::replacement::{BlockSet, Lru};
 use forebay_testkit::traces::{self, Draw};
 
 use super::*;
 use crate::Op;
+use crate::policies::{BlockSet, Lru};
 
 fn exact(references: &[u64]) -> Exact {
     let mut exact = Exact::new();

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use forebay_policy::BlockKey;
-use forebay_policy::replacement::{BlockSet, Policy};
 use forebay_testkit::traces::{self, skipped};
+use forebay_trace::policies::{BlockSet, Policy};
 
 const PACKAGE: &str = "libcachesim==0.3.5";
 /// Points of miss ratio that LIRS may differ by.

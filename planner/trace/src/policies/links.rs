@@ -1,6 +1,6 @@
 //! Doubly linked lists over one array of nodes: eight bytes a node, whichever list it is on.
 //!
-//! Unlike [`LruList`](crate::LruList), which is one list, many lists share the array, so that a node moves
+//! Unlike [`LruList`](super::LruList), which is one list, many lists share the array, so that a node moves
 //! from one to another without a second pair of links.
 
 /// No node.

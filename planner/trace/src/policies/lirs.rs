@@ -1,9 +1,10 @@
 //! LIRS: low inter-reference recency set.
 
+use forebay_policy::BlockKey;
+
 use super::ghosts::Keys;
 use super::links::{Links, List, NONE};
-use super::{LOOK_AT, Replacement, first_evictable};
-use crate::{BlockKey, SlotId};
+use super::{LOOK_AT, Replacement, SlotId, first_evictable};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

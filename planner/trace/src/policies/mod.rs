@@ -1,10 +1,14 @@
-//! Which cached block goes when room is needed: eight published policies behind one trait.
+//! Eight published replacement policies behind one trait.
 //!
-//! A policy knows slots and the keys of the blocks in them. It keeps no time, draws no random numbers and allocates nothing
-//! after it was made, so the same calls give the same victims everywhere. Ghosts are keys of blocks that were evicted; their
-//! number is bounded by the number of slots.
+//! Simulations, benchmarks and the comparison with libCacheSim use them. The engine replaces blocks on two
+//! levels ([`forebay_policy::TwoLevel`]) and has none of these.
+//!
+//! A policy knows slots and the keys of the blocks in them. A policy keeps no time, draws no random numbers
+//! and allocates nothing after its construction. The same calls give the same victims everywhere. A ghost is
+//! the key of a block that was evicted. There are at most as many ghosts as slots.
 
 mod arc;
+mod block_index;
 mod block_set;
 mod clock;
 mod fifo;
@@ -12,6 +16,7 @@ mod ghosts;
 mod links;
 mod lirs;
 mod lru;
+mod lru_list;
 mod s3fifo;
 mod sieve;
 mod sketch;
@@ -25,17 +30,19 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
+use forebay_policy::BlockKey;
+
 pub use arc::Arc;
+pub use block_index::{BlockIndex, SlotId};
 pub use block_set::BlockSet;
 pub use clock::Clock;
 pub use fifo::Fifo;
 pub use lirs::Lirs;
 pub use lru::Lru;
+pub use lru_list::LruList;
 pub use s3fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use wtinylfu::WTinyLfu;
-
-use crate::{BlockKey, SlotId};
 
 /// Slots that one call of [`Replacement::victim`] asks about at most in each of a policy's lists.
 pub const LOOK_AT: usize = 128;

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use forebay_policy::BlockKey;
 use proptest::prelude::*;
 
 use super::models::{self, Model, Outcome};

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
+use forebay_policy::BlockKey;
+
 use super::sketch::Sketch;
-use crate::BlockKey;
 
 /// What a reference did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! S3-FIFO: three static queues.
 
+use forebay_policy::BlockKey;
+
 use super::ghosts::Keys;
 use super::links::{Links, List, NONE};
-use super::{LOOK_AT, Replacement};
-use crate::{BlockKey, SlotId};
+use super::{LOOK_AT, Replacement, SlotId};
 
 /// Uses of a slot that are counted: two bits.
 const MAX_USES: u8 = 3;

@@ -1,7 +1,8 @@
 //! First in, first out.
 
-use super::{Replacement, first_evictable};
-use crate::{BlockKey, LruList, SlotId};
+use forebay_policy::BlockKey;
+
+use super::{LruList, Replacement, SlotId, first_evictable};
 
 /// Evicts the slot that was filled longest ago, used since or not. 8 bytes a slot.
 #[derive(Debug)]

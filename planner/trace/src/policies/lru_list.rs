@@ -1,7 +1,7 @@
 //! Least recently used, as a doubly linked list over slot numbers: eight bytes a slot. Slots that are free are
 //! chained through the same memory.
 
-use crate::SlotId;
+use super::SlotId;
 
 const NONE: SlotId = SlotId::MAX;
 /// `prev` of a slot that is not on the list.

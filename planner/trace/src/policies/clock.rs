@@ -1,7 +1,8 @@
 //! CLOCK: least recently used, approximated with one bit a slot.
 
-use super::{LOOK_AT, Replacement};
-use crate::{BlockKey, SlotId};
+use forebay_policy::BlockKey;
+
+use super::{LOOK_AT, Replacement, SlotId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

@@ -1,9 +1,10 @@
 //! ARC: adaptive replacement cache.
 
+use forebay_policy::BlockKey;
+
 use super::ghosts::Keys;
 use super::links::{Links, List};
-use super::{Replacement, first_evictable};
-use crate::{BlockKey, SlotId};
+use super::{Replacement, SlotId, first_evictable};
 
 /// The four lists, by the paper's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! How often keys were used lately, in eight to sixteen bytes a slot.
 
-use crate::BlockKey;
+use forebay_policy::BlockKey;
 
 const ROWS: usize = 4;
 const MAX_COUNT: u64 = 15;

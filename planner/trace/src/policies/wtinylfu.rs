@@ -1,9 +1,10 @@
 //! W-TinyLFU: admission by frequency behind a small window.
 
+use forebay_policy::BlockKey;
+
 use super::links::{Links, List};
 use super::sketch::Sketch;
-use super::{Replacement, first_evictable};
-use crate::{BlockKey, SlotId};
+use super::{Replacement, SlotId, first_evictable};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {

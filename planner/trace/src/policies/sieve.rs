@@ -1,8 +1,9 @@
 //! SIEVE: lazy promotion, quick demotion.
 
+use forebay_policy::BlockKey;
+
 use super::links::{Links, List, NONE};
-use super::{LOOK_AT, Replacement};
-use crate::{BlockKey, SlotId};
+use super::{LOOK_AT, Replacement, SlotId};
 
 /// A queue in the order of arrival and a hand that moves through it from the old end to the new one, clears
 /// the bits of slots that were used, and evicts the first that was not. Nothing moves on a hit (Y. Zhang et al.,

@@ -2,7 +2,9 @@
 //!
 //! Ghosts are nodes behind the slots, so that one list may hold both: node `slots + n` is the n-th ghost.
 
-use crate::{BlockIndex, BlockKey, SlotId};
+use forebay_policy::BlockKey;
+
+use super::{BlockIndex, SlotId};
 
 /// Keys by node, an index of the ghosts' keys, and the ghost nodes that are not in use.
 #[derive(Debug)]

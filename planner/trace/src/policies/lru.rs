@@ -1,7 +1,8 @@
 //! Least recently used.
 
-use super::{Replacement, first_evictable};
-use crate::{BlockKey, LruList, SlotId};
+use forebay_policy::BlockKey;
+
+use super::{LruList, Replacement, SlotId, first_evictable};
 
 /// Evicts the slot that was used longest ago. 8 bytes a slot.
 #[derive(Debug)]

@@ -1,7 +1,8 @@
 //! Cached blocks without their data: what a policy would have cached.
 
-use super::Replacement;
-use crate::{BlockIndex, BlockKey, SlotId};
+use forebay_policy::BlockKey;
+
+use super::{BlockIndex, Replacement, SlotId};
 
 /// The blocks that a cache of so many slots holds under a policy when every missed block is taken in.
 #[derive(Debug)]
