@@ -5,9 +5,10 @@
 use std::cell::Cell;
 
 use forebay_benches::processor_time_ns;
-use forebay_policy::{Ahead, BlockId, BlockTable, Footprint, Leave, Span, TwoLevel, Victim, Worth};
+use forebay_policy::{Ahead, BlockId, BlockTable, Footprint, Leave, Span, Victim, Worth};
 use forebay_trace::Op;
 use forebay_trace::generate::{Arrivals, Generator, SizeCdf, VolumeLoad};
+use forebay_trace::sim::Replacer;
 use serde_json::{Value, json};
 
 use super::{KIB, RULES, Rules, sizes};
@@ -36,6 +37,7 @@ struct State {
 struct Decider {
     rules: Rules,
     table: BlockTable,
+    replacer: Replacer,
     footprint: Option<Footprint>,
     ahead: Ahead,
     states: Vec<State>,
@@ -71,10 +73,8 @@ impl Decider {
         let table = BlockTable::new(sizes, groups);
         Self {
             rules,
-            table: match rules.replace {
-                TwoLevel::Paper => table.with_group_recency(),
-                TwoLevel::Ours => table,
-            },
+            replacer: Replacer::new(rules.replace, &table),
+            table,
             ahead: Ahead::new(sizes, units),
             footprint: rules
                 .learned
@@ -133,8 +133,8 @@ impl Decider {
 
     /// Makes room ahead of need. Returns whether anything came of it.
     fn make_room(&mut self) -> bool {
-        let (rule, table) = (self.rules.replace, &mut self.table);
-        let victims = self.ahead.pick(rule, table, |_, _| Leave::Now).leaving;
+        let (ahead, table) = (&mut self.ahead, &mut self.table);
+        let victims = self.replacer.pick(ahead, table, |_, _| Leave::Now).leaving;
         let moved = !victims.is_empty();
         victims.into_iter().for_each(|id| self.evict(id));
         moved
@@ -145,9 +145,7 @@ impl Decider {
         let again = state.asked & asked;
         state.asked |= asked;
         let granules = 1 << (self.unit_shift + u32::from(self.table.class(id)));
-        self.rules
-            .replace
-            .used(&mut self.table, id, again, granules);
+        self.replacer.used(&mut self.table, id, again, granules);
     }
 
     /// What is to be cached afterwards.
@@ -234,7 +232,7 @@ impl Decider {
     fn place(&mut self, region: u64, span: Span, asked: u64, wanted: u64, write: bool) {
         self.ahead.ask(span.class);
         while !self.table.has_room(span.class) {
-            let victim = self.rules.replace.victim(&self.table, span.class);
+            let victim = self.replacer.victim(&self.table, span.class);
             match victim.expect("no room, so something is cached") {
                 Victim::Block(id) => self.evict(id),
                 Victim::Group(group) => {
@@ -247,6 +245,7 @@ impl Decider {
         }
         let id = self.table.allocate(0, region, span);
         let id = id.expect("there is room");
+        self.replacer.placed(&self.table, id);
         if id as usize >= self.states.len() {
             self.states.resize(id as usize + 1, State::default());
         }
@@ -266,7 +265,9 @@ impl Decider {
                 bits(0, u64::from(span.units()) << shift) << (u32::from(span.first) << shift);
             footprint.evicted(0, region, granules);
         }
+        let group = self.table.group_of(id);
         self.table.remove(id);
+        self.replacer.removed(&self.table, group);
     }
 }
 
@@ -317,8 +318,8 @@ fn time(rules: Rules, weights: [u64; 7]) -> (f64, f64) {
     run(warm);
     let times = timed.chunks(SLICE_REQUESTS).map(&mut run);
     let fastest = times.fold(f64::INFINITY, f64::min);
-    let table = &decider.table;
-    (fastest, table.memory_bytes() as f64 / table.len() as f64)
+    let bytes = decider.table.memory_bytes() + decider.replacer.memory_bytes();
+    (fastest, bytes as f64 / decider.table.len() as f64)
 }
 
 /// One of the rules, on each size, their mean, and the mixture.

@@ -9,7 +9,8 @@ mod simulator;
 
 use std::path::PathBuf;
 
-use forebay_policy::{BlockSizes, TwoLevel};
+use forebay_policy::BlockSizes;
+use forebay_trace::sim::Replace;
 use serde_json::{Value, json};
 
 const KIB: u64 = 1 << 10;
@@ -19,7 +20,7 @@ const KIB: u64 = 1 << 10;
 struct Rules {
     name: &'static str,
     sizes_kib: &'static [u64],
-    replace: TwoLevel,
+    replace: Replace,
     learned: bool,
 }
 
@@ -27,19 +28,19 @@ const RULES: [Rules; 3] = [
     Rules {
         name: "fixed 32K",
         sizes_kib: &[32],
-        replace: TwoLevel::Paper,
+        replace: Replace::Paper,
         learned: false,
     },
     Rules {
         name: "AdaCache's",
         sizes_kib: &[32, 64, 128, 256],
-        replace: TwoLevel::Paper,
+        replace: Replace::Paper,
         learned: false,
     },
     Rules {
         name: "ours",
         sizes_kib: &[32, 64, 128, 256],
-        replace: TwoLevel::Ours,
+        replace: Replace::Ours,
         learned: true,
     },
 ];

@@ -5,10 +5,10 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use forebay_benches::{allocated_bytes, processor_time_ns};
-use forebay_policy::{BlockKey, TwoLevel};
+use forebay_policy::BlockKey;
 use forebay_testkit::traces;
 use forebay_trace::policies::{BlockSet, Policy};
-use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated, WriteBack};
+use forebay_trace::sim::{CacheModel, Costs, Fill, Replace, Simulated, WriteBack};
 use forebay_trace::{Format, OpenOptions, Request, Trace};
 use serde_json::{Value, json};
 
@@ -52,11 +52,11 @@ pub(crate) fn measure(file: Option<&Path>) -> (usize, Vec<Value>) {
             }
         }
     };
-    let (paper, victim) = (TwoLevel::Paper, WriteBack::Victim);
+    let (paper, victim) = (Replace::Paper, WriteBack::Victim);
     let unit = simulated(&[4], paper, Fill::SubBlock, victim);
     let several = simulated(
         &[32, 64, 128, 256],
-        TwoLevel::Ours,
+        Replace::Ours,
         Fill::Learned,
         WriteBack::Runs,
     );

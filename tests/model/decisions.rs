@@ -14,8 +14,8 @@ use forebay_device::mem::MemDevice;
 use forebay_io::rt;
 use forebay_io::sim::Rng;
 use forebay_metadata::superblock::TRACT_BITS;
-use forebay_policy::{Decision, TwoLevel, take_decisions};
-use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated, WriteBack};
+use forebay_policy::{Decision, take_decisions};
+use forebay_trace::sim::{CacheModel, Costs, Fill, Replace, Simulated, WriteBack};
 use forebay_trace::{Op, Request};
 
 const K: u64 = 1 << 10;
@@ -35,7 +35,7 @@ struct Same {
 
 /// Serves requests with the simulator, `replace` in it, and with an engine on memory devices.
 fn compare(
-    replace: TwoLevel,
+    replace: Replace,
     sizes: &[u64],
     cache_bytes: u64,
     requests: Vec<Request>,
@@ -178,7 +178,7 @@ fn simulator_and_engine_decide_the_same() {
     ] {
         for seed in 0..2 {
             let requests = mixed(seed, cache_bytes * 8, longest, 6000);
-            let same = compare(TwoLevel::Ours, sizes, cache_bytes, requests);
+            let same = compare(Replace::Ours, sizes, cache_bytes, requests);
             let same = same.unwrap_or_else(|what| panic!("{sizes:?}, seed {seed}: {what}"));
             println!("{sizes:?}, seed {seed}: {same:?}");
             assert!(
@@ -195,7 +195,7 @@ fn simulator_and_engine_decide_the_same() {
 #[test]
 fn another_policy_is_told() {
     let requests = mixed(3, 40 * M, 64 * K, 6000);
-    let told = compare(TwoLevel::Paper, &[4, 8, 16, 32], 5 * M, requests);
+    let told = compare(Replace::Paper, &[4, 8, 16, 32], 5 * M, requests);
     assert!(
         told.expect_err("they differ")
             .contains("the simulator decided")

@@ -14,8 +14,9 @@ mod split;
 #[cfg(feature = "decisions")]
 pub use adaptive::take_decisions;
 pub use adaptive::{
-    Ahead, BlockId, BlockSizes, BlockTable, Decision, Footprint, GroupId, Leave, Misplaced, Picked,
-    Segment, Span, TwoLevel, Victim, Worth, clean_with,
+    Ahead, BlockId, BlockSizes, BlockTable, ColdestGroups, Decision, Footprint, GroupId,
+    GroupOrder, Leave, Misplaced, Picked, Segment, Span, TwoLevel, TwoSegments, Victim, Worth,
+    clean_with,
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use block_key::BlockKey;

@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::path::PathBuf;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_policy::{BlockSizes, TwoLevel};
+use forebay_policy::BlockSizes;
 use forebay_trace::mrc::{Sampling, Shards, sizes};
-use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated, WriteBack};
+use forebay_trace::sim::{CacheModel, Costs, Fill, Replace, Simulated, WriteBack};
 use forebay_trace::stats::{Stats, StatsOptions};
 use forebay_trace::write::Output;
 use forebay_trace::{Format, Request};
@@ -297,8 +297,8 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             replace,
             fill,
             write_back: match replace {
-                TwoLevel::Paper => WriteBack::Victim,
-                TwoLevel::Ours => WriteBack::Runs,
+                Replace::Paper => WriteBack::Victim,
+                Replace::Ours => WriteBack::Runs,
             },
             costs: Costs::CLOUD,
         });
@@ -318,7 +318,7 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
         ] {
             for kib in [32, 64, 128, 256] {
                 let fixed = BlockSizes::new(&[kib << 10]).expect("one size");
-                add(name, fixed, TwoLevel::Paper, fill, false)?;
+                add(name, fixed, Replace::Paper, fill, false)?;
             }
         }
         let several = BlockSizes::new(&[32, 64, 128, 256].map(|kib| kib << 10));
@@ -326,22 +326,22 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
         add(
             "AdaCache, paper's fill",
             several,
-            TwoLevel::Paper,
+            Replace::Paper,
             Fill::Whole,
             false,
         )?;
         add(
             "AdaCache, sub-block",
             several,
-            TwoLevel::Paper,
+            Replace::Paper,
             Fill::SubBlock,
             false,
         )?;
     }
     for Blocks(blocks) in &arguments.blocks {
         match arguments.policy {
-            Policy::Forebay => add("Forebay", *blocks, TwoLevel::Ours, Fill::Learned, true)?,
-            Policy::Paper => add("paper's fill", *blocks, TwoLevel::Paper, Fill::Whole, true)?,
+            Policy::Forebay => add("Forebay", *blocks, Replace::Ours, Fill::Learned, true)?,
+            Policy::Paper => add("paper's fill", *blocks, Replace::Paper, Fill::Whole, true)?,
         }
     }
     Ok(())

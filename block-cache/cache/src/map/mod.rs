@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use forebay_metadata::record::BlockRecord;
 use forebay_policy::{
-    Ahead, BlockId, BlockKey, BlockTable, DirtyOrder, Leave, Picked, Span, TwoLevel,
+    Ahead, BlockId, BlockKey, BlockTable, DirtyOrder, Leave, Picked, Span, TwoLevel, TwoSegments,
 };
 
 pub(crate) use flags::*;
@@ -274,7 +274,7 @@ impl Map {
         );
         let (place, count) = (self.table.place(slot), self.geometry.granules(class));
         let again = self.granules.ask(place, count, granules);
-        TwoLevel::Ours.used(&mut self.table, slot, again, count);
+        TwoSegments.used(&mut self.table, slot, again, count);
     }
 
     /// Whether it is time to make room.
@@ -286,7 +286,7 @@ impl Map {
     /// Names what goes, which is leaving then; `look` says of each whether it can.
     pub(crate) fn pick(&mut self, ahead: &mut Ahead, look: impl Fn(Candidate) -> Leave) -> Picked {
         let (geometry, granules, flags) = (self.geometry, &self.granules, &self.flags);
-        ahead.pick(TwoLevel::Ours, &mut self.table, |table, slot| {
+        ahead.pick(&TwoSegments, &mut self.table, |table, slot| {
             let (volume, region, span) = table.address(slot);
             let maps = granules.get(table.place(slot), geometry.granules(span.class));
             look(Candidate {

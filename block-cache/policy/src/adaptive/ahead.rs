@@ -3,7 +3,7 @@
 
 use super::list::NONE;
 use super::recency::Walk;
-use super::replace::{GroupOrder, TwoLevel, is_as_cold};
+use super::replace::{GroupOrder, TwoLevel};
 use super::sizes::BlockSizes;
 use super::table::{BlockId, BlockTable, GroupId};
 
@@ -115,7 +115,7 @@ impl Ahead {
     /// left alone: it would not be free, and what is warm of it lost for nothing.
     pub fn pick(
         &mut self,
-        rule: TwoLevel,
+        rule: &impl TwoLevel,
         table: &mut BlockTable,
         look: impl Fn(&BlockTable, BlockId) -> Leave,
     ) -> Picked {
@@ -136,26 +136,26 @@ impl Ahead {
 }
 
 /// A batch in the making.
-struct Round<'a, Look> {
-    rule: TwoLevel,
+struct Round<'a, Rule: TwoLevel, Look> {
+    rule: &'a Rule,
     table: &'a mut BlockTable,
     look: Look,
     picked: Picked,
     /// Blocks that were not looked at.
     walk: Walk,
-    groups: GroupOrder,
+    groups: Rule::Groups<'a>,
     /// Groups of which something is leaving.
     touched: Vec<GroupId>,
     /// Groups that a block keeps.
     passed_over: u32,
 }
 
-impl<'a, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Look> {
-    fn new(rule: TwoLevel, table: &'a mut BlockTable, look: Look) -> Self {
+impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Rule, Look> {
+    fn new(rule: &'a Rule, table: &'a mut BlockTable, look: Look) -> Self {
         Self {
             rule,
             walk: Walk::new(table),
-            groups: GroupOrder::new(rule, table),
+            groups: rule.groups(table),
             table,
             look,
             picked: Picked::default(),
@@ -213,7 +213,7 @@ impl<'a, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Look> {
                 return;
             };
             let fits =
-                same != NONE && (one_size || is_as_cold(self.rule, self.table, same, coldest));
+                same != NONE && (one_size || self.rule.is_as_cold(self.table, same, coldest));
             let group = if fits { None } else { self.take_group() };
             found += match (group, self.walk.next_of(class)) {
                 (Some(units), _) => units,
@@ -252,6 +252,7 @@ impl<'a, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Look> {
 #[cfg(test)]
 mod tests {
     use super::super::recency::Segment;
+    use super::super::replace::TwoSegments;
     use super::super::sizes::Span;
     use super::*;
 
@@ -277,7 +278,7 @@ mod tests {
     #[test]
     fn the_coldest_of_the_size_go_and_groups_for_the_reserve() {
         let (mut table, mut ahead) = full(0);
-        let gone = ahead.pick(TwoLevel::Ours, &mut table, |_, _| Leave::Now);
+        let gone = ahead.pick(&TwoSegments, &mut table, |_, _| Leave::Now);
         let gone = gone.leaving;
         // Two groups' worth of blocks, in order, which are the two coldest groups; no third is needed.
         assert_eq!(gone, (0..16).collect::<Vec<_>>());
@@ -291,7 +292,7 @@ mod tests {
     #[test]
     fn another_size_takes_groups() {
         let (mut table, mut ahead) = full(3);
-        let gone = ahead.pick(TwoLevel::Ours, &mut table, |_, _| Leave::Now);
+        let gone = ahead.pick(&TwoSegments, &mut table, |_, _| Leave::Now);
         let gone = gone.leaving.into_iter().map(|id| table.group_of(id));
         let mut gone: Vec<GroupId> = gone.collect();
         gone.dedup();
@@ -308,7 +309,7 @@ mod tests {
         let Picked {
             leaving: gone,
             dirty,
-        } = ahead.pick(TwoLevel::Ours, &mut table, look);
+        } = ahead.pick(&TwoSegments, &mut table, look);
         assert!(!dirty.is_empty() && dirty.iter().all(|id| id % 2 == 0));
         assert!(gone.len() >= 16 && gone.iter().all(|id| table.is_leaving(*id)));
         assert_eq!(table.coldest(Segment::Probation), Some(0));
@@ -327,7 +328,7 @@ mod tests {
             true => Leave::Never,
             false => Leave::Now,
         };
-        let gone = ahead.pick(TwoLevel::Ours, &mut table, look).leaving;
+        let gone = ahead.pick(&TwoSegments, &mut table, look).leaving;
         assert_eq!(gone, (63 * 8..64 * 8).collect::<Vec<_>>());
         assert!(
             table
@@ -343,7 +344,7 @@ mod tests {
             3 => Leave::Later,
             _ => Leave::Now,
         };
-        let picked = ahead.pick(TwoLevel::Ours, &mut table, look);
+        let picked = ahead.pick(&TwoSegments, &mut table, look);
         assert!(picked.dirty.starts_with(&[3]), "{picked:?}");
         assert_eq!(picked.leaving[..7], [0, 1, 2, 4, 5, 6, 7]);
     }
@@ -360,7 +361,7 @@ mod tests {
         }
         let pairs: Vec<BlockId> = table.blocks().filter(|id| table.class(*id) == 1).collect();
         for id in &pairs {
-            TwoLevel::Ours.used(&mut table, *id, 1, 1);
+            TwoSegments.used(&mut table, *id, 1, 1);
         }
         let mut ahead = Ahead::new(sizes, 64 * 8);
         ahead.ask(1);
@@ -370,7 +371,7 @@ mod tests {
             true => Leave::Never,
             false => Leave::Now,
         };
-        let gone = ahead.pick(TwoLevel::Ours, &mut table, look).leaving;
+        let gone = ahead.pick(&TwoSegments, &mut table, look).leaving;
         assert_eq!(gone, pairs[1..]);
     }
 }

@@ -23,7 +23,7 @@ pub use decisions::Decision;
 pub use decisions::take_decisions;
 pub use footprint::Footprint;
 pub use recency::Segment;
-pub use replace::{TwoLevel, Victim};
+pub use replace::{ColdestGroups, GroupOrder, TwoLevel, TwoSegments, Victim};
 pub use sizes::{BlockSizes, Span};
 pub use table::{BlockId, BlockTable, GroupId, Misplaced};
 pub use worth::Worth;

@@ -1,11 +1,11 @@
-//! How recently blocks and, if it was asked for, groups were used.
+//! How recently blocks were used.
 //!
 //! Blocks stand in two *segments*: they enter the first, on probation; a replacement policy may promote
 //! them to the second, and demote them. Within a segment, blocks of each size have a list of their own, so
 //! that the coldest of a size is at hand; a stamp of the last use compares across lists.
 
 use super::decisions::{Decision, note};
-use super::list::{Link, List, NONE};
+use super::list::NONE;
 use super::table::{BlockId, BlockTable, GroupId, LEAVING, PROTECTED};
 
 /// Where a block stands in the order of replacement.
@@ -15,62 +15,6 @@ pub enum Segment {
     Probation,
     /// Where a policy puts blocks that are to outlive those.
     Protected,
-}
-
-/// Groups in use, by their last use.
-#[derive(Debug)]
-pub(super) struct GroupRecency {
-    list: List,
-    links: Vec<Link>,
-    listed: Vec<bool>,
-}
-
-impl GroupRecency {
-    pub(super) fn new(groups: usize) -> Self {
-        Self {
-            list: List::EMPTY,
-            links: vec![Link::NONE; groups],
-            listed: vec![false; groups],
-        }
-    }
-
-    /// A block of a group was placed or used.
-    #[inline]
-    pub(super) fn used(&mut self, group: GroupId) {
-        let listed = &mut self.listed[group as usize];
-        if std::mem::replace(listed, true) {
-            self.list.move_to_front(&mut self.links, group, |link| link);
-        } else {
-            self.list.push_front(&mut self.links, group, |link| link);
-        }
-    }
-
-    /// A block of a group was placed that is less recent than all others.
-    fn found(&mut self, group: GroupId) {
-        if !std::mem::replace(&mut self.listed[group as usize], true) {
-            self.list.push_back(&mut self.links, group, |link| link);
-        }
-    }
-
-    /// A group is free.
-    pub(super) fn forget(&mut self, group: GroupId) {
-        self.listed[group as usize] = false;
-        self.list.remove(&mut self.links, group, |link| link);
-    }
-
-    /// The least recently used group, or [`NONE`].
-    pub(super) const fn coldest(&self) -> GroupId {
-        self.list.back
-    }
-
-    /// The next one, or [`NONE`].
-    pub(super) fn warmer(&self, group: GroupId) -> GroupId {
-        self.links[group as usize].newer
-    }
-
-    pub(super) const fn memory_bytes(&self) -> usize {
-        self.links.len() * (size_of::<Link>() + size_of::<bool>())
-    }
 }
 
 /// A walk over blocks, from the least recently used on, those on probation before those that are protected. It knows the next
@@ -121,7 +65,7 @@ impl Walk {
 }
 
 impl BlockTable {
-    /// A block was used: it and its group are the most recent now.
+    /// A block was used: it is the most recent now.
     #[inline]
     pub fn touch(&mut self, id: BlockId) {
         let block = &self.blocks[id as usize];
@@ -138,13 +82,9 @@ impl BlockTable {
             id,
             |block| &mut block.recency,
         );
-        let group = self.group_of(id);
-        if let Some(recency) = &mut self.group_recency {
-            recency.used(group);
-        }
     }
 
-    /// A block was placed: it and its group are the most recent now.
+    /// A block was placed: it is the most recent now.
     pub(super) fn enter_most(&mut self, id: BlockId) {
         self.stamp(id);
         let class = usize::from(self.class(id));
@@ -153,10 +93,6 @@ impl BlockTable {
             id,
             |block| &mut block.recency,
         );
-        let group = self.group_of(id);
-        if let Some(recency) = &mut self.group_recency {
-            recency.used(group);
-        }
     }
 
     /// A block was placed that is less recent than all others.
@@ -166,10 +102,6 @@ impl BlockTable {
         let class = usize::from(self.class(id));
         self.recency[Segment::Probation as usize][class]
             .push_back(&mut self.blocks, id, |block| &mut block.recency);
-        let group = self.group_of(id);
-        if let Some(recency) = &mut self.group_recency {
-            recency.found(group);
-        }
     }
 
     pub(super) fn stamp(&mut self, id: BlockId) {
@@ -271,18 +203,5 @@ impl BlockTable {
     pub(super) fn group_age(&self, group: GroupId) -> Option<u32> {
         let blocks = self.blocks_of(group).filter(|id| !self.is_leaving(*id));
         blocks.map(|id| self.age(id)).min()
-    }
-
-    /// The least recently used group; none in a table [without group recency](BlockTable::with_group_recency).
-    #[must_use]
-    pub fn coldest_group(&self) -> Option<GroupId> {
-        let coldest = self.group_recency.as_ref()?.coldest();
-        (coldest != NONE).then_some(coldest)
-    }
-
-    /// The group that was used next after one, or [`NONE`].
-    pub(super) fn warmer_group(&self, group: GroupId) -> GroupId {
-        let recency = self.group_recency.as_ref();
-        recency.map_or(NONE, |recency| recency.warmer(group))
     }
 }

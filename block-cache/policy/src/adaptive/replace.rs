@@ -15,24 +15,56 @@ pub enum Victim {
     Group(GroupId),
 }
 
-/// How victims are chosen.
+/// A rule of replacement on two levels: it names one block, or a group with all its blocks.
 ///
-/// The choice is a function of the table and of the size that is wanted. Who makes room ahead of need
-/// asks with the sizes that were wanted last. It knows nothing of requests under way: who must not lose the
-/// blocks of one asks again after it, or gives requests less than the fifth of the cache that is never
-/// protected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TwoLevel {
-    /// AdaCache, section III-D: the least recently used block if it has the wanted size, else the
-    /// least recently used group.
-    Paper,
-    /// Two segments: blocks are on probation until data that was asked for is asked for again, and
-    /// then protected; so data that is read through once, or brought in and never asked for, goes first.
-    /// A block of the wanted size goes if it has waited nearly as long as the coldest of all, else a
-    /// group: of those that hold the coldest blocks, the least recently used.
-    #[default]
-    Ours,
+/// The choice is a function of the rule, the table and the wanted size. The caller asks ahead of need, with
+/// the sizes that were wanted last. A rule knows nothing of requests in progress. A caller that must not lose
+/// the blocks of a request asks again after the request, or gives requests less than the fifth of the cache
+/// that is never protected.
+pub trait TwoLevel {
+    /// The order in which groups go.
+    type Groups<'a>: GroupOrder
+    where
+        Self: 'a;
+
+    /// Notes a use of a cached block of `granules` granules. `again` has a bit for each granule that a client
+    /// requested, and had requested before while it was cached.
+    fn used(&mut self, table: &mut BlockTable, id: BlockId, again: u64, granules: u32);
+
+    /// Returns whether a block of the wanted size goes while another block is the coldest of all.
+    fn is_as_cold(&self, table: &BlockTable, block: BlockId, coldest: BlockId) -> bool;
+
+    /// Returns the groups in the order in which they go.
+    fn groups<'a>(&'a self, table: &BlockTable) -> Self::Groups<'a>;
+
+    /// Returns the victim that makes room for a block of `class`. None if nothing is cached.
+    #[must_use]
+    fn victim(&self, table: &BlockTable, class: u8) -> Option<Victim> {
+        let (coldest, fits) = Walk::new(table).peek(table, class)?;
+        if fits != NONE && self.is_as_cold(table, fits, coldest) {
+            return Some(Victim::Block(fits));
+        }
+        self.groups(table).next(table).map(Victim::Group)
+    }
 }
+
+/// Groups in the order in which they go.
+pub trait GroupOrder {
+    /// Notes that a block is about to go.
+    fn pass(&mut self, table: &BlockTable, id: BlockId);
+
+    /// Returns the next group, each group once.
+    fn next(&mut self, table: &BlockTable) -> Option<GroupId>;
+}
+
+/// The engine's rule: blocks stand in two segments.
+///
+/// A block is on probation until a client requests data of it a second time. Then the block is protected. So
+/// data that is read once, or read ahead and never requested, goes first. A block of the wanted size goes if
+/// it has waited nearly as long as the coldest block of all. Otherwise a group goes: of the groups that hold
+/// the coldest blocks, the least recently used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TwoSegments;
 
 /// Of ten parts of the cache, those that protected blocks take at most. On the traces we know, seven
 /// to nine do about as well; with ten, nothing new would get a chance to prove itself.
@@ -57,28 +89,12 @@ fn earns_protection(table: &mut BlockTable, id: BlockId, again: u64, granules: u
     draw < (1 << 16) >> (2 * (class - 1)).min(16) || draw * granules < again.count_ones() << 16
 }
 
-/// Whether a block of the wanted size goes while another is the coldest of all.
-pub(super) fn is_as_cold(
-    rule: TwoLevel,
-    table: &BlockTable,
-    block: BlockId,
-    coldest: BlockId,
-) -> bool {
-    match rule {
-        TwoLevel::Paper => block == coldest,
-        TwoLevel::Ours => {
-            u64::from(table.age(block)) * 10 >= u64::from(table.age(coldest)) * AGE_TENTHS
-        }
-    }
-}
+impl TwoLevel for TwoSegments {
+    type Groups<'a> = ColdestGroups;
 
-impl TwoLevel {
-    /// A cached block of so many granules was used. `again` has a bit for each of them that was asked for and
-    /// had been asked for before, while it was cached.
     #[inline]
-    pub fn used(self, table: &mut BlockTable, id: BlockId, again: u64, granules: u32) {
-        let earns = self == Self::Ours
-            && again != 0
+    fn used(&mut self, table: &mut BlockTable, id: BlockId, again: u64, granules: u32) {
+        let earns = again != 0
             && table.segment(id) != Segment::Protected
             && earns_protection(table, id, again, granules);
         if !earns {
@@ -93,14 +109,16 @@ impl TwoLevel {
         }
     }
 
-    /// What goes, so that a block of `class` can be placed; none if nothing is cached.
-    #[must_use]
-    pub fn victim(self, table: &BlockTable, class: u8) -> Option<Victim> {
-        let (coldest, fits) = Walk::new(table).peek(table, class)?;
-        if fits != NONE && is_as_cold(self, table, fits, coldest) {
-            return Some(Victim::Block(fits));
+    fn is_as_cold(&self, table: &BlockTable, block: BlockId, coldest: BlockId) -> bool {
+        u64::from(table.age(block)) * 10 >= u64::from(table.age(coldest)) * AGE_TENTHS
+    }
+
+    fn groups(&self, table: &BlockTable) -> ColdestGroups {
+        ColdestGroups {
+            walk: Walk::new(table),
+            candidates: Vec::new(),
+            chosen: BTreeSet::new(),
         }
-        GroupOrder::new(self, table).next(table).map(Victim::Group)
     }
 }
 
@@ -108,60 +126,28 @@ impl TwoLevel {
 /// ARC P3 move 1% less.
 const CANDIDATES: usize = 64;
 
-/// Groups, in the order in which they should go.
+/// The groups of the coldest blocks, the least recently used first.
 #[derive(Debug)]
-pub(super) enum GroupOrder {
-    /// The next of those that are listed, or [`NONE`].
-    Paper(GroupId),
-    /// Those of the coldest blocks, with their ages, and those that were chosen.
-    Ours {
-        walk: Walk,
-        candidates: Vec<(u32, GroupId)>,
-        chosen: BTreeSet<GroupId>,
-    },
+pub struct ColdestGroups {
+    walk: Walk,
+    /// Groups that were met and not chosen, each with its age.
+    candidates: Vec<(u32, GroupId)>,
+    chosen: BTreeSet<GroupId>,
 }
 
-impl GroupOrder {
-    pub(super) fn new(rule: TwoLevel, table: &BlockTable) -> Self {
-        match rule {
-            TwoLevel::Paper => Self::Paper(table.coldest_group().unwrap_or(NONE)),
-            TwoLevel::Ours => Self::Ours {
-                walk: Walk::new(table),
-                candidates: Vec::new(),
-                chosen: BTreeSet::new(),
-            },
-        }
+impl GroupOrder for ColdestGroups {
+    fn pass(&mut self, table: &BlockTable, id: BlockId) {
+        self.walk.pass(table, id);
     }
 
-    /// A block is about to go.
-    pub(super) fn pass(&mut self, table: &BlockTable, id: BlockId) {
-        if let Self::Ours { walk, .. } = self {
-            walk.pass(table, id);
-        }
-    }
-
-    /// The next group.
-    pub(super) fn next(&mut self, table: &BlockTable) -> Option<GroupId> {
-        let (walk, candidates, chosen) = match self {
-            Self::Paper(next) => {
-                let group = *next;
-                if group == NONE {
-                    return None;
-                }
-                *next = table.warmer_group(group);
-                return Some(group);
-            }
-            Self::Ours {
-                walk,
-                candidates,
-                chosen,
-            } => (walk, candidates, chosen),
-        };
+    fn next(&mut self, table: &BlockTable) -> Option<GroupId> {
+        let candidates = &mut self.candidates;
         while candidates.len() < CANDIDATES
-            && let Some(id) = walk.next(table)
+            && let Some(id) = self.walk.next(table)
         {
             let group = table.group_of(id);
-            if !chosen.contains(&group) && candidates.iter().all(|(_, other)| *other != group) {
+            let is_known = candidates.iter().any(|(_, other)| *other == group);
+            if !self.chosen.contains(&group) && !is_known {
                 let age = table.group_age(group).expect("the block is not leaving");
                 candidates.push((age, group));
             }
@@ -169,7 +155,7 @@ impl GroupOrder {
         let ages = candidates.iter().enumerate();
         let (oldest, _) = ages.max_by_key(|(_, (age, _))| *age)?;
         let (_, group) = candidates.swap_remove(oldest);
-        chosen.insert(group);
+        self.chosen.insert(group);
         Some(group)
     }
 }
@@ -182,7 +168,7 @@ mod tests {
     /// A cache of `groups`, filled with 32K blocks of regions 0, 1, ...; returns them in order.
     fn filled(groups: u32) -> (BlockTable, Vec<BlockId>) {
         let sizes = BlockSizes::new(&[32 << 10, 64 << 10]).expect("right");
-        let mut table = BlockTable::new(sizes, groups).with_group_recency();
+        let mut table = BlockTable::new(sizes, groups);
         let ids = (0..u64::from(groups) * 2).map(|region| {
             let placed = table.allocate(0, region, Span { first: 0, class: 0 });
             placed.expect("there is room")
@@ -192,38 +178,18 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_rule_takes_the_coldest_block_or_the_coldest_group() {
-        let (mut table, ids) = filled(4);
-        assert_eq!(
-            TwoLevel::Paper.victim(&table, 0),
-            Some(Victim::Block(ids[0]))
-        );
-        TwoLevel::Paper.used(&mut table, ids[0], 1, 1);
-        assert_eq!(
-            TwoLevel::Paper.victim(&table, 0),
-            Some(Victim::Block(ids[1]))
-        );
-        // The group of 0 and 1 was used through 0, so that of 2 and 3 is the coldest.
-        let group = table.group_of(ids[2]);
-        assert_eq!(
-            TwoLevel::Paper.victim(&table, 1),
-            Some(Victim::Group(group))
-        );
-    }
-
-    #[test]
     fn of_the_groups_of_the_coldest_blocks_the_one_used_longest_ago_goes() {
         let (mut table, ids) = filled(4);
         // Of the group of 0 and 1, one is the coldest block and the other the warmest but one.
-        TwoLevel::Ours.used(&mut table, ids[0], 0, 1);
-        TwoLevel::Ours.used(&mut table, ids[7], 0, 1);
+        TwoSegments.used(&mut table, ids[0], 0, 1);
+        TwoSegments.used(&mut table, ids[7], 0, 1);
         let groups = [2, 4, 6, 0].map(|nth| table.group_of(ids[nth]));
         assert_eq!(
-            TwoLevel::Ours.victim(&table, 1),
+            TwoSegments.victim(&table, 1),
             Some(Victim::Group(groups[0]))
         );
         // Each is named once.
-        let mut order = GroupOrder::new(TwoLevel::Ours, &table);
+        let mut order = TwoSegments.groups(&table);
         let named = std::iter::from_fn(|| order.next(&table));
         let expected = [groups[0], groups[1], groups[3], groups[2]];
         assert_eq!(named.collect::<Vec<_>>(), expected);
@@ -232,16 +198,13 @@ mod tests {
     #[test]
     fn what_is_read_once_goes_before_what_is_read_again() {
         let (mut table, ids) = filled(4);
-        TwoLevel::Ours.used(&mut table, ids[0], 1, 1);
+        TwoSegments.used(&mut table, ids[0], 1, 1);
         for id in &ids[1..] {
-            TwoLevel::Ours.used(&mut table, *id, 0, 1);
+            TwoSegments.used(&mut table, *id, 0, 1);
         }
         assert_eq!(table.segment(ids[0]), Segment::Protected);
         // Block 0 is the least recently used, and stays.
-        assert_eq!(
-            TwoLevel::Ours.victim(&table, 0),
-            Some(Victim::Block(ids[1]))
-        );
+        assert_eq!(TwoSegments.victim(&table, 0), Some(Victim::Block(ids[1])));
         assert_eq!(table.coldest(Segment::Protected), Some(ids[0]));
     }
 
@@ -254,7 +217,7 @@ mod tests {
             let place = |region| table.allocate(0, region, span).expect("there is room");
             let ids: Vec<BlockId> = (0..1000).map(place).collect();
             for id in &ids {
-                TwoLevel::Ours.used(&mut table, *id, again, 8 << class);
+                TwoSegments.used(&mut table, *id, again, 8 << class);
             }
             let protected = |id: &&BlockId| table.segment(**id) == Segment::Protected;
             ids.iter().filter(protected).count()
@@ -287,7 +250,7 @@ mod tests {
                     granules().flat_map(round).collect()
                 };
                 for (id, granule) in uses {
-                    TwoLevel::Ours.used(&mut table, id, granule, 64);
+                    TwoSegments.used(&mut table, id, granule, 64);
                 }
                 let protected = |id: &&BlockId| table.segment(**id) == Segment::Protected;
                 let protected = ids.iter().filter(protected).count();
@@ -304,14 +267,11 @@ mod tests {
     fn a_part_stays_for_probation() {
         let (mut table, ids) = filled(5);
         for id in &ids {
-            TwoLevel::Ours.used(&mut table, *id, 1, 1);
+            TwoSegments.used(&mut table, *id, 1, 1);
         }
         assert_eq!(table.protected_units(), 8);
         // The first two that were promoted are on probation again.
-        assert_eq!(
-            TwoLevel::Ours.victim(&table, 0),
-            Some(Victim::Block(ids[0]))
-        );
+        assert_eq!(TwoSegments.victim(&table, 0), Some(Victim::Block(ids[0])));
     }
 
     #[test]
@@ -323,10 +283,10 @@ mod tests {
         let (small, large) = (small.expect("room"), large.expect("room"));
         let group = table.group_of(small);
         for _ in 0..100 {
-            TwoLevel::Ours.used(&mut table, large, 0, 1);
+            TwoSegments.used(&mut table, large, 0, 1);
         }
-        assert_eq!(TwoLevel::Ours.victim(&table, 1), Some(Victim::Group(group)));
-        TwoLevel::Ours.used(&mut table, small, 0, 1);
-        assert_eq!(TwoLevel::Ours.victim(&table, 1), Some(Victim::Block(large)));
+        assert_eq!(TwoSegments.victim(&table, 1), Some(Victim::Group(group)));
+        TwoSegments.used(&mut table, small, 0, 1);
+        assert_eq!(TwoSegments.victim(&table, 1), Some(Victim::Block(large)));
     }
 }

@@ -1,5 +1,5 @@
 //! The blocks of a cache with several block sizes: how they are found, how they lie in groups, and
-//! how recently they and their groups were used (AdaCache, sections III-B to III-D).
+//! how recently they were used (AdaCache, sections III-B to III-D).
 //!
 //! A *group* is a stretch of the cache as long as the largest block and holds blocks of one size, so
 //! that giving it up makes room for a block of any size. Of each size, only groups with free slots
@@ -20,7 +20,7 @@ pub use restore::Misplaced;
 
 use super::decisions::{Decision, note};
 use super::list::{Link, List, NONE};
-use super::recency::{GroupRecency, Segment};
+use super::recency::Segment;
 use super::sizes::{BlockSizes, Span};
 use groups::Groups;
 use index::line_power;
@@ -120,8 +120,6 @@ pub struct BlockTable {
     pub(super) recency: [[List; 8]; 2],
     /// What groups and index take, however much is cached.
     fixed_bytes: usize,
-    /// Only if it was asked for.
-    pub(super) group_recency: Option<GroupRecency>,
 }
 
 impl BlockTable {
@@ -163,23 +161,6 @@ impl BlockTable {
             heads,
             starts,
             recency: [[List::EMPTY; 8]; 2],
-            group_recency: None,
-        }
-    }
-
-    /// The same, empty still, that keeps how recently each group was used: for [`TwoLevel::Paper`], nine bytes a group.
-    /// Where blocks have one size, nothing is kept, since no group goes whole.
-    ///
-    /// [`TwoLevel::Paper`]: super::TwoLevel::Paper
-    #[must_use]
-    pub fn with_group_recency(self) -> Self {
-        let several = self.sizes.top() > 0;
-        let recency = several.then(|| GroupRecency::new(self.groups.len()));
-        let bytes = recency.as_ref().map_or(0, GroupRecency::memory_bytes);
-        Self {
-            fixed_bytes: self.fixed_bytes + bytes,
-            group_recency: recency,
-            ..self
         }
     }
 
@@ -412,11 +393,7 @@ impl BlockTable {
     /// The place of a block that was retired is free.
     pub fn free_place(&mut self, place: u32, class: u8) {
         self.live_units -= 1 << class;
-        if self.groups.release(place, class)
-            && let Some(recency) = &mut self.group_recency
-        {
-            recency.forget(self.groups.of(place));
-        }
+        self.groups.release(place, class);
     }
 
     /// The blocks of a group.

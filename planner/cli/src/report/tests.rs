@@ -1,7 +1,7 @@
-use forebay_policy::{BlockSizes, TwoLevel};
+use forebay_policy::BlockSizes;
 use forebay_trace::generate::{Generator, Preset};
 use forebay_trace::mrc::{Sampling, Shards, sizes};
-use forebay_trace::sim::{CacheModel, Costs, Fill, Simulated, WriteBack};
+use forebay_trace::sim::{CacheModel, Costs, Fill, Replace, Simulated, WriteBack};
 use forebay_trace::stats::{Stats, StatsOptions};
 use roxmltree::{Document, Node, ParsingOptions};
 use serde_json::Value;
@@ -18,7 +18,7 @@ fn page(title: &str) -> (Vec<Row>, String) {
         let cache = Simulated::new(CacheModel {
             sizes: blocks,
             capacity_bytes,
-            replace: TwoLevel::Ours,
+            replace: Replace::Ours,
             fill: Fill::Learned,
             write_back: WriteBack::Runs,
             costs: Costs::CLOUD,

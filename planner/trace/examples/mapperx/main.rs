@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use forebay_metadata::tree::Adjustment;
-use forebay_policy::{BlockId, BlockSizes, TwoLevel};
-use forebay_trace::sim::{CacheModel, Change, Changed, Costs, Fill, Simulated, WriteBack};
+use forebay_policy::{BlockId, BlockSizes};
+use forebay_trace::sim::{CacheModel, Change, Changed, Costs, Fill, Replace, Simulated, WriteBack};
 use forebay_trace::{Op, Request};
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ fn model(capacity_bytes: u64) -> CacheModel {
         sizes: BlockSizes::new(&[1, 2, 4, 8].map(|times| times * UNIT_BYTES))
             .expect("powers of two"),
         capacity_bytes,
-        replace: TwoLevel::Ours,
+        replace: Replace::Ours,
         fill: Fill::Learned,
         write_back: WriteBack::Runs,
         costs: Costs::CLOUD,

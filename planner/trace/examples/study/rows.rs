@@ -1,8 +1,10 @@
 //! The configurations.
 
-use forebay_policy::{BlockSizes, TwoLevel};
+use forebay_policy::BlockSizes;
 use forebay_trace::Request;
-use forebay_trace::sim::{CacheModel, Costs, Fill, Requests, Simulated, Volume, WriteBack};
+use forebay_trace::sim::{
+    CacheModel, Costs, Fill, Replace, Requests, Simulated, Volume, WriteBack,
+};
 use serde_json::{Value, json};
 
 const KIB: u64 = 1 << 10;
@@ -23,14 +25,14 @@ pub(crate) struct Row {
 /// Which rules decide.
 #[derive(Clone, Copy)]
 struct Rules {
-    replace: TwoLevel,
+    replace: Replace,
     fill: Fill,
     write_back: WriteBack,
 }
 
 const fn paper(fill: Fill, write_back: WriteBack) -> Rules {
     Rules {
-        replace: TwoLevel::Paper,
+        replace: Replace::Paper,
         fill,
         write_back,
     }
@@ -38,7 +40,7 @@ const fn paper(fill: Fill, write_back: WriteBack) -> Rules {
 
 const fn ours(fill: Fill, write_back: WriteBack) -> Rules {
     Rules {
-        replace: TwoLevel::Ours,
+        replace: Replace::Ours,
         fill,
         write_back,
     }

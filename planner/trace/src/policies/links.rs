@@ -4,7 +4,7 @@
 //! from one to another without a second pair of links.
 
 /// No node.
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
@@ -14,14 +14,14 @@ struct Link {
 
 /// The ends of one list. The owner knows which nodes are on it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct List {
+pub(crate) struct List {
     oldest: u32,
     newest: u32,
     len: usize,
 }
 
 impl List {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self {
             oldest: NONE,
             newest: NONE,
@@ -38,7 +38,7 @@ impl List {
     }
 
     /// The node at the old end, or [`NONE`].
-    pub(super) const fn oldest(&self) -> u32 {
+    pub(crate) const fn oldest(&self) -> u32 {
         self.oldest
     }
 
@@ -54,11 +54,11 @@ impl List {
 
 /// The nodes' links.
 #[derive(Debug)]
-pub(super) struct Links(Vec<Link>);
+pub(crate) struct Links(Vec<Link>);
 
 impl Links {
     /// Links for nodes `0..nodes`.
-    pub(super) fn new(nodes: usize) -> Self {
+    pub(crate) fn new(nodes: usize) -> Self {
         let link = Link {
             older: NONE,
             newer: NONE,
@@ -68,7 +68,7 @@ impl Links {
 
     /// Puts a node that is on no list at the new end.
     #[inline]
-    pub(super) fn push(&mut self, list: &mut List, node: u32) {
+    pub(crate) fn push(&mut self, list: &mut List, node: u32) {
         self.0[node as usize] = Link {
             older: list.newest,
             newer: NONE,
@@ -83,7 +83,7 @@ impl Links {
 
     /// Takes a node off the list that it is on.
     #[inline]
-    pub(super) fn unlink(&mut self, list: &mut List, node: u32) {
+    pub(crate) fn unlink(&mut self, list: &mut List, node: u32) {
         let Link { older, newer } = self.0[node as usize];
         match older {
             NONE => list.oldest = newer,
@@ -98,7 +98,7 @@ impl Links {
 
     /// Moves a node to the new end of the list that it is on.
     #[inline]
-    pub(super) fn touch(&mut self, list: &mut List, node: u32) {
+    pub(crate) fn touch(&mut self, list: &mut List, node: u32) {
         if list.newest != node {
             self.unlink(list, node);
             self.push(list, node);
@@ -121,7 +121,7 @@ impl Links {
 
     /// The next newer node on the same list, or [`NONE`].
     #[inline]
-    pub(super) fn newer(&self, node: u32) -> u32 {
+    pub(crate) fn newer(&self, node: u32) -> u32 {
         self.0[node as usize].newer
     }
 
@@ -138,7 +138,7 @@ impl Links {
         })
     }
 
-    pub(super) const fn memory_bytes(&self) -> usize {
+    pub(crate) const fn memory_bytes(&self) -> usize {
         self.0.capacity() * size_of::<Link>()
     }
 }

@@ -44,6 +44,8 @@ pub use s3fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use wtinylfu::WTinyLfu;
 
+pub(crate) use links::{Links, List, NONE};
+
 /// Slots that one call of [`Replacement::victim`] asks about at most in each of a policy's lists.
 pub const LOOK_AT: usize = 128;
 

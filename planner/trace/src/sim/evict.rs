@@ -15,7 +15,8 @@ impl Simulated {
             0 => Leave::Now,
             _ => Leave::Later,
         };
-        let picked = self.ahead.pick(self.model.replace, &mut self.table, look);
+        let (ahead, table) = (&mut self.ahead, &mut self.table);
+        let picked = self.replacer.pick(ahead, table, look);
         let moved = !picked.leaving.is_empty() || !picked.dirty.is_empty();
         for id in picked.leaving {
             self.evict(id);
@@ -36,7 +37,9 @@ impl Simulated {
         // Reads that are on their way to it have no place to go.
         self.fetches.iter_mut().for_each(|fetch| fetch.forget(id));
         self.note(Change::Removed, id);
+        let group = self.table.group_of(id);
         self.table.remove(id);
+        self.replacer.removed(&self.table, group);
         self.counts.evicted_blocks += 1;
     }
 

@@ -1,16 +1,20 @@
 //! The simulator: a trace through caches that hold no data, on the engine's own decisions.
 
+mod adacache;
 mod changes;
 mod cost;
 mod evict;
 mod maps;
 mod model;
+mod replacer;
 mod serve;
 mod volumes;
 
+pub use adacache::{AdaCache, LruGroups};
 pub use changes::{Change, Changed};
 pub use cost::{Costs, DeviceCosts, WayCosts};
 pub use model::{CacheModel, Fill, Simulated, WriteBack};
+pub use replacer::{Replace, Replacer};
 pub use volumes::{Counts, IoVolumes, Requests, Volume};
 
 #[cfg(test)]

@@ -2,13 +2,12 @@
 
 use std::cell::Cell;
 
-use forebay_policy::{
-    Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, TwoLevel, Victim, Worth,
-};
+use forebay_policy::{Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, Victim, Worth};
 
 use super::changes::{Change, Changed};
 use super::cost::{Clock, Costs};
 use super::maps::bits;
+use super::replacer::{Replace, Replacer};
 use super::serve::Fetch;
 use super::volumes::Counts;
 use crate::request::{Op, Request};
@@ -55,7 +54,7 @@ pub struct CacheModel {
     /// Bytes for data; whole groups of it are used.
     pub capacity_bytes: u64,
     /// What goes.
-    pub replace: TwoLevel,
+    pub replace: Replace,
     /// What comes.
     pub fill: Fill,
     /// What is written back.
@@ -90,6 +89,7 @@ pub struct Simulated {
     pub(super) granule_shift: u32,
     pub(super) region_shift: u32,
     pub(super) table: BlockTable,
+    pub(super) replacer: Replacer,
     /// Only of [`Fill::Learned`].
     pub(super) footprint: Option<Footprint>,
     pub(super) ahead: Ahead,
@@ -143,10 +143,8 @@ impl Simulated {
             granule_bytes,
             granule_shift: granule_bytes.ilog2(),
             region_shift: sizes.region_bytes().ilog2(),
-            table: match model.replace {
-                TwoLevel::Paper => table.with_group_recency(),
-                TwoLevel::Ours => table,
-            },
+            replacer: Replacer::new(model.replace, &table),
+            table,
             footprint,
             ahead: Ahead::new(sizes, units),
             placed: false,
@@ -177,8 +175,10 @@ impl Simulated {
         &self.table
     }
 
-    /// Bytes of memory that the metadata of the engine would take now: the table; what else it has of a block, and of a unit; two
-    /// bits a granule; and where it learns, the footprint.
+    /// Bytes of memory that the engine's metadata would take now.
+    ///
+    /// They are those of the table and of the rule, of the engine's state of each block and each unit, two
+    /// bits a granule, and those of the footprint where there is one.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let learned = self.footprint.as_ref().map_or(0, Footprint::memory_bytes);
@@ -186,7 +186,8 @@ impl Simulated {
         let units = u64::from(self.table.units());
         let granules = units << (self.model.sizes.unit_shift() - self.granule_shift);
         let bits = units * ENGINE_UNIT_BITS + 2 * granules;
-        (self.table.memory_bytes() + of_blocks + learned) as u64 + bits / 8
+        let table = self.table.memory_bytes() + self.replacer.memory_bytes();
+        (table + of_blocks + learned) as u64 + bits / 8
     }
 
     /// Serves a request; flushes and discards are passed over, and what lies beyond the largest volume is counted.
@@ -260,8 +261,7 @@ impl Simulated {
         state.asked |= touched;
         let units = u64::from(1_u32 << self.table.class(id));
         let granules = (units << self.model.sizes.unit_shift()) >> self.granule_shift;
-        self.model
-            .replace
+        self.replacer
             .used(&mut self.table, id, again, granules as u32);
     }
 
@@ -415,7 +415,7 @@ impl Simulated {
             }
         }
         while !self.table.has_room(span.class) {
-            let victim = self.model.replace.victim(&self.table, span.class);
+            let victim = self.replacer.victim(&self.table, span.class);
             match victim.expect("no room, so something is cached") {
                 Victim::Block(id) => self.evict(id),
                 Victim::Group(group) => {
@@ -431,6 +431,7 @@ impl Simulated {
         }
         let id = self.table.allocate(part.volume, part.region, span);
         let id = id.expect("there is room");
+        self.replacer.placed(&self.table, id);
         if id as usize >= self.states.len() {
             self.states.resize(id as usize + 1, State::default());
             self.traffic.resize(id as usize + 1, Traffic::default());

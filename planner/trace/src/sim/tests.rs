@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_policy::{BlockSizes, TwoLevel};
+use forebay_policy::BlockSizes;
 use proptest::prelude::*;
 
 use super::*;
@@ -10,7 +10,7 @@ use crate::request::{Op, Request};
 
 const K: u64 = 1 << 10;
 
-fn model(sizes: &[u64], fill: Fill, replace: TwoLevel, capacity_bytes: u64) -> CacheModel {
+fn model(sizes: &[u64], fill: Fill, replace: Replace, capacity_bytes: u64) -> CacheModel {
     let sizes: Vec<u64> = sizes.iter().map(|size| size * K).collect();
     let sizes = BlockSizes::new(&sizes).expect("right");
     CacheModel {
@@ -19,8 +19,8 @@ fn model(sizes: &[u64], fill: Fill, replace: TwoLevel, capacity_bytes: u64) -> C
         replace,
         fill,
         write_back: match replace {
-            TwoLevel::Paper => WriteBack::Victim,
-            TwoLevel::Ours => WriteBack::Runs,
+            Replace::Paper => WriteBack::Victim,
+            Replace::Ours => WriteBack::Runs,
         },
         costs: Costs::CLOUD,
     }
@@ -65,7 +65,7 @@ proptest! {
     fn every_fill_covers_requests_and_overlaps_nothing(
         steps in prop::collection::vec((any::<bool>(), 0u64..60_000, 1u32..900), 1..300),
         fill in prop::sample::select(FILLS.to_vec()),
-        replace in prop::sample::select(vec![TwoLevel::Paper, TwoLevel::Ours]),
+        replace in prop::sample::select(vec![Replace::Paper, Replace::Ours]),
         sizes in prop::sample::select(vec![vec![32u64], vec![32, 64, 128, 256], vec![4, 256]]),
     ) {
         // Large enough that no request displaces its own blocks.
@@ -89,7 +89,7 @@ proptest! {
 #[test]
 fn fills_bring_in_what_they_say() {
     let read = |fill: Fill| {
-        let mut cache = Simulated::new(model(&[32], fill, TwoLevel::Paper, 2 << 20));
+        let mut cache = Simulated::new(model(&[32], fill, Replace::Paper, 2 << 20));
         cache.request(&request(Op::Read, 40 * K, 4096));
         cache.request(&request(Op::Write, 64 * K + 1024, 8192));
         cache.write_back_all();
@@ -106,7 +106,7 @@ fn fills_bring_in_what_they_say() {
 
 #[test]
 fn granules_that_touch_each_other_are_one_read_across_blocks() {
-    let mut cache = Simulated::new(model(&[32], Fill::SubBlock, TwoLevel::Paper, 2 << 20));
+    let mut cache = Simulated::new(model(&[32], Fill::SubBlock, Replace::Paper, 2 << 20));
     cache.request(&request(Op::Read, 32 * K, 512 * K as u32));
     let read = cache.counts().io.read_from_core;
     assert_eq!((read.bytes, read.ios), (512 * K, 2));
@@ -114,7 +114,7 @@ fn granules_that_touch_each_other_are_one_read_across_blocks() {
 
 #[test]
 fn a_request_waits_for_data_that_another_has_asked_for() {
-    let mut cache = Simulated::new(model(&[256], Fill::SubBlock, TwoLevel::Paper, 2 << 20));
+    let mut cache = Simulated::new(model(&[256], Fill::SubBlock, Replace::Paper, 2 << 20));
     cache.request(&request(Op::Read, 0, 4096));
     let first = cache.counts().latency_sum_ns;
     assert_eq!(first / 1000, 3_000, "256 KiB at 125 MiB/s, and 1 ms");
@@ -132,7 +132,7 @@ fn dirty_neighbours_are_written_back_in_one_operation() {
     let ops = |sizes: &[u64], fill: Fill, write_back: WriteBack| {
         let model = CacheModel {
             write_back,
-            ..model(sizes, fill, TwoLevel::Paper, 2 << 20)
+            ..model(sizes, fill, Replace::Paper, 2 << 20)
         };
         let mut cache = Simulated::new(model);
         for unit in 0..9 {
@@ -169,7 +169,7 @@ fn ours_reads_less_and_waits_less_than_the_papers_rule() {
             requests.push(request(Op::Read, (1 << 32) + random(1 << 18) * 4096, 4096));
         }
     }
-    let run = |fill: Fill, replace: TwoLevel| {
+    let run = |fill: Fill, replace: Replace| {
         let mut cache = Simulated::new(model(&[32, 64, 128, 256], fill, replace, 32 << 20));
         for request in &requests {
             cache.request(request);
@@ -178,8 +178,8 @@ fn ours_reads_less_and_waits_less_than_the_papers_rule() {
         (counts.io.core_bytes(), counts.latency_sum_ns)
     };
     let (paper, ours) = (
-        run(Fill::SubBlock, TwoLevel::Paper),
-        run(Fill::Learned, TwoLevel::Ours),
+        run(Fill::SubBlock, Replace::Paper),
+        run(Fill::Learned, Replace::Ours),
     );
     assert!(
         ours.0 * 2 < paper.0,
@@ -194,7 +194,7 @@ fn ours_reads_less_and_waits_less_than_the_papers_rule() {
 #[test]
 fn what_lies_beyond_the_largest_volume_is_counted_and_takes_no_blocks() {
     for (sizes, fill) in [(&[4][..], Fill::Demand), (&[32, 256], Fill::Learned)] {
-        let mut cache = Simulated::new(model(sizes, fill, TwoLevel::Ours, 2 << 20));
+        let mut cache = Simulated::new(model(sizes, fill, Replace::Ours, 2 << 20));
         let most = cache.model.sizes.largest_volume_bytes();
         for offset in [most, u64::MAX - 4095, u64::MAX - 8191, most - 2048] {
             cache.request(&request(Op::Write, offset, 4096));

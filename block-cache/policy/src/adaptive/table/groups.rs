@@ -215,8 +215,8 @@ impl Groups {
         }
     }
 
-    /// A place is free. Returns whether its group is.
-    pub(super) fn release(&mut self, place: u32, class: u8) -> bool {
+    /// Frees a place, and its group with the last place in use.
+    pub(super) fn release(&mut self, place: u32, class: u8) {
         let group = self.of(place);
         let at = (group << self.shift) + self.slot(place, class);
         debug_assert!(
@@ -230,8 +230,7 @@ impl Groups {
         );
         *hole_units += 1 << class;
         holes.insert(group as usize);
-        let empty = self.used(group) == 0;
-        if empty {
+        if self.used(group) == 0 {
             self.hole_units[usize::from(class)] -= self.slots(group, class) << class;
             self.holes[usize::from(class)].remove(group as usize);
             self.free.insert(group as usize);
@@ -240,7 +239,6 @@ impl Groups {
                 numbers.give_back(self.first[group as usize], self.shift - class);
             }
         }
-        empty
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
