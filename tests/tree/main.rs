@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay_io::sim::{FaultPlan, Keep, OpClass, Outcome, Rng, Stop};
+use forebay_mapperx::Adjustment;
 use forebay_metadata::order::{SitePart, reached, take_out};
-use forebay_metadata::tree::{Adjustment, LoadReport};
+use forebay_metadata::tree::LoadReport;
 use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
 use process::{Machine, Setup};
 

@@ -9,10 +9,11 @@ use std::time::Duration;
 use forebay_block::{BlockDeviceExt, Buf};
 use forebay_io::rt;
 use forebay_io::sim::{DiskConfig, Rng, SimDisk, Stopper, World};
+use forebay_mapperx::{Adjuster, Adjustment};
 use forebay_metadata::Seed;
 use forebay_metadata::order;
 use forebay_metadata::tree::{
-    Adjustment, LoadReport, Marked, Plane, Shape, TreeOptions, TreePlace, TreeWriter, format, load,
+    LoadReport, Marked, Plane, Shape, TreeOptions, TreePlace, TreeWriter, format, load,
 };
 
 const SECTOR: u64 = 512;
@@ -47,7 +48,6 @@ impl Setup {
         TreeOptions {
             // One persist for three writes: everything happens often.
             sla_nines: 0.5,
-            adjustment: self.adjustment,
         }
     }
 }
@@ -133,7 +133,8 @@ impl Process {
     /// Opens the tree and checks every cached block that it calls clean. What it calls dirty is marked.
     pub(crate) async fn open(&self) -> Result<Opened, String> {
         let (place, options) = (self.setup.place(), self.setup.options());
-        let loaded = load(&self.tree, place, seed(), self.epoch, options).await;
+        let adjuster = self.setup.adjustment.adjuster(place.shape);
+        let loaded = load(&self.tree, place, seed(), self.epoch, options, adjuster).await;
         let loaded = loaded.map_err(|error| format!("the tree does not load: {error}"))?;
         let report = loaded.report;
         let writer = TreeWriter::new(Rc::new(self.tree.clone()), place, seed(), loaded);
@@ -200,7 +201,7 @@ impl Process {
 
 /// A tree that was opened.
 pub(crate) struct Opened {
-    writer: TreeWriter,
+    writer: TreeWriter<Adjuster>,
     /// Blocks that are dirty, or were called so.
     pub(crate) dirty: BTreeSet<u64>,
     pub(crate) report: LoadReport,
@@ -211,7 +212,7 @@ const LANES: u64 = 3;
 /// What the lanes of a process share.
 struct Life {
     process: Process,
-    writer: TreeWriter,
+    writer: TreeWriter<Adjuster>,
     blocks: Vec<u64>,
     dirty: RefCell<BTreeSet<u64>>,
     /// Blocks that a lane is at.

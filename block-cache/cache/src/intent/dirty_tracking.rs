@@ -14,7 +14,7 @@ use std::time::Duration;
 use forebay_block::{BlockDevice, Error, Result};
 use forebay_io::rt;
 use forebay_metadata::superblock::{DirtyTracking, Superblock};
-use forebay_metadata::tree::{self, LoadReport, Loaded, Marked, TreeOptions, TreeWriter};
+use forebay_metadata::tree::{self, LoadReport, Marked, Priced, TreeOptions, TreeWriter};
 use forebay_policy::BlockId;
 
 use crate::commit::Committer;
@@ -68,8 +68,8 @@ impl Tracking {
             (superblock.write(metadata.as_ref(), superblock.role)).await?;
         }
         let (seed, epoch) = (superblock.seed(), superblock.tree_epoch);
-        let options = TreeOptions::default();
-        let loaded: Loaded = tree::load(metadata.as_ref(), place, seed, epoch, options).await?;
+        let (options, adjuster) = (TreeOptions::default(), Priced::new(place.shape));
+        let loaded = tree::load(metadata.as_ref(), place, seed, epoch, options, adjuster).await?;
         let report = loaded.report;
         let writer = TreeWriter::new(Rc::clone(metadata), place, seed, loaded);
         let cleaned = RefCell::default();

@@ -1,28 +1,37 @@
 //! An array of bits.
 
-/// As many bits as there are nodes, rounded up to words.
+/// One bit for each node of a tree, rounded up to words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Bits(Vec<u64>);
+pub struct Bits(Vec<u64>);
 
 impl Bits {
-    /// All clear.
-    pub(super) fn new(bits: u32) -> Self {
+    /// An array of which all bits are clear.
+    #[must_use]
+    pub fn new(bits: u32) -> Self {
         Self(vec![0; bits.div_ceil(64) as usize])
     }
 
-    pub(super) fn get(&self, at: u32) -> bool {
+    /// Whether a bit is set.
+    ///
+    /// # Panics
+    /// If there is no such bit. So do the other functions that take one.
+    #[must_use]
+    pub fn get(&self, at: u32) -> bool {
         self.0[(at / 64) as usize] >> (at % 64) & 1 == 1
     }
 
-    pub(super) fn set(&mut self, at: u32) {
+    /// Sets a bit.
+    pub fn set(&mut self, at: u32) {
         self.0[(at / 64) as usize] |= 1 << (at % 64);
     }
 
-    pub(super) fn clear(&mut self, at: u32) {
+    /// Clears a bit.
+    pub fn clear(&mut self, at: u32) {
         self.0[(at / 64) as usize] &= !(1 << (at % 64));
     }
 
-    pub(super) fn put(&mut self, at: u32, value: bool) {
+    /// Sets or clears a bit.
+    pub fn put(&mut self, at: u32, value: bool) {
         if value { self.set(at) } else { self.clear(at) }
     }
 
@@ -38,12 +47,14 @@ impl Bits {
         &mut self.0
     }
 
-    pub(super) const fn memory_bytes(&self) -> usize {
+    /// Bytes of memory that the bits take.
+    #[must_use]
+    pub const fn memory_bytes(&self) -> usize {
         self.0.capacity() * size_of::<u64>()
     }
 
     /// The bits that are set, from the first on.
-    pub(super) fn ones(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn ones(&self) -> impl Iterator<Item = u32> + '_ {
         self.0
             .iter()
             .enumerate()

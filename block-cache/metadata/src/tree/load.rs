@@ -3,7 +3,7 @@
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Result};
 
 use super::sector::{TreePlace, choose};
-use super::{Tree, TreeOptions};
+use super::{Adjust, Priced, Tree, TreeOptions};
 use crate::{Seed, order};
 
 /// Where the next copy of a unit goes.
@@ -39,9 +39,9 @@ impl LoadReport {
 
 /// A tree as media has it.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct Loaded<A = Priced> {
     /// The tree; nothing in it is marked yet but what media says.
-    pub tree: Tree,
+    pub tree: Tree<A>,
     /// What was found.
     pub report: LoadReport,
     pub(super) units: Vec<UnitState>,
@@ -75,18 +75,19 @@ pub async fn format(
 }
 
 /// Reads a tree, and makes durable what was read: what the device shows need not be, if a flush failed
-/// before. `epoch` is higher than whenever it was formatted or loaded before.
+/// before. `epoch` is higher than whenever it was formatted or loaded before. The adjuster is new.
 ///
 /// # Errors
 /// The device's own, when writing, or if it is shutting down; `InvalidInput` for a place that is not one of whole units.
 /// Never for what cannot be read: that counts as dirty.
-pub async fn load(
+pub async fn load<A: Adjust>(
     device: &dyn BlockDevice,
     place: TreePlace,
     seed: Seed,
     epoch: u32,
     options: TreeOptions,
-) -> Result<Loaded> {
+    adjuster: A,
+) -> Result<Loaded<A>> {
     check(device, place)?;
     let mut report = LoadReport::of(place);
     let (mut words, mut units) = (Vec::new(), Vec::new());
@@ -136,7 +137,7 @@ pub async fn load(
         unit.sequence = unit.sequence.max(first_sequence(epoch));
     }
     Ok(Loaded {
-        tree: Tree::restored(place.shape, place.unit_words(), options, &words),
+        tree: Tree::restored(place.shape, place.unit_words(), options, adjuster, &words),
         report,
         units,
     })
@@ -161,8 +162,8 @@ pub async fn look(
             None => words.extend(vec![u64::MAX; place.unit_words()]),
         }
     }
-    let options = TreeOptions::default();
-    let tree = Tree::restored(place.shape, place.unit_words(), options, &words);
+    let (options, adjuster) = (TreeOptions::default(), Priced::new(place.shape));
+    let tree = Tree::restored(place.shape, place.unit_words(), options, adjuster, &words);
     Ok((tree, report))
 }
 

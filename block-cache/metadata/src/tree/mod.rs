@@ -12,12 +12,14 @@
 //! Byte-addressable media would have units of one line with two versions in place of two units: another
 //! writer and another `unit_words`, the same tree.
 //!
+//! An adjuster ([`Adjust`]) decides how coarse the summary is. Forebay's is [`Priced`].
+//!
 //! docs/internals/format/bit-tree.md has the bytes and the order.
 
+mod adjust;
 mod bits;
 mod budget;
 mod load;
-mod paper;
 mod priced;
 mod sector;
 mod shape;
@@ -27,13 +29,13 @@ mod writer;
 use std::ops::Range;
 use std::time::Duration;
 
-use bits::Bits;
 use budget::Budget;
-use paper::Paper;
-use priced::Priced;
 use summary::Summary;
 
+pub use adjust::{Adjust, Nodes, Totals};
+pub use bits::Bits;
 pub use load::{LoadReport, Loaded, format, load, look};
+pub use priced::Priced;
 pub use sector::{Plane, TreePlace};
 pub use shape::{DEFAULT_DEGREE, DEFAULT_LEVELS, Shape};
 pub use summary::Round;
@@ -44,30 +46,16 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// It is adjusted earlier, too, after as many client writes as allow this many persists.
 const PERIOD_PERSISTS: f64 = 8.0;
 
-/// Who decides how coarse a tree is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Adjustment {
-    /// The paper's Algorithm 1: one node a period.
-    Paper,
-    /// All nodes at once, by what holding them costs and saves.
-    Priced,
-}
-
 /// What a tree is to achieve.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeOptions {
     /// Writes of metadata a client write: 10 to the power of minus this many.
     pub sla_nines: f64,
-    /// Who decides.
-    pub adjustment: Adjustment,
 }
 
 impl Default for TreeOptions {
     fn default() -> Self {
-        Self {
-            sla_nines: 2.0,
-            adjustment: Adjustment::Priced,
-        }
+        Self { sla_nines: 2.0 }
     }
 }
 
@@ -97,15 +85,9 @@ impl Marked {
     }
 }
 
-#[derive(Debug)]
-enum Adjuster {
-    Paper(Paper),
-    Priced(Priced),
-}
-
 /// The tree of one volume.
 #[derive(Debug)]
-pub struct Tree {
+pub struct Tree<A = Priced> {
     shape: Shape,
     ratio: f64,
     /// Dirty blocks of each leaf.
@@ -113,23 +95,19 @@ pub struct Tree {
     /// The complete tree: a node is set if any block beneath it is dirty.
     dirty: Bits,
     summary: Summary,
-    adjuster: Adjuster,
+    adjuster: A,
     budget: Budget,
     adjusted: Duration,
     adjusted_writes: u64,
     persists: u64,
 }
 
-impl Tree {
+impl<A: Adjust> Tree<A> {
     /// A tree in which nothing is dirty, on media of which `unit_words` words of 64 bits are written at a time
-    /// and say the same.
+    /// and say the same. The adjuster is new, and of the same shape.
     #[must_use]
-    pub fn new(shape: Shape, unit_words: usize, options: TreeOptions) -> Self {
+    pub fn new(shape: Shape, unit_words: usize, options: TreeOptions, adjuster: A) -> Self {
         let summary = Summary::new(shape, unit_words);
-        let adjuster = match options.adjustment {
-            Adjustment::Paper => Adjuster::Paper(Paper::new(shape)),
-            Adjustment::Priced => Adjuster::Priced(Priced::new(shape)),
-        };
         Self {
             shape,
             ratio: options.ratio(),
@@ -150,14 +128,25 @@ impl Tree {
         shape: Shape,
         unit_words: usize,
         options: TreeOptions,
+        adjuster: A,
         words: &[u64],
     ) -> Self {
-        let mut tree = Self::new(shape, unit_words, options);
+        let mut tree = Self::new(shape, unit_words, options, adjuster);
         tree.summary.restore(words);
-        if let Adjuster::Paper(paper) = &mut tree.adjuster {
-            paper.restore(shape, &mut tree.summary);
-        }
+        let (adjuster, nodes) = tree.parts();
+        adjuster.restore(nodes);
         tree
+    }
+
+    /// The adjuster, and the nodes that it works on.
+    fn parts(&mut self) -> (&mut A, Nodes<'_>) {
+        let nodes = Nodes {
+            shape: self.shape,
+            ratio: self.ratio,
+            dirty: &self.dirty,
+            wanted: &mut self.summary.wanted,
+        };
+        (&mut self.adjuster, nodes)
     }
 
     /// Its shape.
@@ -179,7 +168,8 @@ impl Tree {
             // What media covers for now is to be covered when that goes, too.
             let durable = self.summary.is_durable(leaf);
             if !self.summary.wants(leaf) {
-                self.want(leaf, durable);
+                let (adjuster, nodes) = self.parts();
+                adjuster.cover(nodes, leaf, !durable);
             }
             if !durable {
                 marked = marked.and(Marked::After(self.summary.await_leaf(leaf)));
@@ -202,25 +192,6 @@ impl Tree {
         marked
     }
 
-    /// A dirty leaf is to be covered; unless media does so for now, somebody waits for it.
-    fn want(&mut self, leaf: u32, durable: bool) {
-        match &mut self.adjuster {
-            Adjuster::Paper(paper) => paper.cover(self.shape, leaf, !durable, &mut self.summary),
-            Adjuster::Priced(_) if durable => self.summary.wanted.set(self.shape.node_of(leaf)),
-            Adjuster::Priced(priced) => {
-                // A round has to be written: it takes along whatever else is worth it.
-                priced.waited();
-                self.decide();
-            }
-        }
-    }
-
-    fn decide(&mut self) {
-        if let Adjuster::Priced(priced) = &mut self.adjuster {
-            priced.decide(self.shape, self.ratio, &self.dirty, &mut self.summary);
-        }
-    }
-
     fn turn_dirty(&mut self, leaf: u32) {
         let node = self.shape.node_of(leaf);
         if self.dirty.get(node) {
@@ -229,9 +200,7 @@ impl Tree {
         for node in self.shape.path(node) {
             self.dirty.set(node);
         }
-        if let Adjuster::Priced(priced) = &mut self.adjuster {
-            priced.turned(self.shape, leaf);
-        }
+        self.adjuster.turned_dirty(self.shape, leaf);
     }
 
     /// These blocks, each of which was marked, are clean: their data was written back, and the backing device was
@@ -262,20 +231,16 @@ impl Tree {
             }
             self.dirty.clear(node);
         }
-        if let Adjuster::Paper(paper) = &self.adjuster {
-            paper.cleaned(self.shape, leaf, &self.dirty, &mut self.summary);
-        }
+        let (adjuster, nodes) = self.parts();
+        adjuster.turned_clean(nodes, leaf);
     }
 
     /// These blocks are cached from now on. (Those that are written to are marked first.)
     pub fn place(&mut self, blocks: Range<u64>) {
-        let Adjuster::Priced(priced) = &mut self.adjuster else {
-            return;
-        };
         for leaf in self.shape.leaves_of(&blocks) {
             let clean = self.leaves[leaf as usize] == 0;
             let share = self.shape.share(&blocks, leaf);
-            priced.place(self.shape, leaf, share, clean);
+            self.adjuster.place(self.shape, leaf, share, clean);
         }
     }
 
@@ -284,11 +249,9 @@ impl Tree {
     /// # Panics
     /// If more blocks of a leaf go than were placed.
     pub fn remove(&mut self, blocks: Range<u64>) {
-        let Adjuster::Priced(priced) = &mut self.adjuster else {
-            return;
-        };
         for leaf in self.shape.leaves_of(&blocks) {
-            priced.remove(self.shape, leaf, self.shape.share(&blocks, leaf));
+            let share = self.shape.share(&blocks, leaf);
+            self.adjuster.remove(self.shape, leaf, share);
         }
     }
 
@@ -315,22 +278,9 @@ impl Tree {
         }
         (self.adjusted, self.adjusted_writes) = (now, writes);
         self.budget.tell(writes, persists);
-        match &mut self.adjuster {
-            Adjuster::Paper(paper) => paper.adjust(
-                self.shape,
-                self.ratio,
-                (writes, persists),
-                &self.dirty,
-                &mut self.summary,
-            ),
-            Adjuster::Priced(priced) => {
-                priced.pass(self.ratio, writes);
-                // What cannot be written is not decided either.
-                if self.budget.spare() > 0 {
-                    self.decide();
-                }
-            }
-        }
+        let can_write = self.budget.spare() > 0;
+        let (adjuster, nodes) = self.parts();
+        adjuster.adjust(nodes, Totals { writes, persists }, can_write);
     }
 
     /// For a clean end: from now on media is to say what is dirty and no more, whatever that costs. Rounds are
@@ -399,16 +349,12 @@ impl Tree {
     /// Bytes of memory that it takes. It does not grow with what is cached or dirty.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let adjuster = match &self.adjuster {
-            Adjuster::Paper(paper) => paper.memory_bytes(),
-            Adjuster::Priced(priced) => priced.memory_bytes(),
-        };
         let leaves = self.leaves.capacity() * size_of::<u32>();
         size_of::<Self>()
             + leaves
             + self.dirty.memory_bytes()
             + self.summary.memory_bytes()
-            + adjuster
+            + self.adjuster.memory_bytes()
     }
 }
 

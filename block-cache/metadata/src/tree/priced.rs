@@ -16,9 +16,9 @@
 //! in costs next to nothing to hold, so that a tree begins as one mark on everything, and is cut back where clean
 //! blocks come to lie.
 
+use super::adjust::{Adjust, Nodes, Totals};
 use super::bits::Bits;
 use super::shape::Shape;
-use super::summary::Summary;
 
 /// Clients wait for this part of the persists that the ratio allows.
 const WAITED_FOR: f64 = 0.8;
@@ -36,8 +36,9 @@ const IN_VAIN: f32 = 0.5 / WINDOW_PERSISTS as f32;
 /// Less than this in the window is nothing.
 const NOTHING: f32 = 1.0 / 64.0;
 
+/// Forebay's adjuster: nodes are held by a price.
 #[derive(Debug)]
-pub(super) struct Priced {
+pub struct Priced {
     price: f64,
     /// By node, how often a leaf beneath turned dirty. Fades by the window.
     turned: Vec<f32>,
@@ -58,7 +59,9 @@ struct Expected {
 }
 
 impl Priced {
-    pub(super) fn new(shape: Shape) -> Self {
+    /// The adjuster of a tree of this shape, in which nothing is cached.
+    #[must_use]
+    pub fn new(shape: Shape) -> Self {
         let nodes = shape.nodes() as usize;
         Self {
             price: PRICE.0,
@@ -70,51 +73,27 @@ impl Priced {
         }
     }
 
-    pub(super) const fn memory_bytes(&self) -> usize {
-        let shares = self.turned.capacity() + self.arrived.capacity();
-        shares * size_of::<f32>() + self.cached.capacity() * size_of::<u32>()
-    }
-
-    /// Blocks came to lie in a leaf. They are clean unless the leaf has dirty ones: then it is marked anyway.
-    pub(super) fn place(&mut self, shape: Shape, leaf: u32, blocks: u32, clean: bool) {
-        for node in shape.path(shape.node_of(leaf)) {
-            self.cached[node as usize] += blocks;
-            if clean {
-                self.arrived[node as usize] += blocks as f32;
-            }
-        }
-    }
-
-    /// Cached blocks of a leaf are gone.
-    pub(super) fn remove(&mut self, shape: Shape, leaf: u32, blocks: u32) {
-        for node in shape.path(shape.node_of(leaf)) {
-            let left = self.cached[node as usize].checked_sub(blocks);
-            self.cached[node as usize] = left.expect("a block is placed before it is removed");
-        }
-    }
-
-    /// A leaf turned dirty.
-    pub(super) fn turned(&mut self, shape: Shape, leaf: u32) {
-        for node in shape.path(shape.node_of(leaf)) {
-            self.turned[node as usize] += 1.0;
-        }
-    }
-
     /// A client waits for a persist.
-    pub(super) fn waited(&mut self) {
+    fn waited(&mut self) {
         self.price = (self.price * STEP.exp()).min(PRICE.2);
     }
 
     /// Time passes: `writes` is a total.
-    pub(super) fn pass(&mut self, ratio: f64, writes: u64) {
+    fn pass(&mut self, ratio: f64, writes: u64) {
         let passed = (writes - self.writes) as f64;
         self.writes = writes;
         let price = self.price * (-STEP * WAITED_FOR * ratio * passed).exp();
         self.price = price.max(PRICE.1);
     }
 
-    /// Decides what is wanted. `dirty` is the complete tree.
-    pub(super) fn decide(&mut self, shape: Shape, ratio: f64, dirty: &Bits, summary: &mut Summary) {
+    /// Decides which nodes are wanted.
+    fn decide(&mut self, nodes: Nodes<'_>) {
+        let Nodes {
+            shape,
+            ratio,
+            dirty,
+            wanted,
+        } = nodes;
         let passed = (self.writes - self.faded) as f64;
         self.faded = self.writes;
         if passed > 0.0 {
@@ -126,13 +105,13 @@ impl Priced {
                 }
             }
         }
-        summary.wanted.clear_all();
+        wanted.clear_all();
         let expected = Expected {
             turns: self.turned[0],
             arrivals: self.arrived[0],
         };
-        if self.visit(shape, 0, expected, dirty, summary) {
-            summary.wanted.set(0);
+        if self.visit(shape, 0, expected, dirty, wanted) {
+            wanted.set(0);
         }
     }
 
@@ -143,7 +122,7 @@ impl Priced {
         node: u32,
         expected: Expected,
         dirty: &Bits,
-        summary: &mut Summary,
+        wanted: &mut Bits,
     ) -> bool {
         let is_leaf = shape.is_leaf(node);
         let at = node as usize;
@@ -169,16 +148,64 @@ impl Priced {
                 turns: share(expected.turns, &self.turned, child),
                 arrivals: share(expected.arrivals, &self.arrived, child),
             };
-            held |= u32::from(self.visit(shape, child, expected, dirty, summary)) << nth;
+            held |= u32::from(self.visit(shape, child, expected, dirty, wanted)) << nth;
         }
         if held.count_ones() == shape.degree() {
             return true;
         }
         for (nth, child) in children.enumerate() {
             if held >> nth & 1 == 1 {
-                summary.wanted.set(child);
+                wanted.set(child);
             }
         }
         false
+    }
+}
+
+impl Adjust for Priced {
+    fn turned_dirty(&mut self, shape: Shape, leaf: u32) {
+        for node in shape.path(shape.node_of(leaf)) {
+            self.turned[node as usize] += 1.0;
+        }
+    }
+
+    fn cover(&mut self, nodes: Nodes<'_>, leaf: u32, waits: bool) {
+        if waits {
+            // A round has to be written: it takes along whatever else is worth it.
+            self.waited();
+            self.decide(nodes);
+        } else {
+            nodes.wanted.set(nodes.shape.node_of(leaf));
+        }
+    }
+
+    /// The blocks are clean unless the leaf has dirty ones. A dirty leaf is marked anyway.
+    fn place(&mut self, shape: Shape, leaf: u32, blocks: u32, clean: bool) {
+        for node in shape.path(shape.node_of(leaf)) {
+            self.cached[node as usize] += blocks;
+            if clean {
+                self.arrived[node as usize] += blocks as f32;
+            }
+        }
+    }
+
+    fn remove(&mut self, shape: Shape, leaf: u32, blocks: u32) {
+        for node in shape.path(shape.node_of(leaf)) {
+            let left = self.cached[node as usize].checked_sub(blocks);
+            self.cached[node as usize] = left.expect("a block is placed before it is removed");
+        }
+    }
+
+    fn adjust(&mut self, nodes: Nodes<'_>, totals: Totals, can_write: bool) {
+        self.pass(nodes.ratio, totals.writes);
+        // What cannot be written is not decided either.
+        if can_write {
+            self.decide(nodes);
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let shares = self.turned.capacity() + self.arrived.capacity();
+        shares * size_of::<f32>() + self.cached.capacity() * size_of::<u32>()
     }
 }

@@ -129,7 +129,8 @@ impl Shape {
     }
 
     /// The number of a leaf's node.
-    pub(super) fn node_of(&self, leaf: u32) -> u32 {
+    #[must_use]
+    pub fn node_of(&self, leaf: u32) -> u32 {
         self.first_leaf() + leaf
     }
 
@@ -138,21 +139,27 @@ impl Shape {
         nodes(self.degree_shift, self.levels - 1) as u32
     }
 
-    pub(super) fn is_leaf(&self, node: u32) -> bool {
+    /// Whether a node is a leaf.
+    #[must_use]
+    pub fn is_leaf(&self, node: u32) -> bool {
         node >= self.first_leaf()
     }
 
-    pub(super) const fn parent(&self, node: u32) -> u32 {
+    /// The parent of a node that is not the root.
+    #[must_use]
+    pub const fn parent(&self, node: u32) -> u32 {
         (node - 1) >> self.degree_shift
     }
 
-    pub(super) const fn children(&self, node: u32) -> Range<u32> {
+    /// The children of a node that is not a leaf.
+    #[must_use]
+    pub const fn children(&self, node: u32) -> Range<u32> {
         let first = (node << self.degree_shift) + 1;
         first..first + self.degree()
     }
 
     /// A node and all above it, up to the root.
-    pub(super) fn path(self, node: u32) -> impl Iterator<Item = u32> {
+    pub fn path(self, node: u32) -> impl Iterator<Item = u32> {
         std::iter::successors(Some(node), move |&node| {
             (node > 0).then(|| self.parent(node))
         })

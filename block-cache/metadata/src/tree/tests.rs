@@ -6,6 +6,15 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
+use adjuster::{Adjuster, Adjustment};
+
+// The study's sources: a crate that uses this one has other types than its unit tests.
+#[expect(unreachable_pub, reason = "they are public in their own crate")]
+#[path = "../../../../studies/mapperx/src/adjuster.rs"]
+mod adjuster;
+#[expect(unreachable_pub, reason = "they are public in their own crate")]
+#[path = "../../../../studies/mapperx/src/algorithm1.rs"]
+mod algorithm1;
 
 /// Blocks of the volume that is tried.
 const BLOCKS: u64 = 300;
@@ -38,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// A tree, media as bits, and what is known of the world.
 struct Trial {
-    tree: Tree,
+    tree: Tree<Adjuster>,
     /// What media held before the round in flight.
     media: Vec<u64>,
     round: Option<Round>,
@@ -52,12 +61,9 @@ struct Trial {
 impl Trial {
     fn new(adjustment: Adjustment, degree: u32, levels: u8) -> Self {
         let shape = Shape::for_volume(BLOCKS, degree, levels).expect("valid");
-        let options = TreeOptions {
-            sla_nines: 0.5,
-            adjustment,
-        };
+        let options = TreeOptions { sla_nines: 0.5 };
         // One word a unit, so that a tree of a few hundred nodes has several.
-        let tree = Tree::new(shape, 1, options);
+        let tree = Tree::new(shape, 1, options, adjustment.adjuster(shape));
         Self {
             media: vec![0; tree.units() as usize],
             tree,
@@ -208,10 +214,10 @@ proptest! {
         bits in prop::collection::vec(any::<u64>(), 2),
         sparse in prop::collection::vec(any::<u64>(), 2),
     ) {
-        let options = TreeOptions { sla_nines: 0.5, adjustment };
+        let options = TreeOptions { sla_nines: 0.5 };
         let shape = Shape::for_volume(64, 4, 3).expect("valid");
         let words: Vec<u64> = bits.iter().zip(&sparse).map(|(one, other)| one & other).collect();
-        let mut tree = Tree::restored(shape, 1, options, &words);
+        let mut tree = Tree::restored(shape, 1, options, adjustment.adjuster(shape), &words);
         let covered: Vec<u64> = (0..64).filter(|&block| tree.may_be_dirty(block..block + 1)).collect();
         for &block in &covered {
             prop_assert_eq!(tree.mark(block..block + 1), Marked::Durable);
@@ -358,11 +364,8 @@ fn what_nothing_is_cached_beneath_is_held_and_clean_blocks_are_cut_out() {
 fn the_papers_tree_takes_so_much_memory() {
     let shape = Shape::for_volume(1 << 30, DEFAULT_DEGREE, DEFAULT_LEVELS).expect("valid");
     for (adjustment, most_kib) in [(Adjustment::Paper, 150), (Adjustment::Priced, 340)] {
-        let options = TreeOptions {
-            adjustment,
-            ..TreeOptions::default()
-        };
-        let bytes = Tree::new(shape, 8 * 61, options).memory_bytes();
+        let (options, adjuster) = (TreeOptions::default(), adjustment.adjuster(shape));
+        let bytes = Tree::new(shape, 8 * 61, options, adjuster).memory_bytes();
         assert!(bytes <= most_kib << 10, "{adjustment:?}: {bytes}");
     }
 }

@@ -11,24 +11,24 @@ use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 
 use super::load::{Loaded, UnitState, formatted, image};
 use super::sector::TreePlace;
-use super::{Marked, Round, Tree, TreeOptions};
+use super::{Adjust, Marked, Priced, Round, Tree, TreeOptions};
 use crate::order::{Part, Site, write_fua};
 use crate::{Seed, order};
 
 /// Writes a tree's rounds. Lives on one reactor; whoever needs a round and finds none under way writes it,
 /// for all who wait.
-pub struct TreeWriter {
+pub struct TreeWriter<A = Priced> {
     device: Rc<dyn BlockDevice>,
     place: TreePlace,
     seed: Seed,
-    tree: RefCell<Tree>,
+    tree: RefCell<Tree<A>>,
     units: RefCell<Vec<UnitState>>,
     writing: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
     failed: RefCell<Option<Error>>,
 }
 
-impl std::fmt::Debug for TreeWriter {
+impl<A> std::fmt::Debug for TreeWriter<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TreeWriter")
             .field("place", &self.place)
@@ -37,10 +37,15 @@ impl std::fmt::Debug for TreeWriter {
     }
 }
 
-impl TreeWriter {
+impl<A: Adjust> TreeWriter<A> {
     /// Goes on with a tree that was loaded from this place.
     #[must_use]
-    pub fn new(device: Rc<dyn BlockDevice>, place: TreePlace, seed: Seed, loaded: Loaded) -> Self {
+    pub fn new(
+        device: Rc<dyn BlockDevice>,
+        place: TreePlace,
+        seed: Seed,
+        loaded: Loaded<A>,
+    ) -> Self {
         Self {
             device,
             place,
@@ -61,9 +66,10 @@ impl TreeWriter {
         seed: Seed,
         epoch: u32,
         options: TreeOptions,
+        adjuster: A,
     ) -> Self {
         let loaded = Loaded {
-            tree: Tree::new(place.shape, place.unit_words(), options),
+            tree: Tree::new(place.shape, place.unit_words(), options, adjuster),
             report: super::LoadReport::default(),
             units: formatted(place, epoch),
         };
@@ -74,7 +80,7 @@ impl TreeWriter {
     ///
     /// # Panics
     /// If somebody else holds it.
-    pub fn tree(&self) -> RefMut<'_, Tree> {
+    pub fn tree(&self) -> RefMut<'_, Tree<A>> {
         self.tree.borrow_mut()
     }
 
@@ -222,12 +228,12 @@ impl TreeWriter {
 }
 
 /// A round that is being written. Dropped before its end, nobody knows what its units hold.
-struct Unfinished<'a> {
-    writer: &'a TreeWriter,
+struct Unfinished<'a, A: Adjust> {
+    writer: &'a TreeWriter<A>,
     round: Option<Round>,
 }
 
-impl Unfinished<'_> {
+impl<A: Adjust> Unfinished<'_, A> {
     fn end(mut self, result: Result<()>) -> Result<()> {
         if let Some(round) = self.round.take() {
             self.writer.end(round, &result);
@@ -236,7 +242,7 @@ impl Unfinished<'_> {
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl<A: Adjust> Drop for Unfinished<'_, A> {
     fn drop(&mut self) {
         if let Some(round) = self.round.take() {
             let dropped = "the task that wrote a round of the bit-tree ended before it";
@@ -246,7 +252,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-impl TreeWriter {
+impl<A: Adjust> TreeWriter<A> {
     fn end(&self, round: Round, result: &Result<()>) {
         if let Err(error) = result {
             let place = self.place;

@@ -6,9 +6,10 @@ mod bytes;
 use std::rc::Rc;
 use std::time::Duration;
 
+use forebay_mapperx::{Adjuster, Adjustment};
 use forebay_metadata::Seed;
 use forebay_metadata::tree::{
-    Adjustment, Plane, Shape, TreeOptions, TreePlace, TreeWriter, format, load,
+    Loaded, Plane, Shape, TreeOptions, TreePlace, TreeWriter, format, load,
 };
 
 use bytes::{Bytes, now};
@@ -27,12 +28,7 @@ fn place(unit_bytes: u32) -> TreePlace {
     }
 }
 
-const fn options(adjustment: Adjustment) -> TreeOptions {
-    TreeOptions {
-        sla_nines: 0.5,
-        adjustment,
-    }
-}
+const OPTIONS: TreeOptions = TreeOptions { sla_nines: 0.5 };
 
 /// Images of media, from the first to the last, in the last of which `DIRTY` is dirty.
 fn images(place: TreePlace) -> Vec<Vec<u8>> {
@@ -44,7 +40,8 @@ fn images(place: TreePlace) -> Vec<Vec<u8>> {
         place,
         seed,
         1,
-        options(Adjustment::Paper),
+        OPTIONS,
+        Adjustment::Paper.adjuster(place.shape),
     );
     let mut images = vec![device.0.borrow().clone()];
     for (nth, block) in (1..).zip(DIRTY) {
@@ -92,9 +89,10 @@ pub(crate) fn any_input(data: &[u8]) {
     let device = Bytes::new(image);
     let seed = Seed::new(&[5; 16]);
     let open = |epoch| {
-        now(load(&device, place, seed, epoch, options(adjustment))).expect("damage is no error")
+        let adjuster = adjustment.adjuster(place.shape);
+        now(load(&device, place, seed, epoch, OPTIONS, adjuster)).expect("damage is no error")
     };
-    let covered = |loaded: &forebay_metadata::tree::Loaded| -> Vec<u64> {
+    let covered = |loaded: &Loaded<Adjuster>| -> Vec<u64> {
         let blocks = 0..4096;
         blocks
             .filter(|block| loaded.tree.may_be_dirty(*block..block + 1))

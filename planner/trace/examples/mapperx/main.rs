@@ -14,7 +14,7 @@ mod trackers;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use forebay_metadata::tree::Adjustment;
+use forebay_mapperx::Adjustment;
 use forebay_policy::{BlockId, BlockSizes};
 use forebay_trace::sim::{CacheModel, Change, Changed, Costs, Fill, Replace, Simulated, WriteBack};
 use forebay_trace::{Op, Request};

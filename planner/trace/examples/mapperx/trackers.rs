@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
+use forebay_mapperx::{Adjuster, Adjustment};
 use forebay_metadata::tree::{
-    Adjustment, DEFAULT_DEGREE, DEFAULT_LEVELS, Marked, Plane, Shape, Tree, TreeOptions, TreePlace,
+    DEFAULT_DEGREE, DEFAULT_LEVELS, Marked, Plane, Shape, Tree, TreeOptions, TreePlace,
 };
 use serde_json::{Value, json};
 
@@ -108,6 +109,7 @@ pub(crate) enum Over {
 pub(crate) struct Trees {
     pub(crate) name: &'static str,
     options: TreeOptions,
+    adjustment: Adjustment,
     scope: Scope,
     over: Over,
     sizes: BTreeMap<u16, u64>,
@@ -118,7 +120,7 @@ pub(crate) struct Trees {
 }
 
 struct VolumeTree {
-    tree: Tree,
+    tree: Tree<Adjuster>,
     writes: u64,
 }
 
@@ -132,10 +134,8 @@ impl Trees {
     ) -> Self {
         Self {
             name,
-            options: TreeOptions {
-                sla_nines,
-                adjustment,
-            },
+            options: TreeOptions { sla_nines },
+            adjustment,
             scope,
             over,
             sizes: sizes.clone(),
@@ -157,8 +157,9 @@ impl Trees {
                 plane: Plane::Dirty,
                 shape: shape.expect("the defaults are valid"),
             };
+            let adjuster = self.adjustment.adjuster(place.shape);
             VolumeTree {
-                tree: Tree::new(place.shape, place.unit_words(), self.options),
+                tree: Tree::new(place.shape, place.unit_words(), self.options, adjuster),
                 writes: 0,
             }
         })
