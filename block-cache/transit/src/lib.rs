@@ -1,5 +1,5 @@
 //! A DRAM cache through which writes pass on their way to a device: *I/O transit caching* (Caiti, Xu et al.,
-//! JSA 2024), and the staging policies that it is compared with.
+//! JSA 2024).
 //!
 //! A write is acknowledged when its blocks are in slots of DRAM; evictors write them to the device behind it.
 //! The cache is a volatile write cache like a disk's: FLUSH drains what was acknowledged before it, FUA waits
@@ -9,7 +9,7 @@
 //! the process, and the next one goes on where this one ended.
 //!
 //! - [`Transit`]: the cache, a block device over a block device.
-//! - [`Policy`]: what it does with its slots; the comparison is between these.
+//! - [`Policy`]: the use of the slots. Those that Caiti is compared with are in `studies/caiti`.
 //! - [`TransitOptions::hold_evictions`]: a start that may yet refuse the device leaves it as it is.
 //! - [`Workers`]: threads that evict to a device whose work is the processor's.
 //!
@@ -40,7 +40,7 @@ mod lookout;
 mod memory;
 mod owner;
 mod parts;
-mod policy;
+pub mod policy;
 mod pool;
 mod requests;
 mod slots;
@@ -58,5 +58,10 @@ pub use policy::Policy;
 pub use stats::TransitStats;
 pub use workers::{Run, Workers};
 
+// The study's sources: a crate that uses this one has other types than its unit tests.
+#[cfg(test)]
+#[expect(unreachable_pub, reason = "they are public in their own crate")]
+#[path = "../../../studies/caiti/src/comparators/mod.rs"]
+mod comparators;
 #[cfg(test)]
 mod tests;

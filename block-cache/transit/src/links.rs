@@ -1,11 +1,11 @@
 //! Lists of slots, linked by number: a slot is in one list of a set of lists, or in none.
 
 /// No slot.
-pub(crate) const NONE: u32 = u32::MAX;
+pub const NONE: u32 = u32::MAX;
 
 /// The neighbours of each slot.
 #[derive(Debug)]
-pub(crate) struct Links(Box<[Link]>);
+pub struct Links(Box<[Link]>);
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
@@ -14,19 +14,20 @@ struct Link {
 }
 
 /// Memory that a slot takes in each [`Links`], bytes.
-pub(crate) const LINK_BYTES: usize = size_of::<Link>();
+pub const LINK_BYTES: usize = size_of::<Link>();
 
 /// One list.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct List {
+pub struct List {
     head: u32,
     tail: u32,
     len: u32,
 }
 
 impl Links {
-    /// Of `slots` slots, in no list.
-    pub(crate) fn new(slots: usize) -> Self {
+    /// The links of `slots` slots, in no list.
+    #[must_use]
+    pub fn new(slots: usize) -> Self {
         let alone = Link {
             previous: NONE,
             next: NONE,
@@ -55,20 +56,31 @@ impl Default for List {
 }
 
 impl List {
-    pub(crate) const fn front(&self) -> Option<u32> {
+    /// The first slot.
+    #[must_use]
+    pub const fn front(&self) -> Option<u32> {
         some(self.head)
     }
 
-    pub(crate) const fn len(&self) -> usize {
+    /// Number of slots.
+    #[must_use]
+    pub const fn len(&self) -> usize {
         self.len as usize
     }
 
-    pub(crate) fn push_back(&mut self, links: &mut Links, slot: u32) {
+    /// Whether there is no slot.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Puts `slot` at the end.
+    pub fn push_back(&mut self, links: &mut Links, slot: u32) {
         self.insert(links, slot, NONE);
     }
 
     /// Puts `slot` in front of `before`; at the end if that is none.
-    pub(crate) fn insert(&mut self, links: &mut Links, slot: u32, before: u32) {
+    pub fn insert(&mut self, links: &mut Links, slot: u32, before: u32) {
         let previous = match some(before) {
             Some(before) => links.0[before as usize].previous,
             None => self.tail,
@@ -82,7 +94,8 @@ impl List {
         self.len += 1;
     }
 
-    pub(crate) fn remove(&mut self, links: &mut Links, slot: u32) {
+    /// Takes out a slot that is in this list.
+    pub fn remove(&mut self, links: &mut Links, slot: u32) {
         let Link { previous, next } = links.0[slot as usize];
         self.join(links, previous, next);
         self.len -= 1;

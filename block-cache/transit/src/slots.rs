@@ -66,9 +66,9 @@ struct Flush {
     failed: usize,
 }
 
-/// All slots.
+/// All slots of a cache, as far as they are not data.
 #[derive(Debug)]
-pub(crate) struct Slots {
+pub struct Slots {
     slots: Box<[Slot]>,
     /// The first slot of each set of blocks.
     sets: Box<[u32]>,
@@ -119,7 +119,8 @@ impl Slots {
     }
 
     /// Slots for blocks that have none: one free slot is kept for new versions of those that have.
-    pub(crate) const fn room(&self) -> usize {
+    #[must_use]
+    pub const fn room(&self) -> usize {
         self.free_len.saturating_sub(1)
     }
 
@@ -132,8 +133,9 @@ impl Slots {
         self.slots.len() - self.free_len
     }
 
-    /// The `Valid` slot that is owed for the longest time.
-    pub(crate) const fn oldest(&self) -> Option<u32> {
+    /// The slot to evict whose block is owed to the device for the longest time.
+    #[must_use]
+    pub const fn oldest(&self) -> Option<u32> {
         self.queue.front()
     }
 

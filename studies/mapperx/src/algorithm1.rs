@@ -1,8 +1,10 @@
-//! The MapperX paper's Algorithm 1: once a period, one parent loses its children or one leaf gets some.
+//! The MapperX paper's Algorithm 1: once a period, one parent loses its children or one leaf gets
+//! some.
 //!
-//! The paper leaves some choices open. They are made in its favour. Of leaves with equally few persists, a
-//! dirty one is refined before a clean one, since refining a clean leaf gains nothing. Of those, the leaf
-//! nearest to the root is refined. Of parents with equally many persists, the farthest from the root goes.
+//! The paper leaves some choices open. They are made in its favour. Of leaves with equally few
+//! persists, a dirty one is refined before a clean one, since refining a clean leaf gains nothing.
+//! Of those, the leaf nearest to the root is refined. Of parents with equally many persists, the
+//! farthest from the root goes.
 
 use crate::tree::{Adjust, Bits, Nodes, Shape, Totals};
 

@@ -7,7 +7,7 @@ const RULE: &str = "layers";
 
 /// Every crate of ours and its floor, from the ground up. A crate may depend on lower floors only;
 /// crates on one floor do not know each other.
-const FLOORS: [(&str, u8); 26] = [
+const FLOORS: [(&str, u8); 27] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 1),
@@ -21,6 +21,7 @@ const FLOORS: [(&str, u8); 26] = [
     ("forebay-policy", 4),
     ("forebay-metadata", 4),
     ("forebay-cache", 5),
+    ("forebay-caiti", 5),
     ("forebay-mapperx", 5),
     ("forebay-cluster", 5),
     ("forebay-volume", 6),

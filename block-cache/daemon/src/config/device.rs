@@ -268,7 +268,7 @@ impl RawDevice {
                     );
                 }
                 let policy = self.policy.as_ref().map(|policy| {
-                    let parsed = policy.get_ref().parse::<Policy>();
+                    let parsed = forebay_caiti::named(policy.get_ref());
                     parsed.unwrap_or_else(|error| {
                         let help = "leave `policy` out, or write \"caiti\"";
                         problems.add(&policy.span(), error.report(), help);

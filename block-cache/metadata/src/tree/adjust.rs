@@ -29,8 +29,8 @@ pub struct Totals {
 
 /// Chooses how coarse the marks on media are.
 ///
-/// The tree calls it when leaves turn dirty or clean, and once a period. It changes [`Nodes::wanted`]. The
-/// order in which media follows is the tree's.
+/// The tree calls it when leaves turn dirty or clean, and once a period. It changes
+/// [`Nodes::wanted`]. The order in which media follows is the tree's.
 pub trait Adjust: fmt::Debug {
     /// Takes over the nodes that media marks at a load: they are wanted.
     fn restore(&mut self, nodes: Nodes<'_>) {
@@ -50,7 +50,8 @@ pub trait Adjust: fmt::Debug {
         _ = (nodes, leaf);
     }
 
-    /// Notes that so many blocks of a leaf are cached from now on. `clean` says whether the leaf is.
+    /// Notes that so many blocks of a leaf are cached from now on. `clean` says whether the leaf
+    /// is.
     fn place(&mut self, shape: Shape, leaf: u32, blocks: u32, clean: bool) {
         _ = (shape, leaf, blocks, clean);
     }
@@ -63,8 +64,8 @@ pub trait Adjust: fmt::Debug {
         _ = (shape, leaf, blocks);
     }
 
-    /// Adjusts the wanted nodes at the end of a period. `can_write` says whether the ratio leaves room for a
-    /// write that no client waits for.
+    /// Adjusts the wanted nodes at the end of a period. `can_write` says whether the ratio leaves
+    /// room for a write that no client waits for.
     fn adjust(&mut self, nodes: Nodes<'_>, totals: Totals, can_write: bool);
 
     /// Bytes of memory that the adjuster holds.

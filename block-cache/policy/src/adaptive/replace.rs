@@ -17,18 +17,18 @@ pub enum Victim {
 
 /// A rule of replacement on two levels: it names one block, or a group with all its blocks.
 ///
-/// The choice is a function of the rule, the table and the wanted size. The caller asks ahead of need, with
-/// the sizes that were wanted last. A rule knows nothing of requests in progress. A caller that must not lose
-/// the blocks of a request asks again after the request, or gives requests less than the fifth of the cache
-/// that is never protected.
+/// The choice is a function of the rule, the table and the wanted size. The caller asks ahead of
+/// need, with the sizes that were wanted last. A rule knows nothing of requests in progress. A
+/// caller that must not lose the blocks of a request asks again after the request, or gives
+/// requests less than the fifth of the cache that is never protected.
 pub trait TwoLevel {
     /// The order in which groups go.
     type Groups<'a>: GroupOrder
     where
         Self: 'a;
 
-    /// Notes a use of a cached block of `granules` granules. `again` has a bit for each granule that a client
-    /// requested, and had requested before while it was cached.
+    /// Notes a use of a cached block of `granules` granules. `again` has a bit for each granule
+    /// that a client requested, and had requested before while it was cached.
     fn used(&mut self, table: &mut BlockTable, id: BlockId, again: u64, granules: u32);
 
     /// Returns whether a block of the wanted size goes while another block is the coldest of all.
@@ -59,26 +59,27 @@ pub trait GroupOrder {
 
 /// The engine's rule: blocks stand in two segments.
 ///
-/// A block is on probation until a client requests data of it a second time. Then the block is protected. So
-/// data that is read once, or read ahead and never requested, goes first. A block of the wanted size goes if
-/// it has waited nearly as long as the coldest block of all. Otherwise a group goes: of the groups that hold
-/// the coldest blocks, the least recently used.
+/// A block is on probation until a client requests data of it a second time. Then the block is
+/// protected. So data that is read once, or read ahead and never requested, goes first. A block of
+/// the wanted size goes if it has waited nearly as long as the coldest block of all. Otherwise a
+/// group goes: of the groups that hold the coldest blocks, the least recently used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TwoSegments;
 
-/// Of ten parts of the cache, those that protected blocks take at most. On the traces we know, seven
-/// to nine do about as well; with ten, nothing new would get a chance to prove itself.
+/// Of ten parts of the cache, those that protected blocks take at most. On the traces we know,
+/// seven to nine do about as well; with ten, nothing new would get a chance to prove itself.
 const PROTECTED_TENTHS: u64 = 8;
 
 /// A block of the wanted size goes instead of a group if it has waited at least this many tenths of
-/// the time that the coldest block has: giving up a group of small blocks for one large block costs more
-/// warm data than a slightly warmer block does.
+/// the time that the coldest block has: giving up a group of small blocks for one large block costs
+/// more warm data than a slightly warmer block does.
 const AGE_TENTHS: u64 = 9;
 
-/// Whether a block is promoted whose granules `again` were asked for again. Protection holds all of a block: if any use
-/// of a part earned it, large blocks would fill that segment though each of their units is used less than those of small
-/// ones. So a large one is promoted as often as what is used is a part of it, and by less once in 4, 16, ... times, for one of
-/// four, eight, ... units; one of two units always, which on the traces we know costs nothing.
+/// Whether a block is promoted whose granules `again` were asked for again. Protection holds all of
+/// a block: if any use of a part earned it, large blocks would fill that segment though each of
+/// their units is used less than those of small ones. So a large one is promoted as often as what
+/// is used is a part of it, and by less once in 4, 16, ... times, for one of four, eight, ...
+/// units; one of two units always, which on the traces we know costs nothing.
 #[inline]
 fn earns_protection(table: &mut BlockTable, id: BlockId, again: u64, granules: u32) -> bool {
     let class = u32::from(table.class(id));
@@ -122,8 +123,8 @@ impl TwoLevel for TwoSegments {
     }
 }
 
-/// Groups that are looked at for one that goes. With 16, what alibaba's table generates moves up to 6% more; with 128, it and
-/// ARC P3 move 1% less.
+/// Groups that are looked at for one that goes. With 16, what alibaba's table generates moves up to
+/// 6% more; with 128, it and ARC P3 move 1% less.
 const CANDIDATES: usize = 64;
 
 /// The groups of the coldest blocks, the least recently used first.
@@ -231,7 +232,8 @@ mod tests {
         assert_eq!((promoted(1, 1), promoted(0, 1)), (1000, 1000));
     }
 
-    /// Each use is a draw of its own, also of a block that was used last, and in loops of any length.
+    /// Each use is a draw of its own, also of a block that was used last, and in loops of any
+    /// length.
     #[test]
     fn a_large_block_of_which_all_is_used_again_is_protected() {
         let sizes = BlockSizes::new(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]).expect("right");

@@ -25,7 +25,7 @@ use forebay_io::pmem::{Pmem as _, PmemMapping};
 use forebay_io::rt::meter::{self, Account};
 use forebay_io::sim::Rng;
 use forebay_io::{Engine, Reactor, rt};
-use forebay_transit::{Policy, Transit, TransitOptions, Workers, memory_bytes};
+use forebay_transit::{Transit, TransitOptions, Workers, memory_bytes};
 use hdrhistogram::Histogram;
 
 use crate::settings::{BLOCK_BYTES, Load, Settings};
@@ -112,7 +112,7 @@ fn open(settings: &Settings) -> Result<Target> {
             workers: Some(workers),
         });
     }
-    let policy: Policy = settings.system.parse()?;
+    let policy = forebay_caiti::named(&settings.system)?;
     let options = TransitOptions {
         policy,
         evictions: settings.evictions,

@@ -99,7 +99,7 @@ impl Client {
 pub(crate) fn run(settings: &Settings) -> Result<serde_json::Value, String> {
     let policy = match settings.system.as_str() {
         "pmem" | "btt" => None,
-        name => Some(name.parse::<Policy>().map_err(|error| error.report())?),
+        name => Some(forebay_caiti::named(name).map_err(|error| error.report())?),
     };
     rt::block_on_simulated(settings.seed, model(settings.clone(), policy))
 }

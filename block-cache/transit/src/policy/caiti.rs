@@ -7,8 +7,9 @@
 use super::{Admission, Decide, View};
 use crate::slots::Slots;
 
+/// I/O transit: each block is evicted at once, and a write that finds no free slot bypasses the cache.
 #[derive(Debug)]
-pub(crate) struct Caiti;
+pub struct Caiti;
 
 impl Decide for Caiti {
     fn admit(&mut self, slots: &Slots, _block: u64) -> Admission {

@@ -1,6 +1,7 @@
 //! The policies by themselves.
 
 use super::{Admission, Decide, Policy, View};
+use crate::comparators;
 use crate::slots::{Slots, State};
 
 /// A cache of which only decisions are looked at.
@@ -83,16 +84,16 @@ impl Cache {
 
 #[test]
 fn names_are_read_as_they_are_written() {
-    for policy in Policy::ALL {
-        assert_eq!(policy.as_str().parse::<Policy>().ok(), Some(policy));
+    for policy in comparators::ALL {
+        assert_eq!(comparators::named(policy.as_str()).ok(), Some(policy));
     }
-    let error = "fifo".parse::<Policy>().expect_err("not one");
+    let error = comparators::named("fifo").expect_err("not one");
     assert!(error.report().contains("pmbd-70"), "{error:?}");
 }
 
 #[test]
 fn caiti_evicts_at_once_and_bypasses_when_full() {
-    let mut cache = Cache::new(Policy::Caiti, 4);
+    let mut cache = Cache::new(Policy::CAITI, 4);
     for block in [7, 3, 5] {
         assert_eq!(cache.write(block), Admission::Slot);
     }
@@ -104,12 +105,12 @@ fn caiti_evicts_at_once_and_bypasses_when_full() {
 
 #[test]
 fn the_ablations_lack_one_thing_each() {
-    let mut cache = Cache::new(Policy::CaitiWithoutEviction, 3);
+    let mut cache = Cache::new(comparators::CAITI_WITHOUT_EVICTION, 3);
     cache.write(1);
     cache.write(2);
     assert_eq!(cache.begin(), None);
     assert_eq!(cache.write(3), Admission::Bypass);
-    let mut cache = Cache::new(Policy::CaitiWithoutBypass, 3);
+    let mut cache = Cache::new(comparators::CAITI_WITHOUT_BYPASS, 3);
     cache.write(1);
     cache.write(2);
     assert_eq!(cache.write(3), Admission::Wait);
@@ -118,7 +119,7 @@ fn the_ablations_lack_one_thing_each() {
 
 #[test]
 fn lru_evicts_one_for_each_that_waits() {
-    let mut cache = Cache::new(Policy::Lru, 4);
+    let mut cache = Cache::new(comparators::LRU, 4);
     for block in [1, 2, 3] {
         cache.write(block);
     }
@@ -140,7 +141,7 @@ fn same_buffer(policy: &dyn Decide) -> impl Iterator<Item = u64> + '_ {
 #[test]
 fn pmbd_empties_a_full_sub_buffer_before_it_takes_more() {
     let slots = 1 + 2 * 8;
-    let mut cache = Cache::new(Policy::Pmbd, slots);
+    let mut cache = Cache::new(comparators::PMBD, slots);
     let blocks: Vec<u64> = same_buffer(&*cache.policy).take(9).collect();
     for block in &blocks[..8] {
         assert_eq!(cache.write(*block), Admission::Slot);
@@ -162,7 +163,7 @@ fn pmbd_empties_a_full_sub_buffer_before_it_takes_more() {
 
 #[test]
 fn pmbd_70_begins_at_its_watermark_and_takes_more_meanwhile() {
-    let mut cache = Cache::new(Policy::Pmbd70, 11);
+    let mut cache = Cache::new(comparators::PMBD_70, 11);
     for block in 0..6 {
         cache.write(block);
         assert_eq!(cache.begin(), None, "{block}");
@@ -180,7 +181,7 @@ fn pmbd_70_begins_at_its_watermark_and_takes_more_meanwhile() {
 
 #[test]
 fn co_active_evicts_cold_blocks_when_idle_and_reuses_their_copies() {
-    let mut cache = Cache::new(Policy::CoActive, 5);
+    let mut cache = Cache::new(comparators::CO_ACTIVE, 5);
     for block in [1, 2, 1, 3, 4] {
         assert_eq!(cache.write(block), Admission::Slot);
     }

@@ -10,7 +10,8 @@ use forebay_io::rt::{self, block_on_simulated};
 use forebay_io::sim::{PmemStep, Rng, SimPmem, Survival};
 use forebay_io::{Engine, Reactor};
 
-use crate::{Policy, Transit, TransitOptions, Workers, memory_bytes};
+use crate::comparators;
+use crate::{Transit, TransitOptions, Workers, memory_bytes};
 
 const BLOCKS: u64 = 6;
 const BYTES: usize = 512;
@@ -59,7 +60,7 @@ fn survives(memory: &SimPmem, versions: &Versions, seed: u64) {
 
 #[test]
 fn power_loss_at_any_step_leaves_whole_blocks() {
-    for (seed, policy) in (0..).zip(Policy::ALL) {
+    for (seed, policy) in (0..).zip(comparators::ALL) {
         let memory = SimPmem::new(16 << 20);
         formatted(&*memory);
         let memory = memory.crash(Survival::All);
@@ -123,7 +124,7 @@ fn threads_evict_and_every_read_is_of_the_last_version() {
     std::fs::remove_file(&path).expect("it is mapped");
     formatted(&memory);
     let memory = Arc::new(memory);
-    for policy in Policy::ALL {
+    for policy in comparators::ALL {
         let reactor = Reactor::new(Engine::Threads).expect("a reactor");
         let table = Arc::new(table(&memory));
         let behind = Arc::clone(&table);

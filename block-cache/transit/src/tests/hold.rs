@@ -8,6 +8,7 @@ use forebay_io::rt::{Entered, Executor};
 
 use super::block;
 use super::gate::Gate;
+use crate::comparators;
 use crate::fault::{Fault, Faults};
 use crate::{HEADER_BYTES, Policy, Transit, TransitOptions, memory_bytes};
 
@@ -46,7 +47,7 @@ impl Scene {
             former.device(),
             former.device(),
             memory.clone(),
-            options(Policy::CaitiWithoutEviction, false),
+            options(comparators::CAITI_WITHOUT_EVICTION, false),
         )
         .expect("opens");
         for at in 0..LEFT {
@@ -126,7 +127,7 @@ impl Scene {
 
 #[test]
 fn what_was_left_stays_in_its_slots_until_evictions_are_allowed() {
-    for policy in Policy::ALL {
+    for policy in comparators::ALL {
         for left_held in [None, Some(0), Some(3)] {
             let scene = Scene::new(policy, left_held, Faults::default());
             (0..LEFT).for_each(|at| scene.read_left(at));
@@ -158,15 +159,15 @@ fn what_was_left_stays_in_its_slots_until_evictions_are_allowed() {
 #[test]
 fn evictions_that_do_not_wait_are_found() {
     let faults = Faults::planted(Fault::EvictBeforeAllowed);
-    let scene = Scene::new(Policy::Caiti, None, faults);
+    let scene = Scene::new(Policy::CAITI, None, faults);
     assert!(!scene.gate.waiting().is_empty());
-    let scene = Scene::new(Policy::Lru, Some(0), faults);
+    let scene = Scene::new(comparators::LRU, Some(0), faults);
     assert!(!scene.gate.waiting().is_empty());
 }
 
 #[test]
 fn a_write_that_finds_no_room_does_not_wait_for_the_end_of_the_start() {
-    for policy in Policy::ALL {
+    for policy in comparators::ALL {
         let scene = Scene::new(policy, None, Faults::default());
         for at in LEFT..LEFT + 3 * SLOTS as u64 {
             let written = scene.start(scene.cache.write(at * 512, block(99)));
@@ -192,7 +193,7 @@ fn requests_that_would_wait_for_ever_end_the_hold() {
         ("a durable one", |cache| cache.write_fua(512, block(99))),
         ("a discard", |cache| cache.discard(0, 4096)),
     ];
-    for policy in Policy::ALL {
+    for policy in comparators::ALL {
         for (what, request) in requests {
             let scene = Scene::new(policy, Some(1), Faults::default());
             let answered = scene.start(request(&scene.cache));

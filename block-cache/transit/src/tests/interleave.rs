@@ -10,6 +10,7 @@ use forebay_io::rt::Executor;
 use forebay_testkit::model::{Intent, Loss, Model, Promise, Ticket};
 
 use super::gate::Gate;
+use crate::comparators;
 use crate::fault::{Fault, Faults};
 use crate::{Policy, Transit, TransitOptions, memory_bytes};
 
@@ -182,7 +183,7 @@ const SCRIPTS: [Script; 4] = [
 
 #[test]
 fn every_order_is_sound_under_every_policy() {
-    for policy in Policy::ALL {
+    for policy in comparators::ALL {
         let mut runs = 0;
         for script in SCRIPTS {
             for slots in [2, 4] {
@@ -206,7 +207,7 @@ fn planted_faults_are_found() {
     ] {
         let found = SCRIPTS
             .iter()
-            .find_map(|script| explore(script, 4, Policy::Caiti, Faults::planted(fault)).err());
+            .find_map(|script| explore(script, 4, Policy::CAITI, Faults::planted(fault)).err());
         let found = found.unwrap_or_else(|| panic!("{fault:?} was not found"));
         eprintln!("{fault:?}: {found}");
     }

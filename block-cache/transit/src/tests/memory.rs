@@ -7,11 +7,11 @@ use forebay_io::rt::{Executor, block_on_simulated};
 
 use super::block;
 use super::gate::Gate;
+use crate::comparators;
 use crate::memory::{Expected, Found, Left, Memory};
 use crate::owner::Owner;
 use crate::{
-    AT_CUT, Policy, SlotsLeft, Transit, TransitOptions, cut_at, generations_left, memory_bytes,
-    slots_left,
+    AT_CUT, SlotsLeft, Transit, TransitOptions, cut_at, generations_left, memory_bytes, slots_left,
 };
 
 const OWNER: Owner = Owner {
@@ -151,7 +151,7 @@ fn memory_that_was_cut_is_missed_and_given_up_only_in_so_many_words() {
 
 #[test]
 fn a_slot_costs_at_most_64_bytes_besides_its_data() {
-    for policy in Policy::ALL {
+    for policy in comparators::ALL {
         block_on_simulated(1, async move {
             let gate = Gate::new(8).device();
             let options = TransitOptions {
@@ -177,7 +177,7 @@ fn a_process_that_ends_in_the_middle_of_a_write_leaves_a_whole_block() {
     let entered = executor.enter();
     let gate = Gate::new(8);
     let options = || TransitOptions {
-        policy: Policy::Lru,
+        policy: comparators::LRU,
         ..TransitOptions::new("t", [1; 16])
     };
     let (cache, _) =

@@ -5,7 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::str::FromStr;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
 use forebay_io::sim::{DiskConfig, Rng, World};
 use forebay_testkit::crash::{Depth, Report, Target};
 use forebay_testkit::model::Promise;
@@ -13,6 +13,7 @@ use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row}
 use forebay_testkit::stack::{LostRange, Process, Running, Stack};
 use forebay_testkit::workload::{Mix, Plan};
 
+use crate::comparators;
 use crate::fault::{Fault, Faults};
 use crate::{Policy, Transit, TransitOptions, memory_bytes};
 
@@ -51,7 +52,7 @@ impl FromStr for Setup {
             return Err(format!("{text:?} is not: policy slots variant"));
         };
         Ok(Self {
-            policy: policy.parse().map_err(|error: Error| error.report())?,
+            policy: comparators::named(policy).map_err(|error| error.report())?,
             slots: slots.parse().map_err(|_| "no number of slots")?,
             variant: variant.parse().map_err(|_| "no variant")?,
             fault: None,
@@ -246,18 +247,18 @@ fn random(policy: Policy) -> Report {
 }
 
 macro_rules! policies {
-    ($($name:ident: $policy:ident;)*) => {
+    ($($name:ident: $policy:expr;)*) => {
         $(mod $name {
-            use super::{Policy, random, sweep};
+            use super::{random, sweep};
 
             #[test]
             fn every_crash_point_and_failure() {
-                sweep(Policy::$policy);
+                sweep($policy);
             }
 
             #[test]
             fn random_lives() {
-                let report = random(Policy::$policy);
+                let report = random($policy);
                 assert!(report.crashes > 0, "{report:?}");
             }
         })*
@@ -265,21 +266,21 @@ macro_rules! policies {
 }
 
 policies! {
-    caiti: Caiti;
-    caiti_without_eviction: CaitiWithoutEviction;
-    caiti_without_bypass: CaitiWithoutBypass;
-    lru: Lru;
-    pmbd: Pmbd;
-    pmbd_70: Pmbd70;
-    co_active: CoActive;
+    caiti: crate::Policy::CAITI;
+    caiti_without_eviction: crate::comparators::CAITI_WITHOUT_EVICTION;
+    caiti_without_bypass: crate::comparators::CAITI_WITHOUT_BYPASS;
+    lru: crate::comparators::LRU;
+    pmbd: crate::comparators::PMBD;
+    pmbd_70: crate::comparators::PMBD_70;
+    co_active: crate::comparators::CO_ACTIVE;
 }
 
 /// Faults, each with a policy under which lives must find it.
 const FAULTS: [(Fault, Policy); 4] = [
-    (Fault::BypassOverSlot, Policy::Caiti),
-    (Fault::FlushIgnoresEvicting, Policy::Caiti),
-    (Fault::FuaFromMemory, Policy::Caiti),
-    (Fault::HeldIsForgotten, Policy::CaitiWithoutEviction),
+    (Fault::BypassOverSlot, Policy::CAITI),
+    (Fault::FlushIgnoresEvicting, Policy::CAITI),
+    (Fault::FuaFromMemory, Policy::CAITI),
+    (Fault::HeldIsForgotten, comparators::CAITI_WITHOUT_EVICTION),
 ];
 
 /// Returns what `seeds` find while `fault` is planted.

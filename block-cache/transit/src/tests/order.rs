@@ -7,6 +7,7 @@ use forebay_io::rt::Executor;
 
 use super::gate::Gate;
 use super::{block, over};
+use crate::comparators;
 use crate::{Policy, Transit};
 
 /// A cache over a gate, and an executor that is run by hand.
@@ -96,7 +97,7 @@ fn scene(slots: usize, policy: Policy, test: impl FnOnce(&mut Scene)) {
 
 #[test]
 fn a_flush_drains_what_was_there_and_not_what_comes() {
-    scene(16, Policy::Lru, |it| {
+    scene(16, comparators::LRU, |it| {
         let first = it.write(0, 1);
         assert!(it.is_done(first), "it is in a slot");
         assert!(it.gate.waiting().is_empty(), "nobody needs room");
@@ -118,7 +119,7 @@ fn a_flush_drains_what_was_there_and_not_what_comes() {
 
 #[test]
 fn rewriting_a_block_does_not_put_a_flush_off() {
-    scene(16, Policy::CaitiWithoutEviction, |it| {
+    scene(16, comparators::CAITI_WITHOUT_EVICTION, |it| {
         for round in 0..3 {
             it.write(round, 1);
         }
@@ -133,7 +134,7 @@ fn rewriting_a_block_does_not_put_a_flush_off() {
         assert_eq!(it.read(0), Some(2));
         assert_eq!(it.gate.durable()[0], 1, "the flush was of the older one");
     });
-    scene(16, Policy::CaitiWithoutEviction, |it| {
+    scene(16, comparators::CAITI_WITHOUT_EVICTION, |it| {
         it.write(0, 1);
         it.write(0, 2);
         let flush = it.flush();
@@ -150,7 +151,7 @@ fn rewriting_a_block_does_not_put_a_flush_off() {
 
 #[test]
 fn a_flush_waits_for_what_is_on_its_way_already() {
-    scene(16, Policy::Caiti, |it| {
+    scene(16, Policy::CAITI, |it| {
         it.write(0, 1);
         assert_eq!(
             it.gate.waiting(),
@@ -168,7 +169,7 @@ fn a_flush_waits_for_what_is_on_its_way_already() {
 
 #[test]
 fn fua_waits_for_media_and_for_the_older_version() {
-    scene(16, Policy::Caiti, |it| {
+    scene(16, Policy::CAITI, |it| {
         it.write(0, 1);
         let fua = it.start(|cache| cache.write_fua(0, block(2)));
         assert_eq!(it.gate.waiting(), [Op::Write { fua: false }]);
@@ -180,7 +181,7 @@ fn fua_waits_for_media_and_for_the_older_version() {
         assert_eq!(it.answer(fua), Ok(()));
         assert_eq!(it.gate.durable()[0], 2);
     });
-    scene(16, Policy::Lru, |it| {
+    scene(16, comparators::LRU, |it| {
         it.write(0, 1);
         let fua = it.start(|cache| cache.write_fua(0, block(2)));
         it.pass(0);
@@ -195,7 +196,7 @@ fn fua_waits_for_media_and_for_the_older_version() {
 
 #[test]
 fn a_full_transit_cache_is_bypassed_and_a_staging_cache_is_waited_for() {
-    scene(3, Policy::Caiti, |it| {
+    scene(3, Policy::CAITI, |it| {
         it.write(0, 1);
         it.write(1, 1);
         let third = it.write(2, 3);
@@ -212,7 +213,11 @@ fn a_full_transit_cache_is_bypassed_and_a_staging_cache_is_waited_for() {
         assert_eq!(it.answer(third), Ok(()));
         assert_eq!(it.read(0), Some(4));
     });
-    for policy in [Policy::CaitiWithoutBypass, Policy::Lru, Policy::CoActive] {
+    for policy in [
+        comparators::CAITI_WITHOUT_BYPASS,
+        comparators::LRU,
+        comparators::CO_ACTIVE,
+    ] {
         scene(3, policy, |it| {
             it.write(0, 1);
             it.write(1, 1);
@@ -228,7 +233,7 @@ fn a_full_transit_cache_is_bypassed_and_a_staging_cache_is_waited_for() {
 
 #[test]
 fn reads_are_served_from_slots_on_their_way_and_never_kept() {
-    scene(16, Policy::Caiti, |it| {
+    scene(16, Policy::CAITI, |it| {
         it.write(0, 1);
         assert_eq!(it.read(0), Some(1), "evicting, and read from its slot");
         it.pass(0);
@@ -243,7 +248,7 @@ fn reads_are_served_from_slots_on_their_way_and_never_kept() {
 
 #[test]
 fn what_the_device_refuses_stays_and_fails_the_next_flush_by_name() {
-    scene(16, Policy::Caiti, |it| {
+    scene(16, Policy::CAITI, |it| {
         it.write(5, 1);
         it.gate.refuse(0);
         it.run();
@@ -266,7 +271,7 @@ fn what_the_device_refuses_stays_and_fails_the_next_flush_by_name() {
 
 #[test]
 fn a_failed_flush_of_the_device_is_not_retried_into_success() {
-    scene(16, Policy::Caiti, |it| {
+    scene(16, Policy::CAITI, |it| {
         it.write(0, 1);
         let flush = it.flush();
         it.pass(0);
@@ -285,7 +290,11 @@ fn a_failed_flush_of_the_device_is_not_retried_into_success() {
 
 #[test]
 fn nobody_waits_for_slots_that_never_come_free() {
-    for policy in [Policy::Lru, Policy::CaitiWithoutBypass, Policy::Pmbd] {
+    for policy in [
+        comparators::LRU,
+        comparators::CAITI_WITHOUT_BYPASS,
+        comparators::PMBD,
+    ] {
         scene(3, policy, |it| {
             it.write(0, 1);
             it.write(1, 1);
@@ -312,7 +321,7 @@ fn nobody_waits_for_slots_that_never_come_free() {
 /// Files that were cut are known by what is left of them, through the cache, too. Blocks in slots are no holes.
 #[test]
 fn holes_of_the_device_show_but_for_what_slots_hold() {
-    scene(16, Policy::Lru, |it| {
+    scene(16, comparators::LRU, |it| {
         let all = 0..64 * 512;
         let half = std::iter::once(0..32 * 512).collect::<Vec<_>>();
         assert_eq!(it.cache.holes(all.clone()), Some(half.clone()));

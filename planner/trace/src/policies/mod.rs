@@ -1,11 +1,12 @@
 //! Eight published replacement policies behind one trait.
 //!
-//! Simulations, benchmarks and the comparison with libCacheSim use them. The engine replaces blocks on two
-//! levels ([`forebay_policy::TwoLevel`]) and has none of these.
+//! Simulations, benchmarks and the comparison with libCacheSim use them. The engine replaces blocks
+//! on two levels ([`forebay_policy::TwoLevel`]) and has none of these.
 //!
-//! A policy knows slots and the keys of the blocks in them. A policy keeps no time, draws no random numbers
-//! and allocates nothing after its construction. The same calls give the same victims everywhere. A ghost is
-//! the key of a block that was evicted. There are at most as many ghosts as slots.
+//! A policy knows slots and the keys of the blocks in them. A policy keeps no time, draws no random
+//! numbers and allocates nothing after its construction. The same calls give the same victims
+//! everywhere. A ghost is the key of a block that was evicted. There are at most as many ghosts as
+//! slots.
 
 mod arc;
 mod block_index;
@@ -49,8 +50,8 @@ pub(crate) use links::{Links, List, NONE};
 /// Slots that one call of [`Replacement::victim`] asks about at most in each of a policy's lists.
 pub const LOOK_AT: usize = 128;
 
-/// A replacement policy over slots `0..slots`. Each slot is in use (between [`insert`](Self::insert) and its eviction or
-/// removal) or not.
+/// A replacement policy over slots `0..slots`. Each slot is in use (between
+/// [`insert`](Self::insert) and its eviction or removal) or not.
 pub trait Replacement {
     /// A missed block was put into a slot that was not in use.
     fn insert(&mut self, slot: SlotId, key: BlockKey);
@@ -58,15 +59,16 @@ pub trait Replacement {
     /// A slot in use was hit.
     fn touch(&mut self, slot: SlotId);
 
-    /// A slot in use was emptied for a reason that says nothing about its worth, such as an invalidation: it leaves no ghost.
+    /// A slot in use was emptied for a reason that says nothing about its worth, such as an
+    /// invalidation: it leaves no ghost.
     fn remove(&mut self, slot: SlotId, key: BlockKey);
 
-    /// Chooses the slot that is to be evicted. It is not in use any more when this returns; one that is kept after all is
-    /// inserted again.
+    /// Chooses the slot that is to be evicted. It is not in use any more when this returns; one
+    /// that is kept after all is inserted again.
     ///
     /// `incoming` is the missed block that needs the room, where it is known: policies with ghosts learn from it. Slots that
-    /// cannot go now (pinned, dirty) are refused by `evictable`; the next best one is taken then. None if there is none,
-    /// or if more were refused than one call looks at ([`LOOK_AT`]).
+    /// cannot go now (pinned, dirty) are refused by `evictable`; the next best one is taken then.
+    /// None if there is none, or if more were refused than one call looks at ([`LOOK_AT`]).
     fn victim(
         &mut self,
         incoming: Option<BlockKey>,

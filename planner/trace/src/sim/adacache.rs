@@ -4,8 +4,8 @@ use forebay_policy::{BlockId, BlockTable, GroupId, GroupOrder, TwoLevel};
 
 use crate::policies::{Links, List, NONE};
 
-/// AdaCache's rule: the least recently used block goes if it has the wanted size. Otherwise the least
-/// recently used group goes.
+/// AdaCache's rule: the least recently used block goes if it has the wanted size. Otherwise the
+/// least recently used group goes.
 ///
 /// The owner of the table reports each block that it places or removes.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ fn a_transit_cache_lies_over_any_device() {
     let expected = DeviceKind::Transit {
         on: "table".into(),
         capacity_bytes: 64 << 20,
-        policy: "pmbd-70".parse().expect("one of them"),
+        policy: forebay_caiti::PMBD_70,
     };
     assert_eq!(config.device("fast").kind, expected);
     let stack: Vec<_> = config

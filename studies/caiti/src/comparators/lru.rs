@@ -1,9 +1,8 @@
-//! Staging, least recently used: data stays until there is no room, then a write waits while the block that
-//! was used longest ago is written to the device (two steps: the eviction, then its own copy).
+//! Staging, least recently used: data stays until there is no room, then a write waits while the
+//! block that was used longest ago is written to the device (two steps: the eviction, then its own
+//! copy).
 
-use super::{Admission, Decide, View};
-use crate::links::{LINK_BYTES, Links, List};
-use crate::slots::Slots;
+use crate::policy::{Admission, Decide, LINK_BYTES, Links, List, NONE, Slots, View};
 
 #[derive(Debug)]
 pub(crate) struct Lru {
@@ -49,7 +48,7 @@ impl Decide for Lru {
     }
 
     fn returned(&mut self, slot: u32) {
-        let oldest = self.used.front().unwrap_or(crate::links::NONE);
+        let oldest = self.used.front().unwrap_or(NONE);
         self.used.insert(&mut self.links, slot, oldest);
     }
 

@@ -1,9 +1,7 @@
-//! Caiti without conditional bypass, to see what that does: a write that finds the cache full waits for the
-//! next slot that has got through.
+//! Caiti without conditional bypass, to see what that does: a write that finds the cache full waits
+//! for the next slot that has got through.
 
-use super::caiti::Caiti;
-use super::{Admission, Decide, View};
-use crate::slots::Slots;
+use crate::policy::{Admission, Caiti, Decide, Slots, View};
 
 #[derive(Debug)]
 pub(crate) struct WithoutBypass;

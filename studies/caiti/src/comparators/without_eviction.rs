@@ -1,9 +1,7 @@
-//! Caiti without eager eviction, to see what that does: the cache fills, and from then on all but rewritten
-//! blocks go round it, until a flush empties it.
+//! Caiti without eager eviction, to see what that does: the cache fills, and from then on all but
+//! rewritten blocks go round it, until a flush empties it.
 
-use super::caiti::Caiti;
-use super::{Admission, Decide, View};
-use crate::slots::Slots;
+use crate::policy::{Admission, Caiti, Decide, Slots, View};
 
 #[derive(Debug)]
 pub(crate) struct WithoutEviction;

@@ -1,9 +1,8 @@
-//! Staging in sub-buffers, as the persistent-memory block driver does: a block belongs to one of them by its
-//! address; one that is full is emptied wholly, and whoever writes to it waits until it is empty.
+//! Staging in sub-buffers, as the persistent-memory block driver does: a block belongs to one of
+//! them by its address; one that is full is emptied wholly, and whoever writes to it waits until it
+//! is empty.
 
-use super::{Admission, Decide, LINES, View};
-use crate::links::{LINK_BYTES, Links, List};
-use crate::slots::Slots;
+use crate::policy::{Admission, Decide, LINES, LINK_BYTES, Links, List, Slots, View};
 
 /// Sub-buffers of a cache that is large enough.
 const BUFFERS: usize = LINES;

@@ -1,16 +1,14 @@
-//! Collaborative active write-back (Co-Active): blocks that are written again soon are hot, by a Bloom
-//! filter; dirty and clean ones have lists of their own. While the device is idle, cold dirty blocks are
-//! written to it and stay as clean copies, which make room without a write. A write that finds none waits
-//! for an eviction.
+//! Collaborative active write-back (Co-Active): blocks that are written again soon are hot, by a
+//! Bloom filter; dirty and clean ones have lists of their own. While the device is idle, cold dirty
+//! blocks are written to it and stay as clean copies, which make room without a write. A write that
+//! finds none waits for an eviction.
 
-use super::{Admission, Decide, View};
-use crate::links::{LINK_BYTES, Links, List, NONE};
-use crate::slots::Slots;
+use crate::policy::{Admission, Decide, LINK_BYTES, Links, List, NONE, Slots, View};
 
 /// Blocks that the filter takes before it is emptied, for each slot.
 const REMEMBERED: usize = 2;
-/// Bits of the filter for each of them, and how many of these a block sets: about one in fifty blocks is
-/// taken for hot by mistake.
+/// Bits of the filter for each of them, and how many of these a block sets: about one in fifty
+/// blocks is taken for hot by mistake.
 const BITS: usize = 8;
 const HASHES: u64 = 3;
 

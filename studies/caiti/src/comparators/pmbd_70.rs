@@ -1,9 +1,8 @@
-//! The persistent-memory block driver as published: a syncer empties a sub-buffer in the background from 70%
-//! on. Whoever finds one full all the same waits for a slot.
+//! The persistent-memory block driver as published: a syncer empties a sub-buffer in the background
+//! from 70% on. Whoever finds one full all the same waits for a slot.
 
 use super::pmbd::Buffers;
-use super::{Admission, Decide, View};
-use crate::slots::Slots;
+use crate::policy::{Admission, Decide, Slots, View};
 
 /// Where the syncer begins.
 const WATERMARK_PERCENT: usize = 70;
