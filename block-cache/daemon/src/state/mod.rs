@@ -275,15 +275,8 @@ impl StateDirectory {
         disk::load(state, volume).map(|_| ())
     }
 
-    /// The boot of the machine in which a transit cache was in use and was not closed; none if there is none.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn transit_boot(&self, device: &str) -> Result<Option<[u8; 16]>> {
-        Self::transit_boot_in(&self.path, device)
-    }
-
-    /// The same of a state directory that may be another process's, or not be there.
+    /// The boot of the machine in which a transit cache was in use and was not closed. None if there
+    /// is none. The state directory may be another process's, or not exist.
     ///
     /// # Errors
     /// What the operating system says.

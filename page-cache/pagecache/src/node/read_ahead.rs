@@ -25,12 +25,6 @@ impl Node {
         self.files.entry(inode).or_insert(stream).pages = pages;
     }
 
-    /// Returns the size of an open file at its opening, pages.
-    #[must_use]
-    pub fn pages_when_opened(&self, inode: u64) -> Option<u64> {
-        self.files.get(&inode).map(|stream| stream.pages)
-    }
-
     /// Looks up the pages that a sequential reader will need after `page`, which it missed.
     pub(super) fn read_ahead(&mut self, page: PageId, out: &mut Vec<Effect>) {
         let Some(stream) = self.files.get_mut(&page.inode) else {
