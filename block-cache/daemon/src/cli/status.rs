@@ -74,6 +74,9 @@ fn render(status: &Status, before: Option<&Status>) -> String {
 }
 
 #[cfg(test)]
+mod golden;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::control::status::example;
