@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::config::block_sizes::block_sizes_in_words;
-use crate::control::status::{CacheStatus, Latency, Status, VolumeStatus, percent};
+use crate::control::status::record::Record as _;
+use crate::control::status::{CacheStatus, DeviceStatus, Latency, Status, VolumeStatus, percent};
 use forebay_terminal::size::{human_bytes, human_count, human_duration};
 use forebay_terminal::table::Table;
 
@@ -263,19 +264,16 @@ fn latency(latency: &Latency) -> String {
 
 /// The volumes; with the status of a second ago, rates too.
 pub(crate) fn volumes(status: &Status, before: Option<&Status>) -> Table {
-    let mut titles = vec![
-        "name",
-        "mode",
-        ">size",
-        ">cached",
-        ">dirty",
+    let fields = VolumeStatus::TABLE;
+    let mut titles = fields.titles();
+    titles.extend([
         ">hits",
         ">read",
         ">written",
         ">read p50/p99",
         ">write p50/p99",
         ">errors",
-    ];
+    ]);
     if before.is_some() {
         titles.extend([">reads/s", ">writes/s"]);
     }
@@ -284,19 +282,15 @@ pub(crate) fn volumes(status: &Status, before: Option<&Status>) -> Table {
         let (read, write) = (volume.operation("read"), volume.operation("write"));
         let hits = volume.read_hit_percent();
         let errors: u64 = volume.operations.iter().map(|of| of.errors).sum();
-        let mut row = vec![
-            volume.name.clone(),
-            volume.mode_text(),
-            human_bytes(volume.size_bytes),
-            human_bytes(volume.cached_bytes),
-            human_bytes(volume.dirty_bytes),
+        let mut row = fields.cells(volume);
+        row.extend([
             hits.map_or_else(|| "-".into(), |percent| format!("{percent:.1}%")),
             human_bytes(read.bytes),
             human_bytes(write.bytes),
             latency(&read.latency),
             latency(&write.latency),
             errors.to_string(),
-        ];
+        ]);
         if let Some(before) = before {
             let former = before.volumes.iter().find(|v| v.name == volume.name);
             let count = |kind| former.map_or(0, |former| former.operation(kind).count);
@@ -310,29 +304,10 @@ pub(crate) fn volumes(status: &Status, before: Option<&Status>) -> Table {
 
 /// The devices.
 pub(crate) fn devices(status: &Status) -> Table {
-    let mut table = Table::new(&[
-        "name",
-        "role",
-        "what",
-        ">size",
-        ">read",
-        ">written",
-        ">flushes",
-        ">FUA writes",
-        ">errors",
-    ]);
+    let fields = DeviceStatus::TABLE;
+    let mut table = Table::new(&fields.titles());
     for device in &status.devices {
-        table.row(vec![
-            device.name.clone(),
-            device.role.clone(),
-            device.what.clone(),
-            human_bytes(device.size_bytes),
-            human_bytes(device.read_bytes),
-            human_bytes(device.write_bytes),
-            device.flushes.to_string(),
-            device.fua_writes.to_string(),
-            device.errors.to_string(),
-        ]);
+        table.row(fields.cells(device));
     }
     table
 }

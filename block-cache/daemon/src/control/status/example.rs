@@ -1,0 +1,102 @@
+//! A status for the tests of the views.
+
+use super::*;
+
+/// Returns a daemon with one volume.
+pub(crate) fn example() -> Status {
+    let read = OperationStatus {
+        kind: "read".into(),
+        count: 100,
+        bytes: 409_600,
+        errors: 1,
+        latency: Latency::from_buckets([(50_000, 90), (1_500_000, 10)].into_iter(), 20_000_000),
+    };
+    Status {
+        version: "0.1.0".into(),
+        pid: 7,
+        uptime_s: 61,
+        io_engine: "io_uring".into(),
+        shutting_down: false,
+        state_trouble: None,
+        cache: Some(CacheStatus {
+            uuid: "00112233445566778899aabbccddeeff".into(),
+            durability: "flush".into(),
+            recovery: "clean shutdown".into(),
+            damaged_records: 0,
+            recovery_ms: 12,
+            opening: None,
+            recovered_blocks: 40,
+            recovering_blocks: 10,
+            recovering_ms: Some(1500),
+            recovery_compared_bytes: 1 << 20,
+            recovery_same_bytes: 1 << 19,
+            dirty_tracking: "abt".into(),
+            tree_persists: 7,
+            tree_written_bytes: 7 << 12,
+            tree_memory_bytes: 335 << 10,
+            block_size_bytes: 32 << 10,
+            block_sizes: "32K".into(),
+            capacity_bytes: 1 << 30,
+            used_bytes: 1 << 20,
+            dirty_bytes: 64 << 10,
+            dirty_limit_percent: 60,
+            dirty_low_percent: 20,
+            cleaning: "auto".into(),
+            ..CacheStatus::default()
+        }),
+        volumes: vec![VolumeStatus {
+            name: "db".into(),
+            size_bytes: 1 << 30,
+            mode: Some(Mode::WriteBack),
+            promotion: Promotion::Always,
+            read_only: false,
+            epoch: 3,
+            dirty_bytes: 64 << 10,
+            cached_bytes: 1 << 20,
+            read_hits: 90,
+            read_misses: 10,
+            write_hits: 0,
+            write_misses: 0,
+            bypassed_reads: 0,
+            bypassed_writes: 0,
+            split_reads: 0,
+            sent_round_writes: 7,
+            in_flight: 0,
+            iops_limit: Some(5000),
+            bandwidth_limit_bytes_per_s: None,
+            limited: 4,
+            limited_us: 10_000,
+            timed_out: 5,
+            overdue: 2,
+            loss: Some("a flush failed".into()),
+            diverged: true,
+            refuses_writes: false,
+            operations: vec![read],
+        }],
+        devices: vec![DeviceStatus {
+            name: "ssd".into(),
+            what: "file <a&b>".into(),
+            role: "cache".into(),
+            size_bytes: 1 << 30,
+            write_bytes: 4096,
+            errors: 2,
+            last_error: Some("write of 512 bytes at byte 0 of a: No space left".into()),
+            ..DeviceStatus::default()
+        }],
+        transits: vec![TransitStatus {
+            name: "fast".into(),
+            policy: "caiti".into(),
+            capacity_bytes: 512 << 20,
+            used_bytes: 8 << 10,
+            owed_bytes: 4 << 10,
+            written: 12,
+            bypassed: 3,
+            ..TransitStatus::default()
+        }],
+        listening: vec!["NBD on 127.0.0.1:10809".into()],
+        reactors: vec![ReactorStatus {
+            name: "engine".into(),
+            connections: 1,
+        }],
+    }
+}
