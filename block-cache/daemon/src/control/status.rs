@@ -28,9 +28,7 @@ records! {
         /// I/O engine: `io_uring` or `threads`.
         io_engine: String => info("forebay_build_info", io_engine);
         /// Whether the daemon ends.
-        shutting_down: bool => gauge(
-            "forebay_shutting_down", "1 while the daemon is on its way out."
-        );
+        shutting_down: bool => gauge("forebay_shutting_down", "1 while the daemon ends.");
         /// The cache. Null if the backing devices serve the volumes alone.
         cache: Option<CacheStatus> => records;
         /// The volumes.
@@ -95,9 +93,7 @@ records! {
         /// Blocks that the last scrub began with.
         blocks: u64 => gauge("forebay_cache_scrub_blocks");
         /// Corrupt pieces of 4 KiB that it read again from the backing device.
-        refetched: u64 => gauge(
-            "forebay_cache_scrub_refetched", "Corrupt pieces of 4 KiB that it brought in anew."
-        );
+        refetched: u64 => gauge("forebay_cache_scrub_refetched");
         /// Blocks with corrupt dirty data that it found.
         corrupt_blocks: u64 => gauge("forebay_cache_scrub_corrupt_blocks");
         /// Reads of it that failed.
@@ -198,9 +194,7 @@ records! {
         /// Blocks that made room for others.
         evictions: u64 => counter("forebay_cache_evictions_total");
         /// Blocks that reads filled.
-        promotions: u64 => counter(
-            "forebay_cache_promotions_total", "Blocks that were taken in by reads."
-        );
+        promotions: u64 => counter("forebay_cache_promotions_total");
         /// Blocks that were written back.
         cleaned_blocks: u64 => counter("forebay_cache_cleaned_blocks_total");
         /// Bytes that were written back.
@@ -255,20 +249,15 @@ records! {
         /// Pieces of writes to blocks that were not in the cache.
         write_misses: u64 => counter("forebay_volume_write_misses_total");
         /// Pieces of reads that filled no block.
-        bypassed_reads: u64 => counter(
-            "forebay_volume_bypassed_reads_total", "Pieces of reads that were not taken in."
-        );
-        /// Pieces of writes that went to the backing device only.
+        bypassed_reads: u64 => counter("forebay_volume_bypassed_reads_total");
+        /// Pieces of writes to the backing device alone.
         bypassed_writes: u64 => counter("forebay_volume_bypassed_writes_total");
         /// Pieces of read hits that the backing device answered, since it does so sooner.
         #[serde(default)]
         split_reads: u64 => counter("forebay_volume_split_reads_total");
         /// Writes that found no room and bypassed the cache, since that takes less.
         #[serde(default)]
-        sent_round_writes: u64 => counter(
-            "forebay_volume_sent_round_writes_total",
-            "Writes that found no room and went round, since that takes less."
-        );
+        sent_round_writes: u64 => counter("forebay_volume_sent_round_writes_total");
         /// Requests that have started and not ended.
         in_flight: u64 => gauge("forebay_volume_in_flight_requests");
         /// Limit of requests a second. Null without a limit.
