@@ -10,6 +10,7 @@ mod junit;
 mod metadata;
 mod nextest;
 mod nightly;
+mod reference;
 mod soak;
 mod steps;
 mod study;
@@ -36,6 +37,8 @@ enum Command {
     Nightly(nightly::Options),
     /// Compares tests/inventory.txt with the tests that are built, or rewrites it
     Inventory(inventory::Options),
+    /// Compares the generated parts of docs/reference with the types, or rewrites them
+    Reference(reference::Options),
     /// Checks the rules of the house that no compiler checks: layers, file lengths, links and the like.
     Tidy,
     /// Measures Forebay beside its peers.
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Gate(options) => gate::run(&root, &options),
         Command::Nightly(options) => nightly::run(&root, &options),
         Command::Inventory(options) => inventory::run(&root, &options),
+        Command::Reference(options) => reference::run(&root, &options),
         Command::Tidy => tidy::run(&root),
         Command::Bench(which) => bench::run(&root, &which),
         Command::Study(which) => study::run(&root, &which),

@@ -9,6 +9,8 @@ pub mod config;
 pub mod control;
 pub mod metrics;
 pub mod page;
+#[cfg(test)]
+mod reference;
 mod secrets;
 pub mod serve;
 pub mod stack;
