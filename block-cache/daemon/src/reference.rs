@@ -4,6 +4,7 @@
 //! of the page is written by hand. A test fails if a part differs from its rendering, and if a part
 //! is missing from the page.
 
+mod commands;
 mod status;
 
 use std::env;
