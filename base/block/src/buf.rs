@@ -52,6 +52,9 @@ const POOL_CLASS_BYTES: usize = 1 << 20;
 /// Bytes that all threads together keep beyond that: as much as a front end admits at a time.
 const POOL_SHARED_BYTES: usize = 32 << 20;
 
+/// Most memory for reuse that a thread keeps, and that all threads keep together, bytes.
+pub const POOL_BYTES: (usize, usize) = (POOL_CLASSES * POOL_CLASS_BYTES, POOL_SHARED_BYTES);
+
 thread_local! {
     static FREE: RefCell<Free> =
         const { RefCell::new(Free([const { Vec::new() }; POOL_CLASSES])) };

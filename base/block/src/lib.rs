@@ -10,7 +10,7 @@ mod device;
 mod error;
 mod identity;
 
-pub use buf::{BUF_ALIGN, Buf, Mapping};
+pub use buf::{BUF_ALIGN, Buf, Mapping, POOL_BYTES};
 pub use completion::{Completion, IoFuture, abandoning, completion_pair};
 pub use device::{BlockDevice, BlockDeviceExt, DeviceInfo, Op, Persistence, Request};
 pub use error::{Context, Error, ErrorKind, Result};

@@ -1,6 +1,7 @@
 //! What the system lets this process have: descriptors and memory.
 
 use std::path::Path;
+use std::sync::OnceLock;
 
 use forebay_block::{Context as _, Result};
 
@@ -29,6 +30,13 @@ pub fn open_descriptors() -> u64 {
         .map_or(0, |entries| (entries.count() as u64).saturating_sub(1))
 }
 
+/// Returns the largest size that a file may get by a write of this process, in bytes; none if there is no limit.
+#[must_use]
+pub fn file_size_limit() -> Option<u64> {
+    let limit = get(libc::RLIMIT_FSIZE).ok()?;
+    (limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
 fn get(resource: libc::__rlimit_resource_t) -> std::io::Result<libc::rlimit> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -41,28 +49,45 @@ fn get(resource: libc::__rlimit_resource_t) -> std::io::Result<libc::rlimit> {
     }
 }
 
+/// Address space for the stacks of threads and what the allocator does not use of its pieces, in bytes.
+const STACKS_BYTES: u64 = 64 << 20;
+
 /// A limit on the memory of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
     /// What this process may have, in bytes.
     pub bytes: u64,
+    /// Whether mapped files count as well.
+    pub is_address_space: bool,
     /// Who says so, in words.
     pub who: String,
 }
 
-/// Returns the lowest limit on the memory of this process: of its control groups, of its address space, or of the machine.
+/// Returns the address space that this process used when this was first called, in bytes. Call it before other threads are
+/// started: what belongs to these is not used up by what is going to be allocated, and counts as [`STACKS_BYTES`].
+pub fn address_space_at_start() -> u64 {
+    static USED: OnceLock<u64> = OnceLock::new();
+    *USED.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        kib_of(&status, "VmSize:").unwrap_or(0)
+    })
+}
+
+/// Returns the limits on the memory of this process: of its control groups, of its address space, and of the machine. Of its
+/// address space, [`address_space_at_start`] is used.
 #[must_use]
-pub fn memory_limit() -> MemoryLimit {
+pub fn memory_limits() -> Vec<MemoryLimit> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
     let groups = read(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let mut limits = group_limits(&groups, Path::new("/sys/fs/cgroup"), &read);
-    let status = read(Path::new("/proc/self/status")).unwrap_or_default();
     if let Ok(limit) = get(libc::RLIMIT_AS)
         && limit.rlim_cur != libc::RLIM_INFINITY
     {
-        let used = kib_of(&status, "VmSize:").unwrap_or(0);
         limits.push(MemoryLimit {
-            bytes: limit.rlim_cur.saturating_sub(used),
+            bytes: limit
+                .rlim_cur
+                .saturating_sub(address_space_at_start() + STACKS_BYTES),
+            is_address_space: true,
             who: "the limit of address space (ulimit -v)".into(),
         });
     }
@@ -70,14 +95,11 @@ pub fn memory_limit() -> MemoryLimit {
     if let Some(bytes) = kib_of(&machine, "MemTotal:") {
         limits.push(MemoryLimit {
             bytes,
+            is_address_space: false,
             who: "the machine's memory".into(),
         });
     }
-    let lowest = limits.into_iter().min_by_key(|limit| limit.bytes);
-    lowest.unwrap_or(MemoryLimit {
-        bytes: u64::MAX,
-        who: "nothing that the system tells of".into(),
-    })
+    limits
 }
 
 /// Bytes of a field that a file of /proc gives in KiB.
@@ -117,7 +139,11 @@ fn group_limits(
                     Path::new("/").join(group).display(),
                     file.display()
                 );
-                limits.push(MemoryLimit { bytes, who });
+                limits.push(MemoryLimit {
+                    bytes,
+                    is_address_space: false,
+                    who,
+                });
             }
         }
     }
@@ -165,8 +191,12 @@ mod tests {
 
     #[test]
     fn the_machine_has_a_limit_and_descriptors_are_counted() {
-        let limit = memory_limit();
-        assert!(limit.bytes > 0 && limit.bytes < 1 << 60, "{limit:?}");
+        let limits = memory_limits();
+        let is_told = |limit: &MemoryLimit| limit.bytes > 0 && limit.bytes < 1 << 60;
+        assert!(
+            !limits.is_empty() && limits.iter().all(is_told),
+            "{limits:?}"
+        );
         assert_eq!(
             kib_of("A: 1 kB\nMemTotal:   12 kB\n", "MemTotal:"),
             Some(12 << 10)

@@ -1,15 +1,18 @@
 //! The machine: its boot, its entropy, its clock, and what a process in the I/O path asks of it.
 
 use std::ffi::CString;
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
+
+use crate::tree;
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// `PR_SET_IO_FLUSHER` of linux/prctl.h.
@@ -200,6 +203,51 @@ pub fn may_write(path: &Path) -> Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().into()),
     }
+}
+
+/// Bytes that a small file is taken to need.
+const SMALL_FILE_BYTES: usize = 4096;
+
+/// Checks that a directory takes `files` more files, and room for the content of `contents` of them, each small. A file
+/// without a name shows it, so that nothing is left behind, however the process ends.
+///
+/// # Errors
+/// What the system says, such as that the file system is full or read-only.
+pub fn may_store(directory: &Path, files: u64, contents: usize) -> Result<()> {
+    let room = tree::room(&File::open(directory)?)?;
+    // A file system without a limit has no files.
+    let is_full = |needed: u64, all: u64, free: u64| all > 0 && free < needed;
+    if is_full(files, room.files, room.files_free) {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC).into());
+    }
+    let unnamed = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .mode(0o600)
+        .open(directory);
+    let bytes = contents * SMALL_FILE_BYTES;
+    match unnamed {
+        Ok(mut file) => {
+            file.write_all(&vec![0; bytes])?;
+            // Some file systems find out late that they are full.
+            Ok(file.sync_all()?)
+        }
+        // Not every file system has files without a name.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            let blocks = (bytes as u64).div_ceil(u64::from(room.block_bytes.max(1)));
+            match is_full(blocks, room.blocks, room.free) {
+                true => Err(io::Error::from_raw_os_error(libc::ENOSPC).into()),
+                false => Ok(()),
+            }
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Has a write beyond the limit of file sizes (`RLIMIT_FSIZE`) fail with an error. Without this call a signal ends the process.
+pub fn ignore_file_size_signal() {
+    // SAFETY: no handler runs.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// Time since 1970, by the machine's clock. It may jump; for intervals use [`crate::rt::now`].

@@ -36,6 +36,51 @@ fn bad<T>(text: &str, noun: &str, help: &'static str) -> Result<T, BadValue> {
     })
 }
 
+/// Says what of `text` cannot be read: its number or its unit. Both are wrong where there is neither.
+fn unreadable<T>(
+    text: &str,
+    noun: &str,
+    (number, unit): (&str, &str),
+    help: &'static str,
+) -> Result<T, BadValue> {
+    let what = match (number.is_empty(), unit.is_empty()) {
+        (true, true) => format!("{text:?} is not {noun}: nothing is given"),
+        (true, false) => format!("{text:?} is not {noun}: it does not begin with a number"),
+        (false, true) => format!("{text:?} is not {noun}: it has no unit"),
+        (false, false) => format!("{text:?} is not {noun}: there is no unit {unit:?}"),
+    };
+    Err(BadValue { what, help })
+}
+
+/// Says why a number of a known unit cannot be read.
+fn unscaled<T>(
+    text: &str,
+    noun: &str,
+    number: &str,
+    most: &str,
+    help: &'static str,
+) -> Result<T, BadValue> {
+    let is_decimal = |part: &str| {
+        part.bytes()
+            .all(|byte| byte.is_ascii_digit() || byte == b'_')
+    };
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let what = match () {
+        () if text.trim().is_empty() => format!("{text:?} is not {noun}: nothing is given"),
+        () if number.is_empty() => {
+            format!("{text:?} is not {noun}: it does not begin with a number")
+        }
+        () if whole.is_empty() || part.is_empty() || !is_decimal(part) => {
+            format!("{text:?} is not {noun}: {number:?} is no number")
+        }
+        () if number.contains('.') => {
+            format!("{text:?} is not {noun}: it is no whole number, or more than {most}")
+        }
+        () => format!("{text:?} is more than {most}, the most there can be"),
+    };
+    Err(BadValue { what, help })
+}
+
 /// A number of bytes, written with either kind of unit: `512`, `32K`, `64GiB` (binary), `64GB` (decimal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
@@ -103,11 +148,11 @@ impl FromStr for Size {
             "MB" => 1_000_000,
             "GB" => 1_000_000_000,
             "TB" => 1_000_000_000_000,
-            _ => return bad(text, "a size", SIZE_HELP),
+            other => return unreadable(text, "a size", (number, other), SIZE_HELP),
         };
         match scaled(number, unit) {
             Some(bytes) => Ok(Self(bytes)),
-            None => bad(text, "a size", SIZE_HELP),
+            None => unscaled(text, "a size", number, "16 EiB", SIZE_HELP),
         }
     }
 }
@@ -127,7 +172,7 @@ impl FromStr for Rate {
             Some("KiB") => 1 << 10,
             Some("MiB") => 1 << 20,
             Some("GiB") => 1 << 30,
-            _ => return bad(text, "a rate", RATE_HELP),
+            _ => return unreadable(text, "a rate", split(text), RATE_HELP),
         };
         match scaled(number, unit) {
             Some(0) => Err(BadValue {
@@ -135,7 +180,7 @@ impl FromStr for Rate {
                 help: "write a higher one, or leave it out where there is no limit",
             }),
             Some(bytes) => Ok(Self(bytes)),
-            None => bad(text, "a rate", RATE_HELP),
+            None => unscaled(text, "a rate", number, "16 EiB/s", RATE_HELP),
         }
     }
 }
@@ -155,7 +200,7 @@ impl FromStr for Interval {
             "s" => 1_000_000_000,
             "m" | "min" => 60_000_000_000,
             "h" => 3_600_000_000_000,
-            _ => return bad(text, "a duration", INTERVAL_HELP),
+            other => return unreadable(text, "a duration", (number, other), INTERVAL_HELP),
         };
         let is_whole = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
         match scaled(number, unit_ns) {
@@ -164,7 +209,7 @@ impl FromStr for Interval {
                 what: format!("{text:?} is longer than any duration can be, 584 years"),
                 help: "write a shorter one",
             }),
-            None => bad(text, "a duration", INTERVAL_HELP),
+            None => unscaled(text, "a duration", number, "584 years", INTERVAL_HELP),
         }
     }
 }
@@ -266,6 +311,7 @@ pub fn human_duration(duration: Duration) -> String {
     let us = duration.as_micros();
     let s = duration.as_secs();
     match us {
+        0 if !duration.is_zero() => format!("{} ns", duration.as_nanos()),
         0 => "0 s".to_owned(),
         1..1_000 => format!("{us} us"),
         1_000..1_000_000 if us.is_multiple_of(1_000) => format!("{} ms", us / 1_000),
@@ -317,6 +363,33 @@ mod tests {
             let error = ok(wrong).expect_err(wrong).to_string();
             assert!(error.contains("powers of 1024"), "{wrong}: {error}");
         }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        for (text, part) in [
+            ("64X", "there is no unit \"X\""),
+            ("64 Gb", "there is no unit \"Gb\""),
+            ("", "nothing is given"),
+            ("G", "does not begin with a number"),
+            ("-1", "does not begin with a number"),
+            ("1.3", "no whole number"),
+            ("1..2K", "\"1..2\" is no number"),
+            ("1.K", "\"1.\" is no number"),
+            ("99999999999T", "more than 16 EiB, the most there can be"),
+        ] {
+            let said = text.parse::<Size>().expect_err(text).what;
+            assert!(said.contains(part), "{text}: {said}");
+        }
+        let said = "100M".parse::<Rate>().expect_err("no rate").what;
+        assert!(said.contains("there is no unit \"M\""), "{said}");
+        let said = "5".parse::<Interval>().expect_err("no unit").what;
+        assert!(said.contains("it has no unit"), "{said}");
+        let said = "5 fortnights"
+            .parse::<Interval>()
+            .expect_err("no unit")
+            .what;
+        assert!(said.contains("no unit \"fortnights\""), "{said}");
     }
 
     #[test]

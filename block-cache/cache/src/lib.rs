@@ -98,13 +98,15 @@ pub use forebay_policy::{BlockSizes, Promotion};
 pub use format::inspect::{InspectedVolume, Inspection, inspect, spare_damage};
 pub use format::{check_parts, format};
 pub use lost_range::LostRange;
-pub use media::check_relation;
+pub use media::{check_relation, writes_at_stake};
 pub use memory::memory_needed;
 pub use online_open::{EarlyMap, EarlyVolume};
 pub use options::{Admission, Devices, Durability, FormatOptions, Mode, VolumeOptions};
 pub use recover::RecoveryReport;
 pub use repair::verify::DataReport;
-pub use repair::{RepairOptions, RepairReport, count_unverified, open_alone, repair, verify};
+pub use repair::{
+    RepairOptions, RepairReport, count_unverified, foresee_stale, open_alone, repair, verify,
+};
 pub use size::check_volume_size;
 pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, TreeStats, VolumeStats};
 pub use volume::fallback::{Fallback, Remains};

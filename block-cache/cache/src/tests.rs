@@ -271,17 +271,48 @@ fn a_volume_of_another_epoch_is_not_believed() {
             .write(1 << 19, Buf::copied(&[4; 4096]))
             .await
             .expect("writes");
-        let (cache, report) = open(&disks, Durability::Flush).await;
-        assert_eq!(report.cached_blocks, 3);
-        let backing = || Rc::new(disks[1].clone());
         let mut options = VolumeOptions::new(Mode::WriteBack);
         options.epoch = epoch + 1;
         options.written_elsewhere = Some(vec![65536..65536 + 4096, 1 << 19..(1 << 19) + 4096]);
+        // Looked at while it is closed, the cache refuses the same, and is as it was.
+        let beside = VolumeOptions {
+            written_elsewhere: Some(vec![1 << 19..1 << 20]),
+            ..options.clone()
+        };
+        let unchanged = VolumeOptions {
+            epoch,
+            ..options.clone()
+        };
+        let asked = [
+            ("v", options.clone()),
+            ("v", beside),
+            ("v", unchanged),
+            ("another", options.clone()),
+        ];
+        let devices = Devices {
+            data: Rc::new(disks[0].clone()),
+            metadata: None,
+        };
+        let foreseen = crate::foresee_stale(&devices, &RepairOptions::default(), &asked).await;
+        let foreseen = foreseen.expect("it can be looked at");
+        let (cache, report) = open(&disks, Durability::Flush).await;
+        assert_eq!(report.cached_blocks, 3);
+        let backing = || Rc::new(disks[1].clone());
         let refused = cache.attach("v", backing(), options.clone()).await;
         let error = refused
             .err()
             .expect("dirty data is not thrown away unasked");
         assert_eq!(error.kind(), ErrorKind::Busy);
+        let reports = foreseen.iter().map(|one| match one {
+            Ok(()) => String::new(),
+            Err(error) => error.report(),
+        });
+        let reports: Vec<_> = reports.collect();
+        assert_eq!(reports, [error.report(), "".into(), "".into(), "".into()]);
+        assert!(
+            error.report().contains("1 block there, 4096 bytes"),
+            "{error}"
+        );
         assert!(error.to_string().contains("65536"), "{error}");
         options.discard_stale_dirty = true;
         let volume = cache

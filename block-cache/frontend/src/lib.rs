@@ -8,5 +8,5 @@ mod succession;
 pub mod ublk;
 pub mod vhost_user;
 
-pub use net::Spread;
+pub use net::{MAX_CONNECTIONS, Spread};
 pub use succession::Succession;

@@ -17,10 +17,23 @@ use forebay_cluster::{
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_mount::SharedMount;
 
+use forebay_terminal::duration::Durations;
 use forebay_terminal::log_filter;
 use forebay_terminal::out;
-use forebay_terminal::size::{Interval, Size, human_bytes};
+use forebay_terminal::size::{BadValue, Interval, Size, human_bytes};
 use forebay_terminal::table::Table;
+
+const LEASES: Durations = Durations::new(
+    Duration::from_millis(100)..=Duration::from_secs(24 * 3600),
+    ("100ms", "24h"),
+    "write 100ms to 24h",
+);
+
+const COPIES: Durations = Durations::new(
+    Duration::ZERO..=Duration::from_secs(1),
+    ("0s", "1s"),
+    "write 0s to 1s, such as 400ns",
+);
 
 /// How often a node looks whether it is still in the cluster.
 const LOOK: Duration = Duration::from_millis(200);
@@ -61,10 +74,10 @@ struct Directory {
     #[arg(long, value_name = "SIZE")]
     capacity: Size,
     /// How long a node may be silent before its process is ended
-    #[arg(long, value_name = "TIME", default_value = "5s")]
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "5s")]
     lease: Interval,
     /// How long a node may keep a page in use that is to go, before its process is ended
-    #[arg(long, value_name = "TIME", default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
     acknowledge: Interval,
     /// A directory of the source, by its path from there, whose files programs may map shared on the mounts; they are
     /// in the kernel's cache and not in the pool. May be given several times, the same as long as nodes run
@@ -74,7 +87,7 @@ struct Directory {
     #[arg(long, value_enum, default_value = "node")]
     placement: Place,
     /// With --placement pool: how long the source may refuse a page that outlived its node, before it counts as lost
-    #[arg(long, value_name = "TIME", default_value = "60s")]
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
     rescue: Interval,
 }
 
@@ -107,7 +120,7 @@ struct NodeArguments {
     #[arg(long, value_enum, default_value = "hardware")]
     coherence: Coherent,
     /// Emulated: how much longer each copy from or to another node's memory takes than it does here
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = copy_latency)]
     emulate_latency: Option<Interval>,
     /// Emulated: how many bytes a second such copies move at most
     #[arg(long, value_name = "SIZE")]
@@ -475,4 +488,14 @@ fn in_words(pages: &Pages) -> String {
         "{} being filled, {} with their owner alone, {} shared, {} going",
         pages.exclusive, pages.owner, pages.shared, pages.to_be_invalidated
     )
+}
+
+/// Parses the time limits of a node.
+fn lease(text: &str) -> std::result::Result<Interval, BadValue> {
+    LEASES.parse(text)
+}
+
+/// Parses the emulated latency of a copy.
+fn copy_latency(text: &str) -> std::result::Result<Interval, BadValue> {
+    COPIES.parse(text)
 }

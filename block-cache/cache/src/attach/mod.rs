@@ -4,8 +4,8 @@ pub(crate) mod detach;
 pub(crate) mod identity;
 pub(crate) mod idle;
 pub(crate) mod sample;
+pub(crate) mod stale;
 
-use std::collections::HashSet;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -21,7 +21,6 @@ use crate::attach::idle::{no_number, no_room};
 use crate::cache::Cache;
 use crate::commit::queue::Entry;
 use crate::engine::Engine;
-use crate::failpoints::{Fault, planted};
 use crate::format::check_whole;
 use crate::geometry::Block;
 use crate::lock::lock_of;
@@ -229,90 +228,6 @@ impl Engine {
             .iter()
             .find(|volume| volume.name == name)
             .cloned()
-    }
-
-    /// Rule 6: what was written without this cache is newer than what the cache holds.
-    async fn drop_stale(&self, known: &VolumeEntry, options: &VolumeOptions) -> Result<()> {
-        if options.epoch <= known.epoch {
-            return Ok(());
-        }
-        let everywhere = std::slice::from_ref(&(0..u64::MAX));
-        let written = options.written_elsewhere.as_deref().unwrap_or(everywhere);
-        let overlaps = |start: u64, len: u64| {
-            written
-                .iter()
-                .any(|range: &Range<u64>| range.start < start + len && start < range.end)
-        };
-        let slots: Vec<BlockId> = self.map.borrow().of_volume(known.id).collect();
-        let is_dirty = |slot: &BlockId| self.was_dirty(*slot, options) != 0;
-        let mut stale = Vec::new();
-        for slot in slots.iter().filter(|slot| is_dirty(slot)) {
-            let entry = self.map.borrow().slot(*slot);
-            let start = self.geometry.backing_offset(entry.block(), 0);
-            let len = self.geometry.block_bytes(entry.class);
-            if overlaps(start, len) {
-                stale.push((*slot, start, len));
-            }
-        }
-        if !stale.is_empty() && !options.discard_stale_dirty {
-            let named: Vec<String> = stale
-                .iter()
-                .take(8)
-                .map(|(_, at, _)| at.to_string())
-                .collect();
-            return refuse(
-                ErrorKind::Busy,
-                format!(
-                    "volume {:?} was written without this cache, which still holds older dirty data of {} blocks there (at {}{}; what is written without a cache is noted by the MiB, and blocks go whole): give that up, or keep serving the volume without the cache",
-                    known.name,
-                    stale.len(),
-                    named.join(", "),
-                    if stale.len() > named.len() {
-                        ", ..."
-                    } else {
-                        ""
-                    }
-                ),
-            );
-        }
-        for Range { start, end } in self.dirty_ranges(stale.iter().map(|(slot, ..)| *slot)) {
-            tracing::warn!(
-                volume = known.name,
-                offset = start,
-                len = end - start,
-                "stale dirty data is discarded"
-            );
-        }
-        let stale_slots: HashSet<BlockId> = stale.iter().map(|(slot, ..)| *slot).collect();
-        let dirty = |slot| match stale_slots.contains(&slot) {
-            true => 0,
-            false => self.was_dirty(slot, options),
-        };
-        self.drop_clean(known.id, dirty).await
-    }
-
-    /// Granules of a slot that are dirty, and were so when the volume went on without this cache,
-    /// if that is known: a record, a mark or the bit-tree may call more dirty.
-    fn was_dirty(&self, slot: BlockId, options: &VolumeOptions) -> u64 {
-        let entry = self.map.borrow().slot(slot);
-        let Some(listed) = (options.dirty_at_failure.as_ref())
-            .filter(|_| entry.dirty != 0 && !planted(Fault::KeepUnlisted))
-        else {
-            return entry.dirty;
-        };
-        let bytes = self.geometry.granule_bytes(entry.class);
-        let start = self.geometry.backing_offset(entry.block(), 0);
-        let is_listed = |granule: &u32| {
-            let from = start + u64::from(*granule) * bytes;
-            let at = listed.partition_point(|range| range.end <= from);
-            listed
-                .get(at)
-                .is_some_and(|range| range.start < from + bytes)
-        };
-        let listed = (0..64).filter(|granule| entry.dirty >> granule & 1 != 0);
-        listed
-            .filter(is_listed)
-            .fold(0, |all, granule| all | 1 << granule)
     }
 
     /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch

@@ -14,6 +14,7 @@ use forebay_metadata::replay::Replayed;
 use forebay_metadata::superblock::Superblock;
 
 use crate::failpoints::{Fault, planted};
+use crate::lost_range::LostRange;
 use crate::options::Devices;
 
 /// Returns the identities of the devices.
@@ -91,11 +92,13 @@ pub(crate) fn journal_trouble(
 ) -> Option<String> {
     const ACCEPT: &str =
         "or start with --accept-journal-loss and check what the clients stored last";
+    let stake = || writes_at_stake(superblock);
     if let Some(found) = journal.filter(|found| found.damaged > 0) {
         return Some(format!(
-            "the process journal is damaged: of {} acknowledged writes that the log has not, {} cannot be read and are lost. Put a sound copy of it back, {ACCEPT}",
+            "the process journal is damaged: of {} acknowledged writes that the log has not, {} cannot be read and are lost. Put a sound copy of it back, {ACCEPT}{}",
             found.entries.len() as u64 + found.damaged,
-            found.damaged
+            found.damaged,
+            stake()
         ));
     }
     let kept = (replayed.last_open.as_ref()).is_some_and(|(open, kept)| *kept && open == boot_id);
@@ -107,7 +110,8 @@ pub(crate) fn journal_trouble(
             _ => " (or it ended cleanly, and what said so is among the damaged records of the log)",
         };
         format!(
-            "the process that served this cache died in this boot of the machine{unless}, and its process journal is gone, was cut, or is damaged where it says what it is: writes that it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}"
+            "the process that served this cache died in this boot of the machine{unless}, and its process journal is gone, was cut, or is damaged where it says what it is: writes that it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}{}",
+            stake()
         )
     })
 }
@@ -144,4 +148,59 @@ pub fn check_relation(tie: Tie, media: Media, generation: u64, moved: bool) -> R
         ),
     };
     Err(Error::new(kind, what))
+}
+
+/// Most ranges that a message names.
+const NAMED: usize = 4;
+
+/// Names the ranges in which acknowledged writes may be lost with the process journal, in the words of a remedy.
+#[must_use]
+pub fn writes_at_stake(superblock: &Superblock) -> String {
+    let ranges = may_be_dirty(superblock);
+    let bytes: u64 = ranges.iter().map(|range| range.len).sum();
+    let named = |range: &LostRange| {
+        format!(
+            "{} bytes at {} of volume {:?}",
+            range.len, range.offset, range.volume
+        )
+    };
+    let named: Vec<_> = ranges.iter().take(NAMED).map(named).collect();
+    let more = if ranges.len() > NAMED { ", ..." } else { "" };
+    match ranges.len() {
+        0 => ": nothing was dirty when the superblock was last written".to_owned(),
+        1 => format!(
+            ": at stake are writes within 1 range, {bytes} bytes ({})",
+            named[0]
+        ),
+        count => format!(
+            ": at stake are writes within {count} ranges, {bytes} bytes ({}{more})",
+            named.join(", ")
+        ),
+    }
+}
+
+/// Returns what the superblock calls dirty; everything, if it does not know.
+pub(crate) fn may_be_dirty(superblock: &Superblock) -> Vec<LostRange> {
+    let mut ranges = Vec::new();
+    for volume in &superblock.volumes {
+        let mut add = |offset: u64, len: u64| {
+            ranges.push(LostRange {
+                volume: volume.name.clone(),
+                offset,
+                len,
+            });
+        };
+        let Some(tracts) = &superblock.tracts else {
+            add(0, volume.size_bytes);
+            continue;
+        };
+        let tract = 1 << tracts.shift();
+        for nth in 0..volume.size_bytes.div_ceil(tract) {
+            let (start, end) = (nth * tract, ((nth + 1) * tract).min(volume.size_bytes));
+            if tracts.may_be_dirty(volume.id, start..end) {
+                add(start, end - start);
+            }
+        }
+    }
+    LostRange::joined(ranges)
 }

@@ -23,7 +23,7 @@ use crate::lost_range::LostRange;
 use crate::map::Map;
 use crate::map::marks::Marks;
 use crate::media::gone::Gone;
-use crate::media::{journal_trouble, own_journal};
+use crate::media::{journal_trouble, may_be_dirty, own_journal};
 use crate::options::Devices;
 use crate::recover::rebuild::Rebuild;
 
@@ -221,32 +221,6 @@ fn check_journal(
         Some(trouble) if !options.accept_journal_loss => Err(Error::new(ErrorKind::Lost, trouble)),
         _ => Ok(()),
     }
-}
-
-/// What the superblock calls dirty; everything, if it does not know.
-fn may_be_dirty(superblock: &Superblock) -> Vec<LostRange> {
-    let mut ranges = Vec::new();
-    for volume in &superblock.volumes {
-        let mut add = |offset: u64, len: u64| {
-            ranges.push(LostRange {
-                volume: volume.name.clone(),
-                offset,
-                len,
-            });
-        };
-        let Some(tracts) = &superblock.tracts else {
-            add(0, volume.size_bytes);
-            continue;
-        };
-        let tract = 1 << tracts.shift();
-        for nth in 0..volume.size_bytes.div_ceil(tract) {
-            let (start, end) = (nth * tract, ((nth + 1) * tract).min(volume.size_bytes));
-            if tracts.may_be_dirty(volume.id, start..end) {
-                add(start, end - start);
-            }
-        }
-    }
-    LostRange::joined(ranges)
 }
 
 fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<LostRange> {

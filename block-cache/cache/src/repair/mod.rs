@@ -26,7 +26,7 @@ use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::check_roles;
 use crate::map::LIVE;
-use crate::options::Devices;
+use crate::options::{Devices, VolumeOptions};
 use crate::recover::RecoveryReport;
 use overlay::Overlay;
 use verify::DataReport;
@@ -117,22 +117,46 @@ pub async fn count_unverified(devices: &Devices, options: &RepairOptions) -> Res
     Ok(report.recovery.unverified_bytes)
 }
 
-/// Mends a cache on devices that keep what is written in memory.
-async fn mend_in_memory(
+/// Checks that the attaches of these volumes find no stale dirty data, as [`Cache::check_stale`]
+/// does in service. Nothing is changed, as by [`verify()`]. Returns the result of each, in order.
+///
+/// # Errors
+/// As [`verify()`].
+pub async fn foresee_stale(
     devices: &Devices,
     options: &RepairOptions,
-    data: bool,
-) -> Result<RepairReport> {
+    volumes: &[(&str, VolumeOptions)],
+) -> Result<Vec<Result<()>>> {
+    let (over, options) = in_memory(devices, options);
+    let (cache, _) = Cache::open(over, opening(&options, true)).await?;
+    let volumes = volumes.iter();
+    let checked = volumes.map(|(name, options)| cache.check_stale(name, options));
+    let checked = checked.collect();
+    cache.close().await?;
+    Ok(checked)
+}
+
+/// Returns devices that keep what is written in memory, and options with a copy of the journal.
+fn in_memory(devices: &Devices, options: &RepairOptions) -> (Devices, RepairOptions) {
     let over = Devices {
         data: Overlay::over(&devices.data),
         metadata: devices.metadata.as_ref().map(Overlay::over),
     };
     let options = RepairOptions {
         journal: (options.journal.as_ref()).map(|journal| Buf::copied(&journal.to_vec())),
-        data,
         ..options.clone()
     };
-    mend(over, &options, true).await
+    (over, options)
+}
+
+/// Mends a cache on devices that keep what is written in memory.
+async fn mend_in_memory(
+    devices: &Devices,
+    options: &RepairOptions,
+    data: bool,
+) -> Result<RepairReport> {
+    let (over, options) = in_memory(devices, options);
+    mend(over, &RepairOptions { data, ..options }, true).await
 }
 
 /// Opens a cache that nobody uses, without volumes: [`Cache::close`] ends that cleanly.

@@ -1,19 +1,21 @@
 //! `forebay check`: a configuration, or a cache that is not in use, is looked at, and changed only to repair it.
 
+mod foresee;
 mod mend;
 mod open;
+mod report;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_cache::{BlockSizes, Inspection, check_volume_size};
-use forebay_io::{Engine, Reactor};
+use forebay_io::limits::address_space_at_start;
+use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
 use crate::config::Config;
-use crate::config::block_sizes::block_sizes_in_words;
 use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request};
 use crate::control::status::Status;
@@ -22,16 +24,14 @@ use crate::serve::guard;
 use crate::stack::journal::{self, Whose};
 use crate::stack::memory::{CacheNeeds, Needs};
 use crate::stack::{
-    MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, foresee_attach,
-    place_of_path, warning_of_few,
+    MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, place_of_path,
+    place_of_volume, refuse_all, warning_of_few,
 };
-use crate::state::{CacheId, hex};
 use forebay_terminal::out;
-use forebay_terminal::size::{human_bytes, human_count};
-use forebay_terminal::table::Table;
 use mend::{Losses, Work};
-use open::{Backing, look_at_backing};
+use open::{Backing, Sized, look_at_backing};
 pub(super) use open::{open_configured, open_named};
+use report::{as_json, render, summary, summary_as_json};
 
 /// The exit status for a cache with damage.
 const DAMAGED: u8 = 3;
@@ -93,11 +93,14 @@ enum Looked {
 /// What was found of a cache, and done.
 struct Found {
     inspection: Inspection,
-    /// Where its process journal lies, or is to lie.
+    /// Where its process journal lies, or is to lie, and whose it is.
     journal: PathBuf,
+    whose: Whose,
     work: Option<Work>,
     /// Bytes of cached data that nothing verifies, of a cache with checksums.
     unverified_bytes: u64,
+    /// Refusals of the attaches of volumes, in the order of the configuration.
+    refused: Vec<Error>,
 }
 
 pub(super) fn run(
@@ -105,6 +108,9 @@ pub(super) fn run(
     control: Option<&Path>,
     patience: Patience,
 ) -> Result<ExitCode> {
+    // As the daemon, whose limits are compared.
+    system::one_heap();
+    address_space_at_start();
     // What is mended as it is opened is told; who uses this as a library may log already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
@@ -150,28 +156,33 @@ pub(super) fn run(
         }
         out::print(&format!("{found}\n"))
     };
-    let attach = |cache: Option<(CacheId, &Inspection)>| match &config {
-        Some(config) => foresee(config, &backing, cache),
-        None => Ok(()),
-    };
     let Some(place) = place else {
-        if running.is_none() {
-            attach(None)?;
+        if let (None, Some(config)) = (&running, &config) {
+            refuse_all(foresee::attaches(config, &backing.identities, None).1)?;
         }
-        match arguments.json {
-            true => print_json(json!({}))?,
-            false => in_order()?,
+        match (arguments.json, &config) {
+            (true, _) => print_json(json!({}))?,
+            (false, None) => in_order()?,
+            (false, Some(config)) => {
+                in_order()?;
+                if config.cache.is_none() {
+                    out::print(&format!("{}\n", Needs::of(config, None).line()))?;
+                }
+            }
         }
         return Ok(ExitCode::SUCCESS);
     };
     let what = place.data.display().to_string();
     let (data, repair) = (arguments.data, arguments.repair);
-    let found = Reactor::new(Engine::Auto)?.run(inspect(place, data, repair));
+    let identities = backing.identities.clone();
+    let found = Reactor::new(Engine::Auto)?.run(inspect(place, identities, data, repair));
     let Found {
         inspection: found,
         journal,
+        whose,
         work,
         unverified_bytes,
+        refused,
     } = match (found, running) {
         (Err(error), Some(status)) if error.kind() == ErrorKind::Busy => {
             in_order()?;
@@ -217,13 +228,13 @@ pub(super) fn run(
         found
             .check_room(&names)
             .context(|| config.place(cache.line))?;
-        attach(Some((CacheId::Uuid(found.uuid), &found)))?;
+        refuse_all(refused)?;
         for (number, info) in &backing.devices {
             let volume = &config.volumes[*number];
             let known = found
                 .check_identity(&volume.name, info.identity, info.size_bytes)
                 .and_then(|()| found.check_size(&volume.name, info.size_bytes));
-            let place = || format!("{}: volume {:?}", config.place(volume.line), volume.name);
+            let place = || place_of_volume(config, volume);
             known.context(place)?;
             let mut volumes = found.volumes.iter();
             let known = volumes.find(|known| known.name == volume.name);
@@ -249,7 +260,7 @@ pub(super) fn run(
         false => out::print(&render(
             &what,
             &found,
-            &journal,
+            (&whose, &journal),
             unverified_bytes,
             work.as_ref(),
         ))?,
@@ -265,27 +276,6 @@ pub(super) fn run(
     })
 }
 
-/// Says what the state directory will have the start refuse, of each volume. Without a cache that was looked at, volumes
-/// have none, or one in memory.
-fn foresee(
-    config: &Config,
-    backing: &Backing,
-    cache: Option<(CacheId, &Inspection)>,
-) -> Result<()> {
-    for (volume, backing) in config.volumes.iter().zip(&backing.identities) {
-        let cache = match cache {
-            Some((cache, found)) => {
-                let mut known = found.volumes.iter();
-                let known = known.find(|known| known.name == volume.name);
-                Some((cache, known.map(|known| known.epoch)))
-            }
-            None => config.memory_cache().map(|_| (CacheId::Memory, None)),
-        };
-        foresee_attach(config, volume, *backing, cache)?;
-    }
-    Ok(())
-}
-
 /// Tells of what is damaged or gone so that nothing more can be told.
 fn damage(error: &Error, json: bool) -> Result<ExitCode> {
     if json {
@@ -299,6 +289,8 @@ fn damage(error: &Error, json: bool) -> Result<ExitCode> {
 /// of the daemon that answers on its control socket, if one does, and what the backing devices say.
 fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Status>>, Backing)> {
     let running = running(&config.server.control, patience)?;
+    // Another daemon is in the way of the start.
+    let running = running.filter(|status| is_of(config, status));
     Descriptors::raise().check(config)?;
     guard::check(config)?;
     config.check_machine(true, running.as_deref())?;
@@ -313,13 +305,27 @@ fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Statu
         for (number, info) in &backing.devices {
             let volume = &config.volumes[*number];
             check_volume_size(sizes, info.size_bytes)
-                .context(|| format!("{}: volume {:?}", config.place(volume.line), volume.name))?;
+                .context(|| place_of_volume(config, volume))?;
         }
     }
     for warning in config.warnings.iter().chain(&backing.warnings) {
         out::note(&format!("warning: {warning}"));
     }
     Ok((running, backing))
+}
+
+/// Returns whether a daemon serves this configuration, or one that this is to replace: the file has the same path, or the
+/// state directory is the same.
+fn is_of(config: &Config, status: &Status) -> bool {
+    let is_same = |path: &Path, other: &str| {
+        let found = |path: &Path| path.canonicalize().ok();
+        place_of_path(path) == other
+            || found(path).is_some_and(|path| Some(path) == found(Path::new(other)))
+    };
+    // An earlier version does not tell.
+    status.configuration.is_empty()
+        || is_same(&config.path, &status.configuration)
+        || is_same(&config.server.state, &status.state)
 }
 
 /// The status of the daemon that answers on a control socket, if one does.
@@ -351,28 +357,6 @@ fn needs(config: &Config, found: &Inspection) -> Needs {
     )
 }
 
-fn summary(config: &Config) -> String {
-    let count = |items: usize, noun| human_count(items as u64, noun);
-    format!(
-        "{}: the configuration is in order ({}, {}, {})\n",
-        config.path.display(),
-        count(config.devices.len(), "device"),
-        count(config.volumes.len(), "volume"),
-        count(config.exports.len(), "export"),
-    )
-}
-
-/// What a configuration has, for programs.
-fn summary_as_json(config: &Config, more: &[String]) -> serde_json::Value {
-    json!({
-        "path": config.path,
-        "devices": config.devices.len(),
-        "volumes": config.volumes.len(),
-        "exports": config.exports.len(),
-        "warnings": config.warnings.iter().chain(more).collect::<Vec<_>>(),
-    })
-}
-
 /// Where the cache of a configuration lies; none if it has none that outlives the process.
 pub(super) fn place(config: &Config) -> Option<Place> {
     let cache = config.cache.as_ref()?;
@@ -388,7 +372,7 @@ pub(super) fn place(config: &Config) -> Option<Place> {
     })
 }
 
-async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
+async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool) -> Result<Looked> {
     let what = place.data.display().to_string();
     let failed = || {
         let what = format!("cannot check the cache on {what}");
@@ -444,11 +428,19 @@ async fn inspect(place: Place, data: bool, repair: bool) -> Result<Looked> {
         },
         None => 0,
     };
+    let refused = match &place.config {
+        Some(config) => foresee::refusals(config, &identities, &devices, of, &inspection)
+            .await
+            .context(failed)?,
+        None => Vec::new(),
+    };
     Ok(Looked::At(Box::new(Found {
         inspection,
         journal,
+        whose,
         work,
         unverified_bytes,
+        refused,
     })))
 }
 
@@ -466,122 +458,4 @@ impl Place {
         let config = self.config.as_ref()?;
         Some(config.place(config.cache.as_ref()?.line))
     }
-}
-
-fn as_json(found: &Inspection, unverified_bytes: u64, work: Option<&Work>) -> serde_json::Value {
-    let volumes: Vec<_> = found
-        .volumes
-        .iter()
-        .map(|volume| {
-            json!({
-                "name": volume.name,
-                "epoch": volume.epoch,
-                "size_bytes": volume.size_bytes,
-                "cached_bytes": volume.cached_bytes,
-                "dirty_bytes": volume.dirty_bytes,
-            })
-        })
-        .collect();
-    json!({
-        "uuid": hex(&found.uuid),
-        "block_size_bytes": found.block_size_bytes,
-        "block_sizes": found.block_sizes,
-        "dirty_tracking": found.dirty_tracking.as_str(),
-        "checksums": found.checksums,
-        "unverified_bytes": unverified_bytes,
-        "blocks": found.blocks,
-        "memory_needed_bytes": found.memory_needed(),
-        "clean_shutdown": found.clean_shutdown,
-        "records": found.records,
-        "damaged_records": found.damaged_records,
-        "unreadable_units": found.unreadable_units,
-        "problems": found.problems.iter().chain(&found.journal_problem).collect::<Vec<_>>(),
-        "notes": found.notes,
-        "spare_damage": found.spare_damage,
-        "volumes": volumes,
-        "work": work.map(Work::as_json),
-    })
-}
-
-fn render(
-    what: &str,
-    found: &Inspection,
-    journal: &Path,
-    unverified_bytes: u64,
-    work: Option<&Work>,
-) -> String {
-    let state = match found.clean_shutdown {
-        true => "shut down cleanly",
-        false if found.records == 0 => "never used",
-        false => "not shut down cleanly: the next start recovers it",
-    };
-    let mut text = format!(
-        "{what}: cache {}, {} of {}, {} of metadata, dirty tracking {}, {}, {state}\n",
-        hex(&found.uuid),
-        human_count(u64::from(found.blocks), "block"),
-        block_sizes_in_words(u64::from(found.block_size_bytes), &found.block_sizes),
-        human_count(found.records, "record"),
-        found.dirty_tracking,
-        match found.checksums {
-            true => "checksums",
-            false => "no checksums",
-        },
-    );
-    if !found.volumes.is_empty() {
-        text.push_str(&volumes(found).render(2));
-    }
-    for line in work.map(Work::lines).unwrap_or_default() {
-        text.push_str(&format!("{line}\n"));
-    }
-    if unverified_bytes > 0 {
-        text.push_str(&format!(
-            "UNVERIFIED: {} of cached data have no checksum that is known, as data that was written shortly before a crash. They \
-             are believed as they are; the daemon gives them checksums when it reads or rewrites them.\n",
-            human_bytes(unverified_bytes)
-        ));
-    }
-    for note in &found.notes {
-        text.push_str(&format!("NOTE: {note}\n"));
-    }
-    for problem in found.problems.iter().chain(&found.journal_problem) {
-        text.push_str(&format!("PROBLEM: {problem}\n"));
-    }
-    for damage in &found.spare_damage {
-        text.push_str(&format!("DAMAGE: {damage}\n"));
-    }
-    if found.journal_problem.is_some() {
-        text.push_str(&format!(
-            "NOT IN ORDER, see above. The next start is refused until the process journal {} is there and sound, or until it is told \
-             once, with --accept-journal-loss, to go on without it. --repair has nothing to mend there, and waits for that, too.\n",
-            journal.display()
-        ));
-    } else if !found.problems.is_empty() {
-        text.push_str(match work.is_some_and(Work::is_repair) {
-            true => "NOT IN ORDER, see above: no repair mends that.\n",
-            false => "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` mends what can be mended.\n",
-        });
-    } else if found.spare_damage.is_empty() && !work.is_some_and(Work::is_damaged) {
-        text.push_str(match unverified_bytes {
-            0 => "In order.\n",
-            _ => "No damage was found, but not all data could be verified, see above.\n",
-        });
-    } else {
-        text.push_str("In order but for that.\n");
-    }
-    text
-}
-
-/// The volumes that a cache knows.
-pub(super) fn volumes(found: &Inspection) -> Table {
-    let mut table = Table::new(&["volume", ">size", ">cached", ">dirty", ">epoch"]);
-    for volume in &found.volumes {
-        table.row(vec![
-            volume.name.clone(),
-            human_bytes(volume.size_bytes),
-            human_bytes(volume.cached_bytes),
-            human_bytes(volume.dirty_bytes),
-            volume.epoch.to_string(),
-        ]);
-    }
-    table
 }

@@ -59,7 +59,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             },
         };
         let place = place_of_path(metadata.as_ref().unwrap_or(&cache));
-        clone_id(&devices, &place).await
+        let what = match &metadata {
+            Some(metadata) => format!(
+                "{}, with metadata on {},",
+                cache.display(),
+                metadata.display()
+            ),
+            None => cache.display().to_string(),
+        };
+        clone_id(&devices, &place, &what).await
     })?;
     let Cloned {
         former,
@@ -84,7 +92,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-async fn clone_id(devices: &Devices, place: &str) -> Result<Cloned> {
+/// Gives the copy on these devices an identity of its own. `place` has its metadata, and `what` names both devices.
+async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let found = Superblock::read(holder.as_ref()).await?;
     check_parts(devices, &found).await?;
@@ -95,7 +104,7 @@ async fn clone_id(devices: &Devices, place: &str) -> Result<Cloned> {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "{place} is no copy: the process journal {} belongs to it\n    \
+                "{what} is no copy: the process journal {} belongs to it\n    \
                  help: name the copy; or start this one once and stop it, so that it has what the journal has",
                 path.display()
             ),
@@ -110,7 +119,7 @@ async fn clone_id(devices: &Devices, place: &str) -> Result<Cloned> {
         place,
     )
     .await
-    .context(|| format!("{place} has no identity of its own yet: run this again"))?;
+    .context(|| format!("{what} has no identity of its own yet: run this again"))?;
     let (inspection, _) = inspect_with_journal(devices, place, None).await?;
     let dirty = (inspection.volumes.iter())
         .map(|volume| {

@@ -2,8 +2,8 @@
 
 mod btt;
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use forebay_device::file::FileDeviceOptions;
 use forebay_device::pmem::PmemDevice;
 use forebay_device::signature::{self, Found};
 use forebay_io::file::Place;
-use forebay_io::{Engine, Reactor, system};
+use forebay_io::{Engine, Reactor, system, tree};
 use forebay_metadata::superblock::Superblock;
 
 use crate::config::block_sizes::{block_sizes, block_sizes_in_words};
@@ -21,6 +21,7 @@ use crate::config::loop_on;
 use crate::stack::journal::{self, Whose};
 use crate::stack::{open_path, place_of_path, warning_of_few};
 use crate::state::hex;
+use crate::state::opening::clone_command;
 use forebay_terminal::out;
 use forebay_terminal::size::{Size, human_bytes};
 
@@ -119,8 +120,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             checksums,
             ..FormatOptions::sizes(&sizes, uuid)
         };
-        forebay_cache::format(&devices, &options)
-            .await
+        let formatted = forebay_cache::format(&devices, &options).await;
+        formatted
+            .map_err(|error| match create {
+                Some(_) if error.kind() == ErrorKind::NoSpace => no_size(&error, &cache),
+                _ => error,
+            })
             .context(|| format!("cannot format {}", cache.display()))?;
         if let Some((whose, path)) = replaced {
             journal::remove(&whose, &path);
@@ -197,17 +202,54 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
 /// Less than any cache needs.
 const LEAST_CREATE_BYTES: u64 = 64 << 10;
 
+/// Returns the bytes that the file system of a file to be made has free; none if it does not tell, or has no limit.
+fn room_for(path: &Path) -> Option<u64> {
+    let path = std::path::absolute(path).ok()?;
+    let directory = path.ancestors().skip(1).find(|above| above.is_dir())?;
+    let room = tree::room(&File::open(directory).ok()?).ok()?;
+    (room.blocks > 0).then(|| room.available * u64::from(room.block_bytes))
+}
+
+/// Says which sizes a file can have that is too small for a cache.
+fn no_size(error: &Error, path: &Path) -> Error {
+    let most = room_for(path).map_or_else(String::new, |room| {
+        format!(", and at most {}", human_bytes(room))
+    });
+    let what = format!(
+        "{}\n    help: give --create that size at least{most}",
+        error.report()
+    );
+    Error::with_source(error.kind(), "", what)
+}
+
 /// Looks at what --create meets. What is going to be made, if nothing is there.
 fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
     let refuse = |kind, what: String| {
         let path = path.display();
-        Err(Error::new(kind, format!("--create: {path} {what}")))
+        Err(Error::with_source(
+            kind,
+            "",
+            format!("--create: {path} {what}"),
+        ))
     };
+    let room = room_for(path);
+    let most = room.map_or_else(
+        || "what its file system has room for".to_owned(),
+        |room| format!("{}, for which its file system has room", human_bytes(room)),
+    );
+    let range = format!("write {} to {most}", human_bytes(LEAST_CREATE_BYTES));
     if bytes < LEAST_CREATE_BYTES {
         let what = format!(
-            "cannot be a cache of {bytes} bytes: a number without a unit means bytes, write 64M or 64G"
+            "cannot be a cache of {bytes} bytes: a number without a unit means bytes, write 64M or 64G\n    help: {range}"
         );
         return refuse(ErrorKind::InvalidInput, what);
+    }
+    let found = std::fs::metadata(path).ok();
+    let there = found.as_ref().map_or(0, |found| found.blocks() * 512);
+    let is_file = found.is_none_or(|found| found.is_file());
+    if is_file && room.is_some_and(|room| bytes.saturating_sub(there) > room) {
+        let what = format!("cannot have {}\n    help: {range}", human_bytes(bytes));
+        return refuse(ErrorKind::NoSpace, what);
     }
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
@@ -403,6 +445,18 @@ pub(super) async fn inspect_with_journal(
     };
     let boot_id = system::boot_id()?;
     let mut inspection = forebay_cache::inspect(devices, found.as_ref(), &boot_id).await?;
+    if foreign.is_none()
+        && inspection.journal_problem.is_some()
+        && let Some(twin) = &whose.twin
+    {
+        // The journal that is missing is the original's, if there is one.
+        inspection.journal_problem = Some(format!(
+            "{place} is a copy of the cache on {twin}, made while that was in use\n    \
+             help: serve {twin}; or make this copy a cache of its own with `{}`; or, if it takes the place of {twin}, start once \
+             with --moved-cache and --accept-journal-loss",
+            clone_command(place, &whose.data_place)
+        ));
+    }
     if let Some(error) = foreign {
         // A copy that was shut down cleanly needs no journal.
         match error.kind() == ErrorKind::Busy && inspection.journal_problem.is_none() {

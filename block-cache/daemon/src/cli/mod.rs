@@ -21,6 +21,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 use forebay_block::{Error, ErrorKind, Result};
 
+use crate::config::duration::patience;
 use crate::config::server::default_control;
 use crate::control::client::{Control, Patience};
 use crate::control::protocol::{Reply, line};
@@ -37,7 +38,7 @@ pub struct Arguments {
     #[arg(long, global = true, value_name = "PATH")]
     control: Option<PathBuf>,
     /// How long a command waits for the daemon: for a word, and for one that is new [default: 10s and 2m]
-    #[arg(long, global = true, value_name = "TIME")]
+    #[arg(long, global = true, value_name = "TIME", value_parser = patience)]
     timeout: Option<Interval>,
     #[command(subcommand)]
     command: Command,

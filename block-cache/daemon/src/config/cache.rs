@@ -7,6 +7,7 @@ use forebay_cache::{Admission, Cleaning, DirtyTracking};
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::duration::{self, COMMIT_INTERVALS};
 use super::problem::Problems;
 use crate::config::block_sizes::block_sizes;
 use forebay_terminal::size::{Interval, Percent, Size};
@@ -187,10 +188,13 @@ impl RawCache {
             metadata: self.metadata.as_ref().map(|name| name.get_ref().clone()),
             durability: self.durability.unwrap_or_default(),
             dirty_limit_percent,
-            commit_interval: self
-                .commit_interval
-                .as_ref()
-                .map_or(COMMIT_INTERVAL, |interval| interval.get_ref().0),
+            commit_interval: duration::check(
+                &COMMIT_INTERVALS,
+                self.commit_interval.as_ref(),
+                "a `commit_interval`",
+                problems,
+            )
+            .unwrap_or(COMMIT_INTERVAL),
             journal: self.journal.as_ref().map(|path| {
                 let line = problems.line(path.span().start);
                 (problems.base().join(path.get_ref()), line)

@@ -10,6 +10,7 @@ use forebay_transit::Policy;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::duration::{self, LATENCIES};
 use super::problem::{Problems, Span};
 use forebay_terminal::size::{Interval, Rate, Size};
 
@@ -309,18 +310,19 @@ impl RawDevice {
                         "write 1 or more, or leave `iops` out where there is no limit",
                     );
                 }
-                let latency = self
-                    .latency
-                    .as_ref()
-                    .map_or(Duration::ZERO, |l| l.get_ref().0);
-                let or = |own: &Option<Spanned<Interval>>| {
-                    own.as_ref().map_or(latency, |own| own.get_ref().0)
+                let mut given = |own: &Option<Spanned<Interval>>, key: &str| {
+                    let what = format!("device {name:?}: a `{key}`");
+                    duration::check(&LATENCIES, own.as_ref(), &what, problems)
                 };
+                let latency = given(&self.latency, "latency").unwrap_or(Duration::ZERO);
+                let read = given(&self.read_latency, "read_latency");
+                let write = given(&self.write_latency, "write_latency");
+                let flush = given(&self.flush_latency, "flush_latency");
                 DeviceKind::Emulate {
                     on: on.get_ref().clone(),
-                    read_latency: or(&self.read_latency),
-                    write_latency: or(&self.write_latency),
-                    flush_latency: or(&self.flush_latency),
+                    read_latency: read.unwrap_or(latency),
+                    write_latency: write.unwrap_or(latency),
+                    flush_latency: flush.unwrap_or(latency),
                     bandwidth_bytes_per_s: self.bandwidth.as_ref().map(|b| b.get_ref().0),
                     iops: self.iops.as_ref().map(|iops| *iops.get_ref()),
                     queue_depth: self.queue_depth.as_ref().map(|depth| *depth.get_ref()),

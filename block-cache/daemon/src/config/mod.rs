@@ -9,6 +9,7 @@ pub mod cache;
 pub mod device;
 mod distinct;
 mod document;
+pub(crate) mod duration;
 pub mod export;
 mod kinds;
 mod media;

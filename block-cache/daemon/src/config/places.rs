@@ -10,7 +10,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_frontend::{fuse, ublk};
 use forebay_io::file::RELEASE_TIME;
 use forebay_io::net::{Address, may_listen};
-use forebay_io::system::may_write;
+use forebay_io::system::{may_store, may_write};
 
 use super::problem::Problems;
 use super::{Config, Export, Listen, Nbd, Protocol};
@@ -67,7 +67,7 @@ impl Config {
         // Whose control socket it is, his is the rest.
         let alone = running.is_some() || places.look_at_control(self, &mut problems);
         if alone {
-            if let Err((what, help)) = state(&self.server.state, running.is_some()) {
+            if let Err((what, help)) = state(self, running.is_some()) {
                 let what = format!("state directory {} {what}", self.server.state.display());
                 problems.add_at(self.server.state_line, what, help);
             }
@@ -278,30 +278,62 @@ fn may_make(path: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
-    may_write(directory).map_err(|error| error.context(format!("nothing can be made in {name}")))
+    let made = may_write(directory).and_then(|()| may_store(directory, 1, 0));
+    made.map_err(|error| error.context(format!("nothing can be made in {name}")))
+}
+
+/// Files that a start writes into the state directory beside those of volumes: a new one before it replaces a former one, what
+/// is noted of the cache, and of slots.
+const STATE_FILES: usize = 4;
+
+/// Returns the number of files that a start makes in the state directory.
+fn state_files(config: &Config) -> usize {
+    let path = &config.server.state;
+    let is_absent = |name: &String| !path.join(name).exists();
+    let volumes = config.volumes.iter().map(|volume| &volume.name);
+    let names = volumes.flat_map(|name| [format!("{name}.epoch"), format!("{name}.disk")]);
+    names.chain(["lock".to_owned()]).filter(is_absent).count() + STATE_FILES
+}
+
+/// Checks that a start can write its files into the state directory, or into the directory in which it is to be made.
+fn may_store_state(config: &Config) -> Result<()> {
+    let path = &config.server.state;
+    let there = path.ancestors().find(|directory| directory.exists());
+    let files = state_files(config);
+    may_store(there.unwrap_or(path), files as u64, files)
 }
 
 /// Looks at the state directory; `ours` if the daemon that holds it is the one that is asked about.
-fn state(path: &Path, ours: bool) -> Result<(), Wrong> {
+fn state(config: &Config, ours: bool) -> Result<(), Wrong> {
+    let path = &config.server.state;
     let looked = match std::fs::metadata(path) {
-        Err(error) if is_absent(&error) => may_make(path),
+        Err(error) if is_absent(&error) => may_make(path).and_then(|()| may_store_state(config)),
         Err(error) => Err(error.into()),
         Ok(found) if !found.is_dir() => {
             let help = "set `state` in [server] to a directory, or move what is there away";
             return Err(("is not a directory".into(), help.into()));
         }
-        Ok(_) if ours => may_write(path),
-        Ok(_) => may_write(path).and_then(|()| StateDirectory::look(path)),
+        Ok(_) if ours => may_write(path).and_then(|()| may_store_state(config)),
+        Ok(_) => may_write(path)
+            .and_then(|()| StateDirectory::look(path))
+            .and_then(|()| may_store_state(config)),
     };
-    looked.map_err(|error| match error.kind() {
+    looked.map_err(|error| {
+        match error.kind() {
         ErrorKind::Busy => (
             "is held by another daemon".into(),
             "stop that one, or set `state` in [server] to a directory of its own".into(),
+        ),
+        ErrorKind::NoSpace => (
+            format!("cannot be used: {}", error.report()),
+            "make room on its file system, or set `state` in [server] to a directory on another one"
+                .into(),
         ),
         _ => (
             format!("cannot be used: {}", error.report()),
             "set `state` in [server] to a directory that you may write to".into(),
         ),
+    }
     })
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 
 mod cleaning;
+mod durations;
 mod layers;
 mod several;
 mod tls;

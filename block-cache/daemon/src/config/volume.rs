@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
-use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,13 +9,12 @@ use forebay_volume::Limits;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use toml::Spanned;
 
+use super::duration::{self, BURSTS, TIMEOUTS};
 use super::problem::Problems;
-use forebay_terminal::size::{BadValue, Interval, Rate, Size, human_duration};
+use forebay_terminal::size::{BadValue, Interval, Rate, Size};
 
 /// What a request may take where nobody says: longer than a disk with a bad sector tries, shorter than people wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// What anybody may say.
-const TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,23 +222,9 @@ impl RawVolume {
     }
 
     fn timeout(&self, problems: &mut Problems<'_>) -> Duration {
-        let Some(timeout) = &self.timeout else {
-            return TIMEOUT;
-        };
-        let time = timeout.get_ref().0;
-        if !TIMEOUTS.contains(&time) {
-            let (name, given) = (self.name.get_ref(), human_duration(time));
-            let limit = match time < *TIMEOUTS.start() {
-                true => "less than the least that can be given, 1s",
-                false => "more than the most that can be given, 1h",
-            };
-            problems.add(
-                &timeout.span(),
-                format!("volume {name:?}: a `timeout` of {given} is {limit}"),
-                "write 1s to 1h; a device that is slow and well must answer within it",
-            );
-        }
-        time
+        let what = format!("volume {:?}: a `timeout`", self.name.get_ref());
+        let given = duration::check(&TIMEOUTS, self.timeout.as_ref(), &what, problems);
+        given.unwrap_or(TIMEOUT)
     }
 
     fn limits(&self, problems: &mut Problems<'_>) -> Limits {
@@ -263,13 +247,14 @@ impl RawVolume {
             );
         }
         let iops = self.iops_limit.as_ref();
-        let burst = self.burst.as_ref();
+        let what = format!("volume {name:?}: a `burst`");
+        let burst = duration::check(&BURSTS, self.burst.as_ref(), &what, problems);
         Limits {
             iops: iops.and_then(|iops| NonZeroU32::new(*iops.get_ref())),
             bandwidth_bytes_per_s: self
                 .bandwidth_limit
                 .and_then(|rate| NonZeroU64::new(rate.0)),
-            burst: burst.map_or(Limits::DEFAULT_BURST, |burst| burst.get_ref().0),
+            burst: burst.unwrap_or(Limits::DEFAULT_BURST),
         }
     }
 }

@@ -25,6 +25,12 @@ records! {
         pid: u32;
         /// Time since the start.
         uptime_s: u64 => gauge("forebay_uptime_seconds");
+        /// Path of the configuration. Empty from an earlier version.
+        #[serde(default)]
+        configuration: String;
+        /// Path of the state directory. Empty from an earlier version.
+        #[serde(default)]
+        state: String;
         /// I/O engine: `io_uring` or `threads`.
         io_engine: String => info("forebay_build_info", io_engine);
         /// Whether the daemon ends.

@@ -8,6 +8,7 @@ use forebay_io::limits::{open_descriptors, raise_descriptor_limit};
 use super::exports::Running;
 use crate::config::{Config, DeviceKind, Protocol};
 use crate::control::{http, server};
+use crate::stack::memory::FEW_CONNECTIONS;
 
 /// Descriptors that are kept for devices that connect again, files of the state directory and the like.
 const SPARE: u64 = 16;
@@ -84,14 +85,26 @@ impl Descriptors {
         usize::try_from(left).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Lets connections share what is left when everything is open.
-    pub(super) fn share(self, running: &Running, config: &Config) {
+    /// Lets connections share what is left when everything is open. `memory` is the number of connections
+    /// whose requests fit into the memory, and whose limit that is; none without such connections.
+    pub(super) fn share(self, running: &Running, config: &Config, memory: Option<(u64, String)>) {
         let Some(reactors) = running.reactors() else {
             return;
         };
         let most = self.connections(open_descriptors(), machines(config));
-        reactors.limit(most);
-        match most < 64 {
+        let mut admitted = most;
+        if let Some((in_memory, limit)) = memory {
+            if in_memory < FEW_CONNECTIONS {
+                tracing::warn!(
+                    "the memory suffices for the requests of {in_memory} connections: raise {limit}"
+                );
+            }
+            // Those of monitors need no such memory.
+            let all = in_memory.saturating_add(machines(config));
+            admitted = most.min(usize::try_from(all).unwrap_or(usize::MAX));
+        }
+        reactors.limit(admitted);
+        match (most as u64) < FEW_CONNECTIONS {
             true => tracing::warn!(
                 "the limit of {} descriptors leaves {most} for connections: raise it (ulimit -n, LimitNOFILE)",
                 self.limit

@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 use super::exports::Reactors;
 use crate::config::Config;
 use crate::control::status::Status;
-use crate::stack::{Stack, Wishes};
+use crate::stack::{Stack, Wishes, place_of_path};
 
 thread_local! {
     static ENGINE: RefCell<Option<Rc<Engine>>> = const { RefCell::new(None) };
@@ -25,6 +25,9 @@ thread_local! {
 pub(super) struct Engine {
     pub(super) stack: Stack,
     io_engine: &'static str,
+    /// Paths of the configuration and of the state directory.
+    configuration: String,
+    state: String,
     started: Instant,
     /// Where clients find what, and who serves their connections.
     listening: RefCell<Vec<String>>,
@@ -63,6 +66,8 @@ async fn main(
     let engine = Rc::new(Engine {
         stack,
         io_engine,
+        configuration: place_of_path(&config.path),
+        state: place_of_path(&config.server.state),
         started: Instant::now(),
         listening: RefCell::default(),
         reactors: RefCell::default(),
@@ -136,6 +141,8 @@ impl Engine {
     pub(super) fn status(&self) -> Status {
         Status {
             uptime_s: self.started.elapsed().as_secs(),
+            configuration: self.configuration.clone(),
+            state: self.state.clone(),
             io_engine: self.io_engine.into(),
             shutting_down: self.shutting_down.get(),
             listening: self.listening.borrow().clone(),

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_io::limits::address_space_at_start;
 use forebay_io::{Engine as IoEngine, Stop, system};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,7 +30,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::config::{Config, Export, Io, Poll};
 use crate::control;
 use crate::stack::Wishes;
-use crate::stack::memory::RESERVE_BYTES;
+use crate::stack::memory::{Needs, RESERVE_BYTES};
 use descriptors::Descriptors;
 use engine::Engine;
 use exports::{Reactors, Running};
@@ -48,6 +49,8 @@ const LAST_LOOK: Duration = Duration::from_secs(3);
 /// since the next start recovers as after a crash.
 pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
     system::one_heap();
+    system::ignore_file_size_signal();
+    address_space_at_start();
     let log = logging::start()?;
     let result = serve(config, wishes);
     log.finish();
@@ -61,6 +64,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         tracing::warn!("{warning}");
     }
     descriptors.check(&config)?;
+    Needs::of(&config, None).check()?;
     guard::check(&config)?;
     config.check_machine(!wishes.all_without_cache(&config), None)?;
     let local = |export: &Export| export.protocol.is_local();
@@ -119,7 +123,9 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                 listening.push(format!(
                     "metrics and status page on http://{metrics_address}/"
                 ));
-                descriptors.share(&running, &config);
+                let served = config.clone();
+                let memory = engine.ask(async move |engine| engine.stack.memory_needs(&served).connections());
+                descriptors.share(&running, &config, memory.await?);
                 announce(&engine, listening, running.reactors()).await?;
                 let handler =
                     handler::new(engine.clone(), running.shared(), Arc::clone(&recordings));

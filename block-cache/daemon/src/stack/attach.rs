@@ -431,13 +431,6 @@ pub(crate) fn shared_bytes(
     format!("devices {one:?} and {two:?} {are}: give each a medium, or a part of one, of its own")
 }
 
-/// What to do about dirty data that is older than what was written without the cache.
-pub(crate) fn stale_remedy(name: &str) -> String {
-    format!(
-        "start with --discard-stale-dirty {name} to give up what is older, or with --without-cache {name}"
-    )
-}
-
 /// A volume that can be served.
 struct Attached {
     device: Rc<dyn BlockDevice>,
@@ -463,10 +456,7 @@ impl Met {
         self.cache.room.acquire(1).await;
         let attached = self.attach_with_room(&opened.cache).await;
         self.cache.room.release(1);
-        let device = attached.map_err(|error| match error.kind() {
-            ErrorKind::Busy => error.context(stale_remedy(&self.name)),
-            _ => error,
-        })?;
+        let device = attached?;
         let raised = opened.cache.volume_epoch(&self.name);
         if raised != Some(self.plan.after.epoch) {
             return Err(Error::new(

@@ -259,14 +259,7 @@ pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
 /// # Errors
 /// `NoSpace` with what needs how much.
 pub(crate) fn check_memory(config: &Config, known: &Superblock) -> Result<()> {
-    let needs = Needs::of(
-        config,
-        Some(CacheNeeds {
-            blocks: known.slots,
-            map_bytes: forebay_cache::memory_needed(known),
-        }),
-    );
-    needs.check()
+    Needs::of(config, Some(CacheNeeds::of(known))).check()
 }
 
 /// The sizes in the configuration are those of the cache.

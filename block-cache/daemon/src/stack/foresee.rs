@@ -1,9 +1,14 @@
-//! What the state directory will have a start refuse, without taking the directory.
+//! The refusals of a start that the state directory decides, found without taking the directory; and those that a refused start
+//! has not come to, so that all are decided on together.
 
-use forebay_block::{Context as _, Identity, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
+use forebay_cache::VolumeOptions;
+use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_metadata::superblock::Superblock;
 
-use crate::config::{self, Config};
-use crate::state::decide::{self, Meeting};
+use super::{Stack, Wishes};
+use crate::config::{self, Config, DeviceKind};
+use crate::state::decide::{self, Attach, Meeting};
 use crate::state::{CacheId, StateDirectory};
 
 /// Reads what is remembered of each volume.
@@ -17,8 +22,9 @@ pub(crate) fn foresee_records(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Says what the attach of a volume with this backing device, of so many bytes, will of the state directory. `cache` is the cache that the
+/// Decides on the attach of a volume with this backing device, of so many bytes. `cache` is the cache that the
 /// volume is attached to, with the epoch that it remembers of the volume; none for a volume without a cache.
+/// Returns how the volume will be attached to the cache, if it will be.
 ///
 /// # Errors
 /// As the attach, with the place in the configuration.
@@ -27,9 +33,142 @@ pub(crate) fn foresee_attach(
     volume: &config::Volume,
     backing: (Identity, u64),
     cache: Option<(CacheId, Option<u64>)>,
-) -> Result<()> {
-    decided(config, volume, backing, cache)
-        .context(|| format!("{}: volume {:?}", config.place(volume.line), volume.name))
+) -> Result<Option<Attach>> {
+    decided(config, volume, backing, cache, false).context(|| place_of_volume(config, volume))
+}
+
+/// Returns the place of a volume in the configuration, and its name.
+pub(crate) fn place_of_volume(config: &Config, volume: &config::Volume) -> String {
+    format!("{}: volume {:?}", config.place(volume.line), volume.name)
+}
+
+/// Returns the options of an attach that was decided on, as far as they decide on stale data.
+pub(crate) fn options_of(volume: &config::Volume, attach: &Attach) -> VolumeOptions {
+    VolumeOptions {
+        epoch: attach.epoch,
+        written_elsewhere: attach.stale.clone(),
+        dirty_at_failure: attach.dirty.clone(),
+        ..VolumeOptions::new(volume.mode.into())
+    }
+}
+
+/// Joins the refusals of one start, so that they are decided on together. The kind is that of the first.
+///
+/// # Errors
+/// The refusals, if there are any.
+pub(crate) fn refuse_all(mut refused: Vec<Error>) -> Result<()> {
+    if refused.len() < 2 {
+        return refused.pop().map_or(Ok(()), Err);
+    }
+    let mut reports: Vec<String> = Vec::new();
+    for report in refused.iter().map(Error::report) {
+        // One that keeps the cache from being opened is that of each volume.
+        if !reports.contains(&report) {
+            reports.push(report);
+        }
+    }
+    let kind = refused[0].kind();
+    Err(Error::with_source(kind, "", reports.join("\n")))
+}
+
+impl Stack {
+    /// Adds to a refusal those that the start has not come to: of `volumes`, as far as the state directory, the cache and
+    /// files of this machine tell at once.
+    pub(super) async fn with_later_refusals(
+        &self,
+        error: Error,
+        config: &Config,
+        volumes: &[config::Volume],
+        wishes: &Wishes,
+    ) -> Error {
+        if !matches!(
+            error.kind(),
+            ErrorKind::Busy | ErrorKind::Lost | ErrorKind::InvalidInput
+        ) {
+            return error;
+        }
+        let mut refused = vec![error];
+        if let Some(cache) = &self.cache
+            && cache.opens_soon().await
+        {
+            refused.extend(cache.opened().await.err());
+        }
+        let found = match config.memory_cache() {
+            Some(_) => None,
+            None => self.superblock(config).await,
+        };
+        for volume in volumes {
+            if wishes.without_cache.contains(&volume.name) {
+                continue;
+            }
+            let later = self.later_refusal(config, volume, found.as_ref(), wishes);
+            refused.extend(later.await.err());
+        }
+        let first = refused[0].clone();
+        refuse_all(refused).err().unwrap_or(first)
+    }
+
+    /// Returns the superblock of the cache, as far as its devices are open.
+    async fn superblock(&self, config: &Config) -> Option<Superblock> {
+        if let Some(cache) = &self.cache {
+            return Some(cache.found.clone());
+        }
+        let cache = config.cache.as_ref()?;
+        let holder = cache.metadata.as_ref().unwrap_or(&cache.data);
+        let device = {
+            let devices = self.devices.borrow();
+            let watched = devices.iter().find(|watched| watched.name == *holder)?;
+            watched.device.clone()
+        };
+        Superblock::read(device.as_ref()).await.ok()
+    }
+
+    /// Refuses a volume that the start has not come to, if it will be refused.
+    async fn later_refusal(
+        &self,
+        config: &Config,
+        volume: &config::Volume,
+        found: Option<&Superblock>,
+        wishes: &Wishes,
+    ) -> Result<()> {
+        let (Some(backing), Some(found)) = (backing_of(config, volume), found) else {
+            return Ok(());
+        };
+        let mut known = found.volumes.iter();
+        let known = known.find(|known| known.name == volume.name);
+        let adopt = wishes.adopt.contains(&volume.name);
+        let cache = (CacheId::Uuid(found.uuid), known.map(|known| known.epoch));
+        let place = || place_of_volume(config, volume);
+        let attach = decided(config, volume, backing, Some(cache), adopt).context(place)?;
+        let opened = self.cache.as_ref().and_then(|cache| cache.now());
+        if let (Some(attach), Some(opened)) = (attach, opened) {
+            let options = VolumeOptions {
+                discard_stale_dirty: wishes.discard_stale_dirty.contains(&volume.name),
+                ..options_of(volume, &attach)
+            };
+            (opened.cache)
+                .check_stale(&volume.name, &options)
+                .context(place)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns identity and size in bytes of the backing device of a volume that is a file or a device of this machine, read
+/// beside whoever has it.
+fn backing_of(config: &Config, volume: &config::Volume) -> Option<(Identity, u64)> {
+    let leaf = *config.stack(&volume.backing).last()?;
+    let DeviceKind::File { path, .. } = &leaf.kind else {
+        return None;
+    };
+    let options = FileDeviceOptions {
+        read_only: true,
+        direct: false,
+        known_by_path: leaf.known_by_path,
+        ..FileDeviceOptions::default()
+    };
+    let info = FileDevice::open(path, options).ok()?.info();
+    Some((info.identity, info.size_bytes))
 }
 
 fn decided(
@@ -37,7 +176,8 @@ fn decided(
     volume: &config::Volume,
     (backing, backing_bytes): (Identity, u64),
     cache: Option<(CacheId, Option<u64>)>,
-) -> Result<()> {
+    adopt: bool,
+) -> Result<Option<Attach>> {
     let (state, name) = (&config.server.state, &*volume.name);
     let others = StateDirectory::others_in(state, name, (backing, backing_bytes))?;
     let Some((cache, cache_epoch)) = cache else {
@@ -46,10 +186,10 @@ fn decided(
         for (last, record) in own.iter().chain(&others) {
             decide::check_without(name, last, *record)?;
         }
-        return Ok(());
+        return Ok(None);
     };
     for (other, record) in others {
-        decide::renamed(name, cache, false, &other, record)?;
+        decide::renamed(name, cache, adopt, &other, record)?;
     }
     let record = StateDirectory::load_in(state, name)?;
     let meeting = Meeting {
@@ -62,10 +202,10 @@ fn decided(
         ranges: StateDirectory::ranges_in(state, name)?,
         cache,
         cache_epoch,
-        adopt: false,
+        adopt,
         dirty_mode: volume.mode.keeps_dirty_data(),
         backing,
         backing_bytes,
     };
-    decide::attach(&meeting).map(|_| ())
+    decide::attach(&meeting).map(Some)
 }

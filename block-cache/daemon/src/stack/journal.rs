@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
-use forebay_cache::{Devices, check_relation};
+use forebay_cache::{Devices, check_relation, writes_at_stake};
 use forebay_io::Stop;
 use forebay_io::shm::{check_shared, look_shared, open_shared, open_shared_until};
 use forebay_io::system::boot_id;
@@ -18,8 +18,9 @@ use forebay_metadata::Media;
 use forebay_metadata::journal::{self, HEAD_BYTES, Head, Relation};
 use forebay_metadata::superblock::{Service, Superblock};
 
-use super::copies::has_twin_at;
+use super::copies::{has_twin_at, place_of_path};
 use crate::state::hex;
+use crate::state::opening::clone_command;
 
 /// Where journals lie that the configuration does not place.
 const USUAL_DIRECTORY: &str = "/dev/shm";
@@ -40,6 +41,10 @@ pub(crate) struct Whose {
     pub(crate) generation: u64,
     /// Path or name of its device, for messages.
     pub(crate) place: String,
+    /// The same of its data device, where that is another one; else empty.
+    pub(crate) data_place: String,
+    /// The writes that may be lost with its journal, as a remedy names them.
+    pub(crate) stake: String,
     /// Path that its superblock notes, if another file or disk there has the cache as well.
     pub(crate) twin: Option<String>,
     /// Whether it was copied to its devices, which take the place of the former ones.
@@ -53,6 +58,11 @@ impl Whose {
             uuid: found.uuid,
             media: Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref()),
             generation: found.service.generation,
+            data_place: match devices.metadata {
+                Some(_) => place_of_path(Path::new(&devices.data.info().name)),
+                None => String::new(),
+            },
+            stake: writes_at_stake(found),
             twin: has_twin_at(&found.place, &found.uuid, &place).then(|| found.place.clone()),
             place,
             moved,
@@ -109,8 +119,9 @@ fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
             format!(
                 "{here} is a copy of the cache on {twin}, to which the process journal belongs\n    \
                  help: serve {twin}, which alone has what was acknowledged last (journal {path}); or make \
-                 the copy a cache of its own with `forebay clone-id --cache {here}`; or, if {here} takes \
-                 the place of {twin}, start once with --moved-cache"
+                 the copy a cache of its own with `{}`; or, if {here} takes \
+                 the place of {twin}, start once with --moved-cache",
+                clone_command(here, &whose.data_place)
             ),
         ));
     }
@@ -134,12 +145,14 @@ fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
         Relation::Older => format!(
             "{here}: the process journal is of opening {own}, and the cache's last one was {last}\n    \
              help: put the newest journal back at {path}; or move this one away, start once with \
-             --accept-journal-loss, and check what the clients stored last"
+             --accept-journal-loss, and check what the clients stored last{}",
+            whose.stake
         ),
         relation => format!(
             "{here} is a copy of the cache on {original}, to which the process journal belongs\n    \
              help: serve {original}, which alone has what was acknowledged last (journal {path}); or make \
-             the copy a cache of its own with `forebay clone-id --cache {here}`{}",
+             the copy a cache of its own with `{}`{}",
+            clone_command(here, &whose.data_place),
             match relation {
                 Relation::Copied =>
                     "; or, if the copy takes the place of the original, start once \
@@ -164,23 +177,23 @@ pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
 /// The cache that the journal at `path` belongs to; none where there is no file, or an empty one. Anything
 /// else is somebody's, and not ours to write over or remove.
 ///
-/// `ours` is the cache that asks.
-fn owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
+/// `ours` is the cache that asks, and `stake` names the writes that it may lose.
+fn owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Option<[u8; 16]>> {
     let allowed = check_shared(path).context(|| format!("the process journal {}", path.display()));
     match allowed {
         // Of what is no journal, its mode is the least.
         Err(error) if error.kind() == ErrorKind::Permission => {
-            named_owner(path, ours)?;
+            named_owner(path, ours, stake)?;
             Err(error)
         }
         // Whoever opens a named pipe may wait for ever.
         Err(error) => Err(error),
-        Ok(()) => named_owner(path, ours),
+        Ok(()) => named_owner(path, ours, stake),
     }
 }
 
 /// The owner that a file says it has.
-fn named_owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>> {
+fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Option<[u8; 16]>> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
         opened => opened.context(|| {
@@ -210,14 +223,14 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>) -> Result<Option<[u8; 16]>>
         format!(
             "{path} is not a process journal, or was overwritten where it says whose it is; it is left alone. If it was this cache's, put a \
              sound copy of it back; if there is none, move it away and start once with --accept-journal-loss, and check what the \
-             clients stored last. If it is something else, set `journal` in [cache] to a path where nothing is",
+             clients stored last{stake}. If it is something else, set `journal` in [cache] to a path where nothing is",
             path = path.display()
         ),
     ))
 }
 
 fn is_of(path: &Path, uuid: &[u8; 16]) -> bool {
-    matches!(owner(path, Some(uuid)), Ok(Some(of)) if of == *uuid)
+    matches!(owner(path, Some(uuid), ""), Ok(Some(of)) if of == *uuid)
 }
 
 /// Whether the journal at `path` is that of the cache's last opening.
@@ -255,16 +268,16 @@ pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
     configured.map_or_else(|| usual_place(uuid), Path::to_path_buf)
 }
 
-/// Bytes that the journal at `path` takes beyond those that its file has, where `len` are asked for.
-pub(super) fn wanted_bytes(path: &Path, len: u64) -> u64 {
+/// Returns the size that the journal at `path` will have, where `len` bytes are asked for, and the bytes that its file lacks.
+pub(super) fn wanted_bytes(path: &Path, len: u64) -> (u64, u64) {
     let Ok(found) = std::fs::metadata(path) else {
-        return len;
+        return (len, len);
     };
     let len = match found.len() >= SMALLEST_BYTES {
         true => found.len(),
         false => len,
     };
-    len.saturating_sub(found.blocks() * 512)
+    (len, len.saturating_sub(found.blocks() * 512))
 }
 
 /// Maps the journal of the cache `uuid` at its configured path, or in its usual place. One that
@@ -287,7 +300,7 @@ pub(super) fn open(
         // Where it led, there is nothing that counts.
         std::fs::remove_file(&path).context(|| path.display().to_string())?;
     }
-    let found = owner(&path, Some(uuid))?;
+    let found = owner(&path, Some(uuid), &whose.stake)?;
     let other = found.filter(|owner| owner != uuid);
     // One whose making was interrupted holds nothing, and its size means nothing.
     let created = found.is_none();
@@ -366,7 +379,7 @@ pub(crate) fn foresee(configured: Option<&Path>, whose: &Whose) -> Result<()> {
     if configured.is_none() && path.is_symlink() {
         return Ok(());
     }
-    let other = owner(&path, Some(uuid))?.filter(|owner| owner != uuid);
+    let other = owner(&path, Some(uuid), &whose.stake)?.filter(|owner| owner != uuid);
     match (other, existing(&path)?) {
         (Some(other), Some(memory)) => refuse_others(&memory, &other, &path),
         _ => Ok(()),
@@ -401,7 +414,7 @@ pub(super) struct Opened {
 
 /// Removes a journal that was made for a cache which then did not open, unless the cache had begun it.
 pub(super) fn remove_unused(path: &Path, uuid: &[u8; 16]) {
-    if matches!(owner(path, Some(uuid)), Ok(None)) {
+    if matches!(owner(path, Some(uuid), ""), Ok(None)) {
         let _ = std::fs::remove_file(path);
         // What led to a journal that was there in an earlier life.
         let usual = usual_place(uuid);
@@ -514,13 +527,18 @@ mod tests {
         place(&path, 2 << 20, &[7; 16]).expect("placed");
         let found = std::fs::metadata(&path).expect("there");
         assert_eq!((found.len(), found.mode() & 0o777), (2 << 20, 0o600));
-        assert_eq!(owner(&path, Some(&[7; 16])).expect("it may be taken"), None);
-        owner(&path, Some(&[8; 16])).expect_err("another cache's");
+        assert_eq!(
+            owner(&path, Some(&[7; 16]), "").expect("it may be taken"),
+            None
+        );
+        owner(&path, Some(&[8; 16]), "").expect_err("another cache's");
         let whose = Whose {
             uuid: [7; 16],
             media: Media::default(),
             generation: 0,
             place: String::new(),
+            data_place: String::new(),
+            stake: String::new(),
             twin: None,
             moved: false,
         };

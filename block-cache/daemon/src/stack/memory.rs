@@ -2,18 +2,29 @@
 //!
 //! A map that does not fit is told before it is allocated: later, the allocation ends the process, or the kernel does.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_io::limits::{MemoryLimit, memory_limit};
+use forebay_frontend::{MAX_CONNECTIONS, fuse, nbd, nvme_tcp, vhost_user};
+use forebay_io::limits::{MemoryLimit, memory_limits};
+use forebay_metadata::superblock::Superblock;
 use forebay_policy::PromotionFilter;
 
-use crate::config::{Config, DeviceKind, Promotion};
+use crate::config::{Config, DeviceKind, Export, Promotion, Protocol};
 use forebay_terminal::size::human_bytes;
 
 /// Memory that is taken for requests in flight where a volume is a file or block device of this machine's: what FUSE
 /// admits (32 MiB), rounded up to powers of two, and as much again on free lists, in bytes.
 pub(crate) const RESERVE_BYTES: u64 = 128 << 20;
+/// Memory for the requests of such an export beyond the first, rounded up likewise, bytes.
+const LOCAL_BYTES: u64 = 64 << 20;
+/// Memory of a daemon without devices and exports: code, threads, control, log, bytes.
+const PROCESS_BYTES: u64 = 32 << 20;
+/// Connections that sockets can have in any case: there is a client that is served.
+const FEWEST_CONNECTIONS: u64 = 1;
+/// With fewer connections than this a start warns.
+pub(crate) const FEW_CONNECTIONS: u64 = 64;
 
 /// What a cache takes of memory.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +33,16 @@ pub(crate) struct CacheNeeds {
     pub(crate) blocks: u32,
     /// The most that its map takes, in bytes.
     pub(crate) map_bytes: u64,
+}
+
+impl CacheNeeds {
+    /// Returns the needs of a cache.
+    pub(crate) fn of(found: &Superblock) -> Self {
+        Self {
+            blocks: found.slots,
+            map_bytes: forebay_cache::memory_needed(found),
+        }
+    }
 }
 
 /// What a part of a configuration needs.
@@ -39,7 +60,15 @@ struct Need {
 
 /// What a configuration needs.
 #[derive(Clone, Debug)]
-pub(crate) struct Needs(Vec<Need>);
+pub(crate) struct Needs {
+    needs: Vec<Need>,
+    /// Most memory that a connection takes, in bytes; zero where nothing is exported on sockets.
+    connection_bytes: u64,
+    /// Connections that all listeners take, if memory suffices.
+    most_connections: u64,
+    /// Files that are mapped: address space, not memory, in bytes.
+    mapped_bytes: u64,
+}
 
 impl Needs {
     /// Sums what a configuration needs. Without its cache, it is what is certain before that is looked at.
@@ -99,19 +128,46 @@ impl Needs {
                 _ => {}
             }
         }
-        let local = (config.exports.iter()).find(|export| export.protocol.is_local());
-        if let Some(export) = local {
-            let what = "block devices and FUSE".to_owned();
-            let help = "serve the volume on another protocol";
-            need(export.line, "the export".into(), what, RESERVE_BYTES, help);
+        for (export, what, bytes) in requests(config) {
+            let help = "export fewer volumes, or export them on other protocols";
+            need(export.line, "the export".into(), what, bytes, help);
         }
-        Self(needs)
+        let reactors = config.server.reactors as u64;
+        let (own, shared) = forebay_block::POOL_BYTES;
+        let bytes = PROCESS_BYTES + reactors * own as u64 + shared as u64;
+        let help = "use fewer `reactors`";
+        need(1, "[server]".into(), "the process".into(), bytes, help);
+        let connection_bytes = connection_bytes(config);
+        let mut needs = Self {
+            needs,
+            connection_bytes,
+            most_connections: listeners(config) * MAX_CONNECTIONS,
+            mapped_bytes: mapped_bytes(config),
+        };
+        if let Some(export) = (config.exports.iter()).find(|it| connection_of(it) > 0) {
+            let place = format!("{}: the export", config.place(export.line));
+            needs.needs.push(Need {
+                what: "requests of a connection".into(),
+                bytes: connection_bytes * FEWEST_CONNECTIONS,
+                place,
+                help: "serve the volume on another protocol",
+            });
+        }
+        needs
     }
 
-    /// Returns the sum, in bytes.
+    /// Returns what is needed at the least, with as few connections as there can be, in bytes.
     fn total(&self) -> u64 {
-        let bytes = self.0.iter().map(|need| need.bytes);
+        let bytes = self.needs.iter().map(|need| need.bytes);
         bytes.fold(0, u64::saturating_add)
+    }
+
+    /// Returns what is needed of a limit at the least, in bytes.
+    fn total_of(&self, limit: &MemoryLimit) -> u64 {
+        match limit.is_address_space {
+            true => self.total().saturating_add(self.mapped_bytes),
+            false => self.total(),
+        }
     }
 
     /// Checks that the process may have that much.
@@ -119,39 +175,134 @@ impl Needs {
     /// # Errors
     /// `NoSpace` with what needs how much, and whose the limit is.
     pub(crate) fn check(&self) -> Result<()> {
-        self.check_against(&memory_limit())
+        memory_limits()
+            .iter()
+            .try_for_each(|limit| self.check_against(limit))
+    }
+
+    /// Returns the number of connections whose requests fit into what the limits leave, and the lowest limit; none where
+    /// nothing is exported on sockets.
+    pub(crate) fn connections(&self) -> Option<(u64, String)> {
+        (self.connection_bytes > 0).then(|| self.connections_within(&memory_limits()))
+    }
+
+    fn connections_within(&self, limits: &[MemoryLimit]) -> (u64, String) {
+        let left = limits.iter().map(|limit| {
+            let left = limit.bytes.saturating_sub(self.total_of(limit));
+            (left / self.connection_bytes.max(1), &limit.who)
+        });
+        match left.min() {
+            Some((left, who)) => {
+                let connections = (left + FEWEST_CONNECTIONS).min(self.most_connections);
+                (connections, who.clone())
+            }
+            None => (self.most_connections, String::new()),
+        }
     }
 
     fn check_against(&self, limit: &MemoryLimit) -> Result<()> {
-        if self.total() <= limit.bytes {
+        let needed = self.total_of(limit);
+        if needed <= limit.bytes {
             return Ok(());
         }
-        let largest = self.0.iter().max_by_key(|need| need.bytes);
+        let largest = self.needs.iter().max_by_key(|need| need.bytes);
         let (place, help) = largest.map_or(("", ""), |need| (&need.place, need.help));
-        Err(Error::new(
+        let mapped = match limit.is_address_space && self.mapped_bytes > 0 {
+            true => format!(", mapped files {}", human_bytes(self.mapped_bytes)),
+            false => String::new(),
+        };
+        Err(Error::with_source(
             ErrorKind::NoSpace,
+            "",
             format!(
-                "{place}: the daemon needs {} of memory, and may have {} ({})\n\
-                 help: {help}, or raise that limit; needed are {self}",
-                human_bytes(self.total()),
+                "{place}: the daemon needs {} of memory, and may have {} ({})\n    \
+                 help: {help}, or raise that limit; needed are {self}{mapped}",
+                human_bytes(needed),
                 human_bytes(limit.bytes),
                 limit.who,
             ),
         ))
     }
 
-    /// What is needed, in a line for people.
+    /// What is needed, in a line for people, with the requests of all connections that there can be.
     pub(crate) fn line(&self) -> String {
-        format!(
-            "memory when all is full: {} ({self})",
-            human_bytes(self.total())
-        )
+        self.line_within(&memory_limits())
     }
+
+    fn line_within(&self, limits: &[MemoryLimit]) -> String {
+        let mut all = self.clone();
+        let (connections, _) = self.connections_within(limits);
+        let requests = (all.needs.iter_mut()).find(|need| need.what.contains("of a connection"));
+        if let Some(requests) = requests {
+            requests.what = match connections {
+                1 => "requests of a connection".into(),
+                _ => format!("requests of at most {connections} connections"),
+            };
+            requests.bytes = self.connection_bytes.saturating_mul(connections);
+        }
+        let total = human_bytes(all.total());
+        format!("memory when all is full: {total} ({all})")
+    }
+}
+
+/// Returns exports whose memory for requests does not depend on connections, each with that memory, in words and bytes.
+fn requests(config: &Config) -> Vec<(&Export, String, u64)> {
+    let is_local = |export: &&Export| export.protocol.is_local();
+    let is_machine = |export: &&Export| matches!(export.protocol, Protocol::VhostUserBlk(_));
+    let count = |of: &dyn Fn(&&Export) -> bool| config.exports.iter().filter(of).count() as u64;
+    let first = |of: &dyn Fn(&&Export) -> bool| config.exports.iter().find(of);
+    let mut requests = Vec::new();
+    if let Some(export) = first(&is_local) {
+        let is_mount = |export: &&Export| matches!(export.protocol, Protocol::Fuse(_));
+        let mounts = count(&is_mount) * fuse::MOUNT_BYTES;
+        let bytes = RESERVE_BYTES + (count(&is_local) - 1) * LOCAL_BYTES + mounts;
+        requests.push((export, "requests of block devices and FUSE".into(), bytes));
+    }
+    if let Some(export) = first(&is_machine) {
+        let bytes = count(&is_machine).saturating_mul(vhost_user::DISK_BYTES);
+        requests.push((export, "requests of virtual machines".into(), bytes));
+    }
+    requests
+}
+
+/// Returns the most memory that a connection to an export takes, in bytes; zero where it has none.
+const fn connection_of(export: &Export) -> u64 {
+    match export.protocol {
+        Protocol::Nbd(_) => nbd::CONNECTION_BYTES,
+        Protocol::NvmeTcp(_) => nvme_tcp::CONNECTION_BYTES,
+        Protocol::VhostUserBlk(_) | Protocol::Ublk(_) | Protocol::Fuse(_) => 0,
+    }
+}
+
+fn connection_bytes(config: &Config) -> u64 {
+    let exports = config.exports.iter().map(connection_of);
+    exports.max().unwrap_or(0)
+}
+
+/// Returns the number of addresses with connections that count.
+fn listeners(config: &Config) -> u64 {
+    let exports = config.exports.iter().filter(|it| connection_of(it) > 0);
+    let listening = exports.filter_map(|export| export.protocol.listen());
+    let addresses: BTreeSet<_> = listening.map(|listen| listen.to_string()).collect();
+    addresses.len() as u64
+}
+
+/// Returns the size of all files that are mapped as media, in bytes.
+fn mapped_bytes(config: &Config) -> u64 {
+    let path = |kind: &DeviceKind| match kind {
+        DeviceKind::Pmem { path } => std::fs::metadata(path).ok(),
+        _ => None,
+    };
+    let files = config
+        .devices
+        .iter()
+        .filter_map(|device| path(&device.kind));
+    files.fold(0, |sum, file| sum.saturating_add(file.len()))
 }
 
 impl fmt::Display for Needs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut needs = self.0.clone();
+        let mut needs = self.needs.clone();
         needs.sort_by_key(|need| std::cmp::Reverse(need.bytes));
         let words: Vec<String> = (needs.iter())
             .map(|need| format!("{} {}", need.what, human_bytes(need.bytes)))
@@ -180,6 +331,24 @@ volume = [
 ]
 "#;
 
+    fn limit(bytes: u64) -> MemoryLimit {
+        MemoryLimit {
+            bytes,
+            is_address_space: false,
+            who: "a test".into(),
+        }
+    }
+
+    fn parsed(exports: &str) -> Config {
+        let text = format!("{TEXT}export = [{exports}]\n");
+        Config::parse(Path::new("f.toml"), &text).expect("right")
+    }
+
+    /// Bytes that a daemon of one reactor takes beside its devices.
+    fn process() -> u64 {
+        PROCESS_BYTES + (forebay_block::POOL_BYTES.0 + forebay_block::POOL_BYTES.1) as u64
+    }
+
     #[test]
     fn everything_that_takes_memory_is_summed() {
         let config = Config::parse(Path::new("f.toml"), TEXT).expect("right");
@@ -188,23 +357,94 @@ volume = [
             map_bytes: 7 << 20,
         };
         let needs = Needs::of(&config, Some(cache));
-        assert_eq!(needs.total(), (7 + 1 + 2 + 3 + 5) << 20, "{needs}");
-        assert_eq!(Needs::of(&config, None).total(), (2 + 3 + 5) << 20);
-        let limit = |bytes| MemoryLimit {
-            bytes,
-            who: "a test".into(),
-        };
-        needs.check_against(&limit(18 << 20)).expect("it fits");
-        let refused = needs.check_against(&limit((18 << 20) - 1));
+        let all = ((7 + 1 + 2 + 3 + 5) << 20) + process();
+        assert_eq!(needs.total(), all, "{needs}");
+        let certain = ((2 + 3 + 5) << 20) + process();
+        assert_eq!(Needs::of(&config, None).total(), certain);
+        needs.check_against(&limit(all)).expect("it fits");
+        let refused = needs.check_against(&limit(all - 1));
         let report = refused.expect_err("it does not").report();
+        let needed = format!("needs {}", human_bytes(all));
         for part in [
-            "needs 18 MiB",
+            &*needed,
             "(a test)",
             "map of the cache 7 MiB",
             "\"fast\" 5 MiB",
         ] {
             assert!(report.contains(part), "{part}: {report}");
         }
+    }
+
+    #[test]
+    fn requests_of_every_protocol_are_summed() {
+        let base = Needs::of(&parsed(""), None).total();
+        let nbd = "{ volume = \"db\", nbd = \"127.0.0.1:1\" }";
+        let nvme =
+            "{ volume = \"db\", nvme-tcp = \"127.0.0.1:2\", nqn = \"nqn.2026-11.io.forebay:db\" }";
+        let machine = "{ volume = \"db\", vhost-user-blk = \"vm.sock\" }";
+        let file = "{ volume = \"db\", fuse = \"mount\" }";
+        let disk = "{ volume = \"logs\", ublk = 3 }";
+        for (exports, bytes) in [
+            (nbd.to_owned(), nbd::CONNECTION_BYTES),
+            (nvme.to_owned(), nvme_tcp::CONNECTION_BYTES),
+            (format!("{nbd}, {nvme}"), nbd::CONNECTION_BYTES),
+            (machine.to_owned(), vhost_user::DISK_BYTES),
+            (file.to_owned(), RESERVE_BYTES + fuse::MOUNT_BYTES),
+            (
+                format!("{file}, {disk}"),
+                RESERVE_BYTES + LOCAL_BYTES + fuse::MOUNT_BYTES,
+            ),
+            (
+                format!("{nbd}, {machine}, {file}"),
+                nbd::CONNECTION_BYTES + vhost_user::DISK_BYTES + RESERVE_BYTES + fuse::MOUNT_BYTES,
+            ),
+        ] {
+            let needs = Needs::of(&parsed(&exports), None);
+            assert_eq!(needs.total(), base + bytes, "{exports}: {needs}");
+            needs.check_against(&limit(base + bytes)).expect("fits");
+            let refused = needs.check_against(&limit(base + bytes - 1));
+            let report = refused.expect_err("too little").report();
+            assert!(report.contains("requests of"), "{report}");
+        }
+    }
+
+    #[test]
+    fn memory_limits_the_number_of_connections() {
+        let nbd = "{ volume = \"db\", nbd = \"127.0.0.1:1\" }";
+        let needs = Needs::of(&parsed(nbd), None);
+        let with = |more: u64| {
+            let limit = limit(needs.total() + more * nbd::CONNECTION_BYTES);
+            let connections = needs.connections_within(std::slice::from_ref(&limit)).0;
+            let line = needs.line_within(&[limit]);
+            assert!(line.contains("requests of "), "{line}");
+            connections
+        };
+        assert_eq!((with(0), with(1), with(9)), (1, 2, 10));
+        assert_eq!(with(1 << 20), MAX_CONNECTIONS);
+        let line = needs.line_within(&[limit(needs.total() + nbd::CONNECTION_BYTES)]);
+        let both = human_bytes(needs.total() + nbd::CONNECTION_BYTES);
+        assert!(line.contains(&format!("full: {both} (")), "{line}");
+        assert!(line.contains("requests of at most 2 connections"), "{line}");
+    }
+
+    #[test]
+    fn mapped_files_count_as_address_space_alone() {
+        let path = std::env::temp_dir().join(format!("fb-mapped-{}", std::process::id()));
+        let file = std::fs::File::create(&path).expect("made");
+        file.set_len(3 << 30).expect("sparse");
+        let text = format!(
+            "device = [\n{{ name = \"pm\", kind = \"pmem\", path = {path:?} }},\n\
+             {{ name = \"table\", kind = \"btt\", on = \"pm\" }},\n]\n\
+             volume = [{{ name = \"db\", backing = \"table\" }}]\n"
+        );
+        let config = Config::parse(Path::new("f.toml"), &text).expect("right");
+        let needs = Needs::of(&config, None);
+        let mut limit = limit(needs.total());
+        needs.check_against(&limit).expect("memory suffices");
+        limit.is_address_space = true;
+        let refused = needs.check_against(&limit).expect_err("it is mapped");
+        assert!(refused.report().contains("mapped files 3 GiB"));
+        std::fs::remove_file(&path).expect("it was there");
     }
 
     #[test]
@@ -215,7 +455,6 @@ volume = [
         let Ok(config) = Config::parse(Path::new("f.toml"), &text) else {
             return assert!(Config::parse(Path::new("f.toml"), TEXT).is_ok());
         };
-        let refused = Needs::of(&config, None).check_against(&memory_limit());
-        assert!(refused.is_err());
+        assert!(Needs::of(&config, None).check().is_err());
     }
 }

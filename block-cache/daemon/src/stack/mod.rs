@@ -9,6 +9,7 @@ mod control;
 mod copies;
 mod devices;
 mod diverge;
+mod file_size;
 mod foresee;
 pub(crate) mod forget;
 pub(crate) mod journal;
@@ -46,7 +47,9 @@ pub(crate) use cache::{
 pub(crate) use close::CLOSE;
 pub(crate) use copies::{place_of, place_of_path, refuse_copy};
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
-pub(crate) use foresee::{foresee_attach, foresee_records};
+pub(crate) use foresee::{
+    foresee_attach, foresee_records, options_of, place_of_volume, refuse_all,
+};
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
 pub(crate) use room::check as check_room;
@@ -238,11 +241,23 @@ impl Stack {
         if let Some(cache) = &config.cache
             && !wishes.all_without_cache(config)
         {
-            let opening = cache::open(config, cache, wishes, &around, &self.devices).await?;
+            let opening = cache::open(config, cache, wishes, &around, &self.devices).await;
+            let opening = match opening {
+                Ok(opening) => opening,
+                Err(error) => {
+                    let volumes = &config.volumes;
+                    return Err(self
+                        .with_later_refusals(error, config, volumes, wishes)
+                        .await);
+                }
+            };
             self.cache = Some(Rc::new(opening));
         }
-        for volume in &config.volumes {
-            self.attach(config, volume, wishes, &around).await?;
+        for (number, volume) in config.volumes.iter().enumerate() {
+            if let Err(error) = self.attach(config, volume, wishes, &around).await {
+                let later = &config.volumes[number + 1..];
+                return Err(self.with_later_refusals(error, config, later, wishes).await);
+            }
         }
         let transits = devices::transit_caches(&self.devices.borrow());
         let behind = self.behind.borrow().clone();
@@ -313,6 +328,15 @@ impl Stack {
     pub async fn note_disk(&self, volume: &str) -> Result<()> {
         let (state, name) = (Arc::clone(&self.state), volume.to_owned());
         offload(move || state.note_disk(&name)).await
+    }
+
+    /// Returns what the configuration needs of memory, with the cache as it is.
+    pub(crate) fn memory_needs(&self, config: &Config) -> memory::Needs {
+        let cache = self.cache.as_ref();
+        memory::Needs::of(
+            config,
+            cache.map(|cache| memory::CacheNeeds::of(&cache.found)),
+        )
     }
 
     /// What is to be known of data in the cache that belongs to none of the volumes here.
@@ -415,7 +439,12 @@ async fn end_of_attaches(
 async fn await_attaches(behind: &[(String, Promise<Result<()>>)]) -> Result<Vec<&str>> {
     let attaches = behind.iter().map(|(_, attach)| attach.get());
     if let Some(ended) = rt::at_most(ATTACH, try_join_all(attaches)).await {
-        return ended.map(|_| Vec::new());
+        let Err(first) = ended else {
+            return Ok(Vec::new());
+        };
+        let others = behind.iter().filter_map(|(_, attach)| attach.now()?.err());
+        let refused = [first].into_iter().chain(others).collect();
+        return refuse_all(refused).map(|()| Vec::new());
     }
     let late = behind.iter().filter(|(_, attach)| !attach.is_set());
     Ok(late.map(|(name, _)| name.as_str()).collect())

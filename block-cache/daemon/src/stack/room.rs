@@ -11,6 +11,7 @@ use forebay_io::tree;
 use forebay_metadata::superblock::Superblock;
 
 use super::devices::{connect, open_to_look};
+use super::file_size::{self, Written};
 use super::table::with_table;
 use super::{cache, journal, transit};
 use crate::config::{Config, Device, DeviceKind};
@@ -23,12 +24,14 @@ struct Need {
     /// The place in the configuration.
     place: String,
     directory: PathBuf,
+    /// Size of the file, bytes.
+    size_bytes: u64,
     /// Bytes beyond those that the file has.
     bytes: u64,
 }
 
-/// Refuses a configuration whose journal and slots need more room than their file systems have, all of them together.
-/// Nothing is changed. `cached` says whether the cache is used.
+/// Refuses a configuration whose journal and slots need more room than their file systems have, all of them together, and one
+/// whose files are larger than this process may write. Nothing is changed. `cached` says whether the cache is used.
 ///
 /// # Errors
 /// `NoSpace` with the sum, the room and the remedy. What a device of another machine says.
@@ -46,6 +49,13 @@ pub(crate) async fn check(config: &Config, cached: bool) -> Result<()> {
     for volume in &config.volumes {
         needs.extend(slots_need(config, &volume.backing).await?);
     }
+    let made = needs.iter().filter(|need| need.bytes > 0);
+    let made = made.map(|need| Written {
+        what: need.what.clone(),
+        place: need.place.clone(),
+        bytes: need.size_bytes,
+    });
+    file_size::check(config, cached, made.collect())?;
     while let Some(first) = needs.first() {
         let on = device_of(&first.directory);
         let (here, others): (Vec<_>, Vec<_>) =
@@ -115,11 +125,13 @@ async fn journal_need(config: &Config, of: &crate::config::Cache) -> Result<Opti
     let Some(directory) = path.parent() else {
         return Ok(None);
     };
+    let (size_bytes, bytes) = journal::wanted_bytes(&path, cache::journal_len(of)? as u64);
     Ok(Some(Need {
         what: "the process journal".into(),
         place: config.place(of.journal_line()),
         directory: directory.to_path_buf(),
-        bytes: journal::wanted_bytes(&path, cache::journal_len(of)? as u64),
+        size_bytes,
+        bytes,
     }))
 }
 
@@ -154,11 +166,15 @@ async fn slots_need(config: &Config, name: &str) -> Result<Option<Need>> {
     let looked = look(config, &stack[at + 1..])
         .await
         .context(|| place.clone())?;
-    Ok(looked.map(|info| Need {
-        what: format!("the slots of {:?}", entry.name),
-        place,
-        directory: transit::DIRECTORY.into(),
-        bytes: transit::wanted_bytes(&info, capacity_bytes),
+    Ok(looked.map(|info| {
+        let (size_bytes, bytes) = transit::wanted_bytes(&info, capacity_bytes);
+        Need {
+            what: format!("the slots of {:?}", entry.name),
+            place,
+            directory: transit::DIRECTORY.into(),
+            size_bytes,
+            bytes,
+        }
     }))
 }
 

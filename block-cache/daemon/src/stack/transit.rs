@@ -339,14 +339,14 @@ fn unusable(error: Error, file: &Path, name: &str) -> Error {
 }
 
 /// Bytes of [`DIRECTORY`] that the slots of a cache over a medium take beyond those that its file has.
-pub(super) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> u64 {
+pub(super) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> (u64, u64) {
     let slots = usize::try_from(capacity_bytes / u64::from(info.logical_block_bytes));
     let len = memory_bytes(slots.unwrap_or(usize::MAX), info.logical_block_bytes) as u64;
     let Ok(found) = std::fs::metadata(place(info)) else {
-        return len;
+        return (len, len);
     };
     let len = kept_bytes(&found).unwrap_or(len);
-    len.saturating_sub(found.blocks() * 512)
+    (len, len.saturating_sub(found.blocks() * 512))
 }
 
 /// The size that a file of slots keeps; none if it holds nothing. A start that was killed while it allocated left no size.

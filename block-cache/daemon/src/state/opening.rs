@@ -173,8 +173,9 @@ pub fn check(
             ErrorKind::Busy,
             format!(
                 "two devices hold this cache: {twin}, where it was served last, and {place}\n    \
-                 help: serve {twin}; or make {place} a cache of its own with `forebay clone-id --cache \
-                 {place}`; or, if {place} takes the place of {twin}, start once with --moved-cache"
+                 help: serve {twin}; or make {place} a cache of its own with `{}`; or, if {place} takes the place \
+                 of {twin}, start once with --moved-cache",
+                clone_command(place, data_place)
             ),
         );
     }
@@ -204,15 +205,36 @@ pub fn check(
             true => ("the data of the cache", data_place, &former.data_place),
             false => ("the cache", place, &former.place),
         };
-        let from = match &**from {
-            "" => "other devices",
-            place => place,
+        let advice = match is_data {
+            true => "If both are in use, stop: a copy needs a copy of the metadata, too".to_owned(),
+            false => format!(
+                "If both are in use, stop, and run `{}` on the copy",
+                clone_command(found.place, found.data_place)
+            ),
         };
-        format!(
-            "{what} on {place} was last served on {from}, which is not there any more: {place} takes its \
-             place. If both are in use, stop, and run `forebay clone-id` on the copy"
-        )
+        match &**from {
+            "" => format!(
+                "{what} on {place} was last served on other devices, which are not there any more: {place} takes their \
+                 place. {advice}"
+            ),
+            from if from == *place => format!(
+                "{what} on {place} was last served on another file or disk at this path: this one takes its place. {advice}"
+            ),
+            from => format!(
+                "{what} on {place} was last served on {from}, which is not there any more: {place} takes its \
+                 place. {advice}"
+            ),
+        }
     }))
+}
+
+/// Returns the command that makes a copy a cache of its own. `place` has the metadata; `data_place` has the data where that is
+/// another device, else it is empty.
+pub(crate) fn clone_command(place: &str, data_place: &str) -> String {
+    match data_place {
+        "" => format!("forebay clone-id --cache {place}"),
+        data => format!("forebay clone-id --cache {data} --metadata {place}"),
+    }
 }
 
 #[cfg(test)]

@@ -292,3 +292,77 @@ fn backing(config: &str) -> String {
     let used = config.contains("data = \"large\"") || !config.contains("name = \"large\"");
     format!("backing = \"{}\"", if used { "disk" } else { "large" })
 }
+
+/// Runs a command under a limit of address space, in MiB.
+fn within(place: &Place, mib: u64, command: &str) -> std::process::Output {
+    let line = format!("ulimit -v {}", mib << 10);
+    place.run_after(&line, &[command, text(&place.path("forebay.toml"))])
+}
+
+/// A limit of address space is known: too little is refused with the sum, and with as much as is needed nothing aborts.
+#[test]
+fn a_limit_of_address_space_is_kept() {
+    let place = Place::new("address-space", "wb");
+    let more = "[[export]]\nvolume = \"db\"\nnvme-tcp = \"127.0.0.1:0\"\nnqn = \"nqn.2026-11.io.forebay:db\"\n\
+                [[export]]\nvolume = \"db\"\nvhost-user-blk = \"vm.sock\"\n";
+    for (more, what) in [
+        ("", "requests of a connection"),
+        (more, "requests of virtual machines"),
+    ] {
+        place.configure("wb", more);
+        for mib in [100, 150, 200] {
+            for command in ["check", "serve"] {
+                let ended = within(&place, mib, command);
+                assert_eq!(
+                    ended.status.code(),
+                    Some(1),
+                    "{command}, {mib} MiB: {ended:?}"
+                );
+                let said = String::from_utf8(ended.stderr).expect("text");
+                for part in ["of memory, and may have", "(ulimit -v)", what, "help: "] {
+                    assert!(said.contains(part), "{command}, {mib} MiB: {said}");
+                }
+            }
+        }
+    }
+    place.configure("wb", "");
+    // Both take the same limit for enough, whatever they use themselves.
+    for mib in (200..320).step_by(8) {
+        let checked = within(&place, mib, "check");
+        let said = String::from_utf8(checked.stderr).expect("text");
+        match checked.status.success() {
+            true => {
+                let line = format!("ulimit -v {}", mib << 10);
+                place.serve_after(&line, &[]).terminate();
+            }
+            false => {
+                let served = within(&place, mib, "serve");
+                let told = String::from_utf8(served.stderr).expect("text");
+                let needs = |said: &str| {
+                    let (_, rest) = said.split_once("the daemon needs ").expect("it says so");
+                    rest.split(',').next().map(str::to_owned)
+                };
+                assert_eq!(needs(&said), needs(&told), "{mib} MiB");
+            }
+        }
+    }
+    let least = (200..2000)
+        .step_by(10)
+        .find(|mib| within(&place, *mib, "check").status.success());
+    let least = least.expect("some memory suffices") + 80;
+    let told = String::from_utf8(within(&place, least, "check").stdout).expect("text");
+    assert!(told.contains("requests of at most 2 connections"), "{told}");
+    let daemon = place.serve_after(&format!("ulimit -v {}", least << 10), &[]);
+    place.wait_for_log("the memory suffices for the requests of 2 connections");
+    let mut two = [place.connect(), place.connect()];
+    let third = super::support::nbd::Nbd::connect(&place.path("nbd.sock"), "db");
+    assert!(third.is_err(), "a third connection");
+    for round in 0..4 {
+        for nbd in &mut two {
+            let data = vec![round; 32 << 20];
+            assert_eq!(nbd.write(0, &data).expect("an answer"), 0);
+            assert_eq!(nbd.read(0, 32 << 20).expect("an answer"), Ok(data));
+        }
+    }
+    daemon.terminate();
+}

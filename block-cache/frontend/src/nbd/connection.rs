@@ -16,7 +16,7 @@ use super::reply::{Outbox, Reply};
 
 /// Maximum memory of the requests of one connection, bytes. At the limit the connection is not
 /// read.
-const BUDGET_BYTES: u64 = 64 << 20;
+pub(super) const BUDGET_BYTES: u64 = 64 << 20;
 /// Minimum cost of a request, bytes.
 const SMALLEST_BYTES: u32 = 4096;
 /// Number of requests that are started before other tasks run. So the first of many requests is

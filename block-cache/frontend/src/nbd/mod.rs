@@ -31,6 +31,10 @@ pub use export::Exports;
 use handshake::{Outcome, Security, Session};
 pub use tls::{Demand, Tls};
 
+/// Maximum memory of a connection, bytes: its requests, an eighth more for their tasks, and the
+/// receive buffer.
+pub const CONNECTION_BYTES: u64 = connection::BUDGET_BYTES / 8 * 9 + (1 << 20);
+
 /// Time limit for choosing an export.
 const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {
     Duration::from_millis(100)

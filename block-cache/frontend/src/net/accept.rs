@@ -14,7 +14,7 @@ use super::log::{LogLimit, Verdict};
 use super::spread::{Admitted, Place, Spread};
 
 /// Maximum number of connections of one listener.
-const MAX_CONNECTIONS: usize = 1024;
+pub const MAX_CONNECTIONS: u64 = 1024;
 
 /// Protocol of a listener's connections.
 pub(crate) trait Protocol: Send + Sync + 'static {
@@ -77,8 +77,8 @@ impl<P: Protocol> Seat<P> {
     fn take(server: &Arc<Server<P>>, spread: &Arc<Spread>) -> Result<Self> {
         let admitted = spread.admit().map_err(|most| {
             let full = format!(
-                "all {most} connections that the limit of descriptors leaves are in use: raise it \
-                 (ulimit -n, LimitNOFILE)"
+                "all {most} connections that the limits of descriptors and memory leave are in use: \
+                 raise them (ulimit -n, LimitNOFILE=, MemoryMax=)"
             );
             Error::new(ErrorKind::Busy, full)
         })?;
@@ -88,7 +88,7 @@ impl<P: Protocol> Seat<P> {
             place: spread.place(),
             _admitted: admitted,
         };
-        if before < MAX_CONNECTIONS {
+        if (before as u64) < MAX_CONNECTIONS {
             return Ok(seat);
         }
         let full = format!("{MAX_CONNECTIONS} clients are connected, the most there may be");

@@ -9,6 +9,7 @@ mod receive;
 mod secure;
 mod spread;
 
+pub use accept::MAX_CONNECTIONS;
 pub(crate) use accept::{Protocol, serve};
 pub(crate) use channel::Channel;
 pub(crate) use deadline::Deadline;

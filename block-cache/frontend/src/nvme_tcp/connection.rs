@@ -32,7 +32,7 @@ use super::{
 };
 
 /// Maximum memory of a connection's commands, bytes, without the data in capsules.
-const BUDGET_BYTES: u64 = 32 << 20;
+pub(super) const BUDGET_BYTES: u64 = 32 << 20;
 /// Number of commands that a connection starts in one turn of its reactor. So the first of many
 /// commands is answered before the last is parsed. A host with many commands gets no more turns
 /// than one with few.

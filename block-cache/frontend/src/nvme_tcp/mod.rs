@@ -52,6 +52,9 @@ pub use export::Exports;
 pub use forebay_wire::nvme::fabrics::check_nqn;
 pub use subsystem::Subsystem;
 
+/// Maximum memory of a connection, bytes: its commands and the data in capsules.
+pub const CONNECTION_BYTES: u64 = connection::BUDGET_BYTES + (1 << 20);
+
 /// Time limit for creating a queue. It exceeds the time that a new association waits for older
 /// ones.
 const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {

@@ -41,6 +41,9 @@ use crate::succession::Succession;
 use export::Export;
 pub use handshake::Talk;
 
+/// Maximum memory of the requests of a disk, bytes.
+pub const DISK_BYTES: u64 = queue::BUDGET_BYTES * export::QUEUES as u64;
+
 /// Accepts monitors one at a time and serves `volume` to them as a disk, for as long as the
 /// listener lives. The queues are spread over reactors. `succession` decides whether virtual
 /// machines of an earlier process may continue.

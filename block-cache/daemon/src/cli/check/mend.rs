@@ -120,7 +120,7 @@ impl Losses {
 /// Whose process journal, and where.
 pub(super) type Place<'a> = (&'a Whose, &'a Path);
 
-fn options((whose, path): Place<'_>, data: bool, mend: bool) -> Result<RepairOptions> {
+pub(super) fn options((whose, path): Place<'_>, data: bool, mend: bool) -> Result<RepairOptions> {
     Ok(RepairOptions {
         // A copy has no journal; that of another opening refuses.
         journal: match journal::own(whose, path, mend)? {

@@ -9,14 +9,16 @@ use forebay_cache::Devices;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_metadata::superblock::Superblock;
 
-use super::{Place, out};
+use super::Place;
 use crate::config::{Config, DeviceKind};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{
     check_memory, check_room, connect, foresee, foresee_records, judge_identity, keeps_slots, left,
-    odd_end, open_metadata, open_path, open_to_look, place_of, read_superblock, refuse_copy,
-    refuse_if_gone, refuse_if_left_in, refuse_without_table, shared_bytes, unreadable, with_table,
+    odd_end, open_metadata, open_path, open_to_look, place_of, place_of_volume, read_superblock,
+    refuse_copy, refuse_if_gone, refuse_if_left_in, refuse_without_table, shared_bytes, unreadable,
+    with_table,
 };
+use forebay_terminal::out;
 
 /// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
 /// a block, and what names each.
@@ -27,8 +29,11 @@ pub(super) struct Backing {
     pub(super) devices: Vec<(usize, DeviceInfo)>,
     /// Identity of the backing device of each volume, and its size in bytes, in the order of the
     /// configuration.
-    pub(super) identities: Vec<(Identity, u64)>,
+    pub(super) identities: Vec<Sized>,
 }
+
+/// Identity of a device, and its size in bytes.
+pub(super) type Sized = (Identity, u64);
 
 impl Backing {
     /// Notes what is known of the backing device of the volume at this place in the configuration.
@@ -38,7 +43,7 @@ impl Backing {
     /// volume's.
     fn add(&mut self, config: &Config, number: usize, info: DeviceInfo) -> Result<()> {
         let volume = &config.volumes[number];
-        let place = || format!("{}: volume {:?}", config.place(volume.line), volume.name);
+        let place = || place_of_volume(config, volume);
         if config.cache.is_some() {
             let unnamed = judge_identity(volume, volume.mode, &info).context(place)?;
             let unnamed = unnamed.map(|what| format!("{}: {what}", place()));
@@ -57,7 +62,7 @@ impl Backing {
     }
 }
 
-fn sized(info: &DeviceInfo) -> (Identity, u64) {
+fn sized(info: &DeviceInfo) -> Sized {
     (info.identity, info.size_bytes)
 }
 

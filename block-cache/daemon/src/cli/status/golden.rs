@@ -78,6 +78,8 @@ fn open() -> Status {
         version: "0.1.0".into(),
         pid: 4711,
         uptime_s: 86_461,
+        configuration: "/etc/forebay.toml".into(),
+        state: "/var/lib/forebay".into(),
         io_engine: "io_uring".into(),
         shutting_down: true,
         cache: Some(cache()),

@@ -13,6 +13,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::config::duration::recording;
 use crate::control::client::{Client, Control, kind_of};
 use crate::control::protocol::{LINE_BYTES, Recorded, Reply, Request, line};
 use crate::serve::guard;
@@ -41,7 +42,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME")]
     pub(super) volume: Vec<String>,
     /// End after this time, such as 60s or 30m
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = recording)]
     pub(super) duration: Option<Interval>,
     /// End before the file is larger than this
     #[arg(long, value_name = "SIZE")]

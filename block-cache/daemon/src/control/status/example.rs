@@ -15,6 +15,8 @@ pub(crate) fn example() -> Status {
         version: "0.1.0".into(),
         pid: 7,
         uptime_s: 61,
+        configuration: "/etc/forebay.toml".into(),
+        state: "/var/lib/forebay".into(),
         io_engine: "io_uring".into(),
         shutting_down: false,
         state_trouble: None,

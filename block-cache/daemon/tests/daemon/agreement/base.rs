@@ -267,12 +267,61 @@ impl Place {
     }
 
     fn start(&self) -> std::process::Child {
+        self.start_with(&[])
+    }
+
+    fn start_with(&self, more: &[&str]) -> std::process::Child {
         let log = std::fs::File::create(self.path("log")).expect("made");
-        self.command(&["serve", text(&self.path("forebay.toml"))])
+        let config = self.path("forebay.toml");
+        self.command(&["serve", text(&config)])
+            .args(more)
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
             .expect("the program can be run")
+    }
+
+    /// Has the volume written without its cache, which holds dirty data there, unless another fault keeps the daemon from it.
+    pub(crate) fn write_without_cache(&self) {
+        let mut child = self.start_with(&["--without-cache", "db"]);
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut said = String::new();
+        while !said.contains("http://") {
+            if lines.read_line(&mut said).expect("text") == 0 {
+                child.wait().expect("it ended");
+                return;
+            }
+        }
+        let mut nbd = Nbd::connect(&self.path("nbd.sock"), "db").expect("it answers");
+        write_blocks(&mut nbd, 514..516);
+        end(&child, libc::SIGTERM);
+        child.wait().expect("it ends");
+    }
+
+    /// Starts another daemon, which has the control socket of this place. It is killed when the handle is dropped.
+    pub(crate) fn start_another(&self) -> Another {
+        let there = self.path("another");
+        std::fs::create_dir_all(&there).expect("made");
+        let image = std::fs::File::create(there.join("db.img")).expect("made");
+        image.set_len(1 << 20).expect("sparse");
+        let config = "device = [{ name = \"disk\", kind = \"file\", path = \"db.img\" }]\n\
+             volume = [{ name = \"db\", backing = \"disk\", mode = \"wt\" }]\n\
+             export = [{ volume = \"db\", nbd = \"unix:nbd.sock\" }]\n\
+             server = { control = \"../control.sock\", metrics = \"127.0.0.1:0\", state = \"state\" }\n";
+        std::fs::write(there.join("forebay.toml"), config).expect("written");
+        let config = there.join("forebay.toml");
+        let mut child = self
+            .command(&["serve", text(&config)])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program can be run");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
+        let mut said = String::new();
+        while !said.contains("http://") {
+            assert_ne!(lines.read_line(&mut said).expect("text"), 0, "{said}");
+        }
+        Another(child)
     }
 
     /// Starts the daemon, and stops it if it serves.
@@ -294,6 +343,16 @@ impl Place {
         watch(&mut child);
         child.wait().expect("it ended");
         Outcome::Good
+    }
+}
+
+/// Another daemon.
+pub(crate) struct Another(std::process::Child);
+
+impl Drop for Another {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

@@ -19,6 +19,14 @@ pub(super) const FAULTS: &[Fault] = &[
     )
     .sample(),
     Fault::new(
+        "another daemon on the control socket",
+        Server,
+        any,
+        |p| Some(Box::new(p.start_another())),
+        &["a daemon answers on the control socket"],
+    )
+    .sample(),
+    Fault::new(
         "one path for two",
         Server,
         any,

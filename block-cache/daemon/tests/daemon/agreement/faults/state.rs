@@ -130,6 +130,28 @@ pub(super) const FAULTS: &[Fault] = &[
         &["--adopt", "adopt"],
     ),
     Fault::new(
+        "writes without the cache",
+        State,
+        lived,
+        |p| {
+            p.write_without_cache();
+            None
+        },
+        &["older dirty data", "--discard-stale-dirty"],
+    )
+    .sample(),
+    Fault::new(
+        "writes without the cache, nobody knows where",
+        State,
+        lived,
+        |p| {
+            p.write_without_cache();
+            remove(&p.path("state/db.ranges"));
+            None
+        },
+        &["older dirty data", "--discard-stale-dirty"],
+    ),
+    Fault::new(
         "a damaged record of the volume",
         State,
         lived,

@@ -106,6 +106,20 @@ pub(super) const FAULTS: &[Fault] = &[
         &["107 bytes"],
     ),
     Fault::new(
+        "no time between commits",
+        CacheKeys,
+        with_keys,
+        |p| add(p, "[cache]", "commit_interval = \"1ns\""),
+        &["`commit_interval` of 1 ns"],
+    ),
+    Fault::new(
+        "days between commits",
+        CacheKeys,
+        with_keys,
+        |p| add(p, "[cache]", "commit_interval = \"72h\""),
+        &["`commit_interval` of 3 d 0 h"],
+    ),
+    Fault::new(
         "a small journal",
         CacheKeys,
         with_keys,

@@ -1,0 +1,86 @@
+//! The refusals of the attaches of volumes, before a start: what the state directory decides, and
+//! what the cache holds that is older than writes without it.
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_cache::{Devices, Inspection};
+
+use super::mend::{self, Place};
+use super::open::Sized;
+use crate::config::{Config, Volume};
+use crate::stack::{foresee_attach, options_of, place_of_volume};
+use crate::state::CacheId;
+use crate::state::decide::Attach;
+
+/// A volume, and how it will be attached to the cache.
+type Planned<'a> = (&'a Volume, Attach);
+
+/// Decides on the attach of each volume. `backing` has the backing device of each volume. Without a
+/// cache that was looked at, volumes have none, or one in memory. Returns also the refusals.
+pub(super) fn attaches<'a>(
+    config: &'a Config,
+    backing: &[Sized],
+    cache: Option<&Inspection>,
+) -> (Vec<Planned<'a>>, Vec<Error>) {
+    let (mut planned, mut refused) = (Vec::new(), Vec::new());
+    for (volume, backing) in config.volumes.iter().zip(backing) {
+        let cache = match cache {
+            Some(found) => {
+                let mut known = found.volumes.iter();
+                let known = known.find(|known| known.name == volume.name);
+                Some((CacheId::Uuid(found.uuid), known.map(|known| known.epoch)))
+            }
+            None => config.memory_cache().map(|_| (CacheId::Memory, None)),
+        };
+        match foresee_attach(config, volume, *backing, cache) {
+            Ok(attach) => planned.extend(attach.map(|attach| (volume, attach))),
+            Err(error) => refused.push(error),
+        }
+    }
+    (planned, refused)
+}
+
+/// Returns the refusals of the attaches to a cache on these devices. Nothing is changed.
+///
+/// # Errors
+/// What the devices say, if the cache seems sound.
+pub(super) async fn refusals(
+    config: &Config,
+    backing: &[Sized],
+    devices: &Devices,
+    place: Place<'_>,
+    found: &Inspection,
+) -> Result<Vec<Error>> {
+    let (planned, mut refused) = attaches(config, backing, Some(found));
+    if let Some(problem) = &found.journal_problem {
+        // The opening is refused for it, and no attach goes further.
+        if !refused.is_empty() {
+            refused.push(Error::with_source(ErrorKind::Lost, "", problem.clone()));
+        }
+        return Ok(refused);
+    }
+    let is_ahead = |(volume, attach): &&Planned<'_>| {
+        let mut known = found.volumes.iter();
+        known.any(|known| known.name == volume.name && attach.epoch > known.epoch)
+    };
+    let ahead: Vec<_> = planned.iter().filter(is_ahead).collect();
+    if ahead.is_empty() {
+        return Ok(refused);
+    }
+    let asked = ahead.iter();
+    let asked = asked.map(|(volume, attach)| (&*volume.name, options_of(volume, attach)));
+    let asked: Vec<_> = asked.collect();
+    let options = mend::options(place, false, false)?;
+    let checked = match forebay_cache::foresee_stale(devices, &options, &asked).await {
+        // What is told of damage matters more.
+        Err(_) if !found.problems.is_empty() => return Ok(refused),
+        checked => checked.context(|| "cannot tell what is stale")?,
+    };
+    for ((volume, _), checked) in ahead.into_iter().zip(checked) {
+        refused.extend(
+            checked
+                .err()
+                .map(|error| error.context(place_of_volume(config, volume))),
+        );
+    }
+    Ok(refused)
+}

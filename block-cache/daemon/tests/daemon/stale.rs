@@ -1,0 +1,97 @@
+//! Dirty data that is older than writes without the cache: `check` foresees the refusal of `serve`, with the numbers at stake.
+
+use crate::checked::both_refuse;
+use crate::support::{Place, text};
+use crate::{check_blocks, write_blocks};
+
+/// Has the cache hold dirty data of blocks 0 to 7 and of 1280 to 1287, and the volume written without it.
+fn written_without(place: &Place, killed: bool, without: std::ops::Range<u64>) {
+    let daemon = place.serve(&[]);
+    let mut nbd = place.connect();
+    write_blocks(&mut nbd, 0..8);
+    write_blocks(&mut nbd, 1280..1288);
+    assert_eq!(nbd.flush().expect("an answer"), 0);
+    drop(nbd);
+    match killed {
+        true => daemon.kill(),
+        false => daemon.terminate(),
+    }
+    let daemon = place.serve(&["--without-cache", "db"]);
+    write_blocks(&mut place.connect(), without);
+    daemon.terminate();
+}
+
+fn check(place: &Place) -> String {
+    place.ok(&["check", text(&place.path("forebay.toml"))])
+}
+
+const STALE: [&str; 4] = [
+    "volume \"db\" was written without this cache",
+    "holds older dirty data of 1 block there, 32768 bytes",
+    "help: start with --discard-stale-dirty db",
+    "--without-cache db",
+];
+
+#[test]
+fn dirty_data_that_is_older_is_foreseen() {
+    for killed in [false, true] {
+        let place = Place::new(&format!("stale-{killed}"), "wb");
+        written_without(&place, killed, 2..3);
+        both_refuse(&place, &STALE);
+        let before = std::fs::read(place.path("cache")).expect("there");
+        let _ = place.refused(&["check", text(&place.path("forebay.toml"))]);
+        assert!(before == std::fs::read(place.path("cache")).expect("there"));
+        // Decided, both are content.
+        let daemon = place.serve(&["--discard-stale-dirty", "db"]);
+        check_blocks(&mut place.connect(), 1280..1288);
+        daemon.terminate();
+        assert!(check(&place).contains("In order."));
+    }
+}
+
+#[test]
+fn writes_beside_dirty_data_are_no_reason_to_refuse() {
+    let place = Place::new("stale-beside", "wb");
+    // In another MiB than all that is dirty.
+    written_without(&place, false, 2560..2564);
+    assert!(check(&place).contains("In order."));
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+}
+
+#[test]
+fn without_the_log_of_ranges_all_dirty_data_is_older() {
+    let place = Place::new("stale-everywhere", "wb");
+    written_without(&place, false, 2560..2564);
+    let log = place.path("state/db.ranges");
+    for damaged in [true, false] {
+        match damaged {
+            true => std::fs::write(&log, "a".repeat(100)).expect("written"),
+            false => std::fs::remove_file(&log).expect("there"),
+        }
+        both_refuse(
+            &place,
+            &["older dirty data of 2 blocks there, 65536 bytes", STALE[2]],
+        );
+    }
+}
+
+#[test]
+fn the_refusal_is_told_to_programs() {
+    let place = Place::new("stale-json", "wb");
+    written_without(&place, false, 2..3);
+    let refused = place.refused(&["check", text(&place.path("forebay.toml"))]);
+    assert!(refused.contains(STALE[0]), "{refused}");
+    let json = place.run(&["check", text(&place.path("forebay.toml")), "--json"]);
+    let told = String::from_utf8(json.stdout).expect("text");
+    assert!(told.contains("older dirty data of 1 block"), "{told}");
+}
+
+#[test]
+fn clean_data_that_is_older_is_no_reason_to_refuse() {
+    let place = Place::new("stale-clean", "wt");
+    written_without(&place, false, 2..3);
+    assert!(check(&place).contains("In order."));
+    place.serve(&[]).terminate();
+}
