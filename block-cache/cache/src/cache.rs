@@ -205,10 +205,18 @@ impl Cache {
             .map(|volume| volume.epoch)
     }
 
-    /// Looks whether the data device was cut since the last look. What is gone is named, and is an
-    /// error from then on; the cache takes no more writes.
+    /// Looks whether a device of the cache was cut since the last look. Data that is gone is named,
+    /// and is an error from then on; the cache takes no more writes. Metadata that is gone is
+    /// written anew when the device is long enough again.
     pub async fn look_for_cut(&self) {
         self.engine.truncation.look().await;
+        self.engine.metadata.look().await;
+    }
+
+    /// Returns why metadata is missing on its device now; none if it is complete.
+    #[must_use]
+    pub fn metadata_trouble(&self) -> Option<Error> {
+        self.engine.metadata.trouble()
     }
 
     /// Which opening this is, and on which devices.
@@ -352,6 +360,7 @@ impl Engine {
                 .await?;
         }
         self.truncation.begin(!is_sparse);
+        self.metadata.begin();
         self.zones.write_found().await?;
         for zombie in zombies.iter().filter(|zombie| zombie.held) {
             self.map.borrow_mut().release(zombie.place, zombie.class);

@@ -26,6 +26,7 @@ use crate::intent::zones::Zones;
 use crate::lock::LockTable;
 use crate::map::Map;
 use crate::map::marks::Marks;
+use crate::media::metadata::MetadataWatch;
 use crate::media::truncation::TruncationWatch;
 use crate::options::Settings;
 use crate::presumed_dirty::PresumedDirty;
@@ -81,6 +82,8 @@ pub(crate) struct Engine {
     pub(crate) committer: Rc<Committer>,
     /// The watch for a data device that is cut.
     pub(crate) truncation: Rc<TruncationWatch>,
+    /// The watch for metadata that is cut off.
+    pub(crate) metadata: MetadataWatch,
     /// The volumes that are attached.
     pub(crate) volumes: Rc<Volumes>,
     /// Counters of the cache.
@@ -156,6 +159,7 @@ impl Engine {
         let tracker = DirtyTracker::new(&base, sources.tracking, commit(), Rc::clone(&presumed));
         let tracker = Rc::new(tracker);
         let track = || Rc::clone(&tracker);
+        let metadata = MetadataWatch::new(&base, commit(), Rc::clone(&superblock), track());
         let regions = Rc::new(Regions::new(&base, commit(), Rc::clone(&failures), track()));
         let zones = Zones::new(
             &base,
@@ -214,6 +218,7 @@ impl Engine {
             presumed,
             committer,
             truncation,
+            metadata,
             volumes,
             stats,
             service,

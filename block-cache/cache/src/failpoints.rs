@@ -48,7 +48,8 @@ pub enum Fault {
     AbandonInMemory,
     /// Rule 7: clean data is believed though a newer record is damaged.
     TrustDamaged,
-    /// Repair: damage in the log is left behind, and with it what was not logged anew.
+    /// Repair, and metadata that was cut off: what the log held is given up, and was not logged
+    /// anew.
     GiveUpUnlogged,
     /// Rule 6: what is written past a failed cache is not awaited behind what that still writes
     /// back.
@@ -116,7 +117,7 @@ pub enum Fault {
     MixStates,
     /// Identity: a clean end does not raise the generation.
     EndUnraised,
-    /// A cache device that was cut is not noticed, neither in service nor at a start.
+    /// A device of a cache that was cut is not noticed, neither in service nor at a start.
     OverlookCut,
     /// A data device that is shorter than the cache is noted as cut, whichever device it is.
     NoteAnyShort,

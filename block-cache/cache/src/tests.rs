@@ -15,6 +15,7 @@ mod along;
 mod bypass;
 mod compare;
 mod cut;
+mod cut_metadata;
 mod damage;
 mod discard;
 mod diverge;

@@ -354,6 +354,15 @@ impl Superblock {
         self.data_offset + u64::from(self.slots) * u64::from(self.block_size_bytes)
     }
 
+    /// Returns where the metadata ends on the device that holds the log, in bytes.
+    #[must_use]
+    pub fn metadata_end(&self) -> u64 {
+        let log_end = self.log.offset + self.log.records * RECORD_BYTES as u64;
+        let tree_end = self.tree().map_or(0, |tree| tree.offset + tree.bytes());
+        let sums_end = self.sums().map_or(0, |sums| sums.offset + sums.bytes());
+        log_end.max(tree_end).max(sums_end)
+    }
+
     /// How far the log went for certain, by what stands outside of it: here, and in the process journal if there is one.
     /// Before the first volume was attached there was a record that the cache is open.
     #[must_use]

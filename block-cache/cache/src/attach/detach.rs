@@ -332,6 +332,10 @@ impl Engine {
         if let Some(cut) = self.truncation.reason().await {
             flushed = flushed.and(Err(cut));
         }
+        self.metadata.look().await;
+        if let Some(cut) = self.metadata.trouble() {
+            flushed = flushed.and(Err(cut));
+        }
         if let Some(shrunk) = shrunk(&self.superblock.current(), self.devices.data().as_ref()) {
             let what = format!(
                 "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data with it; do not take the cache for sound"

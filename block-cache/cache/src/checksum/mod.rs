@@ -210,6 +210,12 @@ impl Checksums {
         }
     }
 
+    /// Notes that media may lack any unit of the table: a unit goes with the next record of a block
+    /// that has checksums in it.
+    pub(crate) fn note_all_changed(&self) {
+        self.changed.borrow_mut().fill(u64::MAX);
+    }
+
     /// A record of a block joins the batch: what is known of its checksums goes with it.
     pub(crate) fn joins(&self, place: u32, class: u8) {
         let each = self.place.unit_cells();

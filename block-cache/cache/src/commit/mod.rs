@@ -17,6 +17,7 @@ mod batch;
 mod failure;
 mod log_reclaim;
 pub(crate) mod queue;
+mod rewrite;
 mod round;
 
 use std::cell::{Cell, RefCell};

@@ -316,6 +316,17 @@ impl DirtyTracker {
         self.in_turn(tree.writer.close()).await
     }
 
+    /// Writes the bit-tree anew, if there is one: the medium lost some of it.
+    ///
+    /// # Errors
+    /// The device's own. The cache has failed then.
+    pub(crate) async fn rewrite_tree(&self) -> Result<()> {
+        match &self.tracking {
+            Tracking::Abt(tree) => self.in_turn(tree.writer.rewrite()).await,
+            Tracking::Exact | Tracking::None => Ok(()),
+        }
+    }
+
     /// The task that adjusts the tree and writes what nobody waits for.
     pub(crate) async fn tree_timer(self: Rc<Self>) {
         let Tracking::Abt(tree) = &self.tracking else {

@@ -5,6 +5,7 @@
 //! count the openings, so that neither is taken for what it is not ([`Relation`]).
 
 pub(crate) mod gone;
+pub(crate) mod metadata;
 pub(crate) mod truncation;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};

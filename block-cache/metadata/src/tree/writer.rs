@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_block::{BlockDevice, Buf, Error, ErrorKind, Result};
 
 use super::load::{Loaded, UnitState, formatted, image};
 use super::sector::TreePlace;
@@ -150,6 +150,32 @@ impl<A: Adjust> TreeWriter<A> {
         self.settle().await
     }
 
+    /// Writes both copies of each unit anew, durably, one after the other: media may hold neither.
+    ///
+    /// # Errors
+    /// What ended the writing of rounds.
+    pub async fn rewrite(&self) -> Result<()> {
+        while self.writing.get() {
+            self.wait().await;
+        }
+        self.check()?;
+        self.writing.set(true);
+        let unfinished = Unfinished {
+            writer: self,
+            round: None,
+            has_ended: false,
+        };
+        let mut result = Ok(());
+        for _ in 0..2 {
+            if result.is_ok() {
+                let parts = (0..self.place.units()).map(|unit| self.next_copy(unit));
+                let parts: Vec<_> = parts.collect();
+                result = order::write_durably(&*self.device, parts).await;
+            }
+        }
+        unfinished.end(result)
+    }
+
     async fn settle(&self) -> Result<()> {
         loop {
             self.check()?;
@@ -190,6 +216,7 @@ impl<A: Adjust> TreeWriter<A> {
         let unfinished = Unfinished {
             writer: self,
             round: Some(round),
+            has_ended: false,
         };
         let round = unfinished.round.as_ref().expect("it was put there");
         let result = match Site::here().lacks(Part::Step) {
@@ -200,20 +227,21 @@ impl<A: Adjust> TreeWriter<A> {
         Ok(true)
     }
 
+    /// Puts the copy of a unit together that does not count. Then it does.
+    fn next_copy(&self, unit: u32) -> (u64, Buf) {
+        let (tree, mut units) = (self.tree.borrow(), self.units.borrow_mut());
+        let state = &mut units[unit as usize];
+        state.copy = 1 - state.copy;
+        state.sequence += 1;
+        let words = tree.unit(unit);
+        let image = image(self.place, self.seed, unit, state.sequence, words);
+        (self.place.at(unit, state.copy), image)
+    }
+
     async fn write_units(&self, round: &Round) -> Result<()> {
-        let mut parts = Vec::with_capacity(round.units().len());
-        {
-            let (tree, mut units) = (self.tree.borrow(), self.units.borrow_mut());
-            for &unit in round.units() {
-                // The copy that does not count is written; then it does.
-                let state = &mut units[unit as usize];
-                state.copy = 1 - state.copy;
-                state.sequence += 1;
-                let words = tree.unit(unit);
-                let image = image(self.place, self.seed, unit, state.sequence, words);
-                parts.push((self.place.at(unit, state.copy), image));
-            }
-        }
+        let mut parts: Vec<_> = (round.units().iter())
+            .map(|unit| self.next_copy(*unit))
+            .collect();
         let info = self.device.info();
         match parts.len() {
             0 => Ok(()),
@@ -227,33 +255,34 @@ impl<A: Adjust> TreeWriter<A> {
     }
 }
 
-/// A round that is being written. Dropped before its end, nobody knows what its units hold.
+/// Units that are being written: those of a round, or all of them. Dropped before the end, nobody
+/// knows what they hold.
 struct Unfinished<'a, A: Adjust> {
     writer: &'a TreeWriter<A>,
     round: Option<Round>,
+    has_ended: bool,
 }
 
 impl<A: Adjust> Unfinished<'_, A> {
     fn end(mut self, result: Result<()>) -> Result<()> {
-        if let Some(round) = self.round.take() {
-            self.writer.end(round, &result);
-        }
+        self.has_ended = true;
+        self.writer.end(self.round.take(), &result);
         result
     }
 }
 
 impl<A: Adjust> Drop for Unfinished<'_, A> {
     fn drop(&mut self) {
-        if let Some(round) = self.round.take() {
+        if !self.has_ended {
             let dropped = "the task that wrote a round of the bit-tree ended before it";
-            self.writer
-                .end(round, &Err(Error::new(ErrorKind::ShuttingDown, dropped)));
+            let error = Error::new(ErrorKind::ShuttingDown, dropped);
+            self.writer.end(self.round.take(), &Err(error));
         }
     }
 }
 
 impl<A: Adjust> TreeWriter<A> {
-    fn end(&self, round: Round, result: &Result<()>) {
+    fn end(&self, round: Option<Round>, result: &Result<()>) {
         if let Err(error) = result {
             let place = self.place;
             let context = format!(
@@ -263,7 +292,9 @@ impl<A: Adjust> TreeWriter<A> {
             );
             *self.failed.borrow_mut() = Some(error.clone().context(context));
         }
-        self.tree.borrow_mut().finish_round(round, result.is_ok());
+        if let Some(round) = round {
+            self.tree.borrow_mut().finish_round(round, result.is_ok());
+        }
         self.writing.set(false);
         for waker in self.waiting.take() {
             waker.wake();

@@ -1,0 +1,165 @@
+//! The watch on the metadata of a cache in service: a file that is cut, and perhaps as long again.
+//!
+//! The superblock, the log, the bit-tree and the checksums are read at a start alone. So a cut
+//! harms the next start, and the cache in service has all of it in memory. As soon as the file has
+//! its length again, the cache writes all of it anew, and nothing is lost. Every byte of the
+//! metadata was written by the format. So a hole that was not there before is a cut, or the work of
+//! a tool, and to write anew is right for both. docs/internals/truncation.md argues it.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::sync::Semaphore;
+
+use super::gone::is_file;
+use crate::checksum::Checksums;
+use crate::commit::Committer;
+use crate::devices::CacheDevices;
+use crate::failpoints::{Fault, planted};
+use crate::foundation::Foundation;
+use crate::intent::dirty_tracking::DirtyTracker;
+use crate::superblock::SuperblockStore;
+
+/// The watch on the device that holds the metadata, in service.
+#[derive(Debug)]
+pub(crate) struct MetadataWatch {
+    devices: Rc<CacheDevices>,
+    committer: Rc<Committer>,
+    superblock: Rc<SuperblockStore>,
+    tracker: Rc<DirtyTracker>,
+    checksums: Option<Rc<Checksums>>,
+    /// Size of the device when the watch began, in bytes.
+    size_bytes: Cell<u64>,
+    /// Holes in the metadata at the last look, in bytes.
+    holes: RefCell<Vec<Range<u64>>>,
+    /// Size of the device while it is too short, in bytes.
+    short_bytes: Cell<Option<u64>>,
+    /// Turn to look.
+    turn: Semaphore,
+}
+
+impl MetadataWatch {
+    /// Returns a watch that has not begun.
+    pub(crate) fn new(
+        base: &Foundation,
+        committer: Rc<Committer>,
+        superblock: Rc<SuperblockStore>,
+        tracker: Rc<DirtyTracker>,
+    ) -> Self {
+        Self {
+            devices: Rc::clone(&base.devices),
+            committer,
+            superblock,
+            tracker,
+            checksums: base.checksums.clone(),
+            size_bytes: Cell::default(),
+            holes: RefCell::default(),
+            short_bytes: Cell::default(),
+            turn: Semaphore::new(1),
+        }
+    }
+
+    /// Begins to watch: the holes that are there now are nobody's loss.
+    pub(crate) fn begin(&self) {
+        self.size_bytes
+            .set(self.devices.metadata().info().size_bytes);
+        self.holes.replace(self.present_holes());
+    }
+
+    /// Looks whether metadata was cut off since the last look. If it was and the device is long
+    /// enough, writes all metadata anew.
+    pub(crate) async fn look(&self) {
+        self.turn.acquire(1).await;
+        if self.committer.is_alive() && !planted(Fault::OverlookCut) {
+            self.look_alone().await;
+        }
+        self.turn.release(1);
+    }
+
+    /// Returns why metadata is missing on the device now; none if it is complete.
+    pub(crate) fn trouble(&self) -> Option<Error> {
+        let size = self.short_bytes.get()?;
+        let device = self.devices.metadata();
+        let (name, end, whole) = (device.info().name, self.end(), self.size_bytes.get());
+        let length = match is_file(device.as_ref()) {
+            true => format!("make the file as long as it was (`truncate -s {whole} FILE`)"),
+            false => format!("give the device the {whole} bytes that it had"),
+        };
+        Some(Error::new(
+            ErrorKind::Lost,
+            format!(
+                "{name} was cut while it is in use: {size} of {end} bytes of metadata are left\n    \
+                 help: do not stop the daemon; {length}: it then writes its metadata anew, and nothing is lost"
+            ),
+        ))
+    }
+
+    async fn look_alone(&self) {
+        let device = self.devices.metadata();
+        let size = device.info().size_bytes;
+        if size < self.end() {
+            if self.short_bytes.replace(Some(size)).is_none()
+                && let Some(trouble) = self.trouble()
+            {
+                tracing::error!("{}", trouble.report());
+            }
+            return;
+        }
+        let holes = self.present_holes();
+        let is_cut = self.short_bytes.get().is_some() || has_new(&holes, &self.holes.borrow());
+        if is_cut {
+            let name = device.info().name;
+            match self.write_anew().await {
+                Ok(()) => tracing::error!(
+                    "{name} was cut while it is in use, or a tool made holes in it: all metadata is written anew, \
+                     and nothing of it is lost"
+                ),
+                Err(error) => tracing::error!(
+                    "{name} was cut while it is in use, and its metadata cannot be written anew: {}",
+                    error.report()
+                ),
+            }
+            self.short_bytes.set(None);
+        }
+        self.holes.replace(match is_cut {
+            true => self.present_holes(),
+            false => holes,
+        });
+    }
+
+    /// Writes all metadata anew, durably.
+    ///
+    /// # Errors
+    /// The device's own. The cache has failed then.
+    async fn write_anew(&self) -> Result<()> {
+        // Without a superblock no start finds the rest.
+        self.superblock.change(|_| ()).await?;
+        self.tracker.rewrite_tree().await?;
+        if let Some(checksums) = &self.checksums {
+            checksums.note_all_changed();
+        }
+        self.committer.log_anew().await
+    }
+
+    /// Returns the holes in the metadata.
+    fn present_holes(&self) -> Vec<Range<u64>> {
+        let holes = self.devices.metadata().holes(0..self.end());
+        holes.unwrap_or_default()
+    }
+
+    /// Returns where the metadata ends on its device, in bytes.
+    fn end(&self) -> u64 {
+        self.superblock.current().metadata_end()
+    }
+}
+
+/// Returns whether some of these holes was not there before. Holes only become smaller otherwise.
+fn has_new(holes: &[Range<u64>], before: &[Range<u64>]) -> bool {
+    let is_old = |hole: &Range<u64>| {
+        let near = before.partition_point(|old| old.end <= hole.start);
+        (before.get(near)).is_some_and(|old| old.start <= hole.start && hole.end <= old.end)
+    };
+    !holes.iter().all(is_old)
+}
