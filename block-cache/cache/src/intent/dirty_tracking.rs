@@ -245,6 +245,18 @@ impl DirtyTracker {
         }
     }
 
+    /// Notes that a write in place failed before its first byte. Of a clean block the mark that was
+    /// announced would stay until the block leaves its slot: after a crash it would be compared in
+    /// vain, and rot in it would be believed.
+    pub(crate) fn note_unwritten(&self, slot: BlockId) {
+        if let Tracking::Abt(tree) = &self.tracking {
+            let entry = self.map.borrow().slot(slot);
+            if entry.has(MARKED) && entry.dirty == 0 {
+                tree.cleaned.borrow_mut().push(slot);
+            }
+        }
+    }
+
     /// A round of commits has ended: lets go of the marks of what is clean and flushed on the data
     /// device as well. Without that flush a record that calls the block clean would speak of older
     /// data.

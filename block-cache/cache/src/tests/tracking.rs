@@ -319,3 +319,55 @@ fn a_mark_stays_until_the_cache_device_was_flushed() {
         assert_eq!(found, below, "what was read stays");
     }
 }
+
+/// A write that fails before its first byte leaves a clean block clean, and the tree says so.
+#[test]
+fn a_mark_goes_when_its_write_did_not_begin() {
+    for (is_dirty, tries) in [(false, 1), (false, 3), (true, 1)] {
+        let world = world(8, 4 << 20, 512);
+        run(&world, async move |disks| {
+            let options = FormatOptions {
+                dirty_tracking: DirtyTracking::Abt,
+                checksums: true,
+                ..FormatOptions::new(32 << 10, [5; 16])
+            };
+            (format(&devices(&disks), &options).await).expect("formats");
+            let (cache, _) = open(&disks, Durability::Flush).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            let two = Buf::copied(&[1; 2 * BLOCK as usize]);
+            volume.write(0, two).await.expect("writes");
+            cache.write_back(None).await.expect("writes back");
+            cache.set_cleaning(Cleaning::Nop);
+            if is_dirty {
+                write(&volume, 1, 2).await;
+            }
+            rt::sleep(Duration::from_secs(20)).await;
+            let slot = (cache.engine.map.borrow().of_volume(1).next()).expect("it is cached");
+            let is_marked = || cache.engine.map.borrow().has(slot, crate::map::MARKED);
+            assert_eq!(is_marked(), is_dirty);
+            // A part of a cell is merged with what cannot be read.
+            disks[0].set_faults(forebay_io::sim::FaultPlan {
+                bad_range: Some(cache.engine.superblock.current().data_offset..4 << 20),
+                ..forebay_io::sim::FaultPlan::default()
+            });
+            for _ in 0..tries {
+                let part = Buf::copied(&[3; 512]);
+                volume.write(512, part).await.expect_err("unreadable");
+            }
+            disks[0].set_faults(forebay_io::sim::FaultPlan::default());
+            // Something else is committed.
+            write(&volume, 100, 4).await;
+            volume.flush().await.expect("flushes");
+            rt::sleep(Duration::from_secs(20)).await;
+            assert_eq!(is_marked(), is_dirty, "{tries} tries");
+            let found = Buf::zeroed(BLOCK as usize);
+            volume.read(0, found.clone()).await.expect("reads");
+            assert_eq!(found.to_vec(), [1; BLOCK as usize]);
+            cache.set_cleaning(Cleaning::Auto);
+            cache.write_back(None).await.expect("writes back");
+            write(&volume, 101, 4).await;
+            rt::sleep(Duration::from_secs(20)).await;
+            assert!(!is_marked(), "all is clean");
+        });
+    }
+}

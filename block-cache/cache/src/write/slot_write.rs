@@ -113,7 +113,9 @@ async fn write_data(
         && !failed.has_begun
         && !planted(Fault::DirtyUnwritten)
     {
-        // The slot is as it was: a clean granule that is corrupt must not turn dirty.
+        // The slot is as it was: a clean granule that is corrupt must not turn dirty. The mark of
+        // its region goes when that is quiet.
+        engine.tracker.note_unwritten(slot);
         return Ok(written.map(|()| false)?);
     }
     if written.is_err() && clean != 0 && !engine.committer.record_is_durable(slot) {
