@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context, Error, ErrorKind, Mapping, Result};
 
-use crate::file::RELEASE_TIME;
+use crate::file::{RELEASE_TIME, kind_in_words};
 use crate::system::allocate_range;
 use crate::{Stop, snapshot};
 
@@ -122,14 +122,13 @@ pub fn check_shared(path: &Path) -> Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
+    if found.is_file() {
+        return private(&found);
+    }
     let kind = found.file_type();
-    let what = match () {
-        () if kind.is_file() => return private(&found),
-        () if kind.is_symlink() => "a symbolic link",
-        () if kind.is_dir() => "a directory",
-        () if kind.is_fifo() => "a named pipe",
-        () if kind.is_socket() => "a socket",
-        () => "a device node",
+    let what = match kind.is_char_device() || kind.is_block_device() {
+        true => "a device node",
+        false => kind_in_words(&found),
     };
     Err(Error::new(
         ErrorKind::InvalidInput,

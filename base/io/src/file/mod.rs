@@ -4,12 +4,13 @@ mod faults;
 mod geometry;
 pub(crate) mod holes;
 pub(crate) mod identity;
+mod kind;
 mod lock;
 mod operation;
 mod place;
 
 use std::cell::{Cell, RefCell};
-use std::fs::{Metadata, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -24,6 +25,7 @@ use crate::reactor::{Driver, Target, current};
 pub use faults::Faults;
 pub use geometry::Geometry;
 pub use identity::are_clones;
+pub use kind::{kind_in_words, open_to_look};
 pub(crate) use lock::lock;
 pub(crate) use operation::FileOp;
 pub use place::{Medium, Place};
@@ -217,14 +219,15 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
         Err(error) => return Err(error.into()),
     };
     if let Some(metadata) = &existing {
-        check_type(metadata)?;
+        kind::check_medium(metadata)?;
     }
     let block_device = existing
         .as_ref()
         .is_some_and(|metadata| metadata.file_type().is_block_device());
     let (file, direct) = open_descriptor(path, options, block_device)?;
     let mut metadata = file.metadata()?;
-    check_type(&metadata)?;
+    kind::check_medium(&metadata)?;
+    kind::block_again(&file)?;
     if block_device != metadata.file_type().is_block_device() {
         return Err(Error::new(
             ErrorKind::Busy,
@@ -286,16 +289,6 @@ pub fn may_write_device(path: &Path) -> Result<()> {
     crate::system::may_write(path)
 }
 
-fn check_type(metadata: &Metadata) -> Result<()> {
-    if metadata.is_file() || metadata.file_type().is_block_device() {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::InvalidInput,
-        "it is neither a regular file nor a block device",
-    ))
-}
-
 /// Opens with `O_DIRECT` if asked to and possible. Whether it was.
 fn open_descriptor(
     path: &Path,
@@ -304,6 +297,10 @@ fn open_descriptor(
 ) -> Result<(std::fs::File, bool)> {
     let attempt = |direct: bool| {
         let mut flags = libc::O_CLOEXEC;
+        if !block_device {
+            // A pipe that took its place meanwhile is not waited for.
+            flags |= libc::O_NONBLOCK;
+        }
         if direct {
             flags |= libc::O_DIRECT;
         }

@@ -12,7 +12,7 @@ use forebay_block::{Buf, Context, Error, ErrorKind, Identity, Result};
 
 use super::instructions::{self, Writeback};
 use super::{LINE_BYTES, Pmem};
-use crate::file::{RELEASE_TIME, create, identity, lock};
+use crate::file::{RELEASE_TIME, create, identity, kind_in_words, lock};
 use crate::shm::allocate;
 use crate::{Stop, snapshot};
 
@@ -205,23 +205,22 @@ fn patiently(path: &Path, open: impl Fn() -> Result<PmemMapping>) -> Result<Pmem
 }
 
 fn open(path: &Path, create_bytes: Option<u64>, look: bool) -> Result<PmemMapping> {
+    // Who opens something else may wait, or start something.
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && create_bytes.is_some() => {}
+        found => check_mappable(&found?)?,
+    }
     let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create(create_bytes.is_some())
         .truncate(false)
         .mode(0o600)
-        .custom_flags(libc::O_CLOEXEC)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NONBLOCK)
         .open(path)?;
     let mut metadata = file.metadata()?;
+    check_mappable(&metadata)?;
     let device = metadata.file_type().is_char_device();
-    if !device && !metadata.is_file() {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "it is neither a DAX character device (/dev/dax0.0) nor a regular file: name one of these, for \
-             persistent memory best a file on a file system mounted with -o dax",
-        ));
-    }
     lock(&file, false)?;
     if let Some(size_bytes) = create_bytes
         && metadata.is_file()
@@ -326,6 +325,28 @@ fn map(file: &File, len: usize, device: bool) -> Result<(*mut u8, bool)> {
 fn sysfs(metadata: &Metadata) -> String {
     let (major, minor) = (libc::major(metadata.rdev()), libc::minor(metadata.rdev()));
     format!("/sys/dev/char/{major}:{minor}")
+}
+
+/// Refuses anything but a regular file or a DAX character device.
+fn check_mappable(metadata: &Metadata) -> Result<()> {
+    if metadata.is_file() || metadata.file_type().is_char_device() && is_dax(metadata) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "it is {}, and neither a regular file nor a DAX character device\n    \
+             help: name a DAX device (/dev/dax0.0) or a regular file, for persistent memory best one on a file system \
+             mounted with -o dax",
+            kind_in_words(metadata)
+        ),
+    ))
+}
+
+/// Returns whether a character device is memory that can be mapped: no other one has a size.
+#[must_use]
+pub fn is_dax(metadata: &Metadata) -> bool {
+    device_size_bytes(metadata).is_ok()
 }
 
 fn device_size_bytes(metadata: &Metadata) -> Result<u64> {

@@ -31,7 +31,7 @@ use forebay_block::{Buf, Result};
 
 pub use instructions::Writeback;
 pub use lines::drop_lines;
-pub use mapping::{Backing, PmemMapping};
+pub use mapping::{Backing, PmemMapping, is_dax};
 
 /// The unit in which caches write back, bytes.
 pub const LINE_BYTES: u64 = 64;

@@ -3,7 +3,7 @@
 mod btt;
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use forebay_cache::{Devices, DirtyTracking, FormatOptions, Inspection};
 use forebay_device::file::FileDeviceOptions;
 use forebay_device::pmem::PmemDevice;
 use forebay_device::signature::{self, Found};
-use forebay_io::file::Place;
+use forebay_io::file::{Place, kind_in_words};
 use forebay_io::{Engine, Reactor, system, tree};
 use forebay_metadata::superblock::Superblock;
 
@@ -273,10 +273,13 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
         Err(error) => return Err(error).context(|| path.display().to_string()),
     };
     if !found.is_file() {
-        return refuse(
-            ErrorKind::InvalidInput,
-            "is there already and is no file: leave --create out to format a device".into(),
-        );
+        let kind = kind_in_words(&found);
+        let help = match found.file_type().is_block_device() {
+            true => "leave --create out to format it",
+            false => "name a path where nothing is",
+        };
+        let what = format!("is there already and is no file but {kind}\n    help: {help}");
+        return refuse(ErrorKind::InvalidInput, what);
     }
     match found.len() {
         0 => Ok(None),

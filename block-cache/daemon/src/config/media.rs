@@ -6,7 +6,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_block::{ErrorKind, Result};
-use forebay_io::file::{Place, are_clones, may_write_device};
+use forebay_io::file::{Place, are_clones, kind_in_words, may_write_device};
+use forebay_io::pmem::is_dax;
 use forebay_io::shm::check_shared;
 use forebay_io::system::may_write;
 
@@ -180,18 +181,12 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
             return Err((format!("cannot be looked at: {error}"), help.into()));
         }
     };
-    let kind = found.file_type();
-    let what = match () {
-        () if kind.is_block_device() => return device(path).map(|()| found),
-        () if kind.is_dir() => "a directory",
-        () if kind.is_fifo() => "a named pipe",
-        () if kind.is_socket() => "a socket",
-        () if kind.is_char_device() => "a character device",
-        () => "",
-    };
-    if !what.is_empty() {
+    if found.file_type().is_block_device() {
+        return device(path).map(|()| found);
+    }
+    if !found.is_file() {
         let help = "let `path` name a regular file or a block device";
-        return Err((format!("is {what}"), help.into()));
+        return Err((format!("is {}", kind_in_words(&found)), help.into()));
     }
     if let Err(error) = OpenOptions::new().read(true).write(true).open(path) {
         let help = match error.kind() {
@@ -281,14 +276,15 @@ fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, Stri
             ),
         }
     })?;
-    let kind = found.file_type();
-    if !kind.is_char_device() && !kind.is_file() {
+    let is_device = found.file_type().is_char_device() && is_dax(&found);
+    if !is_device && !found.is_file() {
         let help = "let `path` name a DAX character device (/dev/dax0.0) or a regular file, best on a file \
                     system mounted with -o dax";
-        return Err((
-            "is neither of the two that can be mapped".into(),
-            help.into(),
-        ));
+        let what = format!(
+            "is {}, which cannot be mapped as memory",
+            kind_in_words(&found)
+        );
+        return Err((what, help.into()));
     }
     if let Err(error) = OpenOptions::new().read(true).write(true).open(path) {
         let help = "run as a user that may read and write it, or correct `path`";

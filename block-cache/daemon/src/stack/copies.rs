@@ -1,6 +1,5 @@
 //! Copies of a cache: the device of one is told from that of the original, and both are named.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +7,7 @@ use std::sync::Arc;
 use forebay_block::{Identity, Result};
 use forebay_cache::{Devices, check_parts};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
-use forebay_io::file::Place;
+use forebay_io::file::{Place, open_to_look};
 use forebay_metadata::superblock::{RESERVED_BYTES, Service, Superblock};
 
 use super::offload;
@@ -158,7 +157,7 @@ pub(crate) fn has_twin_at(former: &str, uuid: &[u8; 16], here: &str) -> bool {
             Ok(there) if !there.is_dir() => {
                 let is_here = std::fs::metadata(here)
                     .is_ok_and(|here| Place::of(&here).overlaps(&Place::of(&there)));
-                !is_here && uuid_at(former, &there).as_ref() == Some(uuid)
+                !is_here && uuid_at(former).as_ref() == Some(uuid)
             }
             _ => false,
         }
@@ -166,13 +165,8 @@ pub(crate) fn has_twin_at(former: &str, uuid: &[u8; 16], here: &str) -> bool {
 }
 
 /// Returns the UUID of the cache in a file or on a block device; none where there is no cache.
-fn uuid_at(path: &Path, found: &std::fs::Metadata) -> Option<[u8; 16]> {
-    use std::os::unix::fs::FileTypeExt as _;
-    let kind = found.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
-        return None;
-    }
+fn uuid_at(path: &Path) -> Option<[u8; 16]> {
     let mut reserved = vec![0; usize::try_from(RESERVED_BYTES).ok()?];
-    File::open(path).ok()?.read_exact(&mut reserved).ok()?;
+    (open_to_look(path).ok()?.read_exact(&mut reserved)).ok()?;
     Superblock::uuid_in(&reserved)
 }

@@ -1,6 +1,5 @@
 //! Metadata on byte-addressable media that is named by a path: no configuration says what lies there.
 
-use std::fs::File;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
 use std::rc::Rc;
@@ -8,6 +7,7 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, Buf, Result};
 use forebay_device::file::FileDeviceOptions;
 use forebay_device::pmem::PmemDevice;
+use forebay_io::file::open_to_look;
 use forebay_io::pmem::{Pmem as _, PmemMapping};
 use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Superblock};
 
@@ -31,12 +31,8 @@ pub(crate) fn open_metadata(
 
 /// Whether a superblock there says that the log is written in lines.
 fn has_lines(path: &Path) -> bool {
-    let Ok(file) = File::open(path) else {
-        return false;
-    };
-    let kind = file.metadata().map(|found| found.file_type());
     let copies = [0, COPY_STRIDE_BYTES];
-    if kind.is_ok_and(|kind| kind.is_char_device()) {
+    if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
         // It cannot be read, only mapped.
         let Ok(memory) = PmemMapping::open(path, None) else {
             return false;
@@ -47,6 +43,9 @@ fn has_lines(path: &Path) -> bool {
                 memory.read(at, &copy).is_ok() && Superblock::tells_of_lines(&copy.to_vec())
             });
     }
+    let Ok(file) = open_to_look(path) else {
+        return false;
+    };
     let mut copy = vec![0; COPY_BYTES];
     copies
         .into_iter()

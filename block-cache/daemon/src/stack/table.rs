@@ -1,12 +1,13 @@
 //! Where a block translation table lies, found out without opening it.
 
-use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
 
 use forebay_block::{DeviceInfo, Error, ErrorKind, Result};
 use forebay_btt::layout::{ARENA_MAX_BYTES, InfoBlock, NoInfo, PAGE_BYTES, Version};
+use forebay_io::file::open_to_look;
+use forebay_io::pmem::is_dax;
 
 use crate::config::{Config, DeviceKind};
 
@@ -76,7 +77,7 @@ pub(crate) fn with_table(config: &Config, name: &str, mut medium: DeviceInfo) ->
 
 /// The block size of the table in a file, bytes; none if no info block of it is sound.
 fn block_bytes(path: &Path) -> Option<u32> {
-    let file = File::open(path).ok()?;
+    let file = open_to_look(path).ok()?;
     let size_bytes = file.metadata().ok()?.len();
     for version in Version::ALL {
         for at in [first(version, size_bytes), copy(version, size_bytes)]
@@ -115,10 +116,11 @@ fn is_without_table(path: &Path) -> bool {
 
 /// Whether an info block, sound or not, lies in one of these places of a file of that size.
 fn look(path: &Path, place: fn(Version, u64) -> Option<u64>) -> io::Result<bool> {
-    let file = File::open(path)?;
-    if file.metadata()?.file_type().is_char_device() {
+    let found = std::fs::metadata(path)?;
+    if found.file_type().is_char_device() && is_dax(&found) {
         return Ok(true);
     }
+    let file = open_to_look(path)?;
     let size_bytes = (&file).seek(SeekFrom::End(0))?;
     for at in Version::ALL
         .into_iter()

@@ -11,6 +11,7 @@ mod earlier;
 mod early;
 mod foreseen;
 mod identity;
+mod kinds;
 mod limits;
 mod nvme;
 mod operator;
