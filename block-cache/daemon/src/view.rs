@@ -227,7 +227,9 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
         )
     });
     let state = status.state_trouble.iter().cloned();
+    let files = status.file_troubles.iter().cloned();
     (state
+        .chain(files)
         .chain(lost)
         .chain(damaged)
         .chain(failed_cache)

@@ -47,8 +47,8 @@ impl Faults {
         let error = Error::new(
             ErrorKind::Lost,
             format!(
-                "{} was REMOVED while it is in use: all that it holds is gone when this process ends. Copy it while it \
-                 runs: cp --sparse=always /proc/{}/fd/{fd} NEW",
+                "{} was REMOVED while it is in use: all that it holds is gone when this process ends\n    \
+                 help: copy it while the process runs: cp --sparse=always /proc/{}/fd/{fd} NEW",
                 path.display(),
                 std::process::id()
             ),

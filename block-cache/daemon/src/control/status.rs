@@ -50,13 +50,20 @@ records! {
             "forebay_state_directory_lost",
             "1 while the state directory is not where it was at the start."
         );
+        /// Faults of files that the daemon has open, in words: a file is not at its path, or metadata
+        /// was cut off.
+        #[serde(default)]
+        file_troubles: Vec<String> => gauge(
+            "forebay_files_lost",
+            "Open files that are not at their paths, or lack metadata that was cut off."
+        );
         /// Addresses of the exports, in words.
         listening: Vec<String>;
         /// The reactors that serve connections.
         #[serde(default)]
         reactors: Vec<ReactorStatus> => records;
     }
-    order: version io_engine uptime_s shutting_down state_trouble reactors;
+    order: version io_engine uptime_s shutting_down state_trouble file_troubles reactors;
 
     /// A reactor that serves connections.
     #[derive(Default)]

@@ -19,6 +19,8 @@ pub(super) struct Watch {
     devices: BTreeMap<String, Seen>,
     /// What was wrong with the state directory at the last look.
     trouble: Option<String>,
+    /// What was wrong with open files at the last look.
+    file_troubles: Vec<String>,
 }
 
 struct Seen {
@@ -41,9 +43,13 @@ impl Watch {
         let seen = engine.ask(|engine| async move {
             let stack = &engine.stack;
             stack.look_for_cut().await;
-            (stack.devices(), stack.state_trouble())
+            (
+                stack.devices(),
+                stack.state_trouble(),
+                stack.file_troubles(),
+            )
         });
-        let (devices, trouble) = seen.await.unwrap_or_default();
+        let (devices, trouble, files) = seen.await.unwrap_or_default();
         for line in self.news(Instant::now(), &devices) {
             tracing::error!("{line}");
         }
@@ -53,6 +59,10 @@ impl Watch {
             tracing::error!("{trouble}");
         }
         self.trouble = trouble;
+        for line in files.iter().filter(|it| !self.file_troubles.contains(it)) {
+            tracing::error!("{line}");
+        }
+        self.file_troubles = files;
     }
 
     /// What there is to say.

@@ -20,6 +20,7 @@ use super::cache::OpenCache;
 use super::diverge::go_without;
 use super::forget::make_room;
 use super::transit::Around;
+use super::watched::Watched;
 use super::{Served, Stack, Wishes, devices, diverge, offload};
 use crate::config::{self, Config, DeviceKind};
 use crate::state::decide::{self, Meeting};
@@ -224,10 +225,10 @@ impl Stack {
 
     /// Refuses a device that shows bytes which another device of the stack shows, however both are reached. Files and
     /// whole disks are locked; parts of them, paths to one disk and media of other machines are not.
-    fn refuse_overlap(&self, opened: &devices::Watched) -> Result<()> {
+    fn refuse_overlap(&self, opened: &Watched) -> Result<()> {
         let info = opened.device.info();
         let devices = self.devices.borrow();
-        let overlaps = |other: &&devices::Watched| {
+        let overlaps = |other: &&Watched| {
             let other = other.device.info();
             (other.identity).overlaps(other.size_bytes, info.identity, info.size_bytes)
         };

@@ -17,11 +17,13 @@ use forebay_io::system::{boot_id, random};
 use forebay_metadata::superblock::Superblock;
 
 use super::copies::{Places, note_opening};
-use super::devices::{self, Watched};
+use super::devices;
 use super::journal::{self, Whose};
 use super::memory::{CacheNeeds, Needs};
+use super::presence::Presence;
 use super::table::behind_table;
 use super::transit::Around;
+use super::watched::Watched;
 use super::{Wishes, offload, place_of, refuse_copy};
 use crate::config::{self, Config, DeviceKind, Durability};
 use crate::state::{CacheId, StateDirectory, hex};
@@ -56,6 +58,7 @@ pub(super) struct OpenCache {
     pub(super) early: EarlyMap,
     opened: Promise<Result<Rc<Opened>>>,
     journal: Option<PathBuf>,
+    journal_presence: Option<Presence>,
     /// The state directory that remembers its openings, and where it lies; none for one in memory.
     noting: Option<(Arc<StateDirectory>, Places)>,
     /// Whether the state directory remembers this opening.
@@ -230,6 +233,7 @@ pub(super) async fn open(
         progress,
         early,
         opened,
+        journal_presence: path.as_deref().and_then(Presence::of),
         journal: path,
         noting,
         is_noted: Cell::new(false),
@@ -432,6 +436,12 @@ impl OpenCache {
     /// The open cache, if it is.
     pub(super) fn now(&self) -> Option<Rc<Opened>> {
         self.opened.now()?.ok()
+    }
+
+    /// Says that the process journal is not at its path, and the remedy; none if it is.
+    pub(super) fn journal_trouble(&self) -> Option<String> {
+        let journal = self.journal_presence.as_ref()?;
+        journal.danger("the process journal", "the cache device")
     }
 
     /// Returns whether it could not be opened.

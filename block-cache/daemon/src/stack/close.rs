@@ -8,8 +8,8 @@ use forebay_io::rt;
 use forebay_io::sync::Promise;
 use futures_util::future::join_all;
 
-use super::devices::{Watched, transit_caches};
 use super::transit::OpenTransit;
+use super::watched::{Watched, transit_caches};
 use super::{Served, Stack};
 use crate::state::Record;
 use forebay_terminal::size::human_duration;
@@ -140,8 +140,18 @@ impl Stack {
         let withheld = self.withheld();
         result = result.and(self.drain_within(DRAIN.min(limit)).await);
         let volumes = self.volumes.borrow().clone();
+        // A copy of a removed file must not become an earlier state by the end of the cache.
+        let is_removed = self.devices.borrow().iter().any(Watched::is_removed_cache);
+        if is_removed {
+            tracing::error!(
+                "the cache is left as after a kill, for the sake of a copy of its removed file"
+            );
+        }
         // Begun together, the cache's end too: one that hangs takes no other's time.
-        let closing = self.begin_to_close_cache(!withheld.is_empty());
+        let closing = match is_removed {
+            true => None,
+            false => self.begin_to_close_cache(!withheld.is_empty()),
+        };
         let flushing: Vec<_> = volumes
             .iter()
             .filter(|served| !served.cached && !withheld.contains(&served.backing))

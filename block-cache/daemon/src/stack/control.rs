@@ -12,7 +12,7 @@ use forebay_volume::record::Recorder;
 
 use super::cache::OpenCache;
 use super::close::CLOSE;
-use super::devices::Watched;
+use super::watched::Watched;
 use super::{Served, Stack, offload};
 use crate::config::Mode;
 use crate::state::Record;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Persistence, Result};
 use forebay_btt::{Btt, BttDevice};
-use forebay_device::counted::{Counted, Counters};
+use forebay_device::counted::Counted;
 use forebay_device::emulate::disk::EmulatedDisk;
 use forebay_device::emulate::memory::{EmulatedPmem, Waiting};
 use forebay_device::emulate::{EmulateDevice, Profile};
@@ -21,77 +21,13 @@ use forebay_io::file::Faults;
 use forebay_io::pmem::{Pmem, PmemMapping};
 use forebay_io::rt::meter::{self, Account};
 
-use forebay_transit::{Run, Transit};
+use forebay_transit::Run;
 
+use super::presence::Presence;
 use super::table::{has_table, no_table};
 use super::transit::{self, Around, OpenTransit, Settings};
+use super::watched::Watched;
 use crate::config::{Config, Device, DeviceKind};
-use crate::control::status::DeviceStatus;
-
-/// An open device and what is asked of it.
-pub(super) struct Watched {
-    pub(super) name: String,
-    pub(super) role: &'static str,
-    /// What it is, in words.
-    pub(super) what: String,
-    pub(super) device: Rc<dyn BlockDevice>,
-    pub(super) counters: Rc<Counters>,
-    /// What goes wrong with the file under it; memory has none.
-    faults: Rc<Faults>,
-    /// The transit caches that it goes through, from the bottom up.
-    pub(super) transits: Vec<OpenTransit>,
-}
-
-impl Watched {
-    /// Returns whether a transit cache of it has something that is not to go to the device yet.
-    pub(super) fn is_withheld(&self) -> bool {
-        self.transits.iter().any(OpenTransit::is_withheld)
-    }
-
-    /// Refuses to call anything safe that is on a file which somebody removed.
-    pub(super) fn check_there(&self) -> Result<()> {
-        // The look notes it.
-        let _ = self.device.info();
-        let removed = self.faults.removed();
-        removed.map_or(Ok(()), |error| {
-            Err(error.context(format!("device {:?} ({})", self.name, self.role)))
-        })
-    }
-
-    pub(super) fn status(&self) -> DeviceStatus {
-        // Asked first: it may find that the device is gone, and that is what was found last.
-        let size_bytes = self.device.info().size_bytes;
-        let counts = self.counters.get();
-        let last = self.faults.last();
-        DeviceStatus {
-            name: self.name.clone(),
-            what: self.what.clone(),
-            role: self.role.into(),
-            size_bytes,
-            reads: counts.reads,
-            read_bytes: counts.read_bytes,
-            writes: counts.writes,
-            write_bytes: counts.write_bytes,
-            flushes: counts.flushes,
-            fua_writes: counts.fua_writes,
-            discard_bytes: counts.discard_bytes,
-            write_zeroes_bytes: counts.write_zeroes_bytes,
-            errors: self.faults.count(),
-            last_error: last.map(|error| match error.kind() {
-                ErrorKind::NoSpace => {
-                    format!("{} (make room on its file system)", error.report())
-                }
-                _ => error.report(),
-            }),
-        }
-    }
-}
-
-/// Returns the transit caches of devices.
-pub(super) fn transit_caches(devices: &[Watched]) -> Vec<Rc<Transit>> {
-    let caches = devices.iter().flat_map(|watched| &watched.transits);
-    caches.map(OpenTransit::cache).collect()
-}
 
 /// Opens the device called `name`, with all that lies under it, and counts what it is asked.
 ///
@@ -127,7 +63,12 @@ pub(super) async fn open(
         device = Metered::new(device, Account::Device);
     }
     let (device, counters) = Counted::new(device);
+    let leaf = config.stack(name).last().and_then(|leaf| match &leaf.kind {
+        DeviceKind::File { path, .. } | DeviceKind::Pmem { path } => Some(path),
+        _ => None,
+    });
     Ok(Watched {
+        presence: leaf.and_then(|path| Presence::of(path)),
         name: name.to_owned(),
         role,
         what,

@@ -16,11 +16,13 @@ pub(crate) mod journal;
 mod lines;
 pub(crate) mod memory;
 mod offload;
+mod presence;
 mod room;
 mod scrub;
 mod status;
 mod table;
 mod transit;
+mod watched;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -138,7 +140,7 @@ pub struct Stack {
     /// the cache, before: the last one may refuse the start.
     attached: Promise<Result<()>>,
     volumes: RefCell<Vec<Rc<Served>>>,
-    devices: RefCell<Vec<devices::Watched>>,
+    devices: RefCell<Vec<watched::Watched>>,
     /// Volumes of which the state directory has heard what the opening lost.
     noted: RefCell<BTreeSet<String>>,
 }
@@ -259,7 +261,7 @@ impl Stack {
                 return Err(self.with_later_refusals(error, config, later, wishes).await);
             }
         }
-        let transits = devices::transit_caches(&self.devices.borrow());
+        let transits = watched::transit_caches(&self.devices.borrow());
         let behind = self.behind.borrow().clone();
         let cached = self.volumes.borrow().iter().filter(|it| it.cached).count();
         let all_are_behind = behind.len() == cached && cached > 0;

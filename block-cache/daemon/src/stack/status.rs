@@ -6,8 +6,8 @@ use forebay_cache::BlockSizes;
 use forebay_volume::{OpStats, bucket_upper_ns};
 
 use super::cache::{OpenCache, Opened};
-use super::devices::Watched;
 use super::transit::OpenTransit;
+use super::watched::Watched;
 use super::{Served, Stack};
 use crate::control::status::{
     CacheStatus, ChecksumStatus, DeviceStatus, Latency, OpeningStatus, OperationStatus, Status,
@@ -34,6 +34,22 @@ impl Stack {
     #[must_use]
     pub fn state_trouble(&self) -> Option<String> {
         self.state.trouble()
+    }
+
+    /// What is wrong with files that the daemon has open, in words with the remedy: they are not at
+    /// their paths, or were cut.
+    #[must_use]
+    pub fn file_troubles(&self) -> Vec<String> {
+        let devices = self.devices.borrow();
+        let files = devices.iter().filter_map(Watched::trouble);
+        let transits = devices.iter().flat_map(|watched| &watched.transits);
+        let slots = transits.filter_map(OpenTransit::trouble);
+        let cache = self.cache.as_ref();
+        let journal = cache.and_then(|cache| cache.journal_trouble());
+        let opened = cache.and_then(|cache| cache.now());
+        let cut = opened.and_then(|opened| opened.cache.metadata_trouble());
+        let cut = cut.map(|error| error.report());
+        files.chain(slots).chain(journal).chain(cut).collect()
     }
 
     /// What the transit caches among the devices did.
@@ -69,6 +85,7 @@ impl Stack {
             devices: self.devices(),
             transits: self.transits(),
             state_trouble: self.state.trouble(),
+            file_troubles: self.file_troubles(),
             ..Status::default()
         }
     }

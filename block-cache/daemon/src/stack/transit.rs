@@ -29,14 +29,15 @@ use forebay_transit::{
 };
 
 use super::devices::Opened;
+use super::presence::Presence;
 use crate::config::{Config, DeviceKind};
 use crate::control::status::TransitStatus;
 use crate::state::StateDirectory;
 use cut::{look_for_cut, note_cut};
 use forebay_terminal::size::human_bytes;
 pub(super) use left::give_up_or_refuse;
-use left::{earlier, refuse_if_earlier, removed, tell_of_loss};
 pub(crate) use left::{left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
+use left::{refuse_if_earlier, removed, tell_of_loss, unopened};
 
 /// Where slots lie.
 pub(super) const DIRECTORY: &str = "/dev/shm";
@@ -75,6 +76,7 @@ pub(super) struct OpenTransit {
     block_bytes: u64,
     /// The file of its slots; none where they go with the process.
     file: Option<PathBuf>,
+    presence: Option<Presence>,
 }
 
 fn place(info: &DeviceInfo) -> PathBuf {
@@ -198,6 +200,7 @@ pub(super) fn open(
         name: settings.name.to_owned(),
         cache,
         block_bytes,
+        presence: file.as_deref().and_then(Presence::of),
         file,
     })
 }
@@ -216,20 +219,6 @@ fn generations(
     let last = left.into_iter().fold(counts, u64::max);
     let now = u64::try_from(wall_clock().as_nanos()).unwrap_or(0);
     Ok((counts, now.max(last + 1)))
-}
-
-/// Why the slots in a file cannot be opened, and the remedy. `existed`: they were there before.
-fn unopened(error: Error, file: &Path, existed: bool) -> Error {
-    match error.kind() {
-        ErrorKind::Lost => error.context(removed(file)),
-        ErrorKind::Corrupt => error.context(format!(
-            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up what is damaged \
-             and sends the rest on, and check what the clients stored last",
-            file.display()
-        )),
-        ErrorKind::InvalidInput if existed => error.context(earlier(file)),
-        _ => error.context(file.display().to_string()),
-    }
 }
 
 /// The names under which the state directory remembers a cache called `name` over a medium: its own, which stays where the
@@ -402,6 +391,12 @@ impl OpenTransit {
         }
     }
 
+    /// Says that the file of its slots is not at its path, and the remedy; none if it is.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let what = format!("the slots of transit cache {:?}", self.name);
+        (self.presence.as_ref()?).danger(&what, "the device")
+    }
+
     /// Lets what an earlier process left go to the device.
     pub(super) fn allow_evictions(&self) {
         self.cache.allow_evictions();
@@ -484,8 +479,10 @@ impl OpenTransit {
             let boot_id = boot_id()?;
             let (_, next) = generations(state.path(), file, None, &boot_id)?;
             state.note_slots_generation(&note_of(file), &boot_id, next)?;
-            // A file that stays is empty.
-            let _ = std::fs::remove_file(file);
+            // A file that stays is empty. Another one that took its place is somebody's.
+            if self.presence.as_ref().and_then(Presence::absence).is_none() {
+                let _ = std::fs::remove_file(file);
+            }
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ mod decisions;
 mod earlier;
 mod early;
 mod foreseen;
+mod gone;
 mod identity;
 mod kinds;
 mod limits;

@@ -91,6 +91,7 @@ fn open() -> Status {
         devices: vec![device("ssd", "cache", 1), device("disk", "backing", 2)],
         transits: vec![transit("fast", 1), transit("faster", 2)],
         state_trouble: Some("the state directory is gone".into()),
+        file_troubles: vec!["the metadata file is gone".into()],
         listening: vec![
             "NBD on 127.0.0.1:10809".into(),
             "NVMe/TCP on 127.0.0.1:4420".into(),

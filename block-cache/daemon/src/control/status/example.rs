@@ -20,6 +20,7 @@ pub(crate) fn example() -> Status {
         io_engine: "io_uring".into(),
         shutting_down: false,
         state_trouble: None,
+        file_troubles: Vec::new(),
         cache: Some(CacheStatus {
             uuid: "00112233445566778899aabbccddeeff".into(),
             durability: "flush".into(),

@@ -285,7 +285,7 @@ valued! {
     Option<u32>: |_| Value::Hidden,
     Option<u64>: |_| Value::Hidden,
     Vec<u64>: |_| Value::Hidden,
-    Vec<String>: |_| Value::Hidden,
+    Vec<String>: |texts| Value::Whole(texts.len() as u64),
 }
 
 /// Defines records and `TABLES`, the list of their tables: see the module.

@@ -10,11 +10,25 @@ use super::{Around, DIRECTORY, generations, is_used, look, note_of, others, plac
 use crate::state::StateDirectory;
 
 /// What to do about slots of an earlier time.
-pub(super) fn earlier(file: &Path) -> String {
+fn earlier(file: &Path) -> String {
     format!(
         "{}: it was put back after newer writes. Put the newest one back, if it is not that; else remove it, and start again",
         file.display()
     )
+}
+
+/// Why the slots in a file cannot be opened, and the remedy. `existed`: they were there before.
+pub(super) fn unopened(error: Error, file: &Path, existed: bool) -> Error {
+    match error.kind() {
+        ErrorKind::Lost => error.context(removed(file)),
+        ErrorKind::Corrupt => error.context(format!(
+            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up what is damaged \
+             and sends the rest on, and check what the clients stored last",
+            file.display()
+        )),
+        ErrorKind::InvalidInput if existed => error.context(earlier(file)),
+        _ => error.context(file.display().to_string()),
+    }
 }
 
 /// Refuses slots, of which `memory` is a copy, of an earlier time than the state directory remembers.

@@ -1,0 +1,169 @@
+//! Files that the daemon has open, compared with what lies at their paths.
+//!
+//! A file that is removed, or put elsewhere, can be used as before. But the next start opens what
+//! lies at the path. So this is to be told while the file can still be copied.
+
+use std::fs::Metadata;
+use std::io::ErrorKind as IoKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// An open regular file and its path.
+#[derive(Debug)]
+pub(super) struct Presence {
+    path: PathBuf,
+    /// Device and inode.
+    number: (u64, u64),
+}
+
+/// An open file that is not at its path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Absence {
+    /// Path that it was opened by.
+    pub(super) path: PathBuf,
+    /// Path by which it can be copied for as long as the daemon has it open.
+    pub(super) copy_from: PathBuf,
+    /// Whether it has no name any more, and is gone when the daemon ends.
+    pub(super) is_removed: bool,
+}
+
+fn number(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
+impl Presence {
+    /// Notes the regular file at `path`, which the daemon has just opened. None for anything else,
+    /// and where file systems count no names.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let found = std::fs::metadata(path).ok()?;
+        (found.is_file() && found.nlink() > 0).then(|| Self {
+            path: path.to_path_buf(),
+            number: number(&found),
+        })
+    }
+
+    /// Says that a file called `what`, which holds acknowledged writes until a stop sends them to
+    /// `goal`, is not at its path, and the remedy; none if it is.
+    pub(super) fn danger(&self, what: &str, goal: &str) -> Option<String> {
+        let absence = self.absence()?;
+        let back = match absence.is_removed {
+            true => "",
+            false => "move the file back, or ",
+        };
+        Some(format!(
+            "{}: if it dies now, acknowledged writes are LOST\n    \
+             help: {back}stop the daemon with SIGTERM and start it again: at a stop, all of them reach {goal}",
+            absence.in_words(what)
+        ))
+    }
+
+    /// Returns where the file is, if it is not at its path; none if it is, or that cannot be told.
+    pub(super) fn absence(&self) -> Option<Absence> {
+        match std::fs::metadata(&self.path) {
+            Ok(found) if number(&found) == self.number => return None,
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), IoKind::NotFound | IoKind::NotADirectory) => {}
+            Err(_) => return None,
+        }
+        let entries = std::fs::read_dir("/proc/self/fd").ok()?.flatten();
+        entries.into_iter().find_map(|entry| {
+            let held = std::fs::metadata(entry.path()).ok()?;
+            let name = entry.file_name();
+            (number(&held) == self.number).then(|| Absence {
+                path: self.path.clone(),
+                copy_from: Path::new("/proc")
+                    .join(std::process::id().to_string())
+                    .join("fd")
+                    .join(name),
+                is_removed: held.nlink() == 0,
+            })
+        })
+    }
+}
+
+impl Absence {
+    /// Returns what happened to the file called `what`, in words.
+    pub(super) fn in_words(&self, what: &str) -> String {
+        let path = self.path.display();
+        match self.is_removed {
+            true => format!("{what}: {path} WAS REMOVED while the daemon uses it"),
+            false => format!("{what}: {path} WAS MOVED OR REPLACED while the daemon uses it"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory of its own, removed at the end.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let name = format!("forebay-presence-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::create_dir_all(&path).expect("made");
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_at_its_path_is_found_where_it_is() {
+        let scratch = Scratch::new("moved");
+        let (path, other) = (scratch.0.join("file"), scratch.0.join("other"));
+        std::fs::write(&path, "ours").expect("written");
+        let file = std::fs::File::open(&path).expect("there");
+        let presence = Presence::of(&path).expect("a file");
+        assert_eq!(presence.absence(), None);
+        let absence = |is_removed: bool| {
+            let absence = presence.absence().expect("it is not there");
+            assert_eq!(absence.is_removed, is_removed);
+            let copy = std::fs::read_to_string(&absence.copy_from);
+            assert_eq!(copy.expect("it is open"), "ours");
+            absence.in_words("device \"ssd\"")
+        };
+        // Moved, and back; replaced, with a name of its own elsewhere; removed; another in its place.
+        std::fs::rename(&path, &other).expect("moved");
+        assert!(absence(false).contains("MOVED OR REPLACED"));
+        std::fs::rename(&other, &path).expect("moved back");
+        assert_eq!(presence.absence(), None);
+        std::fs::rename(&path, &other).expect("moved");
+        std::fs::write(&path, "another's").expect("written");
+        assert!(absence(false).contains("MOVED OR REPLACED"));
+        std::fs::remove_file(&other).expect("removed");
+        assert!(absence(true).contains("REMOVED"));
+        std::fs::remove_dir_all(&scratch.0).expect("removed");
+        assert!(absence(true).contains("REMOVED"));
+        drop(file);
+        assert_eq!(presence.absence(), None, "nobody uses it");
+    }
+
+    #[test]
+    fn a_link_that_leads_elsewhere_is_a_file_that_is_not_there() {
+        let scratch = Scratch::new("link");
+        let [path, first, second] = ["link", "first", "second"].map(|it| scratch.0.join(it));
+        std::fs::write(&first, "ours").expect("written");
+        std::fs::write(&second, "another's").expect("written");
+        std::os::unix::fs::symlink(&first, &path).expect("made");
+        let _file = std::fs::File::open(&path).expect("there");
+        let presence = Presence::of(&path).expect("a file");
+        assert_eq!(presence.absence(), None);
+        std::fs::remove_file(&path).expect("removed");
+        std::os::unix::fs::symlink(&second, &path).expect("made");
+        assert!(presence.absence().is_some_and(|it| !it.is_removed));
+    }
+
+    #[test]
+    fn what_is_no_regular_file_has_no_presence() {
+        for path in ["/dev/null", "/", "/forebay/nowhere"] {
+            assert!(Presence::of(Path::new(path)).is_none(), "{path}");
+        }
+    }
+}

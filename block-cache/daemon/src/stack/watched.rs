@@ -1,0 +1,138 @@
+//! Devices of a stack, and what is known of them while they are in use.
+
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Error, ErrorKind, Result};
+use forebay_device::counted::Counters;
+use forebay_io::file::Faults;
+use forebay_transit::Transit;
+
+use super::presence::{Absence, Presence};
+use super::transit::OpenTransit;
+use crate::control::status::DeviceStatus;
+
+/// An open device and what is asked of it.
+pub(super) struct Watched {
+    pub(super) name: String,
+    pub(super) role: &'static str,
+    /// What it is, in words.
+    pub(super) what: String,
+    pub(super) device: Rc<dyn BlockDevice>,
+    pub(super) counters: Rc<Counters>,
+    /// What goes wrong with the file under it; memory has none.
+    pub(super) faults: Rc<Faults>,
+    /// The file under it, if it is one.
+    pub(super) presence: Option<Presence>,
+    /// The transit caches that it goes through, from the bottom up.
+    pub(super) transits: Vec<OpenTransit>,
+}
+
+impl Watched {
+    /// Returns whether a transit cache of it has something that is not to go to the device yet.
+    pub(super) fn is_withheld(&self) -> bool {
+        self.transits.iter().any(OpenTransit::is_withheld)
+    }
+
+    /// Refuses to call anything safe that is on a file which somebody removed.
+    pub(super) fn check_there(&self) -> Result<()> {
+        // The look notes it.
+        let _ = self.device.info();
+        let what = || format!("device {:?} ({})", self.name, self.role);
+        if let Some(error) = self.faults.removed() {
+            return Err(Error::new(
+                error.kind(),
+                format!("{}: {}{}", what(), error.report(), self.after_removal()),
+            ));
+        }
+        match self.absence().filter(|absence| absence.is_removed) {
+            Some(absence) => Err(Error::new(
+                ErrorKind::Lost,
+                format!("{}{}", absence.in_words(&what()), self.remedy(&absence)),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns whether a file of the cache was removed. The end of the cache must not change it:
+    /// a copy that was made of it would be an earlier state.
+    pub(super) fn is_removed_cache(&self) -> bool {
+        self.role != "backing" && self.check_there().is_err()
+    }
+
+    fn absence(&self) -> Option<Absence> {
+        self.presence.as_ref().and_then(Presence::absence)
+    }
+
+    /// Says that the file under it is not at its path, and the remedy; none if it is. A removed
+    /// file that is among its faults is told of there.
+    pub(super) fn trouble(&self) -> Option<String> {
+        let absence = self.absence()?;
+        if self.faults.removed().is_some() {
+            return None;
+        }
+        let what = format!("device {:?} ({})", self.name, self.role);
+        Some(absence.in_words(&what) + &self.remedy(&absence))
+    }
+
+    fn remedy(&self, absence: &Absence) -> String {
+        let (from, path) = (absence.copy_from.display(), absence.path.display());
+        match absence.is_removed {
+            true => format!(
+                "\n    help: copy it while the daemon runs: cp --sparse=always {from} NEW{}",
+                self.after_removal()
+            ),
+            false => format!(
+                "\n    help: move it back to {path}, or name its new path in the configuration before the \
+                 next start; the daemon goes on with it (it is {from})"
+            ),
+        }
+    }
+
+    /// What is to be done with the copy of a removed file.
+    fn after_removal(&self) -> &'static str {
+        match self.role {
+            "backing" => "",
+            _ => {
+                ", with no client writing; stop the daemon, put the copy at the path, and start once \
+                 with --moved-cache"
+            }
+        }
+    }
+
+    pub(super) fn status(&self) -> DeviceStatus {
+        // Asked first: it may find that the device is gone, and that is what was found last.
+        let size_bytes = self.device.info().size_bytes;
+        let counts = self.counters.get();
+        let last = self.faults.last();
+        DeviceStatus {
+            name: self.name.clone(),
+            what: self.what.clone(),
+            role: self.role.into(),
+            size_bytes,
+            reads: counts.reads,
+            read_bytes: counts.read_bytes,
+            writes: counts.writes,
+            write_bytes: counts.write_bytes,
+            flushes: counts.flushes,
+            fua_writes: counts.fua_writes,
+            discard_bytes: counts.discard_bytes,
+            write_zeroes_bytes: counts.write_zeroes_bytes,
+            errors: self.faults.count(),
+            last_error: last.map(|error| match error.kind() {
+                ErrorKind::Lost if self.faults.removed().is_some() => {
+                    error.report() + self.after_removal()
+                }
+                ErrorKind::NoSpace => {
+                    format!("{} (make room on its file system)", error.report())
+                }
+                _ => error.report(),
+            }),
+        }
+    }
+}
+
+/// Returns the transit caches of devices.
+pub(super) fn transit_caches(devices: &[Watched]) -> Vec<Rc<Transit>> {
+    let caches = devices.iter().flat_map(|watched| &watched.transits);
+    caches.map(OpenTransit::cache).collect()
+}
