@@ -363,3 +363,45 @@ fn slots_over_a_part_keep_the_whole_from_being_served_and_the_other_way_round() 
         place.serve(&["--accept-journal-loss"]).terminate();
     }
 }
+
+/// Whoever follows the advice of a refusal gets on, and only with the option is anything given up.
+#[test]
+fn slots_are_given_up_as_the_refusal_says() {
+    let under = "{ name = \"under\", kind = \"file\", path = \"db.img\" }";
+    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+    for goes_on_with in [false, true] {
+        let place = Place::new(&format!("slots-given-up-{goes_on_with}"), "wt");
+        let config = place.path("forebay.toml");
+        configure(&place, &format!("{under}, {over}"), "fast");
+        leave_something(&place);
+        configure(&place, under, "under");
+        for command in ["serve", "check"] {
+            let said = place.refused(&[command, text(&config)]);
+            for part in [
+                "help: ",
+                "remove the file",
+                "--accept-journal-loss",
+                "IS LOST",
+            ] {
+                assert!(said.contains(part), "{command}: {said}");
+            }
+        }
+        let slots = slots_file(&place, || (), || ());
+        // The option alone drops nothing that is there.
+        let said = place.refused(&["serve", text(&config), "--accept-journal-loss"]);
+        assert!(said.contains(text(&slots)), "{said}");
+        assert!(slots.exists());
+        std::fs::remove_file(&slots).expect("there");
+        let said = place.refused(&["serve", text(&config)]);
+        assert!(said.contains("--accept-journal-loss"), "{said}");
+        if goes_on_with {
+            configure(&place, &format!("{under}, {over}"), "fast");
+        }
+        let daemon = place.serve(&["--accept-journal-loss"]);
+        assert!(place.log().contains("LOST"), "{}", place.log());
+        daemon.terminate();
+        let daemon = place.serve(&[]);
+        daemon.terminate();
+        place.ok(&["check", text(&config)]);
+    }
+}

@@ -9,10 +9,14 @@ use forebay_transit::{generations_left, is_earlier, slots_left};
 use super::{Around, DIRECTORY, generations, is_used, look, note_of, others, place};
 use crate::state::StateDirectory;
 
+/// How the contents of slots are given up. A start that only misses the file would take it for lost by accident.
+const GIVE_UP: &str = "remove the file, and start the daemon once with --accept-journal-loss: what it holds IS LOST THEN";
+
 /// What to do about slots of an earlier time.
 fn earlier(file: &Path) -> String {
     format!(
-        "{}: it was put back after newer writes. Put the newest one back, if it is not that; else remove it, and start again",
+        "{}: it was put back after newer writes. Put the newest one back, if it is not that; if there is none, \
+         remove it, and start again: that start says whether acknowledged writes are lost with the newest one",
         file.display()
     )
 }
@@ -142,7 +146,7 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
         Some(left) if left.is_replaced_by(info.identity, info.size_bytes) => {
             tracing::warn!(
                 "{} acknowledged blocks are in {}, of a device that had the number of {} before that was made: if it \
-                 is gone for good, remove the file",
+                 is gone for good, {GIVE_UP}",
                 left.blocks,
                 file.display(),
                 info.name
@@ -183,8 +187,9 @@ pub(super) fn blocks_are_left(file: &Path, blocks: u64) -> Error {
     Error::new(
         ErrorKind::Busy,
         format!(
-            "{blocks} acknowledged blocks of it are in {} still: start the daemon once with the transit cache that it had, \
-             and stop it, so that they reach the device, or remove the file to give them up",
+            "{blocks} acknowledged blocks of it are in {} still\n    \
+             help: start the daemon once with the transit cache that it had, and stop it, so that they reach the device; \
+             or give them up: {GIVE_UP}",
             file.display()
         ),
     )
