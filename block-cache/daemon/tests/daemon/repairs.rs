@@ -78,7 +78,7 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
 
 #[test]
 fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
-    let place = Place::new("gone", "wb");
+    let place = Place::new("journal-gone", "wb");
     let (config, journal) = (place.path("forebay.toml"), place.path("journal"));
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 0..16);
