@@ -1,10 +1,10 @@
 //! Aligned I/O memory that belongs to its request until the completion arrives.
 //!
-//! A [`Buf`] is a counted view of one allocation, like a DMA buffer: the request that holds it may
-//! be looked at by a device, by the kernel and by a layer in turn. Because the kernel writes into it
-//! behind the compiler's back, no Rust reference to its bytes is kept across a call: data goes in
-//! and out by copying, or through a pointer under `unsafe`. Dropping one view never frees memory
-//! that another view (an operation in flight) still uses.
+//! A [`Buf`] is a counted view of one allocation, like a DMA buffer. A device, the kernel and a
+//! layer may use the buffer of a request in turn. The kernel writes into it without the compiler's
+//! knowledge, so no Rust reference to its bytes is kept across a call. Data is copied in and out,
+//! or accessed through a pointer under `unsafe`. Dropping one view never frees memory that another
+//! view (an operation in flight) still uses.
 
 use std::alloc::Layout;
 use std::cell::RefCell;
@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Alignment of every buffer, bytes: enough for `O_DIRECT` on any device with blocks up to 4 KiB.
 pub const BUF_ALIGN: usize = 4096;
 
-/// Memory that a [`Buf`] can stand on besides the heap, for example a shared mapping.
+/// Memory of a [`Buf`] outside the heap, for example a shared mapping.
 ///
 /// # Safety
-/// The range that `as_ptr` and `len` name stays valid, readable and writable, and does not move,
-/// until the value is dropped.
+/// The range of `as_ptr` and `len` must stay valid, readable and writable, and must not move, until
+/// the value is dropped.
 pub unsafe trait Mapping: Send + Sync {
     /// Start of the range.
     fn as_ptr(&self) -> *mut u8;
@@ -37,19 +37,19 @@ enum Mem {
     Mapped { _owner: Box<dyn Mapping> },
 }
 
-// SAFETY: the memory is plain bytes; who touches them when is the request's business (see the
-// module's text), and every access goes through raw pointers.
+// SAFETY: the memory is plain bytes. The request decides about accesses (see the module
+// documentation), and every access uses raw pointers.
 unsafe impl Send for Mem {}
 // SAFETY: as above.
 unsafe impl Sync for Mem {}
 
-/// Smallest and largest power of two that the free lists keep.
+/// Smallest and largest power of two of the free lists.
 const POOL_MIN_SHIFT: u32 = 12;
 const POOL_MAX_SHIFT: u32 = 22;
 const POOL_CLASSES: usize = (POOL_MAX_SHIFT - POOL_MIN_SHIFT + 1) as usize;
-/// Bytes that one size class of one thread keeps for reuse.
+/// Bytes that one size class of one thread retains for reuse.
 const POOL_CLASS_BYTES: usize = 1 << 20;
-/// Bytes that all threads together keep beyond that: as much as a front end admits at a time.
+/// Bytes that all threads together retain beyond that: as much as a front-end admits at a time.
 const POOL_SHARED_BYTES: usize = 32 << 20;
 
 /// Most memory for reuse that a thread keeps, and that all threads keep together, bytes.
@@ -60,7 +60,7 @@ thread_local! {
         const { RefCell::new(Free([const { Vec::new() }; POOL_CLASSES])) };
 }
 
-/// What one thread keeps for reuse: it owns what it points to.
+/// Memory that one thread retains for reuse, and owns.
 struct Free([Vec<NonNull<u8>>; POOL_CLASSES]);
 
 impl Drop for Free {
@@ -68,15 +68,17 @@ impl Drop for Free {
     fn drop(&mut self) {
         for (class, list) in self.0.iter_mut().enumerate() {
             for ptr in list.drain(..) {
-                // SAFETY: `ptr` came from `alloc` with the layout of its class and nobody else holds it.
+                // SAFETY: `ptr` came from `alloc` with the layout of its class, and no other code
+                // has it.
                 unsafe { std::alloc::dealloc(ptr.as_ptr(), layout(class_bytes(class))) }
             }
         }
     }
 }
 
-/// What one thread frees and another allocates (a front end with threads of its own fills buffers that
-/// the engine lets go of), so that the one does not hoard and the other does not ask the system.
+/// Memory that one thread frees and another allocates: a front-end with threads of its own fills
+/// buffers that the engine frees. The shared list keeps one thread from hoarding and the other from
+/// using the system's allocator.
 static SHARED: Mutex<Shared> = Mutex::new(Shared {
     bytes: 0,
     free: [const { Vec::new() }; POOL_CLASSES],
@@ -87,7 +89,7 @@ struct Shared {
     free: [Vec<NonNull<u8>>; POOL_CLASSES],
 }
 
-// SAFETY: the lists own what they point to; nobody else has these pointers.
+// SAFETY: the lists own their memory; no other code has these pointers.
 unsafe impl Send for Shared {}
 
 impl Shared {
@@ -130,7 +132,7 @@ impl Drop for Mem {
             return;
         };
         if let Some(class) = class_of(capacity) {
-            let kept = FREE
+            let retained = FREE
                 .try_with(|free| {
                     let Ok(mut free) = free.try_borrow_mut() else {
                         return false;
@@ -143,11 +145,11 @@ impl Drop for Mem {
                     keep
                 })
                 .unwrap_or(false);
-            if kept || Shared::keep(class, ptr) {
+            if retained || Shared::keep(class, ptr) {
                 return;
             }
         }
-        // SAFETY: `ptr` came from `alloc` with this very layout and nobody else holds it.
+        // SAFETY: `ptr` came from `alloc` with this very layout, and no other code has it.
         unsafe { std::alloc::dealloc(ptr.as_ptr(), layout(capacity)) }
     }
 }
@@ -166,7 +168,7 @@ unsafe impl Send for Buf {}
 unsafe impl Sync for Buf {}
 
 impl Buf {
-    /// New memory of `len` bytes whose contents are whatever was there (of this process).
+    /// Allocates `len` bytes with arbitrary content (of this process).
     ///
     /// # Panics
     /// If the allocator is out of memory, or `len` is zero.
@@ -198,10 +200,10 @@ impl Buf {
         }
     }
 
-    /// New memory of `len` zero bytes.
+    /// Allocates `len` zero bytes.
     ///
     /// # Panics
-    /// As [`Buf::scratch`].
+    /// As for [`Buf::scratch`].
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         let buf = Self::scratch(len);
@@ -209,10 +211,10 @@ impl Buf {
         buf
     }
 
-    /// New memory with a copy of `bytes`.
+    /// Allocates a copy of `bytes`.
     ///
     /// # Panics
-    /// As [`Buf::scratch`].
+    /// As for [`Buf::scratch`].
     #[must_use]
     pub fn copied(bytes: &[u8]) -> Self {
         let buf = Self::scratch(bytes.len());
@@ -220,7 +222,7 @@ impl Buf {
         buf
     }
 
-    /// A view of memory that something else owns, for example a shared mapping.
+    /// Creates a view of memory with another owner, for example a shared mapping.
     ///
     /// # Panics
     /// If the mapping is empty.
@@ -236,25 +238,26 @@ impl Buf {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length, bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the view has no bytes.
+    /// Returns whether the view is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Start of the memory, for a system call or a device. Valid while any view lives.
+    /// Returns the start of the memory, for a system call or a device. It is valid while any view
+    /// lives.
     #[must_use]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
     }
 
-    /// A view of a part; it keeps the whole allocation alive.
+    /// Returns a view of a part. It keeps the whole allocation alive.
     ///
     /// # Panics
     /// If the range reaches past the end.
@@ -324,11 +327,12 @@ impl Buf {
         unsafe { std::ptr::write_bytes(self.as_ptr(), byte, self.len) }
     }
 
-    /// The bytes, copied.
+    /// Returns a copy of the bytes.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.len);
-        // SAFETY: the range is live, the new memory has room for as much, and all of it is written before it counts.
+        // SAFETY: the range is live, the new memory has the same capacity, and all of it is written
+        // before its length is set.
         unsafe {
             std::ptr::copy_nonoverlapping(self.as_ptr(), out.as_mut_ptr(), self.len);
             out.set_len(self.len);
@@ -336,10 +340,10 @@ impl Buf {
         out
     }
 
-    /// The bytes in place.
+    /// Returns the bytes in place.
     ///
     /// # Safety
-    /// Nothing (no operation in flight, no other thread, no other view) writes to this memory
+    /// Nothing (no operation in flight, no other thread, no other view) may write to this memory
     /// while the reference lives.
     #[must_use]
     pub const unsafe fn bytes(&self) -> &[u8] {
@@ -347,7 +351,7 @@ impl Buf {
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
-    /// Whether the bytes are those of `other`.
+    /// Returns whether the bytes are equal to those of `other`.
     #[must_use]
     pub fn equals(&self, other: &Buf) -> bool {
         if self.len != other.len {
@@ -362,7 +366,7 @@ impl Buf {
         })
     }
 
-    /// Whether every byte is zero.
+    /// Returns whether every byte is zero.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         let mut chunk = [0u8; 512];
@@ -410,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_bytes_are_told_from_others() {
+    fn equal_bytes_are_distinguished_from_others() {
         let one = Buf::zeroed(1300);
         one.copy_from(1299, b"x");
         let two = Buf::copied(&one.to_vec());

@@ -1,12 +1,12 @@
-//! How an operation's outcome travels from a device back to who asked: a pair of a
-//! [`Completion`] (held by the device) and an [`IoFuture`] (held by the caller).
+//! Path of an operation's outcome from a device to the caller: a pair of a [`Completion`] (held by
+//! the device) and an [`IoFuture`] (held by the caller).
 //!
-//! Both sides live on one reactor thread and meet in a cell of that thread's slab, so that neither
-//! submitting nor completing allocates once the slab has grown to the largest number of operations
-//! in flight. Dropping the future detaches it: the operation goes on, keeps its buffer, and the cell
-//! is returned when the device completes. Dropping a [`Completion`] that was not used is a bug in
-//! the device: it panics in debug builds and answers with an I/O error in release builds, so that no
-//! request is ever lost in silence.
+//! Both sides are on one reactor thread and share a cell of that thread's slab. So neither
+//! submitting nor completing allocates, once the slab has grown to the largest number of operations
+//! in flight. Dropping the future detaches it: the operation continues, keeps its buffer, and its
+//! cell is freed when the device completes. Dropping an unused [`Completion`] is a bug in the
+//! device. It panics in debug builds and completes with an I/O error in release builds, so that no
+//! request is lost silently.
 
 use std::cell::{Cell as Flag, RefCell};
 use std::future::Future;
@@ -23,7 +23,7 @@ enum Cell {
     Pending,
     Waiting(Waker),
     Done(Result<()>),
-    /// The outcome was handed out; the future is about to be dropped.
+    /// The future has taken the outcome and is about to be dropped.
     Taken,
     /// The future was dropped before the outcome arrived.
     Detached,
@@ -41,8 +41,8 @@ thread_local! {
     static ABANDONING: Flag<bool> = const { Flag::new(false) };
 }
 
-/// Runs `f`, in which operations may be dropped without being completed: the end of a reactor (or of
-/// a simulated process), where device and caller go together.
+/// Runs `f`, in which operations may be dropped without completion: the end of a reactor (or of a
+/// simulated process), where device and caller end together.
 pub fn abandoning<T>(f: impl FnOnce() -> T) -> T {
     let before = ABANDONING.replace(true);
     let result = f();
@@ -88,7 +88,7 @@ pub struct IoFuture {
     here: PhantomData<*const ()>,
 }
 
-/// A connected pair for one operation.
+/// Creates a connected pair for one operation.
 pub fn completion_pair() -> (Completion, IoFuture) {
     let index = SLAB.with(|slab| slab.borrow_mut().take());
     (
@@ -104,7 +104,7 @@ pub fn completion_pair() -> (Completion, IoFuture) {
 }
 
 impl Completion {
-    /// Tells the caller the outcome.
+    /// Completes the operation.
     pub fn complete(self, result: Result<()>) {
         let index = self.index;
         std::mem::forget(self);
@@ -228,11 +228,11 @@ mod tests {
         let (other, other_future) = completion_pair();
         assert_ne!(other.index, index, "the cell is still in use");
         done.complete(Ok(()));
-        let (again, again_future) = completion_pair();
-        assert_eq!(again.index, index);
-        again.complete(Ok(()));
+        let (second, second_future) = completion_pair();
+        assert_eq!(second.index, index);
+        second.complete(Ok(()));
         other.complete(Ok(()));
-        drop((other_future, again_future));
+        drop((other_future, second_future));
     }
 
     #[test]

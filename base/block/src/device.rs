@@ -1,14 +1,14 @@
-//! The one trait that everything which stores bytes implements.
+//! The trait of everything that stores bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::{Buf, Completion, ErrorKind, Identity, IoFuture, Result, completion_pair};
 
-/// What a device's contents outlive.
+/// Events that a device's contents survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Persistence {
-    /// Nothing: the contents go with this process (DRAM).
+    /// None: the contents are lost with this process (DRAM).
     Process,
     /// The death of this process, but not of the machine (a shared-memory file).
     Machine,
@@ -16,11 +16,11 @@ pub enum Persistence {
     Media,
 }
 
-/// What a device is. Properties propagate up a stack truthfully: a layer may promise less than the
+/// Properties of a device. They propagate up a stack truthfully: a layer may promise less than the
 /// device under it, never more.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// What a person calls it: a path, an address, a name from the configuration.
+    /// Name for users: a path, an address, a name from the configuration.
     pub name: String,
     /// Size in bytes; a multiple of `logical_block_bytes`.
     pub size_bytes: u64,
@@ -28,30 +28,30 @@ pub struct DeviceInfo {
     pub logical_block_bytes: u32,
     /// Unit that the medium writes without reading first, bytes; at least the logical block.
     pub physical_block_bytes: u32,
-    /// What power loss (or the end of the process) leaves wholly old or wholly new, bytes: each piece
-    /// of a write that is aligned to this size. The logical block on most devices; less on raw
-    /// byte-addressable media, which tear blocks.
+    /// Unit of atomicity, bytes: each aligned piece of a write of this size is wholly old or wholly
+    /// new after a power loss (or the end of the process). It is the logical block on most devices,
+    /// and less on raw byte-addressable media, which tear blocks.
     pub atomic_write_bytes: u32,
-    /// Whether acknowledged writes may sit in a cache that power loss empties, so that only a flush
-    /// or FUA makes them durable.
+    /// Whether acknowledged writes may be in a volatile cache, so that only a flush or FUA makes
+    /// them durable.
     pub volatile_cache: bool,
-    /// Whether the device makes a single write durable itself (FUA). Where it does not, callers
-    /// flush after the write.
+    /// Whether the device supports FUA for a single write. If not, callers flush after the write.
     pub fua: bool,
     /// Whether the medium is reached by loads and stores.
     pub byte_addressable: bool,
-    /// What the contents outlive.
+    /// Events that the contents survive.
     pub persistence: Persistence,
-    /// Whether discard does anything.
+    /// Whether discard has an effect.
     pub discard: bool,
-    /// Where performance is not the medium's own: what is emulated, in words (`"1 ms, 100 MB/s"`).
+    /// Description of the emulation, if performance is not that of the medium (`"1 ms, 100 MB/s"`).
     pub emulated: Option<String>,
-    /// Tells the medium from others.
+    /// Identity of the medium.
     pub identity: Identity,
 }
 
 impl DeviceInfo {
-    /// A device of `size_bytes` with 512-byte blocks, a volatile cache and nothing special.
+    /// Creates the properties of a device of `size_bytes` with 512-byte blocks, a volatile cache
+    /// and defaults for the rest.
     #[must_use]
     pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
         Self {
@@ -81,7 +81,7 @@ impl DeviceInfo {
     }
 }
 
-/// What a request does.
+/// Kind of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Reads into the buffer.
@@ -91,16 +91,16 @@ pub enum Op {
         /// Force unit access.
         fua: bool,
     },
-    /// Everything acknowledged before this was submitted is on media when it completes.
+    /// Makes durable all writes that were acknowledged before its submission.
     Flush,
-    /// The range's contents are no longer needed. What a later read returns is the device's choice
-    /// (old data or zeroes), for each logical block.
+    /// The range's contents are no longer needed. A later read returns old data or zeroes, as the
+    /// device chooses for each logical block.
     Discard,
     /// The range reads as zeroes from now on.
     WriteZeroes {
         /// Force unit access.
         fua: bool,
-        /// Whether the device may give the space back (NBD without `NO_HOLE`).
+        /// Whether the device may free the space (NBD without `NO_HOLE`).
         unmap: bool,
     },
 }
@@ -108,7 +108,7 @@ pub enum Op {
 /// One operation on a device.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What to do.
+    /// Kind of the operation.
     pub op: Op,
     /// First byte.
     pub offset: u64,
@@ -204,28 +204,30 @@ impl Request {
 /// Contract:
 /// - `submit` never blocks and never fails by itself: bad requests complete with an error.
 /// - The completion may be used before `submit` returns (a memory device) or at any later time, on
-///   the same thread. Requests may complete in any order; overlapping requests in flight at once have
-///   no defined order between them.
-/// - Completion of a write is not durability, unless it has FUA or the device has no volatile cache.
-/// - Each aligned piece of [`DeviceInfo::atomic_write_bytes`] is written wholly or not at all. Layers that
-///   keep data need a logical block of it; only raw byte-addressable media have less.
+///   the same thread. Requests may complete in any order; overlapping requests in flight at once
+///   have no defined order between them.
+/// - Completion of a write is not durability, unless it has FUA or the device has no volatile
+///   cache.
+/// - Each aligned piece of [`DeviceInfo::atomic_write_bytes`] is written wholly or not at all.
+///   Layers that keep data need a logical block of it; only raw byte-addressable media have less.
 /// - The device holds the request's buffer until it completes.
 pub trait BlockDevice {
-    /// What this device is. Constant while the device is open, but for the size, which may grow.
+    /// Returns the properties of the device. They are constant while it is open, except the size,
+    /// which may grow.
     fn info(&self) -> DeviceInfo;
 
-    /// Starts `request`; the outcome goes to `done`.
+    /// Starts `request`; its outcome completes `done`.
     fn submit(&self, request: Request, done: Completion);
 
-    /// Returns the stretches of `range` to which nothing was written since they came to be, bytes: of a
-    /// file whose every byte was written, what was cut off it and given back since. None where that
-    /// cannot be told.
+    /// Returns the parts of `range` that were never written since they were allocated, bytes. In a
+    /// fully written file these parts were truncated and extended since. Returns `None` if that is
+    /// unknown.
     fn holes(&self, _range: Range<u64>) -> Option<Vec<Range<u64>>> {
         None
     }
 
-    /// Returns the bytes that a file takes of its file system: cutting it takes some away. None where
-    /// that cannot be told.
+    /// Returns the allocated bytes of a file, which a truncation reduces. Returns `None` if that is
+    /// unknown.
     fn allocated_bytes(&self) -> Option<u64> {
         None
     }
@@ -249,7 +251,7 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
 }
 
-/// One call an operation, for awaiting. Dropping the returned future detaches the operation.
+/// Async functions, one for each operation. Dropping the returned future detaches the operation.
 pub trait BlockDeviceExt: BlockDevice {
     /// Starts any request.
     fn start(&self, request: Request) -> IoFuture {
@@ -273,12 +275,12 @@ pub trait BlockDeviceExt: BlockDevice {
         self.start(Request::write(offset, buf, true))
     }
 
-    /// Makes everything acknowledged so far durable.
+    /// Makes all acknowledged writes durable.
     fn flush(&self) -> IoFuture {
         self.start(Request::flush())
     }
 
-    /// Gives a range's space back.
+    /// Frees a range's space.
     fn discard(&self, offset: u64, len: u64) -> IoFuture {
         self.start(Request::discard(offset, len))
     }

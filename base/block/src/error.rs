@@ -1,9 +1,8 @@
-//! Errors as kind + context + source.
+//! Errors as kind, context and source.
 //!
-//! Callers match on [`ErrorKind`] for control flow. The context says what was being done and to
-//! what, in words for a person; the source is what the layer below said. `Display` prints kind and
-//! context only, [`Error::report`] prints the chain. An error whose context is empty stands for its
-//! source alone.
+//! Callers match on [`ErrorKind`] for control flow. The context describes the failed action for a
+//! user. The source is the error of the layer below. `Display` prints kind and context only;
+//! [`Error::report`] prints the chain. An error with an empty context represents its source only.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +10,13 @@ use std::sync::Arc;
 /// A result with Forebay's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, for control flow. At a protocol's edge [`ErrorKind::errno`] maps it.
+/// Kind of an error, for control flow. [`ErrorKind::errno`] translates it for protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The device failed the operation (EIO).
     Io,
-    /// The request or a setting makes no sense (EINVAL).
+    /// The request or a setting is invalid (EINVAL).
     InvalidInput,
     /// The request reaches past the end of the device (EINVAL for reads, ENOSPC for writes).
     OutOfRange,
@@ -25,23 +24,23 @@ pub enum ErrorKind {
     ReadOnly,
     /// No space left on the device (ENOSPC).
     NoSpace,
-    /// What was read is not what was written: a checksum, a magic number or an invariant failed.
+    /// Data differs from the written data: a checksum, a magic number or an invariant failed.
     Corrupt,
-    /// The device, format or peer does not offer this (EOPNOTSUPP).
+    /// The device, format or peer does not support this (EOPNOTSUPP).
     Unsupported,
-    /// Somebody else holds it, or it is in a state that does not allow this now (EBUSY).
+    /// Another process holds it, or its state does not allow this now (EBUSY).
     Busy,
-    /// No such thing (ENOENT).
+    /// It does not exist (ENOENT).
     NotFound,
-    /// Data that was acknowledged is gone; the context names the ranges (EIO).
+    /// Acknowledged data is lost; the context names the ranges (EIO).
     Lost,
-    /// The layer is shutting down and takes no more requests (ESHUTDOWN).
+    /// The layer is shutting down and refuses requests (ESHUTDOWN).
     ShuttingDown,
-    /// Not allowed to (EACCES).
+    /// Permission is denied (EACCES).
     Permission,
     /// A deadline passed (ETIMEDOUT).
     TimedOut,
-    /// The peer went away or broke the protocol (ECONNRESET).
+    /// The peer disconnected or broke the protocol (ECONNRESET).
     Disconnected,
 }
 
@@ -64,7 +63,7 @@ impl ErrorKind {
         }
     }
 
-    /// The kind's name in words.
+    /// Returns the name of the kind.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -86,8 +85,8 @@ impl ErrorKind {
     }
 }
 
-/// An error: kind, context and, where there is one, the source. Cheap to clone, since one failed
-/// flush is told to every request that waited for it.
+/// An error: kind, context and, if there is one, the source. Cloning is cheap, since a failed flush
+/// fails every request that waited for it.
 #[derive(Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -100,7 +99,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error of `kind` that says `context`.
+    /// Creates an error of `kind` with `context`.
     #[must_use]
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Self {
@@ -112,7 +111,7 @@ impl Error {
         }
     }
 
-    /// Like [`Error::new`], with what the layer below said.
+    /// Creates an error with the error of the layer below.
     #[must_use]
     pub fn with_source(
         kind: ErrorKind,
@@ -128,20 +127,20 @@ impl Error {
         }
     }
 
-    /// The kind, for control flow.
+    /// Returns the kind, for control flow.
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The Linux error number for this error.
+    /// Returns the Linux error number.
     #[must_use]
     pub const fn errno(&self) -> i32 {
         self.kind.errno()
     }
 
-    /// The operating system's own error number, if that is what the chain ends in: more exact than [`Error::errno`]
-    /// for a program that made a system call and gets this for an answer.
+    /// Returns the operating system's error number, if the chain ends in one. It is more exact than
+    /// [`Error::errno`] for a program whose system call failed.
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         let source = self.inner.as_ref()?.source.as_ref()?;
@@ -151,14 +150,14 @@ impl Error {
         }
     }
 
-    /// Wraps this error: same kind, `context` on top, this error as the source.
+    /// Wraps this error: same kind, with `context`, and this error as the source.
     #[must_use]
     pub fn context(self, context: impl Into<String>) -> Self {
         Self::with_source(self.kind, context, self)
     }
 
-    /// The whole chain on one line, outermost first. The kind stands at the end, once, and only
-    /// where no error of another library or of the operating system says it better.
+    /// Returns the whole chain on one line, outermost first. The kind is at the end, once, unless
+    /// the error of another library or of the operating system describes it better.
     #[must_use]
     pub fn report(&self) -> String {
         let mut out = String::new();
@@ -177,7 +176,7 @@ impl Error {
         }
     }
 
-    /// What this error adds to a report, and what follows.
+    /// Returns this error's part of a report, and the next error.
     fn link(&self) -> (String, Option<&(dyn std::error::Error + 'static)>) {
         match self.inner.as_deref() {
             Some(Inner {
@@ -190,7 +189,7 @@ impl Error {
 }
 
 impl From<ErrorKind> for Error {
-    /// An error without context; it allocates nothing.
+    /// Creates an error without context, and without allocation.
     fn from(kind: ErrorKind) -> Self {
         Self { kind, inner: None }
     }

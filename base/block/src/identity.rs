@@ -3,33 +3,38 @@
 /// Evidence on which an identity rests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Basis {
-    /// A name that the medium itself carries: a world-wide name, a serial number, a UUID, a file's inode.
+    /// A name that the medium itself carries: a world-wide name, a serial number, a UUID, a file's
+    /// inode.
     #[default]
     Name,
-    /// The place of the device in this machine and its driver. Another medium may stand there next time.
+    /// The position of the device in this machine, and its driver. Another medium may be there next
+    /// time.
     Place,
-    /// The path in the configuration alone, because the user vouches for it.
+    /// Only the path in the configuration, which the user guarantees.
     Path,
 }
 
-/// Identity of a device, whatever the device is called and whenever it is opened.
+/// Identity of a device, independent of its name and of the time of opening.
 ///
-/// A device is a part of a medium. Two devices are the same if they begin at the same byte of the same medium. The
-/// length is no part of that: a device may grow. Rules for the size of a volume compare it.
+/// A device is a part of a medium. Two devices are the same if they begin at the same byte of the
+/// same medium. The length is not part of the identity, since a device may grow. Rules for the size
+/// of a volume compare it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Number that stays with the medium (of a file: with its file system and inode); zero where nothing does.
+    /// Number that stays with the medium (of a file: with its file system and inode); zero if there
+    /// is none.
     pub medium: u64,
-    /// Time when a file was made, nanoseconds since 1970. An inode number is used anew when its file is removed.
-    /// Zero where that is not known, and for a medium that is no file.
+    /// Creation time of a file, nanoseconds since 1970: an inode number may be reused after its
+    /// file is removed. Zero if it is unknown, and for a medium that is not a file.
     pub birth: u64,
-    /// First byte of the medium that the device shows. None where it is not known: earlier versions did not record it.
+    /// First byte of the medium that the device shows. `None` if it is unknown: earlier versions
+    /// did not record it.
     pub start: Option<u64>,
-    /// Second number of the medium, by which an earlier version or another configuration knows it; zero for none.
-    /// It is never recorded.
+    /// Second number of the medium, by which an earlier version or another configuration knows it;
+    /// zero for none. It is never recorded.
     pub also: u64,
-    /// Instance of a device that has no name: a hash of the machine's boot in the upper half, and in the lower half the
-    /// kernel's count of disks that were attached. Zero where that is not known.
+    /// Instance of a device without a name: a hash of the machine's boot in the upper half, and the
+    /// kernel's count of attached disks in the lower half. Zero if it is unknown.
     pub instance: u64,
     /// Evidence for [`Identity::medium`]. It is never recorded.
     pub basis: Basis,
@@ -55,19 +60,19 @@ impl Identity {
         self.medium != 0
     }
 
-    /// Returns whether both are known to be one and the same device, as far as each is known.
+    /// Returns whether both are known to be the same device, as far as each is known.
     #[must_use]
     pub const fn is_same_as(self, other: Self) -> bool {
         self.is_known() && self.agrees_with(other)
     }
 
-    /// Returns whether both are known, and are two devices.
+    /// Returns whether both are known, and are different devices.
     #[must_use]
     pub const fn differs_from(self, other: Self) -> bool {
         self.is_known() && other.is_known() && !self.agrees_with(other)
     }
 
-    /// Returns whether nothing that is known of both speaks against one device.
+    /// Returns whether no known property of both contradicts that they are one device.
     #[must_use]
     pub const fn agrees_with(self, other: Self) -> bool {
         let starts = match (self.start, other.start) {
@@ -77,19 +82,20 @@ impl Identity {
         self.shares_medium_with(other) && starts
     }
 
-    /// Returns whether a device of `size_bytes` that was recorded as `self` cannot be the one that is there `now`, of
-    /// `now_bytes`.
+    /// Returns whether the device `now` of `now_bytes` cannot be the one that was recorded as
+    /// `self` with `size_bytes`.
     ///
-    /// A device without a name of its own is compared by its size, too: one of another size in the same place is
-    /// rather another device than the same one, grown.
+    /// A device without a name is compared by its size, too: one of another size at the same
+    /// position is more likely another device than the same one, grown.
     #[must_use]
     pub const fn is_replaced_by(self, size_bytes: u64, now: Self, now_bytes: u64) -> bool {
         let unnamed = matches!(now.basis, Basis::Place) && self.is_known();
         self.differs_from(now) || unnamed && size_bytes != now_bytes
     }
 
-    /// Returns whether two devices of these sizes in bytes have data in common: they are the same, or parts of one medium
-    /// that overlap. Where one of the starts is not known, parts of one medium count as overlapping.
+    /// Returns whether two devices of these sizes in bytes share data: they are the same, or
+    /// overlapping parts of one medium. If one of the starts is unknown, parts of one medium count
+    /// as overlapping.
     #[must_use]
     pub const fn overlaps(self, size_bytes: u64, other: Self, other_bytes: u64) -> bool {
         if !self.is_known() || !self.shares_medium_with(other) {
@@ -110,7 +116,7 @@ impl Identity {
             || other.also != 0 && other.also == self.medium;
         let births = self.birth == other.birth || self.birth == 0 || other.birth == 0;
         let (one, two) = (self.instance, other.instance);
-        // Counts of two boots say nothing about each other.
+        // Counts of two boots cannot be compared.
         let instances = one == two || one == 0 || two == 0 || one >> 32 != two >> 32;
         media && births && instances
     }
@@ -128,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_speaks_against_nothing() {
+    fn unknown_properties_contradict_nothing() {
         let born = |birth| Identity {
             birth,
             ..Identity::of(7)

@@ -1,8 +1,8 @@
-//! The nouns that every layer of Forebay shares: [`Buf`], [`BlockDevice`], [`DeviceInfo`],
-//! [`Request`] and [`Error`]. This crate does no I/O and makes no system call.
+//! Common types of all layers of Forebay: [`Buf`], [`BlockDevice`], [`DeviceInfo`], [`Request`] and
+//! [`Error`]. This crate does no I/O and makes no system call.
 //!
-//! A Forebay configuration is a stack of block devices. Leaves touch media; layers wrap other
-//! devices; exports put a device on a protocol. All of them speak [`BlockDevice`].
+//! A Forebay configuration is a stack of block devices. Leaves use media, layers wrap other
+//! devices, and exports serve a device by a protocol. All of them implement or use [`BlockDevice`].
 
 mod buf;
 mod completion;
