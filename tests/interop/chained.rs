@@ -94,7 +94,7 @@ fn who_has_the_wrong_name_or_secret_is_refused_and_logged_once() {
     let lines = log.lines().filter(|line| line.contains("closed")).count();
     assert!((2..=2 + windows).contains(&lines), "{lines} lines: {log}");
     assert!(
-        log.contains("what was said does not come of the secret"),
+        log.contains("the response does not match the secret"),
         "{log}"
     );
 

@@ -1,22 +1,23 @@
-//! The block device of virtio: requests, configuration space, features (Virtual I/O Device 1.2, section 5.2).
+//! The block device of virtio: requests, configuration space, features (Virtual I/O Device 1.2,
+//! section 5.2).
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What sectors count in, bytes, whatever the logical block is (5.2.6).
+/// Length of a sector, bytes, independent of the logical block size (5.2.6).
 pub const SECTOR_BYTES: u64 = 512;
 
-/// Features, as bits (5.2.3; those of the rings and of the transport in 6).
+/// Feature bits (5.2.3; those of the rings and of the transport in 6).
 pub mod feature {
-    /// The most segments of a request are told.
+    /// The device reports the maximum number of segments of a request.
     pub const SEG_MAX: u64 = 1 << 2;
-    /// The device takes no writes.
+    /// The device is read-only.
     pub const RO: u64 = 1 << 5;
-    /// The logical block is told.
+    /// The device reports the logical block size.
     pub const BLK_SIZE: u64 = 1 << 6;
     /// There is a volatile cache, and a command that flushes it.
     pub const FLUSH: u64 = 1 << 9;
-    /// The physical block is told.
+    /// The device reports the physical block size.
     pub const TOPOLOGY: u64 = 1 << 10;
     /// There are several queues.
     pub const MQ: u64 = 1 << 12;
@@ -26,7 +27,7 @@ pub mod feature {
     pub const WRITE_ZEROES: u64 = 1 << 14;
     /// Descriptors may refer to tables of descriptors (6).
     pub const RING_INDIRECT_DESC: u64 = 1 << 28;
-    /// Each side says from which entry on it wants to be told (6).
+    /// Each side announces the entry from which on it wants notifications (6).
     pub const RING_EVENT_IDX: u64 = 1 << 29;
     /// The device follows version 1 (6).
     pub const VERSION_1: u64 = 1 << 32;
@@ -38,23 +39,23 @@ pub mod request {
     pub const IN: u32 = 0;
     /// Write.
     pub const OUT: u32 = 1;
-    /// Make everything completed durable.
+    /// Makes all completed writes durable.
     pub const FLUSH: u32 = 4;
-    /// Tell the serial number.
+    /// Returns the serial number.
     pub const GET_ID: u32 = 8;
-    /// Forget ranges.
+    /// Discards ranges.
     pub const DISCARD: u32 = 11;
-    /// Make ranges read as zeroes.
+    /// Makes ranges read as zeroes.
     pub const WRITE_ZEROES: u32 = 13;
 }
 
-/// How a request ended: the last byte that the device writes (5.2.6).
+/// Status of a request: the last byte that the device writes (5.2.6).
 pub mod status {
-    /// Well.
+    /// Success.
     pub const OK: u8 = 0;
-    /// With an error.
+    /// I/O error.
     pub const IOERR: u8 = 1;
-    /// The device does not do that.
+    /// Unsupported request.
     pub const UNSUPP: u8 = 2;
 }
 
@@ -66,10 +67,10 @@ pub const HEADER_BYTES: usize = 16;
 pub const SEGMENT_BYTES: usize = 16;
 /// Bytes of a [`Config`].
 pub const CONFIG_BYTES: usize = 60;
-/// The space of a [`Segment`] may be given back (5.2.6, `unmap`).
+/// Allows the device to free the space of a [`Segment`] (5.2.6, `unmap`).
 pub const UNMAP: u32 = 1;
 
-/// What a request begins with.
+/// Header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// One of [`request`].
@@ -87,7 +88,7 @@ struct RawHeader {
 }
 
 impl Header {
-    /// Reads a header.
+    /// Decodes a header.
     #[must_use]
     pub fn decode(bytes: [u8; HEADER_BYTES]) -> Self {
         let raw: RawHeader = zerocopy::transmute!(bytes);
@@ -97,7 +98,7 @@ impl Header {
         }
     }
 
-    /// Writes it.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(self) -> [u8; HEADER_BYTES] {
         zerocopy::transmute!(RawHeader {
@@ -113,9 +114,9 @@ impl Header {
 pub struct Segment {
     /// First sector.
     pub sector: u64,
-    /// Sectors.
+    /// Length, sectors.
     pub sectors: u32,
-    /// [`UNMAP`] and bits that are reserved.
+    /// [`UNMAP`] and reserved bits.
     pub flags: u32,
 }
 
@@ -128,7 +129,7 @@ struct RawSegment {
 }
 
 impl Segment {
-    /// Reads a range.
+    /// Decodes a range.
     #[must_use]
     pub fn decode(bytes: [u8; SEGMENT_BYTES]) -> Self {
         let raw: RawSegment = zerocopy::transmute!(bytes);
@@ -139,7 +140,7 @@ impl Segment {
         }
     }
 
-    /// Writes it.
+    /// Encodes the range.
     #[must_use]
     pub fn encode(self) -> [u8; SEGMENT_BYTES] {
         zerocopy::transmute!(RawSegment {
@@ -150,22 +151,23 @@ impl Segment {
     }
 }
 
-/// What the configuration space tells (5.2.4). Without geometry, and without secure erase and zones, which come behind.
+/// Configuration space (5.2.4), without geometry, and without the secure erase and zone fields at
+/// its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Size, sectors.
     pub capacity_sectors: u64,
-    /// Most segments of a request.
+    /// Maximum number of segments of a request.
     pub max_segments: u32,
-    /// Logical block, bytes.
+    /// Logical block size, bytes.
     pub block_bytes: u32,
-    /// Physical block as a power of two of logical ones.
+    /// Physical block size as a power of two of logical blocks.
     pub physical_block_shift: u8,
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
-    /// Most sectors of a range of a discard or of write zeroes.
+    /// Maximum length of a range of a discard or write-zeroes, sectors.
     pub max_range_sectors: u32,
-    /// Most ranges of one.
+    /// Maximum number of ranges of a discard or write-zeroes.
     pub max_ranges: u32,
 }
 
@@ -194,7 +196,7 @@ struct RawConfig {
 }
 
 impl Config {
-    /// Writes it.
+    /// Encodes the configuration space.
     #[must_use]
     pub fn encode(&self) -> [u8; CONFIG_BYTES] {
         let block_sectors = self.block_bytes / SECTOR_BYTES as u32;
@@ -227,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_what_they_were() {
+    fn requests_are_decoded_as_encoded() {
         let header = Header {
             kind: request::OUT,
             sector: 0x0102_0304_0506,

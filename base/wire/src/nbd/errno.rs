@@ -1,4 +1,4 @@
-//! Error numbers ("Error values"): a closed set, whatever the machine's own are.
+//! Error numbers ("Error values"): a fixed set, independent of the machine's own.
 
 use forebay_block::ErrorKind;
 
@@ -19,8 +19,8 @@ pub const ENOTSUP: u32 = 95;
 /// The server is in the process of being shut down.
 pub const ESHUTDOWN: u32 = 108;
 
-/// The number that tells a client about an error of `kind`. A write past the end is `ENOSPC`, any
-/// other request past the end `EINVAL`.
+/// Returns the error number of `kind` for a client. A write past the end is `ENOSPC`, any other
+/// request past the end `EINVAL`.
 #[must_use]
 pub const fn errno(kind: ErrorKind, write: bool) -> u32 {
     match kind {
@@ -35,8 +35,9 @@ pub const fn errno(kind: ErrorKind, write: bool) -> u32 {
     }
 }
 
-/// What a number from a server means to a client. Unknown numbers are I/O errors; the document asks
-/// clients to treat them as `EINVAL`, but a request that was valid when sent did not turn invalid.
+/// Returns the error kind of a server's number. Unknown numbers are I/O errors. The document asks
+/// clients to treat them as `EINVAL`, but a request that was valid when sent has not become
+/// invalid.
 #[must_use]
 pub const fn error_kind(errno: u32) -> ErrorKind {
     match errno {
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn no_kind_is_told_as_success() {
+    fn no_error_kind_becomes_success() {
         for kind in [ErrorKind::Lost, ErrorKind::Corrupt, ErrorKind::TimedOut] {
             assert_eq!(errno(kind, false), EIO);
         }

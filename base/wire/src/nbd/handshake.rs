@@ -10,7 +10,7 @@ use super::{MAX_STRING_BYTES, malformed, prefix};
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// ASCII `IHAVEOPT`, after [`NBD_MAGIC`] and before each option ("Newstyle negotiation").
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Before each reply to an option ("Fixed newstyle negotiation").
+/// Precedes each reply to an option ("Fixed newstyle negotiation").
 pub const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 
 /// Bytes of a [`Greeting`].
@@ -21,18 +21,19 @@ pub const CLIENT_FLAGS_BYTES: usize = 4;
 pub const OPTION_HEADER_BYTES: usize = 16;
 /// Bytes of an [`OptionReply`].
 pub const OPTION_REPLY_BYTES: usize = 20;
-/// Zero bytes after the answer to `EXPORT_NAME`, unless the client asked for none.
+/// Zero bytes after the reply to `EXPORT_NAME`, unless the client disabled them.
 const RESERVED_BYTES: usize = 124;
 
-/// Handshake and client flags ("Handshake flags", "Client flags"): the same bits both ways.
+/// Handshake and client flags ("Handshake flags", "Client flags"): the same bits in both
+/// directions.
 pub mod flags {
     /// Fixed newstyle.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// No 124 zero bytes after the answer to `EXPORT_NAME`.
+    /// No 124 zero bytes after the reply to `EXPORT_NAME`.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// Transmission flags: what an export offers ("Transmission flags").
+/// Transmission flags: features of an export ("Transmission flags").
 pub mod export {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -60,25 +61,25 @@ pub mod export {
 
 /// Option types ("Option types").
 pub mod option {
-    /// Choose an export and go on to transmission, without an error path.
+    /// Selects an export and starts transmission, without an error path.
     pub const EXPORT_NAME: u32 = 1;
-    /// End the session.
+    /// Ends the session.
     pub const ABORT: u32 = 2;
-    /// Name the exports.
+    /// Lists the exports.
     pub const LIST: u32 = 3;
-    /// Start TLS.
+    /// Starts TLS.
     pub const STARTTLS: u32 = 5;
-    /// Describe an export.
+    /// Describes an export.
     pub const INFO: u32 = 6;
-    /// Describe an export and go on to transmission.
+    /// Describes an export and starts transmission.
     pub const GO: u32 = 7;
-    /// Use structured replies.
+    /// Enables structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Name metadata contexts.
+    /// Lists metadata contexts.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Choose metadata contexts.
+    /// Selects metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
-    /// Use extended headers.
+    /// Enables extended headers.
     pub const EXTENDED_HEADERS: u32 = 11;
 }
 
@@ -94,17 +95,17 @@ pub mod reply {
     pub const ERROR: u32 = 1 << 31;
     /// Unknown option.
     pub const ERR_UNSUP: u32 = ERROR + 1;
-    /// Forbidden here.
+    /// Forbidden by the server's policy.
     pub const ERR_POLICY: u32 = ERROR + 2;
-    /// The option's data makes no sense.
+    /// The option's data is invalid.
     pub const ERR_INVALID: u32 = ERROR + 3;
-    /// Only with TLS.
+    /// TLS is required.
     pub const ERR_TLS_REQD: u32 = ERROR + 5;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = ERROR + 6;
     /// The server is shutting down.
     pub const ERR_SHUTDOWN: u32 = ERROR + 7;
-    /// The option's data is larger than the server takes.
+    /// The option's data is larger than the server accepts.
     pub const ERR_TOO_BIG: u32 = ERROR + 9;
 }
 
@@ -114,7 +115,7 @@ pub mod info {
     pub const EXPORT: u16 = 0;
     /// The export's canonical name.
     pub const NAME: u16 = 1;
-    /// A description for people.
+    /// A description for users.
     pub const DESCRIPTION: u16 = 2;
     /// Block size constraints.
     pub const BLOCK_SIZE: u16 = 3;
@@ -128,7 +129,7 @@ struct GreetingLayout {
     flags: U16,
 }
 
-/// What a server says first.
+/// First message of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
     /// See [`flags`].
@@ -136,7 +137,7 @@ pub struct Greeting {
 }
 
 impl Greeting {
-    /// The bytes.
+    /// Encodes the greeting.
     #[must_use]
     pub fn encode(self) -> [u8; GREETING_BYTES] {
         zerocopy::transmute!(GreetingLayout {
@@ -146,10 +147,10 @@ impl Greeting {
         })
     }
 
-    /// Reads a server's greeting.
+    /// Decodes a server's greeting.
     ///
     /// # Errors
-    /// `InvalidInput` for another magic number (an oldstyle server or no NBD server at all).
+    /// `InvalidInput` for another magic number (an oldstyle server, or not an NBD server).
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let layout: GreetingLayout = prefix(bytes, "a greeting")?;
         if layout.magic != NBD_MAGIC || layout.option_magic != OPTION_MAGIC {
@@ -161,7 +162,7 @@ impl Greeting {
     }
 }
 
-/// Reads the client flags.
+/// Decodes the client flags.
 ///
 /// # Errors
 /// `InvalidInput` for a flag that the server did not offer; the server must close the connection.
@@ -181,7 +182,7 @@ struct OptionLayout {
     length: U32,
 }
 
-/// Before an option's data.
+/// Header of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
     /// See [`option`].
@@ -191,7 +192,7 @@ pub struct OptionHeader {
 }
 
 impl OptionHeader {
-    /// The bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(self) -> [u8; OPTION_HEADER_BYTES] {
         zerocopy::transmute!(OptionLayout {
@@ -201,7 +202,7 @@ impl OptionHeader {
         })
     }
 
-    /// Reads a client's option.
+    /// Decodes a client's option.
     ///
     /// # Errors
     /// `InvalidInput` for another magic number.
@@ -229,10 +230,10 @@ struct OptionReplyLayout {
     length: U32,
 }
 
-/// Before the data of a reply to an option.
+/// Header of a reply to an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionReply {
-    /// The option that is answered.
+    /// Option of the reply.
     pub option: u32,
     /// See [`reply`].
     pub kind: u32,
@@ -241,7 +242,7 @@ pub struct OptionReply {
 }
 
 impl OptionReply {
-    /// The bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(self) -> [u8; OPTION_REPLY_BYTES] {
         zerocopy::transmute!(OptionReplyLayout {
@@ -252,7 +253,7 @@ impl OptionReply {
         })
     }
 
-    /// Reads a server's reply.
+    /// Decodes a server's reply.
     ///
     /// # Errors
     /// `InvalidInput` for another magic number.
@@ -283,7 +284,7 @@ impl OptionReply {
     }
 }
 
-/// The data of a `reply::SERVER`: an export's name, then words for people.
+/// Encodes the data of a `reply::SERVER`: an export's name, then its description.
 #[must_use]
 pub fn encode_server(name: &str, description: &str) -> Vec<u8> {
     let mut out = (u32::try_from(name.len()).unwrap_or(u32::MAX))
@@ -294,7 +295,8 @@ pub fn encode_server(name: &str, description: &str) -> Vec<u8> {
     out
 }
 
-/// Answer to `EXPORT_NAME`: size, transmission flags and, where the client wants them, zeroes.
+/// Encodes the reply to `EXPORT_NAME`: size, transmission flags and, unless the client disabled
+/// them, zeroes.
 #[must_use]
 pub fn encode_export_name_reply(size_bytes: u64, flags: u16, no_zeroes: bool) -> Vec<u8> {
     let mut out = size_bytes.to_be_bytes().to_vec();
@@ -305,10 +307,10 @@ pub fn encode_export_name_reply(size_bytes: u64, flags: u16, no_zeroes: bool) ->
     out
 }
 
-/// An export's name as a client sent it.
+/// Decodes an export's name.
 ///
 /// # Errors
-/// `InvalidInput` if it is too long, not UTF-8, or holds a NUL.
+/// `InvalidInput` if it is too long, not UTF-8, or contains a NUL.
 pub fn decode_name(bytes: &[u8]) -> Result<&str, Error> {
     if bytes.len() > MAX_STRING_BYTES {
         return Err(malformed(format!("a name of {} bytes", bytes.len())));
@@ -319,17 +321,17 @@ pub fn decode_name(bytes: &[u8]) -> Result<&str, Error> {
     }
 }
 
-/// The data of `option::INFO` and `option::GO`.
+/// Data of `option::INFO` and `option::GO`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InfoRequest {
-    /// The export; empty for the default one.
+    /// Name of the export; empty for the default export.
     pub name: String,
-    /// Information types that the client asks for; see [`info`].
+    /// Requested information types; see [`info`].
     pub wanted: Vec<u16>,
 }
 
 impl InfoRequest {
-    /// The bytes.
+    /// Encodes the request.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = (u32::try_from(self.name.len()).unwrap_or(u32::MAX))
@@ -347,11 +349,11 @@ impl InfoRequest {
         out
     }
 
-    /// Reads a client's request.
+    /// Decodes a client's request.
     ///
     /// # Errors
-    /// `InvalidInput` if the lengths inside do not add up to the length of `bytes`, or the name is
-    /// not one.
+    /// `InvalidInput` if the lengths in it do not match the length of `bytes`, or the name is
+    /// invalid.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let wrong = || malformed("INFO or GO whose lengths do not add up");
         let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(wrong)?;
@@ -372,7 +374,7 @@ impl InfoRequest {
     }
 }
 
-/// One property of an export: the data of a `reply::INFO`.
+/// A property of an export: the data of a `reply::INFO`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Info {
     /// Size and transmission flags (see [`export`]).
@@ -382,25 +384,25 @@ pub enum Info {
         /// Transmission flags.
         flags: u16,
     },
-    /// The canonical name.
+    /// Canonical name.
     Name(String),
-    /// Words for people.
+    /// Description for users.
     Description(String),
     /// Block size constraints, bytes.
     BlockSize {
         /// Offsets and lengths are multiples of it.
         minimum: u32,
-        /// The size below which requests are slow.
+        /// Preferred size, below which requests are slow.
         preferred: u32,
-        /// Largest payload.
+        /// Maximum payload.
         maximum: u32,
     },
-    /// A type that this codec does not know; clients skip it.
+    /// An unknown type; clients skip it.
     Other(u16),
 }
 
 impl Info {
-    /// The bytes.
+    /// Encodes the property.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(16);
@@ -433,10 +435,10 @@ impl Info {
         out
     }
 
-    /// Reads a server's property.
+    /// Decodes a server's property.
     ///
     /// # Errors
-    /// `InvalidInput` for a length that does not belong to the type, or a string that is not one.
+    /// `InvalidInput` for a length that does not match the type, or an invalid string.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let wrong = || malformed("an export property of the wrong length");
         let (kind, rest) = bytes.split_first_chunk::<2>().ok_or_else(wrong)?;

@@ -2,11 +2,11 @@
 //!
 //! Numbers and layouts follow the protocol document
 //! (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>); each item names its
-//! section there. All integers travel in network byte order.
+//! section there. All integers are in network byte order.
 //!
-//! Not spoken: oldstyle negotiation, extended headers, metadata contexts. A server answers those
-//! options with [`handshake::reply::ERR_UNSUP`], as the document asks. TLS begins with
-//! [`handshake::option::STARTTLS`]; what follows is the same inside of it.
+//! Not supported: oldstyle negotiation, extended headers, metadata contexts. A server answers those
+//! options with [`handshake::reply::ERR_UNSUP`], as the document asks. TLS starts with
+//! [`handshake::option::STARTTLS`]; the protocol inside it is the same.
 
 pub mod errno;
 pub mod handshake;
@@ -16,7 +16,7 @@ pub use errno::{errno, error_kind};
 
 use forebay_block::{Error, ErrorKind};
 
-/// Longest string on the wire, bytes ("Conventions").
+/// Maximum length of a string on the wire, bytes ("Conventions").
 pub const MAX_STRING_BYTES: usize = 4096;
 
 /// Largest payload of a read or write that every client may rely on, bytes ("Block size
@@ -27,7 +27,7 @@ fn malformed(context: impl Into<String>) -> Error {
     Error::new(ErrorKind::InvalidInput, context)
 }
 
-/// The fixed-size header at the start of `bytes`.
+/// Returns the fixed-size header at the start of `bytes`.
 fn prefix<T: zerocopy::FromBytes + zerocopy::KnownLayout + zerocopy::Immutable>(
     bytes: &[u8],
     what: &str,

@@ -6,11 +6,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{malformed, prefix};
 
-/// Before each request ("Request message").
+/// Precedes each request ("Request message").
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Before each simple reply ("Simple reply message").
+/// Precedes each simple reply ("Simple reply message").
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Before each chunk ("Structured reply chunk message").
+/// Precedes each chunk ("Structured reply chunk message").
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
 /// Bytes of a [`Request`].
@@ -19,7 +19,7 @@ pub const REQUEST_BYTES: usize = 28;
 pub const SIMPLE_REPLY_BYTES: usize = 16;
 /// Bytes of a [`Chunk`].
 pub const CHUNK_BYTES: usize = 20;
-/// Bytes before the data of a read that is answered by one chunk.
+/// Bytes before the data of a read with one chunk.
 pub const DATA_CHUNK_BYTES: usize = CHUNK_BYTES + 8;
 /// Bytes of an error chunk without a message.
 pub const ERROR_CHUNK_BYTES: usize = CHUNK_BYTES + 6;
@@ -30,17 +30,17 @@ pub mod command {
     pub const READ: u16 = 0;
     /// Write; the payload follows the request.
     pub const WRITE: u16 = 1;
-    /// End the session when all requests are answered. Has no reply.
+    /// Ends the session after all requests are answered. Has no reply.
     pub const DISC: u16 = 2;
-    /// Make everything acknowledged durable.
+    /// Makes all acknowledged writes durable.
     pub const FLUSH: u16 = 3;
-    /// Give a range up.
+    /// Discards a range.
     pub const TRIM: u16 = 4;
-    /// Bring a range near.
+    /// Reads a range into caches.
     pub const CACHE: u16 = 5;
-    /// Make a range read as zeroes.
+    /// Makes a range read as zeroes.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Ask about metadata.
+    /// Queries metadata.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
@@ -54,7 +54,7 @@ pub mod flag {
     pub const DF: u16 = 1 << 2;
     /// At most one extent.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Zero fast or fail.
+    /// Fail if zeroing is not fast.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
@@ -85,14 +85,14 @@ struct RequestLayout {
     length: U32,
 }
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// See [`flag`].
     pub flags: u16,
     /// See [`command`]; other values are possible.
     pub command: u16,
-    /// The client's mark, returned in the reply.
+    /// Cookie of the client, returned in the reply.
     pub cookie: u64,
     /// First byte.
     pub offset: u64,
@@ -101,7 +101,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The bytes.
+    /// Encodes the request.
     #[must_use]
     pub fn encode(self) -> [u8; REQUEST_BYTES] {
         zerocopy::transmute!(RequestLayout {
@@ -114,7 +114,7 @@ impl Request {
         })
     }
 
-    /// Reads a client's request.
+    /// Decodes a client's request.
     ///
     /// # Errors
     /// `InvalidInput` for another magic number: the stream is out of step and must be closed.
@@ -135,7 +135,7 @@ impl Request {
         })
     }
 
-    /// Bytes that follow this request on the wire.
+    /// Returns the number of bytes that follow this request on the wire.
     #[must_use]
     pub const fn payload_bytes(&self) -> u32 {
         if self.command == command::WRITE {
@@ -154,17 +154,17 @@ struct SimpleReplyLayout {
     cookie: U64,
 }
 
-/// An answer without structure; the data of a successful read follows.
+/// A simple reply; the data of a successful read follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimpleReply {
     /// Zero or an error number; see [`mod@super::errno`].
     pub error: u32,
-    /// The client's mark.
+    /// Cookie of the request.
     pub cookie: u64,
 }
 
 impl SimpleReply {
-    /// The bytes.
+    /// Encodes the reply.
     #[must_use]
     pub fn encode(self) -> [u8; SIMPLE_REPLY_BYTES] {
         zerocopy::transmute!(SimpleReplyLayout {
@@ -174,7 +174,7 @@ impl SimpleReply {
         })
     }
 
-    /// Reads a server's answer.
+    /// Decodes a server's simple reply.
     ///
     /// # Errors
     /// `InvalidInput` for another magic number.
@@ -200,14 +200,14 @@ struct ChunkLayout {
     length: U32,
 }
 
-/// Before a part of a structured answer.
+/// Header of a chunk of a structured reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// [`chunk::FLAG_DONE`] or none.
     pub flags: u16,
     /// See [`chunk`].
     pub kind: u16,
-    /// The client's mark.
+    /// Cookie of the request.
     pub cookie: u64,
     /// Length of the payload, bytes.
     pub length: u32,
@@ -239,13 +239,13 @@ impl Chunk {
         }
     }
 
-    /// The bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(self) -> [u8; CHUNK_BYTES] {
         zerocopy::transmute!(self.layout())
     }
 
-    /// What comes before the `length` bytes of data that answer a read in one final chunk.
+    /// Encodes the bytes before the `length` bytes of data of a read with one final chunk.
     ///
     /// # Panics
     /// If `length` is within 8 bytes of 4 GiB.
@@ -263,7 +263,7 @@ impl Chunk {
         })
     }
 
-    /// A final chunk that says `error`, without a message.
+    /// Encodes a final chunk with `error`, without a message.
     #[must_use]
     pub fn encode_error(cookie: u64, error: u32) -> [u8; ERROR_CHUNK_BYTES] {
         let chunk = Self {
@@ -279,7 +279,7 @@ impl Chunk {
         })
     }
 
-    /// Reads what comes before a part of a server's answer.
+    /// Decodes the header of a chunk.
     ///
     /// # Errors
     /// `InvalidInput` for another magic number.

@@ -4,19 +4,19 @@ use super::Command;
 
 /// Opcodes (Base 5).
 pub mod opcode {
-    /// Read a log page (Base 5.16).
+    /// Reads a log page (Base 5.16).
     pub const GET_LOG_PAGE: u8 = 0x02;
-    /// Describe a controller or namespace (Base 5.17).
+    /// Describes a controller or namespace (Base 5.17).
     pub const IDENTIFY: u8 = 0x06;
-    /// Give a command up (Base 5.1).
+    /// Aborts a command (Base 5.1).
     pub const ABORT: u8 = 0x08;
-    /// Set a feature (Base 5.27).
+    /// Sets a feature (Base 5.27).
     pub const SET_FEATURES: u8 = 0x09;
-    /// Read a feature (Base 5.15).
+    /// Reads a feature (Base 5.15).
     pub const GET_FEATURES: u8 = 0x0a;
-    /// Answered when something happens (Base 5.2).
+    /// Completes when an event occurs (Base 5.2).
     pub const ASYNC_EVENT_REQUEST: u8 = 0x0c;
-    /// The host is alive (Base 5.18).
+    /// Reports that the host is alive (Base 5.18).
     pub const KEEP_ALIVE: u8 = 0x18;
 }
 
@@ -30,19 +30,19 @@ pub mod feature {
     pub const TEMPERATURE_THRESHOLD: u8 = 0x04;
     /// Error recovery (NVM 4.1.3).
     pub const ERROR_RECOVERY: u8 = 0x05;
-    /// Volatile write cache; bit 0 is whether it is used.
+    /// Volatile write cache; bit 0 enables it.
     pub const VOLATILE_WRITE_CACHE: u8 = 0x06;
     /// Number of I/O queues.
     pub const NUMBER_OF_QUEUES: u8 = 0x07;
     /// Write atomicity (NVM 4.1.3).
     pub const WRITE_ATOMICITY: u8 = 0x0a;
-    /// Which asynchronous events are wanted.
+    /// Enabled asynchronous events.
     pub const ASYNC_EVENTS: u8 = 0x0b;
     /// Keep alive timer, ms.
     pub const KEEP_ALIVE_TIMER: u8 = 0x0f;
 }
 
-/// Asynchronous events (Base 5.2.1), as the bit that wants them and the completion that tells them.
+/// Asynchronous events (Base 5.2.1): the bit that enables each, and the result of its completion.
 pub mod event {
     /// Namespaces were added, removed or have changed: bit of feature 0Bh, and of OAES.
     pub const NAMESPACE_CHANGED_BIT: u32 = 1 << 8;
@@ -54,7 +54,7 @@ pub mod event {
     pub const DISCOVERY_CHANGED: u64 = 0x70_f0_02;
 }
 
-/// What Identify asks for (Base 5.17.1, "CNS").
+/// Data structures of Identify (Base 5.17.1, "CNS").
 pub mod cns {
     /// A namespace.
     pub const NAMESPACE: u8 = 0x00;
@@ -80,27 +80,27 @@ pub mod lid {
     pub const CHANGED_NAMESPACES: u8 = 0x04;
     /// Asymmetric namespace access.
     pub const ANA: u8 = 0x0c;
-    /// What a discovery controller knows.
+    /// Discovery log.
     pub const DISCOVERY: u8 = 0x70;
 }
 
-/// The fields of Get Log Page (Base 5.16).
+/// Fields of Get Log Page (Base 5.16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRequest {
     /// See [`lid`].
     pub lid: u8,
     /// Specific to the page.
     pub specific: u8,
-    /// Whether the event that told of the page stays as it is ("RAE").
+    /// Whether the page's event is retained ("RAE").
     pub retain: bool,
-    /// Bytes asked for.
+    /// Requested length, bytes.
     pub length: u64,
     /// First byte.
     pub offset: u64,
 }
 
 impl LogRequest {
-    /// Reads the fields of a command.
+    /// Decodes the fields of a command.
     #[must_use]
     pub const fn of(command: &Command) -> Self {
         let words = &command.words;
@@ -115,10 +115,10 @@ impl LogRequest {
         }
     }
 
-    /// The command that asks for it.
+    /// Returns the command for this request.
     ///
     /// # Panics
-    /// If the length is no multiple of 4 from 4 to 16 GiB.
+    /// If the length is not a multiple of 4 from 4 to 16 GiB.
     #[must_use]
     pub fn command(self, nsid: u32) -> Command {
         assert!(

@@ -1,5 +1,5 @@
-//! Authentication of hosts: the commands that carry it (Base 6.1, 6.2), and the messages of DH-HMAC-CHAP
-//! (Base 8.13.4, 8.13.5). What secrets make of them is not known here.
+//! Authentication of hosts: its commands (Base 6.1, 6.2), and the messages of DH-HMAC-CHAP (Base
+//! 8.13.4, 8.13.5). The cryptography is elsewhere.
 
 mod message;
 
@@ -7,26 +7,26 @@ use super::{Command, fabrics};
 
 pub use message::{ControllerMessage, HostMessage, Malformed};
 
-/// The security protocol of all authentication (Base 6.1, "SECP").
+/// Security protocol of all authentication (Base 6.1, "SECP").
 const PROTOCOL: u8 = 0xe9;
-/// What both fields that are specific to it hold (Base 6.1, "SPSP0" and "SPSP1").
+/// Values of the protocol-specific fields (Base 6.1, "SPSP0" and "SPSP1").
 const SPECIFIC: [u8; 2] = [1, 1];
-/// Most bytes of a message that is read or sent.
+/// Maximum length of a message, bytes.
 pub const MAX_MESSAGE_BYTES: u32 = 4096;
 
-/// The fields of Authentication Send and Authentication Receive (Base 6.1, 6.2).
+/// Fields of Authentication Send and Authentication Receive (Base 6.1, 6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// Whether the host sends the message; else it asks for one.
+    /// Whether the host sends a message; otherwise it requests one.
     pub from_host: bool,
-    /// Whether the security protocol is the one that there is.
+    /// Whether the security protocol is the supported one.
     pub known: bool,
     /// Length of the message, or room for one, bytes.
     pub length: u32,
 }
 
 impl Exchange {
-    /// Reads the fields of a command. None if it is another one.
+    /// Decodes the fields of a command. Returns `None` for other commands.
     #[must_use]
     pub fn of(command: &Command) -> Option<Self> {
         let from_host = match (command.opcode, command.nsid.to_le_bytes()[0]) {
@@ -42,7 +42,7 @@ impl Exchange {
         })
     }
 
-    /// The command, without its data's descriptor.
+    /// Returns the command, without its data's descriptor.
     #[must_use]
     pub fn command(from_host: bool, length: u32) -> Command {
         let kind = match from_host {
@@ -67,16 +67,16 @@ pub enum Hash {
 }
 
 impl Hash {
-    /// All of them, the strongest first.
+    /// All functions, the strongest first.
     pub const ALL: [Self; 3] = [Self::Sha512, Self::Sha384, Self::Sha256];
 
-    /// The function of an identifier.
+    /// Returns the function of an identifier.
     #[must_use]
     pub fn of(id: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|hash| hash.id() == id)
     }
 
-    /// Its identifier.
+    /// Returns the identifier.
     #[must_use]
     pub const fn id(self) -> u8 {
         match self {
@@ -86,7 +86,7 @@ impl Hash {
         }
     }
 
-    /// Length of what it makes, bytes.
+    /// Returns the length of the hash, bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -97,11 +97,12 @@ impl Hash {
     }
 }
 
-/// A Diffie-Hellman group of DH-HMAC-CHAP (Base 8.13.5.2, "DHgIDList"; RFC 7919). Those of 6144 and 8192 bits are
-/// left out: they cost several times as much, and a host that offers them offers smaller ones.
+/// A Diffie-Hellman group of DH-HMAC-CHAP (Base 8.13.5.2, "DHgIDList"; RFC 7919). The groups of
+/// 6144 and 8192 bits are not supported: they cost several times as much, and a host that offers
+/// them also offers smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// None: the secrets alone.
+    /// No group: the secrets only.
     Null,
     /// 2048 bits.
     Ffdhe2048,
@@ -112,7 +113,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// All of them, the strongest first.
+    /// All groups, the strongest first.
     pub const ALL: [Self; 4] = [
         Self::Ffdhe4096,
         Self::Ffdhe3072,
@@ -120,13 +121,13 @@ impl Group {
         Self::Null,
     ];
 
-    /// The group of an identifier.
+    /// Returns the group of an identifier.
     #[must_use]
     pub fn of(id: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|group| group.id() == id)
     }
 
-    /// Its identifier.
+    /// Returns the identifier.
     #[must_use]
     pub const fn id(self) -> u8 {
         match self {
@@ -137,7 +138,7 @@ impl Group {
         }
     }
 
-    /// Length of a public value, bytes.
+    /// Returns the length of a public value, bytes.
     #[must_use]
     pub const fn bytes(self) -> usize {
         match self {
@@ -149,22 +150,23 @@ impl Group {
     }
 }
 
-/// Why an authentication has failed (Base 8.13.4.2, "Reason Code Explanation"; the reason code is 01h always).
+/// Reason for a failed authentication (Base 8.13.4.2, "Reason Code Explanation"; the reason code is
+/// always 01h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// What was said does not come of the secret.
+    /// The response does not match the secret.
     Failed,
-    /// The host offers no protocol of ours.
+    /// The host offers no supported protocol.
     ProtocolUnusable,
-    /// The host asks for a secure channel, or for none where one is needed.
+    /// The host requests a secure channel, or none although one is required.
     ChannelMismatch,
-    /// None of the hash functions offered.
+    /// No offered hash function is supported.
     HashUnusable,
-    /// None of the groups offered.
+    /// No offered group is supported.
     GroupUnusable,
-    /// A field or the length of a message.
+    /// A field or the length of a message is invalid.
     IncorrectPayload,
-    /// A message that is not expected now.
+    /// The message is not expected now.
     IncorrectMessage,
 }
 
@@ -179,7 +181,7 @@ impl Reason {
         Self::IncorrectMessage,
     ];
 
-    /// The explanation's code.
+    /// Returns the code of the explanation.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -193,7 +195,7 @@ impl Reason {
         }
     }
 
-    /// The reason of an explanation's code.
+    /// Returns the reason of an explanation's code.
     #[must_use]
     pub fn of(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.code() == code)
@@ -203,9 +205,9 @@ impl Reason {
 impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Failed => "what was said does not come of the secret",
+            Self::Failed => "the response does not match the secret",
             Self::ProtocolUnusable => "DH-HMAC-CHAP is not among the protocols offered",
-            Self::ChannelMismatch => "a secure channel is asked for, and there is none",
+            Self::ChannelMismatch => "a secure channel is requested and not supported",
             Self::HashUnusable => "none of the hash functions offered is known",
             Self::GroupUnusable => "none of the groups offered is known",
             Self::IncorrectPayload => "a message is wrong in a field or its length",

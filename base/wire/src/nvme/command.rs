@@ -1,4 +1,4 @@
-//! Submission and completion queue entries, and where a command's data is.
+//! Submission and completion queue entries, and the location of a command's data.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -14,14 +14,14 @@ pub const COMPLETION_BYTES: usize = 16;
 const FUSE: u8 = 0b11;
 /// PRP or SGL (Base 3.3.3.1, "PSDT"): the two highest bits of the flags.
 const PSDT: u8 = 0b1100_0000;
-/// The data's place is told by one SGL descriptor in the command; there is no metadata.
+/// One SGL descriptor in the command describes the data; there is no metadata.
 pub const FLAG_SGL: u8 = 0b0100_0000;
 
-/// A descriptor's type and sub type (Base 4.1.2, "SGL Data Block descriptor") for data at an offset in the
-/// capsule.
+/// Type and sub type of a descriptor (Base 4.1.2, "SGL Data Block descriptor") for data at an
+/// offset in the capsule.
 const TYPE_IN_CAPSULE: u8 = 0x01;
-/// The same for data that the transport brings (Base 4.1.2, "Transport SGL Data Block descriptor"; TCP
-/// Transport Specification, "SGL support").
+/// Type and sub type of a descriptor for data that the transport transfers (Base 4.1.2, "Transport
+/// SGL Data Block descriptor"; TCP Transport Specification, "SGL support").
 const TYPE_TRANSPORT: u8 = 0x5a;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -44,17 +44,17 @@ struct CommandLayout {
 /// A submission queue entry (Base 3.3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// What to do; see [`io`](super::io), [`admin`](super::admin) and [`fabrics`](super::fabrics).
+    /// Opcode; see [`io`](super::io), [`admin`](super::admin) and [`fabrics`](super::fabrics).
     pub opcode: u8,
-    /// Fused operation, and how the data is described.
+    /// Fused operation, and kind of the data's descriptor.
     pub flags: u8,
     /// The host's identifier, returned in the completion.
     pub cid: u16,
-    /// The namespace. Of a fabrics command, the type in the lowest byte.
+    /// Namespace. In a Fabrics command, the lowest byte is the type.
     pub nsid: u32,
     /// Command dwords 2 and 3.
     pub reserved: [u32; 2],
-    /// Where metadata is; none is spoken.
+    /// Location of metadata, which is not supported.
     pub metadata: u64,
     /// Address field of the data's descriptor; an offset for data in the capsule.
     pub sgl_address: u64,
@@ -68,7 +68,7 @@ pub struct Command {
     pub words: [u32; 6],
 }
 
-/// Where a command's data is.
+/// Location of a command's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// In the command's capsule.
@@ -78,7 +78,7 @@ pub enum Data {
         /// Length, bytes.
         length: u32,
     },
-    /// Brought by data PDUs.
+    /// Transferred by data PDUs.
     Transport {
         /// Length, bytes.
         length: u32,
@@ -86,7 +86,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// The length, bytes.
+    /// Returns the length, bytes.
     #[must_use]
     pub const fn length(self) -> u32 {
         match self {
@@ -96,7 +96,7 @@ impl Data {
 }
 
 impl Command {
-    /// The bytes.
+    /// Encodes the command.
     #[must_use]
     pub fn encode(&self) -> [u8; COMMAND_BYTES] {
         zerocopy::transmute!(CommandLayout {
@@ -115,7 +115,7 @@ impl Command {
         })
     }
 
-    /// Reads a host's command. Every 64 bytes are one; what they mean is checked later.
+    /// Decodes a host's command. Any 64 bytes are valid; the meaning is checked later.
     #[must_use]
     pub fn decode(bytes: [u8; COMMAND_BYTES]) -> Self {
         let layout: CommandLayout = zerocopy::transmute!(bytes);
@@ -134,7 +134,7 @@ impl Command {
         }
     }
 
-    /// A command without data.
+    /// Returns a command without data.
     #[must_use]
     pub const fn new(opcode: u8, nsid: u32, words: [u32; 6]) -> Self {
         Self {
@@ -152,7 +152,7 @@ impl Command {
         }
     }
 
-    /// The same with data.
+    /// Adds data to the command.
     #[must_use]
     pub const fn with_data(mut self, data: Data) -> Self {
         let (kind, address, length) = match data {
@@ -165,11 +165,11 @@ impl Command {
         self
     }
 
-    /// Where the data is.
+    /// Returns the location of the data.
     ///
     /// # Errors
-    /// [`Status::INVALID_FIELD`] for fused commands and PRPs, [`Status::SGL_TYPE_INVALID`] for other
-    /// descriptors than a transport has.
+    /// [`Status::INVALID_FIELD`] for fused commands and PRPs, [`Status::SGL_TYPE_INVALID`] for
+    /// other descriptors than a transport has.
     pub const fn data(&self) -> Result<Data, Status> {
         if self.flags & FUSE != 0 || self.flags & PSDT != FLAG_SGL {
             return Err(Status::INVALID_FIELD);
@@ -199,20 +199,20 @@ struct CompletionLayout {
 /// A completion queue entry (Base 3.3.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// What the command answers: dwords 0 and 1.
+    /// Result of the command: dwords 0 and 1.
     pub result: u64,
-    /// The submission queue's head.
+    /// Submission queue head.
     pub sq_head: u16,
-    /// The submission queue; reserved in fabrics.
+    /// Submission queue; reserved in Fabrics.
     pub sq_id: u16,
-    /// The command.
+    /// Command identifier.
     pub cid: u16,
-    /// How it ended.
+    /// Status.
     pub status: Status,
 }
 
 impl Completion {
-    /// The bytes.
+    /// Encodes the completion.
     #[must_use]
     pub fn encode(self) -> [u8; COMPLETION_BYTES] {
         zerocopy::transmute!(CompletionLayout {
@@ -224,7 +224,7 @@ impl Completion {
         })
     }
 
-    /// Reads a controller's completion; the phase tag is dropped.
+    /// Decodes a controller's completion; the phase tag is dropped.
     #[must_use]
     pub fn decode(bytes: [u8; COMPLETION_BYTES]) -> Self {
         let layout: CompletionLayout = zerocopy::transmute!(bytes);

@@ -1,4 +1,4 @@
-//! Fabrics commands: Connect, properties (Base 6), and what discovery tells (Base 5.16.1, LID 70h).
+//! Fabrics commands: Connect, properties (Base 6), and the discovery log (Base 5.16.1, LID 70h).
 
 use std::net::IpAddr;
 
@@ -8,20 +8,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Command, put};
 
-/// The opcode of all fabrics commands (Base 6).
+/// Opcode of all Fabrics commands (Base 6).
 pub const OPCODE: u8 = 0x7f;
 
 /// Types of fabrics commands (Base 6, "FCTYPE").
 pub mod fctype {
-    /// Set a property (Base 6.6).
+    /// Sets a property (Base 6.6).
     pub const PROPERTY_SET: u8 = 0x00;
-    /// Make a queue (Base 6.3).
+    /// Creates a queue (Base 6.3).
     pub const CONNECT: u8 = 0x01;
-    /// Read a property (Base 6.5).
+    /// Reads a property (Base 6.5).
     pub const PROPERTY_GET: u8 = 0x04;
-    /// Bring a message of authentication (Base 6.2).
+    /// Sends an authentication message (Base 6.2).
     pub const AUTHENTICATION_SEND: u8 = 0x05;
-    /// Fetch one (Base 6.1).
+    /// Receives an authentication message (Base 6.1).
     pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
 }
 
@@ -41,7 +41,7 @@ pub mod property {
 pub mod cc {
     /// Enable.
     pub const EN: u32 = 1 << 0;
-    /// Command set, page size and arbitration: all zero for ours.
+    /// Command set, page size and arbitration: all zero for the supported ones.
     pub const CHOICES: u32 = 0x3ff0;
     /// Shutdown notification.
     pub const SHN: u32 = 0b11 << 14;
@@ -63,16 +63,16 @@ pub mod csts {
 
 /// The name of every discovery subsystem (Base 4.5, "NVMe Qualified Names").
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Bytes of a field that holds a qualified name, its end with NUL included.
+/// Bytes of a field for a qualified name, including the final NUL.
 pub const NQN_FIELD_BYTES: usize = 256;
-/// Longest qualified name, bytes (Base 4.5).
+/// Maximum length of a qualified name, bytes (Base 4.5).
 pub const MAX_NQN_BYTES: usize = 223;
 /// Bytes of [`ConnectData`].
 pub const CONNECT_DATA_BYTES: usize = 1024;
 /// The controller identifier that lets the subsystem choose (Base 6.3).
 pub const ANY_CONTROLLER: u16 = 0xffff;
 
-/// Whether `name` can be a qualified name: its begin, its length, no control characters.
+/// Returns whether `name` can be a qualified name: its prefix, its length, no control characters.
 #[must_use]
 pub fn is_nqn(name: &str) -> bool {
     name.starts_with("nqn.")
@@ -81,39 +81,39 @@ pub fn is_nqn(name: &str) -> bool {
         && !name.chars().any(|c| c.is_control() || c.is_whitespace())
 }
 
-/// Whether `name` can be that of a subsystem or host.
+/// Checks that `name` can be that of a subsystem or host.
 ///
 /// # Errors
-/// `InvalidInput` if it is no qualified name, or that of discovery.
+/// `InvalidInput` if it is not a qualified name, or is the discovery name.
 pub fn check_nqn(name: &str) -> Result<()> {
     if !is_nqn(name) || name == DISCOVERY_NQN {
         let what = format!(
-            "{name:?} is no NVMe qualified name of a subsystem or host: write \"nqn.\", a year and month, \
-             a domain reversed, a colon and a name, such as \"nqn.2026-11.io.forebay:db\", in at most \
-             {MAX_NQN_BYTES} bytes"
+            "{name:?} is no NVMe qualified name of a subsystem or host: write \"nqn.\", a year and \
+             month, a domain reversed, a colon and a name, such as \"nqn.2026-11.io.forebay:db\", \
+             in at most {MAX_NQN_BYTES} bytes"
         );
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     Ok(())
 }
 
-/// The fields of Connect (Base 6.3).
+/// Fields of Connect (Base 6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// Format of the record; 0 is known.
+    /// Format of the record; only 0 is known.
     pub format: u16,
-    /// 0 for the admin queue.
+    /// Queue number; 0 for the admin queue.
     pub queue: u16,
     /// Entries of the queue, counted from zero.
     pub queue_size: u16,
-    /// Whether the host does without submission queue flow control.
+    /// Whether the host disables flow control of the submission queue.
     pub no_flow_control: bool,
     /// Keep alive timeout, ms; 0 for none.
     pub keep_alive_ms: u32,
 }
 
 impl Connect {
-    /// Reads the fields of a command.
+    /// Decodes the fields of a command.
     #[must_use]
     pub const fn of(command: &Command) -> Self {
         let words = &command.words;
@@ -126,7 +126,7 @@ impl Connect {
         }
     }
 
-    /// The command, without its data.
+    /// Returns the command, without its data.
     #[must_use]
     pub fn command(self) -> Command {
         let words = [
@@ -152,7 +152,7 @@ struct ConnectLayout {
     reserved_too: [u8; 256],
 }
 
-/// The data of Connect (Base 6.3, "Connect Command Data").
+/// Data of Connect (Base 6.3, "Connect Command Data").
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectData {
     /// The host's identifier.
@@ -165,7 +165,7 @@ pub struct ConnectData {
     pub host: String,
 }
 
-/// A field of the data of Connect that makes no sense: its first byte.
+/// Offset of an invalid field in the data of Connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadField(pub u16);
 
@@ -185,7 +185,7 @@ fn name(field: &[u8; NQN_FIELD_BYTES]) -> Option<String> {
 }
 
 impl ConnectData {
-    /// The bytes.
+    /// Encodes the data.
     ///
     /// # Panics
     /// If a name is longer than 255 bytes.
@@ -205,10 +205,10 @@ impl ConnectData {
         page
     }
 
-    /// Reads what a host sends.
+    /// Decodes the data.
     ///
     /// # Errors
-    /// The field that holds no qualified name.
+    /// The field with an invalid name.
     pub fn decode(bytes: &[u8; CONNECT_DATA_BYTES]) -> Result<Self, BadField> {
         let layout: &ConnectLayout = zerocopy::transmute_ref!(bytes);
         Ok(Self {
@@ -220,40 +220,40 @@ impl ConnectData {
     }
 }
 
-/// The result of a Connect (Base 6.3, "CNTLID" and "AUTHREQ"): the controller, and whether its host is to authenticate
-/// itself on this queue before anything else.
+/// Returns the result of a Connect (Base 6.3, "CNTLID" and "AUTHREQ"): the controller, and whether
+/// its host must authenticate itself on this queue first.
 #[must_use]
 pub const fn connected(controller: u16, authenticate: bool) -> u64 {
     controller as u64 | (authenticate as u64) << 17
 }
 
-/// Reads the result of a Connect: the controller, and whether authentication is asked for (Base 6.3, "AUTHREQ": with a
-/// secure channel, too).
+/// Decodes the result of a Connect: the controller, and whether authentication is required (Base
+/// 6.3, "AUTHREQ", also with a secure channel).
 #[must_use]
 pub const fn connection(result: u64) -> (u16, bool) {
     ((result & 0xffff) as u16, result >> 17 & 0b11 != 0)
 }
 
-/// The result of a Connect that is refused for a field (Base 6.3, "Invalid Parameter"): where it is, in
-/// the command or in its data.
+/// Returns the result of a Connect that is refused because of a field (Base 6.3, "Invalid
+/// Parameter"): its offset, in the command or in its data.
 #[must_use]
 pub const fn bad_parameter(offset: u16, in_data: bool) -> u64 {
     offset as u64 | (in_data as u64) << 16
 }
 
-/// The fields of Property Get and Property Set (Base 6.5, 6.6).
+/// Fields of Property Get and Property Set (Base 6.5, 6.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Property {
     /// See [`property`].
     pub offset: u32,
-    /// Whether the property has 8 bytes, not 4; other sizes are none.
+    /// Whether the property has 8 bytes instead of 4; `None` for an invalid size.
     pub wide: Option<bool>,
-    /// What to set it to.
+    /// Value to set.
     pub value: u64,
 }
 
 impl Property {
-    /// Reads the fields of a command.
+    /// Decodes the fields of a command.
     #[must_use]
     pub const fn of(command: &Command) -> Self {
         let words = &command.words;
@@ -268,14 +268,14 @@ impl Property {
         }
     }
 
-    /// The command that reads it.
+    /// Returns the command that reads the property.
     #[must_use]
     pub fn get(offset: u32, wide: bool) -> Command {
         let words = [u32::from(wide), offset, 0, 0, 0, 0];
         Command::new(OPCODE, u32::from(fctype::PROPERTY_GET), words)
     }
 
-    /// The command that sets it, 4 bytes.
+    /// Returns the command that sets the property, 4 bytes.
     #[must_use]
     pub fn set(offset: u32, value: u32) -> Command {
         let words = [0, offset, value, 0, 0, 0];
@@ -286,7 +286,7 @@ impl Property {
 /// Bytes of the discovery log's header, and of each of its entries.
 pub const DISCOVERY_ENTRY_BYTES: usize = 1024;
 
-/// The header of the discovery log (Base 5.16.1, LID 70h).
+/// Encodes the header of the discovery log (Base 5.16.1, LID 70h).
 #[must_use]
 pub fn discovery_header(generation: u64, entries: u64) -> [u8; DISCOVERY_ENTRY_BYTES] {
     let mut page = [0; DISCOVERY_ENTRY_BYTES];
@@ -311,7 +311,7 @@ pub struct DiscoveryEntry {
 }
 
 impl DiscoveryEntry {
-    /// The bytes.
+    /// Encodes the entry.
     ///
     /// # Panics
     /// If the name is longer than 255 bytes.

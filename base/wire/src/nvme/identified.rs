@@ -1,4 +1,5 @@
-//! What a host reads in the pages of Identify. Each page is one, whatever its bytes: what a host cannot use it refuses.
+//! Decoders of Identify pages for hosts. Any bytes are a valid page; hosts check the values that
+//! they use.
 
 use super::identify::{FORMER, Page, VENDOR_SPECIFIC};
 
@@ -14,27 +15,27 @@ fn u64_at(page: &Page, at: usize) -> u64 {
     u64::from(u32_at(page, at)) | u64::from(u32_at(page, at + 4)) << 32
 }
 
-/// What a controller says of itself (Base 5.17.2.1).
+/// Properties of a controller (Base 5.17.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllerFacts {
-    /// Largest transfer as a power of two of pages; 0 for no limit ("MDTS").
+    /// Maximum transfer as a power of two of pages; 0 for no limit ("MDTS").
     pub max_transfer_shift: u8,
     /// Granularity of the keep alive timer, 100 ms ("KAS"); 0 for none.
     pub keep_alive_100ms: u16,
-    /// Whether it knows Dataset Management ("ONCS").
+    /// Whether it supports Dataset Management ("ONCS").
     pub dataset_management: bool,
-    /// Whether it knows Write Zeroes ("ONCS").
+    /// Whether it supports Write Zeroes ("ONCS").
     pub write_zeroes: bool,
-    /// Whether completed writes may sit in a volatile cache ("VWC").
+    /// Whether completed writes may be in a volatile cache ("VWC").
     pub volatile_cache: bool,
-    /// Data that the capsule of an I/O command takes, bytes ("IOCCSZ"; none if that makes no sense).
+    /// Maximum data in the capsule of an I/O command, bytes ("IOCCSZ"; 0 if that is invalid).
     pub in_capsule_bytes: u32,
-    /// Offset of the data in a capsule, 16 bytes ("ICDOFF"); TCP has none.
+    /// Offset of the data in a capsule, in units of 16 bytes ("ICDOFF"); 0 with TCP.
     pub in_capsule_offset: u16,
 }
 
 impl ControllerFacts {
-    /// Reads a page.
+    /// Decodes a page.
     #[must_use]
     pub fn decode(page: &Page) -> Self {
         let commands = u16_at(page, 520);
@@ -51,16 +52,16 @@ impl ControllerFacts {
     }
 }
 
-/// What is said of a namespace (NVM 4.1.5.1).
+/// Properties of a namespace (NVM 4.1.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamespaceFacts {
-    /// Size, logical blocks ("NSZE"); 0 of one that is not active.
+    /// Size, logical blocks ("NSZE"); 0 if it is inactive.
     pub blocks: u64,
     /// Logical block as a power of two of bytes ("LBADS").
     pub block_shift: u8,
     /// Metadata of each block, bytes ("MS").
     pub metadata_bytes: u16,
-    /// Unit that is written without reading first, logical blocks ("NPWG"); 1 if nothing is said.
+    /// Preferred write unit, logical blocks ("NPWG"); 1 if it is not reported.
     pub preferred_blocks: u32,
     /// Whether writes are refused ("NSATTR").
     pub read_only: bool,
@@ -71,7 +72,7 @@ pub struct NamespaceFacts {
 }
 
 impl NamespaceFacts {
-    /// Reads a page.
+    /// Decodes a page.
     #[must_use]
     pub fn decode(page: &Page) -> Self {
         // "FLBAS": bits 3:0, and above them 6:5.
@@ -96,15 +97,16 @@ impl NamespaceFacts {
     }
 }
 
-/// Returns the UUID by which an earlier version of the target called a namespace, from the namespace's page. None of any
-/// target but ours.
+/// Returns the UUID of a namespace in an earlier version of the Forebay target, from the
+/// namespace's page. Returns `None` for other targets.
 #[must_use]
 pub fn former_uuid(page: &Page) -> Option<[u8; 16]> {
     let own = page[VENDOR_SPECIFIC..].strip_prefix(&FORMER)?;
     own.first_chunk().copied()
 }
 
-/// The UUID among a namespace's identification descriptors (Base 5.17.2.3), if there is one.
+/// Returns the UUID among a namespace's identification descriptors (Base 5.17.2.3), if there is
+/// one.
 #[must_use]
 pub fn uuid(page: &Page) -> Option<[u8; 16]> {
     /// "NIDT": a UUID.
@@ -122,7 +124,7 @@ pub fn uuid(page: &Page) -> Option<[u8; 16]> {
     None
 }
 
-/// The first of a list of NSIDs (Base 4.4.2), if it has one.
+/// Returns the first of a list of NSIDs (Base 4.4.2), if there is one.
 #[must_use]
 pub fn first_namespace(page: &Page) -> Option<u32> {
     Some(u32_at(page, 0)).filter(|&id| id != 0)
@@ -134,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_reads_what_a_controller_says() {
+    fn a_host_reads_the_properties_of_a_controller() {
         let mut said = Controller {
             kind: ControllerKind::Io,
             serial: "1".into(),
@@ -165,7 +167,7 @@ mod tests {
         assert_eq!(ControllerFacts::decode(&said.encode()), facts);
         said.volatile_cache = false;
         assert!(!ControllerFacts::decode(&said.encode()).volatile_cache);
-        // A capsule that is shorter than a command takes no data.
+        // A capsule that is shorter than a command has no room for data.
         assert_eq!(
             ControllerFacts::decode(&[0; PAGE_BYTES]).in_capsule_bytes,
             0
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_reads_what_a_namespace_is() {
+    fn a_host_reads_the_properties_of_a_namespace() {
         let said = Namespace {
             blocks: 1 << 40,
             block_shift: 12,
@@ -192,7 +194,7 @@ mod tests {
         identify::former(&mut page, &[9; 16]);
         assert_eq!(former_uuid(&page), Some([9; 16]));
         assert_eq!(NamespaceFacts::decode(&page), facts);
-        // The second format of all, and the last of the sixty-four that there may be.
+        // The second format, and the last of the sixty-four possible ones.
         (page[26], page[134]) = (1, 9);
         assert_eq!(NamespaceFacts::decode(&page).block_shift, 9);
         (page[26], page[128 + 63 * 4]) = (0x6f, 8);
@@ -203,13 +205,13 @@ mod tests {
     fn identifiers_are_found_and_cut_ones_are_none() {
         let page = identify::descriptors(&[7; 16]);
         assert_eq!(uuid(&page), Some([7; 16]));
-        // Behind one of another kind.
+        // After one of another kind.
         let mut behind = [0; PAGE_BYTES];
         behind[..2].copy_from_slice(&[1, 8]);
         behind[12..].copy_from_slice(&page[..PAGE_BYTES - 12]);
         assert_eq!(uuid(&behind), Some([7; 16]));
         assert_eq!(uuid(&[0; PAGE_BYTES]), None);
-        // Of a length that no UUID has, or past the page's end.
+        // With an invalid length, or past the page's end.
         assert_eq!(uuid(&[3; PAGE_BYTES]), None);
         let mut odd = [0; PAGE_BYTES];
         (odd[0], odd[1]) = (1, 255);

@@ -1,4 +1,4 @@
-//! What Identify answers: pages of 4 KiB (Base 5.17.2, NVM 4.1.5).
+//! Pages of Identify, 4 KiB each (Base 5.17.2, NVM 4.1.5).
 
 use super::{put, put_text};
 
@@ -13,26 +13,29 @@ pub const VERSION: u32 = 0x0001_0400;
 /// Kinds of controllers (Base 5.17.2.1, "CNTRLTYPE").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerKind {
-    /// Serves I/O.
+    /// I/O controller.
     Io = 1,
-    /// Tells of subsystems.
+    /// Discovery controller.
     Discovery = 2,
 }
 
 /// Optional commands (Base 5.17.2.1, "ONCS"): compare, dataset management, write zeroes, verify.
 const COMMANDS: u16 = 1 << 0 | 1 << 2 | 1 << 3 | 1 << 7;
-/// Several controllers (bit 1) of a subsystem, with asymmetric access (bit 3) (Base 5.17.2.1, "CMIC").
+/// Several controllers (bit 1) of a subsystem, with asymmetric access (bit 3) (Base 5.17.2.1,
+/// "CMIC").
 const SHARED: u8 = 1 << 1 | 1 << 3;
-/// SGLs without alignment (01b), data at an offset in the capsule (bit 20), transport descriptors (bit 21)
-/// (Base 5.17.2.1, "SGLS").
+/// SGLs without alignment (01b), data at an offset in the capsule (bit 20), transport descriptors
+/// (bit 21) (Base 5.17.2.1, "SGLS").
 const SGLS: u32 = 1 | 1 << 20 | 1 << 21;
-/// 128-bit host identifiers (bit 0), any command keeps the controller alive (bit 6) (Base 5.17.2.1, "CTRATT").
+/// 128-bit host identifiers (bit 0), any command keeps the controller alive (bit 6) (Base 5.17.2.1,
+/// "CTRATT").
 const ATTRIBUTES: u32 = 1 << 0 | 1 << 6;
 /// SMART of each namespace (bit 0), log pages read from an offset (bit 2) (Base 5.17.2.1, "LPA").
 const LOG_PAGES: u8 = 1 << 0 | 1 << 2;
-/// A cache is there (bit 0), and a flush may name all namespaces (11b in bits 2:1) (Base 5.17.2.1, "VWC").
+/// A volatile cache is present (bit 0), and a flush may name all namespaces (11b in bits 2:1) (Base
+/// 5.17.2.1, "VWC").
 const VOLATILE_CACHE: u8 = 0b111;
-/// Optimized is the only state that is told (Base 5.17.2.1, "ANACAP").
+/// Optimized is the only reported state (Base 5.17.2.1, "ANACAP").
 const ANA_STATES: u8 = 1;
 /// Sizes of entries, smallest and largest, as powers of two (Base 5.17.2.1, "SQES", "CQES").
 const ENTRY_SIZES: [u8; 2] = [0x66, 0x44];
@@ -40,7 +43,7 @@ const ENTRY_SIZES: [u8; 2] = [0x66, 0x44];
 /// Identify controller (Base 5.17.2.1).
 #[derive(Clone, Debug)]
 pub struct Controller {
-    /// What it is for.
+    /// Type of the controller.
     pub kind: ControllerKind,
     /// Serial number, at most 20 bytes of ASCII.
     pub serial: String,
@@ -52,11 +55,11 @@ pub struct Controller {
     pub id: u16,
     /// The subsystem's name.
     pub subsystem: String,
-    /// Largest transfer as a power of two of pages.
+    /// Maximum transfer as a power of two of pages.
     pub max_transfer_shift: u8,
-    /// Events that it may tell.
+    /// Supported events.
     pub events: u32,
-    /// Most asynchronous event requests held.
+    /// Maximum number of asynchronous event requests.
     pub event_requests: u8,
     /// Entries of the error log.
     pub error_entries: u8,
@@ -66,16 +69,16 @@ pub struct Controller {
     pub queue_size: u16,
     /// Largest NSID.
     pub namespaces: u32,
-    /// Whether completed writes may sit in a volatile cache.
+    /// Whether completed writes may be in a volatile cache.
     pub volatile_cache: bool,
-    /// Logical blocks that power loss leaves wholly old or wholly new.
+    /// Atomicity at power loss, logical blocks.
     pub atomic_blocks: u16,
-    /// Data that a capsule takes, bytes.
+    /// Maximum data in a capsule, bytes.
     pub in_capsule_bytes: u32,
 }
 
 impl Controller {
-    /// The page.
+    /// Encodes the page.
     ///
     /// # Panics
     /// If the subsystem's name is longer than 255 bytes.
@@ -110,7 +113,7 @@ impl Controller {
 
     fn encode_io(&self, page: &mut Page) {
         page[76] = SHARED;
-        // "ANATT": nobody needs to wait, the state never changes; zero is reserved.
+        // "ANATT": the state never changes, so no host waits; zero is reserved.
         page[342] = 1;
         page[343] = ANA_STATES;
         // "ANAGRPMAX", "NANAGRPID": one group.
@@ -143,16 +146,16 @@ pub struct Namespace {
     pub blocks: u64,
     /// Logical block as a power of two of bytes.
     pub block_shift: u8,
-    /// Unit that is written without reading first, logical blocks.
+    /// Preferred write unit, logical blocks.
     pub preferred_blocks: u16,
-    /// Logical blocks that power loss leaves wholly old or wholly new.
+    /// Atomicity at power loss, logical blocks.
     pub atomic_blocks: u16,
     /// Whether writes are refused.
     pub read_only: bool,
 }
 
 impl Namespace {
-    /// The page.
+    /// Encodes the page.
     #[must_use]
     pub fn encode(&self) -> Page {
         let mut page = [0; PAGE_BYTES];
@@ -163,7 +166,8 @@ impl Namespace {
         page[24] = 1 << 1 | 1 << 4;
         // "NMIC": several controllers reach it.
         page[30] = 1;
-        // "DLFEAT": write zeroes may deallocate (bit 3); what deallocated blocks read as is not told.
+        // "DLFEAT": write zeroes may deallocate (bit 3); the content of deallocated blocks is not
+        // reported.
         page[33] = 1 << 3;
         // "NAWUN", "NAWUPF", "NPWG" to "NOWS" count from zero.
         let atomic = self.atomic_blocks.saturating_sub(1).to_le_bytes();
@@ -183,18 +187,19 @@ impl Namespace {
     }
 }
 
-/// First vendor-specific byte of a namespace's page (NVM 4.1.5.1), where a [`former`] UUID stands.
+/// First vendor-specific byte of a namespace's page (NVM 4.1.5.1): the position of a [`former`]
+/// UUID.
 pub(super) const VENDOR_SPECIFIC: usize = 384;
 /// Marks a former UUID.
 pub(super) const FORMER: [u8; 8] = *b"FBFORMER";
 
-/// Adds to a namespace's page the UUID by which earlier versions of this target called the namespace.
+/// Adds the namespace's UUID of earlier versions of this target to its page.
 pub fn former(page: &mut Page, uuid: &[u8; 16]) {
     put(page, VENDOR_SPECIFIC, &FORMER);
     put(page, VENDOR_SPECIFIC + FORMER.len(), uuid);
 }
 
-/// Namespace identification descriptors (Base 5.17.2.3): a UUID.
+/// Encodes the identification descriptors of a namespace (Base 5.17.2.3): a UUID.
 #[must_use]
 pub fn descriptors(uuid: &[u8; 16]) -> Page {
     /// "NIDT": a UUID.
@@ -206,7 +211,8 @@ pub fn descriptors(uuid: &[u8; 16]) -> Page {
     page
 }
 
-/// A list of NSIDs (Base 4.4.2, "Namespace List"): those above `after`, which are given in rising order.
+/// Encodes a list of NSIDs (Base 4.4.2, "Namespace List"): those above `after` of `ids`, which are
+/// in rising order.
 #[must_use]
 pub fn namespace_list(ids: impl Iterator<Item = u32>, after: u32) -> Page {
     let mut page = [0; PAGE_BYTES];

@@ -7,19 +7,19 @@ use super::Command;
 
 /// Opcodes (Base 7, "I/O Commands"; NVM 3.2).
 pub mod opcode {
-    /// Make everything completed durable (Base 7.1).
+    /// Makes all completed writes durable (Base 7.1).
     pub const FLUSH: u8 = 0x00;
-    /// Write (NVM 3.2.6).
+    /// Writes (NVM 3.2.6).
     pub const WRITE: u8 = 0x01;
-    /// Read (NVM 3.2.4).
+    /// Reads (NVM 3.2.4).
     pub const READ: u8 = 0x02;
-    /// Compare with the host's data (NVM 3.2.1).
+    /// Compares with the host's data (NVM 3.2.1).
     pub const COMPARE: u8 = 0x05;
-    /// Make a range read as zeroes (NVM 3.2.8).
+    /// Makes a range read as zeroes (NVM 3.2.8).
     pub const WRITE_ZEROES: u8 = 0x08;
     /// Hints on ranges, deallocation among them (NVM 3.2.3).
     pub const DATASET_MANAGEMENT: u8 = 0x09;
-    /// Read without transfer (NVM 3.2.5).
+    /// Reads without transfer (NVM 3.2.5).
     pub const VERIFY: u8 = 0x0c;
 }
 
@@ -30,50 +30,51 @@ const DEAC: u32 = 1 << 25;
 /// Deallocate: bit 2 of dword 11 of Dataset Management (NVM 3.2.3, "AD").
 const AD: u32 = 1 << 2;
 
-/// Most ranges of one Dataset Management command (NVM 3.2.3, "NR").
+/// Maximum number of ranges of a Dataset Management command (NVM 3.2.3, "NR").
 pub const MAX_RANGES: usize = 256;
 /// Bytes of a [`Range`].
 pub const RANGE_BYTES: usize = 16;
 
-/// The fields of commands on a range of blocks.
+/// Fields of commands on a range of blocks.
 impl Command {
-    /// First logical block (NVM 3.2, "SLBA").
+    /// Returns the first logical block (NVM 3.2, "SLBA").
     #[must_use]
     pub const fn first_block(&self) -> u64 {
         self.words[0] as u64 | (self.words[1] as u64) << 32
     }
 
-    /// Number of logical blocks; the field counts from zero (NVM 3.2, "NLB").
+    /// Returns the number of logical blocks; the field counts from zero (NVM 3.2, "NLB").
     #[must_use]
     pub const fn blocks(&self) -> u32 {
         (self.words[2] & 0xffff) + 1
     }
 
-    /// Whether the range is to be on media before the completion.
+    /// Returns whether the write must be durable before the completion.
     #[must_use]
     pub const fn fua(&self) -> bool {
         self.words[2] & FUA != 0
     }
 
-    /// Whether Write Zeroes may give the space back.
+    /// Returns whether Write Zeroes may free the space.
     #[must_use]
     pub const fn may_deallocate(&self) -> bool {
         self.words[2] & DEAC != 0
     }
 
-    /// Whether Dataset Management deallocates.
+    /// Returns whether Dataset Management deallocates.
     #[must_use]
     pub const fn deallocates(&self) -> bool {
         self.words[1] & AD != 0
     }
 
-    /// Number of ranges of Dataset Management; the field counts from zero (NVM 3.2.3, "NR").
+    /// Returns the number of ranges of Dataset Management; the field counts from zero (NVM 3.2.3,
+    /// "NR").
     #[must_use]
     pub const fn ranges(&self) -> usize {
         (self.words[0] & 0xff) as usize + 1
     }
 
-    /// A command on a range of blocks.
+    /// Returns a command on a range of blocks.
     ///
     /// # Panics
     /// If the range has no block or more than 65,536.
@@ -94,7 +95,7 @@ impl Command {
         Self::new(opcode, nsid, words)
     }
 
-    /// The same Write Zeroes, which may give the space back or not.
+    /// Sets whether this Write Zeroes may free the space.
     #[must_use]
     pub const fn deallocating(mut self, may: bool) -> Self {
         self.words[2] = if may {
@@ -105,7 +106,7 @@ impl Command {
         self
     }
 
-    /// Dataset Management that deallocates `ranges` ranges.
+    /// Returns a Dataset Management command that deallocates `ranges` ranges.
     ///
     /// # Panics
     /// Without a range, or with more than [`MAX_RANGES`].
@@ -131,7 +132,7 @@ struct RangeLayout {
 /// A range of Dataset Management (NVM 3.2.3, "Range Definition").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Hints on how the range is used.
+    /// Hints on the use of the range.
     pub attributes: u32,
     /// Number of logical blocks; this field counts from one.
     pub blocks: u32,
@@ -140,7 +141,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The bytes.
+    /// Encodes the range.
     #[must_use]
     pub fn encode(self) -> [u8; RANGE_BYTES] {
         zerocopy::transmute!(RangeLayout {
@@ -150,7 +151,7 @@ impl Range {
         })
     }
 
-    /// Reads a host's range.
+    /// Decodes a host's range.
     #[must_use]
     pub fn decode(bytes: [u8; RANGE_BYTES]) -> Self {
         let layout: RangeLayout = zerocopy::transmute!(bytes);

@@ -6,7 +6,7 @@ use super::{Status, put, put_text};
 pub const ERROR_ENTRY_BYTES: usize = 64;
 /// Bytes of the pages SMART and firmware.
 pub const SMART_BYTES: usize = 512;
-/// Most namespaces in the list of changed ones; more are told as "look at all".
+/// Maximum number of namespaces in the list of changed ones; more are reported as "check all".
 pub const MAX_CHANGED: usize = 1024;
 
 /// An entry of the error log (LID 01h).
@@ -18,7 +18,7 @@ pub struct ErrorEntry {
     pub queue: u16,
     /// The command.
     pub cid: u16,
-    /// How it ended.
+    /// Status.
     pub status: Status,
     /// The first logical block.
     pub first_block: u64,
@@ -27,7 +27,7 @@ pub struct ErrorEntry {
 }
 
 impl ErrorEntry {
-    /// The bytes.
+    /// Encodes the entry.
     #[must_use]
     pub fn encode(&self) -> [u8; ERROR_ENTRY_BYTES] {
         /// "TRTYPE": TCP.
@@ -37,7 +37,7 @@ impl ErrorEntry {
         put(&mut entry, 8, &self.queue.to_le_bytes());
         put(&mut entry, 10, &self.cid.to_le_bytes());
         put(&mut entry, 12, &self.status.to_wire().to_le_bytes());
-        // "Parameter Error Location": not told.
+        // "Parameter Error Location": not reported.
         put(&mut entry, 14, &0xffff_u16.to_le_bytes());
         put(&mut entry, 16, &self.first_block.to_le_bytes());
         put(&mut entry, 24, &self.nsid.to_le_bytes());
@@ -63,12 +63,13 @@ pub struct Smart {
     pub media_errors: u64,
     /// Entries that the error log has had.
     pub errors: u64,
-    /// Whether the namespace takes no writes.
+    /// Whether the namespace is read-only.
     pub read_only: bool,
 }
 
 impl Smart {
-    /// The page. What a medium in software does not have (temperature, wear) is told as none.
+    /// Encodes the page. Properties that a medium in software lacks (temperature, wear) are
+    /// reported as absent.
     #[must_use]
     pub fn encode(&self) -> [u8; SMART_BYTES] {
         /// "Data Units": thousands of 512 bytes, rounded up.
@@ -93,7 +94,7 @@ impl Smart {
     }
 }
 
-/// Firmware slots (LID 03h): one, active.
+/// Encodes the firmware slots (LID 03h): one, active.
 #[must_use]
 pub fn firmware(revision: &str) -> [u8; SMART_BYTES] {
     let mut page = [0; SMART_BYTES];
@@ -102,7 +103,7 @@ pub fn firmware(revision: &str) -> [u8; SMART_BYTES] {
     page
 }
 
-/// Changed namespaces (LID 04h), in rising order.
+/// Encodes the changed namespaces (LID 04h), in rising order.
 #[must_use]
 pub fn changed_namespaces(ids: &[u32]) -> [u8; 4 * MAX_CHANGED] {
     let mut page = [0; 4 * MAX_CHANGED];
@@ -116,18 +117,20 @@ pub fn changed_namespaces(ids: &[u32]) -> [u8; 4 * MAX_CHANGED] {
     page
 }
 
-/// Bytes of the header of the page on asymmetric namespace access, and of its descriptor of a group.
+/// Length of the header of the page on asymmetric namespace access, and of its descriptor of a
+/// group, bytes.
 const ANA_HEADER_BYTES: usize = 16;
 const ANA_GROUP_BYTES: usize = 32;
 
-/// Bytes of the page on asymmetric namespace access with one group of so many namespaces.
+/// Returns the length of the page on asymmetric namespace access with one group of `namespaces`
+/// namespaces.
 #[must_use]
 pub const fn ana_bytes(namespaces: usize) -> usize {
     ANA_HEADER_BYTES + ANA_GROUP_BYTES + 4 * namespaces
 }
 
-/// Asymmetric namespace access (LID 0Ch): one group, optimized, that holds `ids`; without them if only
-/// groups are asked for. `changes` counts how often the group has changed.
+/// Encodes asymmetric namespace access (LID 0Ch): one optimized group with `ids`, or without them
+/// for `groups_only`. `changes` is the number of changes of the group.
 #[must_use]
 pub fn ana(changes: u64, ids: &[u32], groups_only: bool) -> Vec<u8> {
     /// "ANA State": optimized.

@@ -2,13 +2,13 @@
 
 use forebay_block::ErrorKind;
 
-/// A status: its code, the code's type, and whether trying again is of no use.
+/// A status: its code, the code's type, and "do not retry".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Status(u16);
 
 /// "Do Not Retry".
 const DNR: u16 = 1 << 14;
-/// All bits of a status; bit 15 of the half word on the wire is the first, the phase tag is apart.
+/// All bits of a status, which are bits 15:1 of the half word on the wire; bit 0 is the phase tag.
 const MASK: u16 = 0x7fff;
 
 const fn generic(code: u8) -> Status {
@@ -25,33 +25,33 @@ const fn media(code: u8) -> Status {
 
 /// Generic ("Generic Command Status Definition").
 impl Status {
-    /// Done.
+    /// Success.
     pub const SUCCESS: Self = generic(0x00);
-    /// No such command here.
+    /// Unknown command.
     pub const INVALID_OPCODE: Self = generic(0x01).final_();
-    /// A field of the command makes no sense.
+    /// A field of the command is invalid.
     pub const INVALID_FIELD: Self = generic(0x02).final_();
-    /// The identifier is that of a command in flight.
+    /// A command in flight has the same identifier.
     pub const COMMAND_ID_CONFLICT: Self = generic(0x03).final_();
-    /// The data could not be moved.
+    /// The data could not be transferred.
     pub const DATA_TRANSFER_ERROR: Self = generic(0x04);
-    /// Something failed inside.
+    /// An internal error.
     pub const INTERNAL_ERROR: Self = generic(0x06);
-    /// Aborted because the host asked for it.
+    /// Aborted by the host.
     pub const ABORT_REQUESTED: Self = generic(0x07).final_();
-    /// No such namespace.
+    /// Unknown namespace.
     pub const INVALID_NAMESPACE: Self = generic(0x0b).final_();
-    /// Not at this time: before Connect, or before the controller is ready.
+    /// Not now: before Connect, or before the controller is ready.
     pub const COMMAND_SEQUENCE_ERROR: Self = generic(0x0c).final_();
     /// The descriptor's length is not that of the data.
     pub const DATA_SGL_LENGTH_INVALID: Self = generic(0x0f).final_();
-    /// A descriptor of a type that is not taken.
+    /// A descriptor of an unsupported type.
     pub const SGL_TYPE_INVALID: Self = generic(0x11).final_();
     /// In-capsule data beyond the capsule.
     pub const SGL_OFFSET_INVALID: Self = generic(0x16).final_();
-    /// The namespace takes no writes.
+    /// The namespace is read-only.
     pub const WRITE_PROTECTED: Self = generic(0x20).final_();
-    /// The data was damaged on its way; it may be sent again.
+    /// The data was damaged in transfer; it may be sent again.
     pub const TRANSIENT_TRANSPORT_ERROR: Self = generic(0x22);
     /// Past the end of the namespace.
     pub const LBA_OUT_OF_RANGE: Self = generic(0x80).final_();
@@ -61,17 +61,17 @@ impl Status {
 
 /// Command specific ("Command Specific Status Definition").
 impl Status {
-    /// More asynchronous event requests than are held (Base 5.2).
+    /// Too many asynchronous event requests (Base 5.2).
     pub const EVENT_LIMIT_EXCEEDED: Self = specific(0x05).final_();
-    /// No such log page (Base 5.16).
+    /// Unknown log page (Base 5.16).
     pub const INVALID_LOG_PAGE: Self = specific(0x09).final_();
     /// The feature cannot be set (Base 5.27).
     pub const FEATURE_NOT_CHANGEABLE: Self = specific(0x0e).final_();
-    /// Connect in a format that is not known (Base 6.3).
+    /// Connect in an unknown format (Base 6.3).
     pub const CONNECT_INCOMPATIBLE_FORMAT: Self = specific(0x80).final_();
-    /// Nothing is free for this Connect now; later perhaps (Base 6.3).
+    /// No resources for this Connect now; a later one may succeed (Base 6.3).
     pub const CONNECT_BUSY: Self = specific(0x81);
-    /// A parameter of Connect makes no sense (Base 6.3).
+    /// A parameter of Connect is invalid (Base 6.3).
     pub const CONNECT_INVALID_PARAMETERS: Self = specific(0x82).final_();
     /// This host may not connect (Base 6.3).
     pub const CONNECT_INVALID_HOST: Self = specific(0x84).final_();
@@ -85,7 +85,7 @@ impl Status {
     pub const WRITE_FAULT: Self = media(0x80);
     /// The data cannot be read.
     pub const UNRECOVERED_READ_ERROR: Self = media(0x81);
-    /// The data is not what it was compared with (NVM 3.2.1).
+    /// The data differs from the compared data (NVM 3.2.1).
     pub const COMPARE_FAILURE: Self = media(0x85).final_();
 }
 
@@ -94,37 +94,37 @@ impl Status {
         Self(self.0 | DNR)
     }
 
-    /// The status code.
+    /// Returns the status code.
     #[must_use]
     pub const fn code(self) -> u8 {
         self.0.to_le_bytes()[0]
     }
 
-    /// The status code type: generic, command specific, media, path.
+    /// Returns the status code type: generic, command specific, media, path.
     #[must_use]
     pub const fn code_type(self) -> u8 {
         self.0.to_le_bytes()[1] & 7
     }
 
-    /// Whether trying again is of no use.
+    /// Returns whether a retry is useless.
     #[must_use]
     pub const fn do_not_retry(self) -> bool {
         self.0 & DNR != 0
     }
 
-    /// The upper half of a completion's last word, phase tag 0 as fabrics have it.
+    /// Returns the upper half of a completion's last word, with phase tag 0 as in Fabrics.
     #[must_use]
     pub const fn to_wire(self) -> u16 {
         self.0 << 1
     }
 
-    /// Reads the upper half of a completion's last word.
+    /// Decodes the upper half of a completion's last word.
     #[must_use]
     pub const fn from_wire(word: u16) -> Self {
         Self((word >> 1) & MASK)
     }
 
-    /// What an error is for a host that is told this.
+    /// Returns the error kind of this status for a host.
     #[must_use]
     pub const fn kind(self) -> ErrorKind {
         match self {
@@ -141,13 +141,13 @@ impl Status {
         }
     }
 
-    /// Whether it is the other one, whatever both say of trying again.
+    /// Returns whether both are the same status, except "do not retry".
     #[must_use]
     pub const fn is(self, other: Self) -> bool {
         (self.0 ^ other.0) & 0x7ff == 0
     }
 
-    /// What tells a host about an error of `kind`, of a command that writes or does not.
+    /// Returns the status for an error of `kind`, of a command that `writes` or does not.
     #[must_use]
     pub const fn of(kind: ErrorKind, writes: bool) -> Self {
         match kind {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn no_kind_is_told_as_success() {
+    fn no_error_kind_becomes_success() {
         for kind in [
             ErrorKind::Io,
             ErrorKind::Lost,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_is_told_is_the_kind_again() {
+    fn a_status_translates_back_to_its_kind() {
         for kind in [
             ErrorKind::InvalidInput,
             ErrorKind::OutOfRange,

@@ -1,9 +1,10 @@
 //! NVMe over TCP: PDUs and their digests.
 //!
-//! Numbers and layouts follow the NVM Express TCP Transport Specification 1.0; each item names its section
-//! there by title. All integers are little-endian.
+//! Numbers and layouts follow the NVM Express TCP Transport Specification 1.0; each item names its
+//! section there by title. All integers are little-endian.
 //!
-//! Whatever of a PDU breaks the rules is a [`Fault`]: what the PDU that ends the connection says.
+//! A violation of the rules by a PDU is a [`Fault`]: the content of the PDU that ends the
+//! connection.
 
 mod pdu;
 
@@ -15,23 +16,23 @@ pub use pdu::{
 
 /// Bytes of a digest ("Header Digest", "Data Digest").
 pub const DIGEST_BYTES: usize = 4;
-/// Bytes of the longest header ("ICReq", "ICResp").
+/// Bytes of the largest header ("ICReq", "ICResp").
 pub const MAX_HEADER_BYTES: usize = 128;
-/// Data that the capsules of admin and fabrics commands take, bytes ("Capsules").
+/// Maximum data in the capsules of admin and Fabrics commands, bytes ("Capsules").
 pub const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
 /// Smallest limit on the data of one H2CData PDU, bytes ("ICResp", "MAXH2CDATA").
 pub const MIN_H2C_DATA_BYTES: u32 = 4096;
-/// Most data alignment, counted from zero in 4 bytes ("ICReq", "HPDA").
+/// Maximum data alignment in units of 4 bytes, counted from zero ("ICReq", "HPDA").
 pub const MAX_ALIGNMENT: u8 = 31;
 
-/// CRC32C of `bytes` as it travels ("Digests").
+/// Returns the CRC32C of `bytes` in wire order ("Digests").
 #[must_use]
 pub fn digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
     let [a, b, c, d, ..] = checksum(CrcAlgorithm::Crc32Iscsi, bytes).to_le_bytes();
     [a, b, c, d]
 }
 
-/// Which digests a connection has agreed on ("ICReq", "DGST").
+/// Digests of a connection ("ICReq", "DGST").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
     /// After each header.
@@ -43,13 +44,13 @@ pub struct Digests {
 /// Fatal errors ("H2CTermReq", "C2HTermReq": "Fatal Error Status").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fatal {
-    /// A field of a header makes no sense; the information is its offset.
+    /// A field of a header is invalid; the information is its offset.
     InvalidHeaderField = 1,
-    /// A PDU at a time when it may not come.
+    /// A PDU arrived at a wrong time.
     SequenceError = 2,
-    /// A header is not what its digest says; the information is the digest received.
+    /// The digest of a header does not match; the information is the received digest.
     HeaderDigest = 3,
-    /// Data outside of what was asked for.
+    /// Data outside of the requested range.
     OutOfRange = 4,
     /// More data than the limit.
     LimitExceeded = 5,
@@ -57,17 +58,17 @@ pub enum Fatal {
     Unsupported = 6,
 }
 
-/// What ends a connection: the error, and information on it.
+/// Reason for the end of a connection: the error, and information on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What is wrong.
+    /// The error.
     pub fatal: Fatal,
-    /// Where, or what.
+    /// Information on the error.
     pub information: u32,
 }
 
 impl Fault {
-    /// A field at `offset` of a header makes no sense.
+    /// Returns the fault of an invalid field at `offset` of a header.
     #[must_use]
     pub const fn field(offset: u32) -> Self {
         Self {
@@ -76,7 +77,7 @@ impl Fault {
         }
     }
 
-    /// An error that has no information.
+    /// Returns a fault without information.
     #[must_use]
     pub const fn plain(fatal: Fatal) -> Self {
         Self {
@@ -97,8 +98,8 @@ impl std::fmt::Display for Fault {
                 )
             }
             Fatal::SequenceError => f.write_str("a PDU at a time when it may not come"),
-            Fatal::HeaderDigest => f.write_str("a PDU's header is not what its digest says"),
-            Fatal::OutOfRange => f.write_str("data outside of what was asked for"),
+            Fatal::HeaderDigest => f.write_str("the digest of a PDU's header does not match"),
+            Fatal::OutOfRange => f.write_str("data outside of the requested range"),
             Fatal::LimitExceeded => f.write_str("more data than the limit"),
             Fatal::Unsupported => {
                 write!(f, "the parameter at byte {information} is not supported")

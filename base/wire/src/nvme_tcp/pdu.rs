@@ -1,27 +1,27 @@
-//! The PDUs' headers.
+//! PDU headers.
 
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{DIGEST_BYTES, Digests, Fatal, Fault, MAX_ALIGNMENT};
 
-/// Bytes of the header that every PDU begins with ("PDU Common Header").
+/// Bytes of the common header of all PDUs ("PDU Common Header").
 pub const COMMON_BYTES: usize = 8;
-/// Bytes of the headers of data PDUs and R2T, common part included.
+/// Bytes of the headers of data PDUs and R2T, including the common header.
 pub const DATA_BYTES: usize = 24;
 
 /// Kinds of PDUs ("PDU Types").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The host's first words.
+    /// Initialization by the host.
     IcReq = 0x00,
-    /// The controller's first words.
+    /// Initialization by the controller.
     IcResp = 0x01,
-    /// The host ends the connection for an error.
+    /// The host ends the connection because of an error.
     H2cTermReq = 0x02,
-    /// The controller ends the connection for an error.
+    /// The controller ends the connection because of an error.
     C2hTermReq = 0x03,
-    /// A command, perhaps with data.
+    /// A command, possibly with data.
     CapsuleCmd = 0x04,
     /// A completion.
     CapsuleResp = 0x05,
@@ -29,7 +29,7 @@ pub enum Kind {
     H2cData = 0x06,
     /// Data of a command, to the host.
     C2hData = 0x07,
-    /// The controller is ready for data.
+    /// The controller requests data.
     R2t = 0x09,
 }
 
@@ -45,7 +45,7 @@ pub mod flag {
     pub const SUCCESS: u8 = 1 << 3;
 }
 
-/// Offsets of fields of the common header, as faults name them.
+/// Offsets of fields of the common header in faults.
 mod at {
     pub(super) const KIND: u32 = 0;
     pub(super) const FLAGS: u32 = 1;
@@ -67,13 +67,13 @@ impl Kind {
         Self::R2t,
     ];
 
-    /// The kind with this number.
+    /// Returns the kind with this number.
     #[must_use]
     pub fn of(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|&kind| kind as u8 == number)
     }
 
-    /// Bytes of the header, the common part included and without its digest.
+    /// Returns the length of the header, including the common header, without its digest.
     #[must_use]
     pub const fn header_bytes(self) -> usize {
         match self {
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// Whether digests may follow: those that set a connection up or end it have none.
+    /// Returns whether digests may follow: PDUs that start or end a connection have none.
     const fn digested(self) -> bool {
         !matches!(
             self,
@@ -91,7 +91,7 @@ impl Kind {
         )
     }
 
-    /// Whether data may follow the header; where it must, nothing else makes sense.
+    /// Returns whether data may or must follow the header.
     const fn carries(self) -> Carries {
         match self {
             Self::CapsuleCmd | Self::H2cTermReq | Self::C2hTermReq => Carries::Maybe,
@@ -129,7 +129,7 @@ struct CommonLayout {
     length: U32,
 }
 
-/// The header that every PDU begins with.
+/// Common header of all PDUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
     /// See [`Kind`]; other values are possible.
@@ -144,10 +144,10 @@ pub struct Common {
     pub length: u32,
 }
 
-/// How a PDU whose header makes sense goes on.
+/// Layout of the rest of a PDU, after a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// What it is.
+    /// Kind of the PDU.
     pub kind: Kind,
     /// Whether a digest follows the header.
     pub header_digest: bool,
@@ -159,15 +159,15 @@ pub struct Layout {
     pub data_digest: bool,
 }
 
-/// Where data begins whose header ends at `end`, aligned as the receiver asks (counted from zero, in 4
-/// bytes).
+/// Returns the offset of the data for a header that ends at `end`, with the receiver's alignment
+/// (in units of 4 bytes, counted from zero).
 const fn data_offset(end: u32, alignment: u8) -> u32 {
     let unit = (alignment as u32 + 1) * 4;
     end.div_ceil(unit) * unit
 }
 
 impl Common {
-    /// The bytes.
+    /// Encodes the header.
     #[must_use]
     pub fn encode(self) -> [u8; COMMON_BYTES] {
         zerocopy::transmute!(CommonLayout {
@@ -179,7 +179,7 @@ impl Common {
         })
     }
 
-    /// Reads what a PDU begins with. Every 8 bytes are one; [`Common::check`] says whether it makes sense.
+    /// Decodes a common header. Any 8 bytes are valid here; [`Common::check`] checks them.
     #[must_use]
     pub fn decode(bytes: [u8; COMMON_BYTES]) -> Self {
         let layout: CommonLayout = zerocopy::transmute!(bytes);
@@ -192,8 +192,8 @@ impl Common {
         }
     }
 
-    /// What a PDU of `data_bytes` of data begins with, with the digests agreed on and its data aligned as
-    /// the receiver has asked.
+    /// Creates the common header of a PDU with `data_bytes` of data, with these digests and the
+    /// receiver's alignment.
     ///
     /// # Panics
     /// If the PDU would be longer than 4 GiB.
@@ -224,11 +224,11 @@ impl Common {
         }
     }
 
-    /// Whether this can begin a PDU, with the digests agreed on and data aligned as asked for; how it goes
-    /// on.
+    /// Checks the header, with these digests and this alignment. Returns the layout of the rest of
+    /// the PDU.
     ///
     /// # Errors
-    /// The field that makes no sense.
+    /// The invalid field.
     pub fn check(&self, digests: Digests, alignment: u8) -> Result<Layout, Fault> {
         let kind = Kind::of(self.kind).ok_or(Fault::field(at::KIND))?;
         if usize::from(self.header_length) != kind.header_bytes() {
@@ -244,7 +244,7 @@ impl Common {
         let end = u32::from(self.header_length) + if header_digest { digest } else { 0 };
         let carries = kind.carries();
         if self.length == end && carries != Carries::Data {
-            // Without data there is none to make a digest of.
+            // Without data there is no data digest.
             return match self.flags & flag::DATA_DIGEST {
                 0 => Ok(Layout {
                     kind,
@@ -260,7 +260,7 @@ impl Common {
             return Err(Fault::field(at::LENGTH));
         }
         if !kind.digested() {
-            // The begin of the PDU at fault follows at once.
+            // The start of the faulty PDU follows directly.
             return Ok(Layout {
                 kind,
                 header_digest,
@@ -302,17 +302,18 @@ struct InitializeLayout {
     reserved: [u8; 112],
 }
 
-/// The first words of both sides, after the common header ("ICReq", "ICResp").
+/// Initialization of both sides, after the common header ("ICReq", "ICResp").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Initialize {
-    /// Version of the format ("PFV"); 0 is known.
+    /// Version of the format ("PFV"); only 0 is known.
     pub version: u16,
-    /// How data that the speaker receives is to be aligned, counted from zero in 4 bytes ("HPDA", "CPDA").
+    /// Alignment of data to the sender of this PDU, in units of 4 bytes, counted from zero ("HPDA",
+    /// "CPDA").
     pub alignment: u8,
-    /// The digests asked for, or agreed on.
+    /// Requested or selected digests.
     pub digests: Digests,
-    /// The host's outstanding R2Ts of a command, counted from zero ("MAXR2T"); the controller's limit on the
-    /// data of one H2CData PDU, bytes ("MAXH2CDATA").
+    /// Of a host: maximum number of outstanding R2Ts of a command, counted from zero ("MAXR2T"). Of
+    /// a controller: maximum data of one H2CData PDU, bytes ("MAXH2CDATA").
     pub limit: u32,
 }
 
@@ -320,7 +321,7 @@ impl Initialize {
     /// Bytes after the common header.
     pub const BYTES: usize = 120;
 
-    /// The bytes after the common header.
+    /// Encodes the bytes after the common header.
     #[must_use]
     pub fn encode(self) -> [u8; Self::BYTES] {
         zerocopy::transmute!(InitializeLayout {
@@ -332,10 +333,10 @@ impl Initialize {
         })
     }
 
-    /// Reads what follows the common header.
+    /// Decodes the bytes after the common header.
     ///
     /// # Errors
-    /// For a version that is not known, more alignment than there may be, or digests that are not known.
+    /// For an unknown version, too large an alignment, or unknown digests.
     pub fn decode(bytes: [u8; Self::BYTES]) -> Result<Self, Fault> {
         let layout: InitializeLayout = zerocopy::transmute!(bytes);
         let unsupported = |offset| Fault {
@@ -373,35 +374,35 @@ struct DataLayout {
     reserved: [u8; 4],
 }
 
-/// What follows the common header of data PDUs ("H2CData", "C2HData").
+/// Header of data PDUs after the common header ("H2CData", "C2HData").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHeader {
-    /// The command ("CCCID").
+    /// Command identifier ("CCCID").
     pub cid: u16,
-    /// The tag of the R2T that asked for it ("TTAG"); reserved towards the host.
+    /// Tag of the R2T that requested the data ("TTAG"); reserved towards the host.
     pub tag: u16,
-    /// First byte, counted in the command's data ("DATAO").
+    /// First byte, within the command's data ("DATAO").
     pub offset: u32,
     /// Bytes of data ("DATAL").
     pub length: u32,
 }
 
-/// "Ready to Transfer" has the same fields: what is asked for ("R2T": "R2TO", "R2TL").
+/// "Ready to Transfer" has the same fields, for the requested data ("R2T": "R2TO", "R2TL").
 pub type R2t = DataHeader;
 
 impl DataHeader {
     /// Bytes after the common header.
     pub const BYTES: usize = 16;
-    /// Offset of [`DataHeader::cid`] in the PDU, as faults name it.
+    /// Offset of [`DataHeader::cid`] in the PDU, for faults.
     pub const CID_AT: u32 = 8;
-    /// Offset of [`DataHeader::tag`] in the PDU, as faults name it.
+    /// Offset of [`DataHeader::tag`] in the PDU, for faults.
     pub const TAG_AT: u32 = 10;
-    /// Offset of [`DataHeader::offset`] in the PDU, as faults name it.
+    /// Offset of [`DataHeader::offset`] in the PDU, for faults.
     pub const OFFSET_AT: u32 = 12;
-    /// Offset of [`DataHeader::length`] in the PDU, as faults name it.
+    /// Offset of [`DataHeader::length`] in the PDU, for faults.
     pub const LENGTH_AT: u32 = 16;
 
-    /// The bytes after the common header.
+    /// Encodes the bytes after the common header.
     #[must_use]
     pub fn encode(self) -> [u8; Self::BYTES] {
         zerocopy::transmute!(DataLayout {
@@ -413,7 +414,7 @@ impl DataHeader {
         })
     }
 
-    /// Reads what follows the common header.
+    /// Decodes the bytes after the common header.
     #[must_use]
     pub fn decode(bytes: [u8; Self::BYTES]) -> Self {
         let layout: DataLayout = zerocopy::transmute!(bytes);
@@ -426,23 +427,23 @@ impl DataHeader {
     }
 }
 
-/// What follows the common header of a PDU that ends the connection ("H2CTermReq", "C2HTermReq"); the begin
-/// of the PDU at fault follows as data.
+/// Header of a PDU that ends the connection, after the common header ("H2CTermReq", "C2HTermReq").
+/// The start of the faulty PDU follows as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// What is wrong ("FES"); see [`Fatal`], other values are possible.
+    /// The error ("FES"); see [`Fatal`], other values are possible.
     pub fatal: u16,
-    /// Where, or what ("FEI").
+    /// Information on the error ("FEI").
     pub information: u32,
 }
 
 impl Terminate {
     /// Bytes after the common header.
     pub const BYTES: usize = 16;
-    /// Most data after it ("C2HTermReq", "DATA").
+    /// Maximum data after it ("C2HTermReq", "DATA").
     pub const MAX_DATA_BYTES: u32 = 128;
 
-    /// What tells of a fault.
+    /// Returns the header for a fault.
     #[must_use]
     pub const fn of(fault: Fault) -> Self {
         Self {
@@ -451,7 +452,7 @@ impl Terminate {
         }
     }
 
-    /// The bytes after the common header.
+    /// Encodes the bytes after the common header.
     #[must_use]
     pub fn encode(self) -> [u8; Self::BYTES] {
         let mut out = [0; Self::BYTES];
@@ -460,7 +461,7 @@ impl Terminate {
         out
     }
 
-    /// Reads what follows the common header.
+    /// Decodes the bytes after the common header.
     #[must_use]
     pub const fn decode(bytes: [u8; Self::BYTES]) -> Self {
         Self {

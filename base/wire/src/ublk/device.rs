@@ -1,4 +1,4 @@
-//! The arguments of control commands: a device and what it is like.
+//! Arguments of control commands: a device and its parameters.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -9,7 +9,7 @@ use super::{CONTROL_BYTES, INFO_BYTES, PARAMS_BYTES};
 pub struct Control {
     /// The device's number.
     pub device: u32,
-    /// Where what is told lies, in the caller's memory.
+    /// Address of the data in the caller's memory.
     pub address: u64,
     /// Its length, bytes.
     pub len: u16,
@@ -31,7 +31,7 @@ struct RawControl {
 }
 
 impl Control {
-    /// Reads an argument.
+    /// Decodes an argument.
     #[must_use]
     pub fn decode(bytes: [u8; CONTROL_BYTES]) -> Self {
         let raw: RawControl = zerocopy::transmute!(bytes);
@@ -43,7 +43,7 @@ impl Control {
         }
     }
 
-    /// Writes it. It is for no queue.
+    /// Encodes the argument, for no queue.
     #[must_use]
     pub fn encode(self) -> [u8; CONTROL_BYTES] {
         zerocopy::transmute!(RawControl {
@@ -59,24 +59,24 @@ impl Control {
     }
 }
 
-/// A device as the driver knows it (`struct ublksrv_ctrl_dev_info`).
+/// A device in the driver (`struct ublksrv_ctrl_dev_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Queues.
+    /// Number of queues.
     pub queues: u16,
-    /// Tags of each.
+    /// Number of tags of each queue.
     pub depth: u16,
     /// One of [`state`](super::state).
     pub state: u16,
-    /// Most bytes of a request.
+    /// Maximum length of a request, bytes.
     pub max_bytes: u32,
     /// The device's number.
     pub device: u32,
-    /// The process that serves it, or served it last.
+    /// Process that serves it, or served it last.
     pub server: i32,
     /// Its features.
     pub features: u64,
-    /// What the server that made it left for those after it.
+    /// Data that the server that created it left for later ones.
     pub note: u64,
 }
 
@@ -100,7 +100,7 @@ struct RawInfo {
 }
 
 impl Info {
-    /// Reads it.
+    /// Decodes the info.
     #[must_use]
     pub fn decode(bytes: [u8; INFO_BYTES]) -> Self {
         let raw: RawInfo = zerocopy::transmute!(bytes);
@@ -116,7 +116,7 @@ impl Info {
         }
     }
 
-    /// Writes it.
+    /// Encodes the info.
     #[must_use]
     pub fn encode(self) -> [u8; INFO_BYTES] {
         zerocopy::transmute!(RawInfo {
@@ -138,24 +138,24 @@ impl Info {
     }
 }
 
-/// What a block device is like (`struct ublk_params`: its parts for all devices, and for discard).
+/// Parameters of a block device (`struct ublk_params`: the parts for all devices, and for discard).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
     /// Some of [`attribute`](super::attribute).
     pub attributes: u32,
-    /// Logical block as a power of two, bytes.
+    /// Logical block size as a power of two, bytes.
     pub logical_shift: u8,
-    /// Physical block likewise.
+    /// Physical block size as a power of two, bytes.
     pub physical_shift: u8,
-    /// Most sectors of a read or write.
+    /// Maximum length of a read or write, sectors.
     pub max_sectors: u32,
     /// Size, sectors.
     pub sectors: u64,
     /// Unit of a discard, bytes.
     pub discard_unit_bytes: u32,
-    /// Most sectors of a discard; zero without any.
+    /// Maximum length of a discard, sectors; zero disables discards.
     pub max_discard_sectors: u32,
-    /// Most sectors of write-zeroes.
+    /// Maximum length of write-zeroes, sectors.
     pub max_zeroes_sectors: u32,
 }
 
@@ -171,7 +171,8 @@ struct RawParams {
     io_min_shift: u8,
     max_sectors: u32,
     chunk_sectors: u32,
-    // Numbers of eight bytes as halves: the structure's length is no multiple of eight.
+    // Numbers of eight bytes are two halves, since the structure's length is not a multiple of
+    // eight.
     dev_sectors: [u32; 2],
     virt_boundary_mask: [u32; 2],
     discard_alignment: u32,
@@ -186,7 +187,7 @@ struct RawParams {
 const PARAM_TYPES: u32 = 1 << 0 | 1 << 1;
 
 impl Params {
-    /// Reads them; none where the driver has not got both parts.
+    /// Decodes the parameters. Returns `None` if the driver lacks one of the parts.
     #[must_use]
     pub fn decode(bytes: [u8; PARAMS_BYTES]) -> Option<Self> {
         let raw: RawParams = zerocopy::transmute!(bytes);
@@ -202,7 +203,7 @@ impl Params {
         })
     }
 
-    /// Writes them.
+    /// Encodes the parameters.
     #[must_use]
     pub fn encode(self) -> [u8; PARAMS_BYTES] {
         zerocopy::transmute!(RawParams {

@@ -1,7 +1,8 @@
-//! What the kernel's ublk driver and its server say to each other. The source is Linux:
-//! `include/uapi/linux/ublk_cmd.h` for each number and layout, `Documentation/block/ublk.rst` for their meaning.
+//! Interface between the kernel's ublk driver and its server. The source is Linux:
+//! `include/uapi/linux/ublk_cmd.h` for each number and layout, `Documentation/block/ublk.rst` for
+//! their meaning.
 //!
-//! All of it stays on one machine, so numbers have the machine's byte order.
+//! All data stays on one machine, so numbers have the machine's byte order.
 
 mod device;
 mod request;
@@ -11,14 +12,16 @@ mod tests;
 pub use device::{Control, Info, Params};
 pub use request::{Descriptor, Io};
 
-/// What sectors count in, bytes, whatever the logical block is.
+/// Length of a sector, bytes, independent of the logical block size.
 pub const SECTOR_BYTES: u64 = 512;
-/// Most tags of a queue (`UBLK_MAX_QUEUE_DEPTH`); the descriptors of one queue lie this many apart from the next one's.
+/// Maximum number of tags of a queue (`UBLK_MAX_QUEUE_DEPTH`), and the distance between the
+/// descriptors of two queues.
 pub const MAX_DEPTH: u16 = 4096;
-/// Device numbers are below this (`UBLK_MINORS` of the driver, `drivers/block/ublk_drv.c`).
+/// Limit of device numbers (`UBLK_MINORS` of the driver, `drivers/block/ublk_drv.c`).
 pub const NUMBERS: u32 = 1 << 20;
 
-/// The length of an argument's structure is a part of a command's number (`_IOC`, `include/uapi/asm-generic/ioctl.h`).
+/// Returns the number of a command, which contains the length of its argument (`_IOC`,
+/// `include/uapi/asm-generic/ioctl.h`).
 const fn encode(direction: u32, number: u32, argument_bytes: usize) -> u32 {
     direction << 30 | (argument_bytes as u32) << 16 | (b'u' as u32) << 8 | number
 }
@@ -30,25 +33,25 @@ const READS_AND_WRITES: u32 = 3;
 pub mod control {
     use super::{CONTROL_BYTES, READS, READS_AND_WRITES, encode};
 
-    /// Tells an [`Info`](super::Info).
+    /// Returns an [`Info`](super::Info).
     pub const GET_INFO: u32 = encode(READS, 0x02, CONTROL_BYTES);
-    /// Makes a device of an [`Info`](super::Info), and tells what became of it.
+    /// Creates a device from an [`Info`](super::Info), and returns the resulting one.
     pub const ADD: u32 = encode(READS_AND_WRITES, 0x04, CONTROL_BYTES);
-    /// Removes a device, and returns when nobody has its character device any more.
+    /// Removes a device, and returns when no process has its character device open any more.
     pub const DELETE: u32 = encode(READS_AND_WRITES, 0x05, CONTROL_BYTES);
-    /// Makes the block device; returns when all queues fetch and partitions were looked for.
+    /// Creates the block device; returns when all queues fetch and partitions were scanned.
     pub const START: u32 = encode(READS_AND_WRITES, 0x06, CONTROL_BYTES);
     /// Ends the block device.
     pub const STOP: u32 = encode(READS_AND_WRITES, 0x07, CONTROL_BYTES);
-    /// Takes [`Params`](super::Params), before the start.
+    /// Sets [`Params`](super::Params), before the start.
     pub const SET_PARAMS: u32 = encode(READS_AND_WRITES, 0x08, CONTROL_BYTES);
-    /// Tells them.
+    /// Returns the [`Params`](super::Params).
     pub const GET_PARAMS: u32 = encode(READS, 0x09, CONTROL_BYTES);
-    /// Forgets the queues of a server that has died.
+    /// Drops the queues of a dead server.
     pub const START_RECOVERY: u32 = encode(READS_AND_WRITES, 0x10, CONTROL_BYTES);
-    /// Gives the block device to those that fetch now.
+    /// Connects the block device to the queues that fetch now.
     pub const END_RECOVERY: u32 = encode(READS_AND_WRITES, 0x11, CONTROL_BYTES);
-    /// Tells the features of the driver as eight bytes.
+    /// Returns the features of the driver as eight bytes.
     pub const GET_FEATURES: u32 = encode(READS, 0x13, CONTROL_BYTES);
 }
 
@@ -58,11 +61,11 @@ pub mod io {
 
     /// Waits for the first request of a tag.
     pub const FETCH: u32 = encode(READS_AND_WRITES, 0x20, IO_BYTES);
-    /// Says how a tag's request ended, and waits for the next.
+    /// Reports the result of a tag's request, and waits for the next.
     pub const COMMIT_AND_FETCH: u32 = encode(READS_AND_WRITES, 0x21, IO_BYTES);
-    /// How a command ends that has got a request (`UBLK_IO_RES_OK`).
+    /// Result of a command that returns a request (`UBLK_IO_RES_OK`).
     pub const RESULT_OK: i32 = 0;
-    /// How it ends when the device does (`UBLK_IO_RES_ABORT`, which is `-ENODEV`).
+    /// Result of a command when the device ends (`UBLK_IO_RES_ABORT`, which is `-ENODEV`).
     pub const RESULT_ABORT: i32 = -19;
 }
 
@@ -70,9 +73,9 @@ pub mod io {
 pub mod feature {
     /// The block device outlives its server, and waits for another one.
     pub const USER_RECOVERY: u64 = 1 << 3;
-    /// That one gets what the dead one had not answered.
+    /// The next server gets the requests that the dead one had not answered.
     pub const USER_RECOVERY_REISSUE: u64 = 1 << 4;
-    /// Commands are numbered as this module does.
+    /// Commands have the numbers of this module.
     pub const IOCTL_ENCODE: u64 = 1 << 6;
     /// The server copies data itself, by reads and writes of the character device.
     pub const USER_COPY: u64 = 1 << 7;
@@ -90,31 +93,31 @@ pub mod state {
 
 /// Attributes of a block device (`UBLK_ATTR_*`).
 pub mod attribute {
-    /// It takes no writes.
+    /// The device is read-only.
     pub const READ_ONLY: u32 = 1 << 0;
     /// It has a volatile cache: writes are durable after a flush.
     pub const VOLATILE_CACHE: u32 = 1 << 2;
-    /// A single write can be durable when it ends.
+    /// It supports FUA.
     pub const FUA: u32 = 1 << 3;
 }
 
-/// What requests ask for (`UBLK_IO_OP_*`).
+/// Operations of requests (`UBLK_IO_OP_*`).
 pub mod op {
     /// Read.
     pub const READ: u8 = 0;
     /// Write.
     pub const WRITE: u8 = 1;
-    /// Make everything completed durable.
+    /// Makes all completed writes durable.
     pub const FLUSH: u8 = 2;
-    /// Forget a range.
+    /// Discards a range.
     pub const DISCARD: u8 = 3;
-    /// Make a range read as zeroes.
+    /// Makes a range read as zeroes.
     pub const WRITE_ZEROES: u8 = 5;
 }
 
-/// It is to be durable when it ends (`UBLK_IO_F_FUA`).
+/// The write must be durable when it completes (`UBLK_IO_F_FUA`).
 pub const FUA: u32 = 1 << 13;
-/// The range's space is not given back (`UBLK_IO_F_NOUNMAP`).
+/// The range's space must not be freed (`UBLK_IO_F_NOUNMAP`).
 pub const NOUNMAP: u32 = 1 << 15;
 
 /// Bytes of a [`Control`].
@@ -128,13 +131,14 @@ pub const DESCRIPTOR_BYTES: usize = 24;
 /// Bytes of an [`Io`].
 pub const IO_BYTES: usize = 16;
 
-/// Where in the character device the descriptors of a queue lie (`UBLKSRV_CMD_BUF_OFFSET`).
+/// Returns the offset of a queue's descriptors in the character device (`UBLKSRV_CMD_BUF_OFFSET`).
 #[must_use]
 pub const fn descriptors_offset(queue: u16) -> u64 {
     queue as u64 * MAX_DEPTH as u64 * DESCRIPTOR_BYTES as u64
 }
 
-/// Where in it the data of a tag's request lies (`UBLKSRV_IO_BUF_OFFSET`, `UBLK_TAG_OFF`, `UBLK_QID_OFF`).
+/// Returns the offset of the data of a tag's request in the character device
+/// (`UBLKSRV_IO_BUF_OFFSET`, `UBLK_TAG_OFF`, `UBLK_QID_OFF`).
 #[must_use]
 pub const fn data_offset(queue: u16, tag: u16) -> u64 {
     0x8000_0000 + ((queue as u64) << 41 | (tag as u64) << 25)

@@ -4,16 +4,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{DESCRIPTOR_BYTES, IO_BYTES};
 
-/// A request, as it lies in memory that the driver shares (`struct ublksrv_io_desc`).
+/// A request in memory that the driver shares (`struct ublksrv_io_desc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     /// One of [`op`](super::op).
     pub op: u8,
     /// `FUA`, `NOUNMAP` and others, in their places.
     pub flags: u32,
-    /// Sectors.
+    /// Length, sectors.
     pub sectors: u32,
-    /// The first.
+    /// First sector.
     pub start_sector: u64,
 }
 
@@ -27,7 +27,7 @@ struct RawDescriptor {
 }
 
 impl Descriptor {
-    /// Reads one.
+    /// Decodes a descriptor.
     #[must_use]
     pub fn decode(bytes: [u8; DESCRIPTOR_BYTES]) -> Self {
         let raw: RawDescriptor = zerocopy::transmute!(bytes);
@@ -40,7 +40,7 @@ impl Descriptor {
         }
     }
 
-    /// Writes it.
+    /// Encodes the descriptor.
     #[must_use]
     pub fn encode(self) -> [u8; DESCRIPTOR_BYTES] {
         zerocopy::transmute!(RawDescriptor {
@@ -59,7 +59,8 @@ pub struct Io {
     pub queue: u16,
     /// The tag.
     pub tag: u16,
-    /// How the tag's request ended: bytes of a read or write, zero of others, or an error number, negated.
+    /// Result of the tag's request: bytes of a read or write, zero for others, or a negated error
+    /// number.
     pub result: i32,
 }
 
@@ -73,7 +74,7 @@ struct RawIo {
 }
 
 impl Io {
-    /// Reads an argument.
+    /// Decodes an argument.
     #[must_use]
     pub fn decode(bytes: [u8; IO_BYTES]) -> Self {
         let raw: RawIo = zerocopy::transmute!(bytes);
@@ -84,7 +85,7 @@ impl Io {
         }
     }
 
-    /// Writes it. It names no buffer, as [`USER_COPY`](super::feature::USER_COPY) wants it.
+    /// Encodes the argument without a buffer, as [`USER_COPY`](super::feature::USER_COPY) requires.
     #[must_use]
     pub fn encode(self) -> [u8; IO_BYTES] {
         zerocopy::transmute!(RawIo {

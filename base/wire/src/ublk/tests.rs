@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn commands_are_numbered_as_ioctls() {
-    // _IOWR('u', 0x04, 32 bytes) and so on, as a compiler has them from the header.
+    // _IOWR('u', 0x04, 32 bytes) and so on, as a compiler computes them from the header.
     assert_eq!(control::ADD, 0xc020_7504);
     assert_eq!(control::GET_INFO, 0x8020_7502);
     assert_eq!(control::END_RECOVERY, 0xc020_7511);
@@ -100,7 +100,7 @@ fn params_that_a_driver_lacks_are_none() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn encoded_structures_are_decoded(
         (device, address, len, data) in any::<(u32, u64, u16, u64)>(),
         (queue, tag, result) in any::<(u16, u16, i32)>(),
         (op, flags, sectors, start_sector) in any::<(u8, u32, u32, u64)>(),

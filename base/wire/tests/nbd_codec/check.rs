@@ -1,13 +1,13 @@
-//! What holds for every input of the NBD codec. Run by the seeded test beside this file and by the
-//! fuzz target `nbd_codec`.
+//! Properties of the NBD codec for every input. The seeded test in this folder and the fuzz target
+//! `nbd_codec` run it.
 
 use forebay_wire::nbd::handshake::{
     Greeting, Info, InfoRequest, OptionHeader, OptionReply, decode_client_flags, decode_name,
 };
 use forebay_wire::nbd::transmission::{Chunk, Request, SimpleReply};
 
-/// Decodes `data` as each message; what decodes is encoded to the very bytes it came from. Returns
-/// how many of the decoders took it.
+/// Decodes `data` as each message. A decoded message must be encoded to the same bytes. Returns how
+/// many decoders accepted it.
 pub(crate) fn any_input(data: &[u8]) -> usize {
     let mut taken = 0;
     let mut same = |encoded: &[u8]| {

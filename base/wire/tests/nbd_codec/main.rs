@@ -1,4 +1,4 @@
-//! The NBD codec: properties of well-formed messages, and a seeded stand-in for the fuzzer that
+//! The NBD codec: properties of well-formed messages, and a seeded substitute for the fuzzer that
 //! needs no nightly compiler.
 
 mod check;

@@ -1,4 +1,4 @@
-//! Messages of authentication: their bytes, what of them comes back, and what is wrong with those that make no sense.
+//! Authentication messages: encoding, decoding, and the errors of invalid ones.
 
 use forebay_wire::nvme::auth::{
     ControllerMessage, Exchange, Group, Hash, HostMessage, Malformed, Reason,
@@ -98,7 +98,7 @@ fn the_bytes_are_where_the_specification_has_them() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_for_its_reason() {
+fn invalid_messages_are_refused_with_the_reason() {
     let [negotiate, reply, success, failure] = messages().try_into().expect("four");
     let refused = |mut bytes: Vec<u8>, change: &dyn Fn(&mut Vec<u8>)| {
         change(&mut bytes);
@@ -137,9 +137,9 @@ fn what_makes_no_sense_is_refused_for_its_reason() {
         refused(negotiate.clone(), &|b| b[8] = 2),
         Reason::ProtocolUnusable
     );
-    // A challenge, which is the controller's to say.
+    // A challenge, which only controllers send.
     assert_eq!(refused(reply, &|b| b[1] = 1), Reason::IncorrectMessage);
-    // A second protocol is ours.
+    // The second protocol is the supported one.
     let mut two = negotiate.clone();
     (two[7], two[8]) = (2, 9);
     two.extend(&negotiate[8..]);
@@ -176,7 +176,7 @@ fn controllers_are_refused_for_their_reasons() {
         (&challenge, |b| b[9] = 2, Reason::IncorrectPayload),
         (&challenge, |b| b[9] = 4, Reason::GroupUnusable),
         (&challenge, |b| b[10] = 1, Reason::IncorrectPayload),
-        // A reply, which is the host's to say.
+        // A reply, which only hosts send.
         (&challenge, |b| b[1] = 2, Reason::IncorrectMessage),
         (&success, |b| b[6] = 33, Reason::IncorrectPayload),
         (&success, |b| b[6] = 48, Reason::IncorrectPayload),
@@ -199,7 +199,7 @@ fn controllers_are_refused_for_their_reasons() {
 
 proptest! {
     #[test]
-    fn what_controllers_say_comes_back(
+    fn controllers_messages_are_decoded_as_encoded(
         transaction: u16,
         hash in prop::sample::select(Hash::ALL.to_vec()),
         group in prop::sample::select(Group::ALL.to_vec()),
@@ -222,7 +222,7 @@ proptest! {
     }
 
     #[test]
-    fn what_hosts_say_comes_back(
+    fn hosts_messages_are_decoded_as_encoded(
         transaction: u16,
         hashes in proptest::collection::vec(any::<u8>(), 1..=30),
         groups in proptest::collection::vec(any::<u8>(), 1..=30),

@@ -1,5 +1,5 @@
-//! What holds for every input of the codecs of NVMe and NVMe/TCP. Run by the seeded test beside this file and
-//! by the fuzz target `nvme_codec`.
+//! Properties of the codecs of NVMe and NVMe/TCP for every input. The seeded test in this folder
+//! and the fuzz target `nvme_codec` run it.
 
 use forebay_wire::nvme::admin::LogRequest;
 use forebay_wire::nvme::auth::{ControllerMessage, Exchange, HostMessage, Reason};
@@ -11,8 +11,8 @@ use forebay_wire::nvme::io::{MAX_RANGES, Range};
 use forebay_wire::nvme::{Command, Completion, Status};
 use forebay_wire::nvme_tcp::{Common, DataHeader, Digests, Initialize, Kind, Terminate};
 
-/// Decodes `data` as each message; what decodes is encoded to the very bytes it came from, but for what is
-/// reserved. Returns how many of the decoders took it.
+/// Decodes `data` as each message. A decoded message must be encoded to the same bytes, except
+/// reserved ones. Returns how many decoders accepted it.
 pub(crate) fn any_input(data: &[u8]) -> usize {
     let mut taken = 0;
     if let Some(&bytes) = data.first_chunk() {
@@ -61,7 +61,7 @@ pub(crate) fn any_input(data: &[u8]) -> usize {
     taken + authentication(data) + challenge(data)
 }
 
-/// The same of a controller's message, whatever room is behind it.
+/// The same for a controller's message, with any room after it.
 fn challenge(data: &[u8]) -> usize {
     match ControllerMessage::decode(data) {
         Ok((transaction, message)) => {
@@ -81,7 +81,8 @@ fn challenge(data: &[u8]) -> usize {
     }
 }
 
-/// A host's message of authentication is refused for a reason, or is the same again once it was written and read.
+/// A host's authentication message is refused with a reason, or is equal after encoding and
+/// decoding.
 fn authentication(data: &[u8]) -> usize {
     match HostMessage::decode(data) {
         Ok((transaction, message)) => {
@@ -96,7 +97,7 @@ fn authentication(data: &[u8]) -> usize {
     }
 }
 
-/// A header is refused, or all its parts together are as long as it says.
+/// A header is refused, or the lengths of its parts add up to that of the PDU.
 fn header(value: Common, bytes: [u8; 8]) -> usize {
     assert_eq!(value.encode(), bytes);
     let mut taken = 0;

@@ -1,5 +1,5 @@
-//! The codecs of NVMe and NVMe/TCP: properties of well-formed messages, the specification's numbers, and a seeded
-//! stand-in for the fuzzer that needs no nightly compiler.
+//! The codecs of NVMe and NVMe/TCP: properties of well-formed messages, the specification's
+//! numbers, and a seeded substitute for the fuzzer that needs no nightly compiler.
 
 mod auth;
 mod check;
@@ -318,7 +318,7 @@ fn log_pages_have_their_fields_where_hosts_look() {
 }
 
 #[test]
-fn what_makes_no_sense_is_named() {
+fn invalid_messages_are_named() {
     let none = Digests::default();
     let good = Common::new(Kind::H2cData, flag::LAST, 512, none, 0);
     assert!(good.check(none, 0).is_ok());

@@ -1,9 +1,9 @@
-//! What must hold of the ublk codec for any bytes that the driver may leave in shared memory: what is read and written is read
-//! the same again. The fuzzer and the tests share it.
+//! Properties of the ublk codec for any bytes that the driver may leave in shared memory: a decoded
+//! value is equal after encoding and decoding. The fuzzer and the tests share it.
 
 use forebay_wire::ublk::{Control, Descriptor, Info, Io, Params};
 
-/// The first bytes of an input; zeroes where it has none.
+/// Returns the first bytes of an input, padded with zeroes.
 fn first<const N: usize>(input: &[u8]) -> [u8; N] {
     let mut bytes = [0; N];
     let len = input.len().min(N);
@@ -11,10 +11,10 @@ fn first<const N: usize>(input: &[u8]) -> [u8; N] {
     bytes
 }
 
-/// Reads `input` as everything that there is.
+/// Decodes `input` as every structure.
 ///
 /// # Panics
-/// If something is read as another thing than was written.
+/// If a value differs after encoding and decoding.
 pub(crate) fn any_input(input: &[u8]) {
     let descriptor = Descriptor::decode(first(input));
     assert_eq!(Descriptor::decode(descriptor.encode()), descriptor);

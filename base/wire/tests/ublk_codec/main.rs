@@ -1,4 +1,4 @@
-//! The ublk codec on any bytes: a stand-in for the fuzzer that needs no nightly compiler.
+//! The ublk codec on any bytes: a substitute for the fuzzer that needs no nightly compiler.
 
 mod check;
 

@@ -1,10 +1,10 @@
-//! The messages of DH-HMAC-CHAP (Base 8.13.4, 8.13.5): what a host says, and what a controller does.
+//! Messages of DH-HMAC-CHAP (Base 8.13.4, 8.13.5), of hosts and of controllers.
 
 use super::{Group, Hash, Reason};
 
-/// The code of the only reason, authentication failure.
+/// Code of the only reason, authentication failure.
 const REASON: u8 = 1;
-/// Identifiers of messages: those of all protocols, and those of DH-HMAC-CHAP (Base 8.13.4, 8.13.5).
+/// Message identifiers of all protocols, and of DH-HMAC-CHAP (Base 8.13.4, 8.13.5).
 mod id {
     pub(super) const NEGOTIATE: [u8; 2] = [0x00, 0x00];
     pub(super) const FAILURE_2: [u8; 2] = [0x00, 0xf0];
@@ -14,48 +14,49 @@ mod id {
     pub(super) const SUCCESS_1: [u8; 2] = [0x01, 0x03];
     pub(super) const SUCCESS_2: [u8; 2] = [0x01, 0x04];
 }
-/// Bytes before the protocols in a Negotiate, and of each protocol.
+/// Length of a Negotiate before its protocols, and of each protocol, bytes.
 const NEGOTIATE_BYTES: usize = 8;
 const DESCRIPTOR_BYTES: usize = 64;
-/// Room for hash functions, and for groups, in a protocol's descriptor.
+/// Maximum number of hash functions, and of groups, in a protocol's descriptor.
 const LIST_BYTES: usize = 30;
-/// DH-HMAC-CHAP's identifier among protocols ("AuthID").
+/// Identifier of DH-HMAC-CHAP among protocols ("AuthID").
 const DH_HMAC_CHAP: u8 = 1;
-/// Bytes of messages before what is as long as a hash or a group, and of those that have nothing else.
+/// Fixed part of messages with fields of variable length, and length of those without, bytes.
 const FIXED_BYTES: usize = 16;
 const FAILURE_BYTES: usize = 8;
 
-/// What a host says.
+/// A message of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostMessage<'a> {
-    /// It offers protocols; ours is among them.
+    /// Offers protocols, DH-HMAC-CHAP among them.
     Negotiate {
         /// Identifiers of hash functions.
         hashes: &'a [u8],
         /// Identifiers of groups.
         groups: &'a [u8],
     },
-    /// It answers a challenge.
+    /// Answers a challenge.
     Reply {
-        /// The answer, as long as the hash.
+        /// Response, with the length of the hash.
         response: &'a [u8],
-        /// Its own challenge, with a sequence number, if the controller is to prove itself.
+        /// The host's own challenge and its sequence number, if the controller must authenticate
+        /// itself.
         challenge: Option<(&'a [u8], u32)>,
-        /// Its public value; empty without a group.
+        /// Public value; empty for the null group.
         public: &'a [u8],
     },
-    /// It is content with the controller.
+    /// Accepts the controller.
     Success2,
-    /// It is not; the explanation's code.
+    /// Rejects the controller, with the explanation's code.
     Failure2(u8),
 }
 
-/// A message that makes no sense: the transaction that it is of, as far as it says, and what is wrong.
+/// An invalid message: its transaction, as far as it is known, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed {
     /// Transaction identifier.
     pub transaction: u16,
-    /// What is wrong.
+    /// Reason to report.
     pub reason: Reason,
 }
 
@@ -64,7 +65,7 @@ fn header(id: [u8; 2], transaction: u16) -> Vec<u8> {
     vec![id[0], id[1], 0, 0, low, high]
 }
 
-/// The transaction that a message is of, and what is made of a reason why it makes no sense.
+/// Returns the transaction of a message, and a function that builds its error.
 fn about(bytes: &[u8]) -> (u16, impl Fn(Reason) -> Malformed + use<>) {
     let transaction = match bytes.get(4..6) {
         Some(two) => u16::from_le_bytes([two[0], two[1]]),
@@ -82,10 +83,10 @@ fn byte(length: usize) -> u8 {
 }
 
 impl<'a> HostMessage<'a> {
-    /// Reads a host's message, with its transaction identifier.
+    /// Decodes a host's message and its transaction identifier.
     ///
     /// # Errors
-    /// What is wrong with it, as a controller has to say it.
+    /// The reason that a controller must report.
     pub fn decode(bytes: &'a [u8]) -> Result<(u16, Self), Malformed> {
         let (transaction, wrong) = about(bytes);
         let message = match bytes {
@@ -145,10 +146,10 @@ impl<'a> HostMessage<'a> {
         })
     }
 
-    /// The bytes.
+    /// Encodes the message.
     ///
     /// # Panics
-    /// If a list, a hash or a group is longer than there is room for.
+    /// If a list, a hash or a group is too long.
     #[must_use]
     pub fn encode(&self, transaction: u16) -> Vec<u8> {
         match *self {
@@ -200,38 +201,39 @@ impl<'a> HostMessage<'a> {
     }
 }
 
-/// What a controller says.
+/// A message of a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerMessage<'a> {
-    /// It challenges the host.
+    /// Challenges the host.
     Challenge {
-        /// The hash function that it has chosen.
+        /// Selected hash function.
         hash: Hash,
-        /// The group that it has chosen.
+        /// Selected group.
         group: Group,
-        /// The challenge's sequence number.
+        /// Sequence number of the challenge.
         sequence: u32,
-        /// The challenge, as long as the hash.
+        /// Challenge, with the length of the hash.
         value: &'a [u8],
-        /// Its public value, as long as the group's.
+        /// Public value, with the length of the group's.
         public: &'a [u8],
     },
-    /// The host has proved itself.
+    /// Accepts the host.
     Success1 {
         /// The hash function.
         hash: Hash,
-        /// The answer to the host's challenge, if there was one.
+        /// Response to the host's challenge, if there was one.
         response: Option<&'a [u8]>,
     },
-    /// It has not.
+    /// Rejects the host.
     Failure1(Reason),
 }
 
 impl<'a> ControllerMessage<'a> {
-    /// Reads a controller's message, with its transaction identifier. What is behind it is room that it did not need.
+    /// Decodes a controller's message and its transaction identifier. Bytes after it are unused
+    /// room.
     ///
     /// # Errors
-    /// What is wrong with it, as a host has to say it.
+    /// The reason that a host must report.
     pub fn decode(bytes: &'a [u8]) -> Result<(u16, Self), Malformed> {
         let (transaction, wrong) = about(bytes);
         let message = match bytes.first_chunk::<6>() {
@@ -239,7 +241,7 @@ impl<'a> ControllerMessage<'a> {
                 id::CHALLENGE => Self::challenge(bytes),
                 id::SUCCESS_1 => Self::success(bytes).ok_or(Reason::IncorrectPayload),
                 id::FAILURE_1 => match bytes.get(FAILURE_BYTES - 1) {
-                    // Of a reason that came later it is known that it is one.
+                    // An unknown, newer reason is a failure, too.
                     Some(code) => Ok(Self::Failure1(Reason::of(*code).unwrap_or(Reason::Failed))),
                     None => Err(Reason::IncorrectPayload),
                 },
@@ -288,10 +290,10 @@ impl<'a> ControllerMessage<'a> {
         }
     }
 
-    /// The bytes.
+    /// Encodes the message.
     ///
     /// # Panics
-    /// If a value is not as long as its hash or group says.
+    /// If a value does not have the length of its hash or group.
     #[must_use]
     pub fn encode(&self, transaction: u16) -> Vec<u8> {
         match *self {
