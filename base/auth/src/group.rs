@@ -1,8 +1,8 @@
-//! Diffie-Hellman in the groups of RFC 7919. Powers are computed in constant time and on a thread of their own: a few
-//! milliseconds for the largest group, which no reactor has to spare.
+//! Diffie-Hellman in the groups of RFC 7919. Powers are computed in constant time on a separate
+//! thread: the largest group takes a few milliseconds, which a reactor must not spend.
 //!
-//! A queue asks for one power at a time and waits for it, so no more jobs wait than there are connections; whoever goes
-//! away meanwhile keeps its place in that count until its job is done.
+//! A queue computes one power at a time and waits for it, so there are at most as many jobs as
+//! connections. A connection that closes meanwhile counts until its job is done.
 
 use std::sync::{OnceLock, mpsc};
 
@@ -13,7 +13,8 @@ use forebay_io::answer::Answer;
 use forebay_wire::nvme::auth::Group;
 use zeroize::Zeroizing;
 
-/// The primes (RFC 7919, appendix A), most significant digit first; 2 generates the group of each.
+/// The primes (RFC 7919, appendix A), most significant digit first; the generator of each group is
+/// 2.
 const FFDHE_2048: &str = "\
      FFFFFFFFFFFFFFFFADF85458A2BB4A9AAFDC5620273D3CF1D8B9C583CE2D3695A9E13641146433FBCC939DCE\
      249B3EF97D2FE363630C75D8F681B202AEC4617AD3DF1ED5D5FD65612433F51F5F066ED0856365553DED1AF3\
@@ -45,7 +46,8 @@ const FFDHE_4096: &str = "\
      6DC778F971AD0038092999A333CB8B7A1A1DB93D7140003C2A4ECEA9F98D0ACC0A8291CDCEC97DCF8EC9B55A\
      7F88A46B4DB5A851F44182E1C68A007E5E655F6AFFFFFFFFFFFFFFFF";
 
-/// Length of a private exponent, bytes: at least twice the strength that RFC 7919 (5.2) sees in a group, in words.
+/// Length of a private exponent: at least twice the strength of the group according to RFC 7919
+/// (5.2), in whole words, bytes.
 const fn exponent_bytes(group: Group) -> usize {
     match group {
         Group::Null => 0,
@@ -55,7 +57,7 @@ const fn exponent_bytes(group: Group) -> usize {
     }
 }
 
-/// A prime with what computing by it takes; none of the group that is none.
+/// Returns the prime of a group with its precomputed parameters, or `None` for the null group.
 fn modulus(group: Group) -> Option<&'static BoxedMontyParams> {
     static ALL: [OnceLock<BoxedMontyParams>; 3] = [const { OnceLock::new() }; 3];
     let (place, hex) = match group {
@@ -71,14 +73,14 @@ fn modulus(group: Group) -> Option<&'static BoxedMontyParams> {
     }))
 }
 
-/// A private exponent. It is wiped when it is dropped.
+/// A private exponent, wiped on drop.
 pub struct Private {
     group: Group,
     exponent: Zeroizing<Vec<u8>>,
 }
 
 impl Private {
-    /// One that nobody else has.
+    /// Draws a random exponent.
     #[must_use]
     pub fn draw(group: Group) -> Self {
         let mut exponent = Zeroizing::new(vec![0; exponent_bytes(group)]);
@@ -86,13 +88,13 @@ impl Private {
         Self { group, exponent }
     }
 
-    /// The group that it is of.
+    /// Returns its group.
     #[must_use]
     pub const fn group(&self) -> Group {
         self.group
     }
 
-    /// The public value; empty without a group.
+    /// Returns the public value; empty for the null group.
     ///
     /// # Errors
     /// `Io` if there is no thread to compute it.
@@ -105,13 +107,14 @@ impl Private {
         self.power(generator).await
     }
 
-    /// What the other side's public value and this make together; none without a group.
+    /// Returns the shared secret of this and the other side's public value; `None` for the null
+    /// group.
     ///
     /// # Errors
-    /// `InvalidInput` if the value is none: of another length, or one whose powers anybody can tell; `Io` if there is no
+    /// `InvalidInput` if the value has the wrong length, or trivial powers. `Io` if there is no
     /// thread to compute it.
     pub async fn shared(&self, public: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>> {
-        let weak = || Error::new(ErrorKind::InvalidInput, "a public value that is none");
+        let weak = || Error::new(ErrorKind::InvalidInput, "an invalid public value");
         if public.len() != self.group.bytes() {
             return Err(weak());
         }
@@ -142,7 +145,7 @@ impl Private {
     }
 }
 
-/// `base` to the `exponent`, as long as the prime.
+/// Returns `base` to the power of `exponent`, with the length of the prime.
 fn power(modulus: &BoxedMontyParams, base: &[u8], exponent: &[u8]) -> Zeroizing<Vec<u8>> {
     let bits = modulus.bits_precision();
     let number = |bytes, bits| BoxedUint::from_be_slice(bytes, bits).expect("as long as it may be");
@@ -163,7 +166,7 @@ impl std::fmt::Debug for Private {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Gives a job to the thread, which the first of them starts.
+/// Passes a job to the thread, which the first job starts.
 fn on_thread(job: Job) -> Result<()> {
     static THREAD: OnceLock<Option<mpsc::Sender<Job>>> = OnceLock::new();
     let sender = THREAD.get_or_init(|| {

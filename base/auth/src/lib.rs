@@ -1,6 +1,6 @@
-//! What both sides of DH-HMAC-CHAP (Base 8.13.5) need: secrets as people pass them on and as files have them, what they
-//! make of challenges, and Diffie-Hellman. The messages are in [`forebay_wire::nvme::auth`]; who says what when is the
-//! target's and the initiator's business.
+//! Common parts of both sides of DH-HMAC-CHAP (Base 8.13.5): secrets as text and as files,
+//! responses to challenges, and Diffie-Hellman. The messages are in [`forebay_wire::nvme::auth`].
+//! The order of messages is in the target and the initiator.
 
 mod group;
 mod respond;
@@ -16,7 +16,8 @@ pub use respond::{Question, Side, augment};
 pub use secret::Secret;
 pub use secrets::{HostSecrets, Secrets};
 
-/// A number that no other challenge of this process has had, but for those four billion ago; never zero.
+/// Returns a challenge's sequence number. It is never zero, and repeats only after four billion
+/// challenges of this process.
 #[must_use]
 pub fn next_sequence() -> u32 {
     static NEXT: OnceLock<AtomicU32> = OnceLock::new();

@@ -1,4 +1,4 @@
-//! What secrets make of challenges (Base 8.13.5.4, 8.13.5.5).
+//! Responses to challenges (Base 8.13.5.4, 8.13.5.5).
 
 use forebay_wire::nvme::auth::Hash;
 use hmac::{Hmac, KeyInit, Mac};
@@ -13,7 +13,7 @@ fn run<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> M {
     mac
 }
 
-/// HMAC (RFC 2104) of `parts`, one after the other.
+/// Returns the HMAC (RFC 2104) of the concatenated `parts`.
 pub(super) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(match hash {
         Hash::Sha256 => run::<Hmac<Sha256>>(key, parts)
@@ -31,16 +31,22 @@ pub(super) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>
     })
 }
 
-/// Whether `told` is the HMAC of `parts`; takes as long whatever it is.
-fn verify(hash: Hash, key: &[u8], parts: &[&[u8]], told: &[u8]) -> bool {
+/// Returns whether `response` is the HMAC of `parts`, in constant time.
+fn verify(hash: Hash, key: &[u8], parts: &[&[u8]], response: &[u8]) -> bool {
     match hash {
-        Hash::Sha256 => run::<Hmac<Sha256>>(key, parts).verify_slice(told).is_ok(),
-        Hash::Sha384 => run::<Hmac<Sha384>>(key, parts).verify_slice(told).is_ok(),
-        Hash::Sha512 => run::<Hmac<Sha512>>(key, parts).verify_slice(told).is_ok(),
+        Hash::Sha256 => run::<Hmac<Sha256>>(key, parts)
+            .verify_slice(response)
+            .is_ok(),
+        Hash::Sha384 => run::<Hmac<Sha384>>(key, parts)
+            .verify_slice(response)
+            .is_ok(),
+        Hash::Sha512 => run::<Hmac<Sha512>>(key, parts)
+            .verify_slice(response)
+            .is_ok(),
     }
 }
 
-/// A challenge that binds what both sides made of each other's public values (`shared`), if there is a group.
+/// Returns the challenge, combined with the shared secret (`shared`) if there is a group.
 #[must_use]
 pub fn augment(hash: Hash, challenge: &[u8], shared: Option<&[u8]>) -> Zeroizing<Vec<u8>> {
     let Some(shared) = shared else {
@@ -54,7 +60,7 @@ pub fn augment(hash: Hash, challenge: &[u8], shared: Option<&[u8]>) -> Zeroizing
     hmac(hash, &key, &[challenge])
 }
 
-/// Who proves itself.
+/// Side that authenticates itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The host.
@@ -63,14 +69,14 @@ pub enum Side {
     Controller,
 }
 
-/// What a response is made of, beside a key.
+/// Input of a response, without the key.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
-    /// Who proves itself.
+    /// Side that authenticates itself.
     pub side: Side,
     /// The hash function.
     pub hash: Hash,
-    /// The challenge, [`augment`]ed.
+    /// The challenge, after [`augment`].
     pub challenge: &'a [u8],
     /// Its sequence number.
     pub sequence: u32,
@@ -101,15 +107,15 @@ impl Question<'_> {
         ])
     }
 
-    /// The right answer of whoever has `key`.
+    /// Returns the right response for `key`.
     #[must_use]
     pub fn answer(&self, key: &[u8]) -> Zeroizing<Vec<u8>> {
         self.with(|parts| hmac(self.hash, key, parts))
     }
 
-    /// Whether `told` is it; takes as long whatever it is.
+    /// Returns whether `response` is the right one, in constant time.
     #[must_use]
-    pub fn is_answer(&self, key: &[u8], told: &[u8]) -> bool {
-        self.with(|parts| verify(self.hash, key, parts, told))
+    pub fn is_answer(&self, key: &[u8], response: &[u8]) -> bool {
+        self.with(|parts| verify(self.hash, key, parts, response))
     }
 }

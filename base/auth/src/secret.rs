@@ -1,5 +1,5 @@
-//! A secret, and the form in which people pass it on: `DHHC-1:` (the form's name and version), the hash function that
-//! transforms it as two digits, and in base64 its bytes with their CRC-32, between colons (Base 8.13.5.8).
+//! A secret, and its text form: `DHHC-1:` (format and version), the transforming hash function as
+//! two digits, and the base64 of its bytes and their CRC-32, separated by colons (Base 8.13.5.8).
 
 use std::fmt;
 
@@ -12,11 +12,11 @@ use super::respond::hmac;
 
 const PREFIX: &str = "DHHC-1:";
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-/// What goes into a transformed secret beside a name (Base 8.13.5.7).
+/// Constant part of a transformed secret (Base 8.13.5.7).
 const PURPOSE: &[u8] = b"NVMe-over-Fabrics";
 
-/// A secret of a host or of a controller. Its bytes are wiped when it is dropped, and it never shows them but to
-/// [`Secret::text`].
+/// A secret of a host or of a controller. Its bytes are wiped on drop. Only [`Secret::text`]
+/// reveals them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     transform: Option<Hash>,
@@ -32,19 +32,20 @@ impl fmt::Debug for Secret {
 fn wrong(what: &str) -> Error {
     let help = "write it as `forebay secret generate` or `nvme gen-dhchap-key` prints it: \
                 \"DHHC-1:\", two digits, \":\", base64, \":\"";
-    let what = format!("this is no secret: {what} ({help})");
+    let what = format!("invalid secret: {what} ({help})");
     Error::new(ErrorKind::InvalidInput, what)
 }
 
-/// The CRC-32 that goes with a key.
+/// Returns the CRC-32 of a key.
 fn checksum(key: &[u8]) -> [u8; 4] {
     let sum = crc_fast::checksum(CrcAlgorithm::Crc32IsoHdlc, key);
     u32::try_from(sum).expect("32 bits").to_le_bytes()
 }
 
 impl Secret {
-    /// A new secret. It is transformed by `transform` before it is used, so that a controller needs to know no more than
-    /// what the secret becomes for one name; its length is that of the hash, 32 bytes without one.
+    /// Generates a secret, which is transformed by `transform` before use. So a controller needs
+    /// only the transformed secret of one name. Its length is that of the hash, or 32 bytes without
+    /// one.
     #[must_use]
     pub fn generate(transform: Option<Hash>) -> Self {
         let mut key = Zeroizing::new(vec![0; transform.map_or(32, Hash::bytes)]);
@@ -52,10 +53,11 @@ impl Secret {
         Self { transform, key }
     }
 
-    /// Reads the form in which secrets are passed on.
+    /// Parses the text form.
     ///
     /// # Errors
-    /// `InvalidInput` if `text` is no secret, or its checksum is not right. The error does not say what it is.
+    /// `InvalidInput` if `text` is not a secret, or its checksum is wrong. The error does not
+    /// contain the text.
     pub fn parse(text: &str) -> Result<Self> {
         let rest = text.strip_prefix(PREFIX);
         let rest = rest.ok_or_else(|| wrong("it does not begin with \"DHHC-1:\""))?;
@@ -73,14 +75,13 @@ impl Secret {
             .strip_suffix(':')
             .ok_or_else(|| wrong("it does not end with a colon"))?;
         let mut key =
-            decode(coded).ok_or_else(|| wrong("what is between the last colons is no base64"))?;
+            decode(coded).ok_or_else(|| wrong("the text between the last colons is not base64"))?;
         let length = key.len().checked_sub(4);
         let length = length.filter(|length| match transform {
             None => [32, 48, 64].contains(length),
             Some(hash) => *length == hash.bytes(),
         });
-        let length = length
-            .ok_or_else(|| wrong("it has not the length that goes with its hash function"))?;
+        let length = length.ok_or_else(|| wrong("its length does not match its hash function"))?;
         if key[length..] != checksum(&key[..length]) {
             return Err(wrong("its checksum says that it was mistyped"));
         }
@@ -88,11 +89,11 @@ impl Secret {
         Ok(Self { transform, key })
     }
 
-    /// The form in which secrets are passed on.
+    /// Returns the text form.
     #[must_use]
     pub fn text(&self) -> Zeroizing<String> {
         let id = self.transform.map_or(0, Hash::id);
-        // As long as it becomes: what grows leaves copies behind.
+        // Allocated once: growth would leave copies in memory.
         let mut text = Zeroizing::new(String::with_capacity(128));
         text.push_str(PREFIX);
         text.push_str(match id {
@@ -107,7 +108,7 @@ impl Secret {
         text
     }
 
-    /// What proves the host or controller that is called `nqn`: the secret, transformed if it says so.
+    /// Returns the key of the host or controller `nqn`: the secret, transformed if it says so.
     #[must_use]
     pub fn key(&self, nqn: &str) -> Zeroizing<Vec<u8>> {
         match self.transform {
@@ -132,7 +133,7 @@ fn encode(bytes: &[u8], text: &mut String) {
     }
 }
 
-/// The reverse; none if `text` is not what [`encode`] writes.
+/// Decodes base64. Returns `None` if `text` is not the output of [`encode`].
 fn decode(text: &str) -> Option<Zeroizing<Vec<u8>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));
     for four in text.as_bytes().chunks(4) {
@@ -154,8 +155,8 @@ fn decode(text: &str) -> Option<Zeroizing<Vec<u8>>> {
         }
         bytes.extend(&word.to_be_bytes()[1..4 - padding]);
     }
-    // Padding in the middle, and bits beyond the last byte.
-    let mut again = Zeroizing::new(String::with_capacity(text.len()));
-    encode(&bytes, &mut again);
-    (*again == text).then_some(bytes)
+    // Detects padding in the middle, and bits beyond the last byte.
+    let mut encoded = Zeroizing::new(String::with_capacity(text.len()));
+    encode(&bytes, &mut encoded);
+    (*encoded == text).then_some(bytes)
 }

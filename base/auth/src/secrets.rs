@@ -1,11 +1,11 @@
-//! The secrets of a subsystem's hosts, as a file has them.
+//! Secrets of a subsystem's hosts, as a file.
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_wire::nvme::fabrics::check_nqn;
 
 use super::secret::Secret;
 
-/// Who may connect to a subsystem, and by what each proves itself.
+/// Hosts that may connect to a subsystem, with their secrets.
 #[derive(Debug)]
 pub struct Secrets(Vec<HostSecrets>);
 
@@ -13,19 +13,19 @@ pub struct Secrets(Vec<HostSecrets>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostSecrets {
     host: String,
-    /// By which it proves itself.
+    /// Secret of the host.
     pub own: Secret,
-    /// By which the controller proves itself to it, if it asks.
+    /// Secret of the controller, if the host authenticates the controller.
     pub controller: Option<Secret>,
 }
 
 impl Secrets {
-    /// Reads a line for each host: its name, its secret, and optionally the controller's secret towards it, with space
-    /// between. Empty lines and those that begin with `#` say nothing.
+    /// Parses one line for each host: its name, its secret, and optionally the controller's secret
+    /// for it, separated by blanks. Empty lines and lines that begin with `#` are ignored.
     ///
     /// # Errors
-    /// `InvalidInput` with the number of the line that makes no sense, or if there is none. It tells nothing of a
-    /// secret.
+    /// `InvalidInput` with the number of the invalid line, or if there is no line. The error
+    /// contains nothing of a secret.
     pub fn parse(text: &str) -> Result<Self> {
         let mut list: Vec<HostSecrets> = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -48,13 +48,13 @@ impl Secrets {
         }
     }
 
-    /// Whether a host has a line.
+    /// Returns whether a host has a line.
     #[must_use]
     pub fn knows(&self, host: &str) -> bool {
         self.of(host).is_some()
     }
 
-    /// The secrets of a host, if it has a line.
+    /// Returns the secrets of a host, if it has a line.
     #[must_use]
     pub fn of(&self, host: &str) -> Option<&HostSecrets> {
         self.0.iter().find(|known| known.host == host)
@@ -78,7 +78,7 @@ fn parse_line(words: &[&str]) -> Result<HostSecrets> {
     let own = Secret::parse(own)?;
     let controller = controller.map(Secret::parse).transpose()?;
     if controller.as_ref() == Some(&own) {
-        // Whoever knows one could play the other.
+        // A holder of the one could pose as the other.
         let what = "the host's secret is also the controller's: generate another";
         return Err(wrong(what.to_owned()));
     }

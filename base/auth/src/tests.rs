@@ -6,7 +6,8 @@ use super::*;
 const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
 const SUBSYSTEM: &str = "nqn.2026-11.io.forebay:test";
 
-/// The bytes 0, 1, 2, ... as secrets; each line is, in Python, `base64.b64encode(key + zlib.crc32(key).to_bytes(4, 'little'))`.
+/// The bytes 0, 1, 2, ... as secrets; each line is, in Python, `base64.b64encode(key +
+/// zlib.crc32(key).to_bytes(4, 'little'))`.
 const TEXTS: [&str; 4] = [
     "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
     "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
@@ -19,7 +20,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn secrets_come_back_and_are_what_others_make_of_them() {
+fn secrets_are_read_back_and_match_other_implementations() {
     // In Python: `hmac.new(key, host + b"NVMe-over-Fabrics", hash)`.
     let keys = [
         "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
@@ -47,7 +48,7 @@ fn secrets_come_back_and_are_what_others_make_of_them() {
 }
 
 #[test]
-fn what_is_no_secret_is_refused_and_not_repeated() {
+fn an_invalid_secret_is_refused_and_not_shown() {
     let good = TEXTS[2];
     let wrong = [
         String::new(),
@@ -63,7 +64,8 @@ fn what_is_no_secret_is_refused_and_not_repeated() {
         good.trim_end_matches(':').to_owned(),
         good.replace("==:", "=:"),
         good.replace("==:", ":"),
-        // Bits beyond the last byte, padding in the middle, other letters, a mistyped letter, something left out.
+        // Bits beyond the last byte, padding in the middle, other letters, a mistyped letter, an
+        // omission.
         good.replace("BQ==:", "BR==:"),
         good.replace("AAECAw", "AA==Aw"),
         good.replace("AAEC", "AA-C"),
@@ -119,10 +121,11 @@ fn files_of_secrets() {
 }
 
 #[test]
-fn responses_are_what_another_computes() {
-    // In Python, with k the secret above for this hash transformed, c the hash's number as often as the hash is long,
-    // g = 256 times 09: hmac.new(k, c + bytes([4, 3, 2, 1, 6, 5, 0]) + b"HostHost" + host + b"\0" + subsystem, hash);
-    // for the controller c = hmac.new(hash(g), c, hash), the label b"Controller", and the names the other way round.
+fn responses_match_another_implementation() {
+    // In Python, with k the secret above for this hash transformed, c the hash's number as often as
+    // the hash is long, g = 256 times 09: hmac.new(k, c + bytes([4, 3, 2, 1, 6, 5, 0]) +
+    // b"HostHost" + host + b"\0" + subsystem, hash); for the controller c = hmac.new(hash(g), c,
+    // hash), the label b"Controller", and the names in reverse order.
     let vectors = [
         (
             Hash::Sha256,

@@ -9,9 +9,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The fraction digits of e in binary, with an integer part of two bits: the sum of 1/k!, in words from the highest.
+/// Returns the fraction digits of e in binary, with an integer part of two bits: the sum of 1/k!,
+/// in words from the highest.
 fn e_words(words: usize) -> Vec<u32> {
-    // One more word for what the divisions drop.
+    // One more word for the remainders of the divisions.
     let mut term = vec![0_u32; words + 2];
     term[0] = 1;
     let mut sum = vec![0_u32; words + 2];
@@ -46,7 +47,7 @@ fn the_primes_are_those_of_the_formula() {
             .flat_map(|word| word.to_be_bytes())
             .collect();
         let e = BoxedUint::from_be_slice(&digits, bits + 64).expect("as long as that");
-        // There are 32 + bits bits of fraction; those below the 130 - b-th are too many.
+        // There are 32 + bits bits of fraction; those after the 130 - b-th are removed.
         let e = e.wrapping_shr_vartime(32 + bits - (bits - 130));
         let number = |value: u64| BoxedUint::from(value).resize(bits + 64);
         let middle = e.wrapping_add(number(x)).wrapping_shl_vartime(64);
@@ -59,8 +60,9 @@ fn the_primes_are_those_of_the_formula() {
     }
 }
 
-/// SHA-256 of 2^x mod p and of (2^y)^x mod p, each as long as p, for x = 01 02 03 ... and y = 65 66 67 ... as long as an
-/// exponent. In Python: `hashlib.sha256(pow(pow(2, y, p), x, p).to_bytes(b // 8, 'big'))`.
+/// SHA-256 of 2^x mod p and of (2^y)^x mod p, each as long as p, for x = 01 02 03 ... and y = 65 66
+/// 67 ... as long as an exponent. In Python: `hashlib.sha256(pow(pow(2, y, p), x, p).to_bytes(b //
+/// 8, 'big'))`.
 const VECTORS: [(&str, &str); 3] = [
     (
         "53b37a098c5882b9f56495d787706d354ac8ebc273e680a7047c70228ce24ad3",
@@ -83,7 +85,7 @@ fn counting(group: Group, from: u8) -> Private {
 }
 
 #[test]
-fn powers_are_what_another_computes() {
+fn powers_match_another_implementation() {
     let reactor = forebay_io::Reactor::new(forebay_io::Engine::Threads).expect("a reactor");
     reactor.run(async {
         for (group, (public, shared)) in REAL.into_iter().zip(VECTORS) {
@@ -101,7 +103,7 @@ fn powers_are_what_another_computes() {
 }
 
 #[test]
-fn values_whose_powers_anybody_can_tell_are_refused() {
+fn values_with_trivial_powers_are_refused() {
     let reactor = forebay_io::Reactor::new(forebay_io::Engine::Threads).expect("a reactor");
     reactor.run(async {
         for group in REAL {
