@@ -1,10 +1,11 @@
-//! Makes, fills and looks at a block translation table in a file, to exchange it with other implementations.
+//! Creates, fills and inspects a block translation table in a file, to exchange it with other
+//! implementations.
 //!
 //! ```text
 //! cargo run -p forebay-btt --example image -- format FILE BYTES 1.1|2.0 512|4096
 //! cargo run -p forebay-btt --example image -- fill FILE SEED    random writes and zeroings
-//! cargo run -p forebay-btt --example image -- dump FILE         what clients see, to standard output
-//! cargo run -p forebay-btt --example image -- check FILE        is every block mapped once or free once?
+//! cargo run -p forebay-btt --example image -- dump FILE         clients' blocks, to stdout
+//! cargo run -p forebay-btt --example image -- check FILE        checks that each block is used once
 //! ```
 
 use std::io::Write as _;

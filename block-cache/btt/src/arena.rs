@@ -11,7 +11,7 @@ use crate::layout::{
     FLOG_PAIR_BYTES, Flog, InfoBlock, MAP_ENTRY_BYTES, MapEntry, State, next_sequence,
 };
 
-/// Map entries in a cache line: they share a lock, so that a line has one writer.
+/// Map entries of a cache line: they share a lock, so that a line has one writer.
 const ENTRIES_OF_LINE: u32 = (LINE_BYTES / MAP_ENTRY_BYTES) as u32;
 
 /// An open arena. Offsets are from the medium's start.
@@ -21,7 +21,7 @@ pub(crate) struct Arena {
     data_at: u64,
     map_at: u64,
     flog_at: u64,
-    /// Where the second entry of a flog pair lies, bytes from the first.
+    /// Offset of the second entry of a flog pair from the first, bytes.
     second_entry: u64,
     /// Free blocks of lanes that this process does not use.
     pub(crate) spare: Box<[Free]>,
@@ -33,7 +33,7 @@ pub(crate) struct Arena {
 struct MapLock(Mutex<()>);
 
 impl Arena {
-    /// An arena at `start`, whose flog is not looked at yet.
+    /// Creates an arena at `start`, whose flog was not read yet.
     pub(crate) fn new(index: u32, start: u64, info: InfoBlock, second_entry: u64) -> Self {
         let locks = (0..info.free_blocks).map(|_| MapLock::default());
         Self {
@@ -48,7 +48,7 @@ impl Arena {
         }
     }
 
-    /// Blocks that clients see.
+    /// Returns the number of blocks that clients see.
     pub(crate) const fn blocks(&self) -> u32 {
         self.info.blocks
     }
@@ -61,27 +61,27 @@ impl Arena {
         self.map_at + u64::from(premap) * MAP_ENTRY_BYTES
     }
 
-    /// Where an entry of a lane's flog pair lies.
+    /// Returns the offset of an entry of a lane's flog pair.
     pub(crate) fn flog_at(&self, lane: usize, entry: usize) -> u64 {
         self.flog_at + lane as u64 * FLOG_PAIR_BYTES + entry as u64 * self.second_entry
     }
 
-    /// The map's line of a block has no other writer while this lives.
+    /// Locks the map's cache line of a block: it has no other writer until the guard is dropped.
     fn lock(&self, premap: u32) -> MutexGuard<'_, ()> {
         let lock = (premap / ENTRIES_OF_LINE) as usize % self.map_locks.len();
         let line = self.map_locks[lock].0.lock();
         line.expect("no change of this line of the map panicked")
     }
 
-    /// What the map says of a block, with its internal block.
+    /// Returns the map entry of a block, with its internal block.
     pub(crate) fn entry<P: Pmem>(&self, memory: &P, premap: u32) -> Result<MapEntry> {
         let entry = MapEntry::from_raw(memory.load_u32(self.map_at(premap))).resolve(premap);
         if entry.block() >= self.info.internal_blocks {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "arena {}: the map leads block {premap} to {entry:?}, and there are {} internal blocks: \
-                     restore the block from a copy",
+                    "arena {}: the map leads block {premap} to {entry:?}, and there are {} \
+                     internal blocks: restore the block from a copy",
                     self.index, self.info.internal_blocks
                 ),
             ));
@@ -89,7 +89,7 @@ impl Arena {
         Ok(entry)
     }
 
-    /// Changes an entry, durably. The caller holds its lock, or has the arena alone.
+    /// Changes an entry durably. The caller has its lock, or has the arena exclusively.
     pub(crate) fn set_entry<P: Pmem>(&self, memory: &P, premap: u32, entry: MapEntry) {
         memory.store_u32(self.map_at(premap), entry.raw());
         memory.flush(self.map_at(premap), MAP_ENTRY_BYTES);
@@ -127,7 +127,7 @@ impl Arena {
         }
     }
 
-    /// What an internal block holds; the caller has it pinned.
+    /// Reads an internal block, which the caller has pinned.
     pub(crate) fn read_internal<P: Pmem>(
         &self,
         memory: &P,
@@ -137,7 +137,7 @@ impl Arena {
         memory.read(self.data_at(block), target)
     }
 
-    /// Remembers that the medium failed, so that every later read fails like this one, until a write.
+    /// Records a media error, so that every later read fails like this one, until a write.
     fn mark_unreadable<P: Pmem>(&self, memory: &P, premap: u32, found: MapEntry) {
         let _line = self.lock(premap);
         if self.entry(memory, premap).is_ok_and(|now| now == found) {
@@ -161,8 +161,9 @@ impl Arena {
         }
         memory.stream(self.data_at(free.block), source);
 
-        // Until the new entry is durable: a second write to this block must not find the old one in the
-        // map, nor tell the flog of this one while a crash could still bring the old one back.
+        // Held until the new entry is durable. Otherwise a second write to this block could find
+        // the old entry in the map, or log this one as old, while a crash could still restore the
+        // old entry.
         let line = self.lock(premap);
         let old = self.entry(memory, premap)?;
         let new = MapEntry::new(State::Normal, free.block);
@@ -176,17 +177,18 @@ impl Arena {
             self.set_entry(memory, premap, new);
         }
         let at = self.flog_at(number, free.entry);
-        let [told, published] = flog.words();
-        memory.store_u64(at, told);
+        let [first, published] = flog.words();
+        memory.store_u64(at, first);
         if faults.has(Fault::SequenceAtOnce) {
             memory.store_u64(at + 8, published);
         }
         memory.flush(at, 8);
-        // The data, and half of the entry, which is still the older one of its pair.
+        // Fences the data and the first half of the flog entry, which is still the older one of its
+        // pair.
         memory.fence();
         memory.store_u64(at + 8, published);
         memory.flush(at + 8, 8);
-        // The write has happened: opening finishes it from here on.
+        // The write has happened: from here on the next opening completes it.
         memory.fence();
         self.set_entry(memory, premap, new);
         drop(line);
@@ -199,8 +201,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Zeroes at most `count` blocks from this one on, those that share its line of the map. How many
-    /// they were.
+    /// Zeroes at most `count` blocks from this one on, within one cache line of the map. Returns
+    /// their number.
     pub(crate) fn zero<P: Pmem>(&self, memory: &P, premap: u32, count: u64) -> Result<u64> {
         let line_end = (premap / ENTRIES_OF_LINE + 1) * ENTRIES_OF_LINE;
         let end = line_end.min(self.blocks());
@@ -228,6 +230,6 @@ impl Arena {
 fn unreadable() -> Error {
     Error::new(
         ErrorKind::Io,
-        "the medium failed to give this block before: write it anew, or restore it from a copy",
+        "an earlier read of this block failed: write it, or restore it from a copy",
     )
 }

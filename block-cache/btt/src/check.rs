@@ -1,4 +1,4 @@
-//! Looks at a whole table.
+//! Check of a whole table.
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::pmem::Pmem;
@@ -7,23 +7,23 @@ use crate::Btt;
 use crate::arena::Arena;
 use crate::layout::State;
 
-/// What a table's blocks are.
+/// Use of a table's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Blocks that read as zeroes and hold nothing.
     pub zero: u64,
     /// Blocks that hold data.
     pub data: u64,
-    /// Blocks that the medium failed to give.
+    /// Blocks with a media error.
     pub unreadable: u64,
 }
 
 impl<P: Pmem> Btt<P> {
-    /// Checks that every internal block is mapped once or free once. Reads and writes wait meanwhile; it
-    /// takes memory of one bit a block.
+    /// Checks that every internal block is mapped once or free once. Reads and writes wait
+    /// meanwhile. It allocates one bit a block.
     ///
     /// # Errors
-    /// `Corrupt` if one is neither or both, or the map leads nowhere.
+    /// `Corrupt` if a block is neither or both, or a map entry is out of range.
     pub fn check(&self) -> Result<Usage> {
         let mut usage = Usage::default();
         let mut lanes: Vec<_> = (0..self.lanes.count())
@@ -51,8 +51,8 @@ fn check_arena<P: Pmem>(
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "arena {}: internal block {block} of {who} has another use as well: restore the medium \
-                     from a copy",
+                    "arena {}: internal block {block} of {who} has another use as well: restore \
+                     the medium from a copy",
                     arena.index
                 ),
             ));
@@ -72,6 +72,6 @@ fn check_arena<P: Pmem>(
             State::Error => usage.unreadable += 1,
         }
     }
-    // As many were seen as there are, none twice: none is left over.
+    // The count is complete and no block was counted twice, so none is missing.
     Ok(())
 }

@@ -9,15 +9,16 @@ use forebay_io::pmem::Pmem;
 
 use crate::Btt;
 
-/// A table as a block device: its blocks are atomic, and durable when a write completes. Completes inline.
+/// A table as a block device: a block is atomic, and durable when its write completes. Completes
+/// inline.
 #[derive(Debug)]
 pub struct BttDevice<P: Pmem> {
     table: Arc<Btt<P>>,
     info: DeviceInfo,
 }
 
-/// Returns the identity of a table on a device: the device's own name, or where that has none the table's UUID, which
-/// moves with the medium and lies where no volume reaches it.
+/// Returns the identity of a table on a device: the device's own name, or the table's UUID if the
+/// device has none. The UUID moves with the medium, and volumes cannot overwrite it.
 fn named(under: Identity, uuid: &[u8; 16]) -> Identity {
     if under.basis != Basis::Place || *uuid == [0; 16] {
         return under;
@@ -33,7 +34,7 @@ fn named(under: Identity, uuid: &[u8; 16]) -> Identity {
 }
 
 impl<P: Pmem> BttDevice<P> {
-    /// `under` is what the device is on which the table lies.
+    /// Creates the device. `under` is the info of the device that contains the table.
     #[must_use]
     pub fn new(table: Arc<Btt<P>>, name: impl Into<String>, under: &DeviceInfo) -> Self {
         let block_bytes = table.block_bytes();
@@ -53,11 +54,11 @@ impl<P: Pmem> BttDevice<P> {
         Self { table, info }
     }
 
-    /// Carries a request out, on the thread that calls, whichever that is.
+    /// Executes a request on the calling thread, which may be any.
     ///
     /// # Errors
-    /// As for [`Btt::read`], [`Btt::write`] and [`Btt::zero`]; `InvalidInput` or `OutOfRange` for a request
-    /// that is none.
+    /// As for [`Btt::read`], [`Btt::write`] and [`Btt::zero`]. `InvalidInput` or `OutOfRange` for
+    /// an invalid request.
     pub fn run(&self, request: &Request) -> Result<()> {
         let result = self.carry_out(request);
         result.context(|| format!("block translation table {}", self.info.name))

@@ -1,13 +1,13 @@
-//! Faults that tests plant, to see that they are found. Outside of tests there are none.
+//! Faults that tests plant in order to prove that they are found. They exist only in tests.
 
-/// What is done wrong on purpose.
+/// A planted fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The map is changed before the flog tells of it.
+    /// The map is changed before the flog entry is durable.
     MapBeforeFlog,
-    /// The sequence number is stored together with what it vouches for.
+    /// The sequence number is stored together with the fields that it validates.
     SequenceAtOnce,
-    /// A free block is written to although a reader is still in it.
+    /// A free block is written while a reader still uses it.
     ReuseUnderReader,
 }
 

@@ -1,4 +1,4 @@
-//! Makes an empty table.
+//! Creates an empty table.
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::pmem::Pmem;
@@ -9,28 +9,28 @@ use crate::layout::{
 };
 use crate::open::read_info;
 
-/// The most that is zeroed at once, bytes.
+/// Maximum length of one zeroing step, bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
 
-/// What a table is to be like.
+/// Properties of a new table.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
-    /// The size of a block, bytes: 512 or 4096.
+    /// Block size, bytes: 512 or 4096.
     pub block_bytes: u32,
     /// A new identity: random bytes.
     pub uuid: [u8; 16],
-    /// The identity of the namespace that holds it; zeroes fit every one.
+    /// Identity of the namespace that contains it; zeroes match every namespace.
     pub parent_uuid: [u8; 16],
-    /// The version of the layout. Linux looks for 1.1 where a namespace has no label, for 2.0 where its
-    /// label says so.
+    /// Layout version. Linux expects 1.1 in a namespace without a label, and 2.0 if the label says
+    /// so.
     pub version: Version,
-    /// Smaller in tests, so that there are several arenas.
+    /// Maximum arena size; smaller in tests, so that there are several arenas.
     pub(crate) arena_max_bytes: u64,
     pub(crate) free_blocks: u32,
 }
 
 impl FormatOptions {
-    /// Version 2.0 with blocks of this size.
+    /// Returns options for version 2.0 with blocks of this size.
     #[must_use]
     pub const fn new(block_bytes: u32, uuid: [u8; 16]) -> Self {
         Self {
@@ -44,20 +44,20 @@ impl FormatOptions {
     }
 }
 
-/// What was made.
+/// Properties of the created table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Formatted {
-    /// Arenas.
+    /// Number of arenas.
     pub arenas: u32,
-    /// Blocks that clients see.
+    /// Number of blocks that clients see.
     pub blocks: u64,
 }
 
-/// Makes an empty table of the whole medium; whatever was there is gone. After a crash there is an empty
-/// table or none.
+/// Creates an empty table on the whole medium, and destroys its content. After a crash there is an
+/// empty table or none.
 ///
 /// # Errors
-/// `InvalidInput` if blocks of this size are not possible or the medium is smaller than 16 MiB.
+/// `InvalidInput` if this block size is not supported, or the medium is smaller than 16 MiB.
 pub fn format<P: Pmem>(memory: &P, options: &FormatOptions) -> Result<Formatted> {
     if !matches!(options.block_bytes, 512 | 4096) {
         return Err(Error::new(
@@ -90,7 +90,8 @@ pub fn format<P: Pmem>(memory: &P, options: &FormatOptions) -> Result<Formatted>
         memory.stream(*start, &block);
     }
     memory.fence();
-    // Either copy of the first arena's makes it a table, so nothing may be missing any more.
+    // Either info block of the first arena makes the medium a table, so everything else must be
+    // durable before.
     let block = Buf::copied(&first.encode());
     let start = options.version.start_bytes();
     memory.stream(start + first.copy_offset, &block);
@@ -102,7 +103,7 @@ pub fn format<P: Pmem>(memory: &P, options: &FormatOptions) -> Result<Formatted>
     })
 }
 
-/// Where each arena begins, and its info block.
+/// Returns the start of each arena, and its info block.
 fn arenas(size_bytes: u64, options: &FormatOptions) -> Vec<(u64, InfoBlock)> {
     let mut arenas: Vec<(u64, InfoBlock)> = Vec::new();
     let mut start = options.version.start_bytes();
@@ -126,8 +127,8 @@ fn arenas(size_bytes: u64, options: &FormatOptions) -> Vec<(u64, InfoBlock)> {
     arenas
 }
 
-/// Makes every info block unreadable that a table of either version has here. What is none stays until the
-/// old table is gone: it may be that table's data.
+/// Invalidates every info block of a table of either version. Other bytes stay until the old table
+/// is gone: they may be its data.
 fn forget<P: Pmem>(memory: &P, arena_max_bytes: u64) {
     let zeroes = Buf::zeroed(PAGE_BYTES as usize);
     let size = memory.size_bytes();
@@ -156,11 +157,11 @@ fn zero<P: Pmem>(memory: &P, start: u64, end: u64) {
     }
 }
 
-/// The flog of an arena in which each lane has one of the blocks that no client sees.
+/// Returns the flog of an arena in which each lane has one of the free blocks.
 fn empty_flog(info: &InfoBlock) -> Buf {
     let flog = Buf::zeroed((info.copy_offset - info.flog_offset) as usize);
     for lane in 0..info.free_blocks {
-        // An update that changed nothing, and the state in which other implementations expect it.
+        // An update that changed nothing, in the state that other implementations expect.
         let block = MapEntry::new(State::Initial, info.blocks + lane);
         let entry = Flog {
             block: lane,

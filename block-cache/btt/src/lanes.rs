@@ -1,30 +1,31 @@
-//! Lanes: who has one may write with its free block, and says there which block it reads.
+//! Lanes: the owner of a lane may write with its free block, and publishes there which block it
+//! reads.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// A lane's free block of one arena, and the flog entry that its next write goes to.
+/// Free block of a lane in one arena, and the flog entry of its next write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Free {
     pub(crate) block: u32,
-    /// Which of the pair.
+    /// Entry of the pair.
     pub(crate) entry: usize,
     pub(crate) sequence: u32,
 }
 
-/// All lanes. The *read tracking table* is in them: the block that each one reads.
+/// All lanes. They contain the *read tracking table*: the block that each lane reads.
 pub(crate) struct Lanes {
     slots: Box<[Slot]>,
 }
 
-/// Apart from its neighbours' cache lines.
+/// A lane, in its own cache lines.
 #[repr(align(128))]
 struct Slot {
-    /// One an arena.
+    /// Free blocks, one an arena.
     free: Mutex<Box<[Free]>>,
-    /// The arena and internal block that is being read, or [`NOTHING`].
+    /// Arena and internal block that is being read, or [`NOTHING`].
     reading: AtomicU64,
 }
 
@@ -34,14 +35,14 @@ fn key(arena: u32, block: u32) -> u64 {
     u64::from(arena) << 32 | u64::from(block)
 }
 
-/// A lane that is taken.
+/// A lane in use.
 pub(crate) struct Lane<'a> {
     lanes: &'a Lanes,
     index: usize,
     free: MutexGuard<'a, Box<[Free]>>,
 }
 
-/// A block that is not written to while this lives.
+/// A pinned block: it is not overwritten until this is dropped.
 pub(crate) struct Pin<'a> {
     reading: &'a AtomicU64,
 }
@@ -56,7 +57,7 @@ thread_local! {
     static HOME: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// A number of this thread, so that each begins to look for a lane at another place.
+/// Returns a number of this thread, so that threads start at different lanes.
 fn home() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     HOME.with(|home| {
@@ -69,7 +70,7 @@ fn home() -> usize {
 }
 
 impl Lanes {
-    /// For each lane its free blocks, one an arena.
+    /// Creates the lanes, each with its free blocks, one an arena.
     pub(crate) fn new(free: Vec<Box<[Free]>>) -> Self {
         let slots = free.into_iter().map(|free| Slot {
             free: Mutex::new(free),
@@ -84,7 +85,7 @@ impl Lanes {
         self.slots.len()
     }
 
-    /// Takes the first lane that is free, from the thread's own on; waits for that one if none is.
+    /// Takes the first free lane, starting at the thread's own. Waits for that one if none is free.
     pub(crate) fn take(&self) -> Lane<'_> {
         let home = home() % self.slots.len();
         for step in 0..self.slots.len() {
@@ -100,13 +101,14 @@ impl Lanes {
         self.take_this(home)
     }
 
-    /// Takes this very lane.
+    /// Takes this lane.
     pub(crate) fn take_this(&self, index: usize) -> Lane<'_> {
         let free = self.slots[index].free.lock();
         Lane {
             lanes: self,
             index,
-            // A thread that panicked in a write may have published a block that the lane still calls free.
+            // A thread that panicked in a write may have published a block that the lane still
+            // counts as free.
             free: free.expect("no write on this lane panicked"),
         }
     }
@@ -117,24 +119,24 @@ impl Lane<'_> {
         self.index
     }
 
-    /// The lane's free block in an arena.
+    /// Returns the lane's free block in an arena.
     pub(crate) fn free(&mut self, arena: u32) -> &mut Free {
         &mut self.free[arena as usize]
     }
 
-    /// Says that the lane reads a block. It may have been freed before this was seen: who reads looks at
-    /// the map again after it.
+    /// Publishes that the lane reads a block. The block may have been freed before that is visible,
+    /// so the reader must check the map again.
     pub(crate) fn pin(&self, arena: u32, block: u32) -> Pin<'_> {
         let reading = &self.lanes.slots[self.index].reading;
         reading.store(key(arena, block), Ordering::Relaxed);
-        // Before the map is looked at again: `wait_for_readers` has its counterpart.
+        // Precedes the second read of the map, as the counterpart of `wait_for_readers`.
         fence(Ordering::SeqCst);
         Pin { reading }
     }
 
-    /// Waits until nobody reads a block that the map does not lead to any more.
+    /// Waits until no lane reads a block that is not mapped any more.
     pub(crate) fn wait_for_readers(&self, arena: u32, block: u32) {
-        // After the map was changed: a reader either saw that, or is seen here.
+        // Follows the change of the map: a reader either sees the change, or is seen here.
         fence(Ordering::SeqCst);
         for slot in &self.lanes.slots {
             let mut rounds = 0_u32;
@@ -143,7 +145,7 @@ impl Lane<'_> {
                 match rounds {
                     0..64 => std::hint::spin_loop(),
                     64..256 => std::thread::yield_now(),
-                    // The reader has been put to sleep: let it have the processor.
+                    // The reader may be descheduled: let it run.
                     _ => std::thread::sleep(Duration::from_micros(50)),
                 }
             }

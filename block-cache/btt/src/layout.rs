@@ -1,8 +1,8 @@
 //! The bytes of a Block Translation Table, as the UEFI specification lays them out. Pure: no I/O.
 //!
-//! All integers are little-endian. An arena is, from its start: info block (4 KiB), data blocks, map, flog,
-//! and a copy of the info block; offsets are from the arena's start. docs/internals/format/btt.md
-//! has the tables.
+//! All integers are little-endian. An arena is, from its start: info block (4 KiB), data blocks,
+//! map, flog, and a copy of the info block; offsets are from the arena's start.
+//! docs/internals/format/btt.md has the tables.
 
 use std::fmt;
 
@@ -10,9 +10,10 @@ use std::fmt;
 pub const PAGE_BYTES: u64 = 4096;
 /// The largest arena, bytes. A larger medium has several.
 pub const ARENA_MAX_BYTES: u64 = 1 << 39;
-/// The smallest arena, bytes. What is left of a medium and is smaller is not used.
+/// Minimum size of an arena, bytes. A smaller rest of a medium is unused.
 pub const ARENA_MIN_BYTES: u64 = 16 << 20;
-/// Free blocks, and with them flog entries, of an arena: as many writes can go on at once at most.
+/// Number of free blocks, and so of flog entries, of an arena: the maximum number of concurrent
+/// writes.
 pub const FREE_BLOCKS: u32 = 256;
 /// The size of a pair of flog entries, bytes: a cache line.
 pub const FLOG_PAIR_BYTES: u64 = 64;
@@ -20,16 +21,17 @@ pub const FLOG_PAIR_BYTES: u64 = 64;
 pub const MAP_ENTRY_BYTES: u64 = 4;
 
 const SIGNATURE: [u8; 16] = *b"BTT_ARENA_INFO\0\0";
-/// Internal blocks are larger than external ones up to the next multiple of this, bytes.
+/// Unit to which the size of internal blocks is rounded up, bytes.
 const INTERNAL_ALIGN_BYTES: u32 = 256;
 const CHECKSUM_AT: usize = 4088;
-/// Set in an arena's flags by who found its metadata damaged.
+/// Set in an arena's flags by software that found its metadata damaged.
 const FLAG_ERROR: u32 = 1;
 
-/// A version of the layout. They differ in where the first arena begins.
+/// Version of the layout. The versions differ in the start of the first arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// 1.1: a page is left before the first arena. Linux makes this where a namespace has no label.
+    /// 1.1: one page is unused before the first arena. Linux creates it in a namespace without a
+    /// label.
     V1_1,
     /// 2.0, of the UEFI specification.
     V2_0,
@@ -39,7 +41,7 @@ impl Version {
     /// Both, newest first.
     pub const ALL: [Self; 2] = [Self::V2_0, Self::V1_1];
 
-    /// Where the first arena begins, bytes.
+    /// Returns the start of the first arena, bytes.
     #[must_use]
     pub const fn start_bytes(self) -> u64 {
         match self {
@@ -63,47 +65,47 @@ impl fmt::Display for Version {
     }
 }
 
-/// What is said of an arena at its start and, once more, at its end.
+/// Info block of an arena, at its start and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InfoBlock {
-    /// The table's identity, the same in all arenas.
+    /// Identity of the table, the same in all arenas.
     pub uuid: [u8; 16],
-    /// The identity of the namespace that holds it; zeroes for none.
+    /// Identity of the namespace that contains it; zeroes for none.
     pub parent_uuid: [u8; 16],
     /// Flags; only the error flag is known.
     pub flags: u32,
     /// The version of the layout.
     pub version: Version,
-    /// The size of a block as clients see it, bytes.
+    /// Block size that clients see, bytes.
     pub block_bytes: u32,
-    /// Blocks that clients see.
+    /// Number of blocks that clients see.
     pub blocks: u32,
-    /// The size of a block on the medium, bytes.
+    /// Block size on the medium, bytes.
     pub internal_block_bytes: u32,
-    /// Blocks on the medium: those that clients see and the free ones.
+    /// Number of blocks on the medium: those of clients and the free ones.
     pub internal_blocks: u32,
     /// Free blocks and flog entries.
     pub free_blocks: u32,
-    /// Where the next arena begins, bytes; zero for none.
+    /// Offset of the next arena, bytes; zero for none.
     pub next_offset: u64,
-    /// Where the data blocks begin, bytes.
+    /// Offset of the data blocks, bytes.
     pub data_offset: u64,
-    /// Where the map begins, bytes.
+    /// Offset of the map, bytes.
     pub map_offset: u64,
-    /// Where the flog begins, bytes.
+    /// Offset of the flog, bytes.
     pub flog_offset: u64,
-    /// Where the copy of this block lies, bytes.
+    /// Offset of the copy of this block, bytes.
     pub copy_offset: u64,
 }
 
-/// Why bytes are no info block.
+/// Reason why bytes are not an info block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoInfo {
-    /// The signature is not there.
+    /// The signature is missing.
     Absent,
-    /// The signature is there and the checksum is wrong.
+    /// The signature is valid and the checksum is wrong.
     Damaged,
-    /// It is sound, and of a version that is not known here.
+    /// The info block is valid, but its version is unknown.
     UnknownVersion(u16, u16),
 }
 
@@ -136,8 +138,8 @@ fn fletcher64(bytes: &[u8]) -> u64 {
 }
 
 impl InfoBlock {
-    /// The layout of an arena in `size_bytes` bytes, as every implementation splits them. None if it is too
-    /// small.
+    /// Returns the layout of an arena in `size_bytes` bytes, as every implementation computes it.
+    /// Returns `None` if it is too small.
     #[must_use]
     pub fn split(
         size_bytes: u64,
@@ -152,7 +154,7 @@ impl InfoBlock {
         let flog_bytes = (u64::from(free_blocks) * FLOG_PAIR_BYTES).next_multiple_of(PAGE_BYTES);
         let end = size_bytes - size_bytes % PAGE_BYTES;
         let available = end.checked_sub(2 * PAGE_BYTES + flog_bytes)?;
-        // A page is set aside for the rounding of the map.
+        // One page is reserved for the rounding of the map.
         let each = u64::from(internal_block_bytes) + MAP_ENTRY_BYTES;
         let internal_blocks = u32::try_from((available - PAGE_BYTES) / each).ok()?;
         let blocks = internal_blocks.checked_sub(free_blocks)?;
@@ -177,7 +179,7 @@ impl InfoBlock {
         })
     }
 
-    /// As bytes.
+    /// Encodes the info block.
     #[must_use]
     pub fn encode(&self) -> [u8; PAGE_BYTES as usize] {
         let mut bytes = [0; PAGE_BYTES as usize];
@@ -217,10 +219,10 @@ impl InfoBlock {
         bytes
     }
 
-    /// From bytes. It is what somebody wrote; whether it makes sense, [`InfoBlock::check`] says.
+    /// Decodes an info block. [`InfoBlock::check`] checks its fields.
     ///
     /// # Errors
-    /// Why it is none.
+    /// The reason why it is not one.
     pub fn decode(bytes: &[u8; PAGE_BYTES as usize]) -> Result<Self, NoInfo> {
         if bytes[..16] != SIGNATURE {
             return Err(NoInfo::Absent);
@@ -254,11 +256,11 @@ impl InfoBlock {
         })
     }
 
-    /// Whether what it says fits together and into `size_bytes`, the bytes from the arena's start to the
-    /// medium's end.
+    /// Checks that the fields are consistent and fit into `size_bytes`, the bytes from the arena's
+    /// start to the medium's end.
     ///
     /// # Errors
-    /// What does not.
+    /// The inconsistency, as text.
     pub fn check(&self, size_bytes: u64) -> Result<(), String> {
         let require = |holds: bool, what: &str| match holds {
             true => Ok(()),
@@ -302,7 +304,8 @@ impl InfoBlock {
             require(
                 end <= size_bytes,
                 &format!(
-                    "{what} would end at {end}, of {size_bytes} bytes that are there: was the medium cut?"
+                    "{what} would end at {end}, of {size_bytes} bytes that are there: was the \
+                     medium cut?"
                 ),
             )?;
         }
@@ -314,16 +317,16 @@ impl InfoBlock {
     }
 }
 
-/// What the map says of a block.
+/// State of a block in the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nothing was ever written to it. It reads as zeroes, and has the block of its own number.
+    /// Never written: it reads as zeroes, and its internal block has the same number.
     Initial,
     /// It reads as zeroes.
     Zero,
-    /// The medium failed to give it. A write ends that.
+    /// It has a media error, which the next write clears.
     Error,
-    /// It is what its internal block holds.
+    /// It has the content of its internal block.
     Normal,
 }
 
@@ -332,24 +335,24 @@ pub enum State {
 pub struct MapEntry(u32);
 
 impl MapEntry {
-    /// The bits of the block.
+    /// Bits of the block number.
     const BLOCK: u32 = 0x3fff_ffff;
     const ERROR: u32 = 1 << 30;
     const ZERO: u32 = 1 << 31;
 
-    /// What is on the medium.
+    /// Creates an entry from its raw value.
     #[must_use]
     pub const fn from_raw(raw: u32) -> Self {
         Self(raw)
     }
 
-    /// As it is put on the medium.
+    /// Returns the raw value.
     #[must_use]
     pub const fn raw(self) -> u32 {
         self.0
     }
 
-    /// An entry in this state. One in the initial state is never written.
+    /// Creates an entry in this state. The initial state is never written.
     #[must_use]
     pub const fn new(state: State, block: u32) -> Self {
         let flags = match state {
@@ -361,7 +364,7 @@ impl MapEntry {
         Self(block & Self::BLOCK | flags)
     }
 
-    /// The state.
+    /// Returns the state.
     #[must_use]
     pub const fn state(self) -> State {
         match (self.0 & Self::ZERO != 0, self.0 & Self::ERROR != 0) {
@@ -372,13 +375,14 @@ impl MapEntry {
         }
     }
 
-    /// The internal block. The entry's own number stands for it in the initial state: [`MapEntry::resolve`].
+    /// Returns the internal block. In the initial state it must be resolved first:
+    /// [`MapEntry::resolve`].
     #[must_use]
     pub const fn block(self) -> u32 {
         self.0 & Self::BLOCK
     }
 
-    /// The entry with its internal block spelled out, if it is the one of external block `number`.
+    /// Returns the entry of external block `number` with an explicit internal block.
     #[must_use]
     pub const fn resolve(self, number: u32) -> Self {
         match self.state() {
@@ -394,22 +398,23 @@ impl fmt::Debug for MapEntry {
     }
 }
 
-/// One entry of a pair of the flog: the last map update but one, or the last, that a lane made.
+/// One entry of a flog pair: the last map update of a lane, or the last but one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flog {
     /// The external block.
     pub block: u32,
-    /// What the map said before; its internal block is free once the map was updated.
+    /// Map entry before the update; its internal block is free after it.
     pub old: MapEntry,
-    /// What the map says after.
+    /// Map entry after the update.
     pub new: MapEntry,
-    /// Which of the pair is newer: 1, 2, 3, 1... Zero for an entry that was never written.
+    /// Sequence number, by which the newer entry of a pair is known: 1, 2, 3, 1... Zero for an
+    /// unwritten entry.
     pub sequence: u32,
 }
 
 impl Flog {
-    /// As two words of 8 bytes. The second makes the entry the newer one of its pair, so it is stored when
-    /// the first is durable.
+    /// Returns the entry as two words of 8 bytes. The second makes the entry the newer one of its
+    /// pair, so it is stored after the first is durable.
     #[must_use]
     pub const fn words(self) -> [u64; 2] {
         [
@@ -418,7 +423,7 @@ impl Flog {
         ]
     }
 
-    /// From its words.
+    /// Creates an entry from its words.
     #[must_use]
     pub const fn from_words(words: [u64; 2]) -> Self {
         Self {
@@ -429,7 +434,7 @@ impl Flog {
         }
     }
 
-    /// Which of a pair is the newer one. None for a pair that nobody can have written.
+    /// Returns which entry of a pair is newer, or `None` for an invalid pair.
     #[must_use]
     pub const fn newer(pair: [Self; 2]) -> Option<usize> {
         match (pair[0].sequence, pair[1].sequence) {
@@ -442,7 +447,7 @@ impl Flog {
     }
 }
 
-/// The sequence number after this one.
+/// Returns the next sequence number.
 #[must_use]
 pub const fn next_sequence(sequence: u32) -> u32 {
     sequence % 3 + 1

@@ -1,15 +1,14 @@
-//! A Block Translation Table: power loss leaves each block wholly old or wholly new, on media that are
-//! atomic by 8 bytes.
+//! A Block Translation Table: after a power loss each block is wholly old or wholly new, on media
+//! that are atomic by 8 bytes.
 //!
-//! A write goes to a block that nobody maps, then the map is made to point there; the block that was mapped
-//! before is free for the next write. A log of one entry a *lane* lets the next opening finish a map update
-//! that power loss interrupted. The bytes are those of the UEFI specification ("Block Translation Table
-//! Layout"), versions 1.1 and 2.0, which Linux calls *sector mode*; docs/internals/format/btt.md has
-//! them, and argues the
-//! order of stores and fences.
+//! A write goes to an unmapped block, then the map is changed to point there. The block that was
+//! mapped before is free for the next write. A log with one entry pair a *lane* lets the next
+//! opening complete an interrupted map update. The layout is that of the UEFI specification ("Block
+//! Translation Table Layout"), versions 1.1 and 2.0, which Linux calls *sector mode*.
+//! docs/internals/format/btt.md describes it, and argues the order of stores and fences.
 //!
-//! - [`layout`]: the bytes, and nothing else.
-//! - [`format()`]: makes an empty table.
+//! - [`layout`]: the encoding only.
+//! - [`format()`]: creates an empty table.
 //! - [`Btt`]: an open table, for any number of threads.
 //! - [`BttDevice`]: the same as a block device.
 
@@ -37,8 +36,9 @@ use layout::Version;
 
 /// An open table. Blocks are numbered from zero over all arenas.
 ///
-/// Calls may come from any number of threads; each takes a lane, and waits if all are taken. Overlapping
-/// writes at once end in either order, block by block. What a write that has returned wrote is durable.
+/// Any number of threads may call it. Each call takes a lane, and waits if all are in use.
+/// Concurrent overlapping writes end in either order, block by block. A write is durable when it
+/// returns.
 pub struct Btt<P: Pmem> {
     memory: Arc<P>,
     arenas: Box<[Arena]>,
@@ -62,41 +62,41 @@ impl<P: Pmem> std::fmt::Debug for Btt<P> {
 }
 
 impl<P: Pmem> Btt<P> {
-    /// The size of a block, bytes.
+    /// Returns the block size, bytes.
     #[must_use]
     pub const fn block_bytes(&self) -> u32 {
         self.block_bytes
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     #[must_use]
     pub const fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// What tells the table from others.
+    /// Returns the UUID of the table.
     #[must_use]
     pub const fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
 
-    /// The version of its layout.
+    /// Returns the layout version.
     #[must_use]
     pub const fn version(&self) -> Version {
         self.version
     }
 
-    /// How many reads and writes go on at once.
+    /// Returns the maximum number of concurrent reads and writes.
     #[must_use]
     pub fn lanes(&self) -> usize {
         self.lanes.count()
     }
 
-    /// Reads whole blocks into `target`. What was never written, or zeroed, is zeroes.
+    /// Reads whole blocks into `target`. Unwritten and zeroed blocks are zeroes.
     ///
     /// # Errors
-    /// `Io` if the medium cannot give a block, now or at an earlier read: it is marked until it is written.
-    /// `Corrupt` if the map leads nowhere.
+    /// `Io` after a media error at this or an earlier read: the block stays marked until it is
+    /// written. `Corrupt` if a map entry is out of range.
     pub fn read(&self, first: u64, target: &Buf) -> Result<()> {
         let mut lane = self.lanes.take();
         self.each(first, target, |block, part| {
@@ -104,11 +104,11 @@ impl<P: Pmem> Btt<P> {
         })
     }
 
-    /// Writes whole blocks. Each is wholly old or wholly new, whatever happens; when this returns they are
-    /// durable.
+    /// Writes whole blocks. Each is wholly old or wholly new after a crash. They are durable when
+    /// this returns.
     ///
     /// # Errors
-    /// `Corrupt` if the map leads nowhere; the block has its old contents.
+    /// `Corrupt` if a map entry is out of range; the block keeps its old content.
     pub fn write(&self, first: u64, source: &Buf) -> Result<()> {
         let mut lane = self.lanes.take();
         self.each(first, source, |block, part| {
@@ -116,10 +116,10 @@ impl<P: Pmem> Btt<P> {
         })
     }
 
-    /// Makes blocks read as zeroes, block by block; when this returns that is durable.
+    /// Makes blocks read as zeroes, block by block. This is durable when it returns.
     ///
     /// # Errors
-    /// `Corrupt` if the map leads nowhere.
+    /// `Corrupt` if a map entry is out of range.
     pub fn zero(&self, first: u64, count: u64) -> Result<()> {
         let mut block = first;
         while block < first + count {
@@ -159,9 +159,9 @@ impl<P: Pmem> Btt<P> {
             .context(|| format!("writing block {block}"))
     }
 
-    /// The arena that holds a block, and the block's number there.
+    /// Returns the arena of a block, and the block's number there.
     ///
-    /// Few arenas: 512 GiB each.
+    /// A linear search: arenas have 512 GiB each, so there are few.
     fn place(&self, block: u64) -> (&Arena, u32) {
         let mut left = block;
         for arena in &self.arenas {
@@ -176,7 +176,7 @@ impl<P: Pmem> Btt<P> {
     /// Checks that blocks exist.
     ///
     /// # Errors
-    /// `OutOfRange` if not.
+    /// `OutOfRange` if they do not.
     pub fn check_range(&self, first: u64, count: u64) -> Result<()> {
         match first.checked_add(count) {
             Some(end) if end <= self.blocks => Ok(()),

@@ -1,5 +1,5 @@
-//! Opens a table: finds its arenas, repairs info blocks from their copies, finishes what power loss
-//! interrupted.
+//! Opening a table: finds its arenas, repairs info blocks from their copies, and completes
+//! interrupted writes.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::layout::{
     Version, next_sequence,
 };
 
-/// How a table is opened.
+/// Options for opening a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenOptions {
-    /// How many reads and writes go on at once, at most.
+    /// Maximum number of concurrent reads and writes.
     pub(crate) lanes: usize,
-    /// Smaller in tests, so that there are several arenas.
+    /// Maximum arena size; smaller in tests, so that there are several arenas.
     pub(crate) arena_max_bytes: u64,
     pub(crate) faults: Faults,
 }
@@ -36,12 +36,13 @@ impl Default for OpenOptions {
 }
 
 impl<P: Pmem> Btt<P> {
-    /// Opens the table on this memory. An info block that is damaged is repaired from its copy, or the
-    /// reverse, with a warning; a write that power loss interrupted is finished.
+    /// Opens the table on this memory. A damaged info block is repaired from its copy, or the
+    /// reverse, with a warning. An interrupted write is completed.
     ///
     /// # Errors
-    /// `NotFound` if there is no table, `Corrupt` if both info blocks of an arena or its flog are damaged,
-    /// `Unsupported` for a version that is not known.
+    /// - `NotFound` if there is no table.
+    /// - `Corrupt` if both info blocks of an arena or its flog are damaged.
+    /// - `Unsupported` for an unknown version.
     pub fn open(memory: Arc<P>) -> Result<Self> {
         Self::open_with(memory, OpenOptions::default())
     }
@@ -88,7 +89,7 @@ impl<P: Pmem> Btt<P> {
     }
 }
 
-/// Reads the info block at `at`; one that the medium cannot give is damaged.
+/// Reads the info block at `at`. One with a media error counts as damaged.
 pub(crate) fn read_info<P: Pmem>(memory: &P, at: u64) -> Result<InfoBlock, NoInfo> {
     if at
         .checked_add(PAGE_BYTES)
@@ -103,13 +104,13 @@ pub(crate) fn read_info<P: Pmem>(memory: &P, at: u64) -> Result<InfoBlock, NoInf
     InfoBlock::decode(&bytes)
 }
 
-/// Where the copy of an arena's info block must lie if only the medium's size is known.
+/// Returns the offset of an arena's second info block, if only the medium's size is known.
 fn copy_at<P: Pmem>(memory: &P, start: u64, arena_max_bytes: u64) -> Option<u64> {
     let size = memory.size_bytes().checked_sub(start)?.min(arena_max_bytes);
     Some(start + (size - size % PAGE_BYTES).checked_sub(PAGE_BYTES)?)
 }
 
-/// The version of the table that is here: the first arena's info block, or its copy, says so.
+/// Returns the version of the table, from the first arena's info block or its copy.
 fn find<P: Pmem>(memory: &P, arena_max_bytes: u64) -> Result<Version> {
     let mut worst = NoInfo::Absent;
     for version in Version::ALL {
@@ -139,7 +140,7 @@ fn find<P: Pmem>(memory: &P, arena_max_bytes: u64) -> Result<Version> {
     })
 }
 
-/// The info block of the arena at `start`. Afterwards both copies say the same.
+/// Returns the info block of the arena at `start`. Afterwards both copies are equal.
 fn info<P: Pmem>(memory: &P, start: u64, arena_max_bytes: u64) -> Result<InfoBlock> {
     let size = memory.size_bytes() - start;
     let sound = |at: u64| {
@@ -161,15 +162,16 @@ fn info<P: Pmem>(memory: &P, start: u64, arena_max_bytes: u64) -> Result<InfoBlo
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "neither its info block ({first}) nor the copy ({copy}) is sound: restore the medium \
-                     from a copy"
+                    "neither its info block ({first}) nor the copy ({copy}) is sound: restore the \
+                     medium from a copy"
                 ),
             ));
         }
     };
     if let Some(at) = at {
         tracing::warn!(
-            "the info block at {at} was damaged or gone ({damage}), and is written anew from the other one"
+            "the info block at {at} was damaged or gone ({damage}), and is written anew from the \
+             other one"
         );
         memory.stream(at, &Buf::copied(&info.encode()));
         memory.fence();
@@ -195,8 +197,8 @@ fn damaged_flog(what: impl std::fmt::Display) -> Error {
     )
 }
 
-/// Where the second entry of each pair lies, from the first: behind it, or, as Linux wrote it before version
-/// 4.15, 32 bytes on. Nobody writes to the other two places.
+/// Returns the offset of the second entry of each pair from the first: directly after it, or 32
+/// bytes on, as Linux wrote it before version 4.15. The other two positions are never written.
 fn second_entry<P: Pmem>(memory: &P, start: u64, info: &InfoBlock) -> Result<u64> {
     let used = |entry: u64| {
         (0..u64::from(info.free_blocks)).any(|lane| {
@@ -211,7 +213,7 @@ fn second_entry<P: Pmem>(memory: &P, start: u64, info: &InfoBlock) -> Result<u64
     }
 }
 
-/// Finishes the last map update of each lane, and tells what each has free.
+/// Completes the last map update of each lane, and returns the free blocks of each.
 fn recover<P: Pmem>(memory: &P, arena: &Arena) -> Result<Vec<Free>> {
     let info = &arena.info;
     let mut all = Vec::with_capacity(info.free_blocks as usize);
@@ -233,7 +235,7 @@ fn recover<P: Pmem>(memory: &P, arena: &Arena) -> Result<Vec<Free>> {
                 "lane {lane} of the flog names blocks that do not exist ({flog:?})"
             )));
         }
-        // The two are one in a lane that was never used.
+        // The two are equal in a lane that was never used.
         if old != new && arena.entry(memory, flog.block)?.block() == old {
             arena.set_entry(memory, flog.block, MapEntry::new(State::Normal, new));
         }

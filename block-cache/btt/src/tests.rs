@@ -1,4 +1,4 @@
-//! What the crate's tests share: memories, blocks that tell what they are.
+//! Common parts of the tests: memories, and blocks that identify themselves.
 
 mod crash;
 mod device;
@@ -21,7 +21,7 @@ fn options(block_bytes: u32) -> FormatOptions {
     FormatOptions::new(block_bytes, [7; 16])
 }
 
-/// A memory with an empty table, all durable.
+/// Returns a memory with an empty table, all durable.
 fn formatted(size_bytes: u64, options: &FormatOptions) -> Arc<SimPmem> {
     let memory = SimPmem::new(size_bytes);
     format(&*memory, options).expect("large enough");
@@ -36,7 +36,7 @@ fn open(memory: &Arc<SimPmem>) -> Btt<SimPmem> {
     Btt::open_with(Arc::clone(memory), options).expect("a table")
 }
 
-/// The contents of a block in a version; zeroes in version 0. Every word depends on both.
+/// Returns the content of a block in a version; zeroes for version 0. Every word depends on both.
 fn stamp(block: u64, version: u64, block_bytes: u32) -> Buf {
     let buf = Buf::zeroed(block_bytes as usize);
     if version > 0 {
@@ -49,7 +49,7 @@ fn stamp(block: u64, version: u64, block_bytes: u32) -> Buf {
     buf
 }
 
-/// Whether a buffer holds this version, wholly.
+/// Returns whether a buffer contains exactly this version.
 fn holds(buf: &Buf, block: u64, version: u64) -> bool {
     buf.to_vec() == stamp(block, version, buf.len() as u32).to_vec()
 }

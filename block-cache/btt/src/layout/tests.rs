@@ -23,7 +23,7 @@ fn an_arena_is_split_without_gaps_or_overlaps() {
 
 #[test]
 fn known_numbers_of_a_16_mib_arena() {
-    // Worked out by hand from the specification's rules.
+    // Computed by hand from the specification's rules.
     let info = InfoBlock::split(16 << 20, 4096, 256, Version::V2_0).expect("16 MiB");
     assert_eq!(
         info.internal_blocks,
@@ -65,7 +65,7 @@ fn the_checksum_is_fletchers() {
 }
 
 #[test]
-fn damage_and_nonsense_are_told_apart() {
+fn damage_and_invalid_fields_are_distinguished() {
     let good = InfoBlock::split(16 << 20, 4096, 256, Version::V2_0).expect("16 MiB");
     let bytes = good.encode();
     for at in [20, 60, 2000, 4090] {
@@ -100,10 +100,10 @@ fn damage_and_nonsense_are_told_apart() {
     assert!(wrong(|i| i.copy_offset = 1 << 60).contains("its copy"));
     assert!(wrong(|i| i.next_offset = 8192).contains("next"));
     assert!(wrong(|i| i.flags = 1).contains("flag"));
-    let early = good.check(size - 4096).expect_err("it ends early");
+    let truncated = good.check(size - 4096).expect_err("it ends early");
     assert!(
-        early.contains("its copy would end at 16777216, of 16773120 bytes"),
-        "{early}"
+        truncated.contains("its copy would end at 16777216, of 16773120 bytes"),
+        "{truncated}"
     );
 }
 

@@ -8,13 +8,13 @@ use forebay_io::sim::{PmemSite, PmemStep};
 use super::explorer::{Explorer, Wrong};
 use crate::fault::Fault;
 
-/// Crash states that a run looks at, at least.
+/// Minimum number of crash states of a run.
 const STATES: u64 = 100_000;
 const OPERATIONS: u64 = 10;
-/// Lives in which a planted fault must be found.
+/// Number of lives within which a planted fault must be found.
 const LIVES: u64 = 60;
 
-/// The flushes and fences of operations on an open table, by their places.
+/// Flushes and fences of operations on an open table, by their call sites.
 fn sites() -> BTreeSet<PmemSite> {
     let mut all = BTreeSet::new();
     for seed in 0..3 {
@@ -26,7 +26,7 @@ fn sites() -> BTreeSet<PmemSite> {
     all
 }
 
-/// The life in which it is found, and how.
+/// Returns the life that finds it, and the error.
 fn found(wrong: Wrong) -> Option<(u64, String)> {
     (0..LIVES).find_map(|seed| {
         let violation = Explorer::new(seed, wrong).live(OPERATIONS).err()?;
@@ -55,7 +55,8 @@ fn every_block_is_wholly_old_or_wholly_new_after_power_loss_at_any_step() {
 fn every_flush_and_fence_that_is_left_out_is_missed() {
     let sites = sites();
     let of = |step| sites.iter().filter(|site| site.0 == step).count();
-    // Of a write three of each, one of them shared with the marking of unreadable blocks; one of a zeroing.
+    // Three flushes and three fences of a write, one of them shared with the marking of media
+    // errors; one of a zeroing.
     assert_eq!(
         (of(PmemStep::Flush), of(PmemStep::Fence)),
         (4, 4),

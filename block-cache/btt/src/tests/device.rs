@@ -33,7 +33,7 @@ fn a_table_names_a_medium_that_has_no_name() {
 }
 
 #[test]
-fn requests_of_several_blocks_are_served_and_say_what_was_wrong() {
+fn requests_of_several_blocks_are_served_or_name_the_error() {
     let memory = formatted(SIZE, &options(4096));
     let under = DeviceInfo {
         persistence: Persistence::Machine,
@@ -121,12 +121,12 @@ fn a_block_that_the_medium_loses_fails_until_it_is_written() {
     let table = open(&memory);
     assert_eq!(table.check().expect("sound").unreadable, 1);
     let error = table.read(2, &buf).expect_err("marked");
-    assert!(error.report().contains("write it anew"), "{error:?}");
+    assert!(error.report().contains("write it, or restore"), "{error:?}");
     table.write(2, &stamp(2, 2, 4096)).expect("written");
     assert!(holds(&read(&table, 2), 2, 2));
     let usage = table.check().expect("sound");
     assert_eq!((usage.unreadable, usage.data), (0, 1));
-    // Its internal block is used again, by the same lane.
+    // The same lane reuses its internal block.
     table.write(3, &stamp(3, 3, 4096)).expect("written");
     assert!(holds(&read(&table, 3), 3, 3));
 }

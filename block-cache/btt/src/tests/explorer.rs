@@ -1,10 +1,10 @@
-//! Lives of a table on the simulated medium, crashed at every step that they take.
+//! Lives of a table on the simulated medium, crashed at every step.
 //!
-//! A life is random operations over several lanes. Before each store, stream, flush and fence the explorer
-//! takes what power loss would leave there, in several ways, opens it, and compares it with the model: a
-//! block that is being written is old or new, every other is what it was. In the middle of an operation
-//! another lane may do a whole one, on another strand. Now and then recovery itself is crashed, and now and
-//! then the life goes on with what a crash left.
+//! A life is random operations over several lanes. Before each store, stream, flush and fence the
+//! explorer takes several possible states after a power loss, opens each, and compares it with the
+//! model: a block that is being written is old or new, every other one is unchanged. In the middle
+//! of an operation, another lane may do a whole one, on another strand. Sometimes the recovery
+//! itself is crashed, and sometimes the life continues from a crash state.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,13 +18,13 @@ use crate::Btt;
 use crate::fault::{Fault, Faults};
 use crate::open::OpenOptions;
 
-/// Strands that operations are done on, whatever their lane.
+/// Number of strands of operations, independent of lanes.
 const STRANDS: u64 = 3;
 const LANES: u64 = 3;
 /// Map entries that share a lock.
 const LINE: u64 = 16;
 
-/// What is done wrong in a life.
+/// Planted fault of a life.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wrong {
     Nothing,
@@ -32,7 +32,7 @@ pub(super) enum Wrong {
     LeftOut(PmemSite),
 }
 
-/// For each block that is watched the versions that a reader may find.
+/// Versions that a reader may find, for each watched block.
 type Model = BTreeMap<u64, Vec<u64>>;
 
 pub(super) struct Explorer {
@@ -45,11 +45,11 @@ struct State {
     rng: Rng,
     model: Model,
     version: u64,
-    /// Lanes of the operations that go on, outermost first, and the locks of the map that they hold.
+    /// Lanes of the current operations, outermost first, and their locks of the map.
     lanes: Vec<u64>,
     locks: Vec<u64>,
     lock_count: u64,
-    /// What a crash left, for the life to go on with.
+    /// Crash state from which the life continues.
     heir: Option<(Arc<SimPmem>, Model)>,
     violation: Option<String>,
 }
@@ -74,8 +74,8 @@ impl Explorer {
         })
     }
 
-    /// Lives with `operations` operations. The crash states that were looked at, and the flushes and fences
-    /// that were met; or what was wrong.
+    /// Runs lives with `operations` operations. Returns the number of checked crash states and the
+    /// number of flushes and fences, or the error.
     pub(super) fn live(self: &Arc<Self>, operations: u64) -> Result<(u64, Vec<PmemSite>), String> {
         let block_bytes = if self.below(8) == 0 { 512 } else { 4096 };
         let mut format = options(block_bytes);
@@ -135,7 +135,7 @@ impl Explorer {
         table.map(Arc::new).map_err(|error| error.report())
     }
 
-    /// Neighbours in the map, and blocks far apart.
+    /// Neighbours in the map, and distant blocks.
     fn watch(&self, blocks: u64) -> Model {
         let lines = [0, 1, self.below(blocks / LINE - 2) + 2, (blocks - 1) / LINE];
         let mut model = Model::new();
@@ -155,7 +155,7 @@ impl Explorer {
         })));
     }
 
-    /// One operation, on a lane and a strand that nobody uses.
+    /// Runs one operation, on an unused lane and strand.
     fn operate(&self, memory: &SimPmem, table: &Table) {
         let Some((block, lane)) = self.with(|state| {
             let lock_of = |block: u64| block / LINE % state.lock_count;
@@ -172,7 +172,7 @@ impl Explorer {
         };
         let before = memory.strand();
         let nested = self.with(|state| state.lanes.len() > 1);
-        // A strand that is in the middle of something does not do another thing meanwhile.
+        // A strand in the middle of an operation does no other one meanwhile.
         let other = (u64::from(before) + 1 + self.below(STRANDS - 1)) % STRANDS;
         let strand = if nested { other } else { self.below(STRANDS) };
         memory.set_strand(strand as u32);
@@ -230,13 +230,13 @@ impl Explorer {
         format!("{:?}: {why}", self.wrong)
     }
 
-    /// What a block holds must be what the model says.
+    /// Checks a block's content against the model.
     fn check_one(&self, table: &Table, block: u64) {
         let versions = self.with(|state| state.model[&block].clone());
         self.note(find(table, block, &versions).map(drop));
     }
 
-    /// Replaces what may be by what is.
+    /// Replaces the possible versions by the actual ones.
     fn settle(&self, table: &Table) {
         let model = self.with(|state| state.model.clone());
         for (block, versions) in model {
@@ -247,7 +247,7 @@ impl Explorer {
         }
     }
 
-    /// Before every step: crashes, and now and then another lane's operation.
+    /// Before every step: crashes, and sometimes another lane's operation.
     fn step(self: &Arc<Self>, memory: &SimPmem, table: &Table, step: PmemStep) {
         if self.with(|state| state.violation.is_some()) {
             return;
@@ -260,7 +260,7 @@ impl Explorer {
         if words > 0 {
             ways.push(Survival::Only(self.below(words as u64) as usize));
             ways.push(Survival::AllBut(self.below(words as u64) as usize));
-            // What metadata there is comes behind the data.
+            // Metadata follows the data.
             ways.push(Survival::Only(words - 1));
             ways.push(Survival::AllBut(words - 1));
         }
@@ -280,7 +280,7 @@ impl Explorer {
         }
     }
 
-    /// Opens what a crash left, perhaps crashes that, and looks at all of it.
+    /// Opens a crash state, perhaps crashes that, and checks all of it.
     fn examine(self: &Arc<Self>, after: &Arc<SimPmem>, model: &Model) -> Result<(), String> {
         if self.below(8) == 0 {
             let (explorer, inner) = (Arc::clone(self), model.clone());
@@ -290,8 +290,8 @@ impl Explorer {
                     Survival::All,
                     Survival::Random(explorer.below(1 << 32)),
                 ] {
-                    let again = memory.crash(way);
-                    let looked = explorer.look(&again, &inner);
+                    let crashed = memory.crash(way);
+                    let looked = explorer.look(&crashed, &inner);
                     let why = |why| format!("{way:?} in recovery, before a {step:?}: {why}");
                     explorer.note(looked.map_err(why));
                 }
@@ -313,7 +313,7 @@ impl Explorer {
     }
 }
 
-/// Which of these versions a block holds.
+/// Returns which of these versions a block contains.
 fn find(table: &Btt<SimPmem>, block: u64, versions: &[u64]) -> Result<u64, String> {
     let buf = Buf::zeroed(table.block_bytes() as usize);
     table.read(block, &buf).map_err(|error| error.report())?;

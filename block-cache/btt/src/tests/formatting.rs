@@ -11,7 +11,7 @@ use crate::layout::Version;
 use crate::{Btt, FormatOptions, format};
 
 #[test]
-fn an_empty_table_reads_as_zeroes_and_takes_what_is_written() {
+fn an_empty_table_reads_as_zeroes_and_accepts_writes() {
     for (block_bytes, version) in [(512, Version::V2_0), (4096, Version::V1_1)] {
         let mut options = options(block_bytes);
         options.version = version;
@@ -39,7 +39,7 @@ fn an_empty_table_reads_as_zeroes_and_takes_what_is_written() {
 fn a_medium_larger_than_an_arena_has_several() {
     let mut options = options(4096);
     options.arena_max_bytes = SIZE;
-    // Two whole ones, one of 17 MiB less a page, and 15 MiB that are too few.
+    // Two whole ones, one of 17 MiB less a page, and 15 MiB that are too small for one.
     let memory = SimPmem::new(3 * SIZE + (15 << 20));
     let made = format(&*memory, &options).expect("large enough");
     assert_eq!((made.arenas, made.blocks), (3, 3 * 3829));
@@ -72,7 +72,7 @@ fn blocks_at_the_seams_of_arenas_are_theirs() {
 }
 
 #[test]
-fn what_cannot_be_formatted_is_refused() {
+fn impossible_formats_are_refused() {
     let memory = SimPmem::new(SIZE);
     let error = format(&*memory, &options(1024)).expect_err("1024");
     assert!(error.report().contains("512 or 4096"), "{error:?}");
@@ -83,7 +83,7 @@ fn what_cannot_be_formatted_is_refused() {
     assert!(error.report().contains("16781312"), "{error:?}");
 }
 
-/// Formats over a table with data, with power loss at every step. What was found wrong.
+/// Formats over a table with data, with power loss at every step. Returns the error.
 fn format_over_data(new: &FormatOptions, left_out: Option<PmemSite>) -> Result<u32, String> {
     let memory = formatted(SIZE + 8192, &options(4096));
     let table = open(&memory);
@@ -127,7 +127,7 @@ fn old_or_new_or_none(memory: &Arc<SimPmem>) -> Result<(), String> {
     let table = match Btt::open(Arc::clone(memory)) {
         Ok(table) => table,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        // Torn on the way: no more a table than before.
+        // Torn: there is no table.
         Err(error) if error.report().contains("both info blocks") => return Ok(()),
         Err(error) => return Err(error.report()),
     };

@@ -1,4 +1,4 @@
-//! Opening what is damaged, foreign or interrupted.
+//! Opening damaged, foreign or interrupted tables.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ fn an_interrupted_map_update_is_finished_in_either_padding() {
     let info = info(&options);
     for second in [16, 32] {
         let memory = formatted(SIZE, &options);
-        // Lane 0 had its first block free. Nothing but numbers, as Linux writes them.
+        // Lane 0 had its first block free. Plain numbers, as Linux writes them.
         let flog = Flog {
             block: 9,
             old: MapEntry::from_raw(9),
@@ -118,7 +118,7 @@ fn an_interrupted_map_update_is_finished_in_either_padding() {
             0xc000_0000 | info.blocks
         );
         assert_eq!(table.check().expect("sound").data, 1);
-        // The next writes of the lane go on in the same places.
+        // The next writes of the lane use the same entries.
         let mut lane = table.lanes.take_this(0);
         for version in 6..9 {
             table
@@ -212,7 +212,7 @@ fn the_older_layout_is_found_behind_its_page_and_not_under_the_newer() {
     assert_eq!(open(&memory).version(), Version::V1_1);
 }
 
-/// An info block that verifies, with fields of which some are anything.
+/// A valid info block in which some fields are arbitrary.
 fn anything(rng: &Rng, good: &InfoBlock) -> InfoBlock {
     let mut info = good.clone();
     let small = |old: u32| match rng.below(4) {
@@ -251,7 +251,7 @@ fn whatever_is_on_the_medium_is_opened_or_refused() {
         if rng.chance(1, 2) {
             let info = anything(&rng, &good);
             memory.stream(0, &Buf::copied(&info.encode()));
-            // Else the copy is right, and heals it.
+            // Otherwise the copy is valid, and repairs it.
             memory.stream(good.copy_offset, &Buf::copied(&info.encode()));
         }
         for _ in 0..rng.below(4) {

@@ -13,8 +13,8 @@ use crate::fault::{Fault, Faults};
 use crate::open::OpenOptions;
 use crate::{Btt, format};
 
-/// A reader is in a block while a writer frees it and would write to it again. The reader stays for `patience` at most
-/// once the block is free. Whether the reader found what it came for.
+/// A reader is in a block while a writer frees it and would reuse it. The reader stays for at most
+/// `patience` after the block is free. Returns whether the reader found its data.
 fn reader_is_left_in_peace(faults: Faults, patience: Duration) -> bool {
     let memory = formatted(SIZE, &options(4096));
     let options = OpenOptions {
@@ -38,23 +38,23 @@ fn reader_is_left_in_peace(faults: Faults, patience: Duration) -> bool {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             write(5, 2);
-            // The block that the reader is in is free now, and next.
+            // The block of the reader is free now, and the next to be used.
             freed.store(true, Ordering::Release);
             write(6, 3);
             written.store(true, Ordering::Release);
         });
         assert!(becomes_true(&freed, Duration::from_secs(30)));
-        let early = becomes_true(&written, patience);
+        let reused_too_soon = becomes_true(&written, patience);
         let buf = Buf::zeroed(4096);
         arena
             .read_internal(&*table.memory, entry.block(), &buf)
             .expect("sound");
         drop(pin);
-        !early && holds(&buf, 5, 1)
+        !reused_too_soon && holds(&buf, 5, 1)
     })
 }
 
-/// Whether `flag` is set within `patience`.
+/// Returns whether `flag` is set within `patience`.
 fn becomes_true(flag: &AtomicBool, patience: Duration) -> bool {
     let begin = Instant::now();
     while !flag.load(Ordering::Acquire) {
@@ -92,7 +92,7 @@ fn threads_that_read_and_write_few_blocks_see_whole_versions() {
     };
     let table = Arc::new(Btt::open_with(Arc::new(memory), options).expect("a table"));
     let done = AtomicBool::new(false);
-    // Which writer wrote it last is anybody's guess: each has versions of its own.
+    // The last writer is unknown, so each writer has versions of its own.
     let version = |writer: u64, number: u64| 1 + writer * WRITES + number;
     let known = |block: u64, buf: &Buf| {
         let word = buf.to_vec();
@@ -123,17 +123,17 @@ fn threads_that_read_and_write_few_blocks_see_whole_versions() {
                 scope.spawn(move || {
                     let rng = Rng::new(10 + reader);
                     let buf = Buf::zeroed(4096);
-                    let mut kept: Vec<(u64, Buf)> = Vec::new();
+                    let mut samples: Vec<(u64, Buf)> = Vec::new();
                     while !done.load(Ordering::Acquire) {
                         let block = rng.below(BLOCKS);
                         table.read(block, &buf).expect("readable");
-                        if kept.len() < 200 {
-                            kept.push((block, Buf::copied(&buf.to_vec())));
-                        } else if !kept.is_empty() {
-                            kept[rng.index(200)] = (block, Buf::copied(&buf.to_vec()));
+                        if samples.len() < 200 {
+                            samples.push((block, Buf::copied(&buf.to_vec())));
+                        } else if !samples.is_empty() {
+                            samples[rng.index(200)] = (block, Buf::copied(&buf.to_vec()));
                         }
                     }
-                    kept
+                    samples
                 })
             })
             .collect();
