@@ -1,4 +1,4 @@
-//! Prints what a volume adds to a request on its own reactor, ns.
+//! Prints the overhead of a volume for a request on its own reactor, ns.
 
 use std::hint::black_box;
 use std::rc::Rc;

@@ -1,11 +1,11 @@
-//! Requests from threads that run no reactor. Each thread waits for its own one, so there are never
-//! more of them than such threads.
+//! Requests from threads that run no reactor. Each thread waits in its own slot, so that there is
+//! at most one slot a thread.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use forebay_block::Result;
 
-/// Where a foreign thread waits for the outcome of its request.
+/// Slot in which a foreign thread waits for the outcome of its request.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     outcome: Mutex<Option<Result<()>>>,
@@ -17,7 +17,7 @@ thread_local! {
 }
 
 impl Slot {
-    /// The calling thread's slot.
+    /// Returns the calling thread's slot.
     pub(crate) fn here() -> Arc<Self> {
         SLOT.with(Arc::clone)
     }

@@ -1,11 +1,12 @@
-//! How long a request may take. A device that stalls, or went away without a word, must not hold its clients for ever:
-//! what has not ended in time ends for its client with `TimedOut`.
+//! Time limit of requests. A device that stalls or disappears must not hold its clients for ever: a
+//! request that exceeds the limit fails for its client with `TimedOut`.
 //!
-//! The device still has it, with its buffer. Until its completion arrives, what it changes is in *quarantine*: requests
-//! that touch it are refused, so that a write which lands late never lands on a newer one.
+//! The device still has the request and its buffer. Until its completion arrives, the range that it
+//! changes is in *quarantine*: requests that touch the range are refused. So a write that lands
+//! late never overwrites a newer one.
 //!
-//! Time is counted in quarters of the limit, so that a request that ends in time never looks at a clock: it is told late
-//! after the limit and before a quarter more.
+//! Time is counted in quarters of the limit, so that a request that ends in time never reads a
+//! clock. A late request fails between the limit and a quarter more.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -18,20 +19,20 @@ use crate::stats::OpKind;
 
 #[cfg(test)]
 thread_local! {
-    /// A planted fault, that the tests are shown to find.
+    /// A planted fault, which the tests must find.
     static FORGETS_LATE_REQUESTS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Parts of the limit in which time is counted.
+/// Number of parts of the limit in which time is counted.
 const PARTS: u32 = 4;
 
-/// A request that a device has.
+/// A request at the device.
 pub(crate) struct Seat {
     pub(crate) kind: OpKind,
     offset: u64,
     pub(crate) len: u64,
     changes: bool,
-    /// When it came, if its latency is measured.
+    /// Arrival time, if its latency is measured.
     pub(crate) came: Option<Duration>,
     pub(crate) answer: Answer,
     part: u64,
@@ -56,10 +57,10 @@ impl Seat {
         }
     }
 
-    /// What a client is told whose request is late.
+    /// Returns the error for the client of a late request.
     pub(crate) fn late(&self, volume: &str, limit: Duration) -> Error {
         let then = match self.changes {
-            true => "; what it changes is not served until it ends",
+            true => "; its range is not served until it ends",
             false => "",
         };
         Error::new(
@@ -80,11 +81,11 @@ enum Place {
         next: usize,
     },
     Taken(Seat),
-    /// Its client was told; the device was not heard of.
+    /// Its client has the error, and the completion has not arrived.
     Late(Late),
 }
 
-/// A request whose client was told.
+/// A request whose client has the error already.
 struct Late {
     kind: OpKind,
     range: Range<u64>,
@@ -93,16 +94,16 @@ struct Late {
 
 const NONE: usize = usize::MAX;
 
-/// The requests that a volume's device has, while their time is limited.
+/// Requests at a volume's device, while there is a time limit.
 pub(crate) struct Deadlines {
     limit: Cell<Option<Duration>>,
     part: Cell<u64>,
     places: RefCell<Vec<Place>>,
     free: Cell<usize>,
     taken: Cell<usize>,
-    /// Of those that are late, how many change something: what each request has to look at.
+    /// Number of late requests that change data. Each new request checks it.
     quarantined: Cell<usize>,
-    /// Whether somebody counts the time.
+    /// Whether a task counts the time.
     pub(crate) attended: Cell<bool>,
 }
 
@@ -123,18 +124,18 @@ impl Deadlines {
         self.limit.set(Some(limit));
     }
 
-    /// What a request may take; without a limit if none.
+    /// Returns the time limit, or `None` if there is none.
     pub(crate) const fn limit(&self) -> Option<Duration> {
         self.limit.get()
     }
 
-    /// How often the time is to be counted, while there is anything that may be late.
+    /// Returns the interval for counting time, while a request may become late.
     pub(crate) fn pause(&self) -> Option<Duration> {
         let limit = self.limit.get().filter(|_| self.taken.get() > 0);
         limit.map(|limit| limit / PARTS)
     }
 
-    /// Notes a request that goes to the device. Returns its place.
+    /// Adds a request that is submitted to the device. Returns its place.
     pub(crate) fn sit(&self, mut seat: Seat) -> usize {
         seat.part = self.part.get();
         self.taken.set(self.taken.get() + 1);
@@ -151,7 +152,7 @@ impl Deadlines {
         at
     }
 
-    /// The device has ended a request: who waits for it, unless that was told already.
+    /// Removes a completed request. Returns it, unless its client has the error already.
     pub(crate) fn rise(&self, at: usize) -> Option<Seat> {
         let next = self.free.replace(at);
         match std::mem::replace(&mut self.places.borrow_mut()[at], Place::Free { next }) {
@@ -168,7 +169,7 @@ impl Deadlines {
         }
     }
 
-    /// A part of the limit has passed: those that are late by now.
+    /// Counts one part of the limit. Returns the requests that are late by now.
     pub(crate) fn count(&self) -> Vec<Seat> {
         let now = self.part.get() + 1;
         self.part.set(now);
@@ -193,7 +194,7 @@ impl Deadlines {
         late
     }
 
-    /// Whether a request touches what one changes that is late.
+    /// Returns whether a request touches the range of a late change.
     pub(crate) fn refuses(&self, offset: u64, len: u64) -> bool {
         #[cfg(test)]
         if FORGETS_LATE_REQUESTS.get() {
@@ -212,7 +213,7 @@ impl Deadlines {
         })
     }
 
-    /// What the device has, in words.
+    /// Describes the requests at the device.
     pub(crate) fn unreaped(&self) -> Vec<String> {
         let words =
             |kind: OpKind, at: u64, len: u64| format!("a {} of {len} bytes at {at}", kind.as_str());

@@ -1,4 +1,4 @@
-//! Requests that come from another reactor than the engine's, and their way back.
+//! Requests from reactors other than the engine reactor, and their outcomes.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use crate::blocking::Slot;
 use crate::handle::Shared;
 use crate::mailbox::Mailbox;
 
-/// A request on its way to the engine reactor.
+/// A request in flight to the engine reactor.
 pub(crate) struct Ask {
     pub(crate) volume: u64,
     pub(crate) request: Request,
     pub(crate) answer: Away,
 }
 
-/// The outcome of a request on its way to the reactor that asked.
+/// The outcome of a request, in flight to the requesting reactor.
 pub(crate) struct Reply {
     waiting: u32,
     outcome: Result<()>,
 }
 
-/// Where the outcome of a request goes.
+/// Destination of a request's outcome.
 pub(crate) enum Answer {
     Here(Completion),
     Away(Away),
@@ -38,7 +38,7 @@ impl Answer {
     }
 }
 
-/// An answer that goes to another thread. One that is dropped unused says so to whoever waits.
+/// An answer for another thread. If it is dropped unused, the waiting side gets an error.
 pub(crate) struct Away(Option<To>);
 
 enum To {
@@ -51,7 +51,7 @@ impl Away {
         Self(Some(To::Thread(slot)))
     }
 
-    /// Gives the outcome, on a reactor, together with the others of its present turn.
+    /// Sends the outcome from a reactor, batched with the others of this turn.
     pub(crate) fn give(mut self, outcome: Result<()>) {
         match self.0.take() {
             Some(To::Reactor(mailbox, waiting)) => gather(mailbox, Reply { waiting, outcome }),
@@ -60,7 +60,7 @@ impl Away {
         }
     }
 
-    /// Gives an error, from any thread, at once.
+    /// Sends an error at once, from any thread.
     pub(crate) fn refuse(mut self, error: Error) {
         self.put(Err(error));
     }
@@ -68,7 +68,7 @@ impl Away {
     fn put(&mut self, outcome: Result<()>) {
         match self.0.take() {
             Some(To::Reactor(mailbox, waiting)) => {
-                // A reactor's mailbox is never closed; if the reactor has ended, nobody waits.
+                // A reactor's mailbox is never closed. If the reactor has ended, nobody waits.
                 let _ = mailbox.post(Reply { waiting, outcome });
             }
             Some(To::Thread(slot)) => slot.put(outcome),
@@ -89,16 +89,16 @@ impl Drop for Away {
 }
 
 thread_local! {
-    /// Outcomes that wait for the end of this reactor's turn.
+    /// Outcomes that are sent at the end of this reactor's turn.
     static GATHERED: RefCell<Vec<(Arc<Mailbox<Reply>>, Reply)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sends what was gathered when it is dropped: by its task, or with it when the reactor ends.
+/// Sends the gathered outcomes on drop: by its task, or at the end of the reactor.
 struct SendGathered;
 
 impl Drop for SendGathered {
     fn drop(&mut self) {
-        // Nothing is left to tell on a thread that is ending.
+        // On a thread that is ending, there is nothing left to send.
         let _ = GATHERED.try_with(|gathered| {
             let mut gathered = gathered.borrow_mut();
             while let Some((mailbox, _)) = gathered.first() {
@@ -116,13 +116,13 @@ fn gather(mailbox: Arc<Mailbox<Reply>>, reply: Reply) {
         gathered.len() == 1
     });
     if first {
-        // Runs after all that is ready now.
+        // Runs after all tasks that are ready now.
         let send = SendGathered;
         rt::spawn(async move { drop(send) });
     }
 }
 
-/// The requests that one reactor has sent out, and the mailbox for their outcomes.
+/// Requests that one reactor has sent, and the mailbox for their outcomes.
 struct Asker {
     mailbox: Arc<Mailbox<Reply>>,
     waiting: Vec<Option<Completion>>,
@@ -153,7 +153,7 @@ impl Asker {
 }
 
 impl Drop for Asker {
-    /// The reactor has ended, so no task waits any more; the thread may be ending as well.
+    /// The reactor has ended, so no task waits any more. The thread may be ending as well.
     fn drop(&mut self) {
         for done in self.waiting.drain(..).flatten() {
             std::mem::forget(done);
@@ -173,7 +173,7 @@ fn deliver(reply: Reply) {
     }
 }
 
-/// A volume as seen from another reactor.
+/// A volume as a device of another reactor.
 pub(crate) struct ForwardDevice {
     shared: Arc<Shared>,
 }

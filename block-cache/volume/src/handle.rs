@@ -1,4 +1,4 @@
-//! A volume as any thread may hold it.
+//! Handle of a volume for any thread.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use crate::local;
 use crate::mailbox::Mailbox;
 use crate::stats::{Counters, VolumeStats};
 
-/// What all threads share of a volume.
+/// State of a volume that all threads share.
 pub(crate) struct Shared {
     pub(crate) id: u64,
     pub(crate) name: String,
@@ -44,7 +44,7 @@ impl Shared {
     }
 }
 
-/// A volume as any thread may hold it; see the [crate's text](crate).
+/// Handle of a volume for any thread; see the [crate documentation](crate).
 #[derive(Clone)]
 pub struct VolumeHandle {
     pub(crate) shared: Arc<Shared>,
@@ -59,29 +59,29 @@ impl std::fmt::Debug for VolumeHandle {
 }
 
 impl VolumeHandle {
-    /// The volume's name.
+    /// Returns the volume's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
-    /// Whether writes are refused.
+    /// Returns whether writes are refused.
     #[must_use]
     pub fn read_only(&self) -> bool {
         self.shared.read_only
     }
 
-    /// What the volume is: its device's properties under the volume's name, always with FUA. The
-    /// size is the present one.
+    /// Returns the properties of the volume: those of its device under the volume's name, always
+    /// with FUA. The size is the current one.
     #[must_use]
     pub fn info(&self) -> DeviceInfo {
         self.shared.info()
     }
 
-    /// The volume as a device of the calling reactor. Where the volume is gone, every request ends
-    /// with `ShuttingDown`.
+    /// Opens the volume as a device of the calling reactor. If the volume is gone, every request
+    /// fails with `ShuttingDown`.
     ///
-    /// On a reactor other than the engine's, each request needs that reactor to be the running one.
+    /// On a reactor other than the engine reactor, requests complete only while that reactor runs.
     #[must_use]
     pub fn open(&self) -> Rc<dyn BlockDevice> {
         if self.shared.engine.is_current()
@@ -92,26 +92,26 @@ impl VolumeHandle {
         Rc::new(ForwardDevice::new(Arc::clone(&self.shared)))
     }
 
-    /// The engine reactor, for a foreign thread that brings work of its own to it.
+    /// Returns the engine reactor, for a foreign thread that runs tasks there.
     #[must_use]
     pub fn engine(&self) -> &Remote {
         &self.shared.engine
     }
 
-    /// Counters since the volume was made.
+    /// Returns the counters since the creation of the volume.
     #[must_use]
     pub fn stats(&self) -> VolumeStats {
         self.shared.counters.snapshot()
     }
 
-    /// Runs a request from a thread that runs no reactor, and waits for its end. The buffer belongs
-    /// to the request until then.
+    /// Runs a request from a thread without a reactor, and waits for its end. The buffer belongs to
+    /// the request until then.
     ///
     /// # Errors
-    /// What the volume answers; `ShuttingDown` if it is gone.
+    /// Errors of the volume; `ShuttingDown` if it is gone.
     ///
     /// # Panics
-    /// On the engine reactor's own thread, which would wait for itself.
+    /// If the thread is the engine reactor's own, which would wait for itself.
     pub fn call_blocking(&self, request: Request) -> Result<(), Error> {
         assert!(
             !self.shared.engine.is_current(),

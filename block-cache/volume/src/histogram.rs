@@ -24,7 +24,7 @@ fn index(value_ns: u64) -> usize {
     (exponent - SUB_BITS + 1) as usize * SUB + within
 }
 
-/// The largest value, ns, that falls into `bucket`; the last bucket holds all above it too.
+/// Returns the largest value of `bucket`, ns. The last bucket also has all larger values.
 #[must_use]
 pub const fn bucket_upper_ns(bucket: usize) -> u64 {
     if bucket < SUB {
@@ -35,14 +35,14 @@ pub const fn bucket_upper_ns(bucket: usize) -> u64 {
     ((SUB as u64 + within + 1) << shift) - 1
 }
 
-/// Written by one thread, read by any.
+/// Counters that one thread writes and any thread reads.
 #[derive(Debug)]
 pub(crate) struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
 }
 
-/// Adds without a locked instruction: the counter has one writer.
+/// Adds without an atomic read-modify-write: the counter has one writer.
 pub(crate) fn add(counter: &AtomicU64, amount: u64) {
     counter.store(
         counter.load(Ordering::Relaxed).wrapping_add(amount),
@@ -75,24 +75,24 @@ impl Histogram {
     }
 }
 
-/// A histogram as it was at one moment.
+/// State of a histogram at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramSnapshot {
-    /// Values in each bucket; the bucket's largest value is [`bucket_upper_ns`].
+    /// Number of values in each bucket; [`bucket_upper_ns`] is the bucket's largest value.
     pub counts: Vec<u64>,
     /// Sum of all values, ns.
     pub sum_ns: u64,
 }
 
 impl HistogramSnapshot {
-    /// Number of values.
+    /// Returns the number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The value, ns, that `quantile` (0 to 1) of all values do not exceed, rounded up to its
-    /// bucket's end; zero if there are none.
+    /// Returns the value that a share of `quantile` (0 to 1) of all values does not exceed, rounded
+    /// up to its bucket's end, ns. Returns zero if there are no values.
     #[must_use]
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         let count = self.count();

@@ -1,28 +1,29 @@
-//! A volume: what a client sees of a stack of devices.
+//! A volume: the client's view of a stack of devices.
 //!
-//! A [`Volume`] lives on the reactor of its device (its *engine reactor*) and adds what every
-//! protocol needs: bounds and alignment, read-only, FUA where the device has none, counters, and an
-//! orderly end ([`Volume::drain`]). Front-ends hold a [`VolumeHandle`], which may go anywhere:
+//! A [`Volume`] lives on the reactor of its device (its *engine reactor*). It adds the common parts
+//! of all protocols: bounds and alignment, read-only mode, FUA for devices without it, counters,
+//! and an orderly end ([`Volume::drain`]). Front-ends have a [`VolumeHandle`], which may be on any
+//! thread:
 //!
-//! - on the engine reactor, [`VolumeHandle::open`] gives a device that calls straight through;
-//! - on another reactor, it gives one that sends requests to the engine reactor as messages, many
-//!   for one wake-up, and brings the outcomes back likewise;
-//! - a foreign thread (FUSE) uses [`VolumeHandle::call_blocking`].
+//! - on the engine reactor, [`VolumeHandle::open`] returns a device that calls the volume directly
+//! - on another reactor, the device sends requests to the engine reactor as messages, many for one
+//!   wake-up, and receives the outcomes likewise
+//! - a foreign thread (FUSE) uses [`VolumeHandle::call_blocking`]
 //!
-//! **Flush.** A flush covers every write that was acknowledged before it arrived, through any handle
-//! on any reactor. Whoever was told of a write's end was told after its completion on the engine
-//! reactor; the flush is submitted there later than that, and the device covers what it has
-//! completed.
+//! **Flush.** A flush covers every write that was acknowledged before it arrived, through any
+//! handle on any reactor. A client learns of a write's end only after its completion on the engine
+//! reactor. The flush is submitted there after that, and the device covers all completed writes.
 //!
-//! **Limits.** A volume may have a limit of operations and of bytes a second ([`Limits`]), over all handles together, so
-//! for all front-ends alike. What is above them waits in one line, which nothing overtakes, a flush neither; the time
-//! counts as the request's latency.
+//! **Limits.** A volume may have a limit of operations and of bytes a second ([`Limits`]), over all
+//! handles together. Requests above the limit wait in one queue, in order; a flush does not
+//! overtake either. The wait is part of the request's latency.
 //!
-//! **Time.** A request may be given a time ([`Volume::time_out`]). Past it the client has an error, the device still has the
-//! request, and what it changes is in quarantine until it ends.
+//! **Time.** Requests may have a time limit ([`Volume::time_out`]). After it the client gets an
+//! error, and the device still has the request. The range that it changes is in quarantine until it
+//! ends.
 //!
-//! **Buffers.** A request that crosses reactors travels with its buffer. The device on the engine
-//! reactor holds it until the completion, whatever becomes of the asking reactor.
+//! **Buffers.** A request that crosses reactors carries its buffer. The device on the engine
+//! reactor holds it until the completion, even if the requesting reactor ends.
 
 mod blocking;
 mod deadline;

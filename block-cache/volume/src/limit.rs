@@ -1,8 +1,9 @@
-//! How much a volume lets through: operations and bytes a second, each with a bucket of what was not used.
+//! Rate limits of a volume: operations and bytes a second, each as a token bucket.
 //!
-//! A bucket is one moment, *full at*: when it would be full again. A request may begin once the bucket holds anything,
-//! that is when it would be full no later than a burst from then, and puts that moment off by the time that the request is
-//! worth. Whoever comes later begins later, whatever it is, so requests stay in the order of their arrival.
+//! A bucket is one moment, *full at*: the time at which it would be full. A request may begin if
+//! the bucket is not empty: it would be full no later than one burst from now. The request moves
+//! *full at* by its own cost. A later request begins later, whatever it is, so requests stay in
+//! order of arrival.
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -10,19 +11,19 @@ use std::time::Duration;
 
 use forebay_block::{Op, Request};
 
-/// What a volume lets through at most.
+/// Maximum rates of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests a second, of any kind; without a limit if none.
+    /// Requests a second, of any kind; no limit if `None`.
     pub iops: Option<NonZeroU32>,
-    /// Bytes a second that reads and writes move; without a limit if none.
+    /// Bytes a second of reads and writes; no limit if `None`.
     pub bandwidth_bytes_per_s: Option<NonZeroU64>,
-    /// A volume that was idle may spend at once what it has not used in this time.
+    /// Time of unused rate that an idle volume may use at once.
     pub burst: Duration,
 }
 
 impl Limits {
-    /// How long a burst is where nobody says.
+    /// Default burst.
     pub const DEFAULT_BURST: Duration = Duration::from_millis(100);
 
     /// No limits.
@@ -39,13 +40,13 @@ impl Default for Limits {
     }
 }
 
-/// The requests of a volume with limits, and those of them that wait for their turn.
+/// Queue of a volume's requests that exceed its limits.
 pub(crate) struct Line<T> {
     limits: Limits,
     operations_full_at: Duration,
     bytes_full_at: Duration,
     waiting: VecDeque<(Duration, T)>,
-    /// Whether somebody lets through what waits.
+    /// Whether a task serves the queue.
     pub(crate) attended: bool,
 }
 
@@ -60,12 +61,12 @@ impl<T> Line<T> {
         }
     }
 
-    /// Other limits, for what comes from now on.
+    /// Sets the limits of later requests.
     pub(crate) const fn set(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Whether everything may begin when it comes.
+    /// Returns whether every request may begin at once.
     pub(crate) fn is_open(&self) -> bool {
         let Limits {
             iops,
@@ -75,7 +76,7 @@ impl<T> Line<T> {
         iops.is_none() && bandwidth_bytes_per_s.is_none() && self.waiting.is_empty()
     }
 
-    /// Takes what a request is worth out of the buckets. When it may begin.
+    /// Charges a request to the buckets. Returns the time at which it may begin.
     pub(crate) fn charge(&mut self, now: Duration, request: &Request) -> Duration {
         let burst = self.limits.burst;
         let mut begin = now;
@@ -92,7 +93,7 @@ impl<T> Line<T> {
         begin
     }
 
-    /// Puts somebody at the end of the line who may begin at `begin`; gives it back if it may now.
+    /// Queues `one`, which may begin at `begin`, or returns it if it may begin now.
     pub(crate) fn queue(&mut self, now: Duration, begin: Duration, one: T) -> Option<T> {
         if begin <= now && self.waiting.is_empty() {
             return Some(one);
@@ -101,30 +102,30 @@ impl<T> Line<T> {
         None
     }
 
-    /// When the first in the line may begin.
+    /// Returns the time at which the first queued request may begin.
     pub(crate) fn next(&self) -> Option<Duration> {
         self.waiting.front().map(|(begin, _)| *begin)
     }
 
-    /// The first in the line, if it may begin.
+    /// Removes and returns the first queued request, if it may begin.
     pub(crate) fn pop(&mut self, now: Duration) -> Option<T> {
         self.next().filter(|begin| *begin <= now)?;
         self.waiting.pop_front().map(|(_, one)| one)
     }
 
-    /// All that wait.
+    /// Removes and returns all queued requests.
     pub(crate) fn take_all(&mut self) -> VecDeque<(Duration, T)> {
         std::mem::take(&mut self.waiting)
     }
 }
 
-/// How long an amount takes at a rate.
+/// Returns the time that an amount takes at a rate.
 fn worth(amount: u64, per_s: u64) -> Duration {
     let ns = u128::from(amount) * 1_000_000_000 / u128::from(per_s);
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
 }
 
-/// What a request moves: a discard of a terabyte moves nothing.
+/// Returns the bytes that a request transfers: a discard transfers none.
 const fn moved_bytes(request: &Request) -> u64 {
     match request.op {
         Op::Read | Op::Write { .. } => request.len,

@@ -25,7 +25,7 @@ use crate::record::Recorder;
 use crate::stats::{Counters, OpKind};
 
 thread_local! {
-    /// The volumes whose engine reactor runs on this thread.
+    /// Volumes whose engine reactor runs on this thread.
     static VOLUMES: RefCell<Vec<Rc<Local>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -44,35 +44,35 @@ fn receive(ask: Ask) {
     }
 }
 
-/// The engine reactor's part of a volume.
+/// State of a volume on its engine reactor.
 struct Local {
     shared: Arc<Shared>,
     device: Rc<dyn BlockDevice>,
-    /// The same as `shared.info`, without the lock.
+    /// Copy of `shared.info`, without the lock.
     info: RefCell<DeviceInfo>,
-    /// Whether the device makes a single write durable itself.
+    /// Whether the device supports FUA.
     device_fua: bool,
     draining: Cell<bool>,
     idle: WaitList,
-    /// Whether there is a recorder: what each request has to look at.
+    /// Whether there is a recorder. Each request checks this.
     recorded: Cell<bool>,
     recorder: RefCell<Option<(Rc<Recorder>, u16)>>,
-    /// Whether requests may have to wait in the line: what each request has to look at.
+    /// Whether requests may have to wait for the limits. Each request checks this.
     limited: Cell<bool>,
     line: RefCell<Line<Taken>>,
     deadlines: Deadlines,
     told: Told,
 }
 
-/// A request that was taken and has not gone to the device.
+/// An accepted request that was not submitted to the device yet.
 struct Taken {
     request: Request,
-    /// When it came, if its latency is measured.
+    /// Arrival time, if its latency is measured.
     came: Option<Duration>,
     answer: Answer,
 }
 
-/// A volume on the reactor of its device. Dropping it ends the volume: handles stay valid, and
+/// A volume on the reactor of its device. Dropping it ends the volume: handles stay valid and
 /// answer `ShuttingDown`. Call [`Volume::drain`] first to wait for requests in flight.
 pub struct Volume {
     local: Rc<Local>,
@@ -87,10 +87,10 @@ impl std::fmt::Debug for Volume {
 }
 
 impl Volume {
-    /// Puts a volume called `name` on `device`, which belongs to the calling reactor.
+    /// Creates a volume called `name` on `device`, which belongs to the calling reactor.
     ///
     /// # Panics
-    /// On a thread that runs no reactor.
+    /// If this thread runs no reactor.
     #[must_use]
     pub fn new(name: impl Into<String>, device: Rc<dyn BlockDevice>, read_only: bool) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -125,7 +125,7 @@ impl Volume {
         Self { local }
     }
 
-    /// A handle for front-ends.
+    /// Returns a handle for front-ends.
     #[must_use]
     pub fn handle(&self) -> VolumeHandle {
         VolumeHandle {
@@ -133,22 +133,23 @@ impl Volume {
         }
     }
 
-    /// Lets no more through than `limits` from now on. What is above them waits, in the order of its arrival; what
-    /// waits already goes on as it was to.
+    /// Sets the limits of later requests. Requests above the limits wait, in order of arrival.
+    /// Waiting requests keep their times.
     pub fn limit(&self, limits: Limits) {
         let mut line = self.local.line.borrow_mut();
         line.set(limits);
         self.local.limited.set(!line.is_open());
     }
 
-    /// Ends requests with `TimedOut` that the device has for longer than `limit`, give or take a quarter, from the next
-    /// one on. Until the device ends such a request, others that touch what it changes are refused likewise, and its
-    /// buffer is the device's still: who reuses buffers leaves that one alone.
+    /// Sets the time limit of later requests: a request that the device has for longer than
+    /// `limit`, within a quarter, fails with `TimedOut`. Until the device completes it, requests
+    /// that touch its range fail likewise. The device still has its buffer, which must not be
+    /// reused.
     pub fn time_out(&self, limit: Duration) {
         self.local.deadlines.set(limit);
     }
 
-    /// What the device has been given and has not ended, whether its client was told or not, in words.
+    /// Describes the requests that the device has not completed, including late ones.
     #[must_use]
     pub fn unreaped(&self) -> Vec<String> {
         let name = &self.local.shared.name;
@@ -159,8 +160,8 @@ impl Volume {
         named.collect()
     }
 
-    /// Takes no more requests (they end with `ShuttingDown`) and waits until none is in flight. What waits for the
-    /// volume's limits goes at once.
+    /// Refuses new requests (with `ShuttingDown`) and waits until none is in flight. Requests that
+    /// wait for the limits begin at once.
     pub async fn drain(&self) {
         self.local.draining.set(true);
         let waiting = self.local.line.borrow_mut().take_all();
@@ -171,8 +172,8 @@ impl Volume {
         self.local.idle.until(|| counters.in_flight() == 0).await;
     }
 
-    /// Records every request that is taken from now on as one of the volume with this number, in place
-    /// of whatever recorded before; nothing any more with none.
+    /// Records every later request as one of the volume with this number, in place of an earlier
+    /// recorder. `None` stops recording.
     pub fn record(&self, recorder: Option<(Rc<Recorder>, u16)>) {
         if let Some((recorder, _)) = &recorder {
             recorder.begin();
@@ -181,8 +182,8 @@ impl Volume {
         self.local.recorder.replace(recorder);
     }
 
-    /// Takes over the device's present size, for a device that has grown. Returns the size, bytes.
-    /// Requests up to it are taken from now on; NBD clients learn of it when they reconnect.
+    /// Adopts the current size of a device that has grown. Returns the size, bytes. Later requests
+    /// may use it; NBD clients learn of it when they reconnect.
     ///
     /// # Errors
     /// `Busy` if the device has become smaller: clients may hold data beyond its end.
@@ -211,7 +212,7 @@ impl Drop for Volume {
     fn drop(&mut self) {
         self.local.draining.set(true);
         let id = self.local.shared.id;
-        // Taken out first: dropping the last reference drops a device, which may do anything.
+        // Removed first: dropping the last reference drops a device, which may run any code.
         let gone = VOLUMES.try_with(|volumes| {
             let mut volumes = volumes.borrow_mut();
             let at = volumes.iter().position(|local| local.shared.id == id)?;
@@ -224,7 +225,7 @@ impl Drop for Volume {
     }
 }
 
-/// What clients see of a device: the volume's name, and FUA in every case.
+/// Returns the properties that clients see: the device's, under the volume's name, with FUA.
 fn presented(name: &str, device: DeviceInfo) -> DeviceInfo {
     DeviceInfo {
         name: name.to_owned(),
@@ -293,7 +294,7 @@ impl Local {
         }
     }
 
-    /// Lets those in the line through that may begin. The time until the next may, if there is one.
+    /// Starts queued requests that may begin. Returns the time until the next one.
     fn serve_line(self: &Rc<Self>) -> Option<Duration> {
         loop {
             let now = rt::now();
@@ -309,13 +310,13 @@ impl Local {
         }
     }
 
-    /// Gives a request to the device that came through the line.
+    /// Submits a request that the limits have admitted.
     fn run(self: &Rc<Self>, taken: Taken) {
         let kind = OpKind::of(taken.request.op);
         self.start(kind, taken.request, taken.came, taken.answer);
     }
 
-    /// Gives a request to the device.
+    /// Submits a request to the device.
     #[inline(always)]
     fn start(
         self: &Rc<Self>,
@@ -331,7 +332,7 @@ impl Local {
         }
         let then_flush = !self.device_fua && strip_fua(&mut request.op);
         let mut io = self.device.start(request);
-        // A device that has answered already (a memory device) costs no task.
+        // A device that has completed already (a memory device) needs no task.
         if !then_flush
             && let Poll::Ready(outcome) =
                 Pin::new(&mut io).poll(&mut Context::from_waker(Waker::noop()))
@@ -353,17 +354,17 @@ impl Local {
         });
     }
 
-    /// Notes a request that the device has, and sees to it that its time is counted.
+    /// Adds a request to the deadlines, and starts the task that counts time if necessary.
     fn sit(self: &Rc<Self>, seat: Seat) -> usize {
         let deadlines = &self.deadlines;
         let place = deadlines.sit(seat);
         if deadlines.limit().is_some() && !deadlines.attended.replace(true) {
-            rt::spawn(tell_late(Rc::downgrade(self)));
+            rt::spawn(fail_late_requests(Rc::downgrade(self)));
         }
         place
     }
 
-    /// Tells those whose requests are late by now, once a part of the limit has passed.
+    /// Fails the requests that are late, after each part of the limit.
     fn count_time(&self) {
         let Some(limit) = self.deadlines.limit() else {
             return;
@@ -406,16 +407,16 @@ impl Local {
     }
 }
 
-/// Lets those in a volume's line through until none is left. Meanwhile it keeps no volume alive that ends.
+/// Serves a volume's queue until it is empty. Does not keep the volume alive.
 async fn let_through(volume: Weak<Local>) {
     while let Some(pause) = volume.upgrade().and_then(|local| local.serve_line()) {
         rt::sleep(pause).await;
     }
 }
 
-/// Tells clients of a volume whose requests are late, while the device has any. Meanwhile it keeps no volume alive that
-/// ends.
-async fn tell_late(volume: Weak<Local>) {
+/// Fails late requests of a volume while its device has any requests. Does not keep the volume
+/// alive.
+async fn fail_late_requests(volume: Weak<Local>) {
     while let Some(pause) = volume.upgrade().and_then(|local| {
         let pause = local.deadlines.pause();
         local.deadlines.attended.set(pause.is_some());
@@ -428,7 +429,7 @@ async fn tell_late(volume: Weak<Local>) {
     }
 }
 
-/// Takes FUA off an operation; whether it was there.
+/// Removes FUA from an operation. Returns whether it was set.
 fn strip_fua(op: &mut Op) -> bool {
     match op {
         Op::Write { fua } | Op::WriteZeroes { fua, .. } => std::mem::take(fua),

@@ -13,13 +13,14 @@ pub(crate) struct Mailbox<T> {
 
 struct Queue<T> {
     waiting: Vec<T>,
-    /// The memory of the last batch, for the next.
+    /// Memory of the last batch, for reuse.
     spare: Vec<T>,
     closed: bool,
 }
 
 impl<T: Send + 'static> Mailbox<T> {
-    /// A mailbox of the reactor behind `remote`, which calls `handle` there for each message.
+    /// Creates a mailbox of the reactor behind `remote`, which calls `handle` there for each
+    /// message.
     pub(crate) fn new(remote: Remote, handle: fn(T)) -> Arc<Self> {
         Arc::new(Self {
             remote,
@@ -32,12 +33,12 @@ impl<T: Send + 'static> Mailbox<T> {
         })
     }
 
-    /// Whether the mailbox is the calling reactor's.
+    /// Returns whether the mailbox belongs to the calling reactor.
     pub(crate) fn is_here(&self) -> bool {
         self.remote.is_current()
     }
 
-    /// Sends a message; gives it back if the mailbox is closed.
+    /// Sends a message, or returns it if the mailbox is closed.
     pub(crate) fn post(self: &Arc<Self>, message: T) -> Result<(), T> {
         let first = {
             let mut queue = self.lock();
@@ -83,7 +84,7 @@ impl<T: Send + 'static> Mailbox<T> {
         self.lock().spare = batch;
     }
 
-    /// Takes no more messages, and gives back those that were not delivered.
+    /// Closes the mailbox. Returns the undelivered messages.
     pub(crate) fn close(&self) -> Vec<T> {
         let mut queue = self.lock();
         queue.closed = true;

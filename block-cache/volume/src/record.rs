@@ -1,9 +1,9 @@
-//! What clients ask of volumes, recorded: a ring between the engine reactor, which puts each request
-//! into it, and whoever writes them down on another thread.
+//! Recording of clients' requests: a ring between the engine reactor, which appends each request,
+//! and another thread that stores them.
 //!
-//! The reactor never waits for the other side, asks the allocator for nothing and makes no system call: a
-//! request that finds the ring full is counted and not recorded. Requests that arrive in one turn of the
-//! reactor, at most [`CLOCK_STRIDE`] of them, share one look at the clock, which would cost more than
+//! The reactor never waits for the other side, allocates nothing and makes no system call. A
+//! request that finds the ring full is counted and not recorded. Requests of one turn of the
+//! reactor, at most [`CLOCK_STRIDE`], share one reading of the clock, which would cost more than
 //! all the rest.
 
 use std::cell::Cell;
@@ -14,22 +14,23 @@ use std::time::Duration;
 use forebay_block::{Op, Request};
 use forebay_io::rt;
 
-/// Requests that share a look at the clock at most.
+/// Maximum number of requests that share a reading of the clock.
 pub const CLOCK_STRIDE: u32 = 16;
 
-/// Stands for the tail when nobody takes entries out any more.
+/// Value of the tail when the other side has closed the ring.
 const CLOSED: u64 = u64::MAX;
 
-/// Bytes of a record.
+/// Length of a record, bytes.
 pub const RECORD_BYTES: usize = 24;
 
-/// A record in memory, three words. As bytes, little-endian, they are a record of the native format of traces: the time in
-/// nanoseconds since the recorder was given to a volume, the first byte, and length in bytes (32 bits), volume (16 bits) and
-/// operation (8 bits). So whoever takes them out has nothing to translate.
+/// A record in memory, three words. As little-endian bytes they are a record of the native trace
+/// format. The fields are: time in nanoseconds since the start of the recording; first byte; length
+/// in bytes (32 bits), volume (16 bits) and operation (8 bits). So the other side need not
+/// translate.
 type Record = [u64; 3];
 
-/// The number of an operation: 0 a read, 1 a write with and without FUA, 2 a flush, 3 a discard or a write of zeroes, with
-/// which no data travels.
+/// Returns the number of an operation: 0 for a read, 1 for a write with or without FUA, 2 for a
+/// flush, 3 for a discard or write-zeroes, which transfer no data.
 #[inline]
 const fn number_of(op: Op) -> u64 {
     match op {
@@ -40,7 +41,7 @@ const fn number_of(op: Op) -> u64 {
     }
 }
 
-/// Each index in a cache line of its own, so that the two sides do not take it from each other.
+/// Each index has its own cache line, so that the two sides do not contend for one.
 #[repr(align(64))]
 #[derive(Debug, Default)]
 struct Index(AtomicU64);
@@ -48,25 +49,26 @@ struct Index(AtomicU64);
 #[derive(Debug)]
 struct Ring {
     slots: Box<[[AtomicU64; 3]]>,
-    /// Where the next entry goes; the recorder's.
+    /// Position of the next entry; the recorder's.
     head: Index,
-    /// The next entry to take out, or [`CLOSED`]; the drain's.
+    /// Position of the next entry to take, or [`CLOSED`]; the drain's.
     tail: Index,
-    /// Requests that found no room.
+    /// Number of requests that found no room.
     lost: AtomicU64,
     ended: AtomicBool,
 }
 
 impl Ring {
-    /// Where in `slots` an entry is. Their number is a power of two.
+    /// Returns the index of an entry in `slots`, whose length is a power of two.
     #[inline]
     fn index(&self, at: u64) -> usize {
         at as usize & (self.slots.len() - 1)
     }
 }
 
-/// A ring for `capacity` requests (rounded up to a power of two, at least two), empty: the side that
-/// records, for the engine reactor, and the side that takes entries out, for any thread.
+/// Creates an empty ring for `capacity` requests (rounded up to a power of two, at least two).
+/// Returns the recording side, for the engine reactor, and the side that takes entries, for any
+/// thread.
 #[must_use]
 pub fn ring(capacity: usize) -> (Recorder, Drain) {
     let slots = (0..capacity.max(2).next_power_of_two()).map(|_| Default::default());
@@ -89,29 +91,29 @@ pub fn ring(capacity: usize) -> (Recorder, Drain) {
     (recorder, Drain { ring, tail: 0 })
 }
 
-/// The reactor's side of a ring; see [`Volume::record`](crate::Volume::record). Dropping it ends the
+/// Recording side of a ring; see [`Volume::record`](crate::Volume::record). Dropping it ends the
 /// recording.
 #[derive(Debug)]
 pub struct Recorder {
     ring: Arc<Ring>,
     head: Cell<u64>,
-    /// There is room below this.
+    /// Position up to which there is room.
     full_at: Cell<u64>,
-    /// When it was given to a volume first.
+    /// Start of the recording.
     began: Cell<Option<Duration>>,
     now_ns: Cell<u64>,
     turn: Cell<u64>,
-    /// Requests until the next look at the clock.
+    /// Requests until the next reading of the clock.
     looks: Cell<u32>,
 }
 
 impl Recorder {
-    /// Time begins, unless it has.
+    /// Starts the recording's time, if it has not started.
     pub(crate) fn begin(&self) {
         self.began.set(self.began.get().or_else(|| Some(rt::now())));
     }
 
-    /// Records a request that arrives now; false if nobody takes entries out any more.
+    /// Records a request that arrives now. Returns false if the other side is closed.
     #[inline]
     pub(crate) fn record(&self, volume: u16, request: &Request) -> bool {
         let time_ns = self.now_ns();
@@ -122,7 +124,7 @@ impl Recorder {
         }
     }
 
-    /// A request that is longer than an entry holds: several, in whole blocks.
+    /// Records a request that is longer than an entry can express as several, in whole blocks.
     #[cold]
     fn record_long(&self, time_ns: u64, request: &Request, rest: u64) -> bool {
         let (mut offset_bytes, mut left) = (request.offset, request.len);
@@ -149,7 +151,7 @@ impl Recorder {
         self.now_ns.get()
     }
 
-    /// Looks at the clock.
+    /// Reads the clock.
     #[inline(never)]
     fn look(&self, turn: u64) {
         self.turn.set(turn);
@@ -176,8 +178,8 @@ impl Recorder {
         true
     }
 
-    /// Looks how far the other side is. None if there is room; else the request is not recorded, and this is whether
-    /// anybody still takes entries out.
+    /// Reads the position of the other side. Returns `None` if there is room. Otherwise the request
+    /// is not recorded, and the value is whether the other side is open.
     #[cold]
     fn full(&self, head: u64) -> Option<bool> {
         let ring = &*self.ring;
@@ -201,7 +203,7 @@ impl Drop for Recorder {
     }
 }
 
-/// Copies as many records as there is room for.
+/// Copies as many records as fit.
 fn copy(slots: &[[AtomicU64; 3]], records: &mut [[u8; RECORD_BYTES]]) {
     for (slot, record) in slots.iter().zip(records) {
         let words = slot.each_ref().map(|word| word.load(Ordering::Relaxed));
@@ -211,8 +213,8 @@ fn copy(slots: &[[AtomicU64; 3]], records: &mut [[u8; RECORD_BYTES]]) {
     }
 }
 
-/// The other side of a ring. Dropping it ends the recording: the reactor notices when the ring would be
-/// full.
+/// Taking side of a ring. Dropping it ends the recording: the reactor notices when the ring would
+/// be full.
 #[derive(Debug)]
 pub struct Drain {
     ring: Arc<Ring>,
@@ -220,15 +222,15 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Appends the records that are in the ring, at most `limit`, in order of arrival, [`RECORD_BYTES`] each. Returns how
-    /// many they are.
+    /// Appends the records in the ring, at most `limit`, in order of arrival, [`RECORD_BYTES`]
+    /// each. Returns their number.
     pub fn take(&mut self, bytes: &mut Vec<u8>, limit: usize) -> usize {
         let ring = &*self.ring;
         let head = ring.head.0.load(Ordering::Acquire);
         let count = limit.min((head - self.tail) as usize);
         let at = bytes.len();
         bytes.resize(at + count * RECORD_BYTES, 0);
-        // Up to the ring's end, and on from its beginning.
+        // Up to the ring's end, then from its beginning.
         let (before, behind) = ring.slots.split_at(ring.index(self.tail));
         let (records, _) = bytes[at..].as_chunks_mut::<RECORD_BYTES>();
         let (first, second) = records.split_at_mut(count.min(behind.len()));
@@ -239,13 +241,13 @@ impl Drain {
         count
     }
 
-    /// Entries that found the ring full so far.
+    /// Returns the number of entries that found the ring full so far.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.ring.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether no more will come than is in the ring now.
+    /// Returns whether no entries will follow those in the ring.
     #[must_use]
     pub fn ended(&self) -> bool {
         self.ring.ended.load(Ordering::Acquire)
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_out_as_they_went_in() {
+    fn entries_are_read_as_written() {
         block_on_simulated(1, async {
             let (recorder, mut drain) = ring(8);
             recorder.begin();
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted_and_the_rest_goes_on() {
+    fn requests_without_room_are_counted_and_recording_continues() {
         block_on_simulated(1, async {
             let (recorder, mut drain) = ring(4);
             for number in 0..10 {
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recorder_notices_that_nobody_takes_entries_out() {
+    fn the_recorder_notices_that_the_reader_is_gone() {
         block_on_simulated(1, async {
             let (recorder, drain) = ring(4);
             drop(drain);
@@ -349,9 +351,9 @@ mod tests {
     #[test]
     fn two_threads_lose_nothing_and_mix_nothing_up() {
         const REQUESTS: u64 = 200_000;
-        let (tell, told) = std::sync::mpsc::channel();
+        let (send, receive) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
-            let mut drain: Drain = told.recv().expect("the ring");
+            let mut drain: Drain = receive.recv().expect("the ring");
             let mut next = 0;
             loop {
                 let ended = drain.ended();
@@ -368,7 +370,7 @@ mod tests {
         });
         block_on_simulated(1, async move {
             let (recorder, drain) = ring(512);
-            tell.send(drain).expect("the reader lives");
+            send.send(drain).expect("the reader lives");
             for number in 0..REQUESTS {
                 recorder.record(
                     0,

@@ -1,4 +1,4 @@
-//! Counters of a volume. The engine reactor alone writes them; any thread reads them.
+//! Counters of a volume. Only the engine reactor writes them; any thread reads them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,8 +7,8 @@ use forebay_block::Op;
 
 use crate::histogram::{Histogram, HistogramSnapshot, add};
 
-/// Reads and writes whose latency is not measured for each one that is: reading the clock twice
-/// costs more than all else that a volume does. A prime, so that it does not beat with batches.
+/// One of this many reads and writes is measured: two readings of the clock cost more than all
+/// other work of a volume. It is a prime, so that it does not coincide with batches.
 const SAMPLE_STRIDE: u64 = 11;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,17 +94,17 @@ impl Counters {
         }
     }
 
-    /// Counts a request that was told late to its client.
+    /// Counts a late request whose client got the error.
     pub(crate) fn is_late(&self) {
         add(&self.late, 1);
     }
 
-    /// Counts the device's end of such a request.
+    /// Counts the completion of a late request.
     pub(crate) fn ended_late(&self) {
         add(&self.ended_late, 1);
     }
 
-    /// Counts a request that waits so long for the volume's limits.
+    /// Counts a request that waits this long for the volume's limits.
     pub(crate) fn limit(&self, wait: Duration) {
         add(&self.limited, 1);
         add(
@@ -113,14 +113,14 @@ impl Counters {
         );
     }
 
-    /// Counts a request that starts; whether its latency is to be measured.
+    /// Counts the start of a request. Returns whether its latency is to be measured.
     pub(crate) fn start(&self, kind: OpKind) -> bool {
         let number = self.started.load(Ordering::Relaxed);
         self.started.store(number + 1, Ordering::Relaxed);
         !matches!(kind, OpKind::Read | OpKind::Write) || number.is_multiple_of(SAMPLE_STRIDE)
     }
 
-    /// Counts the end of a request that started.
+    /// Counts the end of a request.
     pub(crate) fn end(&self, kind: OpKind, bytes: u64, ok: bool, latency: Option<Duration>) {
         add(&self.ended, 1);
         let counters = &self.kinds[kind as usize];
@@ -167,21 +167,21 @@ impl Counters {
     }
 }
 
-/// One kind of operation since the volume was made.
+/// Counters of one kind of operation since the creation of the volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpStats {
-    /// Requests that ended, well or not.
+    /// Requests that ended, successful or not.
     pub ops: u64,
-    /// Bytes of those that ended well.
+    /// Bytes of successful requests.
     pub bytes: u64,
     /// Requests that failed or were refused.
     pub errors: u64,
-    /// Time from arrival on the engine reactor to the completion. Every flush, discard and
-    /// write-zeroes is measured; of reads and writes, one in eleven.
+    /// Time from arrival on the engine reactor to completion. Every flush, discard and write-zeroes
+    /// is measured, and one in eleven of reads and writes.
     pub latency: HistogramSnapshot,
 }
 
-/// What a volume has done since it was made.
+/// Counters of a volume since its creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeStats {
     /// Reads.
@@ -198,10 +198,10 @@ pub struct VolumeStats {
     pub in_flight: u64,
     /// Requests that waited for the volume's limits.
     pub limited: u64,
-    /// How long they waited for these, together.
+    /// Total time of these waits.
     pub limited_time: Duration,
     /// Requests that timed out.
     pub timed_out: u64,
-    /// Of these, those that the device has not ended: what they change is in quarantine.
+    /// Of these, those that the device has not completed: their ranges are in quarantine.
     pub overdue: u64,
 }

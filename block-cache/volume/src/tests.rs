@@ -15,7 +15,7 @@ use crate::{Volume, VolumeHandle, record};
 
 const SIZE_BYTES: u64 = 1 << 20;
 
-/// A device in DRAM that logs what it is asked, and answers at once or when told.
+/// A device in DRAM that logs its requests, and completes them at once or on demand.
 struct Fake {
     fua: bool,
     held: Cell<bool>,
@@ -84,7 +84,7 @@ fn kind(result: Result<()>) -> Option<ErrorKind> {
     result.err().as_ref().map(Error::kind)
 }
 
-/// Runs a future on a fresh executor of this thread; counts its wake-ups from other threads.
+/// Runs a future on a new executor of this thread, and counts its wake-ups from other threads.
 fn run<T: 'static>(wakes: &Arc<AtomicUsize>, future: impl Future<Output = T> + 'static) -> T {
     let (thread, counted) = (thread::current(), Arc::clone(wakes));
     let executor = Executor::new(move || {
@@ -111,7 +111,7 @@ fn run<T: 'static>(wakes: &Arc<AtomicUsize>, future: impl Future<Output = T> + '
     }
 }
 
-/// A reactor with a volume on it, on a thread of its own, until it is told to end.
+/// A reactor with a volume, on its own thread, until it is told to end.
 struct Engine {
     handle: VolumeHandle,
     wakes: Arc<AtomicUsize>,
@@ -153,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Runs `f` with the device, on the engine's thread, and waits for its end.
+    /// Runs `f` with the device on the engine's thread, and waits for its end.
     fn with_fake<T: Send + 'static>(&self, f: impl FnOnce(&Rc<Fake>) -> T + Send + 'static) -> T {
         let (send, receive) = mpsc::channel();
         self.hold.call(move || {
@@ -277,7 +277,7 @@ fn a_volume_grows_and_does_not_shrink() {
 }
 
 #[test]
-fn another_reactor_reads_what_it_wrote() {
+fn another_reactor_reads_its_own_writes() {
     let mut engine = Engine::start();
     let handle = engine.handle.clone();
     run(&Arc::default(), async move {
@@ -305,7 +305,7 @@ fn many_requests_cost_one_wake_up_each_way() {
     let there = Arc::clone(&engine.wakes);
     let here = Arc::new(AtomicUsize::new(0));
     let before = there.load(Ordering::Relaxed);
-    // While the engine is kept busy, what it is asked gathers.
+    // While the engine is busy, requests to it gather.
     let gate = Arc::new((AtomicBool::new(false), AtomicBool::new(false)));
     let seen = Arc::clone(&gate);
     engine.hold.call(move || {
@@ -346,15 +346,15 @@ fn a_buffer_outlives_the_reactor_that_asked() {
         run(&Arc::default(), async move {
             let device = handle.open();
             drop(device.write(512, Buf::copied(&[9; 512])));
-            let kept = device.write(1024, Buf::copied(&[8; 512]));
+            let pending_write = device.write(1024, Buf::copied(&[8; 512]));
             rt::spawn(async move {
-                let _ = kept.await;
+                let _ = pending_write.await;
             });
         });
     })
     .join()
     .expect("the asking thread ends in order");
-    // The memory that the dead thread freed is used again, if it was freed at all.
+    // The memory of the dead thread is reused, if it was freed at all.
     let _others: Vec<Buf> = (0..64).map(|_| Buf::copied(&[1; 512])).collect();
     while engine.with_fake(|fake| fake.waiting.borrow().len()) < 2 {
         thread::yield_now();
@@ -418,7 +418,7 @@ fn a_foreign_thread_waits_for_its_request() {
 }
 
 #[test]
-fn what_is_taken_is_recorded_and_what_is_refused_is_not() {
+fn accepted_requests_are_recorded_and_refused_ones_are_not() {
     rt::block_on_simulated(1, async {
         let volume = Volume::new("v", Fake::new(), false);
         let device = volume.handle().open();
@@ -435,7 +435,7 @@ fn what_is_taken_is_recorded_and_what_is_refused_is_not() {
         let mut bytes = Vec::new();
         assert_eq!(drain.take(&mut bytes, 16), 2);
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight"));
-        // All but the time.
+        // Everything except the time.
         let records = bytes.chunks_exact(record::RECORD_BYTES);
         let seen: Vec<_> = records
             .map(|record| (word(&record[8..16]), word(&record[16..])))
@@ -447,7 +447,7 @@ fn what_is_taken_is_recorded_and_what_is_refused_is_not() {
 }
 
 #[test]
-fn a_volume_lets_go_of_a_recorder_that_nobody_listens_to() {
+fn a_volume_drops_a_recorder_without_a_reader() {
     rt::block_on_simulated(1, async {
         let volume = Volume::new("v", Fake::new(), false);
         let device = volume.handle().open();

@@ -1,4 +1,4 @@
-//! The way through a volume asks the allocator for nothing.
+//! A request through a volume allocates nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use forebay_volume::{Volume, record};
 struct Counting;
 
 thread_local! {
-    /// Of this thread alone: the harness has one of its own, which may allocate at any time.
+    /// Counted for this thread only: the harness has its own, which may allocate at any time.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Answers at once, or at the reactor's next turn.
+/// Completes at once, or at the reactor's next turn.
 struct Nothing {
     later: bool,
 }

@@ -1,4 +1,5 @@
-//! Limits of a volume, on the simulator's clock: they hold, nothing overtakes, nothing is lost.
+//! Limits of a volume, on the simulator's clock: rates are kept, and no request overtakes or is
+//! lost.
 
 use std::cell::RefCell;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -12,7 +13,7 @@ use forebay_volume::{Limits, Volume};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A device that notes what it is asked and when, and answers a little later.
+/// A device that records requests with their times, and completes a little later.
 #[derive(Default)]
 struct Clocked {
     seen: RefCell<Vec<(Duration, Op, u64, u64)>>,
@@ -39,7 +40,7 @@ impl BlockDevice for Clocked {
 }
 
 impl Clocked {
-    /// Requests and bytes that came in a stretch of time.
+    /// Returns the number of requests and bytes in an interval.
     fn between(&self, from: Duration, to: Duration) -> (f64, f64) {
         let seen = self.seen.borrow();
         let within = seen.iter().filter(|(at, ..)| (from..to).contains(at));
@@ -61,14 +62,15 @@ fn near(measured: f64, limit: f64) -> bool {
     (measured / limit - 1.0).abs() < 0.05
 }
 
-/// `depth` clients that ask one after the other for `time`: reads and writes of `len` bytes. How many were answered.
+/// Runs `depth` clients for `time`, each with one request at a time: reads and writes of `len`
+/// bytes. Returns the number of completed requests.
 async fn load(volume: &Volume, depth: u64, len: u64, time: Duration) -> u64 {
     let end = rt::now() + time;
     let clients: Vec<_> = (0..depth)
         .map(|client| {
             let device = volume.handle().open();
             let answered = forebay_io::sync::Promise::new();
-            let told = answered.clone();
+            let completed = answered.clone();
             rt::spawn(async move {
                 let buf = Buf::zeroed(usize::try_from(len).expect("small"));
                 let mut count = 0_u64;
@@ -81,7 +83,7 @@ async fn load(volume: &Volume, depth: u64, len: u64, time: Duration) -> u64 {
                     done.expect("it is answered");
                     count += 1;
                 }
-                told.set(count);
+                completed.set(count);
             });
             answered
         })
@@ -101,7 +103,7 @@ fn operations_a_second_are_limited_to_within_five_percent() {
             let volume = Volume::new("v", device.clone(), false);
             volume.limit(limits(iops, 0));
             let answered = load(&volume, depth, 4096, 6 * SECOND).await;
-            // After the burst at the beginning, any second is like another.
+            // After the initial burst, all seconds are alike.
             for second in 1..5 {
                 let (count, _) = device.between(second * SECOND, (second + 1) * SECOND);
                 assert!(near(count, iops.into()), "{iops}: {count} in a second");
@@ -110,7 +112,8 @@ fn operations_a_second_are_limited_to_within_five_percent() {
             let stats = volume.handle().stats();
             assert_eq!(stats.read.ops + stats.write.ops, answered);
             assert_eq!((stats.in_flight, stats.read.errors), (0, 0));
-            // The device answers in 0.3 ms, of `depth` clients each; what they wait beyond that is the limit's doing.
+            // The device takes 0.3 ms for a request, with `depth` clients. Any further wait is due
+            // to the limit.
             let waited = stats.limited_time.as_secs_f64();
             let expected = depth as f64 * 6.0 - answered as f64 * 0.0003;
             assert!(near(waited, expected), "{iops}: {waited} s, {expected}");
@@ -240,7 +243,7 @@ fn limits_may_change_while_requests_wait() {
             .map(|at| client.write(at * 512, Buf::zeroed(512)))
             .collect();
         volume.limit(Limits::NONE);
-        // Whatever comes stays behind what was there.
+        // New requests stay behind the earlier ones.
         client
             .write(1 << 20, Buf::zeroed(512))
             .await

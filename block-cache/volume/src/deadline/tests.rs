@@ -1,4 +1,4 @@
-//! Requests that a device does not end in time.
+//! Requests that a device does not complete in time.
 
 use std::rc::Rc;
 
@@ -20,7 +20,7 @@ fn kind(result: Result<()>) -> Option<ErrorKind> {
     result.err().as_ref().map(Error::kind)
 }
 
-/// Runs `main` on a volume over a device that stalls from its first operation on, for 100 s.
+/// Runs `main` on a volume over a device that stalls for 100 s from its first operation on.
 fn stalled<T: 'static>(
     seed: u64,
     main: impl AsyncFnOnce(SimDisk, Volume, Rc<dyn BlockDevice>) -> T + 'static,
@@ -44,7 +44,7 @@ fn stalled<T: 'static>(
 }
 
 #[test]
-fn a_client_of_a_stalled_device_is_told_after_the_limit() {
+fn a_client_of_a_stalled_device_gets_an_error_after_the_limit() {
     stalled(1, async |_, volume, device| {
         for nth in 1..=3 {
             let begin = rt::now();
@@ -70,7 +70,7 @@ fn a_client_of_a_stalled_device_is_told_after_the_limit() {
 }
 
 #[test]
-fn what_ends_in_time_is_not_told_late() {
+fn a_request_that_ends_in_time_is_not_late() {
     let mut world = World::new(3);
     let disk = world.add_disk(&DiskConfig {
         latency_us: (SECOND, 2 * SECOND),
@@ -88,7 +88,8 @@ fn what_ends_in_time_is_not_told_late() {
     assert!(matches!(ended, Outcome::Finished(())));
 }
 
-/// An old write is late; a newer one to the same place comes, when it may. What the device has at the end.
+/// An old write is late, and a newer one to the same range follows as soon as it may. Returns the
+/// device's content at the end.
 fn old_and_new(seed: u64) -> (u8, bool) {
     stalled(seed, async |disk, _volume, device| {
         assert_eq!(
@@ -104,7 +105,7 @@ fn old_and_new(seed: u64) -> (u8, bool) {
         let (other, begin) = (Rc::clone(&device), rt::now());
         let overlapping = device.write(0, page(2)).await;
         let at_once = kind(overlapping) == Some(ErrorKind::TimedOut) && rt::now() == begin;
-        // A client that does not give up.
+        // A client that retries.
         let newer = async {
             while other.write(4096, page(2)).await.is_err() {
                 rt::sleep(Duration::from_millis(100)).await;
@@ -128,7 +129,7 @@ fn a_late_write_never_lands_on_a_newer_one() {
 }
 
 #[test]
-fn what_a_late_request_does_not_touch_is_served() {
+fn ranges_outside_a_late_request_are_served() {
     stalled(5, async |disk, _volume, device| {
         assert_eq!(
             kind(device.write(4096, page(1)).await),
