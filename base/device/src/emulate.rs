@@ -11,13 +11,13 @@
 //! Requests that overlap overlap their latencies and share bandwidth and IOPS: transfers queue for
 //! one link, in order of arrival, reads and writes alike. An idle link saves nothing up. At most
 //! `queue_depth` requests are served at a time; the rest wait in order of arrival, and their time
-//! starts when they are served. A request goes to the inner device when it is served, and completes
-//! when both its time has passed and the inner device is done, so that the inner device's own time
-//! counts towards what is declared and does not add to it.
+//! starts when they are served. A request is submitted to the inner device when it is served. It
+//! completes when its time has passed and the inner device is done. The inner device's own time is
+//! part of the declared time.
 //!
-//! Time is the executor's: on the simulator's virtual clock it is exact, on the real clock it is as
-//! good as the reactor's timers: some tens of microseconds late on an idle core, never early.
-//! Nothing is allocated for each request once the executor's pools have grown.
+//! Time is that of the executor. On the simulator's virtual clock it is exact. On the real clock it
+//! has the precision of the reactor's timers: some tens of microseconds late on an idle core, never
+//! too soon. Nothing is allocated for each request once the executor's pools have grown.
 //!
 //! Whatever is measured through this device is emulated; [`DeviceInfo::emulated`] says so in words,
 //! and every layer above passes that on.

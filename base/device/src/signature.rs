@@ -87,7 +87,7 @@ pub async fn probe(device: &dyn BlockDevice) -> Result<Found> {
         device
             .read(offset, buf.clone())
             .await
-            .context(|| format!("{}: looking for what it holds, at byte {offset}", info.name))?;
+            .context(|| format!("{}: inspecting its content, at byte {offset}", info.name))?;
         Ok(buf.to_vec())
     };
     let end = END_BYTES.min(info.size_bytes);

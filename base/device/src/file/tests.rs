@@ -66,11 +66,11 @@ fn a_file_keeps_what_is_written() {
         device.flush().await.expect("flushed");
         drop(device);
 
-        let again = FileDeviceOptions {
+        let options = FileDeviceOptions {
             read_only: true,
             ..FileDeviceOptions::default()
         };
-        let device = FileDevice::open(&scratch.0, again).expect("opened");
+        let device = FileDevice::open(&scratch.0, options).expect("opened");
         assert_eq!(device.info().name, scratch.0.display().to_string());
         let back = Buf::scratch(4 << 20);
         device.read(0, back.clone()).await.expect("read");

@@ -73,7 +73,7 @@ impl Queue {
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if answer.limit < MIN_H2C_DATA_BYTES || !answer.limit.is_multiple_of(4) {
-            return Err(broken("its limit on data is none"));
+            return Err(broken("its limit on data is invalid"));
         }
         Ok(Self {
             stream,
@@ -149,7 +149,7 @@ impl Queue {
                 Kind::C2hTermReq => {
                     return Err(termination_error(&mut self.receiver, &header, layout).await);
                 }
-                _ => return Err(broken("it sends what was not asked for")),
+                _ => return Err(broken("it sends a PDU that was not requested")),
             }
         }
     }

@@ -88,7 +88,7 @@ fn answered(shared: &Rc<Shared>, cid: u16, status: Status) -> Result<()> {
             pending.ok_or_else(|| broken("it answers a command that was not asked, or is over"))?;
         let moves = matches!(pending.request.op, Op::Read | Op::Write { .. });
         if status == Status::SUCCESS && moves && u64::from(pending.moved) != pending.request.len {
-            return Err(broken("a command succeeds before its data has gone"));
+            return Err(broken("a command succeeds before its data was transferred"));
         }
         let mut pending = slots.take(cid).expect("it was there");
         if status.is(Status::TRANSIENT_TRANSPORT_ERROR) && pending.damaged < MAX_DAMAGED {

@@ -127,7 +127,7 @@ fn a_write_without_an_answer_waits_until_the_target_must_have_forgotten_it() {
             _ => Act::Answer,
         });
         let took = Rc::new(Cell::new(Duration::ZERO));
-        let told = Rc::clone(&took);
+        let measured = Rc::clone(&took);
         with_device(&target, TIMES, move |device| async move {
             let data = Buf::copied(&[7; 4096]);
             let begin = rt::now();
@@ -135,7 +135,7 @@ fn a_write_without_an_answer_waits_until_the_target_must_have_forgotten_it() {
                 opcode::WRITE => device.write(0, data).await.expect("written"),
                 _ => device.read(0, data).await.expect("read"),
             }
-            told.set(rt::now() - begin);
+            measured.set(rt::now() - begin);
         });
         assert_eq!(target.asked(), [(op, 0), (op, 0)]);
         took.get()

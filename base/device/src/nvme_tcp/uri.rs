@@ -82,7 +82,7 @@ impl FromStr for Uri {
             match part.split_once('=') {
                 Some(("nsid", number)) => {
                     let number = number.parse().ok().filter(|&n| n > 0 && n < u32::MAX);
-                    uri.nsid = Some(number.ok_or_else(|| invalid("nsid is no number"))?);
+                    uri.nsid = Some(number.ok_or_else(|| invalid("nsid is not a number"))?);
                 }
                 Some(("queue_depth", number)) => {
                     let number = number.parse().ok();

@@ -86,13 +86,13 @@ async fn converse(target: &Liar, uri: &Uri, times: Times) -> Outcome {
         let memory = [into, beside];
         // The buffers belong to the test: a later write to them was not requested.
         memory.iter().for_each(|buf| buf.fill(LEFT));
-        let again = Buf::zeroed(usize::try_from(short).expect("small"));
+        let second = Buf::zeroed(usize::try_from(short).expect("small"));
         done.extend([
             device.write(0, written[1].clone()).await,
             device.discard(0, short).await,
             device.write_zeroes(0, long).await,
             device.flush().await,
-            device.read(0, again).await,
+            device.read(0, second).await,
         ]);
         outcome.succeeded = done.iter().filter(|done| done.is_ok()).count();
         target.repent();
@@ -100,14 +100,17 @@ async fn converse(target: &Liar, uri: &Uri, times: Times) -> Outcome {
             .read(0, Buf::zeroed(usize::try_from(short).expect("small")))
             .await;
         drop(device);
-        let kept = memory
+        let unchanged = memory
             .iter()
             .all(|buf| buf.to_vec().iter().all(|byte| *byte == LEFT));
-        assert!(kept, "memory of a read was written to after its answer");
-        let kept = written
+        assert!(
+            unchanged,
+            "memory of a read was written to after its answer"
+        );
+        let unchanged = written
             .iter()
             .all(|buf| buf.to_vec().iter().all(|byte| *byte == WRITTEN));
-        assert!(kept, "memory of a write was written to");
+        assert!(unchanged, "memory of a write was written to");
     }
     outcome.lies = target.lies();
     outcome

@@ -78,7 +78,7 @@ impl Liar {
             for stream in listener.incoming() {
                 let Ok(stream) = stream else { return };
                 match (&mut *lock(&served.open), stream.try_clone()) {
-                    (Some(open), Ok(again)) => open.push(again),
+                    (Some(open), Ok(copy)) => open.push(copy),
                     _ => return,
                 }
                 let shared = Arc::clone(&served);

@@ -76,17 +76,17 @@ fn both_sides_prove_themselves_with_a_group_and_without() {
             let asked = host.question(Side::Controller, HASH, &augmented, expected.sequence);
             let secret = secrets.controller.as_ref().expect("it has one");
             let mut right = asked.answer(&secret.key(SUBSYSTEM)).to_vec();
-            let told = host.judge(&success(Some(&right)), Some(expected));
-            assert!(matches!(told, Ok(true)), "{group:?}");
+            let result = host.judge(&success(Some(&right)), Some(expected));
+            assert!(matches!(result, Ok(true)), "{group:?}");
             // The host's own answer, reflected.
             let own = asked.answer(&secrets.own.key(HOST));
-            let told = host.judge(&success(Some(&own)), Some(expected));
-            assert_eq!(reason(told), Some(Reason::Failed));
+            let result = host.judge(&success(Some(&own)), Some(expected));
+            assert_eq!(reason(result), Some(Reason::Failed));
             right[47] ^= 1;
-            let told = host.judge(&success(Some(&right)), Some(expected));
-            assert_eq!(reason(told), Some(Reason::Failed));
-            let told = host.judge(&success(None), Some(expected));
-            assert_eq!(reason(told), Some(Reason::Failed), "it has to answer");
+            let result = host.judge(&success(Some(&right)), Some(expected));
+            assert_eq!(reason(result), Some(Reason::Failed));
+            let result = host.judge(&success(None), Some(expected));
+            assert_eq!(reason(result), Some(Reason::Failed), "it has to answer");
         }
     });
 }
@@ -115,23 +115,23 @@ fn a_target_that_breaks_the_protocol_gets_the_reason() {
         let mut weak = vec![0; group.bytes()];
         for last in [0, 1] {
             weak[group.bytes() - 1] = last;
-            let told = host.reply(&challenge(group, &weak)).await;
-            assert_eq!(reason(told), Some(Reason::IncorrectPayload));
+            let result = host.reply(&challenge(group, &weak)).await;
+            assert_eq!(reason(result), Some(Reason::IncorrectPayload));
         }
         let mut other = good.clone();
         other[4] ^= 1;
-        let told = host.reply(&other).await;
-        assert_eq!(reason(told), Some(Reason::IncorrectPayload), "another's");
-        let told = host.reply(&success(None)).await;
-        assert_eq!(reason(told), Some(Reason::IncorrectMessage));
+        let result = host.reply(&other).await;
+        assert_eq!(reason(result), Some(Reason::IncorrectPayload), "another's");
+        let result = host.reply(&success(None)).await;
+        assert_eq!(reason(result), Some(Reason::IncorrectMessage));
         assert_eq!(
             reason(host.judge(&good, None)),
             Some(Reason::IncorrectMessage)
         );
         let mut unknown = good;
         unknown[8] = 9;
-        let told = host.reply(&unknown).await;
-        assert_eq!(reason(told), Some(Reason::HashUnusable));
+        let result = host.reply(&unknown).await;
+        assert_eq!(reason(result), Some(Reason::HashUnusable));
         let failure = ControllerMessage::Failure1(Reason::Failed).encode(0);
         match host.judge(&failure, None) {
             Err(Stop::Error(error)) => {

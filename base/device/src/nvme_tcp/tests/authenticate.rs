@@ -142,9 +142,9 @@ const fn case(
     message: usize,
     name: &'static str,
     lie: Lie,
-    (kind, word, told): (ErrorKind, &'static str, Option<Reason>),
+    (kind, word, sent_reason): (ErrorKind, &'static str, Option<Reason>),
 ) -> Case {
-    (message, name, lie, kind, word, told)
+    (message, name, lie, kind, word, sent_reason)
 }
 
 const LIES: [Case; 24] = [
@@ -338,7 +338,7 @@ fn both_queues_begin_with_the_proof_of_both_sides() {
 
 #[test]
 fn a_target_that_lies_at_any_step_gets_the_reason_and_nothing_else() {
-    for (message, name, lie, kind, word, told) in LIES {
+    for (message, name, lie, kind, word, sent_reason) in LIES {
         let target = Target::start(|_, _| Act::Answer);
         target.authenticate(move |_, heard| match heard.len() == message {
             true => lie(heard),
@@ -356,8 +356,12 @@ fn a_target_that_lies_at_any_step_gets_the_reason_and_nothing_else() {
             "{report}"
         );
         let heard = target.heard();
-        assert_eq!(heard.len(), message + usize::from(told.is_some()), "{name}");
-        if let Some(reason) = told {
+        assert_eq!(
+            heard.len(),
+            message + usize::from(sent_reason.is_some()),
+            "{name}"
+        );
+        if let Some(reason) = sent_reason {
             let last = HostMessage::decode(&heard[message]);
             let failure = HostMessage::Failure2(reason.code());
             assert_eq!(last, Ok((transaction(&heard), failure)), "{name}");

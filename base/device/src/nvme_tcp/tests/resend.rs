@@ -38,13 +38,13 @@ fn a_failed_first_flush_fails_the_next_one() {
     });
     die_unflushed(&target);
     with_device(&target, TIMES, |device| async move {
-        let told = device.flush().await.expect_err("something may be gone");
+        let error = device.flush().await.expect_err("something may be lost");
         assert!(
-            told.report().contains("bytes 0..4194304"),
+            error.report().contains("bytes 0..4194304"),
             "{}",
-            told.report()
+            error.report()
         );
-        device.flush().await.expect("told once");
+        device.flush().await.expect("reported once");
     });
 }
 
@@ -71,9 +71,9 @@ fn unflushed_changes_are_resent_and_then_a_flush_succeeds() {
     // Block 1 has its newer data only, and the flush follows.
     let asked = target.asked();
     let (wrote, flush) = (opcode::WRITE, (opcode::FLUSH, 0));
-    let mut again = asked[7..9].to_vec();
-    again.sort_unstable();
-    assert_eq!(again, [(wrote, 0), (wrote, 4096)]);
+    let mut resent = asked[7..9].to_vec();
+    resent.sort_unstable();
+    assert_eq!(resent, [(wrote, 0), (wrote, 4096)]);
     assert_eq!(asked[9], flush);
     // The data is durable now.
     target.lose_power();
@@ -119,7 +119,7 @@ fn a_change_that_fails_on_resend_is_reported_once_by_range() {
             report.contains("8192..12288, 32768..36864; help: write it again"),
             "{report}"
         );
-        device.flush().await.expect("it was told");
+        device.flush().await.expect("it was reported");
     });
 }
 
@@ -134,7 +134,7 @@ fn a_loss_without_waiting_requests_fails_the_next_flush() {
         device.write(0, block(1)).await.expect("1");
         assert_eq!(read(&device, 0).await, 0, "2 and 4");
         assert_eq!(kind(device.flush().await), Some(ErrorKind::Io));
-        device.flush().await.expect("it was told");
+        device.flush().await.expect("it was reported");
     });
 }
 

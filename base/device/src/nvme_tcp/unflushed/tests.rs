@@ -92,8 +92,8 @@ fn a_failed_change_or_one_without_room_is_lost_and_reported_once() {
     let plan = unflushed.plan(1);
     assert_eq!(plan.lost, [4 * BLOCK..9 * BLOCK, 12 * BLOCK..15 * BLOCK]);
     assert_eq!(outcome(&plan)[..3], [1, 1, 0]);
-    let told = [9 * BLOCK..10 * BLOCK, 12 * BLOCK..15 * BLOCK];
-    assert_eq!(unflushed.plan(2).lost, told);
+    let expected = [9 * BLOCK..10 * BLOCK, 12 * BLOCK..15 * BLOCK];
+    assert_eq!(unflushed.plan(2).lost, expected);
     unflushed.flushed(unflushed.number());
     // There is room again, across the end of the ring.
     for block in 0..3 {
