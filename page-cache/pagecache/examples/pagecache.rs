@@ -1,5 +1,5 @@
-//! Two nodes share one copy of each page in real shared memory. Prints what the first use, later
-//! local and remote uses, and stores cost, in time and in packets.
+//! Two nodes share one copy of each page in real shared memory. Prints the time and the packets of
+//! the first use, of later local and remote uses, and of stores.
 //!
 //! `cargo run --release -p forebay-pagecache --example pagecache`
 
@@ -32,7 +32,7 @@ fn main() -> Result<()> {
     crowded()
 }
 
-/// What a read costs when each has to push another page out.
+/// Measures reads that each evict another page.
 fn crowded() -> Result<()> {
     let cluster = Cluster::new(2, 256, Consistency::Strong, None);
     let mut out = [0; PAGE];

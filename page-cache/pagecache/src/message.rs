@@ -226,7 +226,7 @@ pub enum ToDirectory {
     Relock {
         /// The lock's number.
         ticket: u64,
-        /// What is locked.
+        /// Locked range.
         range: LockRange,
         /// Held, or waited for.
         held: bool,

@@ -96,7 +96,8 @@ impl Segment {
                 ErrorKind::InvalidInput,
                 format!(
                     "page cache segment: {} bytes of memory for {frames} frames of \
-                     {page_size_bytes} bytes: give {expected} aligned bytes, and pages of a multiple of {HEADER_BYTES}",
+                     {page_size_bytes} bytes: give {expected} aligned bytes, and pages of a \
+                     multiple of {HEADER_BYTES}",
                     memory.len()
                 ),
             ));
@@ -456,10 +457,9 @@ impl Segment {
 
     fn words(&self, start: usize, count: usize) -> &[AtomicU64] {
         debug_assert!(start + count * WORD_BYTES <= self.memory.len());
-        // SAFETY: the callers' checks keep the words inside of the memory, which is valid as long
-        // as `self.memory` and aligned to cache lines (checked by `new`), and `start` is a multiple
-        // of 8; the memory belongs to this type, in this process and in others, and is only ever
-        // used as atomics.
+        // SAFETY: the callers' checks keep the words within the memory, which lives as long as
+        // `self.memory`. It is aligned to cache lines (checked by `new`), and `start` is a multiple
+        // of 8. Only this type uses the memory, in this process and in others, and only as atomics.
         unsafe { std::slice::from_raw_parts(self.memory.as_ptr().add(start).cast(), count) }
     }
 }

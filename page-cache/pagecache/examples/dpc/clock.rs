@@ -1,19 +1,17 @@
-//! Modelled time: what an operation takes by the declared costs, and what it waits for because
-//! others use the same.
+//! Modelled time: the declared costs of an operation, and its waits for shared resources.
 
 use crate::costs::{Costs, PAGE_BYTES};
 use crate::pool::Did;
 
-/// Something that serves one after another: the store, a link, the directory's thread. Operations
-/// begin in the order of their clocks and are charged when they begin, so that it is a queue with
-/// the arrivals in order.
+/// A resource that serves one request after another: the store, a link, the directory's thread.
+/// Operations are charged at their start, in the order of their clocks, so arrivals are in order.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
     free_ns: u64,
 }
 
 impl Queue {
-    /// How long who comes `now` waits and is served.
+    /// Returns the time that a request arriving at `now` waits and is served.
     fn take(&mut self, now_ns: u64, service_ns: u64) -> u64 {
         let start = self.free_ns.max(now_ns);
         self.free_ns = start + service_ns;
@@ -21,36 +19,34 @@ impl Queue {
     }
 }
 
-/// What all share.
+/// Shared resources.
 #[derive(Debug)]
 pub(crate) struct Machines {
     pub(crate) costs: Costs,
     store: Queue,
     server: Queue,
-    /// Of each node's link, which is a link each way: what it fetches from others, and what others
-    /// fetch from it.
+    /// Link of each node, one for each direction: fetches from other nodes, and fetches by them.
     inward: Vec<Queue>,
     outward: Vec<Queue>,
 }
 
-/// What was counted after the caches were warm.
+/// Counts after the warm-up.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) operations: u64,
     pub(crate) pages: u64,
     pub(crate) hits_local: u64,
     pub(crate) hits_remote: u64,
-    /// Pages that were somewhere in memory, but took a message: another node's copy, or the first
-    /// use of its frame.
+    /// Pages in memory that took a message: another node's copy, or the first use of its frame.
     pub(crate) first_remote: u64,
     pub(crate) store_reads: u64,
     pub(crate) store_writes: u64,
     pub(crate) packets: u64,
     pub(crate) messages: u64,
     pub(crate) invalidations: u64,
-    /// Reads of anything but what was written last.
+    /// Reads that did not return the latest write.
     pub(crate) stale: u64,
-    /// Modelled, of all operations, ns.
+    /// Modelled time of all operations, ns.
     pub(crate) time_ns: u64,
 }
 
@@ -80,13 +76,13 @@ impl Meter<'_> {
         self.spent_ns += self.machines.costs.call_ns;
     }
 
-    /// Pages copied in the node's own memory.
+    /// Charges pages copied in the node's own memory.
     pub(crate) fn local(&mut self, pages: u64) {
         self.spent_ns += pages * self.machines.costs.page_ns;
     }
 
-    /// A page copied from or to another node's memory. Both are charged as what they mostly are, a
-    /// fetch.
+    /// Charges a page copied from or to another node's memory. Both directions are charged as the
+    /// more frequent one, a fetch.
     pub(crate) fn remote(&mut self, node: usize, host: usize) {
         let Costs {
             page_ns, remote_ns, ..
@@ -94,13 +90,12 @@ impl Meter<'_> {
         let link_ns = self.machines.costs.link_ns();
         let ours = self.machines.inward[node].take(self.now_ns, link_ns);
         let theirs = self.machines.outward[host].take(self.now_ns, link_ns);
-        // The queues count from the beginning of the operation: what it took itself is not waited
-        // for twice.
+        // The queues count from the start of the operation, so its own time is not charged twice.
         let waited = ours.max(theirs).saturating_sub(self.spent_ns).max(link_ns);
         self.spent_ns += page_ns + remote_ns + waited;
     }
 
-    /// Packets to the server and back, and how many times one is waited for.
+    /// Charges packets to the server and back, and the number of round trips that are waited for.
     pub(crate) fn messages(&mut self, packets: u64, messages: u64, round_trips: u64) {
         self.counts.packets += packets;
         self.counts.messages += messages;
@@ -113,13 +108,13 @@ impl Meter<'_> {
         let service = packets * packet_ns + messages * message_ns;
         let served = self.machines.server.take(self.now_ns, service);
         if round_trips > 0 {
-            // The round trip has the server's work for one packet each way in it; what others keep
-            // it from is more.
+            // A round trip includes the server's work for one packet in each direction; further
+            // queueing is added.
             self.spent_ns += round_trips * round_trip_ns + served.saturating_sub(2 * packet_ns);
         }
     }
 
-    /// Pages read from the store at once, and waited for.
+    /// Charges pages read from the store in parallel and waited for.
     pub(crate) fn store_reads(&mut self, pages: u64) {
         if pages == 0 {
             return;
@@ -131,7 +126,7 @@ impl Meter<'_> {
         self.spent_ns += costs.store_read_ns + served;
     }
 
-    /// Pages written to the store at once; whether they are waited for.
+    /// Charges pages written to the store in parallel; `waits` says whether they are waited for.
     pub(crate) fn store_writes(&mut self, pages: u64, waits: bool) {
         if pages == 0 {
             return;
@@ -145,24 +140,24 @@ impl Meter<'_> {
         }
     }
 
-    /// What a pool wrote to the store, waited for or not.
+    /// Charges a pool's writes to the store.
     pub(crate) fn pool_writes(&mut self, did: &Did) {
         self.store_writes(did.waited_writes, true);
         self.store_writes(did.store_writes - did.waited_writes, false);
     }
 
-    /// Nothing goes on before `moment_ns`: another operation brings the page.
+    /// Waits until `moment_ns`, at which another operation has filled the page.
     pub(crate) fn wait_until(&mut self, moment_ns: u64) {
         self.spent_ns = self.spent_ns.max(moment_ns.saturating_sub(self.now_ns));
     }
 
-    /// When the operation is over, if nothing else comes.
+    /// Returns the current end of the operation.
     pub(crate) const fn end_ns(&self) -> u64 {
         self.now_ns + self.spent_ns
     }
 }
 
-/// Bytes of so many pages.
+/// Returns the size of this number of pages, bytes.
 pub(crate) const fn bytes(pages: u64) -> u64 {
     pages * PAGE_BYTES
 }

@@ -1,56 +1,58 @@
-//! What things cost in the model. Fixed before the first figure was taken, each with its source;
-//! the study then sweeps those that a reader may doubt. None was chosen or changed by a result.
+//! Costs of the model. They were fixed before the first result, each with its source. The study
+//! then varies the doubtful ones. No cost was chosen or changed because of a result.
 
 use serde_json::{Value, json};
 
-/// Bytes of a page that is modelled. In the model's own memory it is [`crate::pool::PAGE`] bytes.
+/// Size of a modelled page, bytes. In the model's own memory it is [`crate::pool::PAGE`] bytes.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// Declared costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Costs {
-    /// A read or write call whose pages are all there, without the copies, ns. A cached read of 4
-    /// KiB through FUSE's kernel cache takes 650 ns on the machine of this project, of which 50 are
-    /// the copy.
+    /// Time of a read or write call with all pages in memory, without the copies, ns. A cached read
+    /// of 4 KiB through FUSE's kernel cache takes 650 ns on the machine of this project, of which
+    /// 50 are the copy.
     pub(crate) call_ns: u64,
-    /// A page copied from or to local memory, ns: 710 measured on that machine, with nothing of it
-    /// in its caches.
+    /// Time to copy a page from or to local memory, ns: 710 measured on that machine, with cold
+    /// caches.
     pub(crate) page_ns: u64,
-    /// What a page takes longer from another node's memory, ns, beside its bytes on the link. 400:
-    /// a load from DDR takes below 100 ns (The Next Platform, *Just how bad is CXL memory latency*,
-    /// 2022), from a CXL card two to five times that (arXiv 2405.14209), so that this is the
-    /// slowest card there; switches come within it. Charged once a page, since the lines of a copy
+    /// Additional time of a page in another node's memory, ns, beside its bytes on the link: 400. A
+    /// load from DDR takes below 100 ns (The Next Platform, *Just how bad is CXL memory latency*,
+    /// 2022), and from a CXL card two to five times that (arXiv 2405.14209). So this is the slowest
+    /// card of that range, including switches. It is charged once a page, since the lines of a copy
     /// overlap.
     pub(crate) remote_ns: u64,
-    /// Bytes a second on the link of each node to the others' memory, in either direction: 16 GB/s,
-    /// the middle of what is swept. A page is charged to the links of both nodes: into one, out of
-    /// the other.
+    /// Bandwidth of each node's link to other nodes' memory, in either direction: 16 GB/s, the
+    /// middle of the varied range. A page is charged to the links of both nodes.
     pub(crate) link_bytes_per_s: u64,
-    /// A message to the directory or the tokens' server and its answer, ns: 4,000 measured over
-    /// Unix sockets, the transport of this project. The same for all.
+    /// Round trip of a message to the directory or the token server, ns: 4,000 measured over Unix
+    /// sockets, the transport of this project. It is the same for all systems.
     pub(crate) round_trip_ns: u64,
-    /// What a packet takes of that server's one thread, ns: a quarter of a round trip, which has
-    /// four ends.
+    /// Time of the server's thread for a packet, ns: a quarter of a round trip, which has four
+    /// ends.
     pub(crate) packet_ns: u64,
-    /// What each message in it takes, ns: 10 million small requests a second and core (eRPC, NSDI
-    /// '19).
+    /// Time for each message in a packet, ns: 10 million small requests a second and core (eRPC,
+    /// NSDI '19).
     pub(crate) message_ns: u64,
-    /// The store, shared by all nodes: the flash drive over NVMe over Fabrics of this project's
-    /// AdaCache study (`Costs::CLOUD` in planner/trace/src/sim/cost.rs has the sources): latency of a read
-    /// and of a write, ns.
+    /// Latency of a read from the shared store, ns. The store is the flash drive over NVMe over
+    /// Fabrics of this project's AdaCache study (`Costs::CLOUD` in planner/trace/src/sim/cost.rs has the
+    /// sources).
     pub(crate) store_read_ns: u64,
+    /// Latency of a write to the store, ns.
     pub(crate) store_write_ns: u64,
-    /// Its reads and writes a second, and its bytes a second.
+    /// Reads of the store a second.
     pub(crate) store_reads_per_s: u64,
+    /// Writes to the store a second.
     pub(crate) store_writes_per_s: u64,
+    /// Bandwidth of the store, bytes a second.
     pub(crate) store_bytes_per_s: u64,
-    /// What virtiofs adds to a call that reaches its daemon, ns: 100,000, the lower end of the
-    /// write latency that summaries of DPC's paper give for it.
+    /// Additional time of a call that reaches the virtiofs daemon, ns: 100,000, the lower end of
+    /// the write latency in summaries of DPC's paper.
     pub(crate) virtiofs_ns: u64,
 }
 
 impl Costs {
-    /// The declared ones.
+    /// Declared costs.
     pub(crate) const DECLARED: Self = Self {
         call_ns: 600,
         page_ns: 710,
@@ -67,7 +69,7 @@ impl Costs {
         virtiofs_ns: 100_000,
     };
 
-    /// The declared costs with those changed that a sweep names.
+    /// Returns the declared costs with the changes of a job.
     pub(crate) fn of(job: &Value) -> Self {
         let mut costs = Self::DECLARED;
         let set = |name: &str, cost: &mut u64| {
@@ -89,7 +91,7 @@ impl Costs {
         costs
     }
 
-    /// All of them, by name.
+    /// Returns all costs, by name.
     pub(crate) fn to_json(self) -> Value {
         let Self {
             call_ns,
@@ -123,13 +125,13 @@ impl Costs {
         })
     }
 
-    /// What `pages` reads or writes take of the store's capacity, ns.
+    /// Returns the time that `pages` reads or writes occupy the store, ns.
     pub(crate) fn store_service_ns(&self, pages: u64, per_s: u64) -> u64 {
         let operations = pages * 1_000_000_000 / per_s;
         operations.max(pages * PAGE_BYTES * 1_000_000_000 / self.store_bytes_per_s)
     }
 
-    /// What a page takes of a link, ns.
+    /// Returns the time that a page occupies a link, ns.
     pub(crate) fn link_ns(&self) -> u64 {
         PAGE_BYTES * 1_000_000_000 / self.link_bytes_per_s
     }

@@ -1,6 +1,6 @@
-//! The study of the distributed cache beside its baselines: `dpc model CELL` takes a cell as JSON
-//! and prints it with its counts and its modelled time, `dpc measure` prints what two nodes of the
-//! library take on this machine. `cargo xtask study dpc` runs it and writes the page.
+//! Study of the distributed cache and its baselines. `dpc model CELL` runs a cell (JSON) and prints
+//! it with its counts and its modelled time. `dpc measure` measures two nodes of the library on
+//! this machine. `cargo xtask study dpc` runs it and writes the page.
 
 mod clock;
 #[allow(dead_code, reason = "shared with the tests, which use more of it")]

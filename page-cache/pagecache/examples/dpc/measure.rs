@@ -1,6 +1,6 @@
-//! What this machine can measure: two nodes of the library in one process, a thread for the
+//! Measurements on this machine: two nodes of the library in one process, a thread for the
 //! directory and one for each node's connection, packets on channels, the store in memory. Remote
-//! memory is the same machine's.
+//! memory is memory of the same machine.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,28 +16,28 @@ use crate::silent;
 /// Pages of each node's memory, and of each cell of the grid.
 const FRAMES: u32 = 8192;
 const PAGES: u64 = 1024;
-/// Uses of each page that is mapped.
+/// Uses of each mapped page.
 const ROUNDS: u64 = 10;
 
-/// Threads, and pages that each reads or writes one after another as one operation.
+/// Threads, and number of pages in each operation of a thread.
 const SHAPES: [(&str, u64, u64); 3] = [
     ("4 KiB, 1 thread", 1, 1),
     ("4 KiB, 32 threads", 32, 1),
     ("128 KiB, 8 threads", 8, 32),
 ];
 
-/// How a program uses a page.
+/// Use of a page by a program.
 #[derive(Clone, Copy, Debug)]
 enum Use {
-    /// A call copies it out.
+    /// A call copies the page out.
     Read,
-    /// A call stores it.
+    /// A call stores the page.
     Write,
-    /// It is mapped, and loaded from where it is.
+    /// The page is mapped and loaded in place.
     View,
 }
 
-/// Each of them by name.
+/// All uses, by name.
 const USES: [(&str, Use); 3] = [
     ("read", Use::Read),
     ("write", Use::Write),
@@ -47,7 +47,7 @@ const USES: [(&str, Use); 3] = [
 /// The steps of a miss.
 const STEPS: [&str; 3] = ["look up and lock", "fill", "unlock and go on"];
 
-/// All figures of one round.
+/// Measures one round.
 pub(crate) fn measure() -> Result<Value> {
     let mut figures = Vec::new();
     for (shape, threads, pages) in SHAPES {
@@ -75,7 +75,8 @@ fn page(inode: u64, index: u64) -> PageId {
     PageId { inode, index }
 }
 
-/// One operation nowhere, cached by the other node, and mapped already.
+/// Measures an operation on pages that are not in memory, cached by the other node, or mapped
+/// already.
 fn grid(what: &str, threads: u64, pages: u64, how: Use, figures: &mut Vec<Value>) -> Result<()> {
     let cluster = Cluster::new(2, FRAMES, Consistency::Strong, None);
     let [other, node] = &cluster.nodes[..] else {
@@ -115,7 +116,7 @@ fn grid(what: &str, threads: u64, pages: u64, how: Use, figures: &mut Vec<Value>
     Ok(())
 }
 
-/// What one thread's operations took.
+/// Measures the operations of one thread.
 fn worker(
     node: &Node,
     thread: u64,
@@ -141,12 +142,12 @@ fn worker(
     Ok(begin.elapsed())
 }
 
-/// Where one thread's miss spends its time, page by page: until the directory's answer has come,
-/// until the page is in its frame and that is said, and until who asked goes on with it.
+/// Splits the time of a miss on one thread, page by page: until the directory's answer, until the
+/// page is published in its frame, and until the program continues.
 fn split(what: &str, how: Use, figures: &mut Vec<Value>) -> Result<()> {
     let cluster = Cluster::new(2, FRAMES, Consistency::Strong, None);
     let node = &cluster.nodes[1];
-    // Both have joined then.
+    // Both nodes have joined.
     for node in &cluster.nodes {
         node.read(page(2, 0), &mut [0; PAGE])?;
     }
@@ -178,8 +179,8 @@ fn split(what: &str, how: Use, figures: &mut Vec<Value>) -> Result<()> {
     Ok(())
 }
 
-/// Hits in the node's own memory beside those of a node that is alone, and in the other's; in
-/// turns, the best of many.
+/// Measures hits in the node's own memory and in the other's, beside those of a single node;
+/// alternating, the best of many rounds.
 fn hits(figures: &mut Vec<Value>) -> Result<()> {
     const TURNS: u32 = 40;
     let alone = Cluster::new(1, 2 * FRAMES, Consistency::Strong, None);
@@ -219,8 +220,8 @@ fn hits(figures: &mut Vec<Value>) -> Result<()> {
     Ok(())
 }
 
-/// A node goes, in whose memory so many pages are that the other maps: all are invalidated,
-/// acknowledged and freed.
+/// Measures the departure of a node with this number of pages that the other node maps: all are
+/// invalidated, acknowledged and freed.
 fn invalidation(pages: u64) -> Result<Value> {
     let cluster = Cluster::new(2, 1024, Consistency::Strong, None);
     let mut out = [0; PAGE];
@@ -239,8 +240,8 @@ fn invalidation(pages: u64) -> Result<Value> {
     }))
 }
 
-/// Remote hits by read and by view, in a process that the kernel ends at its first system call.
-/// With `first`, the pages were not used before, so that it has to be ended.
+/// Runs remote hits by read and by view, in a process that the kernel ends at its first system
+/// call. With `first`, the pages were not used before, so the process must be ended.
 pub(crate) fn silent(first: bool) -> Result<()> {
     let cluster = Cluster::new(2, 256, Consistency::Strong, None);
     let [other, node] = &cluster.nodes[..] else {
@@ -262,8 +263,7 @@ pub(crate) fn silent(first: bool) -> Result<()> {
     silent::exit_well();
 }
 
-/// Whether remote hits make no system call, as the kernel sees it; and that it sees the one of a
-/// first use.
+/// Returns whether the kernel sees no system call in remote hits, and sees the one of a first use.
 pub(crate) fn is_silent() -> std::io::Result<bool> {
     let ends = |what: &str| -> std::io::Result<bool> {
         let mut process = std::process::Command::new(std::env::current_exe()?);

@@ -1,6 +1,6 @@
-//! Nodes, a directory, their memory and the store, driven to rest after each operation: the
-//! library's own state machines, with everything counted that they want done. With several nodes it
-//! is the distributed cache, with one it is a private cache of the same code, eviction and memory.
+//! Nodes, a directory, their memory and the store, run until idle after each operation. It uses the
+//! library's own state machines, and counts all their effects. Several nodes are the distributed
+//! cache. A single node is a private cache with the same code, eviction and memory.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,13 +13,13 @@ use forebay_pagecache::node::{self, Acquired, Consistency, Effect, Node, Ticket,
 use forebay_pagecache::segment::Segment;
 use forebay_pagecache::store::{self, Store};
 
-/// Bytes that a page has here: enough to tell its contents from others.
+/// Bytes of a page here: enough to distinguish contents.
 pub(crate) const PAGE: usize = 64;
 
-/// Pages that each node may hold unpublished: all that one operation writes.
+/// Maximum number of unpublished pages of a node: all writes of one operation.
 pub(crate) const UNPUBLISHED: u32 = 64;
 
-/// The store: each page's version, 0 if it was never written.
+/// The store: the version of each page, 0 if it was never written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shelf {
     pages: Rc<RefCell<BTreeMap<PageId, u64>>>,
@@ -57,10 +57,10 @@ fn version_in(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("a page has a word"))
 }
 
-/// What an operation came to.
+/// Effects of an operation.
 #[derive(Debug, Default)]
 pub(crate) struct Did {
-    /// Pages that were mapped already, in the node's own memory and in others'.
+    /// Pages that were mapped already, in the node's own memory and in other nodes'.
     pub(crate) hits_local: u64,
     pub(crate) hits_remote: u64,
     /// Pages that a lookup found in memory.
@@ -69,24 +69,24 @@ pub(crate) struct Did {
     pub(crate) filled: Vec<u32>,
     /// Frames that it copied from or to.
     pub(crate) used: Vec<u32>,
-    /// Pages that it wrote and kept to itself.
+    /// Pages that it wrote and did not publish.
     pub(crate) unpublished: u64,
     /// Round trips that it waited for.
     pub(crate) round_trips: u64,
-    /// Pages written to the store, and those among them that were written while it waited.
+    /// Pages written to the store, and those of them that the operation waited for.
     pub(crate) store_writes: u64,
     pub(crate) waited_writes: u64,
-    /// Between nodes and directory, both ways, and what was asked to be invalidated.
+    /// Packets between nodes and directory, in both directions, and requested invalidations.
     pub(crate) packets: u64,
     pub(crate) messages: u64,
     pub(crate) invalidations: u64,
     /// Pages that left the memory of a node.
     pub(crate) evicted: Vec<PageId>,
-    /// What was read.
+    /// Pages that were read.
     pub(crate) seen: Vec<(PageId, u64)>,
 }
 
-/// The pool. See the module's text.
+/// The pool; see the module documentation.
 pub(crate) struct Pool {
     directory: Directory,
     nodes: Vec<Node>,
@@ -96,7 +96,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// `nodes` nodes of `pages` pages of memory each, what they hold unpublished included.
+    /// Creates `nodes` nodes of `pages` pages of memory each, including unpublished pages.
     pub(crate) fn new(nodes: usize, pages: u32, consistency: Consistency, shelf: Shelf) -> Self {
         let count = u32::try_from(nodes).expect("few");
         let frames = pages - UNPUBLISHED;
@@ -132,19 +132,19 @@ impl Pool {
         pool
     }
 
-    /// The node in whose memory a frame is.
+    /// Returns the node of a frame.
     pub(crate) fn host(&self, frame: u32) -> usize {
-        // All gave as much, one after another.
+        // All nodes have shares of equal size, one after another.
         let each = self.segment.frames() as usize / self.nodes.len();
         frame as usize / each
     }
 
-    /// Where a page is, if it is published.
+    /// Returns the place of a page, if it is published.
     pub(crate) fn place(&self, page: PageId) -> Option<Place> {
         self.directory.page(page).map(|(_, place)| place)
     }
 
-    /// Every frame that holds a page, and every page beside them that a node keeps to itself.
+    /// Returns all pages in frames, and all unpublished pages.
     pub(crate) fn copies(&self) -> impl Iterator<Item = (PageId, Option<Place>)> + '_ {
         self.nodes.iter().flat_map(|node| {
             let mapped = node.mappings().map(|(page, place)| (page, Some(place)));
@@ -152,7 +152,7 @@ impl Pool {
         })
     }
 
-    /// `node` reads pages.
+    /// Reads pages on `node`.
     pub(crate) fn read(&mut self, node: usize, pages: &[PageId], did: &mut Did) {
         let mut missing = self.touch(node, pages, None, true, did);
         while !missing.is_empty() {
@@ -160,7 +160,7 @@ impl Pool {
         }
     }
 
-    /// `node` writes pages whole.
+    /// Writes whole pages on `node`.
     pub(crate) fn write(&mut self, node: usize, pages: &[PageId], version: u64, did: &mut Did) {
         let (mut effects, mut waiting, mut in_place) = (Vec::new(), 0, Vec::new());
         for page in pages {
@@ -180,21 +180,22 @@ impl Pool {
         }
     }
 
-    /// What `node` wrote to the file is in the store afterwards.
+    /// Flushes a file on `node`.
     pub(crate) fn fsync(&mut self, node: usize, inode: u64, did: &mut Did) {
         let (ticket, mut effects) = (self.ticket(), Vec::new());
         self.nodes[node].fsync(inode, ticket, &mut effects);
         self.settle(node, effects, 1, did);
     }
 
-    /// `node` closes the file.
+    /// Closes a file on `node`.
     pub(crate) fn close(&mut self, node: usize, inode: u64, did: &mut Did) {
         let (ticket, mut effects) = (self.ticket(), Vec::new());
         self.nodes[node].close(inode, ticket, &mut effects);
         self.settle(node, effects, 1, did);
     }
 
-    /// Takes a page out of all memory; it is written back if it is dirty. Whether it was there.
+    /// Evicts a page from all memory, with a write-back if it is dirty. Returns whether it was in
+    /// memory.
     pub(crate) fn evict(&mut self, page: PageId, did: &mut Did) -> bool {
         let mut out = Outbox::default();
         let there = self.directory.evict(page, &mut out);
@@ -204,7 +205,7 @@ impl Pool {
         there
     }
 
-    /// Writes a page to the store if it is dirty; it stays.
+    /// Writes a page to the store if it is dirty, and keeps it.
     pub(crate) fn write_back(&mut self, page: PageId, did: &mut Did) {
         let Some(place) = self.place(page) else {
             return;
@@ -215,8 +216,8 @@ impl Pool {
             .expect("the store does not fail");
     }
 
-    /// Uses pages once where they are, for a store of `version` or a read; those that had to be
-    /// waited for.
+    /// Uses pages once in their frames, for a store of `version` or a read. Returns those that must
+    /// be waited for.
     fn touch(
         &mut self,
         node: usize,
@@ -288,7 +289,7 @@ impl Pool {
         self.next_ticket
     }
 
-    /// Does what a node wants done and all that comes of it. `waits` outcomes are waited for.
+    /// Executes a node's effects and their consequences. The operation waits for `waits` results.
     fn settle(&mut self, node: usize, effects: Vec<Effect>, waits: usize, did: &mut Did) {
         if effects.is_empty() && waits == 0 {
             return;
@@ -297,8 +298,7 @@ impl Pool {
         self.rest(node, todo, waits, did);
     }
 
-    /// Goes on until nobody wants anything. In each round a node sends what it has to say in one
-    /// packet.
+    /// Runs until no effect is left. In each round a node sends all its messages in one packet.
     fn rest(
         &mut self,
         asker: usize,
@@ -367,7 +367,7 @@ impl Pool {
         did.packets += u64::from(receivers.count_ones());
     }
 
-    /// Does a fill, a merge or a write-back, as the library's client does.
+    /// Executes a fill, a merge or a write-back, as the library's client does.
     fn work(&mut self, node: usize, work: Effect, asked: bool, did: &mut Did) -> Vec<Effect> {
         let (id, mut out, mut scratch) = (self.nodes[node].id(), Vec::new(), [0; PAGE]);
         match work {

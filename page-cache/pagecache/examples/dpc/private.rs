@@ -1,5 +1,5 @@
-//! Private caches: each node keeps copies of its own, of the same code, eviction and memory as the
-//! distributed cache. What keeps them apart is how a node learns that its copy is old, and where it
+//! Private caches: each node has its own copies, with the code, eviction and memory of the
+//! distributed cache. The variants differ in how a node learns that its copy is stale, and where it
 //! gets another.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -13,40 +13,40 @@ use crate::pool::{Did, Pool, Shelf};
 use crate::tokens::{ATTRIBUTES, Key, Tokens};
 use crate::workload::Operation;
 
-/// How copies are kept coherent.
+/// Coherence protocol of the copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A file is looked at when it is opened, and written back when it is closed.
+    /// Files are revalidated at open, and written back at close.
     CloseToOpen,
-    /// Tokens of so many pages.
+    /// Tokens for ranges of this number of pages.
     Tokens(u64),
-    /// Tokens of a page; pages come from other nodes' memory too, and the last copy in the cluster
-    /// is passed on.
+    /// Tokens for single pages. Pages also come from other nodes' memory, and the last copy in the
+    /// cluster is forwarded.
     NChance,
-    /// One node of virtiofs: every call that its cache cannot answer goes to the daemon, and so do
-    /// all writes.
+    /// One node of virtiofs: every call that misses its cache goes to the daemon, and so do all
+    /// writes.
     Virtiofs,
 }
 
-/// How often the last copy of a page is passed on unused: Dahlin's two.
+/// Number of times that the last copy of a page is forwarded unused: two, as in Dahlin's paper.
 const CHANCES: u8 = 2;
 
-/// The nodes, and the server that they ask.
+/// The nodes and their server.
 pub(crate) struct Private {
     kind: Kind,
     /// Whether a file's name and size need a token too.
     opens: bool,
     pools: Vec<Pool>,
     tokens: Tokens,
-    /// Close-to-open: each file's version, and the one that each node's copies are of.
+    /// Close-to-open: version of each file, and the version of each node's copies.
     files: HashMap<u64, u64>,
     known: HashMap<(usize, u64), u64>,
-    /// Who has a copy of a page; where all nodes know, as their server does.
+    /// Nodes with a copy of each page, for the variants in which the server knows them.
     copies: HashMap<PageId, u32>,
-    /// Pages that were passed on and not used since, and how often they may be still.
+    /// Forwarded pages without a use since, and their remaining chances.
     chances: HashMap<PageId, u8>,
     rng: Rng,
-    /// When the page that each frame of each node was filled with last was there, ns.
+    /// Time at which the last fill of each frame of each node was complete, ns.
     ready_ns: Vec<Vec<u64>>,
 }
 
@@ -68,7 +68,7 @@ impl Private {
         }
     }
 
-    /// Does an operation of a program on `node`; what it read.
+    /// Runs a program's operation on `node`. Returns the pages that it read.
     pub(crate) fn run(
         &mut self,
         node: usize,
@@ -122,7 +122,7 @@ impl Private {
             }
         }
         if closes {
-            // The server gives the file its new time; the node knows its own.
+            // The server sets the file's time; the node knows its own.
             meter.messages(2, 2, 1);
             let file = self.files.entry(operation.inode).or_default();
             *file += 1;
@@ -131,7 +131,7 @@ impl Private {
         seen
     }
 
-    /// Every place that holds a page, once.
+    /// Returns every place with a page, once.
     pub(crate) fn copies(&self) -> Vec<(PageId, u64)> {
         let pools = self.pools.iter().enumerate();
         let copies = pools.flat_map(|(node, pool)| {
@@ -141,7 +141,7 @@ impl Private {
         copies.collect()
     }
 
-    /// Asks for the file's version; the copies of another are of no use any more.
+    /// Requests the file's version; copies of another version are dropped.
     fn open(&mut self, node: usize, operation: &Operation, meter: &mut Meter<'_>) {
         meter.messages(2, 2, 1);
         let version = self.files.get(&operation.inode).copied().unwrap_or(0);
@@ -158,8 +158,7 @@ impl Private {
         }
     }
 
-    /// Gets the tokens that an operation needs and the node has not, in one packet. Whether there
-    /// were any.
+    /// Requests the missing tokens of an operation, in one packet. Returns whether there were any.
     fn take_tokens(
         &mut self,
         node: usize,
@@ -174,7 +173,7 @@ impl Private {
         }
         wanted.extend(operation.reads.iter().map(|page| (key(page), false)));
         wanted.extend(operation.writes.iter().map(|page| (key(page), true)));
-        // For each range once, for writing if any is.
+        // Once for each range, for writing if any page needs that.
         wanted.sort_unstable();
         wanted.reverse();
         wanted.dedup_by_key(|(key, _)| *key);
@@ -201,12 +200,12 @@ impl Private {
         let (others, wanted) = (nodes.len() as u64, wanted.len() as u64);
         let round_trips = 1 + u64::from(others > 0);
         meter.messages(2 + 2 * others, 2 * wanted + 2 * revoked, round_trips);
-        // What the others had not written back is there before the token is.
+        // Other nodes' unwritten data reaches the store before the token is granted.
         meter.store_writes(did.store_writes, true);
         true
     }
 
-    /// Writes back what a token covers and, unless the node may go on reading, drops it.
+    /// Writes back the range of a token and drops it, unless the node may go on reading.
     fn give_up(
         &mut self,
         node: usize,
@@ -233,7 +232,7 @@ impl Private {
         }
     }
 
-    /// Pages that `node` has not and another has; the server is asked for them unless that was
+    /// Returns pages that only other nodes have; the server is asked for them, unless that was
     /// done.
     fn peers(
         &mut self,
@@ -274,7 +273,7 @@ impl Private {
         let ready = &mut self.ready_ns[node];
         meter.counts.hits_local += did.hits_local;
         meter.counts.first_remote += peers.len() as u64;
-        // A page that came from a peer was filled too, and again if it had to go meanwhile.
+        // A page from a peer was filled too, and a second time if it was evicted meanwhile.
         meter.store_reads(did.filled.len().saturating_sub(peers.len()) as u64);
         for peer in peers.values() {
             meter.remote(node, *peer);
@@ -290,8 +289,8 @@ impl Private {
         }
     }
 
-    /// The server hears which copies there are; the last copy of a page gets another chance
-    /// elsewhere.
+    /// Notifies the server of copies that changed; the last copy of a page gets another chance on
+    /// another node.
     fn moved(&mut self, node: usize, used: &[PageId], evicted: Vec<PageId>, meter: &mut Meter<'_>) {
         if self.kind != Kind::NChance {
             return;
@@ -299,7 +298,7 @@ impl Private {
         let mut going: VecDeque<(usize, PageId)> =
             evicted.into_iter().map(|page| (node, page)).collect();
         for page in used {
-            // Who keeps a page for others alone gives it to the first who wants it.
+            // A node that has a page only for other nodes gives it to the first that wants it.
             if self.chances.remove(page).is_some() {
                 let holders = self.copies.get(page).copied().unwrap_or(0) & !(1 << node);
                 for holder in (0..self.pools.len()).filter(|holder| holders & (1 << holder) != 0) {
@@ -311,7 +310,7 @@ impl Private {
                 *self.copies.entry(*page).or_default() |= 1 << node;
             }
         }
-        // Nodes say in one packet what left them, and hear in one what they are to take.
+        // A node reports all evictions in one packet, and gets all forwarded pages in one.
         let (mut left, mut takes, mut messages) = (BTreeSet::new(), BTreeSet::new(), 0);
         while let Some((from, page)) = going.pop_front() {
             if self.pools[from].place(page).is_some() {
@@ -343,7 +342,7 @@ impl Private {
         }
     }
 
-    /// A node has no copy any more. Whether it had the last one.
+    /// Notes that a node has no copy any more. Returns whether it was the last one.
     fn gone(&mut self, node: usize, page: PageId) -> bool {
         let Some(holders) = self.copies.get_mut(&page) else {
             return false;

@@ -1,4 +1,4 @@
-//! Runs a workload on a system: the thread whose clock is behind goes first.
+//! Runs a workload on a system: the thread with the earliest clock is next.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -14,18 +14,18 @@ use crate::private::{Kind, Private};
 use crate::shared::Shared;
 use crate::workload::{MEMORY_PAGES, Operation, THREADS, Thread, Workload};
 
-/// Pages of a large token: 1 MiB, the whole file where that is shorter.
+/// Pages of a large token: 1 MiB, or the whole file if it is shorter.
 const EXTENT_PAGES: u64 = 256;
 
-/// What is compared.
+/// Compared systems.
 pub(crate) enum System {
     Shared(Box<Shared>),
     Private(Box<Private>),
 }
 
 impl System {
-    /// `opens` says that a server has the files' names and sizes too, and is asked for them at each
-    /// open; else they are the tree's, as in this project, and nobody is charged for them.
+    /// With `opens`, a server has the files' names and sizes, and each open asks it. Otherwise they
+    /// are in the tree, as in this project, at no cost.
     pub(crate) fn new(name: &str, nodes: usize, pages: u32, opens: bool) -> Result<Self, String> {
         let shelf = Shelf::default();
         let shared = |consistency, one| {
@@ -73,7 +73,7 @@ impl System {
     }
 }
 
-/// Copies of pages in all memory at a moment.
+/// Number of copies of pages in all memory at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Copies {
     pub(crate) most: u64,
@@ -81,7 +81,7 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Of (page, place), each place as often as somebody knows it.
+    /// Counts (page, place) pairs; each place occurs once for each node that knows it.
     pub(crate) fn of(mut places: Vec<(PageId, u64)>) -> Self {
         places.sort_unstable();
         places.dedup();
@@ -96,8 +96,8 @@ impl Copies {
     }
 }
 
-/// One cell of the study: a system, a workload, a number of nodes and costs, as JSON; the same with
-/// what came of it.
+/// Runs one cell of the study: a system, a workload, a number of nodes and costs, as JSON. Returns
+/// the cell with its results.
 pub(crate) fn run(job: &Value) -> Result<Value, String> {
     let name = job["system"].as_str().unwrap_or_default();
     let nodes = usize::try_from(job["nodes"].as_u64().unwrap_or(0)).unwrap_or(0);
@@ -127,7 +127,7 @@ pub(crate) fn run(job: &Value) -> Result<Value, String> {
     }))
 }
 
-/// Looks at the copies so many times.
+/// Number of samples of the copies.
 const LOOKS: u64 = 8;
 
 fn measure(

@@ -1,4 +1,4 @@
-//! The distributed cache itself, and one node that has all the memory.
+//! The distributed cache, and a single node with all the memory.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use crate::workload::Operation;
 /// One pool for all nodes.
 pub(crate) struct Shared {
     pool: Pool,
-    /// Whether all programs run where the memory is.
+    /// Whether all programs run on the node with the memory.
     one_node: bool,
     /// Whether each open asks the directory.
     opens: bool,
-    /// When the page that each frame was filled with last was there, ns.
+    /// Time at which the last fill of each frame was complete, ns.
     ready_ns: Vec<u64>,
-    /// Words by which sizes are changed: who had each last, and until when, ns.
+    /// Words for changes of sizes: the last holder of each, and the time of its release, ns.
     words: HashMap<u32, (usize, u64)>,
 }
 
@@ -45,7 +45,7 @@ impl Shared {
         }
     }
 
-    /// Does an operation of a program on `node`; what it read.
+    /// Runs a program's operation on `node`. Returns the pages that it read.
     pub(crate) fn run(
         &mut self,
         node: usize,
@@ -96,7 +96,7 @@ impl Shared {
         seen
     }
 
-    /// Every place that holds a page, once.
+    /// Returns every place with a page, once.
     pub(crate) fn copies(&self) -> Vec<(PageId, u64)> {
         let place = |place| match place {
             Some(forebay_pagecache::message::Place { frame, .. }) => u64::from(frame),
@@ -106,9 +106,10 @@ impl Shared {
         copies.map(|(page, at)| (page, place(at))).collect()
     }
 
-    /// The word of the file's size ([`Client::alone`](forebay_pagecache::client::Client::alone)):
-    /// to take it and to leave it are a line of another node's memory each, wherever it is. Of two
-    /// nodes that meet, the later asks the directory for its lock too, and lets that go.
+    /// Takes and releases the word of the file's size
+    /// ([`Client::alone`](forebay_pagecache::client::Client::alone)). Each is an access to a line
+    /// of another node's memory. If two nodes meet, the later one also takes and releases the
+    /// directory's lock.
     fn take_alone(&mut self, node: usize, inode: u64, meter: &mut Meter<'_>) {
         let word = self.pool.segment.alone_word(inode);
         let last = self.words.get(&word).copied();

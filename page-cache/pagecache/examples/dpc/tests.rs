@@ -1,4 +1,4 @@
-//! Every system against a naive model of what its promise is, and against counts that are plain.
+//! Each system against a naive model of its promise, and against counts that are easy to verify.
 
 use std::collections::HashMap;
 
@@ -55,7 +55,7 @@ impl Desk {
         let mut meter = Meter {
             machines: &mut self.machines,
             counts: &mut self.counts,
-            // Late enough for all that came before to have ended.
+            // Late enough for all earlier operations to have ended.
             now_ns: self.version * 1_000_000_000,
             spent_ns: 0,
         };
@@ -93,7 +93,7 @@ fn pages(reads: std::ops::Range<u64>, writes: std::ops::Range<u64>, session: boo
     }
 }
 
-/// Anything, in memory that is too small for it; what was read that was not the newest.
+/// Runs random operations in too little memory. Returns the number of stale reads.
 fn anything(name: &str, sessions: bool) -> u64 {
     let mut desk = Desk::new(name, 3, 320);
     let rng = Rng::new(11);
@@ -128,7 +128,7 @@ fn a_close_is_visible_to_the_next_open() {
 
 #[test]
 fn files_that_stay_open_may_be_stale_under_close_to_open() {
-    // That shows, too, that the test above finds a stale read where there is one.
+    // This also shows that the test above finds a stale read if there is one.
     assert!(anything("close-to-open", false) > 0);
 }
 
@@ -159,7 +159,7 @@ fn the_last_copy_is_passed_on_and_a_page_comes_from_a_peer() {
     desk.read(1, 1);
     assert_eq!(desk.counts.store_reads, 1, "the second is the first's");
     assert_eq!(desk.counts.first_remote, 1);
-    // Node 0 reads more than it has room for: the others are in node 1's memory and not read again.
+    // Node 0 reads more than its memory: the rest is in node 1's memory and not read a second time.
     for index in 100..500 {
         desk.read(0, index);
     }
@@ -189,7 +189,7 @@ fn a_token_is_asked_for_once_and_a_writer_takes_it() {
         assert_eq!(desk.counts.messages - before.messages, 4, "asked, revoked");
         let gone = if name == "page-tokens" { 1 } else { 10 };
         assert_eq!(desk.counts.invalidations, gone, "{name}");
-        // What the writer has is in the store before another reads it.
+        // The writer's data is in the store before another node reads it.
         desk.read(0, 0);
         assert_eq!(desk.counts.store_writes, 1, "{name}");
         assert_eq!(desk.stale, 0, "{name}");
@@ -234,7 +234,7 @@ fn an_fsync_is_in_the_store() {
         let System::Shared(_) = desk.system else {
             continue;
         };
-        // A second has nothing to write.
+        // A second flush has nothing to write.
         desk.run(
             1,
             &Operation {

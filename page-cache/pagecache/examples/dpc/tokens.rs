@@ -1,9 +1,9 @@
-//! The tokens' server: who may read and who may write what, until another wants it. Nodes keep
-//! their tokens until they are asked for them, so that using one again costs nothing.
+//! Token server: grants reading or writing of ranges until another node wants them. Nodes retain
+//! their tokens until they are revoked, so that further uses cost nothing.
 
 use std::collections::HashMap;
 
-/// What a token is for: a range of a file's pages, or (the last) its name and size.
+/// Object of a token: a range of a file's pages, or (the last) its name and size.
 pub(crate) type Key = (u64, u64);
 
 /// The token of a file's name and size.
@@ -15,12 +15,12 @@ struct Held {
     writer: Option<usize>,
 }
 
-/// What a node has to give up.
+/// A revoked token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Revoke {
     pub(crate) node: usize,
     pub(crate) key: Key,
-    /// It may go on reading.
+    /// Whether the node may go on reading.
     pub(crate) may_read: bool,
 }
 
@@ -31,14 +31,14 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Whether `node` may already do it.
+    /// Returns whether `node` has the token already.
     pub(crate) fn has(&self, node: usize, key: Key, write: bool) -> bool {
         self.held.get(&key).is_some_and(|held| {
             held.writer == Some(node) || (!write && held.readers & (1 << node) != 0)
         })
     }
 
-    /// Gives `node` the token; who has to give up what for it.
+    /// Grants `node` the token. Returns the tokens to revoke for it.
     pub(crate) fn grant(&mut self, node: usize, key: Key, write: bool) -> Vec<Revoke> {
         let held = self.held.entry(key).or_default();
         let mut revokes = Vec::new();
@@ -71,7 +71,7 @@ impl Tokens {
         revokes
     }
 
-    /// A page that `from` had goes to `to`: both may read it.
+    /// Notes that `to` gets a page of `from`: both may read it.
     pub(crate) fn pass(&mut self, from: usize, to: usize, key: Key) {
         let held = self.held.entry(key).or_default();
         held.writer = None;

@@ -1,9 +1,9 @@
-//! What programs do: the six workloads of the study, and a mix for its sweeps.
+//! Operations of programs: the six workloads of the study, and a mix for its sweeps.
 //!
 //! Sizes are in units of one node's memory. The paper's nodes have 32 GB each, its RocksDB 60 GB,
-//! its DiskANN index 40, its model 30 and its file sets about 32: those ratios are kept, the memory
-//! is smaller. All that is drawn depends on the seed, the node and the thread alone, so that every
-//! system is asked for the same.
+//! its DiskANN index 40, its model 30 and its file sets about 32: the ratios are the same, the
+//! memory is smaller. All that is drawn depends on the seed, the node and the thread alone, so that
+//! every system is asked for the same.
 
 use std::rc::Rc;
 
@@ -11,27 +11,27 @@ use forebay_io::sim::Rng;
 use forebay_pagecache::message::PageId;
 use serde_json::Value;
 
-/// Threads of each node: as many as the paper's guests have processors.
+/// Threads of each node: the number of processors of the paper's guests.
 pub(crate) const THREADS: usize = 16;
 /// Pages of each node's memory.
 pub(crate) const MEMORY_PAGES: u32 = 8192;
 
-/// What a program does at a time.
+/// Operation of a program.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Operation {
     pub(crate) inode: u64,
-    /// Pages of the whole file.
+    /// Length of the file, pages.
     pub(crate) file_pages: u64,
-    /// Opens the file before and closes it afterwards.
+    /// Whether the file is opened before and closed after the operation.
     pub(crate) session: bool,
-    /// The file's size changes.
+    /// Whether the file's size changes.
     pub(crate) grows: bool,
     pub(crate) reads: Vec<PageId>,
     pub(crate) writes: Vec<PageId>,
     pub(crate) fsync: bool,
 }
 
-/// One of the workloads.
+/// Kind of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Webserver,
@@ -47,16 +47,15 @@ enum Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Workload {
     kind: Kind,
-    /// Pages of all that the nodes share.
+    /// Pages that all nodes share.
     set_pages: u64,
-    /// Of a thousand operations of a mix: how many go to what all share, and how many write.
+    /// Of a thousand operations of a mix: number on the shared pages, and number of writes.
     shared: u64,
     writes: u64,
     zipf: Rc<Zipf>,
-    /// The same of what each node has for itself in a mix, which is its part of as many pages
-    /// again.
+    /// Distribution over a node's own pages in a mix, which are its part of as many further pages.
     own: Rc<Zipf>,
-    /// Operations of each thread before and while it is counted.
+    /// Operations of each thread during the warm-up and the measurement.
     pub(crate) warm: u64,
     pub(crate) counted: u64,
 }
@@ -66,11 +65,11 @@ const PRIVATE: u64 = 1 << 41;
 const LOG_PAGES: u64 = 256;
 
 impl Workload {
-    /// The workload that a job names.
+    /// Returns the workload of a job.
     pub(crate) fn of(job: &Value, nodes: usize) -> Result<Self, String> {
         let name = job["workload"].as_str().unwrap_or_default();
-        // The size in units of a node's memory, and operations of a thread: warm until each cache
-        // has been filled several times, where it is not the filling that is measured.
+        // The size in units of a node's memory, and the operations of a thread. The warm-up fills
+        // each cache several times, unless the filling itself is measured.
         let (kind, size, warm, counted) = match name {
             "webserver" => (Kind::Webserver, 1.0, 512, 256),
             "fileserver" => (Kind::Fileserver, 1.0, 96, 48),
@@ -109,7 +108,7 @@ impl Workload {
 /// Pages that a loader reads at a time: 128 KiB.
 const CHUNK: u64 = 32;
 
-/// One thread's operations.
+/// Operations of one thread.
 pub(crate) struct Thread {
     workload: Workload,
     node: u64,
@@ -129,7 +128,7 @@ impl Thread {
         }
     }
 
-    /// The next operation.
+    /// Returns the next operation.
     pub(crate) fn next(&mut self) -> Operation {
         let nth = self.done;
         self.done += 1;
@@ -180,7 +179,7 @@ impl Thread {
         operation
     }
 
-    /// A file of the set, any, opened, used and closed.
+    /// Opens, uses and closes a random file of the set.
     fn file(
         &mut self,
         file_pages: u64,
@@ -201,7 +200,7 @@ impl Thread {
         }
     }
 
-    /// 16 KiB appended to the node's log.
+    /// Appends 16 KiB to the node's log.
     fn log(&mut self, nth: u64) -> Operation {
         let inode = LOGS + self.node;
         let start = (nth * THREADS as u64 + self.thread) * 4 % LOG_PAGES;
@@ -217,7 +216,7 @@ impl Thread {
         }
     }
 
-    /// Pages of a file that stays open.
+    /// Reads pages of a file that stays open.
     fn read(&self, inode: u64, pages: impl Iterator<Item = u64>) -> Operation {
         let mut reads: Vec<PageId> = pages.map(|index| PageId { inode, index }).collect();
         reads.sort_unstable();
@@ -231,11 +230,11 @@ impl Thread {
     }
 }
 
-/// Numbers below a bound, the n-th most popular one in proportion to n to the power of -theta,
-/// popular ones anywhere.
+/// Zipf-distributed numbers below a bound: the n-th most popular one has a weight of n to the power
+/// of -theta. Popular numbers are scattered.
 #[derive(Debug)]
 struct Zipf {
-    /// How many of 2^32 draws are of this rank or a more popular one.
+    /// Cumulative probability of this rank, in units of 2^-32.
     sums: Vec<f64>,
     places: Vec<u64>,
 }

@@ -220,14 +220,14 @@ impl Directory {
                     if self.has(Fault::ReuseBeforeAcknowledged) || self.has(Fault::RefillMapped) {
                         return Ok(());
                     }
-                    return Err(refused(from, &message, "nobody asked for it"));
+                    return Err(refused(from, &message, "it was not requested"));
                 }
                 self.acknowledged(from, place.frame, out);
             }
             ToDirectory::WrittenBack { place, ok } => {
                 let owner = |entry: &Entry| entry.host == from && entry.is(entry::WRITING);
                 if !self.at(place).is_some_and(owner) {
-                    return Err(refused(from, &message, "nobody asked for it"));
+                    return Err(refused(from, &message, "it was not requested"));
                 }
                 self.written_back(place.frame, ok, out);
             }
@@ -261,7 +261,7 @@ impl Directory {
                 let granted = &mut |node, ticket| out.send(node, ToNode::Locked { ticket });
                 let gone = |node, lock| node == from && lock == ticket;
                 if self.locks.release(gone, granted) == 0 {
-                    return Err(refused(from, &message, "there is no such lock"));
+                    return Err(refused(from, &message, "the lock does not exist"));
                 }
             }
             ToDirectory::Alive { .. } => {}

@@ -129,7 +129,7 @@ impl Directory {
                 return Err(refused(from, &message, "this is not the time for it"));
             }
             _ if awaited || !share.is_none_or(|share| share.alive) => {
-                return Err(refused(from, &message, "it has not said what it has"));
+                return Err(refused(from, &message, "its report is incomplete"));
             }
             // The join of a new node is deferred, too; a node without a join is refused later.
             _ => recovery.deferred.push((from, message)),

@@ -7,10 +7,10 @@
 //! - A link delivers in order and late. The order between links is arbitrary. Packets are encoded
 //!   and decoded.
 //! - The store is slow. A read may fail. A write may fail without effect. A finished write stays.
-//! - A node may die at any step: between the halves of a store into a frame, in a fill, with a
-//!   write to the store in flight (which then happens or not). Its earlier messages may arrive
-//!   until the directory is notified of the death, and none after it. The store and the other
-//!   nodes' memory are fenced against it before that.
+//! - A node may die at any step: between the halves of a store into a frame, or in a fill. A write
+//!   to the store in flight then happens or not. Its earlier messages may arrive until the
+//!   directory is notified of the death, and none after it. The store and the other nodes' memory
+//!   are fenced against it before that.
 //! - A dead node's memory stays readable to nodes that map it, until they have unmapped it. In some
 //!   lives it outlives the node (`placement = "pool"`), and the directory's host writes back its
 //!   pages.

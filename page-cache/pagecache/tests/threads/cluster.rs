@@ -50,7 +50,7 @@ impl Store for Shelf {
     }
 }
 
-/// What comes to the directory: a node's packet, or the word that it died.
+/// Input of the directory: a node's packet, or its death.
 enum Up {
     Packet(Vec<u8>),
     Died(NodeId),
@@ -94,14 +94,14 @@ impl Link for Channel {
     }
 }
 
-/// What programs use.
+/// Interface of programs.
 pub(crate) type Node = Arc<Client<Shelf, Channel>>;
 
 /// The cluster.
 pub(crate) struct Cluster {
     /// Its nodes.
     pub(crate) nodes: Vec<Node>,
-    /// What they share.
+    /// State that they share.
     pub(crate) shelf: Shelf,
     /// Packets that nodes have sent.
     pub(crate) sent: Arc<AtomicU64>,

@@ -181,7 +181,7 @@ fn a_death_is_reported_once_to_each_node_with_a_loss() {
     assert_eq!(read.kind(), ErrorKind::Disconnected, "{gone:?}");
 }
 
-/// What the process does whose system calls are forbidden, by the variable that names it.
+/// Runs the part of the process without system calls that the variable names.
 const SILENT: &str = "FOREBAY_PAGECACHE_SILENT";
 
 /// Not a test of its own: [`a_remote_hit_makes_no_system_call`] starts it in a process of its own.
