@@ -138,7 +138,7 @@ pub(super) async fn negotiate<C: Channel>(
                 OptionReply::append(&mut out, header.option, reply::ERR_INVALID, why);
             }
             _ if security == Security::Required => {
-                let why = b"TLS is required: begin with STARTTLS";
+                let why = b"TLS is required: start with STARTTLS";
                 OptionReply::append(&mut out, header.option, reply::ERR_TLS_REQD, why);
             }
             option::INFO | option::GO => {

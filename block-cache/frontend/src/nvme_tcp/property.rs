@@ -59,7 +59,7 @@ fn shut_down(connection: &Rc<Connection>) {
             Ok(()) => controller.shut_down(),
             Err(_) => tracing::warn!(
                 host = controller.host(),
-                "an NVMe host shuts down, and what it has written could not be flushed"
+                "an NVMe host shuts down, and the flush of its writes failed"
             ),
         }
     });

@@ -85,8 +85,7 @@ impl Machine {
         let controller = Controller::open(Path::new(CONTROL)).context(|| {
             format!(
                 "{CONTROL} (a kernel of Linux 6.5 or later with the module ublk_drv is needed: \
-                 `modprobe ublk_drv`; and \
-                 root, since devices are made)"
+                 `modprobe ublk_drv`; and root, since devices are made)"
             )
         })?;
         Ok(Self(Arc::new(Mutex::new(controller))))

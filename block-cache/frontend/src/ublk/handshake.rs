@@ -210,9 +210,7 @@ fn delete<D: Driver>(driver: &D, device: u32) -> Result<()> {
     let doing = "to remove the device";
     let deleted = execute(driver, control::DELETE, device, 0, AT_ONCE, doing);
     deleted.map_err(|error| match error.kind() {
-        ErrorKind::TimedOut => {
-            error.context("it has ended, but its last user has to let go of it (unmount it)")
-        }
+        ErrorKind::TimedOut => error.context("it has ended, but is still in use (unmount it)"),
         _ => error,
     })
 }
@@ -235,7 +233,7 @@ fn add<D: Driver>(
         .map_or(wanted, |bytes| Info::decode(*bytes));
     let served = (|| {
         if made.features & wanted.features != wanted.features {
-            let what = "the driver did not grant what it said it could";
+            let what = "the driver did not grant a feature that it reported";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let params = export.params().encode().to_vec();
@@ -281,8 +279,7 @@ fn resume<D: Driver>(
     fits.context(|| {
         format!(
             "it waits with its users, and cannot go on: unmount what can be unmounted, then remove \
-             it with `forebay \
-             remove-ublk {device}`, by which users that are left get errors"
+             it with `forebay remove-ublk {device}`, by which users that are left get errors"
         )
     })?;
     execute(
@@ -405,7 +402,7 @@ impl<D: Driver> Attached<D> {
             match self.events.recv_timeout(patience) {
                 Ok(_) => left -= 1,
                 Err(_) => {
-                    let what = "a queue did not let go of the device";
+                    let what = "a queue did not release the device";
                     return Err(Error::new(ErrorKind::TimedOut, what));
                 }
             }

@@ -1,4 +1,4 @@
-//! Hosts that have to prove themselves: how they do, and what of those becomes that do not.
+//! Hosts that must authenticate themselves: successful ones, and the refusal of others.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ const GROUP: u8 = 5;
 const PAYLOAD: u8 = 6;
 const MESSAGE: u8 = 7;
 
-/// The target refuses the host for this reason, and ends the connection.
+/// Checks that the target refuses the host for this reason and ends the connection.
 fn refused(mut queue: Queue, reason: u8, what: &str) {
     let message = fetch(&mut queue);
     assert_eq!(message[..2], [0, 0xf1], "{what}: a refusal");
     assert_eq!(message[6..8], [1, reason], "{what}");
-    // The target need not wait for this side to end.
+    // The target need not wait for this side to close.
     queue.say_no_more();
     assert_eq!(queue.closed(), b"", "{what}: the last words");
 }
@@ -45,7 +45,7 @@ fn a_host_that_proves_itself_is_served() {
         .call(command(6, 0, words(&[1])), With::Room(4096))
         .data;
     assert_eq!(page[78..80], controller.to_le_bytes());
-    // Again, on queues in use, by messages that are asked for too.
+    // Reauthentication on queues in use, also with messages sent by R2T.
     for queue in [&mut admin, &mut io] {
         for group in 0..4 {
             authenticate(queue, group);
@@ -86,7 +86,7 @@ fn nothing_goes_before_the_proof() {
         }
         let second = queue.connect(&identity(), 0, controller);
         assert_eq!(second.status, 0x191);
-        // Half a proof is none.
+        // A partial authentication does not count.
         assert_eq!(send(&mut queue, &negotiate(&[SHA_256], &[0])).status, 0);
         let challenge = Challenge::of(&fetch(&mut queue));
         assert_eq!(
@@ -108,7 +108,7 @@ fn nothing_goes_before_the_proof() {
             queue.call(on_blocks(WRITE, 0, 1, 0), With::Nothing).status,
             0x191
         );
-        // The host agrees.
+        // The host confirms.
         let mut agreed = [0; 16];
         (agreed[0], agreed[1], agreed[4]) = (1, 4, 9);
         assert_eq!(send(&mut queue, &agreed).status, 0);
@@ -132,7 +132,7 @@ fn a_host_without_the_secret_is_refused() {
             refused(queue, FAILED, "a wrong secret");
         }
     }
-    // Nothing of them is left: the test and the listener have the subsystem, and no controller.
+    // Nothing remains of them: the test and the listener have the subsystem, and no controller.
     let begin = Instant::now();
     while Arc::strong_count(&target.secret) > 2 {
         assert!(
@@ -148,7 +148,7 @@ fn a_host_without_the_secret_is_refused() {
     assert_eq!(send(&mut other, &first.reply(HOST_KEY, None)).status, 0);
     refused(one, FAILED, "another's challenge");
     refused(other, FAILED, "another's challenge");
-    // Who has no secret is refused at the door, and is told of nothing in discovery.
+    // A host without a secret is refused at Connect, and discovery shows it nothing.
     let mut stranger = Queue::open(target.address, Style::default());
     let done = stranger.connect(&Identity::to(SECRET_NQN), 0, 0xffff);
     assert_eq!((done.status, done.result), (0x184, 1 << 16 | 512));
@@ -162,7 +162,7 @@ fn a_host_without_the_secret_is_refused() {
         let log = discovery.log(0x70, 0, 1024).data;
         assert_eq!(log[8..16], u64::to_le_bytes(count), "{host}");
     }
-    // Elsewhere nobody is asked, and nobody may ask.
+    // Other subsystems neither require nor accept authentication.
     let mut open = Association::new(target.address, Identity::to(NQN), Style::default());
     assert_eq!(
         send(&mut open.admin, &negotiate(&[SHA_256], &[0])).status,
@@ -178,8 +178,8 @@ fn a_host_with_a_false_name_ends_no_association() {
     target.hold(true);
     let write = on_blocks(WRITE, 0, 1, 0);
     let cid = io.start(write, With::InCapsule(&[1; BLOCK]));
-    // Were these taken for the host, its association would end with them, or when it has not come
-    // to rest after 5 s.
+    // If these were taken for the real host, its association would end with them, or if it did not
+    // drain within 5 s.
     for number in [0, 1, 2] {
         let to = if number == 0 { 0xffff } else { controller };
         let (mut queue, _) = promised(&target, number, to);
@@ -198,7 +198,7 @@ fn a_host_with_a_false_name_ends_no_association() {
     );
     let get = command(0x7f, 4, words(&[0, 0x1c]));
     assert_eq!(admin.call(get, With::Nothing).result, 1, "ready");
-    // A queue that the host has is not made a second time.
+    // A queue that the host has is not created a second time.
     let (mut second, _) = promised(&target, 1, controller);
     assert_eq!(send(&mut second, &negotiate(&[SHA_256], &[0])).status, 0);
     let challenge = Challenge::of(&fetch(&mut second));
@@ -228,7 +228,7 @@ fn wrong_messages_are_refused_for_their_reason() {
         (PAYLOAD, |m| m[10] = 0),
         (MESSAGE, |m| m[0] = 2),
         (MESSAGE, |m| m[1] = 0xf1),
-        // A host that gives up before anything was said.
+        // A host that aborts before the negotiation.
         (MESSAGE, |m| *m = vec![0, 0xf0, 0, 0, 9, 0, 1, 1]),
     ];
     for (index, (reason, change)) in offers.into_iter().enumerate() {
@@ -246,12 +246,12 @@ fn wrong_messages_are_refused_for_their_reason() {
         (0, PAYLOAD, |m| m.truncate(15)),
         (0, PAYLOAD, |m| m[8] = 2),
         (0, PAYLOAD, |m| m[8] = 1),
-        // A shorter hash than was agreed on, consistent in itself.
+        // A shorter hash than the selected one, consistent in itself.
         (0, PAYLOAD, |m| {
             m[6] = 1;
             m.truncate(18);
         }),
-        // A public value without a group; none, 0, 1, and one too short with a group.
+        // A public value for the null group; an empty one, 0, 1, and a short one with a group.
         (0, PAYLOAD, |m| {
             m[11] = 1;
             m.extend([2; 256]);
@@ -279,12 +279,12 @@ fn wrong_messages_are_refused_for_their_reason() {
 #[test]
 fn wrong_orders_are_refused() {
     let target = Target::start();
-    // A fetch before anything was said, and a second one.
+    // A receive before any message, and a second one.
     let (queue, _) = promised(&target, 0, 0xffff);
     refused(queue, MESSAGE, "nothing was said");
     let (queue, _) = challenged(&target, 0);
     refused(queue, MESSAGE, "a reply is due");
-    // A reply before the challenge, an offer after it, an agreement to nothing.
+    // A reply before the challenge, a negotiation after it, an unexpected confirmation.
     let (mut queue, challenge) = challenged(&target, 0);
     assert_eq!(send(&mut queue, &negotiate(&[SHA_256], &[0])).status, 0);
     refused(queue, MESSAGE, "a second offer");
@@ -304,7 +304,7 @@ fn wrong_orders_are_refused() {
     let (mut queue, _) = challenged(&target, 0);
     assert_eq!(send(&mut queue, &agreed).status, 0);
     refused(queue, MESSAGE, "an agreement before a proof");
-    // A host that is not content with the controller is let go.
+    // A host that rejects the controller is disconnected.
     let (mut queue, challenge) = challenged(&target, 0);
     assert_eq!(
         send(&mut queue, &challenge.reply(HOST_KEY, Some(1))).status,
@@ -346,13 +346,13 @@ fn wrong_commands_are_refused_and_change_nothing() {
     );
     assert_eq!(queue.call(entry(6, 0), With::Nothing).status, 0x02);
     assert_eq!(send(&mut queue, &offer).status, 0);
-    // Room for less than there is to say.
+    // Too little room for the message.
     assert_eq!(queue.call(entry(6, 47), With::Room(47)).status, 0x02);
     let done = queue.call(entry(6, 48), With::Room(48));
     assert_eq!((done.status, done.data.len()), (0, 48));
     let reply = Challenge::of(&done.data).reply(HOST_KEY, None);
     assert_eq!(send(&mut queue, &reply).status, 0);
-    // Room for more than any message needs.
+    // More room than any message needs.
     let done = queue.call(entry(6, 1 << 20), With::Room(1 << 20));
     assert_eq!((done.status, done.data.len(), done.data[1]), (0, 4096, 3));
 }
@@ -403,7 +403,7 @@ fn another_implementation_authenticates_itself() {
             String::from_utf8(said).expect("text"),
         )
     };
-    // The strongest of what is offered, on the two queues, and again.
+    // The strongest offered functions, on both queues, and a second time.
     for (hashes, groups, chosen) in [
         ("1", "0", "1 0"),
         ("2,1", "1,0", "2 1"),
@@ -418,7 +418,7 @@ fn another_implementation_authenticates_itself() {
     }
     let (well, said) = run(CONTROLLER_SECRET, "-", "3", "3");
     assert!(!well && said == "refused for reason 1\n", "{said}");
-    // The host finds that the controller does not know its secret.
+    // The host detects that the controller does not know its secret.
     let (well, said) = run(HOST_SECRET, HOST_SECRET, "3", "1");
     assert!(
         !well && said.contains("the controller's response"),

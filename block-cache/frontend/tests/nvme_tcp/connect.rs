@@ -1,4 +1,4 @@
-//! Who may connect, and how.
+//! Admission of hosts by Connect.
 
 use crate::initiator::{Association, Identity, Queue, Style, With, command, words};
 use crate::target::{NQN, SEALED_HOST, SEALED_NQN, Target};
@@ -53,7 +53,7 @@ fn who_may_connect() {
     stranger = Identity::to(NQN);
     stranger.host_id = [2; 16];
     assert_eq!(refusal(stranger, 2, host.controller), (0x182, 1 << 16));
-    // Nothing goes before Connect, and no I/O queue before the controller is enabled.
+    // No command precedes Connect, and no I/O queue the enabling of the controller.
     let mut queue = Queue::open(target.address, Style::default());
     assert_eq!(
         queue

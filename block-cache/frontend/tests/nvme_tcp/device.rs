@@ -1,5 +1,5 @@
-//! The target, seen by our own initiator (`device::nvme_tcp`): whole, over connections that break,
-//! and over ones that damage what passes.
+//! The target with our own initiator (`device::nvme_tcp`): directly, over connections that break,
+//! and over connections that damage data.
 
 use std::cell::Cell;
 use std::io::{Read as _, Write as _};
@@ -19,20 +19,20 @@ use crate::target::{
     CONTROLLER_SECRET, HOST_SECRET, NQN, SECRET_HOST, SECRET_NQN, SIZE_BYTES, Target,
 };
 
-/// Where an association may be lost at any time.
+/// Times for tests in which an association may be lost at any time.
 const TIMES: Times = Times {
     keep_alive: Duration::from_millis(100),
     answer: Duration::from_secs(10),
     patience: Duration::from_secs(60),
     pause: Duration::from_millis(20),
 };
-/// Where none is lost but by the test's doing: two seconds of silence are more than a busy machine
-/// causes.
+/// Times for tests in which only the test ends associations: a busy machine causes less than two
+/// seconds of silence.
 const PATIENT: Times = Times {
     keep_alive: Duration::from_secs(2),
     ..TIMES
 };
-/// Tasks that write at the same time, each to its own part.
+/// Number of tasks that write at the same time, each to its own part.
 const TASKS: u64 = 8;
 const BLOCK: u64 = 512;
 
@@ -45,15 +45,15 @@ fn uri(address: SocketAddr, query: &str) -> Uri {
     uri.parse().expect("a URI")
 }
 
-/// What a task has found.
+/// Results of a task.
 #[derive(Default)]
 struct Tally {
     requests: Cell<u64>,
-    /// Flushes that failed because an association had been lost.
+    /// Number of flushes that failed because of a lost association.
     failed_flushes: Cell<u64>,
 }
 
-/// Writes, discards, zeroes and reads a part of the device, beside a model of it.
+/// Writes, discards, zeroes and reads a part of the device, and compares it with a model.
 async fn against_a_model(device: Rc<NvmeTcpDevice>, part: u64, rounds: u64, tally: Rc<Tally>) {
     let mut draw = Draw(part + 1);
     let bytes = SIZE_BYTES / TASKS;
@@ -94,7 +94,7 @@ async fn against_a_model(device: Rc<NvmeTcpDevice>, part: u64, rounds: u64, tall
             _ => {
                 if let Err(error) = device.flush().await {
                     let report = error.report();
-                    assert!(report.contains("may be gone"), "{report}");
+                    assert!(report.contains("may be lost"), "{report}");
                     tally.failed_flushes.set(tally.failed_flushes.get() + 1);
                 }
             }
@@ -138,7 +138,7 @@ fn our_initiator_and_our_target_understand_each_other() {
             assert!(info.volatile_cache && info.fua && info.discard && info.identity.is_known());
             let tally = all_parts(&device, 150).await;
             assert_eq!((tally.failed_flushes.get(), device.losses()), (0, 0));
-            // An old request is not older than the idle time that a keep-alive has to bridge.
+            // Drops the log of the requests so far.
             target.take_log();
             device
                 .write_fua(4096, Buf::zeroed(4096))
@@ -175,8 +175,8 @@ fn an_idle_device_stays_connected() {
     });
 }
 
-/// A place that asks for authentication, for a host with these secrets; with none if there is no
-/// line.
+/// Address of a subsystem that requires authentication, for a host with these secrets, or without
+/// any.
 fn sealed(address: SocketAddr, nqn: &str, line: Option<&str>) -> Uri {
     let uri = format!("nvme-tcp://{address}/{nqn}?host={SECRET_HOST}");
     let mut uri: Uri = uri.parse().expect("a URI");
@@ -218,7 +218,7 @@ fn both_sides_authenticate_on_each_new_connection() {
 fn a_failed_authentication_is_refused_with_the_remedy() {
     let target = Target::start();
     let other = CONTROLLER_SECRET;
-    // The host's secret, transformed: another key.
+    // The host's secret with a transformation: another key.
     let wrong = HOST_SECRET.replace(":00:", ":01:");
     let no_longer = format!("{HOST_SECRET} {wrong}");
     let cases = [
@@ -254,7 +254,7 @@ fn a_failed_authentication_is_refused_with_the_remedy() {
             assert!(!report.contains("AAECAw"), "{report}");
         });
     }
-    // A secret of the host's alone is no reason to refuse a target that does not ask for it.
+    // A secret of the host does not make it refuse a target that requires no authentication.
     let uri = sealed(target.address, NQN, Some(HOST_SECRET));
     run(Engine::Auto, async move {
         let device = NvmeTcpDevice::connect(&uri).await.expect("connected");
@@ -262,22 +262,22 @@ fn a_failed_authentication_is_refused_with_the_remedy() {
     });
 }
 
-/// What passes between the two.
+/// Faults of the proxy between both sides.
 #[derive(Default)]
 struct Weather {
-    /// Bytes until the next mishap, in each direction together; 0 for none.
+    /// Bytes between two faults, in both directions together; 0 for none.
     every: AtomicU64,
-    /// Whether a mishap is a damaged byte, else it is the end of all connections.
+    /// Whether a fault damages a byte; otherwise it ends all connections.
     damages: bool,
     passed: AtomicU64,
     mishaps: AtomicU64,
-    /// Connections that the target was given.
+    /// Number of connections to the target.
     connections: AtomicU64,
     streams: Mutex<Vec<TcpStream>>,
 }
 
 impl Weather {
-    /// Something has passed; whether it is to be damaged.
+    /// Counts passing bytes. Returns whether to damage them.
     fn passes(&self, len: usize) -> bool {
         let every = self.every.load(Ordering::SeqCst);
         let before = self.passed.fetch_add(len as u64, Ordering::SeqCst);
@@ -299,7 +299,7 @@ impl Weather {
     }
 }
 
-/// Passes everything on, until the process ends.
+/// Starts a proxy that runs until the process ends.
 fn proxy(to: SocketAddr, weather: &Arc<Weather>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -321,7 +321,7 @@ fn proxy(to: SocketAddr, weather: &Arc<Weather>) -> SocketAddr {
                     let mut bytes = [0; 16 << 10];
                     while let Ok(len @ 1..) = from.read(&mut bytes) {
                         if weather.passes(len) {
-                            // Not always in the same place of a PDU.
+                            // At varying positions of a PDU.
                             bytes[len * 2 / 3] ^= 0x10;
                         }
                         if to.write_all(&bytes[..len]).is_err() {
@@ -351,8 +351,7 @@ fn connections_that_break_lose_nothing_and_repeat_nothing_late() {
         let (losses, failed_flushes) = (device.losses(), tally.failed_flushes.get());
         assert_eq!(tally.requests.get(), TASKS * 70);
         assert!(losses >= 3, "{losses} losses");
-        // What no flush had covered is sent again, and given up when that was lost five times in a
-        // row.
+        // Unflushed changes are sent again, and given up after five losses in a row.
         assert!(
             failed_flushes <= losses / 5 * TASKS,
             "{failed_flushes} flushes failed, {losses} losses"
@@ -390,7 +389,7 @@ fn an_old_write_does_not_land_on_a_newer_one() {
     run(Engine::Auto, async move {
         let device = NvmeTcpDevice::connect_within(&uri, PATIENT).await;
         let device = device.expect("connected");
-        // With a flush the device began.
+        // The device began with a flush.
         target.take_log();
         target.hold(true);
         let old = device.write(0, Buf::copied(&[1; 4096]));
@@ -399,7 +398,7 @@ fn an_old_write_does_not_land_on_a_newer_one() {
         }
         let connections = weather.connections.load(Ordering::SeqCst);
         weather.cut();
-        // The old one is on the target's device, and stays there until the initiator is back.
+        // The old write is on the target's device, and stays there until the initiator is back.
         while weather.connections.load(Ordering::SeqCst) == connections {
             rt::sleep(Duration::from_millis(10)).await;
         }

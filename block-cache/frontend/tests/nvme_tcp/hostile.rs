@@ -1,5 +1,5 @@
-//! Hosts that break the protocol: told so where the protocol has words for it, and never a burden
-//! to others.
+//! Hosts that violate the protocol: they get an error if the protocol has one, and never affect
+//! other hosts.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const OUT_OF_RANGE: u8 = 4;
 const LIMIT: u8 = 5;
 const UNSUPPORTED: u8 = 6;
 
-/// The target still serves.
+/// Checks that the target still serves.
 fn still_up(target: &Target) {
     let host = Association::new(target.address, Identity::to(NQN), Style::default());
     let mut queue = host.queue(1);
@@ -26,7 +26,7 @@ fn still_up(target: &Target) {
     );
 }
 
-/// Waits for the PDU that ends the connection. Returns the error, and information on it.
+/// Waits for the PDU that ends the connection. Returns the error and its information.
 fn last_words(queue: &mut Queue) -> (u8, u32) {
     loop {
         let pdu = queue.pdu();
@@ -40,8 +40,8 @@ fn last_words(queue: &mut Queue) -> (u8, u32) {
     }
 }
 
-/// The same, and nothing comes behind it. The host ends its side at once, so that the target need
-/// not wait for it.
+/// Waits for the PDU that ends the connection, and checks that nothing follows. The host closes its
+/// side at once, so that the target need not wait for it.
 fn terminated(mut queue: Queue) -> (u8, u32) {
     let words = last_words(&mut queue);
     queue.say_no_more();
@@ -75,7 +75,7 @@ fn wrong_first_words() {
         queue.say(&words);
         assert_eq!(terminated(queue), error, "{:?}", &words[..12]);
     }
-    // Gone at each length of the first words.
+    // Disconnects after each length of the initialization PDU.
     for len in [0, 1, 7, 8, 9, 127] {
         let mut queue = Queue::silent(target.address);
         queue.say(&good[..len]);
@@ -88,7 +88,7 @@ fn wrong_pdus_end_the_connection() {
     let target = Target::start();
     let host = Association::new(target.address, Identity::to(NQN), Style::default());
     drop(host);
-    // What is sent on a queue that has a write of 8 blocks open.
+    // Sends invalid data on a queue with a pending write of 8 blocks.
     type Send = fn(&mut Queue, u16, u16);
     let data: [(Send, (u8, u32)); 15] = [
         (
@@ -127,17 +127,17 @@ fn wrong_pdus_end_the_connection() {
             |q, cid, tag| q.send_data(cid, tag, 0, &[1; (256 << 10) + 4], true, 0),
             (LIMIT, 0),
         ),
-        // The length in the header is not that of the PDU.
+        // The length in the header differs from that of the PDU.
         (
             |q, _, _| q.send(6, 4, &[0; 16], &[1; 512], 0),
             (INVALID_FIELD, 16),
         ),
         (|q, _, _| q.send(6, 4, &[0; 16], &[], 0), (INVALID_FIELD, 4)),
-        // A controller's PDUs, from a host; and first words again.
+        // A PDU that only controllers send, and a second initialization.
         (|q, _, _| q.send(5, 0, &[0; 16], &[], 0), (INVALID_FIELD, 0)),
         (|q, _, _| q.send(9, 0, &[0; 16], &[], 0), (INVALID_FIELD, 0)),
         (|q, _, _| q.send(0, 0, &[0; 120], &[], 0), (SEQUENCE, 0)),
-        // More in a capsule than there may be.
+        // More data in a capsule than allowed.
         (
             |q, _, _| q.send(4, 0, &on_blocks(WRITE, 0, 17, 0), &[1; 17 * 512], 0),
             (LIMIT, 0),
@@ -185,10 +185,10 @@ fn digests_are_checked() {
         0
     );
     assert_eq!(target.take_log().len(), 1);
-    // A damaged header says nothing that could be trusted.
+    // Nothing in a damaged header can be trusted.
     queue.send(4, 0, &on_blocks(READ, 0, 1, 0), &[], 1);
     assert_eq!(terminated(queue).0, HEADER_DIGEST);
-    // Digests that were agreed on are there.
+    // Selected digests are present.
     let host = Association::new(target.address, Identity::to(NQN), style);
     let mut queue = host.queue(1);
     queue.style = Style::default();
@@ -242,12 +242,12 @@ fn wrong_commands_are_refused_and_the_connection_goes_on() {
         let done = queue.call(entry, with);
         assert_eq!(done.status, status, "{entry:?}");
     }
-    // Data that the capsule does not have.
+    // Data beyond the capsule.
     let mut entry = on_blocks(WRITE, 0, 1, 0);
     (entry[2], entry[24], entry[33], entry[39]) = (77, 1, 2, 1);
     queue.send(4, 0, &entry, &data, 0);
     assert_eq!(queue.wait(77).status, 0x16);
-    // A descriptor with a key, as RDMA has it.
+    // A keyed descriptor, as for RDMA.
     (entry[2], entry[24], entry[39]) = (78, 0, 0x40);
     queue.send(4, 0, &entry, &[], 0);
     assert_eq!(queue.wait(78).status, 0x11);
@@ -288,13 +288,13 @@ fn a_host_that_stops_reading_or_writing_delays_no_other() {
     let mut identity = Identity::to(NQN);
     identity.queue_size = 128;
     let host = Association::new(target.address, identity, Style::default());
-    // One asks for 127 MiB and reads nothing; the other announces as much and sends nothing.
+    // One host requests 127 MiB and reads nothing; the other announces as much and sends nothing.
     let (mut greedy, mut silent) = (host.queue(1), host.queue(2));
     for _ in 0..127 {
         greedy.start(on_blocks(READ, 0, 2048, 0), With::Room(1 << 20));
         silent.start(on_blocks(WRITE, 0, 2048, 0), With::Room(1 << 20));
     }
-    // Memory is given out to 32 MiB a connection; the rest waits without any.
+    // A connection gets at most 32 MiB of memory; further commands wait without any.
     let mut pdu = [0; 24];
     for _ in 0..32 {
         std::io::Read::read_exact(&mut silent.stream, &mut pdu).expect("it asks for data");

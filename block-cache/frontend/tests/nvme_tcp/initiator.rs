@@ -1,11 +1,11 @@
-//! A host of the tests' own, written from the specification: it shares no code with the target.
+//! A host for the tests, written from the specification. It shares no code with the target.
 
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// A target that takes longer is stuck.
+/// Time after which the target counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// CRC32C, bit by bit.
@@ -20,24 +20,24 @@ fn crc32c(bytes: &[u8]) -> [u8; 4] {
     (!crc).to_le_bytes()
 }
 
-/// How a connection is to be.
+/// Properties of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Style {
     pub(crate) header_digest: bool,
     pub(crate) data_digest: bool,
-    /// Data alignment, counted from zero in 4 bytes.
+    /// Data alignment in units of 4 bytes, counted from zero.
     pub(crate) alignment: u8,
 }
 
 pub(crate) struct Pdu {
     pub(crate) kind: u8,
     pub(crate) flags: u8,
-    /// After the common header.
+    /// Header after the common header.
     pub(crate) header: Vec<u8>,
     pub(crate) data: Vec<u8>,
 }
 
-/// How a command ended.
+/// Completion of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Done {
     /// Code and type, without "do not retry".
@@ -46,7 +46,7 @@ pub(crate) struct Done {
     pub(crate) data: Vec<u8>,
 }
 
-/// What goes with a command.
+/// Data of a command.
 #[derive(Clone, Copy)]
 pub(crate) enum With<'a> {
     Nothing,
@@ -62,7 +62,7 @@ pub(crate) struct Queue {
     pub(crate) style: Style,
     max_h2c: usize,
     next_cid: u16,
-    /// Data of commands, to be sent when it is asked for.
+    /// Data of commands, which is sent on request.
     outgoing: HashMap<u16, Vec<u8>>,
     incoming: HashMap<u16, Vec<u8>>,
     done: HashMap<u16, Done>,
@@ -99,7 +99,7 @@ fn word(len: usize) -> [u8; 4] {
 }
 
 impl Queue {
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub(crate) fn silent(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the target listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -115,7 +115,7 @@ impl Queue {
         }
     }
 
-    /// Connects and exchanges the first words.
+    /// Connects and exchanges the initialization PDUs.
     pub(crate) fn open(address: SocketAddr, style: Style) -> Self {
         let mut queue = Self::silent(address);
         let mut request = [0; 128];
@@ -145,7 +145,7 @@ impl Queue {
         bytes
     }
 
-    /// Sends a PDU with digests as agreed on; `spoil` damages one: the header's (1) or the data's
+    /// Sends a PDU with the selected digests; `spoil` damages one: the header's (1) or the data's
     /// (2).
     pub(crate) fn send(&mut self, kind: u8, flags: u8, rest: &[u8], data: &[u8], spoil: u8) {
         let Style {
@@ -181,7 +181,7 @@ impl Queue {
         self.say(&bytes);
     }
 
-    /// The next PDU.
+    /// Receives the next PDU.
     pub(crate) fn pdu(&mut self) -> Pdu {
         let common = self.bytes(8);
         let (kind, flags, header_len) = (common[0], common[1], usize::from(common[2]));
@@ -222,7 +222,7 @@ impl Queue {
         }
     }
 
-    /// Starts a command; its identifier.
+    /// Starts a command. Returns its identifier.
     pub(crate) fn start(&mut self, entry: [u8; 64], with: With<'_>) -> u16 {
         self.next_cid = self.next_cid.wrapping_add(1);
         self.start_as(self.next_cid, entry, with)
@@ -266,7 +266,7 @@ impl Queue {
         self.send(6, if last { 4 } else { 0 }, &rest, data, spoil);
     }
 
-    /// The R2T of a command: tag, offset and length.
+    /// Receives the R2T of a command: tag, offset and length.
     pub(crate) fn r2t(&mut self, cid: u16) -> (u16, usize, usize) {
         let pdu = self.pdu();
         assert_eq!((pdu.kind, u16_at(&pdu.header, 0)), (9, cid));
@@ -274,7 +274,7 @@ impl Queue {
         (u16_at(&pdu.header, 2), at(4), at(8))
     }
 
-    /// Waits for a command's end; gives the data that is asked for.
+    /// Waits for a command's completion, and sends the data that is requested.
     pub(crate) fn wait(&mut self, cid: u16) -> Done {
         loop {
             if let Some(done) = self.done.remove(&cid) {
@@ -314,7 +314,7 @@ impl Queue {
                     let data = self.outgoing[&cid][from..from + len].to_vec();
                     let mut at = 0;
                     while at < len {
-                        // Pieces that are no round number of anything.
+                        // Pieces of an odd length.
                         let piece = (len - at).min(self.max_h2c).min(37_004);
                         let last = at + piece == len;
                         self.send_data(cid, tag, from + at, &data[at..at + piece], last, 0);
@@ -331,7 +331,7 @@ impl Queue {
         self.wait(cid)
     }
 
-    /// Connect; the queue is 0 for admin.
+    /// Sends Connect; queue 0 is the admin queue.
     pub(crate) fn connect(&mut self, to: &Identity<'_>, queue: u16, controller: u16) -> Done {
         let mut data = vec![0; 1024];
         data[..16].copy_from_slice(&to.host_id);
@@ -344,13 +344,13 @@ impl Queue {
         self.call(command(0x7f, 1, words(&list)), With::InCapsule(&data))
     }
 
-    /// Ends this side of the connection.
+    /// Closes this side of the connection.
     pub(crate) fn say_no_more(&self) {
         // The target may have closed already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Waits until the target closes; what it said before.
+    /// Waits until the target closes the connection. Returns the bytes before that.
     pub(crate) fn closed(mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
@@ -361,7 +361,7 @@ impl Queue {
     }
 }
 
-/// Who connects to what, and how.
+/// Names of a Connect.
 #[derive(Clone, Copy)]
 pub(crate) struct Identity<'a> {
     pub(crate) subsystem: &'a str,
@@ -385,7 +385,7 @@ impl<'a> Identity<'a> {
     }
 }
 
-/// A host's association: an admin queue, ready.
+/// A host's association, with an admin queue.
 pub(crate) struct Association<'a> {
     address: SocketAddr,
     identity: Identity<'a>,
@@ -414,7 +414,7 @@ impl<'a> Association<'a> {
         }
     }
 
-    /// Makes an I/O queue.
+    /// Creates an I/O queue.
     pub(crate) fn queue(&self, number: u16) -> Queue {
         let mut queue = Queue::open(self.address, self.style);
         let done = queue.connect(&self.identity, number, self.controller);

@@ -1,4 +1,4 @@
-//! Associations that end, in order or not, and what becomes of their commands.
+//! Associations that end, orderly or not, and the fate of their commands.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::initiator::{Association, Done, Identity, Style, With, command, on_blo
 use crate::target::{NQN, Target};
 use crate::{BLOCK, READ, WRITE};
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
@@ -35,11 +35,11 @@ fn a_command_that_waits_for_data_is_aborted() {
         data: vec![],
     };
     assert_eq!(host.admin.call(abort(1, cid), With::Nothing), aborted);
-    // The data that was asked for may be on its way: it is taken, and goes nowhere.
+    // The requested data may be in flight: it is received and dropped.
     queue.send_data(cid, tag, 0, &[1; BLOCK], true, 0);
     assert_eq!(queue.wait(cid).status, 0x07);
     assert_eq!(target.take_log(), []);
-    // What is not there, or on the device, is not aborted.
+    // An unknown command, or one on the device, is not aborted.
     assert_eq!(host.admin.call(abort(1, 999), With::Nothing).result, 1);
     assert_eq!(host.admin.call(abort(9, 1), With::Nothing).status, 0x02);
     target.hold(true);
@@ -50,7 +50,7 @@ fn a_command_that_waits_for_data_is_aborted() {
     assert_eq!(host.admin.call(abort(1, cid), With::Nothing).result, 1);
     target.hold(false);
     assert_eq!(queue.wait(cid).status, 0);
-    // An event request is given up at once.
+    // An event request is aborted at once.
     let event = host.admin.start(command(0x0c, 0, [0; 6]), With::Nothing);
     assert_eq!(host.admin.call(abort(0, event), With::Nothing).result, 0);
     assert_eq!(host.admin.wait(event).status, 0x07);
@@ -59,7 +59,7 @@ fn a_command_that_waits_for_data_is_aborted() {
 #[test]
 fn a_host_that_is_silent_for_too_long_loses_its_association() {
     let target = Target::start();
-    // One without a timer may be silent.
+    // A host without a timer may be silent.
     let patient = Association::new(target.address, Identity::to(NQN), Style::default());
     let keep_alive = Duration::from_secs(2);
     let mut identity = Identity::to(NQN);
@@ -123,7 +123,7 @@ fn a_write_that_is_cut_off_is_not_written() {
         words.extend(vec![0xee; sent]);
         queue.say(&words);
         drop(queue);
-        // The association goes with its queue.
+        // The association ends with its queue.
         host.admin.closed();
     }
     assert_eq!(target.take_log(), []);
@@ -156,7 +156,7 @@ fn a_new_association_waits_for_the_old_ones_writes() {
         receive.recv_timeout(patience).is_err(),
         "the old write is still on its way"
     );
-    // Another host is not concerned.
+    // Another host is not affected.
     let mut stranger = Identity::to(NQN);
     stranger.host = "nqn.2026-11.io.forebay:other";
     let other = Association::new(address, stranger, Style::default());
@@ -172,7 +172,7 @@ fn a_second_path_of_a_host_waits_only_for_commands_in_flight() {
     let target = Target::start();
     let first = Association::new(target.address, Identity::to(NQN), Style::default());
     let mut queue = first.queue(1);
-    // It stays, and goes on, while the second is made.
+    // The first association stays in use while the second is created.
     let second = Association::new(target.address, Identity::to(NQN), Style::default());
     assert_eq!(
         queue
@@ -187,7 +187,7 @@ fn a_second_path_of_a_host_waits_only_for_commands_in_flight() {
             .status,
         0
     );
-    // A write that waits for data which does not come is given up with its association.
+    // A write without its data is dropped with its association.
     queue.start(on_blocks(WRITE, 0, 1, 0), With::Room(BLOCK));
     let begin = Instant::now();
     let third = Association::new(target.address, Identity::to(NQN), Style::default());
@@ -219,7 +219,7 @@ fn a_reset_takes_the_io_queues_alone() {
             .status,
         0
     );
-    // A configuration that makes no sense is fatal until the next reset.
+    // An invalid configuration is fatal until the next reset.
     assert_eq!(host.admin.call(set(0x46_0000), With::Nothing).status, 0);
     queue.closed();
     while host.admin.call(get, With::Nothing).result != 0 {
@@ -240,7 +240,7 @@ fn a_queue_that_is_closed_idle_leaves_its_association_alone() {
             .status,
         0
     );
-    // As Linux does it: the I/O queues go, then the controller is shut down.
+    // As Linux does: the I/O queues are closed, then the controller is shut down.
     drop(first);
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(
@@ -263,7 +263,7 @@ fn a_queue_that_is_closed_idle_leaves_its_association_alone() {
     until("the shutdown is complete", || {
         host.admin.call(get, With::Nothing).result == 0b1001
     });
-    // One that goes with a command on the device takes the association along.
+    // A queue that closes with a command on the device ends the association.
     let mut host = Association::new(target.address, Identity::to(NQN), Style::default());
     let mut queue = host.queue(1);
     assert_eq!(
@@ -296,7 +296,7 @@ fn hosts_are_notified_when_namespaces_change() {
     }
     let fifth = host.admin.start(request, With::Nothing);
     assert_eq!(host.admin.wait(fifth).status, 0x105, "four are held");
-    // The target looks twice a second. It has to look once before the change.
+    // The target checks twice a second. It must check once before the change.
     std::thread::sleep(Duration::from_secs(2));
     assert!(target.subsystem.remove("disk"));
     assert!(!target.subsystem.remove("disk"));

@@ -1,4 +1,4 @@
-//! The NVMe/TCP target, seen by a host that was written from the specification.
+//! Tests of the NVMe/TCP target with a host that was written from the specification.
 
 mod authenticate;
 mod connect;
@@ -104,11 +104,11 @@ fn a_controller_and_its_namespace_are_described() {
     assert_eq!(host.identify(3, 2).status, 0x0b);
     assert_eq!(host.identify(6, 0).status, 0);
     assert_eq!(host.identify(0x55, 0).status, 0x02);
-    // The same again: names do not change with associations.
+    // The same names: they do not change with associations.
     let mut other = Association::new(target.address, Identity::to(NQN), Style::default());
     assert_ne!(other.controller, host.controller);
     assert_eq!(other.identify(3, 1).data, descriptors);
-    // Properties: CAP, VS, CC; and one that is none.
+    // Properties: CAP, VS, CC; and an unknown one.
     let get = |wide, offset| command(0x7f, 4, words(&[wide, offset]));
     let cap = host.admin.call(get(1, 0), With::Nothing).result;
     assert_eq!(cap & 0xffff, 127);
@@ -154,7 +154,7 @@ fn logs_and_features() {
         (1, 1, 1),
         "one group, optimized, namespace 1"
     );
-    // In pieces, to the length that as many namespaces as there may be would have; not beyond.
+    // In pieces, up to its length with the maximum number of namespaces, and not beyond.
     let rest = |offset| command(2, 0, words(&[0x0c | 11 << 16, 0, offset]));
     assert_eq!(host.admin.call(rest(4096), With::Room(48)).data, [0; 48]);
     assert_eq!(host.admin.call(rest(4148), With::Room(48)).status, 0x02);
@@ -187,7 +187,7 @@ fn logs_and_features() {
     );
 }
 
-/// Commands drawn at random, one after the other, against a model.
+/// Runs random commands, one after the other, against a model.
 fn against_the_model(target: &Target, style: Style, seed: u64, rounds: u64) {
     let identity = Identity {
         flow_control: seed.is_multiple_of(2),
@@ -198,7 +198,7 @@ fn against_the_model(target: &Target, style: Style, seed: u64, rounds: u64) {
     let mut draw = Draw(seed);
     let size = usize::try_from(SIZE_BYTES).expect("small");
     let mut model = vec![0; size];
-    // Whatever was there before.
+    // Clears the previous content.
     let all = size / BLOCK;
     for first in (0..all).step_by(2048) {
         let done = queues[0].call(
@@ -303,7 +303,7 @@ fn many_commands_are_in_flight_and_several_r2ts() {
     let pieces: Vec<Vec<u8>> = (0..100).map(|_| draw.bytes(64 << 10)).collect();
     let blocks = (64 << 10) / 512;
     let entry = |opcode, at: usize| on_blocks(opcode, at as u64 * 128, blocks, 0);
-    // No data is given before every command has asked for its own.
+    // No data is sent before every command has its R2T.
     let ids: Vec<u16> = pieces
         .iter()
         .enumerate()
@@ -322,7 +322,7 @@ fn many_commands_are_in_flight_and_several_r2ts() {
         [],
         "nothing is written before it is here"
     );
-    // Data of different commands comes in turns, the last command's first.
+    // Data of different commands is interleaved, starting with the last command.
     for half in [0, 1] {
         for (cid, tag) in tags.iter().rev() {
             let at = ids.iter().position(|id| id == cid).expect("ours");
@@ -408,8 +408,8 @@ fn fua_flush_and_deallocation_reach_the_device() {
     );
     assert_eq!(queue.call(dsm(3, 1), With::Data(&list)).status, 0, "a hint");
     assert_eq!(target.take_log(), []);
-    // Room for more ranges than are meant, as Linux sends it; not for fewer, nor for more than
-    // there may be.
+    // Room for more ranges than are used, as Linux sends it; not for fewer, nor for more than the
+    // maximum.
     let room = [&ranges(&[(8, 8)])[..], &[0xff; 4080]].concat();
     assert_eq!(queue.call(dsm(1, 4), With::InCapsule(&room)).status, 0);
     assert_eq!(target.take_log(), [(Op::Discard, 4096, 4096)]);
@@ -419,7 +419,7 @@ fn fua_flush_and_deallocation_reach_the_device() {
     let beyond = ranges(&[(8, 8), (SIZE_BYTES / 512, 1)]);
     assert_eq!(queue.call(dsm(2, 4), With::Data(&beyond)).status, 0x80);
     assert_eq!(target.take_log(), [], "nothing of it");
-    // A host that wants no volatile cache gets none.
+    // A host without volatile cache gets FUA for every write.
     let no_cache = command(9, 0, words(&[6, 0]));
     assert_eq!(host.admin.call(no_cache, With::Nothing).status, 0);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Messages of authentication, as a host of the tests' own makes them from the specification.
+//! Authentication messages of a host for the tests, written from the specification.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use crate::initiator::{Done, Identity, Queue, Style, With, command, words};
 use crate::target::{CONTROLLER_KEY, HOST_KEY, SECRET_HOST, SECRET_NQN, Target};
 
-/// SHA-256, of which all tests here make use; others do in Python.
+/// SHA-256, which all tests here use; Python tests use the other functions.
 pub(crate) const SHA_256: u8 = 1;
 /// Its length, and that of a response, bytes.
 pub(crate) const HASH_BYTES: usize = 32;
@@ -18,7 +18,7 @@ pub(crate) fn identity() -> Identity<'static> {
     }
 }
 
-/// A command of authentication, for a message of this length, or room for one.
+/// Returns an authentication command for a message of this length, or with this room.
 pub(crate) fn entry(kind: u32, len: usize) -> [u8; 64] {
     let len = u32::try_from(len).expect("short");
     command(0x7f, kind, words(&[0xe901_0100, len]))
@@ -28,7 +28,7 @@ pub(crate) fn send(queue: &mut Queue, message: &[u8]) -> Done {
     queue.call(entry(5, message.len()), With::InCapsule(message))
 }
 
-/// Fetches a message.
+/// Receives a message.
 pub(crate) fn fetch(queue: &mut Queue) -> Vec<u8> {
     let done = queue.call(entry(6, 4096), With::Room(4096));
     assert_eq!((done.status, done.data.len()), (0, 4096));
@@ -51,7 +51,7 @@ pub(crate) fn hmac(key: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     mac.finalize().into_bytes().to_vec()
 }
 
-/// What the target asks.
+/// Challenge of the target.
 pub(crate) struct Challenge {
     value: Vec<u8>,
     sequence: Vec<u8>,
@@ -70,8 +70,8 @@ impl Challenge {
         }
     }
 
-    /// A response of whoever has `key`. The private exponent here is 1: what both sides share is
-    /// the target's public value.
+    /// Returns the response for `key`. The private exponent here is 1, so the shared secret is the
+    /// target's public value.
     fn response(&self, key: &[u8], value: &[u8], tail: &[&[u8]]) -> Vec<u8> {
         let mut value = value.to_vec();
         if !self.public.is_empty() {
@@ -80,8 +80,7 @@ impl Challenge {
         hmac(key, &[&[&value[..]], tail].concat())
     }
 
-    /// The reply of a host that has `key`; it challenges the controller, if it is to, by this
-    /// number.
+    /// Returns the reply of a host with `key`. With `number`, it challenges the controller.
     pub(crate) fn reply(&self, key: &[u8], number: Option<u32>) -> Vec<u8> {
         let names = [SECRET_HOST.as_bytes(), b"\0", SECRET_NQN.as_bytes()].concat();
         let tail: [&[u8]; 4] = [&self.sequence, &[9, 0, 0], b"HostHost", &names];
@@ -99,7 +98,7 @@ impl Challenge {
         message
     }
 
-    /// What the controller has to answer to the challenge in [`Challenge::reply`].
+    /// Returns the expected response of the controller to the challenge in [`Challenge::reply`].
     pub(crate) fn controllers(&self, number: u32) -> Vec<u8> {
         let names = [SECRET_NQN.as_bytes(), b"\0", SECRET_HOST.as_bytes()].concat();
         let number = number.to_le_bytes();
@@ -108,7 +107,7 @@ impl Challenge {
     }
 }
 
-/// A queue that was promised: Connect has gone well, and the host is to prove itself.
+/// Connects a queue whose host must authenticate itself.
 pub(crate) fn promised(target: &Target, number: u16, controller: u16) -> (Queue, u16) {
     let mut queue = Queue::open(target.address, Style::default());
     let done = queue.connect(&identity(), number, controller);
@@ -121,7 +120,7 @@ pub(crate) fn promised(target: &Target, number: u16, controller: u16) -> (Queue,
     (queue, controller)
 }
 
-/// A queue whose host is to reply.
+/// Returns a queue whose host must reply to a challenge.
 pub(crate) fn challenged(target: &Target, group: u8) -> (Queue, Challenge) {
     let (mut queue, _) = promised(target, 0, 0xffff);
     assert_eq!(send(&mut queue, &negotiate(&[SHA_256], &[group])).status, 0);
@@ -129,7 +128,7 @@ pub(crate) fn challenged(target: &Target, group: u8) -> (Queue, Challenge) {
     (queue, challenge)
 }
 
-/// Proves to be the host.
+/// Authenticates the host.
 pub(crate) fn authenticate(queue: &mut Queue, group: u8) {
     assert_eq!(send(queue, &negotiate(&[SHA_256], &[group])).status, 0);
     let challenge = Challenge::of(&fetch(queue));
@@ -141,7 +140,7 @@ pub(crate) fn authenticate(queue: &mut Queue, group: u8) {
     );
 }
 
-/// An admin queue that is ready, and an I/O queue.
+/// Returns an admin queue that is ready, and an I/O queue.
 pub(crate) fn admitted(target: &Target) -> (Queue, Queue, u16) {
     let (mut admin, controller) = promised(target, 0, 0xffff);
     authenticate(&mut admin, 0);

@@ -1,4 +1,4 @@
-//! What hosts get of a reactor: one that asks for much at once leaves the others their turns.
+//! Fairness on a reactor: a host with many commands leaves other hosts their turns.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -15,22 +15,22 @@ use crate::initiator::{Association, Identity, Queue, Style, on_blocks};
 use crate::target::{NQN, SIZE_BYTES};
 use crate::{BLOCK, READ};
 
-/// Commands of the one host, as many as its queue takes.
+/// Number of commands of the first host, the maximum of its queue.
 const MANY: u16 = 127;
-/// Those of the other, and where they begin.
+/// Number of commands of the second host, and their first block.
 const FEW: u16 = 4;
 const FEW_FROM: u64 = 1000;
-/// Turns of the reactor after which the few are there at the latest: the one in which the first of
-/// the many is served, the next, in which the system says that something has come, and the one in
-/// which it is received.
+/// Maximum number of turns before the few commands are served. These are the turn of the first of
+/// the many commands, the next one, in which the system reports new data, and the one that receives
+/// it.
 const TURNS: usize = 3;
 /// Commands that a connection starts in a turn.
 const BURST: usize = 8;
 
-/// What is asked, and by whom once the first has been.
+/// Log of requests, and the second host's socket after the first request.
 #[derive(Default)]
 struct Watched {
-    /// The first block of each request.
+    /// First block of each request.
     blocks: Mutex<Vec<u64>>,
     knock: Mutex<Option<(TcpStream, Vec<u8>)>>,
 }
@@ -52,7 +52,7 @@ impl BlockDevice for Media {
     }
 }
 
-/// Serves it all on one reactor, until the process ends; where.
+/// Serves everything on one reactor until the process ends. Returns the address.
 fn target(engine: Engine, watched: &Arc<Watched>) -> SocketAddr {
     let (send, receive) = mpsc::channel();
     let media = Media(Arc::clone(watched));
@@ -74,7 +74,7 @@ fn target(engine: Engine, watched: &Arc<Watched>) -> SocketAddr {
     receive.recv().expect("the target starts")
 }
 
-/// Reads of a block each, as bytes.
+/// Encodes reads of one block each.
 fn reads(count: u16, from: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for cid in 0..count {

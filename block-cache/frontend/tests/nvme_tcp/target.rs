@@ -1,5 +1,5 @@
-//! A target in this process, on a memory device that records what it is asked and can be held up.
-//! The volume and the connections are on reactors of their own.
+//! A target in this process, on a memory device that logs requests and can be held. The volume and
+//! the connections are on separate reactors.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -21,19 +21,20 @@ use forebay_volume::{Volume, VolumeHandle};
 
 pub(crate) const SIZE_BYTES: u64 = 16 << 20;
 pub(crate) const NQN: &str = "nqn.2026-11.io.forebay:test";
-/// The same volume, for one host alone.
+/// The same volume, for one host only.
 pub(crate) const SEALED_NQN: &str = "nqn.2026-11.io.forebay:sealed";
 pub(crate) const SEALED_HOST: &str = "nqn.2026-11.io.forebay:the-one";
 
-/// The same volume, for a host that has a secret and proves it.
+/// The same volume, for a host that must authenticate itself.
 pub(crate) const SECRET_NQN: &str = "nqn.2026-11.io.forebay:secret";
 pub(crate) const SECRET_HOST: &str = "nqn.2026-11.io.forebay:knows-it";
-/// The host's secret: the bytes 0, 1, 2, ...
+/// Secret of the host: the bytes 0, 1, 2, ...
 pub(crate) const HOST_SECRET: &str = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
 pub(crate) const HOST_KEY: &[u8] =
     b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f\
     \x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f";
-/// The controller's: the bytes 100, 101, ..., transformed by SHA-256 with the subsystem's name.
+/// Secret of the controller: the bytes 100, 101, ..., transformed by SHA-256 with the subsystem's
+/// name.
 pub(crate) const CONTROLLER_SECRET: &str =
     "DHHC-1:01:ZGVmZ2hpamtsbW5vcHFyc3R1dnd4eXp7fH1+f4CBgoOeXryU:";
 pub(crate) const CONTROLLER_KEY: &[u8] = &[
@@ -81,7 +82,7 @@ pub(crate) struct Target {
     pub(crate) log: Log,
     pub(crate) hold: Arc<AtomicBool>,
     pub(crate) subsystem: Arc<Subsystem>,
-    /// That of [`SECRET_NQN`].
+    /// Subsystem of [`SECRET_NQN`].
     pub(crate) secret: Arc<Subsystem>,
     pub(crate) volume: VolumeHandle,
     drain: mpsc::Sender<mpsc::Sender<()>>,
@@ -174,17 +175,17 @@ impl Target {
         }
     }
 
-    /// What the device was asked since the last call, but for reads.
+    /// Returns the requests to the device since the last call, without reads.
     pub(crate) fn take_log(&self) -> Vec<(Op, u64, u64)> {
         std::mem::take(&mut self.log.lock().expect("no test panics here"))
     }
 
-    /// Whether writes and flushes wait.
+    /// Holds writes and flushes, or releases them.
     pub(crate) fn hold(&self, held: bool) {
         self.hold.store(held, Ordering::Release);
     }
 
-    /// Drains the volume. It takes no more requests when this returns.
+    /// Drains the volume, which refuses requests after this returns.
     pub(crate) fn drain(&self) {
         let (drained, receive) = mpsc::channel();
         self.drain.send(drained).expect("the engine runs");

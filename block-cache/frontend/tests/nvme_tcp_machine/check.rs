@@ -1,7 +1,7 @@
-//! What holds for every conversation with the NVMe/TCP target, whatever a host says: each
-//! connection ends when its host has, nothing is left of it, others are served, answers are well
-//! formed, and blocks hold what was written to them. Run by the seeded tests beside this file and
-//! by the fuzz target `nvme_connection`.
+//! Properties of every conversation with the NVMe/TCP target, whatever a host sends. Each
+//! connection ends when its host has closed it, nothing of it remains, other hosts are served,
+//! answers are well-formed, and blocks have the written content. The seeded tests in this folder
+//! and the fuzz target `nvme_connection` run it.
 
 #[path = "disk.rs"]
 pub(crate) mod disk;
@@ -37,60 +37,60 @@ use line::{Asked, Line};
 use model::Model;
 use target::{HOST_SECRET, NQN, SECRET_HOST, SECRET_NQN};
 
-/// What takes longer is stuck.
+/// Time after which the target counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Connections of one conversation.
+/// Maximum number of connections of a conversation.
 const MOST_LINES: usize = 8;
-/// Blocks of 512 bytes that a conversation is about.
+/// Blocks of 512 bytes that a conversation uses.
 const BLOCKS: u32 = 64;
-/// Those of the disk: the others are to stay as they are.
+/// Blocks of the disk. The unused ones must stay unchanged.
 const DISK_BLOCKS: usize = 128;
-/// Most data in a capsule, bytes.
+/// Maximum data in a capsule, bytes.
 const IN_CAPSULE_BYTES: usize = 8192;
-/// What anybody is called.
+/// Name of all hosts.
 const ANYBODY: &str = "nqn.2026-11.io.forebay:anybody";
 
-/// A target, wherever it runs.
+/// A target, in any environment.
 pub(crate) trait Partner {
     /// Connects to it.
     fn call(&self) -> TcpStream;
 
-    /// Time, as it sees it.
+    /// Returns the target's time.
     fn now(&self) -> Duration;
 
-    /// Time, by its clock, that an answer has which the target owes. It may owe none.
+    /// Returns the time limit of a required answer, by the target's clock.
     fn answer_time(&self) -> Duration;
 
-    /// Lets it work for a moment.
+    /// Lets the target run for a moment.
     fn pause(&self);
 
-    /// Lets time go by for it, where that costs none.
+    /// Advances the target's time, if its clock is virtual.
     fn pass(&self, _time: Duration) {}
 
-    /// Makes its device take this long, where it can.
+    /// Sets the duration of the device's requests, if possible.
     fn slow(&self, _time: Duration) {}
 
-    /// [`NQN`]'s and [`SECRET_NQN`]'s.
+    /// Returns the subsystems [`NQN`] and [`SECRET_NQN`].
     fn subsystems(&self) -> [&Arc<Subsystem>; 2];
 
     fn volume(&self) -> &VolumeHandle;
 
-    /// Whether the disk holds zeroes before a conversation.
+    /// Returns whether the disk has zeroes before a conversation.
     fn is_fresh(&self) -> bool {
         false
     }
 
-    /// What the disk holds, where it can be seen; it is zeroes from now on.
+    /// Returns the disk's content, if it is accessible, and zeroes the disk.
     fn take_contents(&self) -> Option<Vec<u8>> {
         None
     }
 }
 
-/// Where the bytes of an input are taken from.
+/// Bytes of an input.
 struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
-    /// The next byte; zero after the last.
+    /// Returns the next byte; zero after the last.
     fn byte(&mut self) -> u8 {
         let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
         self.0 = rest;
@@ -108,28 +108,27 @@ impl<'a> Script<'a> {
     }
 }
 
-/// A host, or several, as an input wants them.
+/// One or several hosts that follow an input.
 struct Conversation<'t> {
     partner: &'t dyn Partner,
     model: Rc<RefCell<Model>>,
     lines: Vec<Line<'t>>,
     at: usize,
-    /// The last controller that was made, and the host that has made it.
+    /// Last created controller, and its host.
     controller: u16,
     host: u8,
-    /// Whether bytes may be said that are no PDU: what they do to blocks nobody can tell.
+    /// Whether raw bytes may be sent, whose effect on blocks is unknown.
     rude: bool,
-    /// Of commands so far.
+    /// Number of commands so far.
     number: u16,
 }
 
-/// Holds the conversation that `input` describes with the target. Returns how many commands the
-/// target has answered well: what tells an input that comes to something from one that is refused
-/// at the door.
+/// Runs the conversation of `input` with the target. Returns the number of successful commands,
+/// which distinguishes useful inputs from refused ones.
 ///
 /// # Panics
-/// If a connection does not end, something is left of it, others are not served, or something is
-/// answered or held that cannot be.
+/// If a connection does not end, something of it remains, other hosts are not served, or an answer
+/// or a block is impossible.
 pub(crate) fn any_conversation(partner: &dyn Partner, input: &[u8]) -> usize {
     let model = Rc::new(RefCell::new(Model::new(DISK_BLOCKS)));
     model.borrow_mut().anything = !partner.is_fresh();
@@ -166,11 +165,11 @@ pub(crate) fn any_conversation(partner: &dyn Partner, input: &[u8]) -> usize {
     answered
 }
 
-/// Waits until no host has an association and no request is on its way.
+/// Waits until no host has an association and no request is in flight.
 pub(crate) fn nothing_is_left(partner: &dyn Partner) {
     let begin = partner.now();
     loop {
-        // Each controller keeps its subsystem; each queue, and each command of it, its controller.
+        // Each controller refers to its subsystem, and each queue and command to its controller.
         let kept = |subsystem| Arc::strong_count(subsystem) - 2;
         let controllers: usize = partner.subsystems().into_iter().map(kept).sum();
         let in_flight = partner.volume().stats().in_flight;
@@ -185,7 +184,7 @@ pub(crate) fn nothing_is_left(partner: &dyn Partner) {
     }
 }
 
-/// A host that behaves is served.
+/// Checks that a well-behaved host is served.
 fn still_served(partner: &dyn Partner, model: &Rc<RefCell<Model>>) {
     partner.slow(Duration::ZERO);
     let connect = |queue, controller| {
@@ -210,7 +209,7 @@ fn still_served(partner: &dyn Partner, model: &Rc<RefCell<Model>>) {
 
 impl Conversation<'_> {
     fn step(&mut self, script: &mut Script<'_>) {
-        // What ends a connection is drawn seldom: most is to come to something.
+        // Actions that end a connection are rare, so that most inputs have an effect.
         let action = script.below(32);
         if self.lines.is_empty() || action < 4 {
             self.connect(action & 1, script);
@@ -222,7 +221,7 @@ impl Conversation<'_> {
             4..=6 => self.at = script.below(MOST_LINES),
             7 => match script.byte() {
                 slow @ 0..128 => self.partner.slow(Duration::from_millis((slow / 4).into())),
-                // A keep-alive timer or two.
+                // One or two keep-alive timeouts.
                 time => self
                     .partner
                     .pass(Duration::from_millis(u64::from(time) * 8)),
@@ -269,7 +268,7 @@ impl Conversation<'_> {
         self.number
     }
 
-    /// A new connection, and as far as the input wants on the way to a queue.
+    /// Opens a connection, with as many steps towards a queue as the input says.
     fn connect(&mut self, action: usize, script: &mut Script<'_>) {
         if self.lines.len() >= MOST_LINES {
             self.lines.swap_remove(0).end_at_once();
@@ -277,13 +276,13 @@ impl Conversation<'_> {
         let how = script.byte();
         let mut line = Line::open(self.partner, &self.model);
         if how & 0x0c == 0x0c {
-            // It has said nothing yet.
+            // It has sent nothing yet.
             self.lines.push(line);
             return;
         }
         line.initialize(how & 1 != 0, how & 2 != 0);
         if action == 0 {
-            // Mostly another host: one that comes back waits for what it has asked for before.
+            // Usually another host: one that reconnects waits for its earlier commands.
             self.host = if how < 0xf8 {
                 self.host.wrapping_add(1) % 0x80
             } else {
@@ -294,7 +293,7 @@ impl Conversation<'_> {
             0 => (0, 0xffff),
             _ => (u16::from(how >> 4 & 3), self.controller),
         };
-        // Some go where they have to prove themselves.
+        // Some use the subsystem that requires authentication.
         let who = match how % 7 {
             0 => (self.host, SECRET_NQN, SECRET_HOST),
             _ => (self.host, NQN, ANYBODY),
@@ -315,9 +314,9 @@ impl Conversation<'_> {
 /// A command of an I/O queue.
 struct AskedFor {
     entry: [u8; 64],
-    /// Blocks from the first on, and how many.
+    /// First block and number of blocks.
     blocks: (u64, u64),
-    /// Data to come later: bytes, or one value for all of them.
+    /// Data to be sent later: bytes, or one value for all of them.
     data: Result<Vec<u8>, u8>,
     in_capsule: Vec<u8>,
 }
@@ -343,7 +342,7 @@ impl AskedFor {
     }
 }
 
-/// The identifier of a command: mostly one that no other has had.
+/// Sets the identifier of a command, usually an unused one.
 fn identify(entry: &mut [u8; 64], number: u16, how: u8) {
     let number = if how & 0x38 == 0x38 {
         u16::from(how & 7)
@@ -353,13 +352,13 @@ fn identify(entry: &mut [u8; 64], number: u16, how: u8) {
     entry[2..4].copy_from_slice(&number.to_le_bytes());
 }
 
-/// A command of an I/O queue with the data of its capsule: right in most of its fields.
+/// Returns an I/O command with its in-capsule data, with mostly valid fields.
 fn io_command(number: u16, script: &mut Script<'_>) -> AskedFor {
     const OPCODES: [u8; 10] = [0x02, 0x01, 0x01, 0x00, 0x08, 0x09, 0x05, 0x0c, 0x7f, 0xc1];
     let how = script.byte();
     let opcode = OPCODES[script.below(OPCODES.len())];
     let first = match script.byte() {
-        // About the ends of the disk, and of numbers.
+        // Near the end of the disk, and of the number range.
         far @ 252.. => [127, 128, u64::MAX, u64::MAX - 5][usize::from(far & 3)],
         near => u64::from(near) % u64::from(BLOCKS),
     };
@@ -411,8 +410,8 @@ fn io_command(number: u16, script: &mut Script<'_>) -> AskedFor {
     }
 }
 
-/// A command of authentication with its message: right in most of its fields, now and then with the
-/// secret.
+/// Returns an authentication command with its message, with mostly valid fields, and sometimes with
+/// the secret.
 fn authentication(number: u16, heard: &[u8], script: &mut Script<'_>) -> ([u8; 64], Vec<u8>) {
     let (how, kind) = (script.byte(), script.below(10));
     let mut message = match kind {
@@ -420,7 +419,7 @@ fn authentication(number: u16, heard: &[u8], script: &mut Script<'_>) -> ([u8; 6
         4..6 => {
             let mut offer = vec![0, 0, 0, 0, 9, 0, 0, 1, 1, 0, 1, 1, how % 4];
             offer.resize(72, 0);
-            // A group that there is takes a while, and threads of its own.
+            // A supported group takes time and a thread.
             offer[42] = if how > 0xf0 { 9 } else { 0 };
             offer
         }
@@ -449,7 +448,7 @@ fn authentication(number: u16, heard: &[u8], script: &mut Script<'_>) -> ([u8; 6
     (entry, message)
 }
 
-/// The reply of the host that has the secret, if it was challenged.
+/// Returns the reply of the host with the secret, if it was challenged.
 fn reply(heard: &[u8]) -> Option<Vec<u8>> {
     let (transaction, message) = ControllerMessage::decode(heard).ok()?;
     let ControllerMessage::Challenge {
@@ -480,7 +479,7 @@ fn reply(heard: &[u8]) -> Option<Vec<u8>> {
     Some(reply.encode(transaction))
 }
 
-/// A command that sets a property of the controller.
+/// Returns a command that sets a property of the controller.
 fn set_property(offset: u32, value: u32) -> [u8; 64] {
     let mut entry = command(0x7f, 0, words(&[0, offset, value]));
     entry[2] = 0xf0;
@@ -488,7 +487,7 @@ fn set_property(offset: u32, value: u32) -> [u8; 64] {
     entry
 }
 
-/// A command of an admin queue.
+/// Returns an admin command.
 fn admin_command(number: u16, script: &mut Script<'_>) -> [u8; 64] {
     let value = u32::from(script.byte());
     // One of the last commands.
@@ -514,7 +513,7 @@ fn admin_command(number: u16, script: &mut Script<'_>) -> [u8; 64] {
     entry
 }
 
-/// Answers the oldest request for data, rightly or not.
+/// Answers the oldest R2T, correctly or not.
 fn answer(line: &mut Line<'_>, script: &mut Script<'_>) {
     let Some(asked) = line.asked.pop_front() else {
         return;

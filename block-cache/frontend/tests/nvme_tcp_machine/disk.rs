@@ -1,5 +1,5 @@
-//! A disk in memory, as one with a volatile cache says of itself, that can be looked at, and takes
-//! its time if it is told to.
+//! A disk in memory that reports a volatile cache, whose content is accessible, and that can be
+//! slowed down.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use forebay_io::rt;
 
 const BLOCK_BYTES: usize = 512;
 
-/// The disk; a clone is the same one.
+/// The disk; a clone shares the content.
 #[derive(Clone)]
 pub(crate) struct Disk(Rc<State>);
 
@@ -20,7 +20,7 @@ struct State {
 }
 
 impl Disk {
-    /// One of so many blocks of zeroes.
+    /// Creates a disk of `blocks` blocks of zeroes.
     pub(crate) fn new(blocks: usize) -> Self {
         Self(Rc::new(State {
             bytes: RefCell::new(vec![0; blocks * BLOCK_BYTES]),
@@ -28,19 +28,19 @@ impl Disk {
         }))
     }
 
-    /// What each request takes from now on.
+    /// Sets the duration of later requests.
     pub(crate) fn slow(&self, time: Duration) {
         self.0.time.set(time);
     }
 
-    /// What it holds; it is zeroes from now on.
+    /// Returns the content, and zeroes the disk.
     pub(crate) fn take(&self) -> Vec<u8> {
         let mut bytes = self.0.bytes.borrow_mut();
         let zeroes = vec![0; bytes.len()];
         std::mem::replace(&mut *bytes, zeroes)
     }
 
-    /// Changes a block behind everybody's back.
+    /// Changes a block directly.
     pub(crate) fn plant(&self, block: usize) {
         self.0.bytes.borrow_mut()[block * BLOCK_BYTES] ^= 1;
     }

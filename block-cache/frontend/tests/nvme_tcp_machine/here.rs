@@ -1,6 +1,6 @@
-//! A target on this thread: its reactor runs when the conversation lets it, on a virtual clock, so
-//! that a conversation takes no time but that of the processor, and goes the same way each time.
-//! The device is slow when the script says so.
+//! A target on this thread. Its reactor runs when the conversation lets it, on a virtual clock. So
+//! a conversation takes only processor time, and is deterministic. The device is slow when the
+//! script says so.
 
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -23,9 +23,9 @@ use super::target::{
 };
 use super::{DISK_BLOCKS, Partner};
 
-/// What a conversation's time goes on by at a time.
+/// Step of the virtual clock.
 const MOMENT: Duration = Duration::from_millis(1);
-/// More than any time that the target gives a host.
+/// More than any time limit of the target.
 const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Here {
@@ -77,7 +77,7 @@ impl Here {
         }
     }
 
-    /// Changes the disk behind the target's back.
+    /// Changes the disk behind the target.
     #[allow(dead_code, reason = "the fuzz target plants nothing")]
     pub(crate) fn plant(&self, block: usize) {
         self.disk.plant(block);
@@ -124,7 +124,7 @@ impl Partner for Here {
 
     fn take_contents(&self) -> Option<Vec<u8>> {
         self.disk.slow(Duration::ZERO);
-        // Timers that nobody waits for any more.
+        // Expires abandoned timers.
         self.reactor.pass(LONG);
         Some(self.disk.take())
     }

@@ -1,5 +1,5 @@
-//! One connection of a host that may say anything. What it hears must be well formed, and answer
-//! something that was asked.
+//! One connection of an arbitrary host. Received data must be well-formed, and must answer a
+//! request.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -14,10 +14,10 @@ use super::initiator::{command, words};
 use super::model::{Model, Write};
 use super::{PATIENCE, Partner};
 
-/// Time to look for what has come.
+/// Interval of polls for received data.
 const LOOK_TIME: Duration = Duration::from_millis(1);
 
-/// Data that the target has asked for.
+/// Data that the target has requested.
 pub(crate) struct Asked {
     pub(crate) cid: u16,
     pub(crate) tag: u16,
@@ -25,7 +25,7 @@ pub(crate) struct Asked {
     pub(crate) length: u32,
 }
 
-/// What a command on blocks comes to.
+/// Effect of a command on blocks.
 #[derive(Clone)]
 enum Effect {
     None,
@@ -34,10 +34,10 @@ enum Effect {
     Read(u64, u64),
 }
 
-/// A command that was not answered yet.
+/// A command without an answer.
 struct Pending {
     effect: Effect,
-    /// Its data: bytes that say something, or many of one value.
+    /// Its data: bytes, or many of one value.
     data: Result<Vec<u8>, u8>,
     received: u32,
 }
@@ -50,23 +50,22 @@ pub(crate) struct Line<'t> {
     data_digest: bool,
     received: Vec<u8>,
     pending: HashMap<u16, Pending>,
-    /// It has said bytes that nobody has looked at, or used one identifier twice: what is answered
-    /// may be anything.
+    /// Whether it has sent raw bytes, or used an identifier twice: any answer is possible then.
     pub(crate) wild: bool,
     pub(crate) asked: VecDeque<Asked>,
-    /// The last message of authentication that was heard.
+    /// Last received authentication message.
     pub(crate) heard: Vec<u8>,
-    /// Commands that ended, and that ended well.
+    /// Number of completed, and of successful commands.
     ended: usize,
     answered: usize,
     controller: Option<u16>,
-    /// The queue that it is, once the target has agreed.
+    /// Queue number, after a successful Connect.
     queue: Option<u16>,
     closed: bool,
 }
 
 impl<'t> Line<'t> {
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub(crate) fn open(partner: &'t dyn Partner, model: &Rc<RefCell<Model>>) -> Self {
         let stream = partner.call();
         stream.set_nonblocking(true).expect("an option");
@@ -106,14 +105,14 @@ impl<'t> Line<'t> {
         }
     }
 
-    /// Says bytes that nobody has looked at.
+    /// Sends raw bytes.
     pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.wild = true;
         self.model.borrow_mut().anything = true;
         self.write(bytes);
     }
 
-    /// The first words.
+    /// Sends the initialization PDU.
     pub(crate) fn initialize(&mut self, header_digest: bool, data_digest: bool) {
         let mut request = [0; 128];
         (request[2], request[4]) = (128, 128);
@@ -122,7 +121,7 @@ impl<'t> Line<'t> {
         (self.header_digest, self.data_digest) = (header_digest, data_digest);
     }
 
-    /// Makes a queue; the controller's number, if the target agrees.
+    /// Creates a queue. Returns the controller's number on success.
     pub(crate) fn connect(
         &mut self,
         (host, nqn, name): (u8, &str, &str),
@@ -145,7 +144,7 @@ impl<'t> Line<'t> {
         self.controller
     }
 
-    /// Waits for something that the target owes, or the end.
+    /// Waits for a required message of the target, or the end.
     fn until(&mut self, done: impl Fn(&Self) -> bool) {
         let begin = self.partner.now();
         while !done(self) && !self.closed && self.partner.now() - begin < self.partner.answer_time()
@@ -154,7 +153,7 @@ impl<'t> Line<'t> {
         }
     }
 
-    /// Reads a block; what it holds.
+    /// Reads a block. Returns its content.
     pub(crate) fn is_served(&mut self, entry: [u8; 64]) -> bool {
         let before = self.answered;
         self.command(entry, &[]);
@@ -183,12 +182,12 @@ impl<'t> Line<'t> {
         bytes
     }
 
-    /// Asks for something; `data` is in the capsule.
+    /// Sends a command with in-capsule `data`.
     pub(crate) fn command(&mut self, entry: [u8; 64], data: &[u8]) {
         self.ask(entry, data, Effect::None, Ok(Vec::new()));
     }
 
-    /// Asks for blocks to be filled with `value`.
+    /// Sends a command that fills blocks with `value`.
     pub(crate) fn write_blocks(
         &mut self,
         entry: [u8; 64],
@@ -200,7 +199,7 @@ impl<'t> Line<'t> {
         self.ask(entry, in_capsule, Effect::Write(write), data);
     }
 
-    /// Asks for blocks from `first` on.
+    /// Sends a command that reads blocks from `first` on.
     pub(crate) fn read_blocks(&mut self, entry: [u8; 64], first: u64) {
         let now = self.model.borrow().moment();
         self.ask(entry, &[], Effect::Read(first, now), Ok(Vec::new()));
@@ -213,7 +212,7 @@ impl<'t> Line<'t> {
         effect: Effect,
         data: Result<Vec<u8>, u8>,
     ) {
-        // Elsewhere the same numbers are other commands.
+        // On other queues the same opcodes are other commands.
         let effect = match self.queue {
             Some(1..) => effect,
             _ => Effect::None,
@@ -224,13 +223,13 @@ impl<'t> Line<'t> {
             data,
             received: 0,
         };
-        // Which of the two is answered nobody knows.
+        // It is unknown which of the two is answered.
         self.wild |= self.pending.insert(cid, one).is_some();
         let bytes = self.pdu(4, 0, &entry, in_capsule);
         self.write(&bytes);
     }
 
-    /// Asks for something with a bit of a byte turned over.
+    /// Sends a command with one flipped bit.
     pub(crate) fn spoilt(&mut self, entry: [u8; 64], data: &[u8], (at, bit): (u8, usize)) {
         let mut bytes = self.pdu(4, 0, &entry, data);
         let at = usize::from(at) % bytes.len();
@@ -247,7 +246,7 @@ impl<'t> Line<'t> {
         rest
     }
 
-    /// The data of a command from a byte on, zeroes where it has none.
+    /// Returns the data of a command from a byte on, padded with zeroes.
     fn payload(&self, cid: u16, offset: u32, length: u32) -> Vec<u8> {
         let (offset, length) = (offset as usize, length as usize);
         match self.pending.get(&cid).map(|one| &one.data) {
@@ -260,7 +259,7 @@ impl<'t> Line<'t> {
         }
     }
 
-    /// Sends data of a command, as one or another.
+    /// Sends data of a command in one or several PDUs.
     pub(crate) fn data(&mut self, cid: u16, range: Asked, last: bool) {
         let rest = Self::data_header(range.cid, range.tag, range.offset, range.length);
         let data = self.payload(cid, range.offset, range.length);
@@ -268,7 +267,7 @@ impl<'t> Line<'t> {
         self.write(&bytes);
     }
 
-    /// Begins to send data of a command, and then says no more.
+    /// Starts to send data of a command, and stops in the middle.
     pub(crate) fn data_cut_off(&mut self, cid: u16, tag: u16, length: u32) {
         let rest = Self::data_header(cid, tag, 0, length);
         let bytes = self.pdu(6, 4, &rest, &self.payload(cid, 0, length));
@@ -276,7 +275,7 @@ impl<'t> Line<'t> {
         self.say_no_more();
     }
 
-    /// Takes what has come.
+    /// Processes received data.
     pub(crate) fn pump(&mut self) {
         self.receive(LOOK_TIME);
         while let Some(pdu) = self.next_pdu() {
@@ -284,7 +283,7 @@ impl<'t> Line<'t> {
         }
     }
 
-    /// Reads what is there; whether that was something.
+    /// Receives available data. Returns whether there was any.
     fn read(&mut self) -> bool {
         let mut some = [0; 4 << 10];
         let before = self.received.len();
@@ -320,7 +319,7 @@ impl<'t> Line<'t> {
         Some(self.received.drain(..length).collect())
     }
 
-    /// The header and the data of a PDU, whose digests are right.
+    /// Returns the header and the data of a PDU, after checking its digests.
     fn parts<'p>(&self, pdu: &'p [u8]) -> (&'p [u8], &'p [u8]) {
         let (kind, flags, header_len, begin) = (pdu[0], pdu[1], usize::from(pdu[2]), pdu[3]);
         let lengths: &[usize] = match kind {
@@ -397,7 +396,7 @@ impl<'t> Line<'t> {
         }
     }
 
-    /// Data of a command has come: it is in order, and what the blocks may hold.
+    /// Checks received data of a command: its order, and the possible content of the blocks.
     fn take_data(&mut self, cid: u16, offset: u32, data: &[u8]) {
         let Some(one) = self.pending.get_mut(&cid) else {
             assert!(self.wild, "data of no command");
@@ -421,13 +420,14 @@ impl<'t> Line<'t> {
         }
     }
 
-    /// Nothing more comes from here.
+    /// Closes the sending side.
     pub(crate) fn say_no_more(&self) {
-        // It may be over already.
+        // It may be closed already.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Waits for the target to end the connection as well. Returns how many commands ended well.
+    /// Waits until the target closes the connection as well. Returns the number of successful
+    /// commands.
     pub(crate) fn end(mut self) -> usize {
         let begin = self.partner.now();
         while !self.closed {
@@ -441,7 +441,7 @@ impl<'t> Line<'t> {
         self.answered
     }
 
-    /// Goes away without a word.
+    /// Disconnects at once.
     pub(crate) fn end_at_once(self) {
         drop(self.stream);
     }

@@ -1,6 +1,6 @@
-//! Hosts that say anything and end anywhere: nothing of them is left, and nobody else notices. A
-//! seeded stand-in for the fuzzer that needs no nightly compiler, and connections that stop half
-//! way, by the thousand.
+//! Arbitrary hosts that end anywhere: nothing of them remains, and no other host is affected. A
+//! seeded substitute for the fuzzer that needs no nightly compiler, and thousands of connections
+//! that stop half way.
 
 mod check;
 
@@ -18,12 +18,11 @@ use forebay_frontend::nvme_tcp::Subsystem;
 use forebay_volume::VolumeHandle;
 use proptest::prelude::*;
 
-/// Connections that stop half way, at a time.
+/// Number of concurrent connections that stop half way.
 const HALVES: u8 = 250;
-/// Ways to stop half way.
+/// Number of ways to stop half way.
 const STAGES: usize = 3;
-/// Memory that a connection may take which stops half way: its receive buffer, and what it has
-/// announced.
+/// Maximum memory of a connection that stops half way: its receive buffer, and announced data.
 const MOST_BYTES: usize = 64 << 10;
 
 struct Counting;
@@ -48,13 +47,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Tests count what belongs to the whole process: one at a time.
+/// The tests count resources of the whole process, so they run one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A target whose reactors are threads: what happens at the same time really does.
+/// A target whose reactors are threads, with real concurrency.
 impl Partner for Target {
     fn call(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("the target listens");
@@ -96,7 +95,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Conversations that come far enough to have something to leave behind.
+/// Bytes of conversations that reach states with resources.
 fn drawn(seed: u64, count: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = vec![u8::from(seed.is_multiple_of(4)), 0, 0x10, 1, 0x10];
@@ -117,7 +116,7 @@ fn any_conversation_ends_and_leaves_nothing() {
     for seed in 1..=3000_u64 {
         answered += check::any_conversation(&target, &drawn(seed * 0x9e37_79b9, 120));
     }
-    // They are about something.
+    // The conversations had an effect.
     assert!(answered > 10_000, "{answered} commands were answered well");
 }
 
@@ -151,7 +150,7 @@ proptest! {
     #[test]
     fn any_bytes_end_and_leave_nothing(input in proptest::collection::vec(any::<u8>(), 0..200)) {
         thread_local! {
-            // It goes with the process.
+            // It lives until the process ends.
             static TARGET: &'static Here = Box::leak(Box::new(Here::start()));
         }
         let _alone = alone();
@@ -167,7 +166,7 @@ fn conversations_leave_no_memory_behind() {
         for seed in 1..=400_u64 {
             check::any_conversation(&target, &drawn(seed * 0x51ed_270b, 120));
         }
-        // Buffers that are kept for reuse have settled by then.
+        // Buffers that are retained for reuse have reached their final number by then.
         LIVE_BYTES.load(Ordering::Relaxed)
     };
     round();
@@ -178,7 +177,7 @@ fn conversations_leave_no_memory_behind() {
     );
 }
 
-/// Connections that stop at a stage of the way.
+/// Opens connections that stop at this stage.
 fn half(target: &Target, number: u8, stage: usize) -> Vec<Queue> {
     let mut words = [0; 128];
     (words[2], words[4]) = (128, 128);
@@ -194,7 +193,7 @@ fn half(target: &Target, number: u8, stage: usize) -> Vec<Queue> {
         }
         1 => {
             let mut queue = Queue::open(target.address, Style::default());
-            // A Connect, as far as its command.
+            // A Connect without its data.
             queue.say(&[4, 0, 72, 72, 72, 4, 0, 0, 0x7f, 0x40]);
             vec![queue]
         }
@@ -227,12 +226,12 @@ fn a_thousand_connections_that_stop_half_way_leave_nothing() {
                 open.extend(half(&target, number, stage));
             }
         }
-        // One of the ways has two.
+        // One of the ways opens two.
         assert_eq!(open.len(), 4 * usize::from(HALVES));
         let held = LIVE_BYTES.load(Ordering::Relaxed).saturating_sub(memory);
         let each = held / open.len();
         assert!(each < MOST_BYTES, "{each} bytes for each connection");
-        // Others are served beside them.
+        // Other hosts are served meanwhile.
         let identity = Identity {
             host_id: [HALVES; 16],
             ..Identity::to(NQN)

@@ -1,39 +1,39 @@
-//! What the blocks of the disk may hold, by what hosts have asked for and what they were answered.
+//! Possible contents of the disk's blocks, according to the hosts' requests and the answers.
 
 use std::ops::Range;
 
-/// The number of a write, in the order in which hosts ask and are answered.
+/// Order of requests and answers.
 type Moment = u64;
 
-/// A write that may have been the last one of a block.
+/// A write that may be the last one of a block.
 #[derive(Clone, Copy)]
 struct Candidate {
     write: Moment,
     value: u8,
-    /// When its host was told that it succeeded.
+    /// Moment at which its host got the success.
     acknowledged: Option<Moment>,
-    /// When a later one had certainly taken its place.
+    /// Moment at which a later one had certainly replaced it.
     gone: Option<Moment>,
 }
 
-/// A write that a host has asked for.
+/// A requested write.
 #[derive(Clone)]
 pub(crate) struct Write {
     blocks: Range<u64>,
     begun: Moment,
 }
 
-/// The candidates of each block. A write that was not answered, or failed, is one for ever: it may
-/// be half done, or land late.
+/// Candidates of each block. An unanswered or failed write stays one for ever: it may be half done,
+/// or land late.
 pub(crate) struct Model {
     blocks: Vec<Vec<Candidate>>,
     now: Moment,
-    /// A host has said bytes that nobody has looked at: anything may have been in them.
+    /// Whether a host has sent raw bytes: anything may have been written.
     pub(crate) anything: bool,
 }
 
 impl Model {
-    /// Of a disk of so many blocks of zeroes.
+    /// Creates the model of a disk of `blocks` blocks of zeroes.
     pub(crate) fn new(blocks: usize) -> Self {
         let zeroes = Candidate {
             write: 0,
@@ -48,12 +48,12 @@ impl Model {
         }
     }
 
-    /// The present moment.
+    /// Returns the current moment.
     pub(crate) fn moment(&self) -> Moment {
         self.now
     }
 
-    /// A host asks for blocks to be filled with a value.
+    /// Notes that a host requests to fill blocks with a value.
     pub(crate) fn begin(&mut self, first: u64, count: u64, value: u8) -> Write {
         self.now += 1;
         let size = self.blocks.len() as u64;
@@ -72,7 +72,7 @@ impl Model {
         }
     }
 
-    /// It was told that they are.
+    /// Notes that the host got the success.
     pub(crate) fn succeeded(&mut self, write: &Write) {
         self.now += 1;
         for block in write.blocks.clone() {
@@ -89,7 +89,8 @@ impl Model {
         }
     }
 
-    /// Whether a block may hold this, for who has asked at that moment or later.
+    /// Returns whether a read that was requested at `since` or later may return these bytes for a
+    /// block.
     pub(crate) fn may_be(&self, block: u64, bytes: &[u8], since: Moment) -> bool {
         let Some(candidates) = self.blocks.get(block as usize) else {
             return false;

@@ -1,5 +1,5 @@
 //! A monitor and its guest in this process: the messages of vhost-user, and a driver of rings in
-//! memory that both share.
+//! shared memory.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -19,15 +19,15 @@ use vmm_sys_util::eventfd::EventFd;
 pub(crate) const MEMORY_BYTES: usize = 32 << 20;
 /// Entries of a queue.
 pub(crate) const ENTRIES: u16 = 32;
-/// Where the monitor says that it has the guest's memory.
+/// Address of the guest's memory in the monitor.
 const USER: u64 = 0x7000_0000_0000;
-/// Where the guest has its memory.
+/// Address of the memory in the guest.
 pub(crate) const GUEST: u64 = 0x10_0000;
 /// The flags of descriptors.
 pub(crate) const NEXT: u16 = 1;
 pub(crate) const WRITE: u16 = 2;
 pub(crate) const INDIRECT: u16 = 4;
-/// What takes longer is stuck.
+/// Time after which the target counts as stuck.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A descriptor: address, length, flags, next.
@@ -45,37 +45,37 @@ pub(crate) struct Guest {
     pub(crate) memory: GuestMemoryMmap<()>,
     queues: Vec<Driver>,
     file: File,
-    /// Of its memory, as the kernel lists it.
+    /// Name of its memory in the kernel's list of mappings.
     pub(crate) name: String,
-    /// Of the features that are offered, those that it does without.
+    /// Offered features that it does not use.
     without: u64,
-    /// The list of requests in flight that the monitor keeps, if it does.
+    /// List of requests in flight, if the monitor keeps one.
     list: Option<(VhostUserInflight, File)>,
 }
 
-/// What a target that was killed has left: the guest's memory, and the list of requests in flight.
+/// State that a killed target leaves: the guest's memory, and the list of requests in flight.
 pub(crate) struct Left(Vec<u8>, Vec<u8>);
 
-/// Where a queue lies in the guest's memory: descriptors, available and used entries.
+/// Returns the addresses of a queue in the guest's memory: descriptors, available and used entries.
 fn places(queue: usize) -> [u64; 3] {
     let base = GUEST + 0x10000 * queue as u64;
     [base, base + 0x4000, base + 0x8000]
 }
 
-/// Where a request's own memory begins, by its number.
+/// Returns the start of a request's own memory, by its number.
 pub(crate) const fn room(number: u16) -> u64 {
     GUEST + (4 << 20) + (number as u64) * (3 << 20)
 }
 
 impl Guest {
-    /// Connects, agrees on the features that are offered but for `without`, and starts queues.
+    /// Connects, accepts the offered features except `without`, and starts queues.
     pub(crate) fn connect(path: &Path, queues: usize, without: u64) -> Self {
         let begin = Instant::now();
         loop {
             let monitor = Frontend::connect(path, 64).expect("the target listens");
             match Self::start(monitor, queues, without) {
                 Ok(guest) => return guest,
-                // Another had the disk a moment ago.
+                // Another guest had the disk a moment ago.
                 Err(error) => assert!(begin.elapsed() < PATIENCE, "{error}"),
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -98,10 +98,10 @@ impl Guest {
     fn start(mut monitor: Frontend, queues: usize, without: u64) -> Result<Self, vhost::Error> {
         Self::agree(&mut monitor, without)?;
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        // The dash at the end: no name is the beginning of another.
+        // The dash at the end: no name is a prefix of another.
         let name = format!("forebay-guest-{}-", NEXT.fetch_add(1, Ordering::Relaxed));
         let text = CString::new(name.clone()).expect("no NUL");
-        // SAFETY: the name lives through the call; the descriptor is new and nobody else's.
+        // SAFETY: the name lives through the call; the descriptor is new and has no other owner.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(text.as_ptr(), 0)) };
         file.set_len(MEMORY_BYTES as u64).expect("memory");
         let copy = FileOffset::new(file.try_clone().expect("a copy"), 0);
@@ -129,19 +129,19 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Keeps a list of requests in flight from here on.
+    /// Keeps a list of requests in flight from now on.
     pub(crate) fn keep_list(&mut self) {
         let queues = u16::try_from(self.queues.len()).expect("few");
         let asked = VhostUserInflight::new(0, 0, queues, ENTRIES);
         let (description, file) = self.monitor.get_inflight_fd(&asked).expect("made");
         let handed = self.monitor.set_inflight_fd(&description, file.as_raw_fd());
         handed.expect("its own");
-        // Nothing is answered to that; whatever is asked next is answered behind it.
+        // The last message has no answer, but the next one is answered after it.
         self.monitor.get_features().expect("the list is there");
         self.list = Some((description, file));
     }
 
-    /// All that the target would leave if it were killed now.
+    /// Returns the state that the target would leave if it were killed now.
     pub(crate) fn left(&self) -> Left {
         let (description, file) = self.list.as_ref().expect("kept");
         let mut left = Left(
@@ -153,7 +153,7 @@ impl Guest {
         left
     }
 
-    /// Makes the target before have been killed when it left this, and nobody hear a kick since.
+    /// Simulates a target that was killed when it left this state; no kick was received since.
     pub(crate) fn was_killed(&self, left: &Left) {
         let (_, file) = self.list.as_ref().expect("kept");
         self.file.write_all_at(&left.0, 0).expect("memory");
@@ -161,21 +161,21 @@ impl Guest {
         self.forget_kicks();
     }
 
-    /// Makes the list what it was before any queue began.
+    /// Resets the list to its state before any queue was started.
     pub(crate) fn forget_list(&self) {
         let (_, file) = self.list.as_ref().expect("kept");
         file.write_all_at(&[0; 16 + 16 * ENTRIES as usize], 0)
             .expect("memory");
     }
 
-    /// As if all kicks so far had gone to who is dead.
+    /// Drops all kicks so far, as if a dead target had got them.
     pub(crate) fn forget_kicks(&self) {
         for driver in &self.queues {
             let _ = driver.kick.read();
         }
     }
 
-    /// Goes on with the next target, and tells it these bases of its queues.
+    /// Continues with the next target, and sends it these bases of its queues.
     pub(crate) fn go_on(&mut self, path: &Path, bases: &[u16]) -> Result<(), vhost::Error> {
         self.monitor = Frontend::connect(path, 64).expect("the target listens");
         Self::agree(&mut self.monitor, self.without)?;
@@ -189,7 +189,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Whether a head of the first queue is in flight, by the list.
+    /// Returns whether a head of the first queue is in flight, according to the list.
     pub(crate) fn in_flight(&self, head: u16) -> bool {
         let (_, file) = self.list.as_ref().expect("kept");
         let mut taken = [0];
@@ -198,7 +198,7 @@ impl Guest {
         taken == [1]
     }
 
-    /// Hands the memory over.
+    /// Shares the memory with the target.
     pub(crate) fn share_memory(&self) -> Result<(), vhost::Error> {
         let region = VhostUserMemoryRegionInfo {
             guest_phys_addr: GUEST,
@@ -210,7 +210,7 @@ impl Guest {
         self.monitor.set_mem_table(&[region]).map(drop)
     }
 
-    /// Lets a queue run from an entry on.
+    /// Starts a queue at an entry.
     pub(crate) fn run(&mut self, queue: usize, next: u16) -> Result<(), vhost::Error> {
         let [descriptors, available, used] = places(queue).map(|guest| guest - GUEST + USER);
         let driver = &self.queues[queue];
@@ -241,7 +241,7 @@ impl Guest {
         (self.memory.write_slice(&bytes, GuestAddress(address))).expect("the guest's memory");
     }
 
-    /// Writes descriptors from an index on.
+    /// Writes descriptors, starting at an index.
     pub(crate) fn describe(&self, table: u64, first: u16, list: &[Descriptor]) {
         for (at, (address, len, flags, next)) in (u64::from(first)..).zip(list) {
             let mut bytes = [0; 16];
@@ -257,7 +257,7 @@ impl Guest {
         places(queue)[0]
     }
 
-    /// Makes the chain that begins at `head` available, and kicks.
+    /// Makes the chain at `head` available, and kicks.
     pub(crate) fn offer(&mut self, queue: usize, head: u16) {
         let [_, available, _] = places(queue);
         let driver = &mut self.queues[queue];
@@ -269,13 +269,13 @@ impl Guest {
         self.set_available(queue, next);
     }
 
-    /// Says how many chains were made available so far, and kicks.
+    /// Sets the number of available chains so far, and kicks.
     pub(crate) fn set_available(&self, queue: usize, next: u16) {
         self.put(places(queue)[1] + 2, next.to_le_bytes());
         self.queues[queue].kick.write(1).expect("a kick");
     }
 
-    /// How many chains the target has been done with so far.
+    /// Returns the number of chains that the target has returned so far.
     pub(crate) fn done(&self, queue: usize) -> u16 {
         let used = places(queue)[2];
         let mut index = [0; 2];
@@ -283,7 +283,7 @@ impl Guest {
         u16::from_le_bytes(index)
     }
 
-    /// The next chain that the target is done with: its head, and how many bytes were written.
+    /// Returns the next returned chain: its head, and the number of written bytes.
     pub(crate) fn used(&mut self, queue: usize) -> Option<(u16, u32)> {
         let used = places(queue)[2];
         let done = self.done(queue);
@@ -310,7 +310,7 @@ impl Guest {
         }
     }
 
-    /// Whether the target has called since it was asked last.
+    /// Returns whether the target has notified the guest since the last check.
     pub(crate) fn called(&self, queue: usize) -> bool {
         self.queues[queue].call.read().is_ok()
     }
@@ -339,7 +339,7 @@ impl Guest {
             list.push((data + at as u64, here, NEXT | flag, 0));
         }
         list.push((base + 16, 1, WRITE, 0));
-        // In a table of its own: chains may be longer than the ring.
+        // In an indirect table: chains may be longer than the ring.
         for (next, descriptor) in (1..).zip(&mut list) {
             descriptor.3 = next;
         }
@@ -351,7 +351,7 @@ impl Guest {
         self.offer(queue, number);
     }
 
-    /// The outcome of chain `number`, whose data is of `incoming` bytes.
+    /// Returns the outcome of chain `number`, with `incoming` bytes of data.
     pub(crate) fn outcome(&self, number: u16, incoming: usize) -> (u8, Vec<u8>) {
         let mut status = [0];
         let mut data = vec![0; incoming];
@@ -361,7 +361,7 @@ impl Guest {
         (status[0], data)
     }
 
-    /// Does one request; its status and data.
+    /// Executes one request. Returns its status and data.
     pub(crate) fn call(
         &mut self,
         queue: usize,
@@ -380,5 +380,5 @@ impl Guest {
     }
 }
 
-/// Features that a guest does without: each side is told of everything.
+/// Features without which each side is notified of everything.
 pub(crate) const NO_EVENTS: u64 = feature::RING_EVENT_IDX;

@@ -1,4 +1,4 @@
-//! Guests that break the rules of rings: they harm themselves alone.
+//! Guests that violate the rules of rings: they harm only themselves.
 
 use forebay_io::Engine;
 use forebay_wire::virtio_blk::{SEGMENT_BYTES, Segment, request, status};
@@ -10,7 +10,7 @@ use crate::rings::any_rings;
 use crate::target::{SIZE_BYTES, Target};
 use crate::{Draw, header};
 
-/// The other queue still serves.
+/// Checks that the other queue is still served.
 fn still_up(guest: &mut Guest) {
     let (done, data) = guest.call(1, header(request::IN, 0), &[], 512, 512);
     assert_eq!((done, data), (status::OK, vec![0; 512]));
@@ -25,7 +25,7 @@ fn chains_that_are_none_are_given_back() {
     let beyond = GUEST + MEMORY_BYTES as u64;
     let indirect = base + 2048;
     guest.put(head, header(request::IN, 0).encode());
-    // What is given back, with how many bytes written, and the status if there is one.
+    // Returned chains, with the number of written bytes, and the status if there is one.
     let cases: [(&str, &[Descriptor], u32, Option<u8>); 16] = [
         (
             "a loop",
@@ -190,15 +190,15 @@ fn requests_beyond_the_rules_are_errors() {
 fn a_ring_that_makes_no_sense_stands_still_alone() {
     let target = Target::start(Engine::Auto);
     let mut guest = Guest::connect(target.path(), 2, 0);
-    // More is available than there are entries.
+    // More available entries than the ring has.
     guest.set_available(0, ENTRIES * 3);
     for _ in 0..50 {
         still_up(&mut guest);
     }
-    // A ring that is too long is refused, and the monitor with it.
+    // A ring that is too long is refused, and its monitor disconnected.
     let other = Target::start(Engine::Auto);
     let mut guest = Guest::connect(other.path(), 1, 0);
-    // Nobody answers this; what comes next finds the connection closed.
+    // This message has no answer; the next one finds the connection closed.
     let _ = guest.monitor.set_vring_num(0, 3000);
     assert!(guest.monitor.get_features().is_err());
     drop(guest);
@@ -220,6 +220,6 @@ fn whatever_lies_in_the_rings_others_are_served() {
             .collect();
         back += any_rings(&target, &input);
     }
-    // They are about something.
+    // The inputs had an effect.
     assert!(back > 500, "{back} chains came back");
 }

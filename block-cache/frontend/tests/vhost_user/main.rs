@@ -1,4 +1,4 @@
-//! Disks by vhost-user, seen by a guest whose monitor and driver are in this process.
+//! Disks by vhost-user, with a guest whose monitor and driver are in this process.
 
 mod hostile;
 mod rings;
@@ -29,7 +29,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// How often the memory of a guest is mapped in this process.
+/// Returns how often the memory of a guest is mapped in this process.
 fn mappings(name: &str) -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
     maps.lines().filter(|line| line.contains(name)).count()
@@ -65,7 +65,7 @@ fn a_disk_is_described() {
     assert_eq!(done, status::UNSUPP);
 }
 
-/// Requests drawn at random, several at a time on two queues, against a model.
+/// Runs random requests, several at a time on two queues, against a model.
 fn against_the_model(engine: Engine, without: u64, seed: u64) {
     let target = Target::start(engine);
     let mut guest = Guest::connect(target.path(), 2, without);
@@ -73,7 +73,7 @@ fn against_the_model(engine: Engine, without: u64, seed: u64) {
     let sectors = usize::try_from(SIZE_BYTES / 512).expect("small");
     let mut model = vec![0_u8; sectors * 512];
     for round in 0..150_u8 {
-        // Each of four requests has a quarter of the disk, so that their order does not matter.
+        // Each of four requests has a quarter of the disk, so that their order is irrelevant.
         let mut waiting = Vec::new();
         for slot in 0..4_u16 {
             let most = if draw.below(4) == 0 { 2000 } else { 20 };
@@ -220,14 +220,14 @@ fn a_queue_stops_with_all_that_it_has_begun_and_goes_on_where_it_was() {
         let (number, written) = guest.used(0).expect("all have ended");
         assert_eq!((guest.outcome(number, 0).0, written), (status::OK, 1));
     }
-    // What comes meanwhile waits.
+    // Later requests wait.
     let head = header(request::OUT, 64);
     guest.start_request(0, 1, head, (&[8; 512], 0, 512));
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(guest.used(0), None);
     guest.run(0, 3).expect("it runs again");
     assert_eq!(guest.wait(0), (1, 1));
-    // New memory under running queues: they go on.
+    // New memory under running queues: they continue.
     guest.share_memory().expect("taken");
     for queue in 0..2 {
         assert_eq!(

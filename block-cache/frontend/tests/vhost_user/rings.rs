@@ -1,5 +1,5 @@
-//! What holds whatever lies in a guest's rings: its other queue is served, and so is the next
-//! guest. Run by the seeded test in `hostile.rs`, with reactors that are threads;
+//! Properties that hold whatever a guest's rings contain: its other queue is served, and so is the
+//! next guest. The seeded test in `hostile.rs` runs it, with reactors on threads;
 //! [more](../vhost_user_machine/check.rs) on one thread.
 
 #[allow(
@@ -17,11 +17,10 @@ use forebay_wire::virtio_blk::{Header, request, status};
 use guest::{ENTRIES, Guest, room};
 use target::Target;
 
-/// Where the memory is that chains are about, and a table of descriptors beside those of the
-/// queues.
+/// Memory of the chains, and of a descriptor table beside those of the queues.
 const PLACE: u16 = 5;
 
-/// Where the bytes of an input are taken from; zeroes after the last.
+/// Bytes of an input; zeroes after the last.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -40,7 +39,7 @@ impl Script<'_> {
     }
 }
 
-/// A guest that does to its first queue what `input` says. Returns how many chains it got back from
+/// Runs a guest that uses its first queue as `input` says. Returns the number of chains returned
 /// there.
 ///
 /// # Panics
@@ -60,8 +59,7 @@ pub(crate) fn any_rings(target: &Target, input: &[u8]) -> usize {
         back += 1;
     }
     drop(guest);
-    // The disk has one guest at a time: this one waits until all of the other's requests have
-    // ended.
+    // The disk has one guest at a time: this one waits until all requests of the other have ended.
     still_served(&mut Guest::connect(target.path(), 2, 0));
     back
 }
@@ -78,7 +76,7 @@ fn address(script: &mut Script<'_>) -> u64 {
     match script.byte() % 16 {
         0 => u64::MAX - u64::from(script.below(5000)),
         1 => u64::from(script.word()) << 24 | u64::from(script.word()),
-        // About the end of the memory.
+        // Near the end of the memory.
         2 => guest::GUEST + guest::MEMORY_BYTES as u64 - u64::from(script.below(5000)),
         _ => room(PLACE) + u64::from(script.below(3000)),
     }
@@ -96,7 +94,7 @@ fn step(guest: &mut Guest, script: &mut Script<'_>) {
             let descriptor = (
                 address(script),
                 LENS[usize::from(script.byte()) % LENS.len()],
-                // Mostly one of the flags that there are.
+                // Usually one of the defined flags.
                 u16::from(script.byte() & 7) | u16::from(script.byte() / 255) << 8,
                 script.below(ENTRIES + 8),
             );

@@ -1,4 +1,4 @@
-//! A guest whose target was killed, or left, and the next one.
+//! A guest whose target was killed or has ended, and the next target.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use super::guest::{Guest, Left};
 use super::target::Target;
 use super::{header, until};
 
-/// Any time in which a request would be answered.
+/// More time than the answer to a request takes.
 const A_WHILE: Duration = Duration::from_millis(50);
 
-/// A write of a block of its own for each number.
+/// Writes a block of its own for each number.
 fn write(guest: &mut Guest, number: u16) {
     let head = header(request::OUT, u64::from(number) * 8);
     guest.start_request(0, number, head, (&[7; 4096], 0, 4096));
 }
 
-/// What the device is asked for by that.
+/// Returns the device request of that write.
 fn written(number: u64) -> (Op, u64, u64) {
     (Op::Write { fua: false }, number * 4096, 4096)
 }
 
-/// A guest, and what a target that was killed with these writes on its device has left.
+/// Returns a guest, and the state left by a target that was killed with these writes on its device.
 fn killed_with(numbers: &[u16]) -> (Guest, Left) {
     let target = Target::start(Engine::Auto);
     let mut guest = Guest::connect(target.path(), 1, 0);
@@ -47,12 +47,12 @@ fn killed_with(numbers: &[u16]) -> (Guest, Left) {
 #[test]
 fn requests_in_flight_are_repeated_in_order_before_later_ones() {
     let (mut guest, _) = killed_with(&[5, 2, 9]);
-    // While no target is there; nobody hears the kick.
+    // While there is no target, nothing receives the kick.
     write(&mut guest, 1);
     guest.forget_kicks();
     let next = Target::start(Engine::Auto);
-    // A monitor that takes what the guest has offered for the base: by that, the last one would
-    // never be done.
+    // A monitor that uses the number of offered entries as base: with that base, the last one would
+    // never be executed.
     guest.go_on(next.path(), &[4]).expect("taken over");
     let mut heads: Vec<_> = (0..4).map(|_| guest.wait(0).0).collect();
     assert_eq!(next.take_log(), [5, 2, 9, 1].map(written));
@@ -93,7 +93,7 @@ fn an_unused_ring_is_read_without_a_kick() {
     let first = Target::start(Engine::Auto);
     let mut guest = Guest::connect(first.path(), 1, 0);
     guest.keep_list();
-    // As it is before a queue begins, but for what the volume is told apart by.
+    // The state before a queue starts, except the identity of the volume.
     let left = guest.left();
     drop(first);
     guest.was_killed(&left);
@@ -119,7 +119,7 @@ fn a_guest_is_notified_of_answers_of_the_dead_target() {
     let left = guest.left();
     drop(first);
     guest.was_killed(&left);
-    // The first's last calls.
+    // The last notifications of the first target.
     while guest.called(0) {}
     let next = Target::start(Engine::Auto);
     guest.go_on(next.path(), &[1]).expect("taken over");
@@ -158,7 +158,7 @@ fn after_a_detach_requests_fail_and_no_later_daemon_goes_on() {
             .0,
         status::OK
     );
-    // As a detach does: first this, then the volume.
+    // In the order of a detach: first this, then the volume.
     first.succession.end();
     first.close_volume();
     let failed = guest.call(0, header(request::OUT, 8), &[2; 4096], 0, 4096);
@@ -166,7 +166,7 @@ fn after_a_detach_requests_fail_and_no_later_daemon_goes_on() {
     assert!(!guest.in_flight(1), "nothing is left over");
     drop(first);
     let next = Target::of(Engine::Auto, b"here, second generation");
-    // Messages that need no answer may be under way still.
+    // Messages without an answer may still be in flight.
     let _ = guest.go_on(next.path(), &[2]);
     let features = guest.monitor.get_features();
     assert!(
@@ -174,7 +174,7 @@ fn after_a_detach_requests_fail_and_no_later_daemon_goes_on() {
         "it is sent away: the volume may lack writes"
     );
     assert_eq!(next.take_log(), []);
-    // A machine that was started anew has the disk.
+    // A machine that was restarted has the disk.
     let mut other = Guest::connect(next.path(), 1, 0);
     other.keep_list();
     let written = other.call(0, header(request::OUT, 8), &[3; 4096], 0, 4096);

@@ -1,4 +1,4 @@
-//! A disk in this process, on a memory device that records what it is asked and can be held up.
+//! A disk in this process, on a memory device that logs requests and can be held.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -76,12 +76,12 @@ fn reactor<T: Send + 'static>(
 }
 
 impl Target {
-    /// A disk whose queues are spread over two reactors, one of them the volume's.
+    /// Starts a disk whose queues are spread over two reactors, one of them the volume's.
     pub(crate) fn start(engine: Engine) -> Self {
         Self::of(engine, b"test")
     }
 
-    /// One whose volume is told apart from others by `origin`.
+    /// Starts a disk whose volume has the identity `origin`.
     pub(crate) fn of(engine: Engine, origin: &[u8]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -129,18 +129,18 @@ impl Target {
         &self.path
     }
 
-    /// What the device was asked since the last call, but for reads.
+    /// Returns the requests to the device since the last call, without reads.
     pub(crate) fn take_log(&self) -> Vec<(Op, u64, u64)> {
         std::mem::take(&mut self.log.lock().expect("no test panics here"))
     }
 
-    /// The volume takes no more requests, as when it is detached and when the daemon ends.
+    /// Closes the volume, as a detach and the end of the daemon do.
     pub(crate) fn close_volume(&self) {
         let (sender, receiver) = mpsc::channel();
         self.stops[0].0.call(move || {
             CLOSE.with(|close| close.set(()));
             rt::spawn(async move {
-                // Behind the task that has it.
+                // Runs after the task that has it.
                 rt::sleep(Duration::from_millis(10)).await;
                 sender.send(()).expect("the test waits");
             });
@@ -148,7 +148,7 @@ impl Target {
         receiver.recv().expect("done");
     }
 
-    /// Whether requests wait.
+    /// Holds requests, or releases them.
     pub(crate) fn hold(&self, held: bool) {
         self.hold.store(held, Ordering::Release);
     }

@@ -1,7 +1,7 @@
-//! What holds whatever the monitor of a virtual machine says and whatever lies in a guest's rings:
-//! the conversation ends, nothing is left of it, the next guest is served, requests that make sense
-//! are answered, and blocks hold what was written to them. Run by the seeded test beside this file
-//! and by the fuzz target `vhost_user`.
+//! Properties that hold whatever the monitor of a virtual machine sends and whatever a guest's
+//! rings contain. The conversation ends, nothing of it remains, the next guest is served, valid
+//! requests are answered, and blocks have the written content. The seeded test in this folder and
+//! the fuzz target `vhost_user` run it.
 
 #[path = "../nvme_tcp_machine/disk.rs"]
 pub(crate) mod disk;
@@ -28,24 +28,25 @@ const DISK_BLOCKS: usize = 64;
 /// Queues of a guest, and entries of each.
 const QUEUES: usize = 2;
 const ENTRIES: u16 = 16;
-/// The guest's memory as a file: two regions, the first of which has the queues and the requests.
+/// The guest's memory as a file: two regions, the first of which contains the queues and the
+/// requests.
 const FILE_BYTES: usize = 128 << 10;
 const REGION_BYTES: u64 = FILE_BYTES as u64 / 2;
-/// Requests at a time, each with its page.
+/// Concurrent requests, each with its page.
 const SLOTS: u16 = 8;
 const SLOT_BYTES: usize = 4096;
-/// Of a page: status, descriptors, data.
+/// Offsets in a page: status, descriptors, data.
 const STATUS: u64 = 24;
 const TABLE: u64 = 128;
 const DATA: u64 = 512;
 const MOST_SECTORS: u32 = 6;
-/// What a page holds that nobody has written to.
+/// Content of an unwritten page.
 const LEFT: u8 = 0xa5;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// Where the bytes of an input are taken from; zeroes after the last.
+/// Bytes of an input; zeroes after the last.
 pub(crate) struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -64,7 +65,7 @@ impl Script<'_> {
     }
 }
 
-/// Where a queue's descriptors, available and used entries lie in the file.
+/// Returns the offsets of a queue's descriptors, available and used entries in the file.
 const fn places(queue: usize) -> [u64; 3] {
     let base = 0x2000 * queue as u64;
     [base, base + 0x800, base + 0x1000]
@@ -74,7 +75,7 @@ const fn page(slot: u16) -> u64 {
     0x4000 + slot as u64 * SLOT_BYTES as u64
 }
 
-/// The guest's address of a place in the file.
+/// Returns the guest's address of an offset in the file.
 const fn guest(at: u64) -> u64 {
     match at < REGION_BYTES {
         true => 0x10_0000 + at,
@@ -82,23 +83,23 @@ const fn guest(at: u64) -> u64 {
     }
 }
 
-/// A request that was not answered yet.
+/// A request without an answer.
 struct Asked {
     header: Header,
-    /// Bytes of data, out or in.
+    /// Bytes of data in either direction.
     bytes: u32,
     begun: u64,
     write: Option<Write>,
 }
 
-/// A monitor and its guest, as an input wants them.
+/// A monitor and its guest that follow an input.
 struct Conversation<'t> {
     here: &'t Here,
     socket: UnixStream,
     talk: Talk,
     ended: bool,
     model: Model,
-    /// Something was said or put that makes rings mean anything.
+    /// Whether something was sent or written that makes the rings arbitrary.
     wild: bool,
     available: [u16; QUEUES],
     used: [u16; QUEUES],
@@ -108,16 +109,15 @@ struct Conversation<'t> {
     message: Message,
 }
 
-/// Holds the conversation that `input` describes. Returns how many requests have succeeded.
+/// Runs the conversation of `input`. Returns the number of successful requests.
 ///
 /// # Panics
-/// If anything is left of it, the next guest is not served, or something is answered or held that
-/// cannot be.
+/// If something of it remains, the next guest is not served, or an answer or a block is impossible.
 pub(crate) fn any_conversation(here: &Here, input: &[u8]) -> usize {
     let mut script = Script(input);
     let mut talk = Conversation::new(here, Model::new(DISK_BLOCKS));
     let how = script.byte();
-    // Some rings hold nothing but requests.
+    // Some rings contain only requests.
     let orderly = how & 3 != 0;
     if how & 0x1c != 0 {
         talk.set_up(how & 0x20 != 0);
@@ -171,7 +171,7 @@ impl<'t> Conversation<'t> {
         }
     }
 
-    /// Goes away; how many requests have succeeded.
+    /// Disconnects. Returns the number of successful requests.
     fn end(mut self) -> (usize, Model) {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         if !self.ended {
@@ -180,7 +180,7 @@ impl<'t> Conversation<'t> {
         }
         self.take_used();
         if !self.ended && !self.wild {
-            // All that was begun has ended with the queues.
+            // All started requests have ended with the queues.
             for asked in self.asked.iter().flatten() {
                 assert!(!self.is_running(), "{:?} is not answered", asked.header);
             }
@@ -188,12 +188,12 @@ impl<'t> Conversation<'t> {
         (self.answered, self.model)
     }
 
-    /// Whether both queues have all they need, as they were set up.
+    /// Returns whether both queues have complete settings.
     fn is_running(&self) -> bool {
         self.message.untouched
     }
 
-    /// Says something with descriptors, and hears the answer.
+    /// Sends a message with descriptors, and receives the answer.
     fn say(&mut self, (number, flags, body): (u32, u32, &[u8]), files: &[i32]) {
         if self.ended {
             return;
@@ -210,7 +210,7 @@ impl<'t> Conversation<'t> {
         }
     }
 
-    /// What each monitor says at first.
+    /// Sends the first messages of any monitor.
     fn set_up(&mut self, keeps_list: bool) {
         for said in message::SET_UP {
             self.truth(said, 0);
@@ -227,7 +227,7 @@ impl<'t> Conversation<'t> {
         self.message.untouched = !self.ended;
     }
 
-    /// Says the right thing.
+    /// Sends a valid message.
     fn truth(&mut self, number: u32, queue: usize) {
         let body = self.message.body(number, queue, self.available[queue]);
         let files = self.message.files(self.here, number, queue);
@@ -273,14 +273,14 @@ impl<'t> Conversation<'t> {
         self.take_used();
     }
 
-    /// A message, right in most of its fields.
+    /// Sends a message with mostly valid fields.
     fn speak(&mut self, script: &mut Script<'_>) {
         let number = u32::from(script.byte() % 40);
         let queue = usize::from(script.byte() & 1);
         let mut body = self.message.body(number, queue, self.available[queue]);
         let how = script.byte();
         if how < 0x80 && message::keeps_order(number) {
-            // Stops and starts a queue, or asks for something.
+            // Stops and starts a queue, or sends a request.
             self.say(
                 (number, u32::from(how & 8), &body),
                 &self.message.files(self.here, number, queue),
@@ -311,7 +311,7 @@ impl<'t> Conversation<'t> {
             _ => self.message.files(self.here, number, queue),
         };
         if how & 0xc0 == 0xc0 {
-            // Lies about its length or its version, or stops in its middle.
+            // Sends a wrong length or version, or stops in the middle.
             let mut bytes = message::encode(number, 0, &body);
             let (at, value) = (usize::from(script.byte() % 12), script.byte());
             bytes[at] = value;
@@ -320,7 +320,7 @@ impl<'t> Conversation<'t> {
             }
             if !bytes.is_empty() && !self.ended {
                 here::send(&self.socket, &bytes, &files);
-                // What is missing does not come.
+                // The rest does not arrive.
                 let _ = self.socket.shutdown(std::net::Shutdown::Write);
                 self.hear();
             }
@@ -329,7 +329,7 @@ impl<'t> Conversation<'t> {
         self.say((number, u32::from(script.byte() & 12), &body), &files);
     }
 
-    /// Puts anything anywhere into the first queue, or into pages.
+    /// Writes anything anywhere into the first queue, or into pages.
     fn scribble(&mut self, script: &mut Script<'_>) {
         const LENS: [u32; 10] = [0, 1, 15, 16, 17, 512, 513, 4096, 1 << 31, u32::MAX];
         self.wild = true;
@@ -339,7 +339,7 @@ impl<'t> Conversation<'t> {
             0..3 => {
                 let address = match script.byte() % 16 {
                     0 => u64::MAX - u64::from(script.below(5000)),
-                    // About the end of a region.
+                    // Near the end of a region.
                     1 => guest(REGION_BYTES - 1) + 1 - u64::from(script.below(600)),
                     2 => guest(REGION_BYTES) + u64::from(script.below(6000)),
                     _ => guest(page(0)) + u64::from(script.below(3000)),
@@ -404,7 +404,7 @@ impl<'t> Conversation<'t> {
         self.kick(queue);
     }
 
-    /// A request, whose data is now and then no whole sector, in pieces.
+    /// Sends a request, in pieces, whose length is sometimes not a multiple of sectors.
     fn ask(
         &mut self,
         queue: usize,
@@ -469,12 +469,12 @@ impl<'t> Conversation<'t> {
         self.offer(queue, slot);
     }
 
-    /// Looks at what was answered.
+    /// Checks the answers.
     fn take_used(&mut self) {
         for queue in 0..QUEUES {
             let used = places(queue)[2];
             let done = u16::from_le_bytes(self.here.get(used + 2));
-            // A ring that was written over says anything.
+            // An overwritten ring has arbitrary content.
             let new = done.wrapping_sub(self.used[queue]).min(ENTRIES);
             for _ in 0..new {
                 let at = used + 4 + u64::from(self.used[queue] % ENTRIES) * 8;

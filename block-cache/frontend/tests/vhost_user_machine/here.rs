@@ -1,5 +1,5 @@
 //! A disk on this thread: its reactor runs when the conversation lets it, on a virtual clock. The
-//! monitor and the guest are the script's.
+//! script drives the monitor and the guest.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
@@ -18,7 +18,7 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket as _;
 use super::disk::Disk;
 use super::{DISK_BLOCKS, FILE_BYTES, QUEUES};
 
-/// More than any time that a request takes.
+/// More than the time of any request.
 const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct Here {
@@ -44,7 +44,7 @@ impl Here {
         let disk = Disk::new(DISK_BLOCKS);
         let device = Rc::new(disk.clone());
         let volume = reactor.within(|| Volume::new("a-disk", device, false));
-        // SAFETY: the name lives through the call; the descriptor is new and nobody else's.
+        // SAFETY: the name lives through the call; the descriptor is new and has no other owner.
         let file = unsafe { File::from_raw_fd(libc::memfd_create(c"forebay-guest".as_ptr(), 0)) };
         file.set_len(FILE_BYTES as u64).expect("memory");
         let copy = FileOffset::new(file.try_clone().expect("a copy"), 0);
@@ -61,7 +61,7 @@ impl Here {
         }
     }
 
-    /// A monitor's socket, and the target's side of the conversation on it.
+    /// Opens a monitor's socket, with the target's side of its conversation.
     pub(crate) fn connect(&self) -> (UnixStream, vhost_user::Talk) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         for socket in [&ours, &theirs] {
@@ -110,8 +110,8 @@ impl Here {
         memory.read_slice(bytes, at as usize).expect("in the file");
     }
 
-    /// Nothing may be left of a conversation that has ended. What the disk holds; it, the guest's
-    /// memory and the events are as at first from now on.
+    /// Checks that nothing remains of an ended conversation. Returns the disk's content, and resets
+    /// the disk, the guest's memory and the events.
     pub(crate) fn end(&self) -> Vec<u8> {
         self.slow(Duration::ZERO);
         self.pass(LONG);
@@ -125,7 +125,7 @@ impl Here {
         self.disk.take()
     }
 
-    /// Changes the disk behind the target's back.
+    /// Changes the disk behind the target.
     #[allow(dead_code, reason = "the fuzz target plants nothing")]
     pub(crate) fn plant(&self, block: usize) {
         self.disk.plant(block);
@@ -137,7 +137,7 @@ pub(crate) fn send(socket: &UnixStream, bytes: &[u8], files: &[RawFd]) {
     let _ = socket.send_with_fds(&[bytes], files);
 }
 
-/// What has come: bytes, and a descriptor.
+/// Receives bytes and a descriptor.
 pub(crate) fn receive(socket: &UnixStream) -> Option<(Vec<u8>, Option<File>)> {
     let mut bytes = vec![0; 4096];
     let (count, file) = socket.recv_with_fd(&mut bytes).ok()?;

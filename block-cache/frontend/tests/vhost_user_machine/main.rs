@@ -1,5 +1,5 @@
-//! Monitors that say anything and guests that put anything into their rings: a seeded stand-in for
-//! the fuzzer that needs no nightly compiler.
+//! Arbitrary monitors and guests with arbitrary rings: a seeded substitute for the fuzzer that
+//! needs no nightly compiler.
 
 mod check;
 
@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use check::here::Here;
 use proptest::prelude::*;
 
-/// Bytes of a generator (xorshift), behind a first one that lets rings be orderly or not.
+/// Bytes of a generator (xorshift), after a first one that makes rings orderly or not.
 fn drawn(seed: u64, first: u8, count: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut bytes = vec![first];
@@ -21,7 +21,7 @@ fn drawn(seed: u64, first: u8, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// Mappings of a guest's memory.
+/// Returns the number of mappings of a guest's memory.
 fn mapped() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
     let guests = maps.lines().filter(|line| line.contains("forebay-guest"));
@@ -36,7 +36,7 @@ fn any_conversation_ends_and_leaves_nothing() {
         let first = [0x1d, 0x3d, 0x1c, 0x3c][seed as usize % 4];
         answered += check::any_conversation(&here, &drawn(seed * 0x9e37_79b9, first, 150));
     }
-    // They are about something.
+    // The conversations had an effect.
     assert!(answered > 2000, "{answered} requests have succeeded");
     assert!(mapped() <= 2, "memory of guests is left");
 }
@@ -57,7 +57,7 @@ proptest! {
     #[test]
     fn any_bytes_end_and_leave_nothing(input in proptest::collection::vec(any::<u8>(), 0..200)) {
         thread_local! {
-            // It goes with the process.
+            // It lives until the process ends.
             static HERE: &'static Here = Box::leak(Box::new(Here::start()));
         }
         HERE.with(|here| check::any_conversation(here, &input));

@@ -1,4 +1,4 @@
-//! Messages of a monitor, by their numbers ("Front-end message types" of the vhost-user protocol).
+//! Messages of a monitor, by number ("Front-end message types" of the vhost-user protocol).
 
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, RawFd};
@@ -27,7 +27,7 @@ const SET_CONFIG: u32 = 25;
 pub(super) const GET_INFLIGHT_FD: u32 = 31;
 pub(super) const SET_INFLIGHT_FD: u32 = 32;
 
-/// What a monitor says at first, and what it says of each queue.
+/// First messages of a monitor, and messages for each queue.
 pub(super) const SET_UP: [u32; 6] = [
     GET_FEATURES,
     SET_OWNER,
@@ -45,7 +45,7 @@ pub(super) const START_QUEUE: [u32; 6] = [
     SET_VRING_ENABLE,
 ];
 
-/// Whether the guest's requests mean the same after a message that says the truth.
+/// Returns whether the guest's requests keep their meaning after a valid message of this number.
 pub(super) const fn keeps_order(number: u32) -> bool {
     matches!(
         number,
@@ -60,9 +60,9 @@ pub(super) const fn keeps_order(number: u32) -> bool {
     )
 }
 
-/// Where the monitor says that it has the guest's memory.
+/// Address of the guest's memory in the monitor.
 const USER: u64 = 0x7000_0000_0000;
-/// The flag by which there are protocol features.
+/// Feature bit of the protocol features.
 const PROTOCOL_FEATURES: u64 = 1 << 30;
 
 pub(super) fn encode(number: u32, flags: u32, body: &[u8]) -> Vec<u8> {
@@ -74,19 +74,19 @@ pub(super) fn encode(number: u32, flags: u32, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the monitor knows from what it was answered.
+/// State of the monitor, from the target's answers.
 #[derive(Default)]
 pub(super) struct Message {
     features: u64,
     protocol: u64,
-    /// What the target has said of the list of requests in flight, and the list.
+    /// Description of the list of requests in flight, and the list.
     list: Option<(Vec<u8>, File)>,
-    /// Both queues run as they were set up.
+    /// Whether both queues run as they were set up.
     pub(super) untouched: bool,
 }
 
 impl Message {
-    /// Remembers an answer.
+    /// Stores an answer.
     pub(super) fn heard(&mut self, bytes: &[u8], file: Option<File>) {
         let Some((header, body)) = bytes.split_first_chunk::<12>() else {
             return;
@@ -114,7 +114,7 @@ impl Message {
         }
     }
 
-    /// What a message says that is right.
+    /// Returns the body of a valid message.
     pub(super) fn body(&self, number: u32, queue: usize, base: u16) -> Vec<u8> {
         let numbers = |list: &[u64]| list.iter().flat_map(|one| one.to_le_bytes()).collect();
         let state = |value: u32| numbers(&[u64::from(value) << 32 | queue as u64]);
@@ -159,7 +159,7 @@ impl Message {
         }
     }
 
-    /// The descriptors that go with it.
+    /// Returns the descriptors of a message.
     pub(super) fn files(&self, here: &Here, number: u32, queue: usize) -> Vec<RawFd> {
         match number {
             SET_MEM_TABLE => vec![here.file.as_raw_fd(); 2],
