@@ -153,8 +153,8 @@ impl Node {
         while Arc::strong_count(&self.inner) > 1 {
             if begin.elapsed() > FAREWELL {
                 tracing::warn!(
-                    "page cache: a node goes with what is in its memory: its files have been in \
-                     use for {FAREWELL:?} since it was to leave"
+                    "page cache: a node ends with the pages in its memory: its files were in use \
+                     for {FAREWELL:?} after the request to leave"
                 );
                 return false;
             }
@@ -254,8 +254,8 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
     // It cannot change from now on. Before, another directory may have started that knew no node.
     if self::settled(&inner.pool)? != settled {
         let context = format!(
-            "{id}: the directory was started anew with another source, capacity or mapped \
-             directories as the node joined: join again"
+            "{id}: the directory was restarted with another source, capacity or mapped directories \
+             during the join: join again"
         );
         return Err(Error::new(ErrorKind::Busy, context));
     }
@@ -329,7 +329,7 @@ impl<S: Store> Drop for Inner<S> {
         }
         if let Err(error) = left {
             tracing::warn!(
-                "page cache: a node goes with what is in its memory: {}",
+                "page cache: a node ends with the pages in its memory: {}",
                 error.report()
             );
         }
@@ -432,7 +432,7 @@ fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing,
         first = packet.and_then(|packet| packet.messages().next());
     })?;
     let Some(Ok(ToNode::Hello { nonce })) = first.filter(|_| heard) else {
-        let context = "page cache: what answers is no directory of this version";
+        let context = "page cache: the peer is not a directory of this version";
         return Err(Error::new(ErrorKind::Disconnected, context));
     };
     let mut hello = Vec::new();
@@ -511,8 +511,9 @@ impl<S: Store> Listener<S> {
                 Err(_) if !said => {
                     said = true;
                     tracing::warn!(
-                        "page cache, {}: the directory of the pool {} is gone: what is mapped is \
-                         read and written on, the rest waits {:?} for one to be started again, with the same capacity and source",
+                        "page cache, {}: the directory of the pool {} is gone: mapped pages stay \
+                         usable, other requests wait {:?}; help: start it again with the same \
+                         capacity and source",
                         self.id,
                         self.pool.path().display(),
                         self.patience

@@ -108,7 +108,7 @@ pub fn ask(pool: &Pool) -> Result<Status> {
     let mut text = Vec::new();
     stream.read_to_end(&mut text)?;
     serde_json::from_slice(&text).map_err(|error| {
-        let context = "the directory's answer is no status; is it of another version?";
+        let context = "the directory's answer is not a status; is it of another version?";
         Error::with_source(ErrorKind::Disconnected, context, error)
     })
 }

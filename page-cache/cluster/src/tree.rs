@@ -67,8 +67,8 @@ impl Tree {
         let metadata = fs::metadata(root).context(|| format!("source {}", root.display()))?;
         if !metadata.is_dir() {
             let context = format!(
-                "source {}: it is no directory: a block device is joined by `DeviceNode`, and has \
-                 no files",
+                "source {}: it is not a directory: a block device is joined by `DeviceNode`, and \
+                 has no files",
                 root.display()
             );
             return Err(Error::new(ErrorKind::InvalidInput, context));
@@ -427,8 +427,7 @@ impl Store for Tree {
         drop(state);
         if failed {
             let context = format!(
-                "fsync of {}: the system has lost something written: open it again and write it \
-                 again",
+                "fsync of {}: the system has lost a write: open the file and write it again",
                 self.named(inode)
             );
             return Err(Error::new(ErrorKind::Lost, context));

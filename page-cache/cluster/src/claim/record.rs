@@ -80,8 +80,7 @@ pub(crate) fn check(
             let text = text.context(|| format!("reading {}", path.display()))?;
             Some(parse(&text).ok_or_else(|| {
                 let context = format!(
-                    "{}: it names no pool: remove it if no pool holds what was not written back to \
-                     {}",
+                    "{}: it names no pool: remove it if no pool holds unwritten data of {}",
                     path.display(),
                     source.display()
                 );
@@ -98,8 +97,8 @@ pub(crate) fn check(
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "pool {}: it holds page {} of {}, which was not written back before the pool \
-                     {} was used there, and would go over what was written by that one: remove this pool, with what it holds",
+                    "pool {}: it holds unwritten page {} of {} from before the use of the pool {}, \
+                     and would overwrite newer data: remove this pool and its data",
                     pool.path().display(),
                     page.index,
                     second_names::unnamed(page.inode, source),
@@ -130,8 +129,9 @@ fn check_last(source: &Path, last: &Record) -> Result<()> {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "source {}: the pool {} holds page {} of {}, which was not written back when its \
-                 nodes ended: start a directory with that pool, its capacity ({} pages) and --placement pool, until it is ready and has written all back, or remove that pool, with what it holds",
+                "source {}: the pool {} holds unwritten page {} of {}: start a directory with that \
+                 pool, its capacity ({} pages) and --placement pool, until it has written back \
+                 everything, or remove that pool and its data",
                 source.display(),
                 last.path.display(),
                 page.index,

@@ -66,7 +66,8 @@ impl DeviceNode {
             if unfenced.is_none() && in_flight == InFlight::MayLand {
                 let context = format!(
                     "{}: nodes write to it, and a write by way of a server may land after this \
-                     process has been killed, over what they have written since: open it by its path, or share a device that is on that server for all (which is for reading)",
+                     process has been killed, over what they have written since: open it by its \
+                     path, or share a device that is on that server for all (which is for reading)",
                     source.display()
                 );
                 return Err(Error::new(ErrorKind::Unsupported, context));

@@ -173,8 +173,8 @@ impl Store for DeviceStore {
         }
         if self.failed.load(Ordering::Relaxed) {
             let context = format!(
-                "{}: a flush has failed, and what was written before it may be lost: join again \
-                 and write it again",
+                "{}: a flush has failed, and earlier writes may be lost: join again and repeat \
+                 them",
                 self.info.name
             );
             let source = flushed

@@ -121,7 +121,8 @@ impl Names {
             return Ok(Opened::Mapped(file));
         }
         let context = "a file of a mapped directory has a name elsewhere too, by which it is \
-            cached or was: remove one of them, and start the directory process anew when no node runs";
+            cached or was: remove one of them, and start the directory process anew when no node \
+            runs";
         Err(Error::with_source(
             ErrorKind::Busy,
             context,
@@ -141,7 +142,8 @@ fn unmappable(error: io::Error) -> Error {
         Some(libc::EPERM) => (
             ErrorKind::Permission,
             "its files can be mapped on mounts of the machine's own root only (CAP_SYS_ADMIN \
-             outside of user namespaces): run the node as that, or the directory process without --map",
+             outside of user namespaces): run the node as that, or the directory process without \
+             --map",
         ),
         _ => {
             let context =

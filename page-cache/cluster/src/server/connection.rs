@@ -182,7 +182,7 @@ fn greet_with(
     say(NodeId::new(0).expect("a number"), ToNode::Hello { nonce })?;
     let mut bytes = Vec::new();
     let heard = incoming.packets::<ToDirectory>(|packets| bytes.extend_from_slice(packets));
-    if !heard.context(|| format!("it did not say who it is in {PATIENCE:?}"))? {
+    if !heard.context(|| format!("it did not identify itself in {PATIENCE:?}"))? {
         return Ok(None);
     }
     let packet = Packet::<ToDirectory>::decode(&bytes)?;
@@ -195,7 +195,7 @@ fn greet_with(
         },
     )) = first
     else {
-        let context = "it did not say who it is";
+        let context = "it did not identify itself";
         return Err(Error::new(ErrorKind::InvalidInput, context));
     };
     let node = packet.node;

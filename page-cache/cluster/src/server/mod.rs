@@ -1,9 +1,9 @@
 //! The directory process: one thread that decides, and one or two for each connection.
 //!
 //! A node is declared dead only after its process has ended: its stores and writes have ended then.
-//! The directory has the kernel end a node in these cases: it is silent for longer than its lease,
-//! it does not acknowledge an invalidation, it closes its connection without a request to leave, or
-//! it sends a message that no correct node sends.
+//! The directory has the kernel end a node that is silent for longer than its lease, or does not
+//! acknowledge an invalidation. The same holds for a node that closes its connection without a
+//! request to leave, or sends a message that no correct node sends.
 
 mod connection;
 mod losses;
@@ -218,7 +218,7 @@ impl Server {
                 Ok(input) => self.take(input)?,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
-                    let context = "page cache directory: nobody listens any more";
+                    let context = "page cache directory: the connections have ended";
                     return Err(Error::new(ErrorKind::Disconnected, context));
                 }
             }

@@ -77,8 +77,8 @@ impl Server {
                 // directory rescues the rest.
                 return Err(Error::new(
                     ErrorKind::ShuttingDown,
-                    "the thread that saves dead nodes' pages has failed: start the directory \
-                     again, which goes on where it was",
+                    "the write-back of dead nodes' pages has failed: start the directory again, \
+                     which continues it",
                 ));
             }
         }
@@ -103,8 +103,8 @@ impl Server {
         self.directory.unrescued(places, &mut out);
         for pages in self.by_file(&out.lost) {
             tracing::error!(
-                "page cache: the store has refused for {:?} what outlived its node, so it is lost, \
-                 and the next fsync of who wrote it says so: {pages}",
+                "page cache: DATA IS LOST: the store has refused pages of a dead node for {:?}, \
+                 and the next fsync of their writers fails: {pages}",
                 self.options.rescue
             );
         }
@@ -205,8 +205,8 @@ impl Rescuer {
         if let Some(why) = why {
             for pages in losses::by_file(&refused, &self.source, &self.pool) {
                 tracing::error!(
-                    "page cache: the store refuses what outlived its node; it is kept and tried \
-                     again for {:?}: {pages}: {}",
+                    "page cache: the store refuses pages that outlived their node; retrying for \
+                     {:?}: {pages}: {}",
                     self.patience,
                     why.report()
                 );
@@ -270,7 +270,8 @@ pub(super) fn check_nothing_left(pool: &Pool, options: &Options, before: &Nodes)
             ErrorKind::Busy,
             format!(
                 "pool {}: it holds page {index} of {}, which was not written back when its nodes \
-                 ended: start a directory with the capacity ({} pages) and source of before, until it is ready, or remove the pool",
+                 ended: start a directory with the capacity ({} pages) and source of before, until \
+                 it is ready, or remove the pool",
                 pool.path().display(),
                 second_names::unnamed(inode, Path::new(&before.source)),
                 before.pages
