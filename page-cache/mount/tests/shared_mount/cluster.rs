@@ -1,4 +1,4 @@
-//! A source, a pool, and processes: this program started again as a directory or as a node with a
+//! A source, a pool, and processes: this program starts itself as a directory or as a node with a
 //! mount.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,15 +16,15 @@ use forebay_cluster::{Node, NodeId, Options};
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a node waits for a directory.
+/// Time for which a node waits for a directory.
 pub(crate) const WITHOUT_DIRECTORY: Duration = Duration::from_secs(2);
-/// The directory whose files programs may map shared.
+/// Directory whose files programs may map shared.
 pub(crate) const MAPPED: &str = "mapped";
 /// Pages of the cluster, and of each node.
 const PAGES: u32 = 512;
 const NODE_PAGES: u32 = 96;
 
-/// Whether this process can mount FUSE file systems; says so if not.
+/// Returns whether this process can mount FUSE file systems, and prints a reason if not.
 pub(crate) fn can_mount() -> bool {
     let place = std::env::temp_dir().join(format!("forebay-shared-looked-{}", std::process::id()));
     match forebay_fuse::may_mount(&place, "run as root") {
@@ -36,18 +36,18 @@ pub(crate) fn can_mount() -> bool {
     }
 }
 
-/// Says why a test tries nothing, also where what tests that pass print is not shown.
+/// Prints why a test is skipped, even if the output of passing tests is hidden.
 pub(crate) fn skipped(why: &str) {
     let said = writeln!(std::io::stderr(), "SKIPPED: a test of shared mounts: {why}");
     said.expect("there is a standard error");
 }
 
-/// Whether a program can be run here; says so if not.
+/// Returns whether a program can be run here, and prints a reason if not.
 pub(crate) fn can_run(program: &str) -> bool {
     can_run_with(program, "--version")
 }
 
-/// The same, of a program that this argument makes say what it is.
+/// Like [`can_run`], for a program with this argument for its version.
 pub(crate) fn can_run_with(program: &str, version: &str) -> bool {
     let mut command = Command::new(program);
     let run = command.arg(version).stdout(Stdio::null()).status();
@@ -66,7 +66,7 @@ fn variable(name: &str) -> PathBuf {
     )
 }
 
-/// What this program does when a test has started it; for anybody else there is nothing to do.
+/// Behaviour of this program when a test has started it; otherwise it does nothing.
 pub(crate) fn role() {
     match std::env::var("FOREBAY_ROLE").as_deref() {
         Ok("directory") => {
@@ -109,7 +109,7 @@ fn node() {
     println!("\n@ left");
 }
 
-/// This program in a role, started by another one if that is named.
+/// Starts this program in a role, optionally by another program.
 fn in_role(by: &[&str], role: &str, variables: &[(&str, &Path)]) -> Command {
     let program = std::env::current_exe().expect("this program");
     let mut command = match by {
@@ -126,7 +126,7 @@ fn in_role(by: &[&str], role: &str, variables: &[(&str, &Path)]) -> Command {
     command
 }
 
-/// A process that this test started; killed when it is dropped.
+/// A process of the test, killed on drop.
 pub(crate) struct Worker {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -143,7 +143,7 @@ impl Worker {
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 if let Some(line) = line.strip_prefix("@ ") {
-                    // The test may have heard enough.
+                    // The test may have stopped reading.
                     let _ = sender.send(line.to_owned());
                 }
             }
@@ -174,7 +174,7 @@ impl Worker {
         self.child.wait().expect("ended");
     }
 
-    /// Closes its input, upon which it unmounts and leaves.
+    /// Closes its input: it then unmounts and leaves.
     pub(crate) fn end(mut self) {
         self.stdin = None;
         assert_eq!(self.hear(), "left");
@@ -190,14 +190,14 @@ impl Drop for Worker {
     }
 }
 
-/// A cluster whose directory is a process of its own.
+/// A cluster whose directory is a separate process.
 pub(crate) struct Cluster {
     pool: PathBuf,
     top: PathBuf,
     directory: Option<Worker>,
-    /// Whether a directory that starts maps [`MAPPED`].
+    /// Whether directories map [`MAPPED`].
     maps: bool,
-    /// What was mounted for it.
+    /// Mounts of the source.
     mounted: Vec<PathBuf>,
     done: Arc<AtomicBool>,
 }
@@ -207,7 +207,7 @@ impl Cluster {
         Self::on(name, |_| Vec::new())
     }
 
-    /// One with a source that was mounted, at the end of what was.
+    /// Creates a cluster whose source is mounted by `mount`.
     pub(crate) fn on(name: &str, mount: impl FnOnce(&Path) -> Vec<PathBuf>) -> Self {
         let id = std::process::id();
         let top = std::env::temp_dir().join(format!("forebay-shared-{name}-{id}"));
@@ -223,7 +223,7 @@ impl Cluster {
         cluster.mounted = mount(&cluster.source());
         std::fs::create_dir_all(cluster.source().join(MAPPED)).expect("made");
         cluster.start_directory();
-        // A kernel that waits for a process of ours for ever would keep the test from ending.
+        // A kernel that waits for a process of the test would keep the test from ending.
         let (done, name) = (Arc::clone(&cluster.done), name.to_owned());
         std::thread::spawn(move || {
             std::thread::sleep(5 * PATIENCE);
@@ -235,7 +235,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts the directory, anew if it was killed.
+    /// Starts the directory, or restarts it after a kill.
     pub(crate) fn start_directory(&mut self) {
         let source = self.source();
         let mut variables = vec![
@@ -248,7 +248,7 @@ impl Cluster {
         self.directory = Some(Worker::start("directory", &variables));
     }
 
-    /// From the next start of the directory on.
+    /// Takes effect at the next start of the directory.
     pub(crate) const fn map_nothing(&mut self) {
         self.maps = false;
     }
@@ -261,14 +261,14 @@ impl Cluster {
         self.top.join(format!("n{number}"))
     }
 
-    /// A node with a mount.
+    /// Starts a node with a mount.
     pub(crate) fn node(&self, number: u8) -> Worker {
         let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
         Worker::start("node", &self.of_node(&id, &mountpoint))
     }
 
-    /// A node that another program starts and that has no input: it ends as soon as it is mounted,
-    /// or says why it is not.
+    /// Starts a node by another program, without input: it ends as soon as it is mounted, or prints
+    /// an error.
     pub(crate) fn node_by(&self, by: &[&str], number: u8) -> Output {
         let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
         let mut command = in_role(by, "node", &self.of_node(&id, &mountpoint));
@@ -283,7 +283,7 @@ impl Cluster {
         ]
     }
 
-    /// A node in this process, without a mount.
+    /// Joins a node in this process, without a mount.
     pub(crate) fn node_here(&self, number: u8) -> Node {
         let id = NodeId::new(number).expect("a node");
         Node::join(Options::new(&self.pool, id, NODE_PAGES)).expect("it joins")
@@ -306,7 +306,7 @@ impl Cluster {
     }
 }
 
-/// Takes the name of what is mounted away.
+/// Unmounts a mountpoint lazily.
 pub(crate) fn clear(mountpoint: &Path) {
     // There may be nothing.
     let _ = Command::new("umount").arg("-l").arg(mountpoint).status();
@@ -322,7 +322,7 @@ impl Drop for Cluster {
                 .symlink_metadata()
                 .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
             {
-                // Of a node that was killed.
+                // The mount of a killed node.
                 clear(&mountpoint);
             }
         }

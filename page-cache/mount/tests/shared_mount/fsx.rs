@@ -1,7 +1,7 @@
 //! Random operations on one file through two mounts, against a model of the file in memory.
 //!
-//! `FOREBAY_SEED` and `FOREBAY_OPERATIONS` choose others. An error names the seed, the operation,
-//! and what came before.
+//! `FOREBAY_SEED` and `FOREBAY_OPERATIONS` select others. An error names the seed, the operation,
+//! and the recent operations.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -34,13 +34,13 @@ enum Operation {
     Size,
 }
 
-/// An error that is put into the model, so that the files differ from it.
+/// A fault in the model, so that the files differ from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
     /// One byte of a write is lost.
     LostByte,
-    /// What was cut off comes back when the file grows again.
+    /// Truncated data reappears when the file grows.
     NotCut,
 }
 
@@ -63,7 +63,7 @@ struct Run {
     mounts: [PathBuf; 2],
     name: String,
     files: [File; 2],
-    /// The file as it should be, and what was cut off behind it.
+    /// Expected content of the file, and the truncated data after it.
     model: Vec<u8>,
     cut: Vec<u8>,
     fault: Fault,
@@ -88,7 +88,7 @@ impl Run {
         }
     }
 
-    /// Many operations; the first error, with what came before it.
+    /// Runs operations. Returns the first error, with the recent operations.
     fn operations(&mut self, count: u64) -> Result<(), String> {
         let mut recent = VecDeque::new();
         for number in 0..count {
@@ -108,7 +108,7 @@ impl Run {
     fn choose(&mut self) -> Operation {
         let random = &mut self.random;
         let end = self.model.len() as u64;
-        // Often where something is, sometimes far behind it; often at the edges of pages.
+        // Often within the data, sometimes far beyond it; often at the edges of pages.
         let mut offset = match random.below(8) {
             0 => random.below(LEN_MAX),
             _ => random.below(end + 1),
@@ -156,8 +156,8 @@ impl Run {
                 self.check(offset, &out[..count], len)?;
             }
             Operation::MapRead { offset, len } => {
-                // The kernel knows of a file that grew elsewhere when it has asked for its size, as
-                // programs do.
+                // The kernel learns of a file that grew on the other node when it reads its size,
+                // as programs do.
                 self.files[here].metadata().map_err(said)?;
                 let end = (offset + len).min(self.model.len() as u64);
                 if offset < end {

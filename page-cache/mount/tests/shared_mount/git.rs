@@ -17,7 +17,7 @@ fn git(at: &Path, arguments: &[&str]) -> String {
 fn git_said(at: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new("git");
     command.arg("-C").arg(at);
-    // It maps a few pages of a pack at a time, again and again.
+    // It maps a few pages of a pack at a time, repeatedly.
     for small in ["packedGitWindowSize=8k", "packedGitLimit=64k"] {
         command.args(["-c", &format!("core.{small}")]);
     }
@@ -50,7 +50,7 @@ fn cloned_is_sound(name: &str, directory: &str) {
     let [a, b] = [1, 2].map(|number| cluster.mountpoint(number).join(directory));
     git(&a, &["init", "--quiet", "--initial-branch=main", "first"]);
     for round in 0..4_u32 {
-        // Commits by both, in turns.
+        // Commits by both nodes alternate.
         let here = [&a, &b][round as usize % 2].join("first");
         for number in 0..40_u32 {
             let text = format!("{round} {number}\n").repeat((number * number) as usize);
@@ -75,7 +75,7 @@ fn cloned_is_sound(name: &str, directory: &str) {
     git(&a.join("second"), &["fsck", "--full", "--strict"]);
     let f = |at: &Path| fs::read(at.join("d4/f39")).expect("read");
     assert_eq!(f(&a.join("second")), f(&b.join("first")));
-    // A byte of the pack that is changed on one node is found on the other.
+    // A byte of the pack that is changed on one node is detected on the other.
     let packs = fs::read_dir(a.join("second/.git/objects/pack")).expect("there");
     let mut packs = packs.map(|entry| entry.expect("listed").path());
     let pack = packs.find(|path| path.extension().is_some_and(|end| end == "pack"));

@@ -1,4 +1,4 @@
-//! Locks of programs, between programs of two nodes.
+//! Locks between programs of two nodes.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::cluster::{Cluster, can_mount, can_run};
 use super::{number, open};
 
-/// Longest wait for what comes at once, on a busy machine.
+/// Longest wait for an immediate event, on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
 fn described(kind: i32, start: i64, len: i64) -> libc::flock {
@@ -31,12 +31,12 @@ fn control(file: &File, command: i32, lock: &mut libc::flock) -> io::Result<()> 
     }
 }
 
-/// A lock of the open file.
+/// Sets a lock of the open file.
 pub(crate) fn lock(file: &File, kind: i32, start: i64, len: i64) -> io::Result<()> {
     control(file, libc::F_OFD_SETLK, &mut described(kind, start, len))
 }
 
-/// A lock of this process.
+/// Sets a lock of this process.
 fn lock_ours(file: &File, kind: i32, start: i64, len: i64) -> io::Result<()> {
     control(file, libc::F_SETLK, &mut described(kind, start, len))
 }
@@ -75,7 +75,7 @@ fn ranges_are_locked_against_programs_of_all_nodes() {
     control(&at_b, libc::F_OFD_GETLK, &mut found).expect("answers");
     assert_eq!((found.l_start, found.l_len), (0, 10));
     assert_eq!(i32::from(found.l_type), alone);
-    // A part, and what is left of both sides.
+    // A part, and the rest on both sides.
     lock(&at_a, none, 4, 2).expect("unlocked");
     lock(&at_b, alone, 4, 2).expect("free");
     assert_eq!(number(lock(&at_b, alone, 3, 2)), Some(libc::EAGAIN));
@@ -85,14 +85,14 @@ fn ranges_are_locked_against_programs_of_all_nodes() {
     let mut found = described(alone, 1 << 41, 1);
     control(&at_a, libc::F_GETLK, &mut found).expect("answers");
     assert_eq!((found.l_start, found.l_len), (1 << 40, 0));
-    // What belongs to an open file ends with it.
+    // The locks of an open file end with it.
     drop(at_a);
     soon("a closed file's locks are free", || {
         lock(&at_b, alone, 0, 10).is_ok()
     });
     lock(&at_b, none, 0, 0).expect("unlocked");
     lock(&also_at_a, none, 0, 0).expect("unlocked");
-    // What belongs to a process ends when it closes the file, through whatever it is open.
+    // The locks of a process end when it closes the file through any open file.
     lock_ours(&also_at_a, alone, 0, 0).expect("free");
     assert_eq!(number(lock(&at_b, shared, 0, 1)), Some(libc::EAGAIN));
     drop(open(&a.join("data")));
@@ -117,7 +117,7 @@ fn ranges_are_locked_against_programs_of_all_nodes() {
     });
 }
 
-/// Waits for a lock in a process of its own, then says so by making a file.
+/// Starts a process that waits for a lock, and creates a file when it has it.
 fn waiting_process(cluster: &Cluster, node: u8, then: &str) -> Child {
     let script = "import fcntl, os, sys, time\n\
         file = open(sys.argv[1], 'r+')\n\
@@ -133,7 +133,7 @@ fn waiting_process(cluster: &Cluster, node: u8, then: &str) -> Child {
 
 fn end(mut child: Child, signal: i32) {
     let id = i32::try_from(child.id()).expect("a small number");
-    // SAFETY: a plain system call; the process is ours and not waited for yet.
+    // SAFETY: a plain system call; the process is a child that was not waited for yet.
     assert_eq!(unsafe { libc::kill(id, signal) }, 0);
     soon("it ends", || child.try_wait().expect("ours").is_some());
 }
@@ -149,7 +149,7 @@ fn a_waiting_lock_is_granted_or_interrupted() {
     fs::write(a.join("data"), "data").expect("written");
     let at_a = open(&a.join("data"));
     lock(&at_a, libc::F_WRLCK, 0, 1).expect("free");
-    // More than there are threads to serve the mount, and all is served meanwhile.
+    // More waits than the mount has threads; other requests are served meanwhile.
     let (sender, got) = channel();
     let waiting: Vec<_> = (0..12)
         .map(|_| {
@@ -163,7 +163,7 @@ fn a_waiting_lock_is_granted_or_interrupted() {
         .collect();
     let killed = waiting_process(&cluster, 2, "killed");
     let ended = waiting_process(&cluster, 2, "ended");
-    // One that handles a signal, and does not want to wait on.
+    // A process that handles a signal and stops waiting.
     let script = "import fcntl, signal, sys\n\
         class Late(Exception): pass\n\
         def late(*_): raise Late\n\
@@ -211,7 +211,7 @@ fn a_killed_node_has_no_locks_and_a_killed_directory_changes_none() {
     cluster.start_directory();
     cluster.wait(|status| status.nodes.len() == 2);
     assert_eq!(number(try_it()), Some(libc::EAGAIN));
-    // The program that has it lives on, but can do nothing to the file any more.
+    // The holder lives on, but cannot access the file any more.
     one.kill();
     soon("it is free", || try_it().is_ok());
     let new = OpenOptions::new().write(true).open(a.join("data"));

@@ -1,5 +1,5 @@
 //! A tree that nodes share, mounted on two of them at once, as processes. Needs root and
-//! `/dev/fuse`, and says so if it is skipped.
+//! `/dev/fuse`, and prints a reason if it is skipped.
 
 mod cluster;
 mod fsx;
@@ -79,12 +79,12 @@ fn a_write_is_read_on_the_other_node_at_once() {
     let status = cluster.status();
     let copies = status.pages.owner + status.pages.shared;
     assert_eq!(copies, 1 + 3, "one copy of each page: {status:?}");
-    // Longer on one, and seen through the other's open file.
+    // Extended on one node, and visible through the other's open file.
     at_a.write_all_at(b"end", 30_000).expect("written");
     assert_eq!(at_b.metadata().expect("answers").len(), 30_003);
     assert_eq!(at_b.read_at(&mut out, 29_000).expect("read"), 1003);
     assert!(out[..1000].iter().all(|byte| *byte == 0));
-    // Shorter on the other; what was there is zeroes when it is long again.
+    // Truncated on the other node; the removed range is zeroes when the file is extended.
     at_b.set_len(4098).expect("cut");
     assert_eq!(at_a.metadata().expect("answers").len(), 4098);
     assert_eq!(at_a.read_at(&mut out, 4000).expect("read"), 98);
@@ -92,7 +92,7 @@ fn a_write_is_read_on_the_other_node_at_once() {
     assert_eq!(at_b.read_at(&mut out, 4096).expect("read"), 12_000 - 4096);
     assert_eq!(out[..2], [99; 2]);
     assert!(out[2..12_000 - 4096].iter().all(|byte| *byte == 0));
-    // The same by one page, which is looked up and not looked for.
+    // The same for one page, for which single lookups are used instead of a scan.
     at_a.write_all_at(&[8; 4096], 8192).expect("written");
     at_b.set_len(8192).expect("cut");
     at_a.set_len(12_288).expect("longer");
@@ -158,7 +158,7 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
     fs::create_dir(a.join("dir")).expect("made");
     fs::write(a.join("dir/one"), "one").expect("written");
     assert_eq!(names(&b.join("dir")), ["one"]);
-    // An open file keeps working under another name, below another directory.
+    // An open file works under another name, below another directory.
     let held = open(&b.join("dir/one"));
     held.write_all_at(b"ONE", 0).expect("written");
     fs::rename(a.join("dir"), a.join("moved")).expect("renamed");
@@ -167,7 +167,7 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
     held.sync_all().expect("durable");
     assert_eq!(text(&cluster.source().join("two")), "ONE!");
     assert_eq!(text(&a.join("two")), "ONE!");
-    // A rename over a file that is open: who has it open keeps it.
+    // A rename over an open file: its users keep the old one.
     fs::write(a.join("three"), "three").expect("written");
     fs::rename(a.join("three"), a.join("two")).expect("renamed");
     assert_eq!(text(&b.join("two")), "three");
@@ -176,7 +176,7 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
     assert_eq!(&out, b"ONE!");
     let inode = held.metadata().expect("answers").ino();
     drop(held);
-    // Its room is free soon after the last close.
+    // Its blocks are freed soon after the last close.
     let removed = cluster
         .source()
         .join(".forebay/removed")
@@ -204,7 +204,7 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
         fs::metadata(b.join("two")).expect("there").mode() & 0o7777,
         0o640
     );
-    // A time that was set stays when pages are written back later.
+    // An explicit time stays when pages are written back later.
     let two = open(&b.join("two"));
     two.write_all_at(b"T", 0).expect("written");
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -251,7 +251,7 @@ fn a_file_that_is_removed_and_recreated_holds_no_old_data() {
     let cluster = Cluster::new("again");
     let _nodes = [cluster.node(1), cluster.node(2)];
     let (a, b) = (cluster.mountpoint(1), cluster.mountpoint(2));
-    // More than a sweep's worth, and more than the cluster's memory holds.
+    // More than the interval of sweeps, and more than the cluster's memory.
     for round in 0..300_u32 {
         let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
         fs::write(from.join("file"), vec![7; 9000]).expect("written");
@@ -293,7 +293,7 @@ fn synced_data_outlives_a_killed_node() {
     assert!(seen[10..].iter().all(|byte| *byte == 5));
     assert!(matches!(seen[0], 5 | 6), "{}", seen[0]);
     drop(file);
-    // The same node again, on the mountpoint that it has left.
+    // The same node, on the mountpoint that it has left.
     let _one = cluster.node(1);
     fs::write(a.join("data"), "again").expect("written");
     assert_eq!(text(&b.join("data")), "again");
@@ -313,7 +313,7 @@ fn without_a_directory_answers_come_in_time() {
     file.read_exact(&mut page).expect("read");
     cluster.kill_directory();
     let begin = Instant::now();
-    // A page that is mapped needs no directory; a new one does.
+    // A mapped page needs no directory; a new one does.
     file.seek(SeekFrom::Start(0)).expect("moved");
     file.read_exact(&mut page).expect("it is mapped");
     let refused = file.write_all_at(&[2; 4096], 64 * 4096);
@@ -340,7 +340,8 @@ fn a_shared_mapping_of_a_cached_file_is_refused_and_a_private_one_is_a_copy() {
     let file = open(&path);
     let map = |flags| {
         let protection = libc::PROT_READ;
-        // SAFETY: a new mapping where the system likes it; nobody has an address there.
+        // SAFETY: a new mapping at an address of the system's choice; no other code has an address
+        // in it.
         unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -359,10 +360,10 @@ fn a_shared_mapping_of_a_cached_file_is_refused_and_a_private_one_is_a_copy() {
     );
     let private = map(libc::MAP_PRIVATE);
     assert_ne!(private, libc::MAP_FAILED);
-    // SAFETY: the page that was just mapped, of a file as long.
+    // SAFETY: the page that was just mapped, within the file.
     let seen = unsafe { private.cast::<u8>().read_volatile() };
     assert_eq!(seen, 3);
-    // SAFETY: the mapping from above; nobody has an address in it any more.
+    // SAFETY: the mapping from above; no code has an address in it any more.
     assert_eq!(unsafe { libc::munmap(private, 4096) }, 0);
     let missing = fs::read(cluster.mountpoint(1).join("none")).expect_err("none");
     assert_eq!(missing.kind(), ErrorKind::NotFound);

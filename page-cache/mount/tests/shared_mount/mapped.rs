@@ -9,13 +9,13 @@ use std::os::unix::fs::FileExt;
 use super::cluster::{Cluster, MAPPED, can_mount};
 use super::{number, open, text};
 
-/// A mapping of a file from its begin on.
+/// A mapping of a file from its start.
 pub(crate) struct Map {
     start: *mut u8,
     len: usize,
 }
 
-// SAFETY: the mapping belongs to no thread, and bytes in it are loaded and stored one by one.
+// SAFETY: the mapping belongs to no thread, and its bytes are loaded and stored one by one.
 unsafe impl Sync for Map {}
 
 impl Map {
@@ -25,7 +25,8 @@ impl Map {
             false => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED),
         };
         let (place, len, fd) = (std::ptr::null_mut(), len as usize, file.as_raw_fd());
-        // SAFETY: a new mapping where the system likes it; nobody has an address there.
+        // SAFETY: a new mapping at an address of the system's choice; no other code has an address
+        // in it.
         let start = unsafe { libc::mmap(place, len, protection, flags, fd, 0) };
         if start == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
@@ -45,8 +46,8 @@ impl Map {
     pub(crate) fn store(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.len);
         for (at, byte) in bytes.iter().enumerate() {
-            // SAFETY: in the mapping, which is for writing unless it is private, and those nobody
-            // stores into.
+            // SAFETY: in the mapping, which is writable unless it is private, and private ones are
+            // not stored into.
             unsafe { self.start.add(offset + at).write_volatile(*byte) };
         }
     }
@@ -54,7 +55,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping that was made, to which nobody has an address any more.
+        // SAFETY: the mapping from above; no code has an address in it any more.
         assert_eq!(unsafe { libc::munmap(self.start.cast(), self.len) }, 0);
     }
 }
@@ -86,7 +87,7 @@ fn a_store_into_a_mapping_is_read_on_the_other_node() {
         files[to].read_exact_at(&mut out, 3000).expect("read");
         assert_eq!(out, [round; 3000], "round {round}");
     }
-    // A store of one after the other's, seen in that order by whoever reads.
+    // Two alternating stores, which every reader sees in that order.
     std::thread::scope(|scope| {
         scope.spawn(|| (0..=255).for_each(|round| maps[0].store(0, &[round])));
         let (mut last, mut byte) = (0, [1]);
@@ -108,7 +109,7 @@ fn a_store_into_a_mapping_is_read_on_the_other_node() {
     assert_eq!(maps[1].load(4096..8192), [0; 4096]);
     let status = cluster.status();
     assert_eq!(status.pages.owner + status.pages.shared, 0, "{status:?}");
-    // What was stored outlives its node, synced or not.
+    // Stored data outlives its node, synced or not.
     maps[0].store(5000, b"last");
     one.kill();
     assert_eq!(maps[1].load(5000..5004), b"last");
@@ -150,7 +151,7 @@ fn files_do_not_go_into_a_mapped_directory_or_out_of_it() {
     fs::remove_file(mapped.join("file")).expect("removed");
     file.write_all_at(b"F", 0).expect("it is open");
     assert_eq!(text(&mapped.join("deep/again")), "File");
-    // One file with a name on either side: it is used by one of them, on all nodes.
+    // One file with a name on either side: all nodes use it by the same one.
     assert_eq!(text(&a.join("one")), "one");
     let refused = File::open(b.join(MAPPED).join("one"));
     assert_eq!(number(refused), Some(libc::EBUSY));
@@ -171,7 +172,7 @@ fn a_mapping_is_of_its_file_whatever_the_other_node_does_with_the_name() {
     let file = open(&a.join("data"));
     let at_b = open(&b.join("data"));
     let map = Map::new(&file, 5, false).expect("mapped");
-    // What is left is the mapping.
+    // Only the mapping is left.
     drop(file);
     fs::write(b.join("new"), "newer").expect("written");
     fs::rename(b.join("new"), b.join("data")).expect("renamed");
@@ -189,11 +190,11 @@ fn a_mapping_is_of_its_file_whatever_the_other_node_does_with_the_name() {
     assert_eq!(new.load(0..5), [0; 5]);
     assert_eq!(map.load(0..5), b"Firs!");
     drop((map, new, at_b, recreated));
-    // Nothing that was open is left open.
+    // No open file remains.
     let at_rest = |node: &super::cluster::Worker, path: &std::path::Path| {
         let cycle = || {
             let file = open(path);
-            // The kernel says that a file is closed after its last close(2).
+            // The kernel reports a close after the last close(2).
             let lock = || super::locks::lock(&file, libc::F_WRLCK, 0, 0);
             super::locks::soon("its last holder has closed it", || lock().is_ok());
             Map::new(&file, 5, false).expect("mapped").store(0, b"x");

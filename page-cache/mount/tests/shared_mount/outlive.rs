@@ -1,5 +1,5 @@
-//! What is left of nodes that have ended: programs that have files of a mapped directory open or
-//! mapped go on.
+//! Remains of nodes that have ended: programs with open or mapped files of a mapped directory
+//! continue.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -58,13 +58,13 @@ fn a_lock_outlives_its_node(name: &str, end: impl FnOnce(Worker)) {
     end(one);
     cluster.wait(|status| status.nodes.len() == 1);
     assert_eq!(number(lock()), Some(libc::EAGAIN));
-    // It can still store, and does.
+    // It can still store.
     let mut input = holder.stdin.take().expect("piped");
     writeln!(input).expect("told");
     hear();
     assert_eq!(text(&paths[1]), "DATA");
     assert_eq!(number(lock()), Some(libc::EAGAIN));
-    // The node comes back to its mountpoint: the old mount is gone when its last program is.
+    // The node returns to its mountpoint: the old mount is gone after its last program.
     let _one = cluster.node(1);
     assert_eq!(number(lock()), Some(libc::EAGAIN));
     holder.kill().expect("ours");
@@ -85,7 +85,7 @@ fn files_that_a_dead_mounts_programs_store_into_are_not_cached() {
     let file = open(&paths[0]);
     let map = Map::new(&file, 4, false).expect("mapped");
     one.kill();
-    // They go on, but for what the node did.
+    // They continue, without the node's operations.
     file.write_all_at(b"D", 0).expect("the kernel writes");
     assert_eq!(number(file.sync_all()), Some(libc::ENOTCONN));
     assert_eq!(text(&paths[1]), "Data");

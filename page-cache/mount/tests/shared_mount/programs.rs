@@ -1,5 +1,5 @@
-//! Programs as they are, which map what they read and write, in a mapped directory on two nodes:
-//! LMDB, RocksDB, SQLite.
+//! Unmodified programs that map their files, in a mapped directory on two nodes: LMDB, RocksDB,
+//! SQLite.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,15 +11,15 @@ use super::locks::soon;
 use super::mapped::Map;
 use super::open;
 
-/// A program that is ended if it is still there after so many seconds, as one that waits for a lock
-/// which is lost is.
+/// Returns a program that is ended after this number of seconds, for example if it waits for a lost
+/// lock.
 fn bounded(seconds: &str, program: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", seconds, program]);
     command
 }
 
-/// Longer than any of these takes on a busy machine.
+/// More seconds than any of these programs takes on a busy machine.
 const BOUND: &str = "100";
 
 fn run(program: &str, arguments: &[&str]) -> Output {
@@ -27,7 +27,7 @@ fn run(program: &str, arguments: &[&str]) -> Output {
     output.unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
-/// What a program printed that ended well.
+/// Returns the output of a successful program.
 fn printed(program: &str, arguments: &[&str]) -> String {
     let output = run(program, arguments);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -39,32 +39,32 @@ fn plain(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
-/// Keys and their values, one after the other, of a loader of this name.
+/// Returns alternating keys and values of a loader of this name.
 fn pairs(name: &str, count: usize) -> Vec<String> {
     let pair = |n| [format!("{name}{n:06}"), format!("{n} ").repeat(n % 40 + 1)];
     (0..count).flat_map(pair).collect()
 }
 
-/// These, for `mdb_load`, which awaits more of them.
+/// Formats pairs for `mdb_load`, which waits for more of them.
 fn loadable(pairs: &[String]) -> String {
     const HEAD: &str = "VERSION=3\nformat=print\ntype=btree\nmapsize=67108864\nHEADER=END\n";
     let lines = pairs.iter().map(|line| format!(" {line}\n"));
     HEAD.to_owned() + &lines.collect::<String>()
 }
 
-/// The same in a file, at whose end it ends.
+/// Writes pairs to a file, at whose end the load ends.
 fn to_load(path: &Path, pairs: &[String]) -> File {
     fs::write(path, loadable(pairs)).expect("written");
     File::open(path).expect("there")
 }
 
-/// Begins to load this into a database.
+/// Starts a load into a database.
 fn load(mut by: Command, database: &Path, from: impl Into<Stdio>) -> Child {
     let command = by.arg(database).stdin(from).stderr(Stdio::piped());
     command.spawn().expect("it runs")
 }
 
-/// What `mdb_dump` says is in a database.
+/// Returns the pairs in the output of `mdb_dump`.
 fn listed(text: &str) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix(' '));
     lines.map(str::to_owned).collect()
@@ -90,7 +90,7 @@ fn lmdb_has_writers_and_readers_on_two_nodes() {
         let from = cluster.source().with_file_name(name);
         load(bounded(BOUND, "mdb_load"), at, to_load(&from, pairs))
     };
-    // Its lock file is mapped, and has a mutex of all who write.
+    // Its lock file is mapped, and contains a mutex of all writers.
     let (a, b) = (pairs("a", EACH), pairs("b", EACH));
     let mut loaders = [
         load_pairs(&databases[0], "a", &a),
@@ -102,7 +102,7 @@ fn lmdb_has_writers_and_readers_on_two_nodes() {
     let mut all = [a, b].concat();
     assert_eq!(dumped(&databases[0]), all);
     assert_eq!(dumped(&databases[1]), all);
-    // One that is killed in the middle keeps nobody out, and what it had begun is not there.
+    // A process that is killed in the middle blocks no other, and its transaction is not visible.
     let (c, d) = (pairs("c", 3 * TOGETHER / 2), pairs("d", 10));
     let mut killed = load(Command::new("mdb_load"), &databases[0], Stdio::piped());
     let mut more = killed.stdin.take().expect("piped");
@@ -115,7 +115,7 @@ fn lmdb_has_writers_and_readers_on_two_nodes() {
     assert!(waiting.wait().expect("ended").success());
     all.extend(d);
     assert_eq!(dumped(&databases[0]), all);
-    // Elsewhere it cannot map, and says so.
+    // In other directories it cannot map, and reports that.
     let other = cluster.mountpoint(1).join("lmdb");
     fs::create_dir(&other).expect("made");
     let refused = load_pairs(&other, "e", &all).wait_with_output();
@@ -131,7 +131,7 @@ fn lmdb_whose_writers_have_a_lock_each_is_found_damaged() {
         return;
     }
     const EACH: usize = 1000;
-    /// What is damaged may keep its reader for ever.
+    /// A damaged database may occupy its reader for ever.
     const BOUND: &str = "20";
     let cluster = Cluster::new("lmdb-none");
     let _nodes = [cluster.node(1), cluster.node(2)];
@@ -146,7 +146,7 @@ fn lmdb_whose_writers_have_a_lock_each_is_found_damaged() {
     };
     let damaged = || {
         for database in &databases {
-            // Of the attempt before.
+            // From the attempt before.
             let _ = fs::remove_file(database);
         }
         let mut all = pairs("a", 1);
@@ -186,7 +186,7 @@ fn rocksdb_reads_the_other_nodes_writes_by_mappings() {
         let common = [&*database, &*benchmarks, &*keys, "--compression_type=none"];
         run("db_bench", &[&common, options].concat())
     };
-    // Written by mappings, and compacted: files come and go.
+    // Written by mappings and compacted: files are created and removed.
     let written = ["--mmap_write=1", "--write_buffer_size=262144", "--sync=0"];
     let reading = ["--mmap_read=1", "--use_existing_db=1", "--readonly=1"];
     for round in 0..2 {
@@ -198,7 +198,7 @@ fn rocksdb_reads_the_other_nodes_writes_by_mappings() {
         let done = bench(from, MAPPED, benchmarks, &[&written[..], &[anew]].concat());
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{said}");
-        // Each block is checked against its sum.
+        // Each block is checked against its checksum.
         let read = bench(to, MAPPED, "readrandom,readseq", &reading);
         let said = String::from_utf8_lossy(&read.stdout);
         let found = format!("({KEYS} of {KEYS} found)");
@@ -206,7 +206,7 @@ fn rocksdb_reads_the_other_nodes_writes_by_mappings() {
         let all = format!(" {KEYS} operations");
         assert_eq!(said.matches(&all).count(), 2, "{said}");
     }
-    // A byte that another node stores into a table is found by the sum.
+    // The checksum detects a byte that another node stores into a table.
     let tables = fs::read_dir(cluster.mountpoint(1).join(MAPPED).join("rocksdb"));
     let paths = tables
         .expect("listed")
@@ -221,7 +221,7 @@ fn rocksdb_reads_the_other_nodes_writes_by_mappings() {
     let said = [refused.stdout, refused.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     assert!(said.contains("checksum mismatch"), "{said}");
-    // Elsewhere it cannot map, and says so.
+    // In other directories it cannot map, and reports that.
     let written = bench(
         1,
         "",
@@ -235,7 +235,7 @@ fn rocksdb_reads_the_other_nodes_writes_by_mappings() {
     assert!(said.contains("No such device"), "{said}");
 }
 
-/// Reads a database, by a mapping of this size, as it grows and shrinks on the other node.
+/// Reads a database by a mapping of this size, while it grows and shrinks on the other node.
 const MAPPING_READER: &str = r#"
 import sqlite3, sys
 reading, writing, size, how = sys.argv[1:]
@@ -275,7 +275,7 @@ fn sqlite_reads_the_other_nodes_writes_by_a_mapping() {
     let said = printed("python3", &arguments("1000000000", ""));
     let rounds: Vec<String> = (0..6).map(|round| format!("1 {round}")).collect();
     assert_eq!(said.lines().collect::<Vec<_>>(), rounds);
-    // One that has read copies, and is told that nothing changes, is found.
+    // A reader with stale copies, told that nothing changes, is detected.
     fs::remove_file(&writing).expect("removed");
     let old = run("python3", &arguments("0", "?immutable=1"));
     let said = String::from_utf8_lossy(&old.stderr);

@@ -1,4 +1,4 @@
-//! Readers on one node while the other renames over, cuts off and grows what they read.
+//! Readers on one node while the other replaces, truncates and extends their files.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::cluster::{Cluster, can_mount};
 use super::open;
 
-/// Ends the readers when the writer ends, however it does.
+/// Ends the readers when the writer ends, even by a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -34,8 +34,8 @@ fn a_name_leads_to_the_old_file_or_the_new_one() {
                 let mut last = 0;
                 while !over.load(Ordering::Relaxed) {
                     let seen = match fs::read(mount.join("data")) {
-                        // Renamed over between the look and the opening, and again when the kernel
-                        // tried again.
+                        // Replaced between lookup and open, and a second time when the kernel
+                        // retried.
                         Err(error) if error.raw_os_error() == Some(libc::ESTALE) => continue,
                         seen => seen.expect("there is always one"),
                     };

@@ -1,4 +1,4 @@
-//! Mapped directories of sources that fail, or that cannot have any.
+//! Mapped directories on failing and unsuitable sources.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use super::cluster::{Cluster, MAPPED, can_mount, skipped};
 use super::{names, number, open, text};
 
-/// Runs a program of the system's that makes what a test stands on.
+/// Runs a system program that prepares a test.
 fn made(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status();
     let status = status.unwrap_or_else(|error| panic!("{program}: {error}"));
@@ -59,7 +59,7 @@ fn a_later_failure_of_a_write_is_reported_to_each_user_of_the_file() {
     }
 }
 
-/// A tree that is laid over another one.
+/// A tree on an overlay.
 fn stacked(source: &Path) -> Vec<PathBuf> {
     let [lower, upper, work] = ["lower", "upper", "work"].map(|name| beside(source, name));
     let (lower, upper, work) = (plain(&lower), plain(&upper), plain(&work));

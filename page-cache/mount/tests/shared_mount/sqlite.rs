@@ -7,8 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::cluster::{Cluster, MAPPED, can_mount, can_run};
 
-/// Adds rows, each numbered by how many there are. Says each one that is committed; tries again
-/// what was not.
+/// Adds numbered rows. Prints each committed one, and retries the others.
 const WRITER: &str = r#"
 import sqlite3, sys, time
 path, who, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -78,13 +77,13 @@ fn writer(database: &Path, who: &str, count: usize) -> Child {
     writer_with(database, who, count, "unix")
 }
 
-/// A writer whose database locks as its `vfs` does.
+/// A writer with the locks of this `vfs`.
 fn writer_with(database: &Path, who: &str, count: usize, vfs: &str) -> Child {
     let mut command = python(WRITER, database, &[who, &count.to_string(), vfs]);
     command.spawn().expect("it runs")
 }
 
-/// What a writer has said is committed.
+/// Returns the rows that a writer has reported as committed.
 fn committed(writer: &mut Child) -> Vec<usize> {
     let mut said = String::new();
     let stdout = writer.stdout.as_mut().expect("piped");
@@ -92,7 +91,7 @@ fn committed(writer: &mut Child) -> Vec<usize> {
     said.lines().map(|n| n.parse().expect("a number")).collect()
 }
 
-/// What is in a database that is sound.
+/// Returns the rows of an intact database.
 fn rows(database: &Path) -> Vec<String> {
     sound(database).unwrap_or_else(|said| panic!("{said}"))
 }
@@ -126,14 +125,14 @@ fn clients_on_two_nodes(name: &str, database: &str, journal: &str) {
     let (one, two) = (cluster.node(1), cluster.node(2));
     let databases = [1, 2].map(|number| cluster.mountpoint(number).join(database));
     made(&databases[0], journal);
-    // In turns, by programs that come and go.
+    // By alternating short-lived programs.
     for (round, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
         let mut one = writer(&databases[round % 2], name, 2);
         assert_eq!(committed(&mut one), [0, 1]);
         assert!(one.wait().expect("ended").success());
         assert_eq!(rows(&databases[(round + 1) % 2]).len(), 2 * (round + 1));
     }
-    // At once.
+    // By concurrent programs.
     let mut writers = [("e", 0), ("f", 1)].map(|(who, at)| writer(&databases[at], who, EACH));
     for writer in &mut writers {
         assert_eq!(committed(writer), (0..EACH).collect::<Vec<_>>());
@@ -170,7 +169,7 @@ fn outlives_a_node(name: &str, database: &str, journal: &str) {
     let mut acknowledged = Vec::new();
     for who in ["k", "l", "m"] {
         let mut killed = writer(&databases[0], who, EACH);
-        // In the middle of whatever it does then.
+        // At an arbitrary point of its work.
         let mut said = BufReader::new(killed.stdout.take().expect("piped")).lines();
         for _ in 0..3 {
             let n = said.next().expect("it goes on").expect("text");
@@ -203,7 +202,7 @@ fn a_database_without_locks_is_found_damaged() {
     let _nodes = [cluster.node(1), cluster.node(2)];
     let databases = [1, 2].map(|number| cluster.mountpoint(number).join("db"));
     let damaged = || {
-        // Of the attempt before.
+        // From the attempt before.
         let _ = std::fs::remove_file(&databases[0]);
         let _ = std::fs::remove_file(cluster.mountpoint(1).join("db-journal"));
         made(&databases[0], "delete");
