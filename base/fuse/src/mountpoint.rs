@@ -114,8 +114,7 @@ fn check_free(path: &Path) -> Result<PathBuf> {
         return Err(Error::new(
             ErrorKind::InvalidInput,
             "there are files in it, which the mount would hide: name an empty directory, or one \
-             that \
-             does not exist yet",
+             that does not exist yet",
         ));
     }
     Ok(path)
@@ -204,7 +203,7 @@ pub fn unmount(path: &Path) -> Result<bool> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             tracing::warn!(
                 mountpoint = %path.display(),
-                "what is mounted is in use: it stays until its last user closes it"
+                "the file system is in use: it stays until its last user closes it"
             );
             detach(path)?;
             Ok(false)
