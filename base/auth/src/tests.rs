@@ -104,7 +104,7 @@ fn files_of_secrets() {
             "line 1: a host's name",
         ),
         (format!("one {one}"), "line 1: \"one\" is no NVMe"),
-        (format!("nqn.a:one {one}x"), "line 1: this is no secret"),
+        (format!("nqn.a:one {one}x"), "line 1: invalid secret"),
         (
             format!("nqn.a:one {one} {one}"),
             "line 1: the host's secret is also",
