@@ -210,7 +210,8 @@ impl Pool {
     pub fn source(&self) -> Result<PathBuf> {
         let nodes = self.load()?.ok_or_else(|| {
             let context = format!(
-                "pool {}: it does not exist: start a directory with `forebay pagecache directory`",
+                "pool {}: no directory was started on it: start one with `forebay pagecache \
+                 directory`",
                 self.path.display()
             );
             Error::new(ErrorKind::NotFound, context)

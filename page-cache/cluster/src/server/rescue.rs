@@ -103,7 +103,7 @@ impl Server {
         self.directory.unrescued(places, &mut out);
         for pages in self.by_file(&out.lost) {
             tracing::error!(
-                "page cache: DATA IS LOST: the store has refused pages of a dead node for {:?}, \
+                "page cache: DATA IS LOST: the store has refused for {:?} pages of a dead node, \
                  and the next fsync of their writers fails: {pages}",
                 self.options.rescue
             );
