@@ -74,21 +74,22 @@ pub fn open_to_look(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Ends `O_NONBLOCK`, which was for opening the file alone: a ring would take it as a wish to fail
-/// where a request has to wait.
+/// Removes `O_NONBLOCK`, which only the opening needs. With it, io_uring fails a request that has to
+/// wait.
 ///
 /// # Errors
 /// What the system says.
-pub(super) fn block_again(file: &File) -> io::Result<()> {
+pub(super) fn make_blocking(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open; no memory is involved.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
-    // SAFETY: as above.
-    if flags < 0
-        || unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) } < 0
-    {
+    if flags < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(())
+    // SAFETY: as above.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_NONBLOCK) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]
@@ -176,7 +177,7 @@ mod tests {
             unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) }
         };
         assert_ne!(flags() & libc::O_NONBLOCK, 0);
-        block_again(&file).expect("done");
+        make_blocking(&file).expect("done");
         assert_eq!(flags() & libc::O_NONBLOCK, 0);
     }
 }

@@ -227,7 +227,7 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
     let (file, direct) = open_descriptor(path, options, block_device)?;
     let mut metadata = file.metadata()?;
     kind::check_medium(&metadata)?;
-    kind::block_again(&file)?;
+    kind::make_blocking(&file)?;
     if block_device != metadata.file_type().is_block_device() {
         return Err(Error::new(
             ErrorKind::Busy,

@@ -250,7 +250,7 @@ fn open_stack(
                 policy: *policy,
                 in_memory: matches!(config.stack(name).last(), Some(leaf) if matches!(leaf.kind, DeviceKind::Mem { .. })),
             };
-            let cache = transit::open(&settings, &under, around)
+            let cache = transit::open(&settings, &under.device, under.run.as_ref(), around)
                 .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
             let mut transits = under.transits;
             let device = cache.device();

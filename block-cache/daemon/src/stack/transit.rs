@@ -25,10 +25,9 @@ use forebay_io::shm::{check_shared, look_shared, open_shared_until};
 use forebay_io::system::{boot_id, wall_clock};
 use forebay_io::{Stop, rt};
 use forebay_transit::{
-    AT_CUT, Policy, Transit, TransitOptions, Workers, generations_left, memory_bytes, was_used,
+    AT_CUT, Policy, Run, Transit, TransitOptions, Workers, generations_left, memory_bytes, was_used,
 };
 
-use super::devices::Opened;
 use super::presence::Presence;
 use crate::config::{Config, DeviceKind};
 use crate::control::status::TransitStatus;
@@ -98,16 +97,18 @@ fn place(info: &DeviceInfo) -> PathBuf {
     }
 }
 
-/// Opens a cache over a device.
+/// Opens a cache over a device. `run` has the threads that carry out the device's requests, if the
+/// processor does its work.
 ///
 /// # Errors
 /// `NoSpace` where the slots have no room; `Busy` and `Lost` as for [`Transit::open`].
 pub(super) fn open(
     settings: &Settings<'_>,
-    under: &Opened,
+    under: &Rc<dyn BlockDevice>,
+    run: Option<&Run>,
     around: &Around<'_>,
 ) -> Result<OpenTransit> {
-    let info = under.device.info();
+    let info = under.info();
     let (block_bytes, size_bytes) = (u64::from(info.logical_block_bytes), info.size_bytes);
     let starts_somewhere = info.identity.start.is_some();
     let slots = usize::try_from(settings.capacity_bytes / block_bytes).unwrap_or(usize::MAX);
@@ -142,16 +143,16 @@ pub(super) fn open(
         hold_evictions: around.hold_evictions,
         ..TransitOptions::new(settings.name, boot_id)
     };
-    let evictor: Rc<dyn BlockDevice> = match &under.run {
+    let evictor: Rc<dyn BlockDevice> = match run {
         Some(run) => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             let threads = (cores - 1).max(1);
             options.evictions = threads * EVICTIONS_PER_THREAD;
             Rc::new(Workers::new(info, run.clone(), threads)?)
         }
-        None => Rc::clone(&under.device),
+        None => Rc::clone(under),
     };
-    let opened = Transit::open(Rc::clone(&under.device), evictor, memory, options);
+    let opened = Transit::open(Rc::clone(under), evictor, memory, options);
     if opened.is_err()
         && !existed
         && let Some(file) = &file

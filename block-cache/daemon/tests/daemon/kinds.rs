@@ -83,7 +83,7 @@ fn a_path_in_a_configuration_that_names_no_medium_is_refused_by_start_and_check(
             ("path = \"db.img\"", format!("path = \"{name}\"")),
             (
                 "data = \"ssd\"",
-                format!("data = \"ssd\"\nmetadata = \"map\""),
+                "data = \"ssd\"\nmetadata = \"map\"".to_owned(),
             ),
         ] {
             let mut text_of = sound.replace(from, &to);
