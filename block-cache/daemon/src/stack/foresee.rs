@@ -1,15 +1,21 @@
 //! The refusals of a start that the state directory decides, found without taking the directory; and those that a refused start
 //! has not come to, so that all are decided on together.
 
+use std::time::Duration;
+
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 use forebay_cache::VolumeOptions;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
+use forebay_io::rt;
 use forebay_metadata::superblock::Superblock;
 
 use super::{Stack, Wishes};
 use crate::config::{self, Config, DeviceKind};
 use crate::state::decide::{self, Attach, Meeting};
 use crate::state::{CacheId, StateDirectory};
+
+/// Time that a refused start waits for the opening of its cache, which may refuse it as well.
+const OPENING: Duration = Duration::from_secs(10);
 
 /// Reads what is remembered of each volume.
 ///
@@ -89,9 +95,9 @@ impl Stack {
         }
         let mut refused = vec![error];
         if let Some(cache) = &self.cache
-            && cache.opens_soon().await
+            && let Some(opened) = rt::at_most(OPENING, cache.opened()).await
         {
-            refused.extend(cache.opened().await.err());
+            refused.extend(opened.err());
         }
         let found = match config.memory_cache() {
             Some(_) => None,
