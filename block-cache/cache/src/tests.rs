@@ -277,7 +277,7 @@ fn a_volume_of_another_epoch_is_not_believed() {
         options.written_elsewhere = Some(vec![65536..65536 + 4096, 1 << 19..(1 << 19) + 4096]);
         // Looked at while it is closed, the cache refuses the same, and is as it was.
         let beside = VolumeOptions {
-            written_elsewhere: Some(vec![1 << 19..1 << 20]),
+            written_elsewhere: Some(std::iter::once(1 << 19..1 << 20).collect()),
             ..options.clone()
         };
         let unchanged = VolumeOptions {
