@@ -323,7 +323,10 @@ impl History {
         let later = self.known_after(&found);
         self.versions.retain_mut(|version| {
             if version.number == found.number {
-                version.read_at = version.read_at.min(now);
+                // The device can show a write that fails. Memory hides the write before it ends.
+                if !(hiding && version.state == State::InFlight) {
+                    version.read_at = version.read_at.min(now);
+                }
                 return true;
             }
             if version.ended >= submitted {

@@ -215,6 +215,7 @@ fn a_read_beside_a_failed_write_that_memory_hides_says_nothing_of_later_reads() 
         bench.model.set_hiding(hiding);
         let second = bench.begin(FUA);
         assert!(bench.reads(second.number), "it is in flight");
+        assert_eq!(bench.may(&[first, second.number]), [hiding, true]);
         bench.fail(&second);
         assert_eq!(bench.may(&[first, second.number]), [hiding, true]);
     }
