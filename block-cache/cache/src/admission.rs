@@ -1,11 +1,12 @@
-//! What the engine tells measured admission ([`forebay_policy::Measured`]), and asks it: the one
-//! place.
+//! The interface between the engine and measured admission ([`forebay_policy::Measured`]).
 //!
-//! A write that misses and finds no room would wait until dirty blocks are written back. It is
-//! asked whether it does, or goes round the cache, as what is above the dirty limit does (rule 5:
-//! under its lock, beside what is cached of it). Writes that hit, or find room, are not asked
-//! about. Of reads those are that hit what is clean: both devices have it, and they may be read
-//! from the backing device ([`forebay_policy::Split`]).
+//! A write that misses and finds no room would wait until dirty blocks are written back. Measured
+//! admission decides whether it waits or bypasses the cache. A bypass follows rule 5, as above the
+//! dirty limit: under the write's lock, with its cached copies handled. Writes that hit, or that
+//! find room, always use the cache.
+//!
+//! Of reads, measured admission decides only on hits on clean data. Both devices have that data, so
+//! it may be read from the backing device ([`forebay_policy::Split`]).
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -25,17 +26,17 @@ use crate::map::Map;
 use crate::options::{Admission, Settings};
 use crate::volume::AttachedVolume;
 
-/// The least that the wait for room is averaged over, units: the cleaner writes a batch of blocks
-/// back at a time, and whoever waits for the first of them waits for all.
+/// Smallest number of units over which the wait for room is averaged. The cleaner writes blocks
+/// back in batches, so one wait usually covers a whole batch.
 const WINDOW: u32 = 16 * BATCH as u32;
 
 /// A write that misses on its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
     pub(crate) way: Way,
-    /// What is not cached of it, bytes.
+    /// Number of bytes of the write that are not cached.
     bytes: u64,
-    /// None of it is cached: what it takes says what such writes take.
+    /// Whether none of the write is cached. Only such writes measure the cost of a bypass.
     all: bool,
     had_room: bool,
     /// When it began, and the cleaner's turns then.
@@ -117,7 +118,8 @@ impl AdmissionControl {
                 let is_sent = way == Way::Around;
                 volume.counters.sent_round.add(u64::from(is_sent));
                 self.reclaimer.keep_dirty();
-                // What is clean makes room for the next ones, whichever way this one goes.
+                // Clean blocks make room for later writes, whether or not this write bypasses the
+                // cache.
                 self.reclaimer.ask_for_room(class);
                 way
             }
@@ -137,8 +139,9 @@ impl AdmissionControl {
         self.measures_hits
     }
 
-    /// Where a hit is read of which these granules are dirty; none if it is not measured, or the
-    /// backing device may forget what it shows, which the cache does not.
+    /// Returns where to read a hit; `dirty` has its dirty granules. Returns `None` if the hit is
+    /// not measured, or if the backing device may lose data that it still shows. The cache never
+    /// loses such data.
     pub(crate) fn way_of_hit(
         &self,
         volume: &AttachedVolume,

@@ -1,8 +1,9 @@
-//! What a failed flush of a backing device may have lost is told, in this process and in the next.
+//! Reports data that a failed flush of a backing device may have lost, in this process and in the
+//! next.
 //!
-//! Clients are told by their own flushes while the volume stays attached. The superblock remembers
-//! it beyond that, so that a later process, whose flush succeeds, does not take the device's word
-//! for what an earlier flush did not cover.
+//! While the volume stays attached, clients learn of it from their own flushes. The superblock
+//! records it for later processes. A flush that succeeds in a later process says nothing about data
+//! that an earlier flush failed to make durable.
 
 use std::rc::Rc;
 
@@ -18,7 +19,7 @@ use crate::superblock::SuperblockStore;
 use crate::volume::backing::Backing;
 use crate::volume::{AttachedVolume, Volumes};
 
-/// The flushes of backing devices, and what is remembered of those that failed.
+/// Flushes of backing devices, and the record of those that failed.
 #[derive(Debug)]
 pub(crate) struct BackingFailures {
     superblock: Rc<SuperblockStore>,
@@ -65,8 +66,8 @@ impl BackingFailures {
         }
     }
 
-    /// Notes durably that a write or a flush failed, and whether clients' writes hung on it, before
-    /// any of them is told.
+    /// Records durably that a write or a flush failed, and whether clients' writes depended on it.
+    /// Clients get the error only after that.
     pub(crate) async fn note_failure(&self, volume: &AttachedVolume) {
         let hung = volume.backing.take_note();
         // A cache that has failed cannot note anything, and its device may not even answer.
@@ -92,10 +93,10 @@ impl BackingFailures {
             .await
     }
 
-    /// Before a volume is attached: whether what can be read from its backing device may be lost
-    /// with that device's next power loss, although it was flushed meanwhile. A flush or a write
-    /// failed, or may have failed as its process died or while it was served without this cache,
-    /// and what recovery presumed to be dirty has not been written again since.
+    /// Returns, before a volume is attached, whether data that its backing device shows may be lost
+    /// at that device's next power loss, in spite of a flush since. That is so if a write or a
+    /// flush failed, or may have failed: as its process died, or while the volume was served
+    /// without this cache. It ends when all that recovery presumed to be dirty has been rewritten.
     pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
         let told =
             |known: &VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;
@@ -116,7 +117,7 @@ impl BackingFailures {
                 continue;
             }
             volume.set_may_show_lost(false);
-            // It is kept where this fails, and costs comparisons.
+            // If this fails, the record stays, and costs only comparisons.
             let _ = self
                 .superblock
                 .change(|superblock| {
@@ -129,11 +130,12 @@ impl BackingFailures {
         }
     }
 
-    /// Before a volume is attached: what an earlier process left in its backing device's cache is
-    /// flushed if `needed`, or if a flush failed then, which is told.
+    /// Flushes, before a volume is attached, data that an earlier process left in the backing
+    /// device's cache. It does so if `needed`, or if a flush failed then; such a failure is
+    /// reported.
     ///
     /// # Errors
-    /// The device's. That is remembered, too.
+    /// The device's. The superblock records that error, too.
     pub(crate) async fn flush_what_was_left(
         &self,
         name: &str,

@@ -1,12 +1,12 @@
 //! Writes to the backing device, with or without a copy in the cache (rule 5).
 //!
-//! Where the cache holds nothing of the block, and the index says so under the block's lock, no
-//! record of it can be alive in the log either, and the write just goes. Where it holds something,
-//! the region's `Intent` mark is durable first: after a crash, clean copies in the region are not
-//! believed.
+//! If the index holds nothing of the block under the block's lock, the log has no live record of it
+//! either. Then the write is simply sent. If the cache holds something of the block, the region's
+//! `Intent` mark becomes durable first. After a crash, clean copies in a marked region are not
+//! trusted.
 //!
-//! Dirty granules are newer than the backing device and win over it after a crash; a write that
-//! touches them goes to the cache as well, in place, and they stay dirty.
+//! Dirty granules are newer than the backing device and win over it after a crash. A write that
+//! touches them also goes to the cache, in place, and they stay dirty.
 
 use std::rc::Rc;
 
@@ -113,7 +113,7 @@ pub(crate) async fn write_present(
     }
     let result = to_backing(engine, volume, job).await;
     if result.is_err() || copy == CopyRule::Drop {
-        // After an error nobody knows which of old and new the backing device holds.
+        // After an error it is unknown whether the backing device holds the old data or the new.
         engine.slots.drop_clean(slot, touched);
     } else {
         refresh(engine, volume, slot, job, copy).await;
@@ -121,14 +121,14 @@ pub(crate) async fn write_present(
     result?;
     match dirty != 0 {
         true if job.durable => engine.committer.commit().await,
-        // The device failed meanwhile: whether the data is there nobody knows.
+        // The device failed meanwhile, so it is unknown whether the data is there.
         true => engine.committer.check_alive(),
         false => Ok(()),
     }
 }
 
-/// Brings the clean copy up to date with what the backing device was given. A failure costs the
-/// copy, not the write.
+/// Updates the clean copy with the data that the backing device was given. A failure drops the copy
+/// and does not fail the write.
 async fn refresh(
     engine: &Rc<Engine>,
     volume: &AttachedVolume,

@@ -27,14 +27,14 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache on these devices: reads the map, makes what the process journal had durable,
-    /// logs that the cache is open (which takes an earlier clean shutdown's mark back), and starts
-    /// the background tasks on this reactor.
+    /// Opens the cache on these devices. It reads the map and makes the writes of the process
+    /// journal durable. It logs that the cache is open, which revokes the mark of an earlier clean
+    /// shutdown. Then it starts the background tasks on this reactor.
     ///
     /// # Errors
-    /// `NotFound`, `Corrupt` or `Unsupported` from the superblock; `InvalidInput` for devices in
-    /// wrong roles or too small a journal; `Lost` if acknowledged writes stood in a journal that is
-    /// gone; or the devices' own.
+    /// `NotFound`, `Corrupt` or `Unsupported` from the superblock. `InvalidInput` for devices in
+    /// wrong roles or too small a journal. `Lost` if the journal is gone and held acknowledged
+    /// writes. The devices' own errors.
     pub async fn open(devices: Devices, options: CacheOptions) -> Result<(Self, RecoveryReport)> {
         let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
         let mut superblock = Superblock::read(metadata.as_ref()).await?;
@@ -81,9 +81,9 @@ impl Cache {
             ));
         }
         rt::spawn(Rc::clone(&engine.committer).commit_loop());
-        // What was recovered becomes durable before the old journal is dropped; only then is the
-        // new life logged, so that at no moment both the journal is gone and its records are not
-        // durable.
+        // Recovered state becomes durable before the old journal is dropped. Only then is the new
+        // generation logged. So there is no moment at which the journal is gone and its records are
+        // not durable.
         let opened = engine.go_into_service(zombies, media, is_sparse).await;
         if let Err(error) = opened {
             if engine.committer.flush_failed()
@@ -123,12 +123,12 @@ impl Cache {
         for id in ids {
             self.engine.write_back_in_time(id, false).await?;
         }
-        // Who asks may go on to use a backing device without the cache.
+        // After this the caller may use a backing device without the cache.
         self.engine.committer.commit_all().await
     }
 
-    /// Changes a volume's mode, from the next piece of a request on. What is dirty under the old
-    /// mode is written back in the background.
+    /// Changes a volume's mode, from the next piece of a request on. Data that is dirty under the
+    /// old mode is written back in the background.
     ///
     /// # Errors
     /// As [`Cache::check_mode`].
@@ -157,12 +157,13 @@ impl Cache {
         ))
     }
 
-    /// Flushes what an earlier process left in the caches of the backing devices, where the
-    /// durability asks for it and [`CacheOptions::hold_write_back`](crate::CacheOptions) kept the
-    /// attaches from it. Called before anybody is served.
+    /// Flushes data that an earlier process left in the caches of the backing devices. The attaches
+    /// did not flush it if the durability requires a flush and
+    /// [`CacheOptions::hold_write_back`](crate::CacheOptions) was set. Call this before any volume
+    /// is served.
     ///
     /// # Errors
-    /// The first device's that fails. That is remembered.
+    /// That of the first device that fails. The superblock records it.
     pub async fn flush_attached(&self) -> Result<()> {
         if !self.engine.committer.is_sync() {
             return Ok(());
@@ -189,13 +190,13 @@ impl Cache {
         self.engine.signals.kick_cleaners();
     }
 
-    /// Changes when dirty blocks are written back, of all volumes, until the cache is opened again.
+    /// Changes the thresholds of write-back for all volumes, until the cache is next opened.
     pub fn set_cleaning(&self, cleaning: Cleaning) {
         self.engine.cleaner.set_policy(cleaning);
     }
 
-    /// The epoch of an attached volume: what the state directory must remember before the volume is
-    /// served.
+    /// Returns the epoch of an attached volume. The state directory must store it before the volume
+    /// is served.
     #[must_use]
     pub fn volume_epoch(&self, name: &str) -> Option<u64> {
         self.engine
@@ -205,9 +206,9 @@ impl Cache {
             .map(|volume| volume.epoch)
     }
 
-    /// Looks whether a device of the cache was cut since the last look. Data that is gone is named,
-    /// and is an error from then on; the cache takes no more writes. Metadata that is gone is
-    /// written anew when the device is long enough again.
+    /// Checks whether a device of the cache was truncated since the last check. Lost data is
+    /// reported by name and reads as an error from then on; the cache takes no more writes. Lost
+    /// metadata is rewritten when the device has its length back.
     pub async fn look_for_cut(&self) {
         self.engine.truncation.look().await;
         self.engine.metadata.look().await;
@@ -331,9 +332,9 @@ impl Engine {
             journal.reached(self.committer.log_batch());
             Ok(Some(journal))
         };
-        // Where there is none, the new one begins before anything is logged: behind a clean
-        // shutdown, what this process logs before it dies would look like a life whose journal is
-        // gone.
+        // If there is no journal, the new one begins before anything is logged. Otherwise, after a
+        // clean shutdown and a crash during this start, the log would look as if its process
+        // journal had been lost.
         let old = (self.settings.journal.as_ref())
             .and_then(|buf| Some((buf, Journal::recover(buf, &uuid, boot_id)?.tie)));
         // A process died between two that agree. Another announcement would end the agreement.
@@ -351,7 +352,7 @@ impl Engine {
         self.committer.commit().await?;
         let service = self.superblock.current().service;
         if service.cut_bytes != 0 || service.was_cut {
-            // What lay there is forgotten, durably.
+            // The old content of that place is forgotten, durably.
             self.superblock
                 .change(|superblock| {
                     superblock.service.cut_bytes = 0;
@@ -368,7 +369,7 @@ impl Engine {
         if let Some((buf, _)) = old {
             journal = begin(buf)?;
             if is_announced {
-                // Somebody may have a copy of the devices with that generation.
+                // A copy of the devices with that generation may exist.
                 self.superblock
                     .raise_generation(media, is_sparse, Some(buf))
                     .await?;

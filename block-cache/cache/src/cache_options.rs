@@ -12,7 +12,7 @@ use crate::options::{Admission, Durability, Settings};
 /// How a cache is opened.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// What an acknowledgement promises.
+    /// Durability that an acknowledgement promises.
     pub durability: Durability,
     /// Memory that outlives the process, for acknowledged records that are not in the log yet.
     /// Without it a write waits for the log even with [`Durability::Flush`].
@@ -29,12 +29,12 @@ pub struct CacheOptions {
     /// [`Cache::allow_write_back`](crate::Cache::allow_write_back). The last volume of a start may
     /// refuse it; the backing devices of the others then stay as they were.
     pub hold_write_back: bool,
-    /// What becomes of writes for which there is no room.
+    /// Policy for writes that find no room.
     pub admission: Admission,
     /// How often the map is made durable without anybody asking.
     pub commit_interval: Duration,
-    /// What devices may take for what is under way when a volume is detached or the cache closed,
-    /// before that is told to be late.
+    /// Time that devices may take for requests in flight when a volume is detached or the cache is
+    /// closed. After that they are reported as late.
     pub patience: Duration,
     /// Open although the process journal of a process that died in this boot is gone: acknowledged
     /// writes may be lost.
@@ -50,7 +50,7 @@ pub struct CacheOptions {
     /// The cache was copied to its devices, which take the place of the former ones: the process
     /// journal that was left on those counts here.
     pub moved: bool,
-    /// Is told how far the opening is.
+    /// Receives the progress of the opening.
     pub progress: Option<OpeningProgress>,
     /// Answers reads of volumes that are served while the cache is being opened.
     pub early: Option<EarlyMap>,

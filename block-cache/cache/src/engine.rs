@@ -56,7 +56,7 @@ pub(crate) struct Engine {
     pub(crate) map: Rc<RefCell<Map>>,
     /// Reads and writes of slots.
     pub(crate) slots: Rc<SlotIo>,
-    /// What reads bring in beside what they ask for.
+    /// Read-ahead: data that reads fetch in addition to the requested data.
     pub(crate) read_ahead: Rc<ReadAhead>,
     /// Which device serves a request.
     pub(crate) admission: AdmissionControl,
@@ -68,7 +68,7 @@ pub(crate) struct Engine {
     pub(crate) marks: Rc<Marks>,
     /// The service that sets and clears marks.
     pub(crate) regions: Rc<Regions>,
-    /// What may be overwritten in place.
+    /// Tracks which blocks may be overwritten in place.
     pub(crate) tracker: Rc<DirtyTracker>,
     /// Zones that may be dirty.
     pub(crate) zones: Rc<Zones>,
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// What a recovery found, from which an engine is wired.
+/// Results of a recovery, from which an engine is wired.
 pub(crate) struct Sources {
     pub(crate) devices: CacheDevices,
     pub(crate) settings: Settings,

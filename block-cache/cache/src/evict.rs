@@ -1,8 +1,8 @@
-//! Free slots, ahead of need (rule 2).
+//! Frees slots ahead of need (rule 2).
 //!
-//! Blocks that are cold and clean are killed in batches: their deaths are logged together, and only
-//! when that is durable are the slots free. Until then the blocks stay in the index under their
-//! exclusive locks, so that nobody can take them for absent.
+//! Cold clean blocks are killed in batches. Their deaths are logged together, and the slots are
+//! free only when that is durable. Until then the blocks stay in the index under exclusive locks,
+//! so that no request takes them for absent.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,7 +28,7 @@ use crate::slots::SlotIo;
 use crate::stats::Stats;
 use crate::volume::{AttachedVolume, Volumes};
 
-/// How long kills wait for somebody else's round of commits.
+/// Time that kills wait for a round of commits that a client starts.
 const PATIENCE: Duration = Duration::from_millis(5);
 /// After a round that found nothing, the next one is not worth its time for so long.
 const RETRY: Duration = Duration::from_millis(1);
@@ -38,13 +38,13 @@ const WANTED: usize = 16 * WIDEST;
 /// Whether blocks that are dirty are written back to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dirty {
-    /// If they are colder than some that are clean. Nobody has lacked room yet: what is given up
-    /// may not be in need of being so, and a cache that the working set just fills would lose a
-    /// part of it.
+    /// Writes dirty blocks back only if they are colder than some clean blocks. No request has
+    /// lacked room yet. Evicting more might be needless, and a cache that the working set just
+    /// fills would lose a part of it.
     Beside,
-    /// Ahead of need: somebody waits, or has waited, for room.
+    /// Writes dirty blocks back ahead of need, since a request waits or has waited for room.
     Wanted,
-    /// Writes that lack room go round the cache instead.
+    /// Writes no dirty blocks back: writes that lack room bypass the cache instead.
     Spared,
 }
 
@@ -132,14 +132,15 @@ impl Reclaimer {
         !self.signals.is_stuck() && self.is_low() && (!self.is_clean_wanted() || pressed())
     }
 
-    /// Whether so little room is left that kills should not wait for somebody else's round.
+    /// Returns whether so little room is left that kills must not wait for another round.
     fn is_scarce(&self, class: u8) -> bool {
         let room = self.map.borrow().table().room(class);
         room < self.ahead.borrow().low() / 2
     }
 
-    /// A slot for a block that is not in the map, nor overlaps one that is, and whose units are
-    /// locked. None if nothing can be evicted now: then the request goes round the cache.
+    /// Allocates a slot for a block that is not in the map and overlaps none there. The caller has
+    /// locked the units of the block. Returns `None` if nothing can be evicted now; the request
+    /// then bypasses the cache.
     pub(crate) async fn allocate(&self, volume: u16, block: Block) -> Option<BlockId> {
         loop {
             let slot = self.allocate_now(volume, block);
@@ -194,8 +195,8 @@ impl Reclaimer {
         true
     }
 
-    /// Writes that lack room go round the cache: what is dirty stays, unless somebody waits for
-    /// room, or writes of some volume would rather.
+    /// Stops write-back for room, because writes that lack room bypass the cache. Has no effect if
+    /// a request waits for room, or if a volume's writes prefer to wait.
     pub(crate) fn keep_dirty(&self) {
         if self.waiting.get() > 0 || self.volumes.any(AttachedVolume::gives_up) {
             return;
@@ -223,8 +224,8 @@ impl Reclaimer {
         }
     }
 
-    /// Waits until what was queued is durable. A client's round takes the kills along for nothing;
-    /// if none comes soon, or slots run out, one is asked for.
+    /// Waits until the queued kills are durable. A client's round of commits includes them at no
+    /// extra cost. If there is none soon, or slots run out, this asks for a round.
     async fn killed(self: &Rc<Self>, urgent: bool) -> Result<()> {
         let round = self.committer.next_round();
         if urgent {
@@ -245,7 +246,8 @@ impl Reclaimer {
         durable
     }
 
-    /// Whether a block can go: nobody is at it, and if it is dirty, somebody can write it back.
+    /// Returns whether a block can be evicted: it is not in use, and if it is dirty, its volume is
+    /// attached and can write it back.
     fn can_leave(&self, block: Candidate) -> Leave {
         let Candidate {
             region,
@@ -287,7 +289,7 @@ impl Reclaimer {
             self.signals.set_stuck();
             return;
         }
-        // Nobody is at them, and nobody will be.
+        // No request uses these blocks, and the locks keep it so.
         let lock = |slot: &BlockId| {
             let (volume, region, span) = self.map.borrow().table().address(*slot);
             (BlockKey::new(volume, region), self.geometry.covers(span))

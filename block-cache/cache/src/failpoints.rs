@@ -1,128 +1,129 @@
-//! Faults to plant, so that the checkers can be shown to find them, beside the orderings that
-//! [`forebay_metadata::order`] can take out. Compiled with the feature `plant`, which only the
-//! tests package asks for; without it [`planted`] is a constant.
+//! Faults to plant, to show that the checkers find them. [`forebay_metadata::order`] can leave out
+//! orderings in addition. They are compiled with the feature `plant`, which only the tests package
+//! enables; without it [`planted`] is a constant.
 
-/// Something that the engine must not forget, named by what happens then.
+/// A deliberate fault, named by its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Rule 4: a write that comes while a block is written back is forgotten.
+    /// Rule 4: forgets a write that arrives while its block is written back.
     ForgetRewrite,
-    /// Rule 10: zeroes and discards that come while a block is written back are forgotten, and what
-    /// is written back lands behind them.
+    /// Rule 10: forgets zeroes and discards that arrive while a block is written back. The
+    /// write-back then overwrites them.
     ForgetDiscard,
-    /// Rule 5: clean copies are recorded while the backing device has not flushed what they claim.
+    /// Rule 5: records clean copies before the backing device has flushed the data that they claim.
     ClaimBeforeFlush,
-    /// Rule 5: and where a client's write failed, and may be shown all the same.
+    /// Rule 5: records clean copies after a failed client write, whose data the device may still
+    /// show.
     ClaimBehindFailure,
-    /// Rule 9: a flush of a backing device that failed is tried again, and believed.
+    /// Rule 9: retries a failed flush of a backing device and trusts its success.
     RetryFailedFlush,
-    /// Checksums: what goes the short way is not verified.
+    /// Checksums: does not verify reads on the hit path.
     SkipVerify,
-    /// Checksums: one is published before its data is written, without a mark.
+    /// Checksums: publishes a checksum before its data is written, without a mark.
     SumBeforeData,
-    /// Checksums: after a crash, those of what may have been overwritten are believed.
+    /// Checksums: after a crash, trusts checksums of data that may have been overwritten.
     TrustOpen,
-    /// Checksums: what is written back is not verified.
+    /// Checksums: does not verify data that is written back.
     WriteCorruptBack,
-    /// Rule 4: what the backing device has in its own volatile cache counts as what it has.
+    /// Rule 4: compares with data that is only in the backing device's volatile cache.
     CompareUnflushed,
-    /// Rule 9: and so does what can be read behind a flush or a write that failed,
+    /// Rule 9: compares with data that was read after a failed flush or write.
     CompareBehindFailure,
-    /// in an earlier process, too,
+    /// Rule 9: compares with such data after a failure in an earlier process.
     ForgetFailure,
-    /// or in one of this boot that died and told nobody.
+    /// Rule 9: compares with such data after a process of this boot that died without reporting.
     CompareAfterProcessDeath,
-    /// Rule 4: what a record calls dirty is compared as well,
+    /// Rule 4: also compares data that a record calls dirty.
     CompareRecorded,
-    /// and what was changed since recovery.
+    /// Rule 4: also compares data that changed since recovery.
     CompareChanged,
-    /// Rule 4: a block that is found to be as the backing device has it is not looked at granule by
-    /// granule.
+    /// Rule 4: does not compare the remaining granules of a block whose first one is equal on the
+    /// backing device.
     CompareFirstGranule,
-    /// Rule 9: a clean hit is read from a backing device that may forget what it shows.
+    /// Rule 9: reads a clean hit from a backing device that may forget the data that it shows.
     SplitUnflushed,
-    /// Rule 4: what was written back before a flush of the backing device failed is believed after
-    /// a later one.
+    /// Rule 4: trusts a later flush for data that was written back before an earlier flush of the
+    /// backing device failed.
     TrustAcrossSessions,
-    /// Dirty data that was abandoned is forgotten in memory alone.
+    /// Forgets abandoned dirty data in memory only.
     AbandonInMemory,
-    /// Rule 7: clean data is believed though a newer record is damaged.
+    /// Rule 7: trusts clean data although a newer record is damaged.
     TrustDamaged,
-    /// Repair, and metadata that was cut off: what the log held is given up, and was not logged
-    /// anew.
+    /// Repair, and truncated metadata: gives up the old log without logging its content anew.
     GiveUpUnlogged,
-    /// Rule 6: what is written past a failed cache is not awaited behind what that still writes
-    /// back.
+    /// Rule 6: writes past a failed cache without waiting for its write-backs in flight.
     DivergeBesideCleaner,
-    /// Rule 6: what was written past a failed cache is served from it.
+    /// Rule 6: serves reads from a failed cache for data that was written past it.
     ServeDiverged,
-    /// Tracts: one is called clean while something in it is dirty.
+    /// Tracts: calls a tract clean while it has dirty data.
     ClearDirtyTract,
-    /// Tracts: one is called clean while a slot in it is not flushed, and may hold something older.
+    /// Tracts: calls a tract clean while one of its slots is not flushed and may hold older data.
     ClearUnflushedTract,
-    /// Tracts: a writer believes in a bit that is being cleared.
+    /// Tracts: makes a writer trust a bit that is being cleared.
     ClearTractBehind,
-    /// Tracts: what an opening takes for dirty is not said on media.
+    /// Tracts: does not record on media the data that an opening takes for dirty.
     LeaveTractsUnsettled,
-    /// Early reads: a change does not wait for one that is under way.
+    /// Early reads: a change does not wait for an early read in flight.
     ChangeUnderEarlyRead,
-    /// Early reads: what marks say of a block is not minded.
+    /// Early reads: ignores the marks of a block.
     SketchWithoutMarks,
-    /// Early reads: what the process journal has is not minded.
+    /// Early reads: ignores the process journal.
     SketchWithoutJournal,
-    /// Early reads: an answer counts though the cache went into service meanwhile.
+    /// Early reads: uses an answer that arrives after the cache went into service.
     AnswerLate,
-    /// Identity: what is dirty is compared with the backing device before an attach, as if it
-    /// claimed to be there.
+    /// Identity: before an attach, compares dirty data with the backing device as if that had it.
     SampleDirty,
-    /// Identity: what differs there is forgotten.
+    /// Identity: forgets data that differs there.
     ForgetDifference,
-    /// Rule 6: a failed cache is written past before the epoch is raised, and nothing is logged.
+    /// Rule 6: writes past a failed cache before the epoch is raised, and logs nothing.
     DivergeUnannounced,
-    /// Rule 9: a flush past a failed cache succeeds though that took along what no flush covered.
+    /// Rule 9: a flush past a failed cache succeeds although unflushed data was lost with the
+    /// cache.
     FlushDiverged,
-    /// Rule 9: and what is clean, over what may be durable as dirty, does not count.
+    /// Rule 9: ignores clean data that replaced data which may be durable as dirty.
     OweDirtyAlone,
-    /// Identity: a volume is written back before those that are attached after it have been
-    /// compared.
+    /// Identity: writes a volume back before the volumes that are attached after it were compared.
     CleanBeforeAllAttached,
-    /// Identity: and what transit caches have for it is sent on,
+    /// Identity: also evicts the volume's data from transit caches that early.
     EvictBeforeAllAttached,
-    /// or at the end of the start that was refused.
+    /// Identity: evicts that data at the end of a refused start.
     DrainRefused,
-    /// Rule 6: the backing device that a volume had last is not compared with the present one.
+    /// Rule 6: does not compare a volume's last backing device with its present one.
     TrustBacking,
-    /// Identity: the process journal is not compared with the cache's devices and their last
+    /// Identity: does not compare the process journal with the cache's devices and their last
     /// opening.
     TrustJournal,
-    /// Rule 6: the records of the state directory are not compared with the cache.
+    /// Rule 6: does not compare the records of the state directory with the cache.
     TrustState,
-    /// Identity: the superblock says the next generation before the process journal announces it.
+    /// Identity: writes the next generation to the superblock before the process journal announces
+    /// it.
     RaiseUnannounced,
-    /// Identity: a separate data device keeps the generation that it was formatted with.
+    /// Identity: leaves the generation of a separate data device as it was formatted.
     LeaveDataDevice,
-    /// A clean end waits for a round behind the one that logs the close.
+    /// A clean end waits for a round after the one that logs the close.
     AwaitRoundAfterClose,
-    /// Checksums: a read that fails leaves the corrupt clean copies that it met.
+    /// Checksums: a failed read does not drop the corrupt clean copies that it met.
     KeepCorrupt,
-    /// Checksums: a write that fails before its first byte turns the clean granules dirty that it would have overwritten.
+    /// Checksums: a write that fails before its first byte turns the clean granules dirty that it
+    /// would have overwritten.
     DirtyUnwritten,
-    /// Identity: the metadata asks for a generation that one of the two copies on the data device has alone.
+    /// Identity: the metadata expects a generation that only one of the two copies on the data
+    /// device has.
     LeaveSpareCopy,
-    /// Identity: the metadata device asks for a generation that the data device does not have yet.
+    /// Identity: the metadata device expects a generation that the data device does not have yet.
     ExpectUnwritten,
-    /// Identity: on other devices an announced generation is taken, and kept.
+    /// Identity: accepts an announced generation on other devices.
     KeepAnnounced,
-    /// Identity: the states of data and metadata device are not compared.
+    /// Identity: does not compare the states of data and metadata device.
     MixStates,
     /// Identity: a clean end does not raise the generation.
     EndUnraised,
-    /// A device of a cache that was cut is not noticed, neither in service nor at a start.
+    /// Ignores the truncation of a cache device, both in service and at a start.
     OverlookCut,
-    /// A data device that is shorter than the cache is noted as cut, whichever device it is.
+    /// Records any data device that is shorter than the cache as truncated.
     NoteAnyShort,
-    /// Each hole at a start is taken for a cut, whatever lies behind it and whatever a checksum
-    /// says.
+    /// At a start, takes each hole for a truncation, regardless of the data after it and of
+    /// checksums.
     TrustHoles,
     /// Rule 6: a failed cache is written past while the epoch is being raised.
     DivergeUnawaited,

@@ -316,7 +316,7 @@ impl Geometry {
         self.sizes.touched(part.start as u64, part.end as u64)
     }
 
-    /// What of a part lies in a block of its region, which it touches.
+    /// Returns the piece of a part that lies in a block of its region. The part touches the block.
     #[inline(always)]
     pub(crate) fn piece(&self, part: &Extent, span: Span) -> Piece {
         if self.sizes.top() == 0 {
@@ -397,7 +397,7 @@ impl Geometry {
 }
 
 impl Block {
-    /// What the block is called in the volume `volume`.
+    /// Returns the key of the block in the volume `volume`.
     pub(crate) const fn key(self, volume: u16) -> BlockKey {
         BlockKey::new(volume, self.unit)
     }

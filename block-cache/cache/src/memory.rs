@@ -7,10 +7,11 @@ use crate::checksum::CELL;
 use crate::format::inspect::Inspection;
 use crate::geometry::Geometry;
 
-/// Most bytes for each block of the smallest size: the block table with its index (33), the record
-/// that counts and flags (6), what a start has beside them (3), and the log's tail (1).
+/// Most bytes of memory for each block of the smallest size. The block table with its index takes
+/// 33, the live record and the flags 6, data needed only at a start 3, and the log's tail 1.
 const UNIT_BYTES: u64 = 43;
-/// Most bytes beside that: what reads bring in, the bit-tree, the shortest tables.
+/// Most bytes of memory that do not depend on the size: read-ahead, the bit-tree and the shortest
+/// tables.
 const FIXED_BYTES: u64 = 4 << 20;
 
 /// Returns the most memory that a cache takes when it is full, in bytes.

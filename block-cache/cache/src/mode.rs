@@ -1,13 +1,13 @@
-//! The table of cache modes: what a read and a write do, by mode.
+//! Table of cache modes: effect of a read and a write, by mode.
 //!
 //! | mode | read hit | read miss | write |
 //! |---|---|---|---|
 //! | `wb` | cache | fill | cache, dirty |
 //! | `wt` | cache | fill | cache and backing device |
-//! | `wa` | cache | fill | backing device; a copy is kept up to date |
-//! | `wi` | cache | fill | backing device; a copy is dropped |
+//! | `wa` | cache | fill | backing device; updates a copy |
+//! | `wi` | cache | fill | backing device; drops a copy |
 //! | `wo` | cache | bypass | cache, dirty |
-//! | `pt` | bypass, but for dirty data | bypass | backing device; a copy is dropped |
+//! | `pt` | bypass, but for dirty data | bypass | backing device; drops a copy |
 //!
 //! A request is split and locked before its mode is looked up.
 
@@ -22,7 +22,7 @@ pub(crate) enum Usable {
     DirtyOnly,
 }
 
-/// What a read does.
+/// Effect of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadRule {
     /// Hits are read from the cache; missing data is filled, if the policy admits it.
@@ -32,18 +32,18 @@ pub(crate) enum ReadRule {
     Bypass(Usable),
 }
 
-/// What becomes of the clean copy of data that is written to the backing device.
+/// Effect of a write to the backing device on a clean copy of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyRule {
-    /// The copy is kept up to date, and granules that are written whole are added.
+    /// Updates the copy, and adds granules that are written whole.
     Extend,
-    /// The copy is kept up to date.
+    /// Updates the copy.
     Refresh,
     /// The copy is dropped.
     Drop,
 }
 
-/// What a write does.
+/// Effect of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteRule {
     /// Data goes to the cache, and to the backing device later.

@@ -1,4 +1,4 @@
-//! What a cache is opened with.
+//! Options for opening a cache.
 
 use std::fmt;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use forebay_metadata::superblock::{DirtyTracking, TRACT_SHIFT};
 use forebay_policy::Promotion;
 use forebay_policy::cleaning::Cleaning;
 
-/// What is done with reads and writes that hit or miss. docs/concepts/modes.md has the table.
+/// Handling of reads and writes that hit or miss. docs/concepts/modes.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// `wb`: writes go to the cache and later to the backing device.
@@ -86,25 +86,25 @@ impl FromStr for Mode {
     }
 }
 
-/// What an acknowledgement promises across power loss. docs/durability.md argues both.
+/// Durability that an acknowledgement promises across power loss. docs/durability.md argues both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Every acknowledged write survives.
     Sync,
-    /// Writes survive that a successful FLUSH, or FUA, covered: what a disk promises.
+    /// Writes survive that a successful FLUSH, or FUA, covered, as on a disk.
     Flush,
 }
 
-/// What a write does for which there is no room, since what could go is dirty, and where clean hits
-/// are read. docs/concepts/admission.md has the table.
+/// Policy for a write that finds no room because the candidates for eviction are dirty, and for the
+/// device that serves clean hits. docs/concepts/admission.md has the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Admission {
     /// `always`: it waits until something is written back, which the cache sees to ahead of need.
     #[default]
     Always,
-    /// `measured`: the same, or it goes round the cache, which then keeps what it has: whichever
-    /// was measured to take less ([`forebay_policy::Measured`]). And clean hits are read from the
-    /// backing device as far as that answers sooner than a cache device that is full of work
+    /// `measured`: as `always`, or bypasses the cache and leaves its content. Each write takes the
+    /// way that was measured to take less time ([`forebay_policy::Measured`]). A clean hit is read
+    /// from the backing device if that answers sooner than a busy cache device
     /// ([`forebay_policy::Split`]).
     Measured,
 }
@@ -147,12 +147,14 @@ pub struct FormatOptions {
     pub block_sizes_bytes: Vec<u64>,
     /// Blocks that share a mark (docs/internals/dirty-tracking.md), as a power of two, up to 16.
     pub region_shift: u8,
-    /// How the cache is to know after a crash what was overwritten in place (docs/internals/dirty-tracking.md).
+    /// How the cache is to know after a crash what was overwritten in place
+    /// (docs/internals/dirty-tracking.md).
     pub dirty_tracking: DirtyTracking,
     /// Whether cached data has checksums, one for each 4 KiB.
     pub checksums: bool,
-    /// Bytes of a volume of which it is known together, before the map is, whether some may be
-    /// dirty, as a power of two; at least the largest block (docs/internals/online-open.md).
+    /// Size of the unit of a volume by which possibly dirty data is tracked before the map is
+    /// loaded. It is a power of two in bytes, given as its exponent, and at least the largest block
+    /// (docs/internals/online-open.md).
     pub tract_shift: u8,
     /// The new cache's identity.
     pub uuid: [u8; 16],
@@ -217,7 +219,7 @@ pub struct VolumeOptions {
     pub mode: Mode,
     /// When a missed block is let in.
     pub promotion: Promotion,
-    /// A sequential stream goes round the cache after this many bytes; zero never.
+    /// Number of bytes after which a sequential stream bypasses the cache; zero for never.
     pub sequential_cutoff_bytes: u64,
     /// The epoch that the state directory remembers, zero for none: higher than the cache's own
     /// when the volume was served without this cache meanwhile.
@@ -225,13 +227,14 @@ pub struct VolumeOptions {
     /// Where the volume was written without this cache; none if that is not known, which counts as
     /// everywhere.
     pub written_elsewhere: Option<Vec<std::ops::Range<u64>>>,
-    /// All that was dirty when the volume went on without this cache, which had failed, bytes in
-    /// ascending order: with a higher `epoch`, nothing else in the cache counts. None if that is
-    /// not known.
+    /// Byte ranges, in ascending order, of all data that was dirty when the volume went on without
+    /// this failed cache. With a higher `epoch`, nothing else in the cache counts. `None` if they
+    /// are not known.
     pub dirty_at_failure: Option<Vec<std::ops::Range<u64>>>,
     /// Throw dirty data away that is older than what was written without this cache.
     pub discard_stale_dirty: bool,
-    /// What is cached belongs to this backing device, though it looks like another one.
+    /// Whether cached data belongs to this backing device although the device looks like another
+    /// one.
     pub adopt: bool,
 }
 

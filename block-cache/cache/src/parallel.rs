@@ -6,18 +6,18 @@ use forebay_io::sync::Promise;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
-/// Parts of one request that are under way at a time: with blocks of 4 KiB a whole one of 1 MiB, so
-/// that their records become durable together.
+/// Number of parts of one request that run at a time. A request of 1 MiB with blocks of 4 KiB runs
+/// at once, so that its records become durable together.
 const PARTS_IN_FLIGHT: usize = 256;
 
-/// Runs the parts of a request, up to [`PARTS_IN_FLIGHT`] at a time, each begun in its turn. The
-/// first error is the request's; all parts end before it is told.
+/// Runs the parts of a request, up to [`PARTS_IN_FLIGHT`] at a time, starting them in order.
+/// Returns the first error, after all parts have ended.
 pub(crate) async fn all<F>(parts: impl Iterator<Item = F>) -> Result<()>
 where
     F: Future<Output = Result<()>>,
 {
     let mut parts = parts.fuse();
-    // Of those that wait, only who was woken is asked again.
+    // Of the waiting parts, only those that were woken are polled.
     let mut running: FuturesUnordered<F> = parts.by_ref().take(PARTS_IN_FLIGHT).collect();
     let mut result = Ok(());
     while let Some(ended) = running.next().await {

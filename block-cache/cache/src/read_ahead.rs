@@ -1,5 +1,5 @@
-//! What a read brings in beside what it asks for, as the footprint has learned
-//! (`forebay_policy::Footprint`).
+//! Read-ahead: data that a read fetches in addition to the requested data, as the footprint has
+//! learned (`forebay_policy::Footprint`).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -13,16 +13,16 @@ use crate::geometry::{Extent, Geometry, Spread};
 use crate::map::Map;
 use crate::volume::AttachedVolume;
 
-/// What bringing in is worth: a general-purpose cloud volume's 3,000 operations and 125 MiB a
+/// Cost of a fetch, modelled on a general-purpose cloud volume: 3,000 operations and 125 MiB a
 /// second at a latency of 1 ms.
 fn worth(granule_bytes: u64) -> Worth {
     Worth::of(1_000_000, 3000, 125 << 20, granule_bytes)
 }
 
-/// Bytes that may be on their way into the cache at a time though nobody asked for them; beyond
-/// that, reads bring in what they ask for and no more. These bytes lie in memory that no
-/// connection's budget of buffers counts, and a backing device that has got slow would let them
-/// grow without end. It is as much as a front end admits at a time.
+/// Number of read-ahead bytes that may be in flight at a time. Beyond that, reads fetch only the
+/// requested data. These bytes lie in memory that no connection's buffer budget counts. A slow
+/// backing device would let them grow without bound. The limit is as much as a front-end admits at
+/// a time.
 pub(crate) const MAX_BYTES: u64 = 32 << 20;
 
 /// Bytes that are read ahead, counted until this is dropped.
@@ -39,7 +39,7 @@ impl Drop for AheadBytes {
     }
 }
 
-/// The part that says what a read brings in beside what it asks for.
+/// Decides which additional data a read fetches.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     geometry: Geometry,
@@ -78,7 +78,7 @@ impl ReadAhead {
         self.in_flight_bytes.get()
     }
 
-    /// Counts bytes that nobody asked for, if there is still room for them under [`MAX_BYTES`].
+    /// Counts read-ahead bytes, if they fit under [`MAX_BYTES`].
     pub(crate) fn begin(self: &Rc<Self>, bytes: usize) -> Option<AheadBytes> {
         let (read_ahead, bytes) = (Rc::clone(self), bytes as u64);
         let all = self.in_flight_bytes.get() + bytes;
@@ -88,8 +88,8 @@ impl ReadAhead {
         })
     }
 
-    /// Notes a request. Returns what of the volume it is about, bytes: for a read that misses, with
-    /// what is worth bringing in along with it.
+    /// Notes a request. Returns its byte range in the volume. For a read that misses, the range
+    /// includes the data that is worth fetching with it.
     pub(crate) fn range(
         &self,
         volume: &AttachedVolume,

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use forebay_io::sync::WaitList;
 
-/// What the parts that make room and those that need it tell each other.
+/// Signals between the parts that free room and those that need it.
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     /// Wakes the reclaimer.
@@ -27,7 +27,7 @@ impl Signals {
         self.clean.wake_all();
     }
 
-    /// Has the reclaimer look again.
+    /// Wakes the reclaimer.
     pub(crate) fn kick_reclaimer(&self) {
         self.reclaim.wake_all();
     }

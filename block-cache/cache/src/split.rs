@@ -15,9 +15,9 @@ use crate::parallel;
 use crate::volume::AttachedVolume;
 
 impl Engine {
-    /// Cuts a part at the blocks that are there, and what is not there into the largest blocks that
-    /// fit; runs `run` for each piece, all at a time, with the block if it is there. The part's
-    /// lock is held.
+    /// Splits a part at the existing blocks, and the gaps into the largest blocks that fit. Runs
+    /// `run` for each piece, all at a time, with its block if there is one. The caller holds the
+    /// part's lock.
     pub(crate) async fn each_piece<F>(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
@@ -109,8 +109,8 @@ impl Engine {
         missing == 0
     }
 
-    /// Waits until nobody else reads or changes what a part touches, nor anything of the units
-    /// where no block is yet: there, a block may be made.
+    /// Waits until no other task reads or changes the granules of a part, or the units without a
+    /// block, where a block may be created.
     pub(crate) async fn lock_blocks(
         &self,
         site: Site,
@@ -131,7 +131,7 @@ impl Engine {
         }
     }
 
-    /// What [`Engine::lock_blocks`] locks, as things are.
+    /// Returns the granules that [`Engine::lock_blocks`] locks in the present state.
     pub(crate) fn granules_to_lock(&self, volume: &AttachedVolume, part: &Extent) -> u64 {
         let units = self.geometry.units(part);
         let map = self.map.borrow();

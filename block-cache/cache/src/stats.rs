@@ -145,17 +145,17 @@ pub struct VolumeStats {
     pub read_misses: u64,
     /// Pieces of writes to blocks that the cache held.
     pub write_hits: u64,
-    /// Pieces of writes to blocks that it did not hold; what goes round the cache in one operation
+    /// Number of pieces of writes to blocks that the cache did not hold. A bypass in one operation
     /// is one piece.
     pub write_misses: u64,
     /// Of the read misses, those that were not promoted.
     pub bypassed_reads: u64,
-    /// Of the write misses, those that went to the backing device only.
+    /// Number of write misses that went only to the backing device.
     pub bypassed_writes: u64,
     /// Of the read hits, clean ones that were read from the backing device, since it answers
     /// sooner.
     pub split_reads: u64,
-    /// Writes that found no room, and that measured admission sent round the cache.
+    /// Number of writes without room that measured admission sent to the backing device.
     pub sent_round: u64,
     /// Why what clients wrote to the backing device may be lost, if so.
     pub loss: Option<String>,
@@ -204,7 +204,7 @@ pub struct CacheStats {
     pub checksums: Option<ChecksumStats>,
     /// Of its bit-tree, if it has one.
     pub tree: Option<TreeStats>,
-    /// What recovery left to write back.
+    /// Progress of the write-back after recovery.
     pub recovery: RecoveryProgress,
     /// Blocks evicted.
     pub evictions: u64,
@@ -214,7 +214,7 @@ pub struct CacheStats {
     pub write_backs: u64,
     /// Bytes written back.
     pub write_back_bytes: u64,
-    /// Write-backs that failed and will be tried again.
+    /// Number of failed write-backs, which are retried.
     pub write_back_errors: u64,
     /// Reads of the cache device that failed.
     pub cache_read_errors: u64,

@@ -65,8 +65,8 @@ impl SuperblockStore {
         }
     }
 
-    /// Returns the path of the metadata device. Without one in the options, the path in the
-    /// superblock stays: a copy could not be told from its original otherwise.
+    /// Returns the path of the metadata device. If the options have none, returns the path in the
+    /// superblock. Otherwise a copy could not be distinguished from its original.
     pub(crate) fn place(&self) -> String {
         match &*self.settings.place {
             "" => self.current.borrow().place.clone(),
@@ -106,9 +106,10 @@ impl SuperblockStore {
         known.max(self.settings.generation).max(data) + 1
     }
 
-    /// Makes both copies of a separate data device's superblock show its generation, durably, before
-    /// the metadata asks for that. A process that died may have left it in the device's cache, where
-    /// a power loss takes it, or in one of the two copies alone, where rot takes it.
+    /// Makes both copies of a separate data device's superblock show its generation, durably,
+    /// before the metadata requires it. A process that died may have left the generation only in
+    /// the device's cache, where a power loss removes it. Or it may be in only one of the two
+    /// copies, where corruption removes it.
     ///
     /// # Errors
     /// The data device's.
@@ -188,8 +189,8 @@ impl SuperblockStore {
         .await
     }
 
-    /// Writes a changed superblock to a separate data device, durably, one copy after the other. The older
-    /// of the two copies is the first one.
+    /// Writes a changed superblock to a separate data device, durably, one copy after the other.
+    /// The older of the two copies is the first one.
     async fn write_data(&self, copies: u32, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         let Some(mut next) = self.data.borrow().clone() else {
             return Ok(());
@@ -239,8 +240,8 @@ impl SuperblockStore {
         }
         match &result {
             Ok(()) => *self.current.borrow_mut() = next,
-            // Its flush may have been the one that was told of lost data, and which copy is on
-            // media nobody knows.
+            // Another flush may have got the error for this data, and it is unknown which copy is
+            // on media.
             Err(error) => {
                 self.committer.metadata_flush_failed();
                 self.committer.fail(error.clone());

@@ -263,7 +263,7 @@ fn a_volume_of_another_epoch_is_not_believed() {
             .await
             .expect("reads");
         cache.close().await.expect("closes");
-        // Somebody serves the volume without the cache.
+        // The volume is served without the cache here.
         disks[1]
             .write(65536, Buf::copied(&[3; 4096]))
             .await
@@ -361,8 +361,8 @@ fn a_missing_journal_is_noticed_however_long_the_process_lived() {
     });
 }
 
-/// Who has flushed may go on to use the backing device without the cache: no record calls anything
-/// dirty.
+/// After a flush on request the backing device may be used without the cache: no record calls
+/// anything dirty.
 #[test]
 fn what_was_written_back_on_request_is_recorded_so() {
     let world = world(6, 2 << 20, 512);

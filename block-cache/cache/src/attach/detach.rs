@@ -1,9 +1,9 @@
-//! How a volume leaves its cache, and how a cache ends.
+//! Detaches volumes and shuts a cache down.
 //!
-//! Neither waits for ever for a device that does not answer: what it has not ended by then is told,
-//! and goes on by itself, with its locks and buffers. Dirty data stays in the cache, unless it is
-//! abandoned in so many words: then the volume's number is taken out of the superblock first,
-//! durably, so that no process ever serves what was given up, or writes it back.
+//! Neither waits for ever for a device that does not answer. After the time limit, unfinished work
+//! is reported and continues in the background with its locks and buffers. Dirty data stays in the
+//! cache unless the caller abandons it explicitly. Then the volume's number is removed from the
+//! superblock first, durably. After that no process serves the abandoned data or writes it back.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -29,22 +29,23 @@ use crate::volume::AttachedVolume;
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Cache {
-    /// Writes everything of a volume back and forgets it. Nobody is served from it from the first
-    /// moment on: new requests get `ShuttingDown`.
+    /// Writes all dirty data of a volume back and forgets the volume. New requests get
+    /// `ShuttingDown` as soon as this begins.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `Busy` if it is being detached already. If something
-    /// cannot be written back, the devices' error, or `TimedOut` if nothing gets on for a minute:
-    /// the volume goes on as before, nothing is lost.
+    /// `NotFound` for an unknown volume, `Busy` if it is being detached already. If a write-back
+    /// fails, the device's error. `TimedOut` if there is no progress for a minute. After an error
+    /// the volume stays in service and nothing is lost.
     pub async fn detach(&self, name: &str) -> Result<()> {
         self.detach_noting(name, async { Ok(()) }).await
     }
 
-    /// As [`Cache::detach`]. `noted` runs when all is written back and flushed, and before the
-    /// cache forgets the volume: whoever has to hear that nothing is dirty any more hears it then.
+    /// As [`Cache::detach`]. Runs `noted` when all data is written back and flushed, before the
+    /// cache forgets the volume. The caller can record there that nothing is dirty.
     ///
     /// # Errors
-    /// As [`Cache::detach`], or those of `noted`: the volume goes on as before then, too.
+    /// As [`Cache::detach`], or those of `noted`. After an error of `noted`, too, the volume stays
+    /// in service.
     pub async fn detach_noting(
         &self,
         name: &str,
@@ -63,7 +64,7 @@ impl Cache {
         engine.forget_volume_in_time(&volume).await
     }
 
-    /// What is dirty in a volume, bytes in ascending order, ranges that touch joined.
+    /// Returns the dirty byte ranges of a volume in ascending order. Adjacent ranges are merged.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume.
@@ -74,19 +75,20 @@ impl Cache {
         Ok(engine.dirty_ranges(slots.into_iter()))
     }
 
-    /// Forgets a volume with what is dirty in it: THAT IS LOST. Returns what it was, as
-    /// [`Cache::dirty_ranges`]. Nothing of it is sent to the backing device from the first moment
-    /// on; what that has already may still arrive.
+    /// Forgets a volume with its dirty data: THAT DATA IS LOST. Returns the lost ranges, as
+    /// [`Cache::dirty_ranges`]. From the call on, the cache sends none of it to the backing device.
+    /// Writes that were sent before may still arrive.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `Busy` if it is being detached already; the cache
-    /// device's, or `TimedOut` if that does not answer: then the volume is not served any more, and
-    /// what becomes of its data the next process tells.
+    /// `NotFound` for an unknown volume, `Busy` if it is being detached already. The cache device's
+    /// error, or `TimedOut` if that device does not answer. In both of these cases the volume is
+    /// out of service, and the next start reports what became of its data.
     pub async fn abandon(&self, name: &str) -> Result<Vec<Range<u64>>> {
         let engine = &self.engine;
         let volume = engine.begin_to_leave(name)?;
         volume.backing.give_up();
-        // What is under way would better end. If it does not, nobody is served by it.
+        // Requests in flight should end first. If they do not, the volume is abandoned all the
+        // same.
         let _ = engine.until_idle(&volume, LOOK * 5).await;
         let lost = self.dirty_ranges(name)?;
         for Range { start, end } in &lost {
@@ -101,13 +103,14 @@ impl Cache {
         Ok(lost)
     }
 
-    /// Shuts the cache down cleanly: what is acknowledged is made durable, the map is made exact,
-    /// and the mark is logged that lets the next open believe it. Dirty data stays in the cache.
-    /// Nobody may be sending requests any more.
+    /// Shuts the cache down cleanly: makes acknowledged writes durable, makes the map exact, and
+    /// logs the mark by which the next open trusts the map. Dirty data stays in the cache. The
+    /// caller must have stopped all requests.
     ///
     /// # Errors
-    /// A failed flush of any device, or `TimedOut`, with what a device has not ended within a
-    /// minute; then there is no clean mark, and the next open recovers as after a crash.
+    /// A failed flush of any device. `TimedOut`, with the unfinished work, if a device does not end
+    /// it within a minute. After an error there is no clean mark, and the next open recovers as
+    /// after a crash.
     pub async fn close(&self) -> Result<()> {
         self.close_with(true).await
     }
@@ -211,7 +214,7 @@ impl Engine {
         })
     }
 
-    /// Writes everything of a volume back that nobody writes to any more.
+    /// Writes back all dirty data of a volume that no longer takes writes.
     async fn make_clean(self: &Rc<Self>, volume: &Rc<AttachedVolume>) -> Result<()> {
         self.until_idle(volume, self.settings.patience).await?;
         self.write_back_in_time(volume.id, true).await?;
@@ -258,15 +261,14 @@ impl Engine {
         result
     }
 
-    /// Forgets a volume that nobody is served from, with all that is cached of it.
+    /// Forgets a volume that is not served any more, with its cached blocks.
     async fn forget_volume(self: &Rc<Self>, volume: &Rc<AttachedVolume>) -> Result<()> {
         self.forget_number(volume.id).await?;
         (self.stats.writes_of_the_gone).add(volume.counters.writes());
         Ok(())
     }
 
-    /// Forgets the volume with this number, with all that is cached of it. Nobody is served from
-    /// it.
+    /// Forgets the volume with this number, with its cached blocks. The volume is not served.
     pub(crate) async fn forget_number(self: &Rc<Self>, id: u16) -> Result<()> {
         // From here on the records of this number mean nothing, durably.
         if !planted(Fault::AbandonInMemory) {
@@ -288,7 +290,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Forgets a block of a volume that is gone, unless somebody is at it. Whether it is forgotten.
+    /// Forgets a block of a volume that is gone, unless the block is in use. Returns whether it
+    /// did.
     fn try_forget(&self, volume: u16, slot: BlockId, block: Block) -> bool {
         // The reclaimer may have had it first.
         if !self.is_block(volume, slot, block) {
@@ -303,7 +306,7 @@ impl Engine {
         free
     }
 
-    /// A device still has something of a block: its slot is nobody else's until that has ended.
+    /// I/O on the block is still in flight, so its slot must not be reused until that I/O ends.
     async fn forget_later(self: Rc<Self>, volume: u16, slot: BlockId, block: Block) {
         while !self.service.is_stopping() && !self.try_forget(volume, slot, block) {
             rt::sleep(LOOK).await;
@@ -352,11 +355,11 @@ impl Engine {
         let generation = self.superblock.announce_end().await?;
         self.committer.queue_entry(Entry::Close);
         self.committer.commit().await?;
-        // Says from outside how far the log went, too.
+        // Also records in the superblock how far the log reaches.
         self.superblock.end_generation(generation).await
     }
 
-    /// Nothing is exact then, but what was acknowledged is to be durable all the same.
+    /// The map is not exact in this case, but acknowledged writes must be durable all the same.
     async fn end_uncleanly(&self) -> Result<()> {
         self.committer.commit_all().await
     }

@@ -1,5 +1,5 @@
-//! Whose data it is: a volume's name says which cached blocks belong to it, and the backing device
-//! that it had last must be the one that it has now.
+//! Identity of volumes. A volume's name says which cached blocks belong to it. Its backing device
+//! must be the one that it had at its last attach.
 
 use std::rc::Rc;
 
@@ -92,9 +92,9 @@ impl Inspection {
 }
 
 impl Engine {
-    /// Rule 6: what is cached of another backing device, under this volume's name, or of this
-    /// backing device, under another name, is not mixed with what this volume holds. Clean data
-    /// goes; dirty data is somebody's, and refuses.
+    /// Rule 6: cached data must not be mixed with another device's data. This covers another
+    /// backing device under this volume's name, and this backing device under another name. Clean
+    /// data is dropped. Dirty data makes the attach fail, because it is the only copy.
     pub(crate) async fn check_identity(
         self: &Rc<Self>,
         name: &str,

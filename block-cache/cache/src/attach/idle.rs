@@ -1,9 +1,9 @@
-//! Volumes that a cache knows and that nobody serves: what it has of them, and how it forgets them.
+//! Volumes that a cache knows and that are not attached: their cached data, and how to forget them.
 //!
-//! A volume takes one of a few places in the superblock for as long as the cache knows it, also
-//! when its configuration and its backing device are gone. To forget it takes neither: the volume's
-//! number is taken out of the superblock, durably, which makes its records meaningless, and then
-//! its blocks leave the map.
+//! A known volume takes one of a few places in the superblock, even if its configuration and its
+//! backing device are gone. Forgetting a volume needs neither of the two. First the volume's number
+//! is removed from the superblock, durably, which makes its records meaningless. Then its blocks
+//! leave the map.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -23,11 +23,11 @@ const NAMED: usize = 8;
 pub struct IdleVolume {
     /// The volume's name.
     pub name: String,
-    /// What is cached of it, in bytes.
+    /// Number of bytes of the volume that are cached.
     pub cached_bytes: u64,
-    /// What its backing device does not have, in bytes.
+    /// Number of bytes that the backing device does not have.
     pub dirty_bytes: u64,
-    /// Whether the loss of acknowledged writes is still to be told at its next attach.
+    /// Whether the next attach must still report a loss of acknowledged writes.
     pub owes_report: bool,
 }
 
@@ -83,12 +83,12 @@ impl Cache {
     }
 
     /// Forgets a volume that is not attached. With `discard_dirty`, the data that its backing
-    /// device does not have IS LOST. Returns what that was, as [`Cache::idle_dirty_ranges`].
+    /// device does not have IS LOST. Returns the lost ranges, as [`Cache::idle_dirty_ranges`].
     ///
     /// # Errors
-    /// `NotFound` for a volume that the cache does not know; `Busy` for one that is attached, or
-    /// that has dirty data and `discard_dirty` is not given (the message names its first ranges);
-    /// or the cache device's own.
+    /// `NotFound` for a volume that the cache does not know; `Busy` for one that is attached.
+    /// `Busy` for one that has dirty data without `discard_dirty`; the message names the first
+    /// ranges. The cache device's own errors.
     pub async fn forget(&self, name: &str, discard_dirty: bool) -> Result<Vec<Range<u64>>> {
         // It must not be attached meanwhile.
         self.engine.attaching.acquire(1).await;

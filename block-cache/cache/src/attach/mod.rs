@@ -35,19 +35,24 @@ fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
 }
 
 impl Cache {
-    /// Makes a cached volume of `backing`, under a name by which this cache knows it again. Returns
+    /// Attaches `backing` as a cached volume under the name by which this cache knows it. Returns
     /// it as a device of this reactor.
     ///
-    /// The volume's epoch is raised, durably, before this returns; the caller stores
+    /// The volume's epoch is raised, durably, before this returns. The caller stores
     /// [`Cache::volume_epoch`] beside the cache before it serves the volume.
     ///
     /// # Errors
-    /// `Busy` if the volume is attached, or holds dirty data that is older than what was written
-    /// without this cache (named in the message); `InvalidInput` for a name that is empty or over
-    /// 64 bytes, or a backing device that shrank below dirty data, that has more blocks than can be
-    /// numbered, that a clean copy shows to be another one, or whose blocks are larger than a
-    /// granule or than what the cache device writes whole; `NoSpace` for a 65th volume; or the
-    /// devices' own.
+    /// - `Busy` if the volume is attached.
+    /// - `Busy` if it holds dirty data that is older than writes made without this cache. The
+    ///   message names the data.
+    /// - `InvalidInput` for a name that is empty or over 64 bytes.
+    /// - `InvalidInput` for a backing device that shrank below dirty data, or that has more blocks
+    ///   than can be numbered.
+    /// - `InvalidInput` for a backing device that a clean copy shows to be another one.
+    /// - `InvalidInput` for a backing device whose blocks are larger than a granule, or larger than
+    ///   the cache device writes atomically.
+    /// - `NoSpace` for a 65th volume.
+    /// - The devices' own errors.
     pub async fn attach(
         &self,
         name: &str,
@@ -230,8 +235,8 @@ impl Engine {
             .cloned()
     }
 
-    /// What of these slots is dirty, bytes of their volume in ascending order, ranges that touch
-    /// joined.
+    /// Returns the dirty byte ranges of these slots in their volume, in ascending order. Adjacent
+    /// ranges are merged.
     pub(crate) fn dirty_ranges(&self, slots: impl Iterator<Item = BlockId>) -> Vec<Range<u64>> {
         let map = self.map.borrow();
         let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -266,7 +271,7 @@ impl Engine {
         map.find(block.key(volume)) == Some(slot) && map.slot(slot).block() == block
     }
 
-    /// Kills slots of a volume that nobody is served from.
+    /// Kills slots of a volume that is not served.
     pub(crate) async fn kill(&self, volume: u16, slots: Vec<(BlockId, Block)>) -> Result<()> {
         let mut locks = Vec::with_capacity(slots.len());
         let mut killed = Vec::with_capacity(slots.len());
@@ -335,7 +340,7 @@ impl Engine {
             }
             return self.kill(known.id, kill).await;
         }
-        // The granule at the old end was cached as far as the volume went: the rest comes in now.
+        // The granule at the old end was cached only up to that end. Its rest is read now.
         let unit = self.geometry.unit_of(old);
         let found = self.map.borrow().find(BlockKey::new(known.id, unit));
         if let Some(slot) = found {
@@ -347,8 +352,8 @@ impl Engine {
             let start = old - self.geometry.backing_offset(block, 0);
             let start = u32::try_from(start).expect("in a block");
             let end = old.next_multiple_of(granule).min(size);
-            // What is read becomes a part of a clean granule, which claims that it is durable
-            // there.
+            // The data that is read becomes part of a clean granule, which claims that the backing
+            // device has it durably.
             if let Err(error) = backing.flush().await {
                 let _ = self
                     .failures

@@ -1,14 +1,14 @@
-//! A sample of clean content is compared with the backing device before a volume is attached.
+//! Compares a sample of clean content with the backing device before a volume is attached.
 //!
-//! Identities and epochs miss a backing device that was restored from an older copy, swapped for
-//! another of the same name, or written to by others. A clean granule claims that the backing
-//! device has the same bytes, durably (rules 4 and 5). So one that differs proves that the device
-//! is not the one that the cache knew, and the attach ends before anything is served from the cache
-//! or written back. docs/internals/sampled-comparison.md argues why no crash leaves a
-//! difference.
+//! Identities and epochs do not detect a backing device that was restored from an older copy,
+//! swapped for another of the same name, or written to by others. A clean granule claims that the
+//! backing device has the same bytes, durably (rules 4 and 5). A difference therefore proves that
+//! the device is not the one that the cache knew. The attach then fails before anything is served
+//! from the cache or written back. docs/internals/sampled-comparison.md argues why no crash leaves
+//! a difference.
 //!
-//! The place of a difference is kept in the superblock: the next start looks there first, and does
-//! not go on by chance.
+//! The superblock stores the place of a difference. The next start checks that place first, so a
+//! retry does not succeed by chance.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -43,7 +43,7 @@ struct Granule {
     number: u32,
 }
 
-/// What a comparison has found so far.
+/// Result of a comparison so far.
 #[derive(Debug, Default)]
 struct Tally {
     compared: Cell<usize>,
@@ -183,8 +183,9 @@ impl Engine {
             .await
     }
 
-    /// Returns clean granules of a volume, drawn by the cache's identity and the state of its
-    /// superblock: other ones at each start, and the same ones where a run is replayed.
+    /// Returns clean granules of a volume, drawn at random. The seed is the cache's identity and
+    /// the state of its superblock. So each start draws other granules, and a replayed run draws
+    /// the same ones.
     fn draw_sample(&self, known: &VolumeEntry) -> Vec<Granule> {
         let seed = {
             let superblock = self.superblock.current();

@@ -1,4 +1,5 @@
-//! Dirty data that is older than writes that bypassed this cache (rule 6): found at the attach, and before it.
+//! Dirty data that is older than writes that bypassed this cache (rule 6): found at the attach, and
+//! before it.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -25,7 +26,8 @@ struct StaleBlock {
 }
 
 impl Cache {
-    /// Checks that the attach of a volume with these options finds no stale dirty data, or may discard it.
+    /// Checks that the attach of a volume with these options finds no stale dirty data, or may
+    /// discard it.
     ///
     /// # Errors
     /// `Busy` with the number of blocks and bytes at stake, as [`Cache::attach`].
@@ -106,8 +108,9 @@ impl Engine {
         stale
     }
 
-    /// Granules of a slot that are dirty, and were so when the volume went on without this cache,
-    /// if that is known: a record, a mark or the bit-tree may call more dirty.
+    /// Returns the dirty granules of a slot that are on the list of data that was dirty when the
+    /// volume went on without this cache. Without a list, returns all dirty granules. A record, a
+    /// mark or the bit-tree may call more granules dirty than the list has.
     fn was_dirty(&self, slot: BlockId, options: &VolumeOptions) -> u64 {
         let entry = self.map.borrow().slot(slot);
         let Some(listed) = (options.dirty_at_failure.as_ref())

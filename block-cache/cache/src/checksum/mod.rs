@@ -1,14 +1,18 @@
-//! Checksums of cached data, where the cache was formatted to have them.
+//! Checksums of cached data, if the cache was formatted with them.
 //!
-//! A *cell* is 4 KiB on the data device. Its checksum is in memory, and in a table on media that
-//! each round of commits brings up to date for the blocks that it records. Data and checksum are
-//! two writes, and nothing orders them: before the first overwrite of what is valid the block's
-//! region has a mark ([`region`](crate::intent::regions)), which goes when a record was written
-//! behind the last overwrite; and a record has a digest of the checksums that it goes with. What is
-//! under a mark after a crash, or does not fit its record, has no checksum that is known: it is
-//! believed, and gets one when it is next seen. docs/internals/checksums.md argues it.
+//! A *cell* is 4 KiB on the data device. Its checksum is in memory and in a table on media. Each
+//! round of commits updates the table for the blocks that it records.
 //!
-//! [`slots`](crate::slots) keeps and verifies them, [`mod@restore`] reads the table back.
+//! Data and checksum are two writes without an order between them. Two things bridge this gap. The
+//! region of a block gets a mark ([`region`](crate::intent::regions)) before the first overwrite of
+//! valid data. The mark goes when a record was written after the last overwrite. And each record
+//! has a digest of the checksums that belong to it.
+//!
+//! After a crash, a cell that is under a mark or does not match its record has no known checksum.
+//! It is trusted, and gets a checksum at its next read. docs/internals/checksums.md argues it.
+//!
+//! [`slots`](crate::slots) stores and verifies checksums, [`mod@restore`] reads the table at a
+//! start.
 
 mod restore;
 pub(crate) mod scrubber;
@@ -28,7 +32,7 @@ use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 use crate::stats::{ChecksumStats, Counter};
 
-/// What one checksum covers, bytes.
+/// Number of bytes that one checksum covers.
 pub(crate) const CELL: u32 = CELL_BYTES as u32;
 
 /// The checksums of a cache.
@@ -44,8 +48,8 @@ pub(crate) struct Checksums {
     changed: RefCell<Vec<u64>>,
     /// Units that the batch which is being built goes with.
     due: RefCell<Vec<u64>>,
-    /// Cells that are known to be bad, a bit each. What the table says of them stays as it was, so
-    /// that a round which is cut off leaves it fitting the record that calls them bad, or the one
+    /// Cells that are known to be bad, one bit each. Their entries in the table stay unchanged. So
+    /// if a round is interrupted, the table matches the record that calls them bad, or the one
     /// before.
     bad_cells: RefCell<Vec<u64>>,
     /// How many these are.
@@ -53,7 +57,7 @@ pub(crate) struct Checksums {
     pub(crate) counters: ChecksumCounters,
 }
 
-/// What was found, in cells.
+/// Counters of findings, in cells.
 #[derive(Debug, Default)]
 pub(crate) struct ChecksumCounters {
     /// Seen without a checksum that is known, believed, and given one.
@@ -87,8 +91,8 @@ unsafe fn cell_bytes(buf: &Buf) -> &[u8; CELL_BYTES] {
 /// The checksum of 4 KiB that belong to a request of ours.
 #[inline]
 pub(crate) fn sum_of(hash: &DataHash, buf: &Buf) -> u32 {
-    // SAFETY: the buffer belongs to a request whose I/O has completed, or has not begun, and which
-    // has not been answered: nobody writes to it.
+    // SAFETY: the buffer belongs to an unanswered request whose I/O has not begun or has completed,
+    // so the buffer does not change.
     hash.of(unsafe { cell_bytes(buf) })
 }
 
@@ -216,7 +220,7 @@ impl Checksums {
         self.changed.borrow_mut().fill(u64::MAX);
     }
 
-    /// A record of a block joins the batch: what is known of its checksums goes with it.
+    /// A record of a block joins the batch, together with the known checksums of the block.
     pub(crate) fn joins(&self, place: u32, class: u8) {
         let each = self.place.unit_cells();
         let (first, last) = (

@@ -1,4 +1,4 @@
-//! Checksums at a start: what the table says, as far as it fits the records.
+//! Checksums at a start: entries of the table count where they match the records.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,7 +11,7 @@ use super::{ChecksumCounters, Checksums};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 
-/// The table as it was read, and what of it counts.
+/// The table as it was read, and which of its entries count.
 #[derive(Debug)]
 pub(crate) struct LoadedChecksums {
     sums: Checksums,
@@ -82,8 +82,8 @@ impl LoadedChecksums {
         self.sums.zero_granules(place, class, among)
     }
 
-    /// A block may have been overwritten since its record, which must be logged anew before
-    /// anything else says that it may not. What is bad stays so.
+    /// A block may have been overwritten since its record. That record must be logged anew before
+    /// the mark that says so goes. Bad cells stay bad.
     pub(crate) fn doubt(&mut self, place: u32, class: u8, valid: u64) {
         if planted(Fault::TrustOpen) {
             return;

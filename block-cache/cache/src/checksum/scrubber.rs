@@ -15,7 +15,8 @@ pub struct ScrubProgress {
     pub blocks_done: u64,
     /// Blocks that it began with.
     pub blocks: u64,
-    /// Pieces of 4 KiB that were clean and corrupt, and were brought in anew.
+    /// Number of clean pieces of 4 KiB that were corrupt and were read from the backing device
+    /// again.
     pub refetched: u64,
     /// Blocks with dirty data that is corrupt: the daemon's log names the ranges.
     pub corrupt_blocks: u64,

@@ -1,7 +1,7 @@
-//! What drives the cleaner: a task for each attached volume, which asks the volume's policy
-//! ([`forebay_policy::cleaning`]) what to do, picks the blocks, has
-//! [`clean`](crate::clean::write_back) write them back, and rests. A task of its own for each, so
-//! that a backing device that is slow or stuck keeps no other volume's data dirty.
+//! The cleaner's tasks, one for each attached volume. A task asks the volume's policy
+//! ([`forebay_policy::cleaning`]) for work, picks blocks, has [`clean`](crate::clean::write_back)
+//! write them back, and rests. Volumes have tasks of their own so that a slow or stuck backing
+//! device does not delay other volumes' write-back.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::options::Admission;
 use crate::volume::AttachedVolume;
 use crate::volume::cleaner::VolumeCleaner;
 
-/// How long nothing happens before policies are asked again.
+/// Interval at which an idle cleaner asks its policy.
 const TICK: Duration = Duration::from_millis(500);
 /// How long the cleaner rests when it finds nothing that it can clean.
 const REST: Duration = Duration::from_millis(5);
@@ -122,8 +122,8 @@ impl Cleaner {
         map.dirty_units() * 100 / u64::from(map.units()).max(1)
     }
 
-    /// Whether so much is dirty that writes which miss go round the cache. If all of it may be,
-    /// what they do when there is no room is for measured admission to say.
+    /// Returns whether so much is dirty that writes which miss must bypass the cache. If all of the
+    /// cache may be dirty, measured admission decides on writes without room.
     pub(crate) fn above_dirty_limit(&self) -> bool {
         let limit = self.settings.dirty_limit_percent;
         let none = limit >= 100 && self.settings.admission == Admission::Measured;
@@ -139,8 +139,8 @@ impl Cleaner {
         while slots.len() < BATCH
             && let Some(slot) = cleaner.pop_wanted()
         {
-            // What was wanted may have gone along with other blocks already, or be another volume's
-            // by now.
+            // The wanted block may have been written back with other blocks already, or its slot
+            // may now belong to another volume.
             if map.volume(slot) == volume.id && self.is_worth_cleaning(&map, slot) {
                 slots.push(slot);
             }
@@ -158,7 +158,8 @@ impl Cleaner {
                 if !self.is_worth_cleaning(&map, slot) {
                     map.requeue_dirty(slot);
                 } else if entry.has(REWRITTEN) && turn.spare {
-                    // Written to since the hand came by last: it may be again before it comes next.
+                    // The block was rewritten since the last pass, and may be rewritten before the
+                    // next.
                     forget_rewrite(&mut map, slot);
                     map.requeue_dirty(slot);
                 } else {
@@ -172,8 +173,8 @@ impl Cleaner {
         slots
     }
 
-    /// Whether a block can be cleaned, and something of it is dirty that is not known to be
-    /// corrupt: what is, stays, and would be come to again and again.
+    /// Returns whether a block can be cleaned and has dirty data that is not known to be corrupt.
+    /// Corrupt dirty data stays in the cache; the cleaner would only retry it for ever.
     fn is_worth_cleaning(&self, map: &Map, slot: BlockId) -> bool {
         let entry = map.slot(slot);
         let bad = (self.checksums.as_ref()).map_or(0, |it| {

@@ -1,18 +1,23 @@
-//! After a crash: what is only presumed to be dirty is compared with what the backing device has,
-//! and only what differs is written back.
+//! Compares presumably dirty data with the backing device after a crash, and writes only
+//! differences back.
 //!
-//! Where no record calls a block dirty, and a mark, the bit-tree or the want of either does, most
-//! blocks are as the backing device has them: how many, depends on how few writes of metadata their
-//! dirty state may cost (docs/results/mapperx.md). Who writes all of them back writes many times
-//! what was dirty. Who reads both first writes what was.
+//! A block is presumed dirty if no record calls it dirty, but a mark, the bit-tree or the absence
+//! of both does. The backing device already has most of these blocks. Their number depends on how
+//! few metadata writes the dirty state may cost (docs/results/mapperx.md). Writing all of them back
+//! costs many times the dirty data. Reading both copies first avoids these writes.
 //!
-//! Rule 4 holds if equal bytes on the backing device stay there. They are compared only behind a
-//! flush of ours (a server that loses power shows, and loses, what another process wrote and did
-//! not flush), and never where a flush may have failed since they were written: what it lost may be
-//! shown until power is lost (rule 9). So not after a failed flush or write of this process, nor
-//! after one that the superblock tells of, nor behind a process that died in this boot of the
-//! machine, whose flush in flight nobody saw end. And only what a record calls clean, and nobody
-//! has written to since: that was on the backing device once, durably. docs/internals/comparison.md.
+//! Rule 4 holds if equal bytes on the backing device stay there. Three conditions ensure that:
+//!
+//! - The comparison runs only after a flush of this process. A server that loses power may show,
+//!   and then lose, data that another process wrote and did not flush.
+//! - There is none where a flush may have failed since the bytes were written: the device may show
+//!   lost data until power is lost (rule 9). That excludes failures in this process and failures
+//!   that the superblock records. It also excludes a process that died in this boot of the machine,
+//!   since the result of its last flush is unknown.
+//! - Only data that a record calls clean and that has not been rewritten since is compared. The
+//!   backing device had that data durably once.
+//!
+//! docs/internals/comparison.md has the argument.
 
 use std::ops::Range;
 
@@ -34,15 +39,15 @@ impl Cleaner {
         !volume.may_show_lost() && volume.backing.shows_what_it_has()
     }
 
-    /// Of `runs` that touch each other on the backing device, and whose data `buf` has, what must
-    /// be written there.
+    /// Returns the parts of `runs` that must be written back. The runs are adjacent on the backing
+    /// device, and `buf` has their data.
     pub(crate) async fn what_differs(
         &self,
         volume: &AttachedVolume,
         runs: &[Run],
         buf: &Buf,
     ) -> Vec<OnBacking> {
-        // What is written to meanwhile is not written back either.
+        // Blocks that are rewritten meanwhile are not written back either.
         let is_compared = |run: &Run| {
             let map = self.map.borrow();
             map.has(run.0, COMPARED) && !map.has(run.0, REWRITTEN)
@@ -67,7 +72,7 @@ impl Cleaner {
         wanted
     }
 
-    /// What lies on the backing device, if it can be had and cannot be lost any more.
+    /// Returns the backing device's data, if it can be read and can no longer be lost.
     async fn what_backing_has(&self, volume: &AttachedVolume, from: u64, to: u64) -> Option<Buf> {
         if !Self::is_comparable(volume) {
             return None;
@@ -87,8 +92,8 @@ impl Cleaner {
             .then_some(theirs)
     }
 
-    /// Adds the granules of a run that a record calls dirty, or that are not the same in both;
-    /// `start` is where the buffers begin on the backing device.
+    /// Adds the granules of a run that a record calls dirty, or that differ between the two
+    /// buffers. `start` is the offset of the buffers on the backing device, in bytes.
     fn add_unequal(
         &self,
         run: &Run,

@@ -1,5 +1,5 @@
-//! Dirty data goes back to the backing device: [`cleaner`] says when and what, [`write_back`] does
-//! it, and [`compare`] leaves out, after a crash, what the backing device has already.
+//! Write-back of dirty data. [`cleaner`] decides when and which blocks, [`write_back`] writes them.
+//! After a crash [`compare`] skips data that the backing device already has.
 
 pub(crate) mod cleaner;
 pub(crate) mod compare;

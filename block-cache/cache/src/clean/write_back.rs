@@ -1,11 +1,14 @@
-//! How dirty blocks are written back; when, and which, is for [`cleaner`](crate::clean::cleaner).
+//! Writes dirty blocks back. [`cleaner`](crate::clean::cleaner) decides when, and which blocks.
 //!
-//! Rule 4: a block turns clean only when its data went to the backing device, a flush there covered
-//! it, and nobody wrote to the block meanwhile. The cleaner takes no lock while it works, so that
-//! clients never wait for the backing device; a write that comes meanwhile sets `REWRITTEN`, and
-//! the block stays dirty, and what was read of it is not written back, for it may be half old, half
-//! new. It reads slots whose data may still sit in the cache device's volatile cache, which is fine
-//! as long as no flush of that failed: the dirty record stays until the copy is durable elsewhere.
+//! Rule 4: a block turns clean only when its data is on the backing device, a flush there covered
+//! it, and the block was not rewritten meanwhile. The cleaner holds no lock while it works, so
+//! clients never wait for the backing device. A write during that time sets `REWRITTEN`, and the
+//! block stays dirty. The cleaner then does not write the data that it read, which may be half old
+//! and half new.
+//!
+//! The cleaner may read slots whose data is still in the cache device's volatile cache. That is
+//! safe as long as no flush of that device failed: the dirty record stays until the copy is durable
+//! on the backing device.
 
 use std::rc::Rc;
 
@@ -45,8 +48,8 @@ struct WrittenBack {
     result: Result<()>,
 }
 
-/// What was written to a block until now is not counted as written meanwhile. But it is not what
-/// recovery found.
+/// Clears `REWRITTEN`: earlier writes do not count as concurrent with this write-back. The block no
+/// longer counts as it was found by recovery, however.
 pub(crate) fn forget_rewrite(map: &mut Map, slot: BlockId) {
     if map.has(slot, REWRITTEN) {
         let compared = match planted(Fault::CompareChanged) {
@@ -58,11 +61,10 @@ pub(crate) fn forget_rewrite(map: &mut Map, slot: BlockId) {
 }
 
 impl Cleaner {
-    /// Writes blocks back, flushes their backing devices, and turns those clean that nobody wrote
-    /// to meanwhile. Dirty blocks go back on the queue.
+    /// Writes blocks back and flushes their backing devices. Blocks that were not rewritten
+    /// meanwhile turn clean. Those that are still dirty return to the queue.
     ///
-    /// The error, if any, is the first that a write-back met; other blocks were cleaned
-    /// nevertheless.
+    /// Returns the first error of a write-back. The other blocks are cleaned nevertheless.
     pub(crate) async fn clean_batch(
         self: &Rc<Self>,
         slots: &[BlockId],
@@ -98,7 +100,7 @@ impl Cleaner {
             }
             for done in results.iter_mut().filter(|done| done.volume == volume) {
                 let flushed = match &flushed {
-                    // A flush failed in between: what was written before may be gone.
+                    // A flush failed in between, so data that was written before it may be lost.
                     Ok(session) if *session != done.session => Err(interrupted()),
                     Ok(_) => Ok(()),
                     Err(error) => Err(error.clone()),
@@ -127,8 +129,8 @@ impl Cleaner {
         windows.map(<[BlockId]>::to_vec).collect()
     }
 
-    /// Begins to write blocks of a window back, with what goes along (`clean_with`); none if there
-    /// is nothing to be done: they are not dirty, or somebody is at them.
+    /// Starts the write-back of the dirty blocks of a window, with neighbours (`clean_with`).
+    /// Returns `None` if none of them is dirty, or all are in use.
     fn start_write_back(
         self: &Rc<Self>,
         slots: &[BlockId],
@@ -246,7 +248,7 @@ impl Cleaner {
                     .await?;
             }
             let wanted = self.what_differs(volume, joined, &buf).await;
-            // Who writes to a block says so before the first byte.
+            // A writer sets `REWRITTEN` before its first byte.
             let is_whole = |slot: BlockId| !self.map.borrow().has(slot, REWRITTEN);
             let is_one = |one: &OnBacking, next: &OnBacking| {
                 one.1.end == next.1.start && is_whole(one.0) == is_whole(next.0)
@@ -269,8 +271,8 @@ impl Cleaner {
         debug_assert!(entry.has(LIVE | CLEANING));
         map.clear_flags(done.slot, CLEANING);
         drop(map);
-        // Of what was read before a flush failed, and was written back since, nobody knows what it
-        // is.
+        // A flush failed between the read and the write-back, so the content of the data that was
+        // read is unknown.
         let doubt = || {
             if self.committer.is_in_doubt(done.slot) {
                 Err(in_doubt())
@@ -300,14 +302,15 @@ impl Cleaner {
         if is_clean {
             self.tracker.note_clean(done.slot);
         }
-        // Whoever relies on the block being clean waits for this record (a write around the cache,
-        // see `settle`) or for a later one (an overwrite under a mark, the block's eviction).
+        // This record may wait. Operations that rely on the clean block wait for this record or a
+        // later one. A bypassing write waits in `settle`. An overwrite waits for its mark, an
+        // eviction for the kill.
         self.committer.queue_later(done.slot);
         Ok(())
     }
 
-    /// Writes everything back that is dirty in a volume now; with `until_clean`, goes on until
-    /// nothing is (nobody may be writing then).
+    /// Writes back all data of a volume that is dirty now. With `until_clean`, repeats until
+    /// nothing is dirty; the volume must not take writes then.
     pub(crate) async fn write_back_volume(
         self: &Rc<Self>,
         volume: u16,
@@ -340,7 +343,7 @@ impl Cleaner {
             }
             let is_leaving = || (self.volumes.get(volume)).is_some_and(|v| v.is_detaching());
             if until_clean && !is_leaving() {
-                // Who waited for it has given up.
+                // The caller has stopped waiting for it.
                 return Err(ErrorKind::TimedOut.into());
             }
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
@@ -378,8 +381,8 @@ impl Cleaner {
         })
     }
 
-    /// Blocks that somebody was changing were passed over: cleans those that are dirty still, and
-    /// lets nobody change them meanwhile.
+    /// Cleans blocks that an earlier pass skipped because they were in use and that are still
+    /// dirty. Locks out changes meanwhile.
     async fn clean_what_was_busy(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
         let mut busy: Vec<BlockId> = Vec::new();
         let mut wanted: Vec<(BlockKey, u64)> = Vec::new();

@@ -1,5 +1,5 @@
-//! What a round of the committer writes: batches of records, built from what is queued and from
-//! what the log's tail must give up.
+//! Batches of records that a round of the committer writes. Their sources are the queues and the
+//! live records at the log's tail.
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_metadata::log::LogExtent;
@@ -25,7 +25,8 @@ impl Committer {
                 .min(log.room());
             (log.next(), share - share % unit)
         };
-        // The other half is for what the tail must log again: see docs/internals/format/log.md, "Room".
+        // The other half is reserved for records from the tail: see docs/internals/format/log.md,
+        // "Room".
         let fresh = first + limit.div_ceil(2);
         let room = || fresh.saturating_sub(self.log.borrow().next());
         self.log_echo(room());
@@ -80,8 +81,8 @@ impl Committer {
         }
     }
 
-    /// Logs the last round's kills again, but for slots of which something newer was logged by now:
-    /// without that, and with the first kill lost to damage, what died there would come back.
+    /// Logs the last round's kills a second time, except for slots with a newer record. If the
+    /// first kill record were damaged and there were no second, the dead block would reappear.
     fn log_echo(&self, room: u64) {
         let mut echo = std::mem::take(&mut *self.echo.borrow_mut());
         let fits = usize::try_from(room / 2)
@@ -109,7 +110,7 @@ impl Committer {
         }
     }
 
-    /// Logs an entry, as far as `room` records go. Returns what is left of it.
+    /// Logs an entry within a limit of `room` records. Returns the part that did not fit.
     fn log_entry(&self, entry: Entry, room: u64) -> Option<Entry> {
         match entry {
             Entry::Kill(mut slots) => {
@@ -164,12 +165,12 @@ impl Committer {
         self.marks.set_record(id, at);
     }
 
-    /// Logs what a slot holds now.
+    /// Logs the current content of a slot.
     ///
-    /// Clean granules claim that the backing device holds the same; while writes to it wait for a
-    /// flush, that is not durably so, and they are left out until it is. Where a client's write
-    /// failed they are left out for as long as the volume is attached: what such a device shows no
-    /// flush need make durable.
+    /// A clean granule claims that the backing device durably holds the same data. While writes to
+    /// the backing device wait for a flush, that claim is false, so such granules are left out of
+    /// the record. After a failed client write they are left out until the volume is detached: a
+    /// later flush of such a device need not make durable what it shows.
     pub(crate) fn log_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         if !entry.has(LIVE) {
@@ -232,8 +233,8 @@ impl Committer {
         self.deferred.borrow().len()
     }
 
-    /// Slots are given out again while entries of what they held still wait for a flush, which may
-    /// never come.
+    /// The slot may be reused while deferred entries of its earlier content still wait for a flush,
+    /// which may never come.
     fn defer(&self, slot: BlockId) {
         let map = self.map.borrow();
         let mut deferred = self.deferred.borrow_mut();

@@ -7,7 +7,7 @@ use super::Committer;
 use crate::map::{FIRST, LIVE, NO_RECORD, Slot, TRACED, UNFLUSHED, UNKNOWN};
 
 impl Committer {
-    /// Stops taking writes, for good: what follows is an answer to `error`.
+    /// Stops taking writes for good. All later writes fail with `error`.
     pub(crate) fn fail(&self, error: Error) {
         if self.is_alive() {
             let volumes = self.volumes.all();
@@ -37,18 +37,20 @@ impl Committer {
         self.on_failure.borrow().iter().for_each(|hook| hook());
     }
 
-    /// After a failed flush: names what was written since the last good one in the process journal,
-    /// where the next process finds it. It reports what was dirty as lost; of these, entries of
-    /// fresh writes are there already, and what was overwritten in place is added. What is clean
-    /// the backing device has as well, and the next process forgets: a mark may have it take what
-    /// is older for dirty.
+    /// Names, after a failed flush, the data written since the last good one. The names go to the
+    /// process journal, where the next process finds them.
     ///
-    /// With `sync`, nothing of that was acknowledged, and what was written for the first time hides
-    /// nothing: what was there before is on the backing device. What was overwritten in place is
-    /// named all the same, in other words.
+    /// The next process reports dirty data among it as lost. The journal already has the entries of
+    /// fresh writes; entries of overwrites in place are added. The backing device has the clean
+    /// data as well, and the next process drops its copy: a mark might make it take an older
+    /// version for dirty.
+    ///
+    /// With `sync`, none of that data was acknowledged. Fresh writes hide nothing then, since the
+    /// backing device has the earlier data. Overwrites in place are reported all the same, with
+    /// another message.
     fn give_up_unflushed(&self) {
         let mut written = std::mem::take(&mut *self.unflushed.borrow_mut());
-        // Where the journal has no room for all, what is dirty comes first.
+        // If the journal lacks room for all entries, dirty data comes first.
         written.sort_by_key(|slot| self.map.borrow().slot(*slot).dirty == 0);
         let stamp = self.log.borrow().next();
         let mut journal = self.journal.borrow_mut();
@@ -58,7 +60,7 @@ impl Committer {
             if !entry.has(LIVE) {
                 continue;
             }
-            // What is clean is on the backing device as well, and is read there.
+            // The backing device also has the clean data, and reads go there.
             self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
             self.map.borrow_mut().add_flags(slot, UNFLUSHED);
             if entry.dirty == 0 && entry.record_at == NO_RECORD
@@ -92,24 +94,24 @@ impl Committer {
         }
     }
 
-    /// Whether no durable record speaks of a slot, nor the process journal: what was there before
-    /// is on the backing device.
+    /// Returns whether neither a durable record nor the process journal names a slot. Then the
+    /// backing device has the earlier data.
     fn hides_nothing(&self, entry: &Slot) -> bool {
         let first = || entry.has(FIRST) && self.log.borrow().in_flight(entry.record_at);
         !entry.has(TRACED) || entry.record_at != NO_RECORD && first()
     }
 
-    /// Whether nobody knows what a slot holds: it was written to, and then a flush of the cache
-    /// device failed, or the cache.
+    /// Returns whether a slot's content is unknown: it was written, and then a flush of the cache
+    /// device or the whole cache failed.
     pub(crate) fn is_in_doubt(&self, slot: BlockId) -> bool {
         self.flush_failed.get()
             && (self.map.borrow().has(slot, UNFLUSHED) || self.covered.borrow().contains(&slot))
             || self.unknown.get() && self.map.borrow().has(slot, UNKNOWN)
     }
 
-    /// What a failed write left of clean granules was to be dropped, and the cache failed before a
-    /// record said so: an older one may have the next process take them for dirty. Until then they
-    /// are neither old nor new.
+    /// A failed write's clean granules were to be dropped, but the cache failed before a record
+    /// said so. An older record may make the next process take them for dirty. Until then their
+    /// content is unknown.
     pub(crate) fn leave_in_doubt(&self, slot: BlockId, granules: u64) {
         self.unknown.set(true);
         self.doubts.set(true);
@@ -119,8 +121,8 @@ impl Committer {
         map.add_flags(slot, UNKNOWN);
     }
 
-    /// Waits for a flush of the cache device that is in flight, so that it is known whether it
-    /// failed: what it should have covered may be gone before that is told.
+    /// Waits for a flush of the cache device that is in flight. The caller must know its result
+    /// before it reports an error: if the flush fails, the data that it covered may be lost.
     pub(crate) async fn flush_in_flight(&self) {
         if self.devices.data_is_volatile() {
             self.flushing.acquire(1).await;

@@ -1,8 +1,9 @@
-//! The tail of the log: what still counts is logged again before its place in the ring is needed.
+//! Reclaims the tail of the log: records that still count are logged again before the ring reuses
+//! their place.
 //!
-//! Whom the records at the tail speak of is found by looking through all slots and marks, a few for
-//! each record that the tail passes, one window of the ring ahead. That takes less memory than a
-//! word for each place of the ring, of which there are four a slot.
+//! To find the subjects of the records at the tail, all slots and marks are scanned, one window of
+//! the ring ahead. The scan advances by a few for each record that the tail passes. That takes less
+//! memory than a word for each place of the ring, since a slot has four places.
 
 use forebay_metadata::log::Log;
 use forebay_policy::BlockId;
@@ -17,7 +18,7 @@ const WINDOWS: u64 = 64;
 /// Whom a record speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// Nobody: the record matters only until what it shadows has left the ring.
+    /// No subject: the record matters only until the records that it supersedes have left the ring.
     Nobody,
     Slot(BlockId),
     Mark(MarkId),
@@ -144,8 +145,8 @@ impl Tail {
 }
 
 impl Committer {
-    /// Above this many records in use the tail is cleaned: so late that most are dead by then, and
-    /// early enough that all that may count can be logged again on the way. See
+    /// Number of records in use above which the tail is cleaned. It is high, so that most records
+    /// are dead by then. It is low enough that all live records can be logged again in time. See
     /// docs/internals/format/log.md, "Room".
     fn log_in_use_at_most(&self) -> u64 {
         let capacity = self.log.borrow().capacity();
@@ -155,8 +156,8 @@ impl Committer {
         capacity.saturating_sub(slots + marks) / 16 * 15
     }
 
-    /// Moves the tail on, logging again what still counts: first as far as the ring needs the room,
-    /// then as far as the last unit's padding has some.
+    /// Advances the tail and logs live records again. First it frees the room that the ring needs,
+    /// then it uses the padding of the last unit.
     pub(crate) fn clean_tail(&self, end: u64) {
         let enough = self.log_in_use_at_most();
         loop {

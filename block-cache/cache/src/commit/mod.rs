@@ -1,17 +1,18 @@
-//! The committer: the one place where the map becomes durable.
+//! The committer: the only part that makes the map durable.
 //!
-//! Commits go in rounds, one at a time. A round takes what was queued when it began, makes the data
-//! that those records point to durable (one flush of the data device, if anything was written since
-//! the last one), then writes the records and makes them durable, then wakes who asked. Requests
-//! that arrive meanwhile share the next round, so that the cost of a flush is divided among them.
+//! Commits go in rounds, one at a time. A round takes the records that were queued when it began.
+//! It makes the data of those records durable, with one flush of the data device if anything was
+//! written since the last. Then it writes the records, makes them durable, and wakes the waiting
+//! requests. Requests that arrive meanwhile share the next round, and so share the cost of a flush.
 //!
-//! Records that no promise waits for (a block turned clean, a read was promoted) take what room the
-//! others leave in the last unit, which would be padding. [`Committer::commit_all`] takes them
-//! along, and so does the timer, once they have waited from one of its ticks to the next.
+//! Some records have no waiting request, for example those of a block that turned clean or of a
+//! promoted read. They use the free room of the last unit, which would be padding.
+//! [`Committer::commit_all`] writes them as well. So does the timer, once they have waited for a
+//! full interval.
 //!
-//! Rule 1 (data before the map) is the order of the two steps. That a record describes the map at
-//! the moment *before* the data flush was issued, never after, makes it safe to go on serving
-//! meanwhile.
+//! Rule 1 (data before the map) is the order of the two steps. A record describes the map at the
+//! moment *before* the data flush was issued, never after. Therefore requests can be served during
+//! a round.
 
 mod batch;
 mod failure;
@@ -72,8 +73,8 @@ pub(crate) struct Committer {
     entries: RefCell<Vec<Entry>>,
     /// Slots whose clean granules wait for a flush of their backing device.
     deferred: RefCell<Vec<BlockId>>,
-    /// Kills of the last round, to be logged a second time: one damaged unit must not bring a dead
-    /// record back to life.
+    /// Kills of the last round, to be logged a second time. Without that, one damaged unit could
+    /// revive a dead record.
     echo: RefCell<Vec<u32>>,
     started: Cell<u64>,
     completed: Cell<u64>,
@@ -95,13 +96,13 @@ pub(crate) struct Committer {
     unflushed: RefCell<Vec<BlockId>>,
     /// Slots that the flush in flight covers: in doubt with it.
     covered: RefCell<Vec<BlockId>>,
-    /// Flushes of the data device go one at a time: the failure of one must be told before another
-    /// that began later calls durable what it lost.
+    /// Serializes flushes of the data device. A failed flush must be reported before the next one
+    /// begins, which might call the lost data durable.
     flushing: Semaphore,
     /// The same of a metadata device of its own.
     metadata_flushing: Semaphore,
-    /// A flush, or a write that carried one, failed: what a device was given since the last good
-    /// one may be gone.
+    /// Whether a flush, or a write with FUA, failed. Data since the last good flush may be lost
+    /// then.
     flush_failed: Cell<bool>,
     /// Some slot is `UNKNOWN`.
     unknown: Cell<bool>,
@@ -164,7 +165,7 @@ impl Committer {
             metadata_flushing: Semaphore::new(1),
             flush_failed: Cell::new(false),
             unknown: Cell::default(),
-            // What an earlier process wrote may sit in the device's cache.
+            // The device's cache may hold data of an earlier process.
             data_written: Cell::new(1),
             data_flushed: Cell::new(0),
             stopping: Cell::new(false),
@@ -174,7 +175,7 @@ impl Committer {
         }
     }
 
-    /// Ends the committer. Who still waits for a round, or asks for one, is told so.
+    /// Ends the committer. Requests that wait for a round, or ask for one later, get an error.
     pub(crate) fn stop(&self) {
         self.stopping.set(true);
         self.failed
@@ -209,7 +210,7 @@ impl Committer {
         self.doubts.set(true);
     }
 
-    /// What the next round must log.
+    /// Number of records that the next round must log.
     fn waited_for(&self) -> usize {
         self.pending.borrow().len() + self.entries.borrow().len()
     }
@@ -349,9 +350,9 @@ impl Committer {
 }
 
 impl Committer {
-    /// Waits until no durable record calls a granule of this slot dirty that the map calls clean:
-    /// such a record would win, after a crash, over what is about to be written to the backing
-    /// device.
+    /// Waits until no durable record calls a granule of this slot dirty that the map calls clean.
+    /// After a crash such a record would win over the data that is about to be written to the
+    /// backing device.
     #[track_caller]
     pub(crate) fn settle(&self, slot: BlockId) -> impl Future<Output = Result<()>> + '_ {
         let site = Site::here();

@@ -1,5 +1,5 @@
-//! What waits for a round of the committer: records that somebody waits for, records that nobody
-//! does, and what there is to log besides.
+//! Queues of the committer: records with waiting requests, records without, and other entries to
+//! log.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ pub(crate) enum Entry {
     Close,
 }
 
-/// Slots whose records nobody waits for.
+/// Slots whose records no request waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Later {
     queue: VecDeque<BlockId>,
@@ -111,8 +111,9 @@ impl Committer {
         self.entries.borrow_mut().push(entry);
     }
 
-    /// A clean slot's death is about to be logged, or a dirty one's that was given up by name:
-    /// nothing may log the slot behind it, and its region's mark owes it nothing any more.
+    /// Notes that the death of a clean slot, or of a dirty slot that was given up by name, is about
+    /// to be logged. The slot must not be logged after that, and its region's mark no longer covers
+    /// it.
     pub(crate) fn kill_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         self.map.borrow_mut().kill(slot);

@@ -1,4 +1,4 @@
-//! The log written anew from memory, behind everything that is on media.
+//! Rewrites the log from memory, after the last record on media.
 
 use forebay_block::Result;
 use forebay_policy::BlockId;

@@ -23,8 +23,8 @@ impl Committer {
             self.kick
                 .until(|| self.wanted.get() > self.started.get() || self.stopping.get())
                 .await;
-            // What failed elsewhere (a superblock's flush, say) ends it as well: a round after that
-            // would call durable what may be gone.
+            // A failure elsewhere, for example of a superblock's flush, ends this round as well. A
+            // later round might call lost data durable.
             if self.stopping.get() || !self.is_alive() {
                 return;
             }
@@ -115,7 +115,8 @@ impl Committer {
             *self.covered.borrow_mut() = covered;
             let result = order::flush(self.devices.data().as_ref()).await;
             let covered = self.covered.take();
-            // Another flush that failed meanwhile may be the one that was told of what is gone.
+            // Another flush that failed meanwhile may be the one that got the error for the lost
+            // data.
             if result.is_err() || !self.is_alive() {
                 self.unflushed.borrow_mut().extend(covered);
             }
@@ -137,7 +138,7 @@ impl Committer {
         turn.acquire(1).await;
         let result = self.write_extents(extents).await;
         if let Err(error) = &result {
-            // Told before the next has its turn.
+            // Reported before the next flush may begin.
             self.fail(error.clone());
         }
         turn.release(1);
@@ -158,8 +159,9 @@ impl Committer {
                 order::write(self.devices.metadata().as_ref(), extent.offset, buf)
             }
         };
-        // All extents are issued at once; a failed one is written again, which is safe as long as
-        // nobody was told that it is there. Not so with FUA: what failed may have been a flush.
+        // All extents are issued at once. A failed extent is retried, which is safe as long as it
+        // has not been acknowledged. With FUA there is no retry: the failure may have been a failed
+        // flush.
         let tries = if fua { 1 } else { WRITE_TRIES };
         let mut running: Vec<Ordered> = extents.iter().map(start).collect();
         for (extent, first) in extents.iter().zip(running.drain(..)) {

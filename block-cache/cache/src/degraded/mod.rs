@@ -1,17 +1,17 @@
-//! A volume goes on without a cache that has failed in service: in the modes that leave nothing
-//! dirty, and in all modes where that was agreed to beforehand.
+//! Service of a volume without its cache, after the cache failed in service. Modes that leave
+//! nothing dirty allow it; other modes only if the volume agreed to it beforehand.
 //!
 //! Rules 5 and 6: before the first write bypasses the failed cache, the volume's epoch is raised
-//! beside the cache, durably. The failed cache takes no note of that. Two records say which of its
+//! beside the cache, durably. The failed cache does not record that. Two records say which of its
 //! copies are stale:
 //!
-//! - The list of all that is dirty. No write touches that, and nothing else in the cache counts at
-//!   the next attach.
-//! - Where writes may take the place of dirty data: the log of ranges, in which each range stands
-//!   before it is written.
+//! - The list of all dirty data. Writes do not touch that data, and nothing else in the cache
+//!   counts at the next attach.
+//! - A log of ranges, if writes may replace dirty data. Each range is logged before it is written.
 //!
-//! In memory, written granules count as absent, so that reads go to the backing device. Dirty data
-//! that was not written over is served from the cache, while that can be read. docs/internals/degraded.md argues it.
+//! In memory, written granules count as absent, so reads go to the backing device. Dirty data that
+//! was not overwritten is served from the cache while it can be read. docs/internals/degraded.md
+//! argues it.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -31,10 +31,10 @@ use crate::volume::AttachedVolume;
 use crate::volume::fallback::{Divergence, Fallback, Remains};
 
 impl Cache {
-    /// Has a volume go on without this cache, should that fail in service: what is written then
-    /// goes to the backing device alone. Before the first such write `begin` raises the epoch,
-    /// durably, with the list of what is dirty, or returns the backing device as one that logs each
-    /// range, durably, before it is written ([`Remains`]). It is asked again if it fails.
+    /// Allows a volume to continue without this cache if the cache fails in service. Writes then go
+    /// only to the backing device. `begin` runs before the first such write. It raises the epoch,
+    /// durably, with the list of dirty data. Or it returns the backing device as one that logs each
+    /// range, durably, before it is written ([`Remains`]). It is called again if it fails.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume, `InvalidInput` for one that agreed already.
@@ -61,7 +61,7 @@ fn agreement(volume: &AttachedVolume) -> &Divergence {
     volume.divergence().expect("agreed to")
 }
 
-/// Refuses a write of data that is dirty in the cache and kept there.
+/// Refuses a write to data that is dirty in the cache and must stay there.
 fn check_kept(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
     let Some(at) = agreement(volume).first_kept(range) else {
         return Ok(());
@@ -170,13 +170,13 @@ impl Engine {
         self.is_degraded(volume)
     }
 
-    /// What the cache has of a piece gives way to what is about to be written. Nothing is being
-    /// written back there any more on return: that would be older. Returns whether something is
-    /// dirty, which may be durable and will be given up for what is written: that has to be durable
-    /// as well before it is acknowledged.
+    /// Drops the cached copies of a piece that is about to be written. On return no write-back of
+    /// that piece is in flight, which would be older. Returns whether dirty data was dropped that
+    /// may be durable in the cache. Then the write that replaces it must be durable before it is
+    /// acknowledged.
     ///
     /// # Errors
-    /// Where a part of a dirty granule would be written.
+    /// If the write covers part of a dirty granule.
     async fn drop_cached(
         &self,
         volume: &AttachedVolume,
@@ -188,8 +188,8 @@ impl Engine {
             self.signals.until_cleaned(is_over).await;
         }
         if agreement(volume).keeps_dirty() {
-            // Nothing that is kept is touched. A write that found the cache failed may have called
-            // the rest dirty.
+            // Dirty data that must stay is not touched. A write that found the cache failed may
+            // have marked the rest dirty.
             self.drop_from_map(slot, self.geometry.touched(piece));
             return Ok(false);
         }
@@ -211,20 +211,20 @@ impl Engine {
                 ),
             ));
         }
-        // After an error nobody knows which of old and new the backing device holds, and it alone
-        // says so.
+        // After an error it is unknown whether the backing device holds the old data or the new.
+        // Reads must go there from now on.
         self.drop_from_map(slot, touched & !entry.dirty);
         Ok(touched & entry.dirty != 0)
     }
 
-    /// Once: notes what of a volume is not durable in the cache, which has failed, and that nobody
-    /// can make durable there.
+    /// Records once which data of a volume is not durable in the failed cache, where it can no
+    /// longer become durable.
     ///
-    /// That is what is dirty without a durable record. And what was written in its place since the
-    /// last flush, clean or not: the device may have what was there before, under a record, a mark
-    /// or a bit that calls it dirty, and then the next process writes that over what the backing
-    /// device got since. A kill that is not durable changes nothing of that; what has no record yet
-    /// is dead after power loss. Where the list of dirty data `is_kept`, the next process takes
+    /// This is the dirty data without a durable record. It is also the data that replaced such data
+    /// since the last flush, clean or not. The device may hold the earlier data, under a record, a
+    /// mark or a bit that calls it dirty. The next process would then write that over newer data on
+    /// the backing device. A kill that is not durable does not change this. Data without any record
+    /// is lost after power loss. If the list of dirty data `is_kept`, the next process takes
     /// nothing else for dirty.
     fn note_owed(&self, volume: &AttachedVolume, is_kept: bool) {
         let divergence = agreement(volume);
@@ -232,7 +232,7 @@ impl Engine {
             return;
         }
         let mut owed = Vec::new();
-        // With `sync`, what was acknowledged is durable.
+        // With `sync`, acknowledged data is durable.
         if !self.committer.is_sync() && !planted(Fault::FlushDiverged) {
             let map = self.map.borrow();
             let not_flushed = self.committer.not_flushed();
@@ -346,9 +346,9 @@ pub(crate) async fn zero(
     Ok(())
 }
 
-/// What was written past the cache is flushed. What was written to it before and that no flush
-/// covered is not durable, and nobody can make it so: until it is written again, past the cache, no
-/// flush succeeds (rule 9).
+/// Flushes the data that was written past the cache. Data that was written to the failed cache and
+/// not covered by a flush can no longer become durable there. No flush succeeds until that data is
+/// rewritten past the cache (rule 9).
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> Result<()> {
     volume.backing.check()?;
     let divergence = agreement(volume);

@@ -1,4 +1,4 @@
-//! Looks at a cache that is not open: its volumes, its log, and what is wrong with it.
+//! Inspection of a cache that is not open: its volumes, its log and its problems.
 
 use forebay_block::{Buf, ErrorKind, Identity, Result};
 use forebay_metadata::journal::Journal;
@@ -28,7 +28,7 @@ pub struct InspectedVolume {
     pub epoch: u64,
     /// Size of the backing device then, bytes.
     pub size_bytes: u64,
-    /// What told the backing device from others then.
+    /// Identity of the backing device at that time.
     pub identity: Identity,
     /// Bytes of the blocks of it that are cached.
     pub cached_bytes: u64,
@@ -36,14 +36,14 @@ pub struct InspectedVolume {
     pub dirty_bytes: u64,
     /// Where the last of them end: the backing device must not end before.
     pub dirty_end_bytes: u64,
-    /// Whether the loss of acknowledged writes is still to be told at its next attach.
+    /// Whether the next attach must still report a loss of acknowledged writes.
     pub owes_report: bool,
     /// Byte at which the backing device differed from a clean copy at the last attach; none if it
     /// did at none.
     pub differs_at: Option<u64>,
 }
 
-/// What the devices hold.
+/// Content of the cache's devices.
 #[derive(Clone, Debug)]
 pub struct Inspection {
     /// The cache's identity.
@@ -68,12 +68,12 @@ pub struct Inspection {
     pub damaged_records: u64,
     /// Units of the log that could not be read.
     pub unreadable_units: u64,
-    /// What is wrong with the map, in words; empty if it is sound.
+    /// Problems of the map, one message each. Empty if the map is sound.
     pub problems: Vec<String>,
-    /// What is wrong with the process journal, in words: until somebody decides, no start and no
-    /// repair goes on without it.
+    /// Problem of the process journal, as a message. Until the operator decides, neither a start
+    /// nor a repair continues without the journal.
     pub journal_problem: Option<String>,
-    /// What a person should know, in words; nothing is wrong with the cache.
+    /// Notes for the operator, one message each. They are not problems.
     pub notes: Vec<String>,
     /// Damage that costs nothing yet, since the same stands somewhere else; each with how it is
     /// mended.
@@ -102,7 +102,7 @@ pub async fn inspect(
     let relation = found.as_ref().map_or(Ok(()), |found| {
         check_relation(found.tie, media_of(devices), generation, false)
     });
-    // What belongs to other devices or to another opening says nothing of this cache.
+    // A journal of other devices, or of another opening, says nothing of this cache.
     let journal = found.filter(|_| relation.is_ok());
     let entries = (journal.as_ref())
         .filter(|recovered| !recovered.poisoned)
@@ -333,7 +333,7 @@ fn describe(
     }
 }
 
-/// What a record says of dirty data that a checksum found corrupt.
+/// Returns the ranges of dirty data that records call corrupt.
 fn known_corrupt(
     superblock: &Superblock,
     geometry: &Geometry,

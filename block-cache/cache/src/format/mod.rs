@@ -18,7 +18,7 @@ const FORMATTED: u64 = 1;
 /// Bytes zeroed at a time while formatting.
 const WIPE_BYTES: u64 = 1 << 20;
 
-/// What a log on this device is written in at least, bytes.
+/// Returns the smallest unit in which a log on this device is written, in bytes.
 fn unit_of(device: &dyn BlockDevice) -> u32 {
     let info = device.info();
     let least = match info.byte_addressable {
@@ -29,13 +29,13 @@ fn unit_of(device: &dyn BlockDevice) -> u32 {
     block.max(least)
 }
 
-/// Makes an empty cache on the devices, over whatever they hold. The caller has asked whoever must
-/// be asked (see [`inspect()`](crate::inspect)).
+/// Makes an empty cache on the devices and overwrites their content. The caller has obtained any
+/// confirmation (see [`inspect()`](crate::inspect)).
 ///
 /// # Errors
-/// `InvalidInput` for a block size that is not a power of two from 4 KiB to 1 MiB, `NoSpace` for
-/// devices that are too small, `Unsupported` for a data device that tears blocks, or the device's
-/// own error.
+/// `InvalidInput` for a block size that is not a power of two from 4 KiB to 1 MiB. `NoSpace` for
+/// devices that are too small. `Unsupported` for a data device that tears blocks. The device's own
+/// errors.
 pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     check_block(devices.data.as_ref())?;
@@ -65,8 +65,8 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         device.write(COPY_STRIDE_BYTES, zeroes).await?;
         device.flush().await?;
     }
-    // Records of an earlier cache would not verify under the new identity; the ring is wiped all
-    // the same, so that an unreadable place shows now and a sparse file gets its space now.
+    // Records of an earlier cache would not verify under the new identity. The ring is wiped all
+    // the same, so that an unreadable place shows now and a sparse file is allocated now.
     let log_bytes = superblock.log.records * RECORD_BYTES as u64;
     let mut at = 0;
     while at < log_bytes {
@@ -104,7 +104,7 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     Ok(())
 }
 
-/// That the device of a cache's data is shorter than the cache, in words, if it is.
+/// Returns a message if the data device is shorter than the cache.
 pub(crate) fn shrunk(superblock: &Superblock, data: &dyn BlockDevice) -> Option<String> {
     let (info, end) = (data.info(), superblock.data_end());
     (end > info.size_bytes).then(|| {

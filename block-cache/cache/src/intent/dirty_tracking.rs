@@ -1,10 +1,10 @@
-//! What durable state says of copies that are overwritten in place (rule 3): marks of regions, a
-//! bit-tree, or nothing. Chosen when the cache is formatted.
+//! Durable state for copies that are overwritten in place (rule 3): marks of regions, a bit-tree,
+//! or nothing. Formatting the cache chooses one.
 //!
-//! With marks, [`region`](crate::intent::regions) does it all. With the bit-tree a region keeps its
-//! mark in memory only, which shuts writes round the cache out as before, and the tree, over the
-//! *places* of the data, says durably what may be dirty. With nothing, everything may be after a
-//! crash. Marks of *intent* are in the log in any case.
+//! With marks, [`region`](crate::intent::regions) does all of it. With the bit-tree a region has
+//! its mark only in memory, where it still excludes bypassing writes. The tree, over the *places*
+//! of the data, records durably which data may be dirty. With nothing, all data may be dirty after
+//! a crash. Marks of *intent* are in the log in any case.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -48,7 +48,8 @@ pub(crate) struct BlockTree {
 }
 
 impl Tracking {
-    /// What the superblock says, which is raised to a new epoch if there is a tree to load.
+    /// Opens the state that the superblock names. Raises the superblock to a new epoch if there is
+    /// a tree to load.
     pub(crate) async fn open(
         metadata: &Rc<dyn BlockDevice>,
         superblock: &mut Superblock,
@@ -162,15 +163,15 @@ impl DirtyTracker {
         self.tracking.stats()
     }
 
-    /// Makes durable that a block may be dirty, before the first byte of a write in place. Its
-    /// region has the mark in memory, and what is written of it is locked exclusively.
+    /// Makes durable that a block may be dirty, before the first byte of a write in place. The
+    /// region has its mark in memory, and the written granules are locked exclusively.
     pub(crate) async fn announce(&self, slot: BlockId) -> Result<()> {
         let Tracking::Abt(tree) = &self.tracking else {
             return Ok(());
         };
         let places = places_of(&self.map.borrow(), slot);
         let marked = if self.map.borrow().has(slot, MARKED) {
-            // Perhaps by somebody who waits still.
+            // Perhaps by another write that is still waiting.
             tree.writer.tree().marked(places)
         } else {
             self.map.borrow_mut().add_flags(slot, MARKED);
@@ -182,9 +183,9 @@ impl DirtyTracker {
         self.committer.check_alive()
     }
 
-    /// Writes of the tree go one at a time with other flushes of its device, and one that fails is
-    /// told before the next: of two, the one that is told of lost data might be answered last (rule
-    /// 9).
+    /// Serializes writes of the tree with other flushes of its device. A failure is reported before
+    /// the next one begins: of two concurrent flushes, the one with the error for lost data might
+    /// be answered last (rule 9).
     async fn in_turn(&self, written: impl Future<Output = Result<()>>) -> Result<()> {
         let turn = self.committer.metadata_turn();
         if self.devices.metadata_is_volatile() {
@@ -197,7 +198,7 @@ impl DirtyTracker {
         result
     }
 
-    /// What a failed write of the tree may have been is a failed flush.
+    /// A failed write of the tree may have been a failed flush.
     fn tree_written(&self, result: Result<()>) -> Result<()> {
         // A cache that has failed otherwise must know that its data is in doubt as well.
         let known = match self.devices.is_one() {
@@ -245,9 +246,9 @@ impl DirtyTracker {
         }
     }
 
-    /// Notes that a write in place failed before its first byte. Of a clean block the mark that was
-    /// announced would stay until the block leaves its slot: after a crash it would be compared in
-    /// vain, and rot in it would be believed.
+    /// Notes that a write in place failed before its first byte. Without this the mark announced
+    /// for a clean block would stay until the block leaves its slot. After a crash the block would
+    /// be compared in vain, and corruption in it would go unnoticed.
     pub(crate) fn note_unwritten(&self, slot: BlockId) {
         if let Tracking::Abt(tree) = &self.tracking {
             let entry = self.map.borrow().slot(slot);
@@ -267,7 +268,7 @@ impl DirtyTracker {
         tree.cleaned.borrow_mut().retain(|&slot| {
             let entry = self.map.borrow().slot(slot);
             if !entry.has(LIVE) || !entry.has(MARKED) || entry.dirty != 0 {
-                // It will come again when it is clean again.
+                // It is retried when it is clean.
                 return false;
             }
             if entry.has(UNFLUSHED) || self.locks.is_changed(self.geometry, &entry) {
@@ -280,8 +281,8 @@ impl DirtyTracker {
         });
     }
 
-    /// At recovery: what is cached, and of these slots what counts as dirty though no record says
-    /// so.
+    /// Restores the cached blocks at recovery. `unrecorded` has the slots that count as dirty
+    /// without a record that says so.
     pub(crate) fn restore_tracking(&self, unrecorded: &[BlockId]) {
         for slot in unrecorded {
             self.committer.note_unrecorded(*slot);
@@ -297,7 +298,7 @@ impl DirtyTracker {
         }
         for slot in unrecorded {
             let places = places_of(&self.map.borrow(), *slot);
-            // What was found there is durable, and is not written again before it is clean.
+            // These marks are durable already. They are not written before they are cleared.
             let _ = tree.writer.tree().mark(places);
             self.map.borrow_mut().add_flags(*slot, MARKED);
         }
@@ -328,7 +329,7 @@ impl DirtyTracker {
         self.in_turn(tree.writer.close()).await
     }
 
-    /// Writes the bit-tree anew, if there is one: the medium lost some of it.
+    /// Rewrites the bit-tree, if there is one, after the medium lost some of it.
     ///
     /// # Errors
     /// The device's own. The cache has failed then.
@@ -339,7 +340,7 @@ impl DirtyTracker {
         }
     }
 
-    /// The task that adjusts the tree and writes what nobody waits for.
+    /// The task that adjusts the tree and writes changes that no request waits for.
     pub(crate) async fn tree_timer(self: Rc<Self>) {
         let Tracking::Abt(tree) = &self.tracking else {
             return;

@@ -1,7 +1,7 @@
-//! Write intent: what media says, durably, before the first byte of a write.
+//! Write intent: state that must be durable on media before the first byte of a write.
 //!
-//! [`regions`] keeps the marks of regions, [`dirty_tracking`] what takes the place of *maybe dirty*
-//! marks, and [`zones`] the bits by which reads are served before the map is there.
+//! [`regions`] has the marks of regions. [`dirty_tracking`] has the alternatives to *maybe dirty*
+//! marks. [`zones`] has the bits by which reads are served before the map is loaded.
 
 pub(crate) mod dirty_tracking;
 pub(crate) mod regions;

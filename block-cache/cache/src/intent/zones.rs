@@ -1,17 +1,18 @@
-//! Zones (*tracts* in the format): what can be known of a volume before the map is there (rule 3's
-//! twin, docs/durability.md).
+//! Zones (*tracts* in the format): state of a volume that is known before the map is loaded
+//! (compare rule 3, docs/durability.md).
 //!
-//! A tract is an aligned stretch of a volume, 64 MiB unless the format says otherwise. Its bit in
-//! the superblock is durable before the first byte of a write that makes something in it dirty, and
-//! stays while anything is. So where a bit is clear the backing device has everything, and the next
-//! process may read there while it reads the log ([`early`](crate::online_open)).
+//! A tract is an aligned stretch of a volume, 64 MiB unless the format says otherwise. Its bit is
+//! in the superblock. The bit becomes durable before the first byte of a write that makes data in
+//! the tract dirty. It stays while any of that data is dirty. So if a bit is clear, the backing
+//! device has all data of the tract. The next process may then read there while it reads the log
+//! ([`early`](crate::online_open)).
 //!
-//! Bits go lazily: when nothing in the tract was dirty for a while. A block turns clean in the map
-//! after its write-back was flushed on the backing device, so from then on that has what was
-//! acknowledged. That a record may call the block dirty still does no harm once what was written to
-//! its slot is flushed there, which the bit waits for: the copy holds the same, until something is
-//! written there, which sets the bit first (or goes round the cache, after the record that calls it
-//! clean).
+//! Bits are cleared lazily, when nothing in the tract was dirty for a while. A block turns clean in
+//! the map after the backing device flushed its write-back, and so has all acknowledged data. A
+//! record may still call the block dirty. That does no harm once the content of its slot is flushed
+//! on the cache device, which the clearing waits for: both copies are then equal. They stay equal
+//! until the next write there. That write sets the bit first, or it bypasses the cache after a
+//! record that calls the block clean.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,7 +38,7 @@ use crate::superblock::SuperblockStore;
 /// other.
 const TICK: Duration = Duration::from_secs(3);
 
-/// What media is known to say of zones.
+/// State of zones that is known to be on media.
 #[derive(Debug)]
 pub(crate) struct Zones {
     geometry: Geometry,
@@ -125,7 +126,7 @@ impl Zones {
     async fn set_bit(&self, bit: usize) -> Result<()> {
         self.wanted.borrow_mut().push(bit);
         self.turn.acquire(1).await;
-        // Who had the turn before may have taken it along, or have failed.
+        // An earlier holder of the turn may have included this bit, or may have failed.
         let missing = !self.set.borrow().has(bit);
         let result = match self.committer.check_alive() {
             Ok(()) if missing => {
@@ -142,7 +143,7 @@ impl Zones {
         let shift = self.geometry.zone_shift();
         let change = |set: &mut Tracts| bits.iter().for_each(|bit| set.set(*bit, dirty));
         if !dirty && !planted(Fault::ClearTractBehind) {
-            // Who comes from here on sets it again, and has his turn after this.
+            // A task that arrives from here on sets the bit again and has its turn after this one.
             change(&mut self.set.borrow_mut());
         }
         self.superblock
@@ -154,7 +155,7 @@ impl Zones {
         Ok(())
     }
 
-    /// At the end of an opening: what counts as dirty is so on media, and media says something.
+    /// Records on media, at the end of an opening, all blocks that count as dirty.
     pub(crate) async fn write_found(&self) -> Result<()> {
         let shift = self.geometry.zone_shift();
         let mut dirty = Tracts::new(shift);
@@ -174,9 +175,9 @@ impl Zones {
         Ok(())
     }
 
-    /// Bits that are set, of tracts in which nothing is dirty, nor was written to the cache since
-    /// that was last flushed: what a slot holds after power loss may be older than what the backing
-    /// device has, and called dirty.
+    /// Returns set bits of tracts without dirty data and without unflushed writes to the cache.
+    /// After power loss, a slot that was not flushed may hold older data than the backing device,
+    /// with a record that calls it dirty.
     fn clean_bits(&self) -> Vec<usize> {
         let (map, set) = (self.map.borrow(), self.set.borrow());
         let not_flushed = self.committer.not_flushed();
@@ -195,7 +196,7 @@ impl Zones {
         set.dirty().filter(is_clean).collect()
     }
 
-    /// Waits for who changes bits just now: when the cache is closing, nobody does from then on.
+    /// Waits for changes of bits in flight. While the cache is closing, no new ones begin.
     pub(crate) async fn until_quiet(&self) {
         self.turn.acquire(1).await;
         self.turn.release(1);

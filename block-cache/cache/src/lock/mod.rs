@@ -1,12 +1,11 @@
-//! Locks on the granules of regions, by address: shared for reads that hit, exclusive for
-//! everything that changes what a granule holds. First come, first served, among those that want a
-//! granule in common. Requests to one logical block are thereby ordered, whatever connection they
-//! came from.
+//! Locks on the granules of regions, by address. Reads that hit take them shared; any change of a
+//! granule's content takes them exclusive. Requests with a granule in common are served in order of
+//! arrival. So requests to one logical block are ordered across connections.
 //!
-//! Who reads or writes granules of a block holds those; who makes a block or takes one away holds
-//! all that it covers. A task holds one lock while it waits for another only in ascending order of
-//! regions (discards and zeroing do), so there is no cycle. A range of many regions is locked as
-//! one: see [`range`].
+//! A task that reads or writes granules of a block holds those granules. A task that creates or
+//! removes a block holds all granules that the block covers. A task that holds one lock may wait
+//! for another only in ascending order of regions (discards and zeroing do), so there is no
+//! deadlock. A range of many regions is locked as one: see [`range`].
 
 mod range;
 
@@ -25,13 +24,14 @@ use crate::geometry::{Block, Geometry};
 use crate::map::Slot;
 use range::Held;
 
-/// Stands for a block that nobody else locks: what a test locks that leaves a lock out.
+/// Returns a key that no block has, for tests that leave a lock out.
 fn nobodys() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a region's lock is found by, and the region; none where a test leaves the lock out.
+/// Returns the key of a region's lock, and the region. The region is `None` if a test leaves the
+/// lock out.
 fn key_of(site: Site, region: BlockKey) -> (u64, Option<BlockKey>) {
     match site.lacks(Part::Lock) {
         true => (nobodys(), None),
@@ -154,7 +154,7 @@ impl Lock {
         who
     }
 
-    /// Whether somebody who waits, among the first so many, must go before this one.
+    /// Returns whether one of the first `place` waiters must go before this one.
     fn overtakes(&self, place: usize, granules: u64, exclusive: bool) -> bool {
         self.queue
             .iter()
@@ -268,7 +268,7 @@ impl LockTable {
         lock.take(granules, exclusive);
     }
 
-    /// Whether somebody holds one of these granules alone now.
+    /// Returns whether one of these granules is locked exclusively now.
     pub(crate) fn is_exclusive(&self, region: BlockKey, granules: u64) -> bool {
         self.locks
             .borrow()
@@ -344,7 +344,7 @@ impl<'a> Future for Acquire<'a> {
                 .position(|waiting| waiting.ticket == ticket)
                 .expect("a waiter stays in the queue"),
         };
-        // Readers may go together; nobody overtakes.
+        // Readers may share; later ones do not overtake earlier ones.
         if !in_range
             && lock.admits(granules, exclusive)
             && !lock.overtakes(place, granules, exclusive)

@@ -1,9 +1,9 @@
 //! A range of regions that is locked as one, whatever its length.
 //!
-//! Discards of a whole volume cover millions of regions of which few are locked, or have anything
-//! cached. A range takes the regions in ascending order, as if each had its own lock: stretches
-//! that nobody has locked at once, and each region between two stretches by a lock of its own,
-//! behind those who came before.
+//! A discard of a whole volume covers millions of regions, of which few are locked or have cached
+//! data. A range takes the regions in ascending order, as if each had its own lock. A stretch
+//! without locked regions is taken at once. Each locked region between two stretches is taken by
+//! its own lock, behind earlier waiters.
 
 use std::ops::Range;
 use std::task::Waker;
@@ -73,7 +73,7 @@ impl LockTable {
         }
     }
 
-    /// Whether somebody holds a range that has this region.
+    /// Returns whether a held range contains this region.
     pub(super) fn is_in_range(&self, region: Option<BlockKey>) -> bool {
         let ranges = self.ranges.borrow();
         region.is_some_and(|region| ranges.iter().any(|range| range.has(region)))

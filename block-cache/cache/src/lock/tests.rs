@@ -93,8 +93,8 @@ fn who_wants_other_granules_is_not_in_the_way() {
     });
 }
 
-/// Ranges among locks of regions: nobody else has any of it, those who came before go first, and
-/// nothing is left.
+/// A range among locks of regions is exclusive, waits for earlier holders, and leaves no lock
+/// behind.
 #[test]
 fn a_range_is_had_alone_and_its_neighbours_are_not_in_the_way() {
     rt::block_on_simulated(8, async {
@@ -111,8 +111,8 @@ fn a_range_is_had_alone_and_its_neighbours_are_not_in_the_way() {
         });
         rt::sleep(std::time::Duration::from_millis(1)).await;
         assert!(log.borrow().is_empty(), "a region is being read");
-        // What lies before that region is held already, what lies behind it is not; other volumes
-        // are others'.
+        // The range holds the regions before that one already, but not those after it. Other
+        // volumes are not affected.
         assert!(!table.admits(key(0), 1, false) && table.is_exclusive(key(499), 1));
         assert!(table.admits(key(501), 1, true) && table.admits(BlockKey::new(2, 0), 1, true));
         assert!(table.try_exclusive(Site::here(), key(7), 1).is_none());

@@ -26,8 +26,8 @@ impl Map {
         self.dirty_order(volume).reserve(window);
     }
 
-    /// Takes the next stretch of a volume off that the cleaner should look at: what is dirty in it,
-    /// in order.
+    /// Removes the next stretch of a volume from the cleaner's queue. Returns its dirty blocks, in
+    /// order.
     pub(crate) fn pop_dirty(&mut self, volume: u16) -> Vec<BlockId> {
         let Some(windows) = self.dirty_order(volume).pop() else {
             return Vec::new();
@@ -50,7 +50,7 @@ impl Map {
         slots
     }
 
-    /// The cleaner will come to a slot again, if it is dirty still.
+    /// Requeues a slot for the cleaner, in case it is still dirty.
     pub(crate) fn requeue_dirty(&mut self, slot: BlockId) {
         if self.has(slot, LIVE) && self.slot(slot).dirty != 0 {
             self.queue_dirty(slot);

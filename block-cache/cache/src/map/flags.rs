@@ -24,14 +24,14 @@ enum Flag {
     Dying,
     /// Written to since the last flush of the data device began.
     Unflushed,
-    /// On the queue of records that nobody waits for.
+    /// The slot is on the queue of records that no request waits for.
     Later,
-    /// The bit-tree was told that it turns dirty, and not yet that it is clean again.
+    /// The bit-tree has the slot as dirty, and does not know yet that it is clean.
     Marked,
     /// Counts as dirty since recovery, though no record says so.
     Recovered,
-    /// What of it no record called dirty then may be compared with the backing device: nobody has
-    /// written to it since.
+    /// Parts that no record called dirty at recovery may be compared with the backing device: they
+    /// were not written since.
     Compared,
     /// A write to it failed, and then the cache, before a record could say what that left.
     Unknown,

@@ -1,12 +1,11 @@
-//! What is known of the granules of blocks.
+//! State of the granules of blocks.
 
-/// The state of each granule of all blocks, by place, two bits each: the granule holds nothing; is
-/// clean, and was not asked for by a client since the block was placed; is clean and was asked for;
-/// or is dirty, which it was asked for to become.
+/// State of each granule of all blocks, by place, two bits each. The four states: empty; clean and
+/// not requested by a client since the block was placed; clean and requested; dirty, which implies
+/// requested.
 ///
-/// A block has two maps, one behind the other. The first has the granules that were asked for,
-/// dirty ones among them; the second has those that are dirty, and those that are clean and were
-/// not asked for.
+/// A block has two maps, one behind the other. The first has the requested granules, dirty ones
+/// among them. The second has the dirty granules and the clean granules that were not requested.
 #[derive(Debug)]
 pub(crate) struct Granules {
     bytes: Vec<u8>,
@@ -85,8 +84,8 @@ impl Granules {
         first & asked
     }
 
-    /// Sets which granules are valid and which dirty. What turns dirty is being asked for; what
-    /// turns valid otherwise was not so far.
+    /// Sets which granules are valid and which are dirty. Granules that turn dirty count as
+    /// requested. Granules that turn valid otherwise count as not requested.
     pub(crate) fn set(&mut self, place: u32, granules: u32, valid: u64, dirty: u64) {
         debug_assert_eq!(dirty & !valid, 0, "dirty granules are valid");
         let asked = self.both(place, granules).0 & valid | dirty;

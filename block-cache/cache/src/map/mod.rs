@@ -1,11 +1,12 @@
-//! The map in memory: cached blocks, how they are found, where they lie, recency, free places.
+//! The map in memory: cached blocks, their index, their places, recency, and free places.
 //!
-//! A *slot* is a block's number in memory, given out densely, so that few large blocks take little
-//! of it. Its *place* is where its data lies, in units from the start of the data, and what records
-//! name.
+//! A *slot* is a block's number in memory. Slots are numbered densely, so that few large blocks
+//! take little memory. A slot's *place* is the position of its data, in units from the start of the
+//! data. Records name places.
 //!
-//! It holds what the log holds, as of the order in which changes were given to the log. Whoever
-//! acts on media on the strength of a change waits until the log has it durably (see `commit`).
+//! The map has the same content as the log, in the order in which changes were given to the log.
+//! Before an operation on media relies on a change, it must wait until the log has that change
+//! durably (see `commit`).
 
 mod dirty_order;
 pub(crate) mod flags;
@@ -47,7 +48,7 @@ pub(crate) struct Map {
     presence: Presence,
     /// By the volume's number.
     shares: Vec<Share>,
-    /// By the volume's number: what the cleaner will come to.
+    /// Blocks that the cleaner will visit, by the volume's number.
     dirty_orders: Vec<DirtyOrder>,
     dirty_blocks: u64,
     dirty_units: u64,

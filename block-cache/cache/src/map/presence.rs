@@ -1,5 +1,5 @@
-//! Where blocks of a volume are, roughly: counts over long stretches of regions. Who looks for what
-//! is cached in a long range passes over the stretches that have nothing.
+//! Approximate index of a volume's blocks: counts over long stretches of regions. A search for
+//! cached blocks in a long range skips the empty stretches.
 
 use std::ops::Range;
 

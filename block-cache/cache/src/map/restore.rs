@@ -41,10 +41,11 @@ impl Map {
         }));
     }
 
-    /// At recovery: this lies at `place`. Told from the most recent block on.
+    /// Restores, at recovery, a block that lies at `place`. Blocks must be restored from the most
+    /// recent one on.
     ///
     /// # Errors
-    /// Why it cannot; nothing is changed then.
+    /// The reason why the block cannot be restored; the map is unchanged then.
     pub(crate) fn restore(
         &mut self,
         place: u32,

@@ -1,11 +1,11 @@
-//! What the map knows of a slot.
+//! State of a slot in the map.
 
 use forebay_policy::BlockKey;
 
 use super::flags::Flags;
 use crate::geometry::Block;
 
-/// What is known of a slot.
+/// State of a slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     /// The volume, and the block's first unit.

@@ -1,5 +1,5 @@
-//! Dirty blocks of each zone, and writes under way that may make some: what keeps zones from being
-//! called clean.
+//! Counts of dirty blocks, and of writes in flight that may make blocks dirty, for each zone. A
+//! zone with such a count must not be called clean.
 
 use forebay_metadata::superblock::TRACT_BITS;
 

@@ -141,8 +141,8 @@ pub(super) fn gone_of(
         .fold(0, |gone, (nth, _)| gone | 1 << nth)
 }
 
-/// Returns whether a device is a file: what a file is cut by is lost. A block device that is
-/// shorter for a time has lost nothing when it has its length again.
+/// Returns whether a device is a file: truncating a file loses data. A block device that is shorter
+/// for a time has lost nothing when it has its length again.
 pub(super) fn is_file(device: &dyn BlockDevice) -> bool {
     device.allocated_bytes().is_some()
 }
@@ -162,9 +162,9 @@ async fn is_own_data(devices: &Devices, superblock: &Superblock) -> bool {
     is_part && superblock.service.media.data.is_same_as(now)
 }
 
-/// Notes in the superblock, durably, that the cache's data file is shorter than the cache: whatever
-/// its size is at the next start, what lay beyond its end is gone. Of any other device nothing is
-/// noted.
+/// Records in the superblock, durably, that the cache's data file is shorter than the cache. The
+/// data beyond its end is gone, even if the file has its length again at the next start. For any
+/// other device nothing is recorded.
 pub(crate) async fn note_shrunk(devices: &Devices, superblock: &Superblock) -> Result<()> {
     let size = devices.data.info().size_bytes.max(1);
     let noted = superblock.service.cut_bytes;

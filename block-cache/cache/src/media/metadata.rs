@@ -1,10 +1,10 @@
-//! The watch on the metadata of a cache in service: a file that is cut, and perhaps as long again.
+//! Detection of truncated metadata of a cache in service, even if the file has its length again.
 //!
-//! The superblock, the log, the bit-tree and the checksums are read at a start alone. So a cut
-//! harms the next start, and the cache in service has all of it in memory. As soon as the file has
-//! its length again, the cache writes all of it anew, and nothing is lost. Every byte of the
-//! metadata was written by the format. So a hole that was not there before is a cut, or the work of
-//! a tool, and to write anew is right for both. docs/internals/truncation.md argues it.
+//! The superblock, the log, the bit-tree and the checksums are read only at a start. So a
+//! truncation harms the next start, while the cache in service has everything in memory. As soon as
+//! the file has its length again, the cache rewrites all of it, and nothing is lost. The format
+//! wrote every byte of the metadata. So a new hole is a truncation, or was punched by a tool, and
+//! rewriting is right in both cases. docs/internals/truncation.md argues it.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -68,8 +68,8 @@ impl MetadataWatch {
         self.holes.replace(self.present_holes());
     }
 
-    /// Looks whether metadata was cut off since the last look. If it was and the device is long
-    /// enough, writes all metadata anew.
+    /// Checks whether metadata was truncated since the last check. If so, and the device is long
+    /// enough, rewrites all metadata.
     pub(crate) async fn look(&self) {
         self.turn.acquire(1).await;
         if self.committer.is_alive() && !planted(Fault::OverlookCut) {
@@ -129,7 +129,7 @@ impl MetadataWatch {
         });
     }
 
-    /// Writes all metadata anew, durably.
+    /// Rewrites all metadata, durably.
     ///
     /// # Errors
     /// The device's own. The cache has failed then.

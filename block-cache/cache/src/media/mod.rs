@@ -83,8 +83,8 @@ pub(crate) fn own_journal(
     Ok(Some(found))
 }
 
-/// What is wrong with the process journal, if acknowledged writes are lost for it: going on as if
-/// nothing had happened would lie to the clients.
+/// Returns the problem of the process journal, if its loss lost acknowledged writes. Such a start
+/// must fail: clients would otherwise never learn of the loss.
 pub(crate) fn journal_trouble(
     replayed: &Replayed,
     journal: Option<&Recovered>,
@@ -154,7 +154,8 @@ pub fn check_relation(tie: Tie, media: Media, generation: u64, moved: bool) -> R
 /// Most ranges that a message names.
 const NAMED: usize = 4;
 
-/// Names the ranges in which acknowledged writes may be lost with the process journal, in the words of a remedy.
+/// Names the ranges in which acknowledged writes may be lost with the process journal, in the words
+/// of a remedy.
 #[must_use]
 pub fn writes_at_stake(superblock: &Superblock) -> String {
     let ranges = may_be_dirty(superblock);

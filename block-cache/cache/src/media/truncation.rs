@@ -1,12 +1,15 @@
-//! A data device that was cut: a file that somebody made shorter, and perhaps as long again.
+//! Detection of a truncated data device: a file that was made shorter, even if it has its length
+//! again.
 //!
-//! What lay beyond the cut is gone, and reads as zeroes once the file has its length again. Three
-//! things tell of it: the size, if it is looked at in between; the space that the file takes, which
-//! never shrinks otherwise; and its holes, since every valid granule was written to. At a start
-//! only a hole that runs to the end of the data counts: a tool may have dug holes where the file
-//! had zeroes. What is lost is named, is not written back, and is an error until the next start,
-//! which forgets it. A block device that is shorter loses nothing: nothing is noted of it.
-//! docs/durability.md argues it.
+//! The data beyond the cut is gone, and reads as zeroes once the file has its length again. Three
+//! signs show a truncation. One is the size, if it is checked in between. Another is the allocated
+//! space, which never shrinks otherwise. The third is a hole, since every valid granule was
+//! written.
+//!
+//! At a start only a hole that extends to the end of the data counts: a tool may have punched holes
+//! where the file had zeroes. Lost data is named, is not written back, and reads as an error until
+//! the next start, which forgets it. A block device that is shorter loses nothing, and nothing is
+//! recorded of it. docs/durability.md argues it.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -63,7 +66,7 @@ impl TruncationWatch {
         }
     }
 
-    /// Begins to mind the device: what its holes mean is known now.
+    /// Starts the detection. `tells` says whether holes of this device indicate a truncation.
     pub(crate) fn begin(&self, tells: bool) {
         self.tells.set(tells);
         let allocated = self.devices.data().allocated_bytes().unwrap_or(0);
@@ -111,7 +114,7 @@ impl TruncationWatch {
     /// Why the end cannot be a clean one, if the data device was cut while it was in use.
     pub(crate) async fn reason(&self) -> Option<Error> {
         if !planted(Fault::OverlookCut) {
-            // What was written since the last look may hide that the file takes less.
+            // Writes since the last check may hide that the file takes less space.
             let size = self
                 .devices
                 .data()
@@ -148,8 +151,8 @@ impl TruncationWatch {
         self.superblock.current().data_end()
     }
 
-    /// The device was cut to `size` bytes, or was cut and has its length again: what is gone is
-    /// named, and is an error from now on.
+    /// Handles a truncation to `size` bytes, even if the device has its length again. The lost data
+    /// is named and reads as an error from now on.
     async fn mind_cut(&self, size: u64) {
         let (end, offset) = (self.geometry_end(), self.superblock.current().data_offset);
         let is_file = is_file(self.devices.data().as_ref());
@@ -247,7 +250,7 @@ impl TruncationWatch {
                 gone & entry.dirty,
             ));
             drop(superblock);
-            // What is clean is on the backing device.
+            // The backing device has the clean data.
             self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
             self.committer.leave_in_doubt(slot, 0);
         }

@@ -1,11 +1,12 @@
-//! A sketch of the map: enough to answer reads of what may be dirty long before the map is there.
+//! An index of the log: enough of the map to answer reads of possibly dirty data long before the
+//! map is loaded.
 //!
-//! Reading the log takes a few nanoseconds a record beside the device's own time; putting the map
-//! together takes several times that. So of a block that counts nothing is kept but where its
-//! record stands and, as far as a hash tells, where it lies in its volume. Who asks for it has the
-//! record read once more. What the map will say of it is decided as there, by the same replay and
-//! the same rule ([`after_crash`]); where more would be needed to be certain of that, there is no
-//! answer. docs/internals/online-open.md argues it.
+//! Reading the log takes a few nanoseconds a record in addition to the device's own time. Building
+//! the map takes several times that. So for each block with a live record the index has only the
+//! place of that record and a hash of the block's position in its volume. A read of the block reads
+//! the record once more. The result is decided as in the map, by the same replay and the same rule
+//! ([`after_crash`]). If certainty needs more than that, the index gives no answer.
+//! docs/internals/online-open.md argues it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -76,7 +77,7 @@ const fn list_of(hash: u64) -> usize {
 
 const _: () = assert!(LISTS == 1 << 8 && TAG_BITS + 9 == u32::BITS);
 
-/// What a replay told, of what may be dirty.
+/// Possibly dirty blocks that a replay found.
 struct Found {
     geometry: Geometry,
     log_records: u64,
@@ -146,14 +147,14 @@ impl Found {
     }
 }
 
-/// What says of a block that it may have been overwritten, beside marks.
+/// State outside marks that says that a block may have been overwritten.
 enum Doubt {
     Nothing,
     Tree(Box<Tree>),
     Everything,
 }
 
-/// What lies together, and is dirty, of a stretch.
+/// Adjacent dirty data of a stretch.
 struct Dirty {
     /// Bytes of the region.
     bytes: Range<u32>,
@@ -183,8 +184,8 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Reads the log. None if not all is as it is behind a crash or an end that nothing else
-    /// befell: then nobody but who puts the map together may say what counts.
+    /// Reads the log. Returns `None` if anything but a crash or a clean end shows in it: then only
+    /// the full recovery may decide which records count.
     pub(super) async fn draw(
         devices: &Devices,
         superblock: &Superblock,
@@ -284,8 +285,8 @@ impl Sketch {
         if at < part.end {
             reads.push(beside(at..part.end));
         }
-        // All of them: what is under way may still write into the buffer, which others are about to
-        // read into.
+        // Waits for all reads: one in flight may still write into the buffer, which others are
+        // about to use.
         let mut all = true;
         for read in reads {
             all &= read.await.is_ok();
@@ -297,7 +298,7 @@ impl Sketch {
         (all && dirty.iter().all(agrees)).then_some(())
     }
 
-    /// What of a stretch is dirty. None if that is not certain.
+    /// Returns the dirty data of a stretch, or `None` if that is not certain.
     async fn dirty(&self, volume: u16, part: &Extent) -> Option<Vec<Dirty>> {
         let hash = BlockKey::new(volume, part.region).hash();
         if self.journaled.contains(&hash) && !planted(Fault::SketchWithoutJournal) {
@@ -399,7 +400,7 @@ impl Sketch {
                 let cells = |granule: u32| {
                     (granule * bytes / CELL) as usize..((granule + 1) * bytes / CELL) as usize
                 };
-                // What is known to be bad stays so, whatever came after its record.
+                // Bad cells stay bad, whatever was written after their record.
                 let mut asked = touched.clone().filter(is_dirty);
                 if asked.any(|it| known[cells(it)].contains(&BAD)) {
                     return None;
@@ -407,7 +408,7 @@ impl Sketch {
                 match state {
                     MarkState::None if (piece.start | piece.end) % CELL != 0 => return None,
                     MarkState::None => Some(known),
-                    // What may have been overwritten since its record has no checksum that is known
+                    // Data that may have been overwritten since its record has no known checksum
                     // (docs/internals/format/checksums.md).
                     _ => None,
                 }

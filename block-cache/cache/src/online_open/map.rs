@@ -1,5 +1,5 @@
-//! What is known of the map before it is there, for volumes that are served already; and how the
-//! opening makes room for them.
+//! State of the map before it is loaded, for volumes that are served already. Also lets their reads
+//! run between the steps of the opening.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -17,16 +17,16 @@ use crate::failpoints::{Fault, planted};
 use crate::options::{Devices, Durability};
 use forebay_metadata::replay::Progress as OpeningProgress;
 
-/// What the opening takes for itself, and what it leaves to reads, in turns, while there are some.
+/// Time that the opening and the reads take in turns while there are reads.
 const TURN: Duration = Duration::from_millis(8);
-/// What it leaves to those who waited for the sketch, when that is there.
+/// Time of the first turn, for reads that waited for the index.
 const FIRST_TURN: Duration = Duration::from_millis(400);
 /// How often it looks whether there are.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Answers reads of what may be dirty while a cache is being opened. Who opens the cache gives it
-/// to the opening ([`CacheOptions::early`](crate::CacheOptions::early)) and to the volumes that are
-/// served meanwhile ([`EarlyVolume`](crate::EarlyVolume)). Clones are handles to the same one.
+/// Answers reads of possibly dirty data while a cache is being opened. The caller gives it to the
+/// opening ([`CacheOptions::early`](crate::CacheOptions::early)) and to the volumes that are served
+/// meanwhile ([`EarlyVolume`](crate::EarlyVolume)). Clones are handles to the same map.
 #[derive(Clone, Default)]
 pub struct EarlyMap(Rc<Inner>);
 
@@ -44,12 +44,12 @@ struct Inner {
 
 #[derive(Default)]
 enum State {
-    /// Nobody has asked.
+    /// No read has asked yet.
     #[default]
     Idle,
     Asked,
     There(Rc<Sketch>),
-    /// Nothing is told any more, or ever was.
+    /// Gives no more answers, or never gave any.
     Closed,
 }
 
@@ -127,8 +127,8 @@ impl EarlyMap {
         }
     }
 
-    /// Nothing is told from now on: the opening, or whoever has it behind him, is about to write. A
-    /// second call changes nothing.
+    /// Stops all answers, because the opening or the cache after it is about to write. A second
+    /// call has no effect.
     pub(crate) fn close(&self) {
         self.turn_to(State::Closed);
     }
@@ -142,8 +142,8 @@ impl EarlyMap {
         self.0.changed.wake_all();
     }
 
-    /// The opening is about to read the log: from here on a sketch is made of it when somebody
-    /// asks.
+    /// Begins to accept reads, as the opening is about to read the log. The first read makes this
+    /// build the index.
     pub(crate) fn begin(
         &self,
         devices: &Devices,
@@ -153,7 +153,8 @@ impl EarlyMap {
         boot_id: [u8; 16],
         progress: &OpeningProgress,
     ) {
-        // What is read must not be lost with power: there the opening makes it durable first.
+        // With `sync`, data that is read must not be lost with power. The opening makes it durable
+        // first.
         if durability == Durability::Sync {
             return self.close();
         }
@@ -183,8 +184,8 @@ impl EarlyMap {
         });
     }
 
-    /// The device that the opening is to read the log from, so that it makes room for whoever waits
-    /// less long without it.
+    /// Returns the device from which the opening must read the log. It slows the opening down in
+    /// favour of waiting reads.
     pub(crate) fn paced(&self, device: &Rc<dyn BlockDevice>) -> impl BlockDevice + use<> {
         Paced {
             early: self.clone(),

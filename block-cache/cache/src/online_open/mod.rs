@@ -1,15 +1,15 @@
 //! A volume of a cache that is still being opened.
 //!
-//! Opening reads the log, which takes seconds where millions of blocks are cached. What the
-//! superblock says of [tracts](crate::intent::zones) is known before: where nothing can be dirty, a
-//! read is served from the backing device at once. Where something may be, it waits for what an
-//! [`EarlyMap`] tells, and if that does not for the cache. Everything else waits, in its order, for
-//! the cache.
+//! Opening reads the log, which takes seconds for millions of cached blocks. The
+//! [tracts](crate::intent::zones) in the superblock are known before. If nothing in a tract can be
+//! dirty, a read is served from the backing device at once. If something may be dirty, the read
+//! waits for the answer of an [`EarlyMap`], and without an answer for the cache. Everything else
+//! waits for the cache, in order.
 //!
-//! Why that is right: nothing but reads is done here, so what is on media is what the last process
-//! left, and opening changes none of it that these reads could tell. When the volume is handed
-//! over, changes begin; one that touches what is being read here waits for the read, as it would in
-//! the cache. (What an early map tells counts only before that.)
+//! This is safe because nothing but reads is done here. So media still has the state that the last
+//! process left, and opening changes nothing of it that these reads could observe. When the volume
+//! is handed over, changes begin. A change of data that is being read here waits for that read, as
+//! it would in the cache. Answers of an early map count only before that.
 
 mod checksums;
 mod log_index;
@@ -39,11 +39,11 @@ pub struct EarlyVolume {
     reads: Rc<Reads>,
 }
 
-/// Reads from the backing device, and what waits for the cache.
+/// Reads of the backing device, and requests that wait for the cache.
 struct Reads {
     backing: Rc<dyn BlockDevice>,
     waiting: RefCell<Vec<(Request, Completion)>>,
-    /// Reads that the early map was asked for.
+    /// Number of reads for which the early map was asked.
     asking: Cell<usize>,
     /// The cache's own device for the volume, or why there is none.
     opened: OnceCell<Result<Rc<dyn BlockDevice>>>,
@@ -62,13 +62,18 @@ impl std::fmt::Debug for EarlyVolume {
 }
 
 impl EarlyVolume {
-    /// The volume that [`Cache::attach`](crate::Cache::attach) with the same arguments will make of
-    /// `backing`; none if that must look at the map first: the cache does not know where the volume
-    /// may be dirty, or the volume was written without the cache, or is another or of another size
-    /// than before. Or what the last process left in the cache of the device itself must be flushed
-    /// before anything is read, by who can note that this failed: with [`Durability::Sync`], where
-    /// what is read is durable, or after a flush that failed. What may be dirty is asked of `map`,
-    /// which the opening has as well; without, it waits for the cache.
+    /// Returns the volume that [`Cache::attach`](crate::Cache::attach) with the same arguments will
+    /// make of `backing`. Returns `None` if the map is needed first, for one of these reasons:
+    ///
+    /// - The cache does not know where the volume may be dirty.
+    /// - The volume was written without the cache, is another volume, or has another size than
+    ///   before.
+    /// - Data in the cache of the backing device must be flushed before any read, by code that can
+    ///   record a failed flush. That is so with [`Durability::Sync`], where data that is read is
+    ///   durable, and after a failed flush.
+    ///
+    /// Reads of possibly dirty data ask `map`, which the opening also has. Without `map` they wait
+    /// for the cache.
     #[must_use]
     pub fn new(
         devices: &Devices,
@@ -120,8 +125,8 @@ impl EarlyVolume {
         }))
     }
 
-    /// Goes on with the cache's device for the volume, or with an error: what waits is given to it,
-    /// in its order. A second call is ignored.
+    /// Continues with the cache's device for the volume, or with an error. Waiting requests go to
+    /// it in their order. A second call is ignored.
     pub fn hand_over(&self, opened: Result<Rc<dyn BlockDevice>>) {
         // The opening has done so, if it came as far as reading the log.
         if let Some(map) = &self.map {
@@ -185,7 +190,7 @@ impl Reads {
         });
     }
 
-    /// Asks the early map for a read, and then the cache.
+    /// Asks the early map for a read, and without an answer the cache.
     fn ask(self: &Rc<Self>, (map, volume): (EarlyMap, u16), request: Request, done: Completion) {
         let reads = Rc::clone(self);
         reads.asking.set(reads.asking.get() + 1);

@@ -1,5 +1,5 @@
-//! Read misses: what the cache lacks comes from the backing device, in one read where it touches,
-//! and is taken in on the way.
+//! Read misses: missing data is read from the backing device, adjacent data in one read, and filled
+//! into the cache.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -34,18 +34,18 @@ struct Target {
     asked: u64,
 }
 
-/// What is held while something is taken in.
+/// Resources that are held during a fill.
 pub(crate) struct Held<'a> {
     /// All blocks of what comes.
     pub(crate) lock: Guard<'a>,
-    /// Counts what nobody asked for, if some of it is.
+    /// Counter of read-ahead bytes, if there are any.
     pub(crate) ahead: Option<AheadBytes>,
 }
 
-/// Reads what `job` asks for of a region, which may be nothing, and takes in what is missing of
-/// `wide`. The answer does not depend on whether the cache device takes anything, nor on what was
-/// not asked for; what the client does not wait for has a task of its own, which holds the locks
-/// until it ends.
+/// Reads the requested data of a region, which may be none, and fills in the missing data of
+/// `wide`. The result depends neither on whether the cache device takes the data nor on read-ahead
+/// data. Data that the client does not wait for has its own task, which holds the locks until it
+/// ends.
 pub(crate) async fn fill(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -103,7 +103,7 @@ pub(crate) async fn fill(
         }
     }
     let fresh = targets.len();
-    // What nobody asked for goes with what was asked for before it, if any of that was missing.
+    // Read-ahead data is filled together with requested data before it, if any of that was missing.
     let may = !job.bypass && engine.committer.is_alive();
     let mut admitted = may && volume.admits_all();
     for span in geometry.sizes().cut_asked(missing, asked) {
@@ -195,12 +195,12 @@ fn joined(mut runs: Vec<Range<u32>>) -> Vec<Range<u32>> {
     runs
 }
 
-/// Parts runs into those that the client waits for and those that come behind its answer.
+/// Splits runs into those that the client waits for and those that are read after its answer.
 ///
-/// A run with something in it that was asked for is read at once up to [`READ_MAX`]: the client
-/// waits a little longer for more bytes, but the backing device serves one operation instead of
-/// two, and operations are what it has fewest of. Of a longer run, only the aligned stretches of
-/// that length that hold what was asked for are waited for; they end where granules do.
+/// A run with requested data is read at once up to [`READ_MAX`]. The client waits a little longer
+/// for more bytes, but the backing device serves one operation instead of two, and operations are
+/// its scarcest resource. Of a longer run, the client waits only for the aligned stretches of that
+/// length that contain requested data. They end at ends of granules.
 fn parted(runs: Vec<Range<u32>>, asked: &Range<u32>) -> (Vec<Range<u32>>, Vec<Range<u32>>) {
     let (mut waited_for, mut behind) = (Vec::new(), Vec::new());
     for run in runs {
@@ -243,9 +243,9 @@ impl Fill {
             .region_offset(&Extent { region, start, end })
     }
 
-    /// Reads a run from the backing device for the client, who asked for some of it at least. What
-    /// lies in the client's buffer is put into the cache before the answer, after which the buffer
-    /// is the client's; a run with more in it is given back for later.
+    /// Reads a run, of which the client requested at least a part, from the backing device. Data in
+    /// the client's buffer is filled into the cache before the answer, since the client owns the
+    /// buffer afterwards. A run with more data is returned for a later fill.
     async fn read_for_client(&self, job: &Job<Extent>, run: Range<u32>) -> Result<Option<Run>> {
         let asked = run.start.max(job.part.start)..run.end.min(job.part.end);
         let at = (asked.start - job.part.start) as usize;
@@ -261,7 +261,7 @@ impl Fill {
         let reading = backing.read(self.offset(run.start), buf.clone());
         let read = self.volume.timed(Whose::Backing, reading).await;
         if read.is_err() {
-            // What nobody asked for may be what cannot be read.
+            // The read-ahead data may be the unreadable part.
             backing.read(self.offset(asked.start), own).await?;
             return Ok(None);
         }
@@ -280,7 +280,7 @@ impl Fill {
         rt::spawn(async move {
             let lock = self.engine.locks.adopt(lock);
             let runs = come.into_iter().map(|come| self.take(come));
-            // Nobody asked for it: an error is nobody's.
+            // This is read-ahead, so no request gets the error.
             let _ = parallel::all(runs).await;
             self.end();
             drop((lock, ahead));
@@ -328,7 +328,7 @@ impl Fill {
                     });
                 }
             }
-            // After a failed flush nobody knows what is there.
+            // After a failed flush the content of the slot is unknown.
             if filled != 0 && !engine.committer.is_in_doubt(target.slot) {
                 (engine.map.borrow_mut()).fill(target.slot, filled, target.asked);
                 engine.stats.promotions.add(1);

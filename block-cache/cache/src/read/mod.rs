@@ -53,9 +53,9 @@ pub(crate) async fn read(
     }
 }
 
-/// Serves a read that misses; missing data of `wide` is filled, if the policy admits it. The answer
-/// waits for nothing that no client asked for: that is locked, and gets room, at once or not at
-/// all, and most of it comes behind the answer.
+/// Serves a read that misses. Fills missing data of `wide`, if the policy admits it. The answer
+/// does not wait for read-ahead data. That data gets locks and room either at once or not at all,
+/// and most of it is read after the answer.
 async fn read_and_fill(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -164,7 +164,8 @@ async fn from_cache(
         return Ok(());
     }
     from_slot(engine, volume, slot, job, within).await?;
-    // Where the backing device failed, the cache has it; what that took says nothing.
+    // If the backing device failed, the cache served the read, so its time says nothing about the
+    // backing device.
     if !bypass {
         engine.admission.hit_ended(volume, bytes, hit);
     }

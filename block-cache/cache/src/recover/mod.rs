@@ -27,7 +27,7 @@ use crate::media::{journal_trouble, may_be_dirty, own_journal};
 use crate::options::Devices;
 use crate::recover::rebuild::Rebuild;
 
-/// What opening a cache found.
+/// Findings of opening a cache.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveryReport {
     /// The last shutdown was clean.
@@ -46,7 +46,7 @@ pub struct RecoveryReport {
     pub damaged_records: u64,
     /// Units of the log that could not be read.
     pub unreadable_units: u64,
-    /// Of the dirty blocks, those that no record calls so: what a mark or the bit-tree covers, or
+    /// Number of dirty blocks that no record calls dirty: those under a mark or in the bit-tree, or
     /// all.
     pub doubtful_blocks: u64,
     /// Units of the bit-tree that could not be believed, and count as all dirty.
@@ -55,24 +55,24 @@ pub struct RecoveryReport {
     pub unverified_bytes: u64,
     /// Blocks whose clean copy was dropped because a write may have gone round it.
     pub distrusted_blocks: u64,
-    /// What a flush of the cache device that failed may have taken: [`RecoveryReport::loss`] has
-    /// the words.
+    /// Ranges that a failed flush of the cache device may have lost: [`RecoveryReport::loss`] has
+    /// the message.
     pub lost: Vec<LostRange>,
     /// No write of that was acknowledged: it was being written, over what was there, with
     /// `durability = "sync"`.
     pub lost_in_flight: bool,
-    /// Where the superblock says that there may have been dirty data, if records are damaged: what
-    /// only these told of is gone.
+    /// Ranges that the superblock says may have had dirty data, if records are damaged. Data that
+    /// only the damaged records named is lost.
     pub untold: Vec<LostRange>,
     /// Dirty data that lay where the cache device was cut, and is lost.
     pub cut: Vec<LostRange>,
-    /// Kept as dirty and to be written back, or dropped as older than what went round the cache,
-    /// though a damaged record may have said otherwise.
+    /// Ranges that were decided in spite of a damaged record that may have said otherwise. They
+    /// stay dirty and are written back, or were dropped as older than a bypassing write.
     pub doubted: Vec<LostRange>,
 }
 
 impl RecoveryReport {
-    /// What is to be said of what is [lost](Self::lost).
+    /// Returns the message for the [lost](Self::lost) ranges.
     #[must_use]
     pub const fn loss(&self) -> &'static str {
         match self.lost_in_flight {
@@ -85,7 +85,7 @@ impl RecoveryReport {
     }
 }
 
-/// What lies at a place and holds nothing, but for a record that is alive.
+/// A place that holds nothing but still has a live record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zombie {
     pub(crate) place: u32,
@@ -178,8 +178,8 @@ pub(crate) async fn recover(
     )
     .await?;
     if let Err(error) = order::flush(metadata.as_ref()).await {
-        // What a killed process wrote to this device, and only the journal names, may have gone
-        // with it (rule 9).
+        // A killed process may have written data to this device that only the journal names. That
+        // data may be lost with the journal (rule 9).
         if devices.metadata.is_none()
             && let Some(buf) = &options.journal
         {
@@ -191,7 +191,7 @@ pub(crate) async fn recover(
     let report = RecoveryReport {
         lost_tree_units: tree.lost_units,
         clean_shutdown: replayed.clean,
-        // What says that a process of this boot was there may be among damaged records.
+        // The record that a process of this boot opened the cache may be among the damaged ones.
         power_was_lost: replayed.damaged_records + replayed.unreadable_units == 0
             && journal.is_none()
             && (replayed.last_open.as_ref())
@@ -252,8 +252,8 @@ fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<Lost
 /// A block at its place: volume, first unit, place.
 pub(crate) type Placed = (u16, u64, u32);
 
-/// What was clean, and in doubt, when a flush of the cache device failed: the backing device has
-/// it.
+/// Returns the clean data that was in doubt when a flush of the cache device failed. The backing
+/// device has that data.
 fn forgotten(journal: Option<&Recovered>) -> HashSet<Placed> {
     let poisoned = journal.filter(|found| found.poisoned).into_iter();
     poisoned

@@ -1,7 +1,7 @@
-//! The map from what a replay finds.
+//! Builds the map from the results of a replay.
 //!
-//! Blocks are put in as they come, the newest first, so that what overlaps one that is there
-//! already is older than it. What marks, bit-tree and damage say of them is applied when all are
+//! Blocks are added in the order of the replay, newest first. So a block that overlaps one in the
+//! map is older than that one. Marks, the bit-tree and damage are applied when all blocks are
 //! there: a mark may be older than the records of its blocks.
 
 use std::collections::{HashMap, HashSet};
@@ -24,14 +24,14 @@ use crate::map::{LIVE, Map, NO_RECORD, Slot};
 use crate::media::gone::Gone;
 use crate::recover::{Placed, RecoveredMap, RecoveryReport, Zombie};
 
-/// What is to be looked at of a slot when all are there: the state of its mark,
+/// Flags of a slot for the pass after all blocks are there. Its region has a `MaybeDirty` mark.
 const MAYBE_DIRTY: u8 = 1;
 const INTENT: u8 = 2;
-/// the process journal told it,
+/// The process journal named the slot.
 const JOURNALED: u8 = 8;
-/// what is clean of it is not to be believed,
+/// Its clean data must not be trusted.
 const FORGOTTEN: u8 = 16;
-/// or it holds nothing.
+/// It holds nothing.
 const EMPTY: u8 = 32;
 
 /// A map that is being put together.
@@ -42,8 +42,8 @@ pub(crate) struct Rebuild {
     /// By number: whether there is such a volume.
     volumes: Vec<bool>,
     forgotten: HashSet<Placed>,
-    /// By the hash of a region: whether something may be there already. Mostly nothing is, and what
-    /// is would have to be looked for all over the memory.
+    /// Whether a region may have blocks already, by its hash. Most have none. A look-up without
+    /// this filter would miss the processor's caches.
     filter: Vec<u64>,
     /// By slot.
     notes: Vec<u8>,
@@ -56,7 +56,7 @@ pub(crate) struct Rebuild {
 }
 
 impl Rebuild {
-    /// Nothing yet. What is `forgotten` is not to be believed where it is clean.
+    /// Returns an empty map. Clean data of `forgotten` blocks must not be trusted.
     pub(crate) fn new(
         superblock: &Superblock,
         forgotten: HashSet<Placed>,
@@ -110,7 +110,7 @@ impl Rebuild {
         };
         let region = geometry.region_of(block.unit);
         let units = geometry.span(block).mask();
-        // What is there is newer.
+        // A block that is there already is newer.
         let newer = match self.is_first_of(record.volume, region) {
             true => None,
             false => self.map.overlapping(record.volume, region, units).next(),
@@ -197,8 +197,8 @@ impl Rebuild {
         let doubts = is_damaged && self.sums.is_some();
         // And that of *intent*, whether a clean record stands before or behind it.
         let distrusts = replayed.damaged_records > 0 && !planted(Fault::TrustDamaged);
-        // Blocks that are kept, and will be written back, though a record that let them go may have
-        // been damaged; or that are let go, though one that kept them may have been.
+        // Blocks that stay and will be written back although a damaged record may have dropped
+        // them. Also blocks that were dropped although a damaged record may have confirmed them.
         let mut doubted = Vec::new();
         let mut is_sparse = self.lies_in_doubt(superblock);
         self.gone.decide_last_hole(is_sparse);
@@ -223,9 +223,9 @@ impl Rebuild {
             };
             let (mut valid, mut dirty) = after_crash(state, was.valid, was.dirty);
             if distrusts && was.valid != was.dirty {
-                // What was written in place stands nowhere else, and is kept. But behind what went
-                // round the cache, what is cached is older, unless that had ended: then it is what
-                // is lost.
+                // Data written in place exists nowhere else, and stays. After a bypassing write,
+                // cached data is older. But if that write's mark was cleared and the lost record
+                // said so, the cached data is the data that is lost.
                 if state == MarkState::MaybeDirty || in_tree {
                     doubted.extend(range_of(superblock, &self.geometry, &was));
                 }
@@ -263,10 +263,9 @@ impl Rebuild {
             if (valid, dirty) != (was.valid, was.dirty) {
                 self.map.set(slot, valid, dirty);
             }
-            // Of what was overwritten since, its record's checksums must not be believed once the
-            // mark has gone. The mark may be among damaged records; not after a clean end, when
-            // there was none, and a record that a lost one followed names other checksums than the
-            // table has.
+            // Checksums in a record must not be trusted once data was overwritten after it and the
+            // mark has gone. The mark may be among damaged records. After a clean end there was no
+            // mark. If a lost record followed, it has other checksums than the table.
             let marked = state != MarkState::None || is_damaged && !replayed.clean;
             let open = self.sums.is_some() && marked;
             if open && let Some(sums) = &mut self.sums {
@@ -358,8 +357,8 @@ impl Rebuild {
         let unit = superblock.log.unit_records();
         let next = replayed.next.next_multiple_of(unit);
         let mut log = Log::new(superblock.log, superblock.seed(), replayed.tail, next);
-        // A cache that dies again and again while it opens must not fill its log with what it has
-        // already logged again.
+        // A cache that dies repeatedly during an opening must not fill its log with records that it
+        // has logged before.
         let records = (0..marks.numbers()).filter_map(|id| marks.record_at(id));
         let slots = (0..self.map.numbers()).map(|slot| self.map.record_at(slot));
         let counting = records.chain(slots).filter(|place| *place != NO_RECORD);

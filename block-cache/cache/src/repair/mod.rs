@@ -1,14 +1,17 @@
-//! A cache that nobody uses: what is in it is verified, and what can be mended is.
+//! Verification and repair of a cache that is not in use.
 //!
-//! A repair is a start without volumes, and a clean end: all that it does to the log, the bit-tree
-//! and the table of checksums is what any start may do, in the same order, and may be cut off as
-//! any start may. It adds three steps. A damaged copy of a superblock is written anew from the
-//! sound one, before anything else writes there. All that counts is logged anew, durably, before
-//! the log's tail is moved past what is damaged. And with `data` all that is cached is read: what
-//! is clean and corrupt is forgotten, what is dirty and corrupt is an error by name from then on.
-//! Nothing that is dirty is given up. docs/internals/repair.md argues it.
+//! A repair is a start without volumes, and a clean end. Any start may make the same changes to the
+//! log, the bit-tree and the table of checksums, in the same order, and may be interrupted in the
+//! same places. A repair adds three steps:
 //!
-//! To verify without changing anything is the same on devices that keep what is written in memory.
+//! - A damaged copy of a superblock is rewritten from the sound one, before any other write there.
+//! - All live records are logged again, durably, before the log's tail moves past the damage.
+//! - With `data`, all cached data is read. Corrupt clean data is forgotten. Corrupt dirty data
+//!   reads as an error by name from then on.
+//!
+//! No dirty data is given up. docs/internals/repair.md argues it.
+//!
+//! Verification does the same on devices that hold all writes in memory, and so changes nothing.
 
 mod overlay;
 pub(crate) mod scrub;
@@ -31,7 +34,7 @@ use crate::recover::RecoveryReport;
 use overlay::Overlay;
 use verify::DataReport;
 
-/// What is to be done.
+/// Options of a repair.
 #[derive(Clone, Debug, Default)]
 pub struct RepairOptions {
     /// The process journal, if there is one.
@@ -48,21 +51,21 @@ pub struct RepairOptions {
     pub data_place: String,
 }
 
-/// What was found, and done about it.
+/// Findings of a repair, and its changes.
 #[derive(Clone, Debug, Default)]
 pub struct RepairReport {
-    /// Devices of which one copy of the superblock was damaged, and is written anew.
+    /// Devices of which one copy of the superblock was damaged and has been rewritten.
     pub superblocks: Vec<String>,
-    /// What opening the cache found. Damage that it tells of is left behind.
+    /// Findings of opening the cache. The log no longer contains the damage that they name.
     pub recovery: RecoveryReport,
-    /// What reading all that is cached found, if that was asked for.
+    /// Findings of reading all cached data, if that was requested.
     pub data: Option<DataReport>,
     /// The last opening of the cache, which the repair was, and its clean end.
     pub service: Service,
 }
 
 impl RepairReport {
-    /// Whether something is lost, or may be, that was dirty: no repair brings that back.
+    /// Returns whether dirty data is lost or may be lost. A repair cannot restore it.
     #[must_use]
     pub fn has_losses(&self) -> bool {
         let recovery = &self.recovery;
@@ -73,11 +76,11 @@ impl RepairReport {
     }
 }
 
-/// Mends a cache that nobody uses, as far as that can be done.
+/// Repairs a cache that is not in use, as far as possible.
 ///
 /// # Errors
-/// As [`Cache::open`], and the devices' own. Then the cache is as after a crash, and may be
-/// repaired again.
+/// As [`Cache::open`], and the devices' own. After an error the cache is as after a crash, and can
+/// be repaired later.
 pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<RepairReport> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     let superblock = Superblock::read(metadata.as_ref()).await?;
@@ -96,9 +99,8 @@ pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<Repair
     })
 }
 
-/// Reads all that is cached and verifies it where it has checksums. Nothing is changed; what a
-/// start would write is kept in memory: for a cache with damage that is 64 bytes for each cached
-/// block.
+/// Reads all cached data and verifies it against its checksums, if any. Changes nothing: writes of
+/// the start stay in memory. A cache with damage takes 64 bytes of memory for each cached block.
 ///
 /// # Errors
 /// As [`Cache::open`], but for a process journal that is gone.
@@ -159,7 +161,7 @@ async fn mend_in_memory(
     mend(over, &RepairOptions { data, ..options }, true).await
 }
 
-/// Opens a cache that nobody uses, without volumes: [`Cache::close`] ends that cleanly.
+/// Opens a cache that is not in use, without volumes. [`Cache::close`] ends that cleanly.
 ///
 /// # Errors
 /// As [`Cache::open`].
@@ -209,8 +211,8 @@ async fn mend(
 impl Engine {
     /// Logs all that counts once more, and moves the log's tail up to there.
     async fn leave_damage_behind(self: &Rc<Self>) -> Result<()> {
-        // No volume is attached: what their marks of *intent* were for is dropped, durably, since
-        // the start.
+        // No volume is attached. The start has already dropped, durably, the data that marks of
+        // *intent* protected.
         self.regions.clear_all_marks().await?;
         if planted(Fault::GiveUpUnlogged) {
             self.committer.give_up_log();

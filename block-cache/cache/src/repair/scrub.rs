@@ -1,8 +1,8 @@
-//! The scrubber: reads what is cached, at a bounded rate, and verifies it.
+//! The scrubber: reads cached data at a bounded rate and verifies it.
 //!
-//! It reads as a client does, under the shared lock of a block, so that what it finds has the same
-//! consequences: what is clean and corrupt goes, and is brought in anew by a read; what is dirty
-//! and corrupt is named, and is an error from then on. What has no checksum that is known gets one.
+//! It reads as a client does, under the shared lock of a block, so its findings have the same
+//! consequences. Corrupt clean data is dropped and read from the backing device again. Corrupt
+//! dirty data is named and reads as an error from then on. Data without a known checksum gets one.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,12 +22,11 @@ use crate::slots::Verdict;
 const READ_BYTES: u32 = 256 << 10;
 
 impl Cache {
-    /// Reads and verifies all that is cached of the attached volumes, at most so many bytes a
-    /// second.
+    /// Reads and verifies all cached data of the attached volumes, at most `bytes_per_second`.
     ///
     /// # Errors
-    /// `Unsupported` for a cache without checksums, `Busy` if a scrub is under way, `InvalidInput`
-    /// for a rate of zero. What it finds is no error of its own: see [`ScrubProgress`].
+    /// `Unsupported` for a cache without checksums, `Busy` if a scrub is running, `InvalidInput`
+    /// for a rate of zero. Corrupt data is not an error of this function: see [`ScrubProgress`].
     pub async fn scrub(&self, bytes_per_second: u64) -> Result<ScrubProgress> {
         let engine = &self.engine;
         if engine.checksums.is_none() {
@@ -127,7 +126,7 @@ impl Engine {
         }
         drop(lock);
         for (part, pieces) in gone {
-            // Brought in anew, as the client's mode has it.
+            // Filled from the backing device, if the client's mode does so.
             let at = geometry.backing_offset(entry.block(), part.start);
             let read = Request::read(at, Buf::scratch(part.len()));
             let _ = self.serve(&volume, read).await;

@@ -1,5 +1,5 @@
-//! Verifying what is cached while no volume is served: nobody else is there, and no backing device
-//! to ask.
+//! Verification of cached data while no volume is served: there are no other requests, and no
+//! backing device to read from.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use crate::map::{LIVE, Slot};
 /// Bytes read at a time.
 const READ_BYTES: u32 = 256 << 10;
 
-/// What reading all that is cached found.
+/// Findings of reading all cached data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DataReport {
     /// Bytes that were read.
@@ -23,9 +23,9 @@ pub struct DataReport {
     pub unverified_bytes: u64,
     /// Bytes that are clean, and corrupt or unreadable: the backing device has them.
     pub forgotten_bytes: u64,
-    /// What is dirty and corrupt: reading it is an error.
+    /// Dirty data that is corrupt. Reads of it fail.
     pub corrupt: Vec<LostRange>,
-    /// What is dirty and cannot be read now.
+    /// Dirty data that cannot be read now.
     pub unreadable: Vec<LostRange>,
 }
 
@@ -47,8 +47,8 @@ struct Wrong {
 }
 
 impl Engine {
-    /// Reads all that is cached, of volumes of which none is attached. What is clean and corrupt is
-    /// forgotten, what is dirty and corrupt is bad from then on, durably.
+    /// Reads all cached data, with no volume attached. Corrupt clean data is forgotten. Corrupt
+    /// dirty data is marked bad, durably.
     pub(crate) async fn verify_alone(self: &Rc<Self>) -> Result<DataReport> {
         let mut report = DataReport::default();
         let slots = self.map.borrow().numbers();
@@ -108,7 +108,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Reads some of a block: what cannot be read at once is read by the cell.
+    /// Reads a part of a block. If it cannot be read at once, reads it by cells.
     async fn verify_part(
         &self,
         slot: BlockId,
@@ -167,8 +167,7 @@ impl Engine {
         if let Some(checksums) = &self.checksums {
             self.condemn_alone(checksums, slot, entry.class, bad);
         }
-        // Not both: what the table has must fit the record before this one until this one is
-        // durable.
+        // Never both: until a new record is durable, the table must match the record before it.
         if gone | bad != 0 {
             self.committer.queue_record(slot);
         } else if let Some(checksums) = &self.checksums

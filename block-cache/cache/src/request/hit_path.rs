@@ -1,11 +1,11 @@
-//! The short way for requests that need nothing but a slot: a read whose granules are all valid, or
-//! a write whose granules are all dirty already, of one block that nobody has locked.
+//! The hit path, for requests that need only one slot: a read whose granules are all valid, or a
+//! write whose granules are all dirty already. The request touches one block that is not locked.
 //!
-//! They are issued without a task. If the device answers at once, as memory does, the request is
-//! over before anybody else could run, and no lock is needed. If not, the lock is taken now, before
-//! anybody else runs, and a task waits for the answer. To the map this does what `mode` would do
-//! (`fetch::promoting`, `cached::write`); what it cannot serve, what fails, and clean hits that are
-//! measured go there.
+//! Such a request is issued without a task. If the device answers at once, as memory does, the
+//! request ends before any other task runs, and needs no lock. Otherwise the lock is taken
+//! immediately, before any other task runs, and a task waits for the answer. The effect on the map
+//! is that of `mode` (`fetch::promoting`, `cached::write`). Requests that this path cannot serve,
+//! failed requests, and measured clean hits go to `mode`.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -74,7 +74,7 @@ impl CachedVolume {
         if locked {
             engine.locks.take(region, granules, write);
         }
-        // Nobody has run since it was seen to be there.
+        // No task has run since the block was found.
         let open = cells.filter(|_| write);
         let open = open.and_then(|(_, block)| engine.regions.keep_open(block));
         let (engine, volume) = (Rc::clone(engine), Rc::clone(&self.volume));

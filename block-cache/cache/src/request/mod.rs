@@ -15,7 +15,7 @@ use crate::parallel;
 use crate::volume::{AttachedVolume, volume_info};
 use crate::{degraded, read, write};
 
-/// A volume as a device: what `Cache::attach` returns.
+/// A cached volume as a device: the result of `Cache::attach`.
 pub(crate) struct CachedVolume {
     pub(crate) engine: Rc<Engine>,
     pub(crate) volume: Rc<AttachedVolume>,
@@ -133,7 +133,7 @@ impl Engine {
                     self.admission.write_ended(volume, visit, &result);
                     return result;
                 }
-                // What was asked for gets room first.
+                // Requested data gets room before read-ahead data.
                 let parts = std::iter::once(first)
                     .chain(parts)
                     .map(|part| (job(part), part));

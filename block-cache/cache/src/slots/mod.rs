@@ -141,8 +141,8 @@ impl SlotIo {
             .geometry
             .data_offset(self.map.borrow().place(slot), start);
         let block = u64::from(self.devices.data_block());
-        // What a failed cache knows of its slots, and what is on media, are two things: its records
-        // may call clean what would be overwritten here.
+        // A failed cache's state in memory may differ from media: its records may call data clean
+        // that would be overwritten here.
         self.committer.check_alive()?;
         if offset.is_multiple_of(block) && (buf.len() as u64).is_multiple_of(block) {
             return Ordered::new(site, self.devices.data().write(offset, buf)).await;
@@ -173,8 +173,8 @@ impl SlotIo {
         self.tracker.note_gone(slot);
         self.forget_sums(slot);
         self.map.borrow_mut().remove(slot);
-        // Who waits for room may have it, whatever made it: the reclaimer sees no need to run for
-        // them.
+        // Wakes requests that wait for room, whatever freed it: the reclaimer may see no need to
+        // run for them.
         self.signals.made_room();
     }
 
@@ -223,7 +223,7 @@ impl SlotIo {
         error
     }
 
-    /// The error of who asks for dirty data that is corrupt.
+    /// Returns the error for a read of corrupt dirty data.
     fn corrupt(&self, volume: &AttachedVolume, block: Block, bytes: Range<u32>) -> Error {
         let end = bytes.end.min(volume.limit(self.geometry, block));
         let at = self.geometry.backing_offset(block, bytes.start);

@@ -11,10 +11,10 @@ use crate::failpoints::{Fault, planted};
 use crate::map::REWRITTEN;
 use crate::volume::AttachedVolume;
 
-/// What a read found that the device answered.
+/// Result of a read that the device answered.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// What was written, or what the backing device has in its place.
+    /// The data that was written, or the backing device's data in its place.
     Sound,
     /// Something else, which is nowhere else: the error is the client's.
     Corrupt(Error),
@@ -23,10 +23,10 @@ pub(crate) enum Verdict {
 }
 
 impl SlotIo {
-    /// Reads a run of valid granules, bytes within the block, and verifies it. Somebody holds at
-    /// least a shared lock.
+    /// Reads a run of valid granules and verifies it; the run is in bytes within the block. The
+    /// caller holds at least a shared lock.
     ///
-    /// Of what is clean and corrupt the backing device is asked, and the copy goes.
+    /// Corrupt clean data is read from the backing device instead, and the copy is dropped.
     pub(crate) async fn read_verified(
         &self,
         volume: &AttachedVolume,
@@ -95,13 +95,14 @@ impl SlotIo {
             self.committer.queue_later(slot);
         }
         let failed = bad.is_some() || unfetched.is_some();
-        // Also when the read fails: after a crash, corrupt data of a block that counts as dirty would count as lost, or
-        // be written back.
+        // Also when the read fails: after a crash, corrupt data of a block that counts as dirty
+        // would count as lost, or be written back.
         if gone != 0 && !(failed && planted(Fault::KeepCorrupt)) {
             self.drop_corrupt(slot, gone).await;
         }
         if let Some(error) = bad {
-            // Who is told so once is told so for ever. A cache that cannot say it durably has failed.
+            // Once a client gets this error, it must get it for ever. A cache that cannot record
+            // that durably has failed.
             let _ = self.committer.commit().await;
             return Ok(Verdict::Corrupt(error));
         }
@@ -128,8 +129,8 @@ impl SlotIo {
             && checksums.agree(checksums.cell(place, start), buf)
     }
 
-    /// Drops clean copies that are corrupt. Durably: who writes there next takes the granule for
-    /// one that no record speaks of.
+    /// Drops corrupt clean copies, durably: the next write there takes the granule for one without
+    /// a record.
     pub(crate) async fn drop_corrupt(&self, slot: BlockId, granules: u64) {
         {
             let mut map = self.map.borrow_mut();
@@ -164,8 +165,8 @@ impl SlotIo {
         sound
     }
 
-    /// Verifies what the cleaner read of a slot, from byte `start` of the block on, before it is
-    /// written back. What was rewritten meanwhile is not: it stays dirty.
+    /// Verifies data that the cleaner read of a slot, from byte `start` of the block on, before it
+    /// is written back. Data that was rewritten meanwhile is not verified: it stays dirty.
     pub(crate) async fn verify_for_write_back(
         &self,
         volume: &AttachedVolume,

@@ -19,13 +19,13 @@ struct Merged {
     /// Its first byte within the block.
     at: u32,
     buf: Buf,
-    /// What lay there was corrupt, and clean: it is written whole.
+    /// Whether the old content was corrupt clean data, which is rewritten whole.
     refetched: bool,
 }
 
 impl SlotIo {
-    /// Writes to a slot and keeps the checksums. What is touched is locked exclusively; where some
-    /// of it is valid, its region has a mark.
+    /// Writes to a slot and updates the checksums. The caller holds an exclusive lock on the
+    /// touched granules. If some of them are valid, the region has a mark.
     pub(crate) async fn write_summed(
         &self,
         site: Site,
@@ -107,7 +107,8 @@ impl SlotIo {
         Ok(result?)
     }
 
-    /// What a cell will hold that a write covers in part. None if it has no checksum and gets none.
+    /// Returns the new content of a cell that a write covers in part. Returns `None` if the cell
+    /// has no checksum and gets none.
     #[expect(clippy::too_many_arguments, reason = "of one caller")]
     async fn merge(
         &self,
@@ -178,7 +179,7 @@ impl SlotIo {
         }
     }
 
-    /// What cells hold is not known; those that are bad stay so.
+    /// Notes that the content of cells is unknown. Bad cells stay bad.
     fn lose_sums(&self, checksums: &Checksums, place: u32, written: Range<u32>) {
         let first = written.start - written.start % CELL;
         for at in (first..written.end).step_by(CELL as usize) {
@@ -225,8 +226,8 @@ impl SlotIo {
         }
     }
 
-    /// A request went the short way, with this result. Returns whether a read agrees with its
-    /// checksums.
+    /// Ends a request on the hit path, with its result. Returns whether the data of a read matches
+    /// its checksums.
     #[inline]
     pub(crate) fn end_hit(
         &self,
@@ -268,7 +269,8 @@ impl SlotIo {
     }
 }
 
-/// What is written: as it is, or with cells around it that were refetched.
+/// Returns the data to write: as it is, or with neighbouring cells that were read from the backing
+/// device.
 fn widened(start: u32, buf: &Buf, merged: &[Option<Merged>; 2]) -> (u32, Buf) {
     let end = start + u32::try_from(buf.len()).expect("at most a block");
     let refetched = || merged.iter().flatten().filter(|part| part.refetched);

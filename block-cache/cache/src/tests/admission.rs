@@ -11,7 +11,7 @@ use crate::failpoints::{Fault, plant};
 
 const BLOCK: u64 = 4096;
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Debug)]
 struct Came {
     took: Duration,
@@ -125,7 +125,7 @@ impl BlockDevice for Queued {
     }
 }
 
-/// What a backing device is like from which clean hits may be read.
+/// Kind of backing device from which clean hits may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     Sound,
@@ -135,8 +135,8 @@ enum Behind {
     Unflushed,
 }
 
-/// Eight clients read a file that is cached and clean, a block or two at a time each, from devices
-/// that serve one request at a time. What it took, and how many reads the backing device failed.
+/// Eight clients read a cached clean file, a block or two at a time each. The devices serve one
+/// request at a time. Returns the time, and the number of failed reads of the backing device.
 fn read_together(
     admission: Admission,
     cache_us: u64,
@@ -232,7 +232,7 @@ fn a_backing_device_that_answers_sooner_takes_what_finds_no_room() {
     let measured = write(Admission::Measured, 40, 10, 150, 3);
     let blocks = measured.stats.blocks;
     assert_eq!(measured.stats.evictions, 0, "{measured:?}");
-    // What is cached keeps its hits, in each pass.
+    // Cached data keeps its hits, in each pass.
     assert_eq!(measured.volume().write_hits, 2 * blocks);
     assert_eq!(measured.volume().bypassed_writes, 3 * (blocks / 2));
     assert_eq!(measured.volume().sent_round, 3 * (blocks / 2));
@@ -241,18 +241,17 @@ fn a_backing_device_that_answers_sooner_takes_what_finds_no_room() {
     assert!(measured.took < always.took, "{measured:?}\n{always:?}");
 }
 
-/// To write goes round rather than have something dirty given up; what is clean is given up as
-/// ever.
+/// Writes bypass the cache rather than force out dirty data. Clean data is evicted as usual.
 #[test]
 fn what_is_clean_makes_room_though_writes_go_round() {
     let measured = write_cleaned(Admission::Measured, 40, 10, 150, 3, true);
-    // Those that come while room is made still go round.
+    // Writes that arrive while room is being made still bypass.
     let evictions = measured.stats.evictions;
     assert!(evictions > measured.stats.blocks / 6, "{measured:?}");
 }
 
-/// What goes round to tell has the cleaner stop, and then it is wanted again at once: it does not
-/// rest meanwhile, with writes passing by.
+/// A write that bypasses as a probe stops the cleaner, which is needed again at once. The cleaner
+/// must not rest meanwhile while writes bypass.
 #[test]
 fn what_goes_round_to_tell_does_not_keep_the_cleaner_from_going_on() {
     let measured = write(Admission::Measured, 1, 150, 170, 6);
@@ -269,7 +268,7 @@ fn before_a_slow_backing_device_writes_wait_for_room_as_they_would_without() {
     let measured = write(Admission::Measured, 10, 5000, 150, 3);
     let always = write(Admission::Always, 10, 5000, 150, 3);
     assert!(measured.stats.evictions > 0, "{measured:?}");
-    // A few of those that find no room tell what goes round takes.
+    // A few writes without room bypass, to measure the cost of a bypass.
     assert!(
         measured.took <= always.took.mul_f64(1.03),
         "{measured:?}\n{always:?}"
@@ -308,7 +307,7 @@ fn a_clean_hit_that_the_backing_device_fails_is_had_from_the_cache() {
     assert!(failed > 0, "nothing was tried");
 }
 
-/// A device that starts anew would show what was there before, and the cache would not.
+/// A device that restarts would show earlier data, and the cache would not.
 #[test]
 fn a_clean_hit_is_not_read_where_it_may_be_forgotten() {
     for (fault, tried) in [(None, false), (Some(Fault::SplitUnflushed), true)] {

@@ -1,5 +1,4 @@
-//! What the next process makes of what one left that was killed, or whose cache device failed a
-//! flush.
+//! Recovery after a process that was killed, or whose cache device failed a flush.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -57,7 +56,7 @@ async fn try_open(
     Cache::open(devices(disks), options).await
 }
 
-/// The next process of the same boot, with what is left of the journal at this moment.
+/// Opens the cache as the next process of the same boot, with the journal as it is now.
 async fn die_and_open(disks: &[SimDisk], journal: &Buf) -> (Cache, RecoveryReport) {
     disks[0].set_faults(FaultPlan::default());
     let left = Buf::copied(&journal.to_vec());
@@ -112,8 +111,8 @@ fn fail_next_flush(disk: &SimDisk) {
     });
 }
 
-/// Writes went round the cache, and that this ended is not durable yet: a write in place must not
-/// come before.
+/// Writes bypassed the cache, and the end of their mark is not durable yet. A write in place must
+/// wait for it.
 #[test]
 fn a_write_in_place_waits_for_the_end_of_an_announcement() {
     for dirty_tracking in TRACKING {
@@ -135,8 +134,8 @@ fn a_write_in_place_waits_for_the_end_of_an_announcement() {
     }
 }
 
-/// What was overwritten in place under a mark was written back before the flush failed: nothing is
-/// lost, and what lay there before must not be taken for dirty.
+/// Data that was overwritten in place under a mark was written back before the flush failed.
+/// Nothing is lost, and the earlier data must not be taken for dirty.
 #[test]
 fn what_is_on_the_backing_device_does_not_come_back_older() {
     for dirty_tracking in TRACKING {
@@ -226,8 +225,8 @@ fn a_flush_that_fails_at_the_start_is_not_made_good_by_the_next_start() {
     }
 }
 
-/// Zeroes have a clean copy dropped, and the record that says so fails with the cache: who waited
-/// for the same block finds no copy there, but the next process would.
+/// A clean copy is dropped for zeroes, and the record of that fails with the cache. The next holder
+/// of the block's lock finds no copy, but the next process would find one.
 #[test]
 fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
     for dirty_tracking in TRACKING {
@@ -265,9 +264,9 @@ fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
     }
 }
 
-/// A write in place fails, over what was cleaned a moment ago, and the cache with it before a
-/// record can say so: the one that is on media calls the block dirty. What a read says of it then,
-/// the next start must not take back.
+/// A write in place over a block that was just cleaned fails. The cache fails too, before a record
+/// can say so, and the record on media calls the block dirty. A later read's answer must hold after
+/// the next start as well.
 #[test]
 fn what_a_failed_write_left_is_not_read_elsewhere_while_an_older_record_lives() {
     let mut tried = 0;

@@ -1,4 +1,4 @@
-//! What a read brings in though nobody asked for it.
+//! Read-ahead: data that a read fetches without a request for it.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn device(name: &str, size: u64, latency_us: u64) -> DiskConfig {
     }
 }
 
-/// Reads the first 4 KiB of a region and brings in 24 KiB beside them; returns how long that took.
+/// Reads the first 4 KiB of a region with a read-ahead of 24 KiB. Returns the time.
 async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
     let volume = engine.volumes.named("v").expect("attached");
     let start = 0;
@@ -37,8 +37,8 @@ async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
     rt::now() - began
 }
 
-/// The answer waits neither for others' locks nor until it is in the cache; what can come comes
-/// behind it.
+/// The answer waits neither for others' locks nor for the fill. Read-ahead data that can be fetched
+/// arrives after it.
 #[test]
 fn what_nobody_asked_for_is_not_waited_for() {
     let mut world = World::new(12);
@@ -52,7 +52,7 @@ fn what_nobody_asked_for_is_not_waited_for() {
         let id = engine.volumes.named("v").expect("attached").id;
         let cached = |region| engine.map.borrow().cached(id, region);
 
-        // Somebody is at one of the blocks that would come along.
+        // One of the blocks of the read-ahead is locked.
         let key = forebay_policy::BlockKey::new(id, 0);
         let others = engine.locks.exclusive(key, 0b1000).await;
         read_along(engine, 0).await;
@@ -69,7 +69,7 @@ fn what_nobody_asked_for_is_not_waited_for() {
         assert_eq!(disks[1].counters().reads, reads, "one read brought all");
         assert_eq!((cached(1), engine.read_ahead.in_flight_bytes()), (0x7f, 0));
 
-        // Who closes the cache waits for it.
+        // Closing the cache waits for the read-ahead.
         read_along(engine, 2).await;
         cache.close().await.expect("closes");
         assert_eq!((cached(2), engine.read_ahead.in_flight_bytes()), (0x7f, 0));
@@ -105,7 +105,7 @@ impl BlockDevice for Counting {
     }
 }
 
-/// However many reads miss, what they bring in beside what they ask for has a bound.
+/// However many reads miss, their read-ahead has a bound.
 #[test]
 fn what_comes_along_is_bounded() {
     const READS: u64 = 1800;

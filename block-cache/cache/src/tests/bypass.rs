@@ -24,7 +24,7 @@ const CLEAN_MODES: [Mode; 4] = [
 /// Stands for the state directory.
 #[derive(Default)]
 struct State {
-    /// What was dirty when the epoch was raised.
+    /// Dirty data at the time when the epoch was raised.
     listed: RefCell<Option<Vec<Range<u64>>>>,
     raised: Cell<u32>,
     failures: Cell<u32>,
@@ -55,7 +55,7 @@ fn agree_of(cache: &Cache, name: &str, fallback: Fallback) -> Rc<State> {
     state
 }
 
-/// What fails of a cache whose metadata lies on a device of its own, or not.
+/// Failing devices of a cache whose metadata lies on a separate device, or not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Failure {
     /// The only device.
@@ -149,7 +149,7 @@ async fn open_at(devices: Devices) -> Cache {
     Cache::open(devices, options).await.expect("opens").0
 }
 
-/// The next process: the cache's devices are there again, as they were.
+/// Attaches in the next process: the cache's devices are back in their earlier state.
 async fn reattached(
     disks: &[SimDisk],
     failure: Failure,
@@ -211,8 +211,8 @@ fn in_each_mode_that_leaves_nothing_dirty_a_volume_goes_on_whatever_fails() {
             }
             let stats = cache.stats();
             let has_failed = stats.failure.is_some();
-            // A data device alone may be missed by nobody: then the cache is asked for nothing that
-            // it cannot do.
+            // The failure of a data device alone may go unnoticed, as long as the cache can do
+            // everything that is asked of it.
             assert!(
                 has_failed || matches!(failure, Failure::Data | Failure::Flush),
                 "{what}"
@@ -243,8 +243,8 @@ fn dirty_data_of_an_earlier_mode_is_neither_written_over_nor_lost() {
             let cache = open_at(devices).await;
             let volume = attach(&cache, &disks, earlier).await;
             let state = agree(&cache);
-            // In one region with what is clean: its mark is to be changed when the cache fails, and
-            // the records made anew for that say nothing new.
+            // Dirty and clean data share a region. Its mark is to be changed when the cache fails,
+            // and the records rewritten for that say nothing new.
             let dirty = 4..8;
             for block in (0..4).chain(dirty.clone()) {
                 volume.write(block * BLOCK, page(1)).await.expect("writes");
@@ -324,7 +324,7 @@ fn a_volume_whose_mode_needs_the_cache_goes_on_once_its_mode_does_not() {
             assert!(cache.stats().volumes[0].refuses_writes);
             assert_eq!(state.raised.get(), 0);
             cache.set_mode("v", Mode::WriteThrough).expect("attached");
-            // The write that failed may have called its granule dirty: that is kept.
+            // The failed write may have marked its granule dirty, which then stays.
             volume.write(BLOCK, page(2)).await.expect("goes on");
             volume.flush().await.expect("goes on");
             assert_eq!(state.raised.get(), 1);

@@ -61,7 +61,7 @@ fn killed(at: u64) -> World {
     world
 }
 
-/// Opens and cleans what `backing` makes of the second disk. What it had to do.
+/// Opens the cache and cleans the result of `backing` for the second disk. Returns the work done.
 fn recovered(
     world: &World,
     backing: impl FnOnce(SimDisk) -> Rc<dyn BlockDevice> + 'static,
@@ -200,8 +200,8 @@ fn what_a_failed_write_left_behind_is_not_what_the_device_has() {
     }
 }
 
-/// One granule of a block is dirty by its record, and was written back with a flush that failed;
-/// the cache ends cleanly, is opened again, which leaves nothing in doubt, and then power is lost.
+/// One granule of a block is dirty by its record, and was written back with a flush that failed.
+/// The cache ends cleanly and is opened, which leaves nothing in doubt. Then power is lost.
 #[test]
 fn what_a_record_calls_dirty_is_not_compared() {
     const AT: u64 = 6 * BLOCK + GRANULE;
@@ -244,8 +244,8 @@ fn what_a_record_calls_dirty_is_not_compared() {
     }
 }
 
-/// What a client changed since recovery is not compared: of what it discarded, a device may say now
-/// this and now that.
+/// Data that a client changed since recovery is not compared: reads of discarded data may return
+/// different results each time.
 #[test]
 fn what_was_changed_since_recovery_is_not_compared() {
     const AT: u64 = 2 * BLOCK + GRANULE;
@@ -275,8 +275,8 @@ fn what_was_changed_since_recovery_is_not_compared() {
     }
 }
 
-/// Blocks of several sizes, with granules of several, and a volume that ends within one: what is
-/// there in the end is right, and little of it was written.
+/// Blocks and granules of several sizes, and a volume that ends within a block. The final content
+/// is right, and little of it was written.
 #[test]
 fn blocks_of_any_size_are_compared_to_their_end() {
     for sizes in [&[4 << 10, 8 << 10, 64 << 10][..], &[16 << 10, 512 << 10]] {

@@ -251,7 +251,7 @@ fn a_wrong_or_shorter_device_is_refused_and_nothing_is_noted() {
                 plant(fault);
                 open_on(&wrong, &journal).await.expect_err("it is not this");
                 plant(None);
-                // It has its length again.
+                // The file has its length back.
                 if case == 5 {
                     data.0.bytes.borrow_mut().clone_from(&before[0]);
                 }

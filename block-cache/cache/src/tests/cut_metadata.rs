@@ -1,4 +1,4 @@
-//! Metadata that is cut off its file in service, and is written anew.
+//! Metadata that is truncated in service and rewritten.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -79,7 +79,7 @@ impl Files {
         self.metadata.as_ref().unwrap_or(&self.data)
     }
 
-    /// What a process leaves that dies now.
+    /// State that a process leaves if it dies now.
     fn dead(&self) -> Self {
         let (data, journal) = dead(&self.data, &self.journal);
         let metadata = self.metadata.as_ref().map(|it| dead(it, &journal).0);
@@ -265,8 +265,8 @@ fn holes_that_a_tool_makes_in_metadata_lose_nothing() {
     });
 }
 
-/// Wherever the process dies while metadata is written anew, the next start has all of it, or says
-/// that it has not.
+/// Wherever the process dies during the rewrite of metadata, the next start has all of it, or
+/// reports the loss.
 #[test]
 fn a_death_while_metadata_is_written_anew_is_never_silent() {
     for tracking in [DirtyTracking::Exact, DirtyTracking::Abt] {

@@ -1,4 +1,4 @@
-//! What damaged media and failed flushes may cost: no more than they must.
+//! Damaged media and failed flushes cost no more than they must.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -238,7 +238,7 @@ fn a_lost_kill_brings_nothing_back() {
             block += 1;
             assert!(block < 1500);
         }
-        // Somebody else's data lies there now; later batches follow.
+        // Data of another program is there now; later batches follow.
         for at in 0..3 {
             volume
                 .write((1600 + at) * 4096, pattern(2))
@@ -296,8 +296,8 @@ fn what_waits_for_a_flush_that_never_comes_is_bounded() {
     });
 }
 
-/// Behind a clean shutdown there is no process journal. What the next start logs before it dies is
-/// not a life whose journal is gone.
+/// After a clean shutdown there is no process journal. If the next start logs something and dies,
+/// that must not look like a process with a lost journal.
 #[test]
 fn a_start_that_dies_leaves_no_journal_to_be_missed() {
     let world = world_with(6, 2 << 20, (20, 200), 1 << 20);
@@ -344,8 +344,8 @@ fn a_start_that_dies_leaves_no_journal_to_be_missed() {
     panic!("the start does not end");
 }
 
-/// The newest records, or all of them: behind a process that died the journal says how far the log
-/// went, behind a clean end the superblock.
+/// Damage to the newest records, or to all of them. After a process death the journal says how far
+/// the log reached, after a clean end the superblock does.
 #[test]
 fn damage_of_the_end_of_the_log_is_told() {
     for (clean, whole, known) in [
@@ -353,7 +353,7 @@ fn damage_of_the_end_of_the_log_is_told() {
         (true, false, true),
         (false, true, true),
         (true, true, true),
-        // Power was lost: nothing says how far it went, but volumes are known.
+        // Power was lost: nothing records how far the log reached, but volumes are known.
         (false, true, false),
     ] {
         let world = world_with(6, 2 << 20, (20, 200), 1 << 20);

@@ -29,8 +29,8 @@ impl BlockDevice for Slow {
     }
 }
 
-/// What the backing device has, when all is quiet, of a block that was zeroed while it was written
-/// back.
+/// Returns the final content, on the backing device, of a block that was zeroed while it was
+/// written back.
 fn left_with(fault: Option<Fault>) -> u8 {
     run(&world(11, 2 << 20, 512), async move |disks| {
         make(&disks, 4096).await;

@@ -73,7 +73,7 @@ fn vanishes(disk: &SimDisk, nth: u64) {
     });
 }
 
-/// The next process: the cache's device is there again, and the volume was written without it.
+/// Attaches in the next process: the cache's device is back, and the volume was written without it.
 async fn reattached(
     disks: &[SimDisk],
     epoch: u64,
@@ -122,7 +122,7 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
                 .await
                 .expect("is not flushed");
             vanishes(&disks[0], 1);
-            // What is clean goes on, what is dirty is named.
+            // Clean data stays readable, dirty data is named.
             assert_eq!(first_byte(&volume, 0).await.expect("clean"), 1);
             let error = first_byte(&volume, 5).await.expect_err("dirty");
             let told = error.report();
@@ -133,7 +133,8 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
             let results = [0, 5, 20].map(|block| volume.write(block * BLOCK, page(3)));
             for (number, result) in results.into_iter().enumerate() {
                 let result = result.await;
-                // What is not there may go round a cache whose failure has not shown yet.
+                // A write of data that is not cached may bypass a cache whose failure has not shown
+                // yet.
                 assert_eq!(result.is_ok(), agreed || number == 2 && result.is_ok());
             }
             assert_eq!(cache.stats().volumes[0].diverged, agreed);
@@ -162,7 +163,7 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
             volume.write_zeroes(2 * BLOCK, BLOCK).await.expect("zeroes");
             assert_eq!(first_byte(&volume, 2).await.expect("there"), 0);
             volume.discard(3 * BLOCK, BLOCK).await.expect("discards");
-            // Nobody can flush what the cache took along, on whichever connection it is asked.
+            // The data lost with the cache can no longer be flushed, on either connection.
             for _ in 0..2 {
                 let error = volume.flush().await.expect_err("not flushed");
                 let told = error.report();
@@ -198,8 +199,8 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
     }
 }
 
-/// What power loss leaves of a slot that no flush covered may be older than what was written back
-/// from it, and durable as dirty: it would be written over that.
+/// After power loss, a slot that was not flushed may hold older data than was written back from it,
+/// durably dirty. The next process would write it over the newer data.
 #[test]
 fn a_flush_minds_what_is_clean_over_something_older() {
     let flushes_with = |fault: Option<Fault>| {
@@ -254,8 +255,8 @@ fn a_flush_minds_what_is_clean_over_something_older() {
     );
 }
 
-/// A part of a write may be there, read, and written over when the cache fails under another part:
-/// it does not come again.
+/// A part of a write may be in the cache, read, and overwritten when the cache fails under another
+/// part. That part must not be written once more.
 #[test]
 fn what_the_cache_took_of_a_write_does_not_go_past_it_again() {
     run(&world(1, 4 << 20, 512), async move |disks| {
@@ -282,7 +283,7 @@ fn what_the_cache_took_of_a_write_does_not_go_past_it_again() {
     });
 }
 
-/// What a vanished cache is asked first need not be a write.
+/// The first request to a vanished cache need not be a write.
 #[test]
 fn zeroes_and_discards_go_past_a_vanished_cache_from_the_first_on() {
     run(&world(1, 4 << 20, 512), async move |disks| {

@@ -117,8 +117,8 @@ fn a_read_that_is_under_way_when_a_flush_fails_is_not_answered_as_good() {
                     let found = Buf::zeroed(len as usize);
                     let read = volume.read(block * 4096, found.clone()).await;
                     let good = found.to_vec().iter().all(|byte| *byte == 7);
-                    // What was answered before the engine could know of the failure is nobody's
-                    // fault.
+                    // Answers that were given before the engine could know of the failure are
+                    // allowed.
                     let known = cache.stats().failure.is_some();
                     count.set(count.get() + u32::from(known && read.is_ok() && !good));
                 });

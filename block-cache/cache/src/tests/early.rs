@@ -1,4 +1,4 @@
-//! What is served before the cache is open, and the tracts that say what that may be.
+//! Reads before the cache is open, and the tracts that decide which reads may be served.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -195,7 +195,7 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
             }
             let (read, found) = reading.get().await;
             read.expect("reads");
-            // Where the change does not wait, what is read depends on the cleaner.
+            // If the change does not wait, the result of the read depends on the cleaner.
             assert!(!waits || found == [7; 4096], "a later write was read");
             same.get().await.0.expect("writes");
             waits
@@ -208,8 +208,8 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
     );
 }
 
-/// What an opening takes for dirty, though it was clean, is written over without a word more: the
-/// next early read must know.
+/// Clean data that an opening takes for dirty is overwritten without another record. The next early
+/// read must know that.
 #[test]
 fn what_an_opening_takes_for_dirty_has_its_bit() {
     let early_with = |fault: Option<Fault>| {
@@ -342,7 +342,7 @@ fn a_tract_is_dirty_on_media_while_something_in_it_is() {
         assert_eq!(dirty_tracts(&disks).await, [0, 1, 5]);
         rt::sleep(Duration::from_secs(30)).await;
         assert_eq!(dirty_tracts(&disks).await, [0, 1, 5]);
-        // What is written in place, two blocks, needs no more to be said.
+        // Two blocks written in place need no more records.
         let written = disks[0].counters().writes;
         volume.write(5 * TRACT, data()).await.expect("writes");
         assert_eq!(disks[0].counters().writes, written + 2);
@@ -355,8 +355,8 @@ fn a_tract_is_dirty_on_media_while_something_in_it_is() {
     });
 }
 
-/// A cache that asks for nothing by itself, and has one block with 3, durable and dirty, and with
-/// 4, which no flush of the cache covered and the backing device has.
+/// Leaves a cache that issues no I/O on its own, with one block. Its value 3 is durable and dirty.
+/// Its value 4 is on the backing device, and no flush of the cache covered it.
 async fn leave_overwritten(disks: &[SimDisk]) -> (Cache, Rc<dyn BlockDevice>) {
     let options = CacheOptions {
         journal: Some(Buf::zeroed(1 << 16)),
@@ -378,7 +378,7 @@ async fn leave_overwritten(disks: &[SimDisk]) -> (Cache, Rc<dyn BlockDevice>) {
     (cache, volume)
 }
 
-/// What power loss makes of a slot that is not flushed may be older than the backing device, and
+/// After power loss, a slot that was not flushed may be older than the backing device, and be
 /// called dirty.
 #[test]
 fn a_bit_stays_until_what_was_written_back_is_flushed_in_the_cache_as_well() {
@@ -444,7 +444,7 @@ fn a_cache_of_an_earlier_version_gets_its_tracts_when_it_is_opened() {
     });
 }
 
-/// A write that comes while the bit of its tract is being cleared sets it again.
+/// A write that arrives while the bit of its tract is being cleared sets the bit once more.
 #[test]
 fn a_bit_that_is_being_cleared_is_not_believed() {
     let lacks_with = |fault: Option<Fault>| {

@@ -1,4 +1,5 @@
-//! What must not be lost, or be lost by name, when a journal fills or a flush fails elsewhere.
+//! Data that must not be lost, or must be lost by name, when a journal fills up or another flush
+//! fails.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -35,8 +36,8 @@ async fn read_page(volume: &Rc<dyn BlockDevice>, offset: u64) -> Vec<u8> {
     found.to_vec()
 }
 
-/// A write that finds the journal full waits for the log. What is written to the same block then,
-/// on the strength of that record, must not be hidden by an entry that knows less.
+/// A write that finds the journal full waits for the log. A later write to the same block relies on
+/// that record. An older journal entry must not hide it.
 #[test]
 fn a_full_journal_hides_no_later_write() {
     for seed in 0..20 {
@@ -76,7 +77,7 @@ fn a_full_journal_hides_no_later_write() {
     }
 }
 
-/// What came of an acknowledged write after a flush of the cache device failed for somebody else.
+/// Fate of an acknowledged write after a flush of the cache device failed for another request.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     /// No flush failed.
@@ -151,8 +152,8 @@ fn a_flush_that_failed_for_the_superblock_is_not_made_good_by_the_next() {
     }
 }
 
-/// Of two flushes of a backing device at a time, one is told that data is gone: the other must not
-/// say that all is well, whichever is answered first.
+/// Of two concurrent flushes of a backing device, one gets an error for lost data. The other must
+/// not succeed, whichever is answered first.
 #[test]
 fn a_flush_of_the_backing_device_that_failed_fails_those_beside_it() {
     for seed in 0..100 {
@@ -180,8 +181,8 @@ fn a_flush_of_the_backing_device_that_failed_fails_those_beside_it() {
     }
 }
 
-/// A round of several batches that is under way when the close is asked for logs it. No round comes after that: who waits
-/// for the close must not wait for one.
+/// The close is requested during a round of several batches, and that round logs it. No round
+/// follows, so the close must not wait for one.
 #[test]
 fn a_close_that_a_running_round_logs_ends() {
     let ends = |fault| {

@@ -1,4 +1,4 @@
-//! Volumes that nobody serves: what the cache says of them, and how it forgets them.
+//! Volumes that are not attached: their state in the cache, and how it forgets them.
 
 use super::*;
 
@@ -65,7 +65,7 @@ fn a_clean_volume_is_forgotten_without_its_backing_device_and_a_dirty_one_by_nam
         assert_eq!(lost, [0..4096, 65536..69632]);
         let stats = cache.stats();
         assert_eq!((stats.cached_blocks, stats.dirty_blocks), (0, 0));
-        // Neither comes back, and a volume of the name begins anew.
+        // Neither volume reappears, and a new volume of that name starts empty.
         cache.close().await.expect("closes");
         let (cache, _) = open(&disks, Durability::Flush).await;
         assert!(names(&cache).is_empty());

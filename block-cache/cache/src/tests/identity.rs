@@ -4,7 +4,7 @@ use forebay_block::{Completion, DeviceInfo, Identity, Request, Result};
 
 use super::*;
 
-/// The device of this number, whose file nobody knows when it was made.
+/// Returns the device of this number, whose file has no known birth time.
 const fn medium(number: u64) -> Identity {
     Identity::of(number)
 }

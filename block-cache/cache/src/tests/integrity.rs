@@ -113,7 +113,7 @@ fn what_is_dirty_and_rotten_is_an_error_until_it_is_rewritten_whole() {
         let part = volume.write_zeroes(8192, 512).await;
         assert_eq!(part.expect_err("a part").kind(), ErrorKind::Corrupt);
         assert_eq!(sums(&cache).corrupt_bytes, 4096);
-        // Its neighbours are well, and go to the backing device; it does not, and that is told.
+        // Its neighbours are sound and are written back. The corrupt block is not, and is reported.
         let told = cache.write_back(None).await.expect_err("it cannot");
         assert!(told.report().contains("4096 bytes at 8192"), "{told}");
         assert_eq!(disks[1].peek(4096, 4096), [2; 4096]);
@@ -321,7 +321,7 @@ fn a_scrub_finds_what_nobody_reads() {
         );
         let first = found.first.expect("is named");
         assert!(first.contains("4096 bytes at 131072"), "{first}");
-        // What was clean is cached again; what was dirty is an error.
+        // Clean data is cached anew; dirty data is an error.
         let hits = cache.stats().volumes[0].read_hits;
         assert_eq!(read_at(&volume, 0, 32 << 10).await, Ok(vec![1; 32 << 10]));
         assert_eq!(cache.stats().volumes[0].read_hits, hits + 1);
@@ -417,7 +417,7 @@ fn what_is_cut_off_under_load_is_never_called_corrupt() {
     assert_eq!(lives(0..60), None);
 }
 
-/// Rot in a clean and in a dirty granule. Says what went wrong.
+/// Corrupts a clean and a dirty granule. Returns the problem found.
 fn rots() -> Option<&'static str> {
     let world = world(9, 4 << 20, 512);
     run(&world, async |disks| {
@@ -462,8 +462,9 @@ fn planted_faults_are_found() {
     }
 }
 
-/// A block with a corrupt dirty granule and a corrupt clean one, in either order. Requests that fail for the first one do not
-/// turn the second one dirty, neither at once nor by the death of the process: the backing device has its data.
+/// A block with a corrupt dirty granule and a corrupt clean one, in either order. Requests that
+/// fail for the first one must not turn the second one dirty, neither at once nor by the death of
+/// the process. The backing device has its data.
 #[test]
 fn corrupt_clean_data_beside_corrupt_dirty_data_is_not_lost() {
     let lives = |fault, reads: bool, dies: bool, dirty_first: bool| {
@@ -492,7 +493,8 @@ fn corrupt_clean_data_beside_corrupt_dirty_data_is_not_lost() {
                 let told = read_at(&volume, 0, 8192).await.expect_err("part is lost");
                 assert!(told.contains(&format!("4096 bytes at {dirty}")), "{told}");
             }
-            // Both granules would be overwritten in part. The failed write may have happened in part, too.
+            // Both granules would be overwritten in part. The failed write may have happened in
+            // part, too.
             let write = volume.write(2048, pattern(3, 4096)).await;
             assert_eq!(write.expect_err("a part").kind(), ErrorKind::Corrupt);
             if dies {
@@ -529,8 +531,8 @@ fn corrupt_clean_data_beside_corrupt_dirty_data_is_not_lost() {
     }
 }
 
-/// A clean copy that is corrupt goes, also where the backing device cannot be read: after the death of the process it could
-/// count as dirty.
+/// A clean copy that is corrupt goes, also where the backing device cannot be read: after the death
+/// of the process it could count as dirty.
 #[test]
 fn corrupt_clean_data_goes_though_its_backing_device_fails() {
     let refetches = |fault| {

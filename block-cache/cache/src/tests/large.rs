@@ -1,5 +1,5 @@
-//! Volumes of many terabytes: what is too large is refused, and what is discarded costs what is
-//! cached.
+//! Volumes of many terabytes. Too large ones are refused, and the cost of a discard depends on the
+//! cached data.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use super::*;
 const TIB: u64 = 1 << 40;
 const PIB: u64 = 1 << 50;
 
-/// A backing device of any size: what was never written reads as zeroes, and what is changed
-/// otherwise is counted.
+/// A backing device of any size. Bytes that were never written read as zeroes, and changes other
+/// than writes are counted.
 struct Vast {
     device: SimDisk,
     size_bytes: Cell<u64>,
@@ -163,8 +163,8 @@ fn a_discard_costs_what_is_cached_and_not_what_it_covers() {
     }
 }
 
-/// Others are served while a range is discarded, and what they write there is either older or
-/// newer.
+/// Other requests are served during the discard of a range. Their writes there count as either
+/// older or newer.
 #[test]
 fn others_are_served_beside_a_long_discard() {
     for seed in 0..8 {
@@ -236,7 +236,7 @@ fn what_is_dirty_of_a_vast_volume_is_written_back_soon() {
     });
 }
 
-/// What a full cache takes is what was foretold, or a little less.
+/// A full cache takes as much memory as predicted, or a little less.
 #[test]
 fn the_memory_of_a_full_cache_is_foretold() {
     for (sizes, checksums) in [

@@ -1,4 +1,4 @@
-//! What happens at the edges: too many marks, devices that fail, sizes that do not fit.
+//! Limits: too many marks, devices that fail, sizes that do not fit.
 
 use forebay_io::sim::{FaultPlan, OpClass};
 
@@ -90,9 +90,8 @@ fn a_failed_flush_names_overwritten_blocks() {
     });
 }
 
-/// With `sync`, no write that a failed flush took was acknowledged, and the next process says so:
-/// what was being overwritten is named, in other words, and what was written for the first time is
-/// not.
+/// With `sync`, no write that a failed flush lost was acknowledged, and the next process says so.
+/// Overwrites in place are reported with another message, and fresh writes are not reported.
 #[test]
 fn with_sync_a_failed_flush_loses_nothing_that_was_acknowledged() {
     let world = world(5, 2 << 20, 512);
@@ -150,7 +149,7 @@ fn with_sync_a_failed_flush_loses_nothing_that_was_acknowledged() {
     });
 }
 
-/// What is clean can be had from the backing device, whichever part of a request it is.
+/// Clean data can be read from the backing device, whichever part of a request it is.
 #[test]
 fn a_clean_granule_that_cannot_be_read_comes_from_the_backing_device() {
     let world = world(6, 2 << 20, 512);
@@ -293,8 +292,8 @@ fn volumes_attached_at_one_time_get_numbers_of_their_own() {
     });
 }
 
-/// What goes round the cache is one operation of the backing device wherever no block lies in
-/// between: blocks that it might have filled do not cut it.
+/// A bypass is one operation of the backing device as long as no block lies in between. Blocks that
+/// it might have filled do not split it.
 #[test]
 fn what_goes_round_is_not_cut_where_no_block_is() {
     let world = world(13, 4 << 20, 512);

@@ -47,7 +47,7 @@ impl TestFile {
         }))
     }
 
-    /// A copy on another medium, or, with the same number, what could be put back later.
+    /// A copy on another medium. With the same number, a state that could be restored later.
     pub(super) fn copy(&self, medium: u64) -> Self {
         let (bytes, written) = (
             self.0.bytes.borrow().clone(),
@@ -177,7 +177,7 @@ pub(super) async fn values(cache: &Cache, backing: &TestFile) -> Vec<u8> {
     values
 }
 
-/// A process that ended here: what it left, which nobody changes any more.
+/// State of a process that ended here, fixed from now on.
 pub(super) fn dead(file: &TestFile, journal: &Buf) -> (TestFile, Buf) {
     (
         file.copy(file.0.identity.medium),
@@ -305,8 +305,8 @@ fn an_earlier_state_of_the_device_or_of_the_journal_is_refused() {
     });
 }
 
-/// Wherever a process dies while it opens the cache, the next one finds a journal that is its own: the
-/// n-th operation and all behind it fail.
+/// Wherever a process dies while it opens the cache, the next one finds a journal that is its own:
+/// the n-th operation and all behind it fail.
 #[test]
 fn an_opening_that_is_cut_off_anywhere_leaves_two_that_agree() {
     let agree = |fault: Option<Fault>| {
@@ -422,7 +422,7 @@ fn a_copy_with_a_uuid_of_its_own_opens_beside_the_original() {
     });
 }
 
-/// A life whose dirty data lies on `file`; what of the blocks at its end is cut off by `cut`.
+/// A process whose dirty data lies on `file`. `cut` truncates the blocks at its end.
 async fn cut_life(
     fault: Option<Fault>,
     cut: impl AsyncFn(&Cache, &TestFile, u64, usize),
@@ -455,7 +455,8 @@ async fn cut_life(
 
 #[test]
 fn what_was_cut_off_the_cache_device_is_named_and_never_written_back() {
-    // In service: seen while it is short; made as long again before anybody looks; and before the end alone looks.
+    // In service: seen while it is short; restored in length before any check; and restored before
+    // the check at the end only.
     let seen = async |cache: &Cache, file: &TestFile, at: u64, len: usize| {
         file.cut(at);
         cache.look_for_cut().await;
@@ -481,7 +482,7 @@ fn what_was_cut_off_the_cache_device_is_named_and_never_written_back() {
         };
         let found = run(&World::new(1), async move |_| lives().await);
         for values in found {
-            // The backing device has zeroes for what is lost, and the rest is kept.
+            // The backing device has zeroes for the lost data, and the rest stays.
             let expected = fault.is_none().then(|| vec![7, 7, 7, 7, 7, 0, 0, 0]);
             assert_eq!(values, expected, "{fault:?}");
         }
@@ -559,7 +560,8 @@ fn a_journal_of_an_earlier_version_is_believed() {
     });
 }
 
-/// The newest records of the log are gone: that is damage, also behind a clean end, which needs no journal.
+/// The newest records of the log are gone: that is damage, also behind a clean end, which needs no
+/// journal.
 #[test]
 fn a_damaged_end_behind_a_clean_end_is_not_called_a_missing_journal() {
     for is_clean in [true, false] {
@@ -586,7 +588,7 @@ fn a_damaged_end_behind_a_clean_end_is_not_called_a_missing_journal() {
                 let unit = newest.expect("some") / 4096 * 4096;
                 bytes[unit..unit + 4096].fill(0xa5);
             }
-            // What the journal of a clean end says, its removal has taken.
+            // The journal's state at a clean end is gone with its removal.
             let left = if is_clean { Buf::zeroed(1 << 16) } else { left };
             let found = inspect(&devices(&file), Some(&left), &BOOT)
                 .await

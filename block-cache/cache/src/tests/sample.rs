@@ -89,8 +89,8 @@ async fn check(volume: &Rc<dyn BlockDevice>, block: u64, wanted: &[u8]) {
 fn any_difference_stops_the_attach_until_it_is_gone() {
     let tail = VOLUME_BYTES - VOLUME_BYTES % GRANULE;
     for (at, len) in [
-        // A block in the middle, written to by somebody else; a whole device, swapped or erased;
-        // the end of one, from an older copy; a part of a granule.
+        // A block in the middle that another program wrote; a whole device, swapped or erased; the
+        // end of a device from an older copy; a part of a granule.
         (7 * GRANULE, GRANULE as usize),
         (0, (60 * GRANULE) as usize),
         (tail, 1536),
@@ -177,7 +177,7 @@ fn who_adopts_after_a_refusal_relies_on_no_new_sample() {
 
 #[test]
 fn what_makes_no_claim_is_not_compared() {
-    // Dirty data differs; so does what grew at the end, and what is not cached.
+    // Dirty data differs; so does data past the old end, and data that is not cached.
     run(&world(12, 2 << 20, 512), async |disks| {
         prepare(&disks).await;
         change(&disks[1], DIRTY.start * GRANULE, (4 * GRANULE) as usize).await;

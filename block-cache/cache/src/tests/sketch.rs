@@ -1,5 +1,5 @@
-//! Reads of what may be dirty while the cache is being opened: what is answered from the sketch is
-//! what the map says later.
+//! Reads of possibly dirty data while the cache is being opened. Answers from the index equal later
+//! answers from the map.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn early_volume(
     .expect("nothing has changed")
 }
 
-/// What a read brings.
+/// Result of a read.
 type Read = Promise<Result<Vec<u8>, ErrorKind>>;
 
 fn read(volume: &Rc<EarlyVolume>, offset: u64, len: u64) -> Read {
@@ -80,8 +80,7 @@ fn read(volume: &Rc<EarlyVolume>, offset: u64, len: u64) -> Read {
 }
 
 impl Life {
-    /// What the life writes, in modes that leave all kinds of marks. Returns what the volume holds
-    /// at its end.
+    /// Writes in modes that leave all kinds of marks. Returns the volume's final content.
     async fn live(self, disks: &[SimDisk], journal: &Buf) -> Vec<u8> {
         let devices = devices(disks);
         let formatted = FormatOptions {
@@ -173,8 +172,8 @@ fn devices(disks: &[SimDisk]) -> Devices {
     }
 }
 
-/// Lives of each kind: how many reads were answered early, and how many of these otherwise than
-/// later.
+/// Runs of each kind. Returns how many reads were answered before the opening ended, and how many
+/// of these differed from later answers.
 fn compare_all(seeds: std::ops::Range<u64>, fault: Option<Fault>) -> (u64, usize) {
     let mut sum = (0, 0);
     for seed in seeds {
@@ -239,7 +238,7 @@ async fn leave_dirty(disks: &[SimDisk], journal: &Buf, checksums: bool) {
 #[test]
 fn a_dirty_block_is_read_before_the_cache_is_open_unless_it_must_wait() {
     let opened_behind = |durability: Durability| {
-        // With `sync`, what a backing device may still lose is not read before it is flushed.
+        // With `sync`, data that a backing device may still lose is not read before it is flushed.
         let mut world = World::new(1);
         world.add_disk(&config("cache", 2 << 20, 512));
         world.add_disk(&DiskConfig {
@@ -303,7 +302,7 @@ impl BlockDevice for Held {
     }
 }
 
-/// The slot of a block that is being read early holds another by the time that the device answers.
+/// The block's slot is reused for another block before the device answers an early read.
 #[test]
 fn an_answer_that_comes_behind_the_opening_does_not_count() {
     let read_with = |fault: Option<Fault>| {
@@ -335,7 +334,7 @@ fn an_answer_that_comes_behind_the_opening_does_not_count() {
             assert!(held.held.borrow().is_some(), "the slot is being read");
             volume.hand_over(Ok(attach(&cache, &disks, Mode::WriteBack).await));
             cache.write_back(None).await.expect("writes back");
-            // More than the cache holds, twice: what was there goes.
+            // Twice as much as the cache holds, so earlier blocks are evicted.
             for _ in 0..2 {
                 for at in (PIECE..VOLUME_BYTES - PIECE).step_by(PIECE as usize) {
                     let read = read(&volume, at, PIECE).get().await;

@@ -89,7 +89,7 @@ fn a_stalled_backing_device_keeps_no_region_of_another_volume() {
     }
 }
 
-/// Clean data of the other volume is remembered though nobody flushes it.
+/// Clean data of the other volume is remembered though no client flushes it.
 #[test]
 fn a_stalled_backing_device_keeps_nobody_from_being_flushed_behind() {
     run(&two_volumes(1), async |disks| {
@@ -103,7 +103,7 @@ fn a_stalled_backing_device_keeps_nobody_from_being_flushed_behind() {
     });
 }
 
-/// Opens the cache again, as the next process, with the backing devices well.
+/// Opens the cache as the next process, with sound backing devices.
 async fn reopened(disks: &[SimDisk], mode: Mode) -> (Cache, Rc<dyn BlockDevice>) {
     for disk in disks {
         disk.set_faults(FaultPlan::default());
@@ -138,7 +138,7 @@ fn a_cache_closes_in_time_beside_a_stalled_backing_device() {
         assert!(took < Duration::from_secs(150), "{took:?}");
         let refused = other.write(0, page(8)).await.expect_err("closed");
         assert_eq!(refused.kind(), ErrorKind::ShuttingDown);
-        // What was acknowledged is durable all the same.
+        // Acknowledged data is durable all the same.
         let (_cache, volume) = reopened(&disks, Mode::WriteBack).await;
         let found = page(0);
         volume.read(0, found.clone()).await.expect("reads");
@@ -167,8 +167,8 @@ fn a_volume_whose_backing_device_stalls_is_not_detached_and_goes_on() {
     });
 }
 
-/// Dirty data is abandoned while the backing device fails, or stalls; then that is well again. What
-/// of it shows later.
+/// Dirty data is abandoned while the backing device fails, or stalls; then the device recovers.
+/// Returns how much of the data shows later.
 fn abandoned(seed: u64, trouble: Trouble) -> u32 {
     run(&two_volumes(seed), async move |disks| {
         let (cache, [volume, other]) = attach_both(&disks, Mode::WriteBack).await;
@@ -237,7 +237,7 @@ fn missing(seed: u64, nth: u64) -> usize {
             lose_at_failed_flush: true,
             ..FaultPlan::default()
         });
-        // Somebody else flushes beside those who write back.
+        // Another task flushes beside those that write back.
         let beside = cache.clone();
         rt::spawn(async move {
             let attached = beside.engine.volumes.named("v").expect("attached");
@@ -275,8 +275,8 @@ fn what_a_failed_flush_of_the_backing_device_lost_is_written_again() {
     assert!(found, "the planted fault is found");
 }
 
-/// What clients wrote round the cache hangs on a flush that fails, in service or at an attach: it
-/// is told now and at the next start, though the device then says that all is well.
+/// A flush fails, in service or at an attach, that clients' bypassing writes depend on. It is
+/// reported now and at the next start, even if later flushes of the device succeed.
 #[test]
 fn a_failed_flush_of_the_backing_device_is_not_forgotten() {
     for at_attach in [false, true] {
@@ -309,7 +309,7 @@ fn a_failed_flush_of_the_backing_device_is_not_forgotten() {
             }
             let (cache, _volume) = reopened(&disks, Mode::WriteThrough).await;
             assert!(cache.stats().volumes[0].loss.is_some(), "{at_attach}");
-            // It is told once.
+            // The failure is reported once.
             let (cache, _volume) = reopened(&disks, Mode::WriteThrough).await;
             assert_eq!(cache.stats().volumes[0].loss, None);
         });

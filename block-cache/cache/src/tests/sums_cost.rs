@@ -1,4 +1,4 @@
-//! What checksums cost in bytes written, counted on simulated devices.
+//! Bytes written for checksums, counted on simulated devices.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ const CELLS: u64 = 1024;
 /// Writes between two flushes.
 const BURST: usize = 32;
 
-/// Bytes to the cache device for each byte of a client, with its records and all that follows: of
-/// first writes to 4 KiB each, at random, and of a second round that overwrites them in place.
+/// Returns the bytes written to the cache device for each byte of a client, with records and all
+/// later writes. The first number is for first writes to 4 KiB each, at random, and the second for
+/// a round that overwrites them in place.
 fn cost(checksums: bool, block_bytes: u32, unit_bytes: u32) -> [f64; 2] {
     let mut world = World::new(5);
     let size = CELLS * 4096;
@@ -52,7 +53,7 @@ fn cost(checksums: bool, block_bytes: u32, unit_bytes: u32) -> [f64; 2] {
                 }
                 volume.flush().await.expect("flushes");
             }
-            // Marks go, and what waits for room is written.
+            // Marks are cleared, and records that wait for room are written.
             rt::sleep(Duration::from_secs(20)).await;
             let written = disks[0].counters().write_bytes - before;
             *cost = written as f64 / size as f64;
@@ -64,7 +65,8 @@ fn cost(checksums: bool, block_bytes: u32, unit_bytes: u32) -> [f64; 2] {
 
 #[test]
 fn checksums_cost_so_many_bytes() {
-    // Block, unit of the metadata, and what is added at most to a first write and to one in place.
+    // Block size, unit of the metadata, and the most that is added to a first write and to one in
+    // place.
     for (block, unit, most) in [
         (4 << 10, 512, [0.05, 0.05]),
         (4 << 10, 4096, [0.05, 0.05]),

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use super::*;
 
-/// A write of half a granule, which has to be filled up from a slow backing device, and what comes
-/// while it does: the order in which they end.
+/// A write of half a granule, which must be completed from a slow backing device, and later
+/// requests. Returns the order in which they end.
 fn ended(granules: [u64; 2]) -> Vec<&'static str> {
     let mut world = World::new(11);
     world.add_disk(&config("cache", 4 << 20, 512));
@@ -20,8 +20,7 @@ fn ended(granules: [u64; 2]) -> Vec<&'static str> {
         let volume = attach(&cache, &disks, Mode::WriteBack).await;
         let block = Buf::copied(&[1; 64 << 10]);
         volume.write(0, block).await.expect("writes");
-        // Gone again from the granule that is to be filled up, and what it holds is on the backing
-        // device.
+        // The granule to complete is no longer cached, and its content is on the backing device.
         cache.write_back(None).await.expect("written back");
         volume.write_zeroes(0, 4096).await.expect("zeroes");
         let order = Rc::new(RefCell::new(Vec::new()));
@@ -62,9 +61,9 @@ fn one_granule_is_served_in_order() {
     assert_eq!(ended([0, 0])[0], "filled");
 }
 
-/// Writes that follow each other, each of less than a granule and sharing one with the next: how
-/// long they take together if reading the backing device takes 50 ms. What they wrote is there, and
-/// so is what lay beside it.
+/// Consecutive writes, each smaller than a granule and sharing one with the next. Returns their
+/// total time if a read of the backing device takes 50 ms. The written data and the data beside it
+/// must be right.
 fn stream_takes_ms(block_sizes: &'static [u64]) -> u128 {
     const WRITES: u64 = 12;
     const LEN: u64 = 3584;

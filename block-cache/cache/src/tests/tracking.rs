@@ -1,4 +1,4 @@
-//! What a crash has written back, by how the cache knows what was overwritten in place.
+//! Write-back after a crash, for each way of tracking overwrites in place.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = VOLUME_BYTES / BLOCK;
-/// Blocks that are overwritten again and again, and dirty at the crash.
+/// Blocks that are overwritten repeatedly, and are dirty at the crash.
 const HOT: std::ops::Range<u64> = 40..48;
 
 async fn make_tracked(disks: &[SimDisk], dirty_tracking: DirtyTracking) {
@@ -55,8 +55,8 @@ async fn live(disks: &[SimDisk], dirty_tracking: DirtyTracking) -> CacheStats {
     cache.stats()
 }
 
-/// Opens the cache after the crash and waits until it is clean: what was found, and what was
-/// written back.
+/// Opens the cache after the crash and waits until it is clean. Returns the findings and the
+/// writes.
 async fn recover(disks: &[SimDisk]) -> (RecoveryReport, CacheStats) {
     // Power was lost: it is another boot of the machine.
     let options = CacheOptions::new([10; 16]);
@@ -205,8 +205,8 @@ fn an_older_version_refuses_a_cache_without_marks() {
     }
 }
 
-/// Two writes to one clean block at once, cut off everywhere: what the tree then calls clean must
-/// be on the backing device.
+/// Two concurrent writes to one clean block, interrupted everywhere. Data that the tree then calls
+/// clean must be on the backing device.
 #[test]
 fn who_comes_while_a_block_is_being_marked_waits_as_well() {
     let world = world(7, 4 << 20, 512);
@@ -268,8 +268,8 @@ fn who_comes_while_a_block_is_being_marked_waits_as_well() {
     assert!(crashes > 50, "{crashes}");
 }
 
-/// A block is overwritten in place, written back, and not flushed on the cache device: until it is,
-/// the tree must not call it clean, for the record that does speaks of older data.
+/// A block is overwritten in place, written back, and not flushed on the cache device. Until that
+/// flush the tree must not call it clean: the record that calls it clean describes older data.
 #[test]
 fn a_mark_stays_until_the_cache_device_was_flushed() {
     for commits in [false, true] {

@@ -1,5 +1,5 @@
-//! Flushes of one device go one at a time: of two, the one that is told of lost data might be
-//! answered last.
+//! Flushes of one device are serialized: of two concurrent ones, the one with the error for lost
+//! data might be answered last.
 
 use std::cell::Cell;
 
@@ -34,8 +34,8 @@ impl BlockDevice for Turns {
     }
 }
 
-/// Overwrites what is clean and what is not, from several clients that flush now and then, and says
-/// how many flushes there were and how many of them at once.
+/// Overwrites clean and dirty data, from several clients that flush now and then. Returns the
+/// number of flushes and the most that ran at once.
 fn flushes_at_once(split: bool, fua: bool, dirty_tracking: DirtyTracking) -> (u32, u32) {
     let mut world = World::new(3);
     for (name, size) in [("cache", 4 << 20), ("backing", VOLUME_BYTES)] {

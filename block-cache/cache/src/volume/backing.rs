@@ -1,9 +1,10 @@
-//! A volume's backing device, and what of it is not flushed.
+//! A volume's backing device and its unflushed data.
 //!
-//! A flush that fails may have lost whatever was written since the last good one. What the cache
-//! wrote back is dirty still, and is written again: the device begins a new *session*, and what was
-//! written in an earlier one counts for nothing. What clients wrote there is nowhere else: then no
-//! flush succeeds until the volume is attached again, where the loss is told (`lost`).
+//! A failed flush may have lost any data written since the last good flush. Data that the cache
+//! wrote back is still dirty, and is written back again. For that the device begins a new
+//! *session*, and writes of an earlier session do not count. Data that clients wrote there exists
+//! nowhere else. Then no flush succeeds until the volume is attached again, and that attach reports
+//! the loss (`lost`).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
@@ -15,13 +16,14 @@ use forebay_metadata::order::{self, Ordered, Part, Site};
 
 use crate::failpoints::{Fault, planted};
 
-/// Ranges of failed writes that are kept apart; with one more they count as one.
+/// Number of ranges of failed writes that are recorded separately. Beyond that they are merged into
+/// one.
 const MANY_RANGES: usize = 256;
 
 /// A backing device with a count of what was written since its last flush.
 pub(crate) struct Backing {
     device: Rc<dyn BlockDevice>,
-    /// What logs each range before it is written, where the volume goes on without its cache.
+    /// Device that logs each range before it is written, once the volume goes on without its cache.
     logged: OnceCell<Rc<dyn BlockDevice>>,
     volatile: bool,
     fua: bool,
@@ -36,15 +38,16 @@ pub(crate) struct Backing {
     session: Cell<u64>,
     /// The volume was given up: nothing more is sent to the device.
     given_up: Cell<bool>,
-    /// A write or a flush failed: what it was to write may be read all the same, until the device
+    /// Whether a write or a flush failed. The device may still show the data of that write until it
     /// loses power.
     failed_once: Cell<bool>,
-    /// Where clients' writes failed: what can be read there now may be gone with the device's
-    /// power, whatever is flushed meanwhile.
+    /// Ranges of failed client writes. Data that the device shows there may be lost with power, in
+    /// spite of later flushes.
     doubtful: RefCell<Vec<Range<u64>>>,
     /// A flush failed that clients' writes hung on, and the superblock does not say so yet.
     to_be_noted: Cell<bool>,
-    /// One flush at a time: of two, the one that is told of lost data may be answered last.
+    /// Serializes flushes: of two concurrent ones, the one with the error for lost data might be
+    /// answered last.
     flushing: Semaphore,
     failed: RefCell<Option<Error>>,
     /// Whether a flush runs that no caller waits for.
@@ -66,8 +69,8 @@ impl std::fmt::Debug for Backing {
 impl Backing {
     pub(crate) fn new(device: Rc<dyn BlockDevice>) -> Self {
         let info = device.info();
-        // What a process that died wrote, through this cache or without it, may sit in the device's
-        // cache; a client that lived on will flush it through us.
+        // The device's cache may hold data of a dead process, written through this cache or without
+        // it. A client that survived will flush it through this device.
         let written = u64::from(info.volatile_cache);
         Self {
             device,
@@ -122,22 +125,22 @@ impl Backing {
         started.get() != flushed.get() || self.durable_in_flight.get() > 0
     }
 
-    /// Whether what can be read from it stays: nothing that clients wrote waits for a flush, and
-    /// nothing has failed. Else the device may forget it, as one of another machine does that
-    /// starts anew, and who has read it would read what was there before.
+    /// Returns whether readable data is stable: no client write waits for a flush, and nothing has
+    /// failed. Otherwise the device may lose it, for example if it is on another machine that
+    /// restarts. A later read would then return the earlier data.
     pub(crate) fn keeps_what_it_shows(&self) -> bool {
         let [started, _, flushed] = &self.clients;
         let flushed = !self.volatile || started.get() == flushed.get();
         (flushed || planted(Fault::SplitUnflushed)) && self.shows_what_it_has()
     }
 
-    /// Whether a flush succeeded since it was attached: then nothing that can be read from it, and
-    /// that was not written through this attachment, can be lost any more.
+    /// Returns whether a flush succeeded since the attach. Then readable data that was not written
+    /// through this attachment can no longer be lost.
     pub(crate) fn has_flushed(&self) -> bool {
         !self.volatile || self.flushed.get() > 0 || planted(Fault::CompareUnflushed)
     }
 
-    /// Changes when a flush fails: what was written before may be gone.
+    /// Returns the session, which changes when a flush fails: earlier writes may be lost.
     pub(crate) fn session(&self) -> u64 {
         match planted(Fault::TrustAcrossSessions) {
             true => 0,
@@ -145,7 +148,7 @@ impl Backing {
         }
     }
 
-    /// Sends the device nothing more: what the cache has for it is given up.
+    /// Stops all writes to the device: the cache's data for it is given up.
     pub(crate) fn give_up(&self) {
         self.given_up.set(true);
     }
@@ -156,8 +159,8 @@ impl Backing {
         debug_assert!(first.is_ok(), "it is asked for once");
     }
 
-    /// Whether no write and no flush has failed: behind one that has, what can be read may be what
-    /// it lost.
+    /// Returns whether no write and no flush has failed. After a failure the device may show data
+    /// that it has lost.
     pub(crate) fn shows_what_it_has(&self) -> bool {
         !self.failed_once.get() || planted(Fault::CompareBehindFailure)
     }
@@ -181,7 +184,7 @@ impl Backing {
         self.doubtful.borrow().iter().any(touches) && !planted(Fault::ClaimBehindFailure)
     }
 
-    /// Whether the next process is to be told of a failed flush. Told once.
+    /// Returns whether the next process must be told of a failed flush. Returns `true` once.
     pub(crate) const fn take_note(&self) -> bool {
         self.to_be_noted.replace(false)
     }
@@ -209,8 +212,8 @@ impl Backing {
         )
     }
 
-    /// Everything that clients change on the device goes through here. With `durable`, what was
-    /// written is on media when this returns.
+    /// Makes a client's change on the device. All such changes go through here. With `durable`, the
+    /// data is on media when this returns.
     #[track_caller]
     pub(crate) fn change(
         &self,
@@ -250,7 +253,8 @@ impl Backing {
         if by_client && !by_itself {
             count_client(clients_started);
         }
-        // What is written back the cache has as well, and keeps: it is not older for that.
+        // Data that is written back stays in the cache, so the write does not make the cache's copy
+        // stale.
         let logged = self.logged.get().filter(|_| by_client);
         let device = logged.unwrap_or(&self.device);
         let result = Ordered::new(site, device.start(request)).await;
@@ -263,7 +267,7 @@ impl Backing {
             }
         }
         if by_itself && self.volatile && result.is_err() {
-            // What failed may have got as far as the device's cache, where it can be read.
+            // A failed write may have reached the device's cache, where it can be read.
             self.started.set(self.started.get() + 1);
             self.completed.set(self.completed.get() + 1);
             count_client(clients_started);
@@ -296,10 +300,10 @@ impl Backing {
         )
     }
 
-    /// Makes what was written so far durable.
+    /// Makes all earlier writes durable.
     ///
-    /// A failed flush is never tried again into success: the device may have dropped what it held.
-    /// Data that is still in the cache stays dirty; if there was other, every later flush of this
+    /// A failed flush is never retried into success: the device may have dropped the data. Data
+    /// that is still in the cache stays dirty. If there was other data, every later flush of this
     /// attachment fails too.
     pub(crate) async fn flush(&self) -> Result<()> {
         self.flushing.acquire(1).await;
@@ -351,7 +355,7 @@ impl Backing {
         }
     }
 
-    /// What clients wrote may be lost: why, in words.
+    /// Returns the reason why client writes may be lost, as a message.
     pub(crate) fn loss(&self) -> Option<String> {
         match self.check() {
             Err(error) => Some(error.report()),

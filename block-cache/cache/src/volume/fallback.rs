@@ -13,15 +13,15 @@ use crate::failpoints::{Fault, planted};
 /// In which modes a volume goes on at its backing device alone, should its cache fail in service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
-    /// In the modes that leave nothing dirty: `wt`, `wa`, `wi` and `pt`. Dirty data of an earlier
-    /// mode is kept, and a write that touches it is an error.
+    /// Only in the modes that leave nothing dirty: `wt`, `wa`, `wi` and `pt`. Dirty data of an
+    /// earlier mode stays, and a write that touches it is an error.
     CleanModes,
     /// In all modes. A write of whole granules takes the place of dirty data, which the next attach
     /// gives up.
     AllModes,
 }
 
-/// What a volume leaves in its cache when it goes on without that.
+/// State that a volume leaves in its cache when it goes on without the cache.
 #[derive(Clone)]
 pub struct Remains {
     /// The volume's backing device.
@@ -108,7 +108,7 @@ impl Divergence {
         self.kept.borrow().is_some()
     }
 
-    /// Returns where dirty data that is kept begins in a range of bytes; none if there is none.
+    /// Returns the start of the first dirty data that must stay in a range of bytes, or `None`.
     pub(crate) fn first_kept(&self, range: &Range<u64>) -> Option<u64> {
         if planted(Fault::WriteOverKept) {
             return None;

@@ -23,7 +23,7 @@ use backing::Backing;
 use cleaner::VolumeCleaner;
 use fallback::{Divergence, Fallback};
 
-/// What a volume of this size is, over this backing device.
+/// Returns the device properties of a volume of this size over this backing device.
 pub(crate) fn volume_info(
     name: String,
     size_bytes: u64,

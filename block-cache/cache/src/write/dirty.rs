@@ -1,8 +1,8 @@
-//! Writes that leave dirty data: hits go to the cache, and a miss to a new block, if one may be
-//! had.
+//! Writes that leave dirty data. Hits go to the cache. Misses go to a new block, if one can be
+//! allocated.
 //!
-//! A write that misses bypasses the cache when it belongs to a long sequential stream, when
-//! promotion refuses it, or when too much is dirty or nothing can be evicted.
+//! A write that misses bypasses the cache if it belongs to a long sequential stream or if promotion
+//! refuses it. It also does if too much is dirty or nothing can be evicted.
 
 use std::rc::Rc;
 
@@ -16,13 +16,13 @@ use crate::geometry::{Extent, Piece, Spread};
 use crate::job::Job;
 use crate::volume::AttachedVolume;
 
-/// Where a write is cut, bytes within the region: off goes what it writes in part of a granule that
-/// must be completed from the backing device first, if a block is there for it. Many small writes
-/// one behind the other each share such a granule with the next; if each held all that it writes
-/// while it waits for its own, each would wait for all before it.
+/// Returns where a write is split, in bytes within the region. It splits off data in a granule that
+/// must first be completed from the backing device, if a block exists there. Many small consecutive
+/// writes each share such a granule with the next. If each held all its granules while it waits for
+/// its own read, each would wait for all before it.
 ///
-/// If it is cut, the use of the blocks, which are hits, is noted here, once for all that is
-/// written.
+/// If the write is split, its blocks, which are hits, are counted as used here, once for the whole
+/// write.
 pub(super) fn cuts(engine: &Engine, volume: &AttachedVolume, part: &Extent) -> Vec<u32> {
     let geometry = engine.geometry;
     #[expect(
@@ -112,8 +112,9 @@ async fn write_missed(
         if result.is_err() {
             engine.slots.forget_if_empty(slot);
         }
-        // A cache device that takes nothing (a full file system under it, say) is no reason to
-        // refuse what the backing device can take, as long as no trace of the attempt is left.
+        // A cache device that takes no writes (because the file system under it is full, for
+        // example) is no reason to refuse a write that the backing device can take. There must be
+        // no trace of the attempt.
         let found = engine.map.borrow().find(volume.key(block));
         if result.is_ok() || found.is_some() || !engine.committer.is_alive() {
             return result;

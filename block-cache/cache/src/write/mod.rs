@@ -74,7 +74,7 @@ async fn write_by_mode(
     }
 }
 
-/// Writes a hit again that failed on the hit path, under the lock that the caller has.
+/// Retries a hit that failed on the hit path, under the caller's lock.
 pub(crate) async fn write_again(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -85,11 +85,11 @@ pub(crate) async fn write_again(
 }
 
 /// Runs a write under its lock, if the cache takes writes. The last holder of the lock may have
-/// failed with the cache: changes that it meant to have on media, that a block is dead for example,
-/// are in the map alone.
+/// failed with the cache. Then changes that it wanted on media, for example the death of a block,
+/// are only in the map.
 ///
-/// A volume that goes on without a failed cache writes past it under the same lock. No reader sees
-/// a part of the write, then another write, and then that part again.
+/// A volume that goes on without a failed cache writes past it under the same lock. So no reader
+/// sees a part of the write, then another write, and then the first part once more.
 async fn write_or_degrade(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,

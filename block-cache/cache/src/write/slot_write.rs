@@ -22,11 +22,11 @@ pub(super) enum Use {
     Noted,
 }
 
-/// Writes a piece into its slot, dirty. What it touches is locked exclusively.
+/// Writes a piece into its slot, dirty. The caller holds an exclusive lock on the touched granules.
 ///
-/// By granule (rule 3): where the slot holds nothing yet, the data goes in first and the record
-/// follows; where it is dirty already, the data goes in place; where it is clean, the region's mark
-/// is durable before the first byte.
+/// The order depends on the granule (rule 3). If the slot is empty there, the data is written first
+/// and the record follows. If it is dirty already, the data is written in place. If it is clean,
+/// the region's mark is durable before the first byte.
 pub(super) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -42,7 +42,7 @@ pub(super) async fn write(
     if job.durable {
         return engine.committer.commit().await;
     }
-    // The device failed meanwhile: whether the data is there nobody knows.
+    // The device failed meanwhile, so it is unknown whether the data is there.
     engine.committer.check_alive()?;
     if fresh && !Site::here().lacks(Part::Step) {
         return survive_the_process(engine, slot).await;
@@ -74,7 +74,7 @@ async fn write_data(
     let geometry = engine.geometry;
     let touched = geometry.touched(&job.part);
     let before = engine.map.borrow().slot(slot);
-    // From here on the cleaner will not call the block clean: what is dirty stays so.
+    // From here on the cleaner does not call the block clean, so dirty data stays dirty.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
 
     let limit = volume.limit(geometry, job.part.block);
@@ -86,7 +86,8 @@ async fn write_data(
         (whole.0.start, whole.1)
     };
 
-    // What the next process may read round the cache must be known before the first byte.
+    // The next process may read the backing device directly where no tract bit is set. So the bit
+    // must be durable before the first byte.
     let _tract = match touched & !before.dirty {
         0 => None,
         _ => Some(engine.zones.enter(before.key).await?),
@@ -122,7 +123,7 @@ async fn write_data(
         // The medium may hold any mixture of old and new, and no record would speak for it: it
         // goes.
         engine.slots.drop_clean(slot, clean);
-        // Nothing that is tried again would find them to drop.
+        // A retry would not find them, and so would not drop them.
         if let Err(error) = engine.committer.commit().await {
             engine.committer.leave_in_doubt(slot, clean);
             return Err(error);
@@ -131,7 +132,7 @@ async fn write_data(
         // After an error what was clean is not any more, for the same reason, and the mark says so.
         let mut map = engine.map.borrow_mut();
         let now = map.slot(slot);
-        // What was corrupt has gone, if that was the error.
+        // If corruption was the error, the corrupt data has been dropped.
         let turned = match written.is_ok() {
             true => touched,
             false => clean & now.valid,

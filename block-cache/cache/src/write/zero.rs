@@ -1,13 +1,13 @@
 //! Discard and write-zeroes: writes, with the same locks and the same order (rule 10).
 //!
 //! They go to the backing device, so that zeroing a terabyte does not fill the cache with zeroes.
-//! What the cache holds dirty is zeroed in place, in both cases (it stays dirty: were it dropped, a
-//! crash in between could bring back what lay under it); what it holds clean is dropped, durably,
-//! before the backing device is touched.
+//! Dirty cached data is zeroed in place in both cases, and stays dirty: if it were dropped, a crash
+//! in between could revive older data under it. Clean cached data is dropped, durably, before the
+//! backing device is touched.
 //!
-//! The cost is what is cached in the range, and not how long it is: a range goes stretch by
-//! stretch, each with few regions that have something, and between those the map is passed over
-//! without a look at each region.
+//! The cost depends on the cached data in the range and not on its length. A range is processed by
+//! stretches with a few occupied regions each. The map is skipped between those without a look at
+//! each region.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -183,8 +183,8 @@ async fn zero_cached(
         }
     }
     if dropped {
-        // The clean copies are durably gone before the backing device changes (rule 5); after an
-        // error, too, because nothing that is tried again would find them to drop.
+        // The clean copies are durably gone before the backing device changes (rule 5). This holds
+        // after an error, too: a retry would not find them, and so would not drop them.
         engine.committer.commit().await?;
     }
     result?;
@@ -196,7 +196,7 @@ async fn zero_cached(
     }
     match zeroed {
         true if durable => engine.committer.commit().await,
-        // The device failed meanwhile: whether the zeroes are there nobody knows.
+        // The device failed meanwhile, so it is unknown whether the zeroes are there.
         true => engine.committer.check_alive(),
         false => Ok(()),
     }

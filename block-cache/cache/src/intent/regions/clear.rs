@@ -30,7 +30,7 @@ pub(super) enum Clear {
     All,
 }
 
-/// Regions that nobody enters until they are given back.
+/// Regions that cannot be entered until they are released.
 #[derive(Debug)]
 struct Taken {
     /// The volume whose backing device is to be flushed first; none if none needs to be.
@@ -45,7 +45,8 @@ impl Regions {
         let is_wanted = |region: &Region| {
             let wanted =
                 which != Clear::Quiet || region.is_exact() && region.last_used() + QUIET <= now;
-            // What cannot be flushed stays announced, and must not be picked again and again.
+            // A mark whose backing device cannot be flushed must stay, and must not be picked
+            // repeatedly.
             let stuck = which != Clear::All
                 && region.state() == MarkState::Intent
                 && (self.volumes.get(region.volume())).is_some_and(|volume| match which {
@@ -152,9 +153,9 @@ impl Regions {
         result
     }
 
-    /// The task that clears marks, and flushes backing devices for the records that wait for it: a
-    /// client that never flushes should find its data cached after a crash all the same. It waits
-    /// for none of them.
+    /// The task that clears marks and flushes backing devices for the records that wait for it. A
+    /// client that never flushes should also find its data cached after a crash. The task does not
+    /// wait for the flushes.
     pub(crate) async fn mark_timer(self: Rc<Self>) {
         while !self.service.is_stopping() {
             rt::sleep(QUIET).await;
@@ -162,7 +163,7 @@ impl Regions {
             if self.committer.failure().is_some() || self.service.holds_write_back() {
                 continue;
             }
-            // A failed flush is told to the clients of the volume; marks and records simply wait.
+            // The volume's clients get the error of a failed flush. Marks and records keep waiting.
             if self.committer.deferred_slots() > 0 {
                 let volumes: Vec<_> = self.volumes.all();
                 for volume in volumes {
@@ -179,7 +180,7 @@ impl Regions {
         }
     }
 
-    /// Flushes a volume's backing device for nobody in particular, unless that is under way.
+    /// Starts a flush of a volume's backing device in the background, unless one is in flight.
     fn flush_behind(self: &Rc<Self>, volume: Rc<AttachedVolume>) {
         if !volume.backing.begin_behind() {
             return;

@@ -1,13 +1,13 @@
-//! Marks on regions (64 neighbouring blocks, unless the format says otherwise): what the log must
-//! know before a clean copy may be overwritten in place (`MaybeDirty`, rule 3) or before a write
-//! goes to the backing device beside a cached copy (`Intent`, rule 5).
+//! Marks on regions of 64 neighbouring blocks, unless the format says otherwise. A mark must be in
+//! the log before a clean copy may be overwritten in place (`MaybeDirty`, rule 3). It must also be
+//! there before a write goes to the backing device beside a cached copy (`Intent`, rule 5).
 //!
-//! Where a bit-tree says what may be dirty (see `tracking`), a region has the mark `MaybeDirty` in
-//! memory only.
+//! If a bit-tree tracks possibly dirty data (see `tracking`), a region has the mark `MaybeDirty`
+//! only in memory.
 //!
-//! A region has one mark at a time, so that after a crash there is one answer to who is newer. A
-//! mark is set durably before the first operation that needs it, stays for those that follow, and
-//! is cleared when the region has been quiet for a while.
+//! A region has one mark at a time. So after a crash exactly one of the two copies is known to be
+//! newer. A mark is set durably before the first operation that needs it, stays for later
+//! operations, and is cleared when the region has been quiet for a while.
 
 mod clear;
 
@@ -106,8 +106,8 @@ impl Drop for RegionUse {
 }
 
 impl Regions {
-    /// Waits until the region of `key` durably has the mark `want`, and keeps it so for as long as
-    /// the returned value lives. What is written of the block is locked exclusively.
+    /// Waits until the region of `key` durably has the mark `want`. The mark stays while the
+    /// returned value lives. The caller holds an exclusive lock on the granules that it writes.
     #[track_caller]
     pub(crate) fn enter_region(
         self: &Rc<Self>,
@@ -123,9 +123,8 @@ impl Regions {
         }
     }
 
-    /// With checksums: waits until the region of `key` durably has a mark, whichever, and keeps it
-    /// so. What is overwritten there has a checksum that may be older than the data until its
-    /// record is written.
+    /// With checksums: waits until the region of `key` durably has any mark, and keeps it. The
+    /// checksum of overwritten data may be older than the data until its record is written.
     #[track_caller]
     pub(crate) fn open_for_overwriting(
         self: &Rc<Self>,
@@ -156,7 +155,7 @@ impl Regions {
         })
     }
 
-    /// Keeps the mark of a region that has one and that nobody is changing.
+    /// Keeps the mark of a region that has one, if the mark is not changing.
     pub(crate) fn keep_open(self: &Rc<Self>, key: BlockKey) -> Option<RegionUse> {
         let id = self.marks.hold(key)?;
         Some(RegionUse {
@@ -201,8 +200,8 @@ impl Regions {
         self.marks.has_room(key, self.committer.log_records())
     }
 
-    /// Clears marks that are in nobody's use, or waits until somebody else has, or for one to fall
-    /// out of use.
+    /// Clears unused marks, or waits until another task has done so or until a mark falls out of
+    /// use.
     async fn make_room_for_marks(self: &Rc<Self>) -> Result<()> {
         if self.clearing.replace(true) {
             self.changed.wait().await;
@@ -262,7 +261,7 @@ impl Regions {
         if state == MarkState::Intent
             && let Some(attached) = self.volumes.get(volume)
         {
-            // What went round the cache is durable before its announcement goes (rule 5).
+            // Bypassing writes must be durable before their mark is cleared (rule 5).
             self.failures.flush_backing(&attached).await?;
         }
         self.queue_unrecorded(volume, number);

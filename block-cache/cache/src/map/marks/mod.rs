@@ -1,5 +1,5 @@
-//! The marks of regions, as the log has them: what is written under which mark, and where its
-//! record stands.
+//! Marks of regions, as the log has them: the blocks that each mark covers, and the place of its
+//! record.
 //!
 //! [`Regions`](crate::intent::regions::Regions) sets and clears marks; the committer logs them.
 
@@ -22,7 +22,8 @@ pub(crate) type MarkId = u32;
 /// Marks take up at most this part of the log's ring; see docs/internals/format/log.md, "Room".
 const RING_SHARE: u64 = 16;
 
-/// What counts after a crash of what a record calls valid and dirty (docs/internals/write-order.md).
+/// Returns the granules that count as valid and as dirty after a crash, given those of a record
+/// (docs/internals/write-order.md).
 pub(crate) const fn after_crash(state: MarkState, valid: u64, dirty: u64) -> (u64, u64) {
     match state {
         MarkState::MaybeDirty => (valid, valid),
@@ -271,7 +272,7 @@ impl Marks {
         std::mem::replace(&mut table.get(id).logged, logged)
     }
 
-    /// Notes that the log durably says that a region has no mark: that need not be said again.
+    /// Notes that the log durably has a region without a mark, so this need not be logged.
     pub(crate) fn unlog(&self, id: MarkId) {
         let mut table = self.table.borrow_mut();
         table.set_marked(id, false);
@@ -328,7 +329,7 @@ impl Marks {
             id, volume, region, ..
         } = cleared;
         let mut table = self.table.borrow_mut();
-        // A volume that was detached meanwhile took its regions along.
+        // A volume that was detached meanwhile has no regions left.
         if table.by_address.get(&(volume, region)) != Some(&id) {
             return false;
         }

@@ -19,7 +19,7 @@ pub(crate) struct Region {
     pub(super) logged: MarkState,
     /// It has a mark in the log, or is getting one.
     pub(super) marked: bool,
-    /// Somebody is changing the state.
+    /// Whether the state is being changed.
     pub(super) busy: bool,
     /// Operations in flight that rely on the state.
     pub(super) users: u32,
@@ -66,7 +66,7 @@ impl Region {
 pub(super) struct Table {
     pub(super) by_address: HashMap<(u16, u64), MarkId>,
     pub(super) regions: Vec<Option<Region>>,
-    /// Numbers that nobody has.
+    /// Unused numbers.
     free: Vec<MarkId>,
     /// Regions that have a mark in the log.
     pub(super) marked: usize,

@@ -1,4 +1,4 @@
-//! What the next process takes for dirty.
+//! Data that the next process takes for dirty.
 
 use super::*;
 use crate::failpoints::{Fault, plant};

@@ -1,5 +1,5 @@
-//! What an earlier process could not write is noted in the superblock, until all of it has been
-//! written again.
+//! Notes in the superblock of data that an earlier process failed to write. A note stays until all
+//! of that data was rewritten.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ fn what_an_earlier_process_lost_is_written_again_however_it_looks() {
         recovered_in(9, &world, shows, fault);
         assert_eq!(world.disks()[1].peek(AT, 1)[0], expected, "{fault:?}");
     }
-    // The one that wrote it again lost power before it had, and the death that it knew of is not
-    // forgotten.
+    // The process that rewrote the data lost power before the rewrite was durable. The earlier
+    // process death is not forgotten.
     let world = killed(AT);
     run(&world, async |disks| {
         let options = CacheOptions {
@@ -71,8 +71,8 @@ async fn noted(disks: &[SimDisk], name: &str) -> bool {
         .may_show_lost
 }
 
-/// The note of a failure goes when all that it may concern has been written again, and comparisons
-/// are made again.
+/// The note of a failure goes when all data that it may concern was rewritten. Then comparisons are
+/// made.
 #[test]
 fn the_note_of_a_failure_goes_when_nothing_is_left_of_it() {
     const AT: u64 = 4 * BLOCK + GRANULE;

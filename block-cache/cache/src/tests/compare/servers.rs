@@ -1,4 +1,4 @@
-//! Servers that show, in one granule, what they do not have.
+//! Servers that show data in one granule that they do not have.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,9 +29,9 @@ fn carry_out(disk: &SimDisk, shown: Option<(u64, u8)>, request: Request, done: C
     });
 }
 
-/// A server that lost power before the first flush of this session: until then it shows what
-/// another session wrote and no flush covered, and from then on what was there before. Its client,
-/// who would send its own writes again, noticed nothing.
+/// A server that lost power before the first flush of this session. Until then it shows another
+/// session's unflushed writes, and from then on the earlier data. Its client would resend its own
+/// writes, but noticed nothing.
 pub(super) struct Forgetful {
     pub(super) disk: SimDisk,
     pub(super) shown: Cell<Option<(u64, u8)>>,

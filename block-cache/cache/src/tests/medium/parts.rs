@@ -30,7 +30,7 @@ impl Pair {
         }
     }
 
-    /// What could be put back later.
+    /// State that could be restored later.
     fn state(&self) -> Self {
         Self {
             data: self.data.copy(1),
@@ -168,8 +168,8 @@ fn states_of_data_and_metadata_that_do_not_belong_together_are_refused() {
 }
 
 /// Wherever a process dies while it opens the cache, and the next one too, the states of the
-/// devices belong together: the n-th write to either and all behind it fail. Rot in one of the two
-/// copies of the data device's superblock changes nothing.
+/// devices belong together. The n-th write to either device and all later ones fail. Corruption in
+/// one of the two copies of the data device's superblock changes nothing.
 #[test]
 fn an_opening_that_is_cut_off_anywhere_leaves_devices_that_belong_together() {
     let belong =
@@ -239,8 +239,8 @@ async fn is_open_after(pair: &Pair, journal: &Buf, nth: u64, fault: Option<Fault
     opened.is_some_and(|opened| opened.is_ok())
 }
 
-/// Wherever a process dies in its clean end, its devices and its journal belong together. What was
-/// copied in service does not belong to what a clean end left.
+/// Wherever a process dies in its clean end, its devices and its journal belong together. A copy
+/// made in service does not belong to the state after a clean end.
 #[test]
 fn a_clean_end_that_is_cut_off_anywhere_leaves_devices_that_belong_together() {
     run(&World::new(1), async |_| {
@@ -281,9 +281,9 @@ fn a_clean_end_that_is_cut_off_anywhere_leaves_devices_that_belong_together() {
 fn a_cache_of_an_earlier_version_opens_and_is_compared_from_then_on() {
     run(&World::new(1), async |_| {
         let backing = TestFile::new(100, 1 << 20);
-        // What versions left that wrote the superblock of the data device at `format` alone, or
-        // that counted its changes of UUID; and one that opened the cache of a version that
-        // compares.
+        // States of versions that wrote the superblock of the data device only at `format`, or that
+        // counted its changes of UUID. Also the state of one that opened the cache of a version
+        // that compares.
         for (of_data, generation) in [(0, 0), (0, 5), (1, 6), (7, 9)] {
             let pair = Pair::formatted().await;
             let [mut data, mut metadata] = pair.superblocks().await;
