@@ -1,9 +1,10 @@
-//! Little-endian fields at fixed offsets, and the checksum that is seeded with the cache's identity.
+//! Little-endian fields at fixed offsets, and the checksum that is seeded with the cache's
+//! identity.
 
 use crc_fast::{CrcAlgorithm, checksum};
 
-/// Distinguishes this cache's structures from those of any other: the checksum of its UUID. A record
-/// that an earlier cache left on the same device does not verify under it.
+/// Distinguishes this cache's structures from those of any other: the checksum of its UUID. A
+/// record that an earlier cache left on the same device does not verify under it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seed(u32);
 
@@ -44,7 +45,8 @@ field!(get_u16, put_u16, u16);
 field!(get_u32, put_u32, u32);
 field!(get_u64, put_u64, u64);
 
-/// Encodes a number that may not be there: zero where it is not, and one more than the number where it is.
+/// Encodes a number that may not be there: zero where it is not, and one more than the number where
+/// it is.
 pub(crate) const fn put_optional(value: Option<u64>) -> u64 {
     match value {
         Some(value) => value.saturating_add(1),

@@ -1,15 +1,15 @@
 //! The process journal: block records in memory that outlives the process (a shared-memory file).
 //!
-//! With `durability = "flush"` a write is acknowledged before its record is in the log; the record
+//! With `durability = "flush"` a write is acknowledged before its record is in the log. The record
 //! waits here, at the cost of one 64-byte store. If the process dies, the next one finds it. If the
-//! machine loses power, the memory is gone, and with it only what no FLUSH had covered. The journal
-//! names the boot of the machine and the cache, so that a left-over of another is never believed.
+//! machine loses power, the memory is gone, and with it only writes that no FLUSH covered. The
+//! journal names the boot of the machine and the cache, so a journal of another one is never used.
 //!
-//! It is tied to one opening of the cache on its devices as well ([`Tie`]), so that a copy of the cache
-//! does not take it for its own.
+//! The journal is also tied to one opening of the cache on its devices ([`Tie`]), so that a copy of
+//! the cache does not use it.
 //!
-//! Each entry carries the log's `next` at the time: replayed in that place among the log's records, a
-//! later record of the same slot wins over it and an earlier one loses.
+//! Each entry has the log's `next` at its time. Replay puts it in that place among the log's
+//! records. A later record of the same slot wins over it, and an earlier one loses.
 
 mod tie;
 
@@ -23,7 +23,8 @@ use tie::{AT_NEXT, AT_TIE, encode_place};
 pub use tie::{HEAD_BYTES, Head, Relation, Tie};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FBJRNL02");
-/// The magic of versions whose words at [`AT_HEAD`], [`AT_TAIL`] and [`AT_POISON`] have no complement.
+/// The magic of versions whose words at [`AT_HEAD`], [`AT_TAIL`] and [`AT_POISON`] have no
+/// complement.
 const MAGIC_BARE: u64 = u64::from_le_bytes(*b"FBJRNL01");
 const AT_MAGIC: usize = 0;
 const AT_UUID: usize = 8;
@@ -33,7 +34,8 @@ const AT_TAIL: usize = 128;
 const AT_POISON: usize = 192;
 /// Distance from a word to its complement.
 const COMPLEMENT: usize = 8;
-/// How far the log is durable: 48 bits, as long as a record's number, and above them a checksum of those.
+/// How far the log is durable: 48 bits, as long as a record's number, and above them a checksum of
+/// those.
 const AT_REACHED: usize = 256;
 const REACHED_BITS: u32 = 48;
 const ENTRIES: usize = 4096;
@@ -43,7 +45,8 @@ const ACKNOWLEDGED: u64 = 1;
 /// *Poisoned*: no entry is of an acknowledged write.
 const IN_FLIGHT: u64 = 2;
 
-/// Returns whether the first eight bytes of a file are those of a journal, of this version or an earlier one.
+/// Returns whether the first eight bytes of a file are those of a journal, of this version or an
+/// earlier one.
 #[must_use]
 pub fn is_magic(bytes: &[u8]) -> bool {
     let known = [MAGIC, MAGIC_BARE].map(u64::to_le_bytes);
@@ -63,18 +66,21 @@ pub struct Journal {
     tail: u64,
 }
 
-/// What a dead process left.
+/// Journal of a dead process.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// Records with the log position in front of which each belongs, oldest first.
     pub entries: Vec<(u64, BlockRecord)>,
     /// A flush had failed: the data of these entries may be lost, and they must be reported so.
     pub poisoned: bool,
-    /// Nothing of that was acknowledged: the entries say where a process was writing that acknowledges what is durable.
+    /// Nothing of that was acknowledged: the entries say where a process was writing that
+    /// acknowledges what is durable.
     pub in_flight: bool,
-    /// Entries that do not verify, and one for each word of the header that does not: what they said is lost.
+    /// Number of entries that do not verify, plus one for each word of the header that does not.
+    /// Their content is lost.
     pub damaged: u64,
-    /// The log's records before this one were durable; zero if no batch was, or an earlier version kept the journal.
+    /// Log position before which all records were durable. Zero if no batch was, or if an earlier
+    /// version wrote the journal.
     pub reached: u64,
     /// The opening that it belongs to.
     pub tie: Tie,
@@ -260,7 +266,7 @@ impl Journal {
         self.capacity - (self.head - self.tail)
     }
 
-    /// Number of entries ever added: what [`Journal::trim`] takes.
+    /// Returns the number of entries ever added, for [`Journal::trim`].
     #[must_use]
     pub const fn head(&self) -> u64 {
         self.head
@@ -298,23 +304,24 @@ impl Journal {
         atomic(&self.buf, AT_REACHED).store(sealed(self.seed, next), Ordering::Release);
     }
 
-    /// Announces the generation of the next opening, before the superblock says it. The entries stay.
+    /// Announces the generation of the next opening, before the superblock says it. The entries
+    /// stay.
     pub fn announce(buf: &Buf, uuid: &[u8; 16], generation: u64) {
         debug_assert!(generation < 1 << REACHED_BITS);
         let word = sealed(Seed::new(uuid), generation);
         atomic(buf, AT_NEXT).store(word, Ordering::SeqCst);
     }
 
-    /// A flush of what an earlier process of this boot left failed: whoever recovers its journal must
-    /// report the entries as lost.
+    /// Records that a flush of an earlier process's data failed in this boot. A process that
+    /// recovers that journal must report the entries as lost.
     pub fn poison_remains(buf: &Buf, uuid: &[u8; 16], boot_id: &[u8; 16]) {
         if Self::recover(buf, uuid, boot_id).is_some_and(|found| !found.poisoned) {
             store_word(buf, AT_POISON, ACKNOWLEDGED);
         }
     }
 
-    /// A flush failed: whoever recovers this must report its entries as lost, or, with `in_flight`, as what was being
-    /// written and never acknowledged.
+    /// Records that a flush failed. A process that recovers this journal must report its entries as
+    /// lost. With `in_flight` it must report them as being written and never acknowledged.
     pub fn poison(&mut self, in_flight: bool) {
         let word = if in_flight { IN_FLIGHT } else { ACKNOWLEDGED };
         store_word(&self.buf, AT_POISON, word);
@@ -488,7 +495,7 @@ mod tests {
             let found = Journal::recover(&memory, &uuid, &boot).expect("ours");
             assert_eq!((found.poisoned, found.in_flight), (true, in_flight));
         }
-        // What a journal says already is not said worse.
+        // A second call does not make the recorded result worse.
         journal.poison(true);
         Journal::poison_remains(&memory, &uuid, &boot);
         assert!(

@@ -1,10 +1,10 @@
 //! The log: a ring of records on the metadata device, written in batches of whole units.
 //!
-//! This module keeps positions; it does no I/O. One batch is in flight at a time: it is built, its
-//! extents are written and made durable by the caller, and then [`Log::committed`] lets the next one
-//! begin. A unit is never overwritten while a record in it counts: a batch goes only to positions whose
-//! records were dead before the batch was built, and which every record of the batch declares dead
-//! through its `tail`. docs/internals/format/log.md has the argument.
+//! This module manages positions and does no I/O. One batch is in flight at a time. The caller
+//! builds it, writes its extents, makes them durable, and calls [`Log::committed`]; then the next
+//! one may begin. A unit is never overwritten while a record in it counts. A batch goes only to
+//! positions whose records were dead before the batch was built. Every record of the batch declares
+//! them dead through its `tail`. docs/internals/format/log.md has the argument.
 
 use forebay_block::Buf;
 
@@ -18,7 +18,8 @@ pub struct LogGeometry {
     pub offset: u64,
     /// Number of records in the ring; fills whole units.
     pub records: u64,
-    /// Commit unit, bytes: a record on byte-addressable media, else the larger of the device's logical and physical block.
+    /// Commit unit, bytes: a record on byte-addressable media, else the larger of the device's
+    /// logical and physical block.
     pub unit_bytes: u32,
 }
 
@@ -56,7 +57,7 @@ pub struct Log {
     batch: u64,
     /// The oldest record that may still count.
     tail: u64,
-    /// The tail as of the last durable batch: what the batch being built declares.
+    /// Tail as of the last durable batch, which the batch being built declares.
     declared: u64,
     /// The batch's bytes.
     bytes: Vec<u8>,
@@ -82,8 +83,9 @@ impl Log {
         }
     }
 
-    /// At recovery: of the records before the next, those at these places of the ring count; what lies
-    /// before the oldest of them is given up, and the next batch declares it.
+    /// Sets the tail at recovery. Of the records before the next one, those at the places
+    /// `counting` count. Records before the oldest of them are given up, and the next batch
+    /// declares that.
     pub fn give_up_before(&mut self, counting: impl Iterator<Item = u32>) {
         let (records, tail) = (self.geometry.records, self.tail);
         let behind_tail = |place: u32| (u64::from(place) + records - tail % records) % records;
@@ -185,14 +187,15 @@ impl Log {
         (self.tail < self.batch).then_some(self.tail)
     }
 
-    /// Moves the tail past the oldest record, which no longer counts or stands in the batch again.
+    /// Moves the tail past the oldest record. That record no longer counts, or the batch has it
+    /// once more.
     pub fn drop_oldest(&mut self) {
         debug_assert!(self.tail < self.batch);
         self.tail += 1;
     }
 
-    /// Ends the batch: fills its last unit with padding and returns what to write, in one extent or,
-    /// where the ring wraps, two.
+    /// Ends the batch: fills its last unit with padding and returns what to write, in one extent
+    /// or, where the ring wraps, two.
     pub fn seal(&mut self) -> Vec<LogExtent> {
         while self.unit_room() > 0 {
             self.push(&Body::Pad);

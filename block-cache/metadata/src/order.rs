@@ -1,9 +1,10 @@
-//! Orderings that keep data, each known by its place in the source, so that tests can take them out one
-//! at a time and must find that it is missing ("mutation sweep", CONTRIBUTING.md).
+//! Orderings that protect data, each identified by its place in the source. Tests leave each one
+//! out, and must then find lost data ("mutation sweep", CONTRIBUTING.md).
 //!
-//! Everything that issues a flush, asks for FUA, or waits because something must be durable first, goes
-//! through a [`Site`]. With the feature `plant` a site remembers that it was reached and can be told to
-//! leave its step out; without it, a site is nothing and everything here is what it wraps.
+//! Any code that issues a flush, asks for FUA, or waits until something is durable goes through a
+//! [`Site`]. With the feature `plant` a site records that it was reached and can be made to leave
+//! its step out. Without it, a site is nothing, and everything here is just the operation that it
+//! wraps.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,20 +12,20 @@ use std::task::{Context, Poll};
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, IoFuture, Result};
 
-/// What can be left out at a site.
+/// Step that can be left out at a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Part {
     /// The step is not taken at all.
     Step,
-    /// The step is begun, and nobody waits for its end.
+    /// Begins the step and does not wait for its end.
     Wait,
     /// A write that should be on media when it completes is an ordinary one.
     Fua,
-    /// What excludes others does not.
+    /// Leaves out the mutual exclusion.
     Lock,
 }
 
-/// A place in the source at which an order is kept.
+/// A place in the source at which an order protects data.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
     #[cfg(feature = "plant")]
@@ -90,7 +91,7 @@ mod planted {
         LACKING.set(part);
     }
 
-    /// What this thread has reached since the last call with nothing taken out.
+    /// Returns the sites that this thread reached with no step left out, since the last call.
     #[must_use]
     pub fn reached() -> BTreeSet<SitePart> {
         REACHED.take()
@@ -100,7 +101,7 @@ mod planted {
 #[cfg(feature = "plant")]
 pub use planted::{SitePart, reached, take_out};
 
-/// An operation that somebody waits for.
+/// An operation that the caller waits for.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Ordered(Option<IoFuture>);
@@ -139,10 +140,10 @@ pub fn write(device: &dyn BlockDevice, offset: u64, buf: Buf) -> Ordered {
     Ordered::new(Site::here(), device.write(offset, buf))
 }
 
-/// Writes, waits for it, and flushes.
+/// Writes, waits for the write, and flushes.
 ///
 /// # Errors
-/// The device's own; then what is on media nobody knows.
+/// The device's own. The content on media is then unknown.
 pub async fn write_durably(
     device: &dyn BlockDevice,
     parts: impl IntoIterator<Item = (u64, Buf)>,

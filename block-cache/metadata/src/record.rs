@@ -1,8 +1,7 @@
 //! The 64-byte record.
 //!
-//! A record never straddles 512 bytes, carries its own position, and verifies by itself, so that one
-//! bad unit costs the records in it and no others. docs/internals/format/records.md has the
-//! table of fields.
+//! A record never straddles 512 bytes, carries its own position, and verifies on its own. So one
+//! bad unit costs only the records in it. docs/internals/format/records.md has the table of fields.
 
 use crate::codec::{Seed, get_id, get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::order::{Part, Site};
@@ -17,8 +16,8 @@ const BODY: usize = 24;
 const _: () = assert!(BODY + KILL_SLOTS * 4 == RECORD_BYTES);
 const LSN_MASK: u64 = (1 << 48) - 1;
 
-/// Where a record stands: its own number, the number of the oldest record that still counts, and how
-/// far back its batch began.
+/// Where a record stands: its own number, the number of the oldest record that still counts, and
+/// how far back its batch began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Log sequence number: counts records since the cache was formatted.
@@ -50,19 +49,19 @@ pub struct BlockRecord {
     pub sums: u32,
 }
 
-/// What is known of a region (64 blocks) of a volume beyond the block records.
+/// State of a region (64 blocks) of a volume in addition to the block records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkState {
     /// The block records are exact.
     None,
     /// Valid granules may have been overwritten in place: all count as dirty after a crash.
     MaybeDirty,
-    /// Writes may have gone to the backing device: what is not recorded as dirty counts as stale
-    /// after a crash.
+    /// Writes may have gone to the backing device. Data that is not recorded as dirty counts as
+    /// stale after a crash.
     Intent,
 }
 
-/// What a record says.
+/// Content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
     /// Nothing; fills a unit.
@@ -161,9 +160,9 @@ pub fn encode(out: &mut [u8; RECORD_BYTES], seed: Seed, position: Position, body
     put_u32(out, 0, checksum);
 }
 
-/// Reads a record. None if the bytes are not one of this cache: never written, torn, rotten, another
-/// cache's, or of a kind that this version does not know (the superblock's features say whether a
-/// cache with such kinds may be opened at all).
+/// Reads a record. Returns `None` if the bytes are not a record of this cache: never written, torn,
+/// corrupt, or another cache's. Also for a kind that this version does not know; the superblock's
+/// features say whether a cache with such kinds may be opened at all.
 #[must_use]
 pub fn decode(bytes: &[u8; RECORD_BYTES], seed: Seed) -> Option<(Position, Body)> {
     // Media that are atomic by less than a record tear it.

@@ -1,8 +1,9 @@
-//! From a ring of records back to the map.
+//! Replay: from a ring of records back to the map.
 //!
-//! The end of the log ([`mod@end`]) is found first, and with it the tail: what counts lies between. That is read from the newest
-//! record back to the oldest, so that the first record met of a slot (or region) is the one that counts, and the others
-//! need no more than a look at a bit. The process journal's entries are put in their places on the way.
+//! The end of the log ([`mod@end`]) is found first, and with it the tail. The records between the
+//! two count. They are read from the newest back to the oldest. So the first record of a slot (or
+//! region) is the one that counts, and the others need only a look at a bit. The process journal's
+//! entries are merged at their places.
 
 mod end;
 mod mend;
@@ -22,10 +23,11 @@ use ring::{Order, Ring};
 
 pub use mend::rewrite_last_batch;
 
-/// Bytes that are looked at together; blocks are found in groups of as many as there are records in them.
+/// Bytes that are looked at together; blocks are found in groups of as many as there are records in
+/// them.
 const GROUP_BYTES: usize = 4096;
 
-/// What is known of the log from elsewhere.
+/// Knowledge of the log from outside it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Elsewhere<'a> {
     /// The process journal's entries, oldest first.
@@ -39,7 +41,7 @@ pub struct Elsewhere<'a> {
 pub struct FoundBlock {
     /// The record.
     pub block: BlockRecord,
-    /// Number of the record in the log; none if the process journal told it.
+    /// Position of the record in the log. `None` for an entry of the process journal.
     pub lsn: Option<u64>,
 }
 
@@ -56,12 +58,13 @@ pub struct FoundMark {
     pub lsn: u64,
 }
 
-/// What a ring says beside its blocks.
+/// Content of a ring other than its blocks.
 #[derive(Debug, Default)]
 pub struct Replayed {
     /// Regions whose state is not `None`, in the order of their records.
     pub marks: Vec<FoundMark>,
-    /// Slots of which the process journal told, and the numbers of the records before that, which are of the same block.
+    /// Slots that the process journal names, and the positions of their earlier records of the same
+    /// block.
     pub shadowed: Vec<(u32, u64)>,
     /// The number at which the log goes on: the first of a unit.
     pub next: u64,
@@ -69,12 +72,13 @@ pub struct Replayed {
     pub tail: u64,
     /// The last record is a clean shutdown's.
     pub clean: bool,
-    /// The boot under which the cache was last opened, and whether it kept a process journal.
+    /// Boot in which the cache was last opened, and whether it had a process journal.
     pub last_open: Option<([u8; 16], bool)>,
     /// Records that verify and count.
     pub records: u64,
-    /// Records between the tail and the last batch that do not verify: damage. What any record says of clean data
-    /// is not to be believed for it: one that is lost may have been the mark of *intent* above that.
+    /// Number of records between the tail and the last batch that do not verify: damage. With
+    /// damage, no record's clean data can be trusted, since a lost record may have been an *intent*
+    /// mark for it.
     pub damaged_records: u64,
     /// Units, of those that count, that could not be read; if there is no record at all, of all.
     pub unreadable_units: u64,
@@ -84,8 +88,9 @@ pub struct Replayed {
     pub torn_units: Vec<u64>,
     /// Of those, the ones of which no record was found.
     pub empty_units: Vec<u64>,
-    /// Records behind the next whose places are to be emptied before the log goes on: they are lost, and what stands there
-    /// might be read again, and be taken for newer than what the log goes on with.
+    /// Positions past the next record whose places must be erased before the log continues. Their
+    /// records are lost, but a later replay might read them and take them for newer than the new
+    /// records.
     pub lost: Range<u64>,
 }
 
@@ -118,14 +123,16 @@ impl Slots {
 struct Reader<'a> {
     ring: Ring<'a>,
     slots: u32,
-    /// From here on a crash may have taken records: the last batch, where nothing says that it was durable.
+    /// From here on a crash may have taken records: the last batch, where nothing says that it was
+    /// durable.
     batch: u64,
     tail: u64,
-    /// Where a clean shutdown's record stands, if that is the last: in the batch of the newest record.
+    /// Where a clean shutdown's record stands, if that is the last: in the batch of the newest
+    /// record.
     newest: Range<u64>,
     /// Slots of which something newer was found.
     newer: Slots,
-    /// Slots of which the process journal told and no record was found yet, and their blocks.
+    /// Slots that the process journal names and that have no record so far, with their blocks.
     owed: Slots,
     journaled: HashMap<u32, BlockRecord>,
     /// Entries of the process journal that stand before what was read, oldest first.
@@ -140,12 +147,13 @@ struct Reader<'a> {
     seen: u64,
     /// and that it cannot be now.
     lost_newest: bool,
-    /// Blocks that were found and not told yet.
+    /// Blocks that were found and not reported yet.
     found: Vec<FoundBlock>,
 }
 
 impl Reader<'_> {
-    /// A piece of whole units, the last of which has the record before `end`. Returns the number of its first.
+    /// A piece of whole units, the last of which has the record before `end`. Returns the number of
+    /// its first.
     fn piece(&mut self, end: u64, buf: Option<&Buf>, tell: &mut impl FnMut(&[FoundBlock])) -> u64 {
         let Some(buf) = buf else {
             let first = end - self.ring.geometry.unit_records();
@@ -172,7 +180,7 @@ impl Reader<'_> {
         lsn
     }
 
-    /// What stands at the place of record `lsn`.
+    /// Handles the content of the place of record `lsn`.
     fn record(&mut self, lsn: u64, bytes: &[u8; RECORD_BYTES]) {
         // An entry with stamp s stands between the records s - 1 and s.
         while let Some((&(stamp, block), older)) = self.journal.split_last()
@@ -181,7 +189,7 @@ impl Reader<'_> {
             self.journal = older;
             self.entry(block);
         }
-        // What was never written does not begin to verify.
+        // Empty places do not start with a valid byte.
         let there = match bytes[4] {
             0 => None,
             _ => decode(bytes, self.ring.seed).filter(|(position, _)| position.lsn == lsn),
@@ -190,7 +198,7 @@ impl Reader<'_> {
             return self.missing(lsn);
         };
         self.held(lsn, true);
-        // What lies below the tail is dead, but may be newer than an entry of the journal.
+        // Records before the tail are dead, but may be newer than an entry of the journal.
         let counts = lsn >= self.tail;
         match body {
             Body::Pad => {}
@@ -206,7 +214,8 @@ impl Reader<'_> {
                     self.owed.remove(block.slot);
                     let newer = &self.journaled[&block.slot];
                     if counts && (newer.volume, newer.block) == (block.volume, block.block) {
-                        // It must not leave the ring until what the journal told stands there.
+                        // This record must stay in the ring until the journal's entry has been
+                        // logged.
                         self.replayed.shadowed.push((block.slot, lsn));
                     }
                 }
@@ -306,12 +315,13 @@ impl Reader<'_> {
     }
 }
 
-/// How far a replay is, for whoever holds a clone.
+/// Progress of a replay, shared by its clones.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Rc<(Cell<u64>, Cell<u64>)>);
 
 impl Progress {
-    /// Bytes of records that were read, and bytes that are to be read; both zero before it is known where the log ends.
+    /// Bytes of records that were read, and bytes that are to be read; both zero before it is known
+    /// where the log ends.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
         (self.0.0.get(), self.0.1.get())
@@ -323,12 +333,13 @@ impl Progress {
     }
 }
 
-/// Reads the ring of a cache with `slots` slots and merges the process journal's entries. `tell` is told of live slots, the
-/// newest first, some at a time. What the ring should have and has not counts as damaged.
+/// Reads the ring of a cache with `slots` slots and merges the process journal's entries. Passes
+/// live slots to `tell`, newest first, several at a time. Records that are missing from the ring
+/// count as damaged.
 ///
 /// # Errors
-/// Never for damage or unreadable units, which are counted; only if the device does not answer at all, or stops to while it is
-/// being read.
+/// Never for damage or unreadable units, which are counted. Only if the device does not answer at
+/// all, or stops answering during the replay.
 pub async fn replay(
     device: &dyn BlockDevice,
     geometry: LogGeometry,
@@ -399,7 +410,7 @@ pub async fn replay_with(
     })
     .await?;
     if reader.lost_newest {
-        // Nobody may take it for empty, and write over it.
+        // The unit must not be taken for empty, or it would be overwritten.
         let (first, length_bytes) = (reader.seen - unit, geometry.unit_bytes);
         let offset = geometry.offset + first % geometry.records * RECORD_BYTES as u64;
         let what = format!(
@@ -407,7 +418,8 @@ pub async fn replay_with(
         );
         return Err(Error::new(ErrorKind::Io, what));
     }
-    // The last opening counts wherever it is: what an earlier version logged may lie below the tail.
+    // The last opening counts wherever it is: an earlier version's record of it may lie before the
+    // tail.
     if reader.last_open.is_none() && reader.last_close.is_none() {
         let search = match everything {
             Some(search) => search,
@@ -419,8 +431,9 @@ pub async fn replay_with(
 }
 
 impl<'a> Reader<'a> {
-    /// Of a ring whose newest record was found, though it should go on until `reached`: what lacks there is damage, and not
-    /// what a crash left of a last batch. The log goes on behind it, or, where that would leave it no room, behind the newest.
+    /// For a ring whose newest record lies before `reached`. The missing records are damage, and
+    /// not the remains of a last batch. The log continues after them, or after the newest record if
+    /// that would leave it no room.
     fn new(
         ring: Ring<'a>,
         newest: Position,

@@ -1,9 +1,10 @@
-//! Checksums of cached data: how one is made, and the table of them on media.
+//! Checksums of cached data: the function, and the table on media.
 //!
-//! A *cell* is 4 KiB of cached data, numbered from the first; each has a 32-bit checksum in a flat table on the
-//! device that holds the log. The table has no checksums of its own and is written in place: the record of a
-//! block has a [`digest`] of the block's checksums, and what the table says of a block that does not fit the
-//! digest of its record is not believed. docs/internals/format/checksums.md says what that is enough for.
+//! A *cell* is 4 KiB of cached data, numbered from the first. Each has a 32-bit checksum in a flat
+//! table on the device that holds the log. The table has no checksums of its own and is written in
+//! place. The record of a block has a [`digest`] of the block's checksums. Entries of the table
+//! that do not match the digest of their block's record are not used.
+//! docs/internals/format/checksums.md says for which faults that is enough.
 
 mod hash;
 
@@ -15,9 +16,9 @@ use crate::Seed;
 use crate::codec::{get_u32, put_u32};
 use crate::order;
 
-/// What one checksum covers, bytes.
+/// Number of bytes that one checksum covers.
 pub const CELL_BYTES: usize = 4096;
-/// No checksum is known: what the cell holds is believed.
+/// No checksum is known, and the content of the cell is trusted.
 pub const UNKNOWN: u32 = 0;
 /// The cell is known to hold something else than what was written there.
 pub const BAD: u32 = 1;
@@ -74,11 +75,13 @@ impl SumsPlace {
     }
 }
 
-/// Returns what ties a block's checksums, those of its valid granules in order, to its record.
+/// Returns the digest that ties a block's checksums to its record. The checksums are those of its
+/// valid granules, in order.
 ///
-/// The place comes last. A record has the place, 8 bytes, and the digest, under a checksum of the same polynomial: were
-/// the place first, two checksums would stand like those 8 bytes, and the record's checksum would not tell this place
-/// with its digest from another place with the other's. A torn line would then count as a record.
+/// The place comes last. A record has the place, 8 bytes, and the digest, under a checksum of the
+/// same polynomial. If the place came first, two checksums would be arranged like those 8 bytes.
+/// The record's checksum could then not distinguish this place and digest from another place and
+/// its digest. A torn line would count as a record.
 #[must_use]
 pub fn digest(seed: Seed, place: u32, sums: impl Iterator<Item = u32>) -> u32 {
     let mut bytes = Vec::with_capacity(64);
@@ -87,7 +90,8 @@ pub fn digest(seed: Seed, place: u32, sums: impl Iterator<Item = u32>) -> u32 {
     seed.checksum(&bytes)
 }
 
-/// Returns whether these checksums have the digest that a record has. Earlier versions put the place first.
+/// Returns whether these checksums have the digest that a record has. Earlier versions put the
+/// place first.
 #[must_use]
 pub fn fits(seed: Seed, place: u32, sums: impl Iterator<Item = u32> + Clone, wanted: u32) -> bool {
     digest(seed, place, sums.clone()) == wanted || earlier_digest(seed, place, sums) == wanted

@@ -1,9 +1,9 @@
-//! The superblock: what this cache is, where its parts lie, and which volumes it knows.
+//! The superblock: identity and layout of this cache, and its table of volumes.
 //!
-//! Two copies, [`COPY_STRIDE_BYTES`] apart at the start of the device. A change is written over the
-//! older copy and flushed; whichever copy verifies with the higher sequence wins. A device that holds
-//! data only (its cache has a separate metadata device) carries the same superblock with its own role,
-//! so that a part of a cache is always recognised as such.
+//! It has two copies, [`COPY_STRIDE_BYTES`] apart at the start of the device. A change is written
+//! over the older copy and flushed. The copy that verifies and has the higher sequence wins. A
+//! device that holds only data (its cache has a separate metadata device) carries the same
+//! superblock with its own role. So a part of a cache is always recognised as such.
 
 mod checksums;
 mod features;
@@ -57,7 +57,7 @@ const AT_LINEAGE: usize = 208;
 const VOLUME_BYTES: usize = 128;
 const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES - TRACT_BITS / 8);
 
-/// What a device is to its cache.
+/// Role of a device in its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Data and metadata.
@@ -79,14 +79,15 @@ pub struct VolumeEntry {
     pub epoch: u64,
     /// Size of the backing device at the last attach, bytes.
     pub size_bytes: u64,
-    /// What told the backing device from others then.
+    /// Identity of the backing device at that time.
     pub identity: Identity,
     /// Whether a flush of the backing device failed that clients' writes hung on.
     pub flush_failed: bool,
-    /// Whether a write to it or a flush failed, or may have: what can be read from it may be lost with its next power loss.
+    /// Whether a write to it or a flush failed, or may have. Data that it shows may be lost with
+    /// its next power loss.
     pub may_show_lost: bool,
-    /// First byte of a clean cached copy that was not what the backing device had when the volume was attached last; none
-    /// if all that were compared were the same.
+    /// First byte of a clean cached copy that differed from the backing device at the last attach.
+    /// `None` if all compared copies were equal.
     pub differs_at: Option<u64>,
 }
 
@@ -109,7 +110,7 @@ pub struct Superblock {
     pub service: Service,
     /// Path of its metadata device then; empty if unknown.
     pub place: String,
-    /// What the device that holds this copy is.
+    /// Role of the device that holds this copy.
     pub role: Role,
     /// Blocks that share a mark, as a power of two.
     pub region_shift: u8,
@@ -131,8 +132,8 @@ pub struct Superblock {
     pub tree_epoch: u32,
     /// Where the checksums of cached data lie on the metadata device, zero if it has none.
     pub sums_offset: u64,
-    /// The log's records before this one were durable when this was written; zero if nothing is known. So what lacks of
-    /// them at the log's end is damage.
+    /// The log's records before this one were durable when this was written; zero if nothing is
+    /// known. So what lacks of them at the log's end is damage.
     pub reached: u64,
     /// Where volumes may be dirty; none if that is not known.
     pub tracts: Option<Tracts>,
@@ -164,8 +165,9 @@ impl Superblock {
         log_end.max(tree_end).max(sums_end)
     }
 
-    /// How far the log went for certain, by what stands outside of it: here, and in the process journal if there is one.
-    /// Before the first volume was attached there was a record that the cache is open.
+    /// Returns the position that the log certainly reached, from state outside the log: the
+    /// superblock, and the process journal if there is one. Before the first volume was attached
+    /// there was a record that the cache is open.
     #[must_use]
     pub fn log_reached(&self, journal: Option<&Recovered>) -> u64 {
         let known_volumes = u64::from(self.next_volume > 1);
@@ -277,7 +279,7 @@ impl Superblock {
                 records: get_u64(bytes, 96),
                 unit_bytes: get_u32(bytes, 76),
             },
-            // Of what is not known, the features tell whoever reads on.
+            // The features tell readers about values that this version does not know.
             dirty_tracking: DirtyTracking::decode(bytes[67]).unwrap_or_default(),
             tree_offset: get_u64(bytes, 112),
             tree_epoch: get_u32(bytes, 108).max(1),
@@ -316,8 +318,8 @@ impl Superblock {
     /// Reads a device's superblock: the newer copy that verifies.
     ///
     /// # Errors
-    /// `NotFound` if neither copy is one of ours, `Corrupt` if there are traces of one and neither
-    /// verifies, `Unsupported` if it needs a newer version, or the device's own error.
+    /// `NotFound` if neither copy belongs to Forebay. `Corrupt` if there are traces of one and
+    /// neither verifies. `Unsupported` if it needs a newer version. The device's own error.
     pub async fn read(device: &dyn BlockDevice) -> Result<Self> {
         let mut best: Option<Self> = None;
         let mut traces = false;
@@ -379,8 +381,8 @@ impl Superblock {
         sound
     }
 
-    /// Writes this superblock over the older copy on `device`, as `role`, and makes it durable; on byte-addressable media,
-    /// the lines in which that differs. The caller has raised `sequence`.
+    /// Writes this superblock over the older copy on `device`, as `role`, and makes it durable; on
+    /// byte-addressable media, the lines in which that differs. The caller has raised `sequence`.
     ///
     /// # Errors
     /// The device's own.

@@ -1,9 +1,9 @@
 //! The part of a journal's header that ties it to one opening of a cache on its devices.
 //!
-//! A UUID alone does not tell a cache from its copy. So the header names the devices and the
-//! generation of the opening that began the journal, as the superblock does. Each opening raises the
-//! generation: the journal announces the next one before the superblock says it, and is begun anew
-//! with it afterwards. So wherever a process dies, the two agree.
+//! A UUID alone does not distinguish a cache from its copy. So the header names the devices and the
+//! generation of the opening that began the journal, as the superblock does. Each opening raises
+//! the generation. The journal announces the next one before the superblock has it, and is
+//! restarted with it afterwards. So wherever a process dies, the two agree.
 
 use super::{AT_BOOT, AT_MAGIC, AT_UUID, MAGIC, REACHED_BITS, is_magic};
 use crate::Seed;
@@ -26,7 +26,7 @@ const PLACE_BYTES: usize = 1024;
 /// Length of the part of a journal that says whose it is, bytes.
 pub const HEAD_BYTES: usize = 4096;
 
-/// What ties a journal to one opening of a cache. All zero in a journal of an earlier version.
+/// Ties a journal to one opening of a cache. All zero in a journal of an earlier version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tie {
     /// The devices that the cache was on.
@@ -39,7 +39,7 @@ pub struct Tie {
     pub is_damaged: bool,
 }
 
-/// What a journal is to a cache with the same UUID.
+/// Relation of a journal to a cache with the same UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relation {
     /// It is that of the cache's last opening.
@@ -55,8 +55,8 @@ pub enum Relation {
 }
 
 impl Tie {
-    /// Returns what the journal is to the cache on `media` whose superblock has `generation`. What
-    /// either does not know speaks against nothing.
+    /// Returns the relation of the journal to the cache on `media` whose superblock has
+    /// `generation`. A value that either of them lacks counts as equal.
     #[must_use]
     pub fn relation(&self, media: Media, generation: u64) -> Relation {
         let is_known = self.generation != 0 && generation != 0;

@@ -1,4 +1,5 @@
-//! Records on media that tear them: each piece of 8 bytes is that of the record, or what stood there before.
+//! Records on media that tear them: each piece of 8 bytes is that of the record, or what stood
+//! there before.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
@@ -19,7 +20,8 @@ fn torn(old: &[u8; RECORD_BYTES], new: &[u8; RECORD_BYTES], mask: u32) -> [u8; R
     mixed
 }
 
-/// The digest of a block at this place whose cells have no checksums that are known, or whatever `drawn` says.
+/// The digest of a block at this place whose cells have no checksums that are known, or whatever
+/// `drawn` says.
 fn sums(slot: u32, valid: u64, drawn: Option<u32>) -> u32 {
     let unknown = std::iter::repeat_n(UNKNOWN, valid.count_ones() as usize);
     drawn.unwrap_or_else(|| digest(Seed::new(&[1; 16]), slot, unknown))
@@ -62,7 +64,8 @@ fn body() -> impl Strategy<Value = Body> {
     ]
 }
 
-/// What stands at a place of the ring, a lap before the record that is written there; nothing in the first lap.
+/// Earlier content of a place of the ring, a lap before the record that is written there. Empty in
+/// the first lap.
 fn lap() -> impl Strategy<Value = ([u8; RECORD_BYTES], [u8; RECORD_BYTES])> {
     (body(), body(), 0..5_u64, 0..RING, 0..200_u64, any::<bool>()).prop_map(
         |(before, after, laps, place, age, first)| {
@@ -134,7 +137,8 @@ fn a_torn_record_with_a_digest_is_none() {
     }
 }
 
-/// Were the checksum that of whatever stands there, torn records would be believed: what the test above rests on.
+/// With a checksum that fits any content, torn records would be accepted. The test above depends on
+/// that.
 #[test]
 fn without_its_checksum_a_torn_record_would_be_believed() {
     let seed = Seed::new(&[1; 16]);

@@ -1,9 +1,9 @@
-//! Where the log ends: its newest record, found without reading the whole ring.
+//! Search for the end of the log, its newest record, without reading the whole ring.
 //!
-//! All batches but the last were durable before the next was built, so that the ring holds, from its newest record
-//! backwards, an unbroken lap, except for what the last batch has not brought there and for damage. So units here and
-//! there tell between which of them the end lies, and reading on from there finds it: behind it is nothing newer for
-//! longer than a batch can be.
+//! All batches but the last were durable before the next was built. So backwards from its newest
+//! record the ring holds an unbroken lap, except for damage and for missing parts of the last
+//! batch. A sample of units shows between which of them the end lies, and reading on from there
+//! finds it. Past the end there is nothing newer for longer than a batch can be.
 
 use forebay_block::{Buf, Result};
 
@@ -13,12 +13,13 @@ use crate::record::{Body, Position, RECORD_BYTES, decode};
 /// Units that are looked at here and there at most.
 const PROBES: u64 = 256;
 
-/// What a search came by.
+/// Findings of a search.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     /// The newest record.
     pub(super) newest: Option<Position>,
-    /// The newest record of an opening: its number, the boot, whether a process journal was kept.
+    /// Newest record of an opening: its position, the boot, and whether there was a process
+    /// journal.
     pub(super) last_open: Option<(u64, [u8; 16], bool)>,
     /// Units that could not be read.
     pub(super) unreadable_units: u64,
@@ -78,8 +79,8 @@ pub(super) async fn everything(ring: &Ring<'_>) -> Result<Search> {
     Ok(search)
 }
 
-/// The newest record; none if that takes reading everything: the ring is short, a unit cannot be read, or nothing was
-/// found.
+/// The newest record; none if that takes reading everything: the ring is short, a unit cannot be
+/// read, or nothing was found.
 pub(super) async fn nearly(ring: &Ring<'_>) -> Result<Option<Position>> {
     let (records, unit) = (ring.geometry.records, ring.geometry.unit_records());
     // Twice what a batch may have, so that its half is nothing but damage.

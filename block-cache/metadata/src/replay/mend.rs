@@ -1,4 +1,4 @@
-//! What a crash left of the last batch is made whole, and durable.
+//! Completes the remains of the last batch after a crash and makes them durable.
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
 
@@ -9,19 +9,21 @@ use crate::log::LogGeometry;
 use crate::order;
 use crate::record::{Body, Position, RECORD_BYTES, decode, encode};
 
-/// Writes the last batch again, with padding where a crash left it torn or empty. The caller flushes the device, and
-/// knows what else it may have lost if that fails. Without the padding, the next crash would find the gaps behind a newer batch and take them for damage.
-/// What is there is written again, as it is, because the flush that should have made it durable may have
-/// failed, and a failed flush that is tried again covers nothing. All older batches were durable before
-/// this one was begun.
+/// Rewrites the last batch, with padding in place of parts that a crash left torn or empty. The
+/// caller flushes the device, and knows what a failure of that may have lost. Without the padding,
+/// the next crash would find the gaps behind a newer batch and take them for damage.
 ///
-/// The places filled lie below the tail that the batch declares, so nothing there counts; records of
-/// the batch that did arrive are written again as they are. Nobody was told yet that they are there.
+/// Records that arrived are rewritten unchanged. The flush that should have made them durable may
+/// have failed, and retrying a failed flush covers nothing. All older batches were durable before
+/// this one began.
 ///
-/// The places of records that are lost are zeroed.
+/// The padded places lie before the tail that the batch declares, so no live record is overwritten.
+/// None of the batch's records has been acknowledged yet.
 ///
-/// In a log of lines, what a torn record left behind the newest whole one is zeroed, too: pieces of a record that gets
-/// the same number might complete it.
+/// The places of lost records are zeroed.
+///
+/// In a log of lines, the remains of torn records after the newest whole one are zeroed, too.
+/// Pieces of a record with the same number might complete such a record later.
 ///
 /// # Errors
 /// The device's own.
@@ -42,7 +44,8 @@ pub async fn rewrite_last_batch(
         let buf = Buf::scratch(geometry.unit_bytes as usize);
         let read = device.read(offset, buf.clone()).await;
         let readable = read.is_ok();
-        // What was found there must not be written over because it cannot be read now.
+        // Records that were found there must not be overwritten just because they cannot be read
+        // now.
         if !replayed.empty_units.contains(&first) {
             read?;
         }
@@ -86,8 +89,8 @@ pub async fn rewrite_last_batch(
     order::write_all(device, mended.into_iter().chain(emptied)).await
 }
 
-/// Where, behind the newest record, lines hold no whole one: a batch that was lost may have reached them, and nothing there
-/// counts, since they lie below the tail.
+/// Returns the positions after the newest record whose lines hold no whole record. A lost batch may
+/// have reached them. They lie before the tail, so nothing there counts.
 async fn torn_lines(
     device: &dyn BlockDevice,
     geometry: LogGeometry,

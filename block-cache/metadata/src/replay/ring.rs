@@ -29,7 +29,8 @@ pub(super) struct Ring<'a> {
     pub(super) seed: Seed,
 }
 
-/// What was read: the place of its first record, and its bytes, or none if a unit cannot be read.
+/// A piece that was read: the position of its first record, and its bytes, or `None` if a unit
+/// cannot be read.
 pub(super) type Piece<'a> = (u64, Option<&'a Buf>);
 
 impl Ring<'_> {
@@ -38,8 +39,8 @@ impl Ring<'_> {
         lsn % self.geometry.records
     }
 
-    /// Reads these ranges of places, all of whole units and none longer than [`CHUNK`], in their order. A
-    /// range that cannot be read is looked at unit by unit. `look` says whether to go on.
+    /// Reads these ranges of places, all of whole units and none longer than [`CHUNK`], in their
+    /// order. A range that cannot be read is looked at unit by unit. `look` says whether to go on.
     ///
     /// # Errors
     /// Only if the device does not answer at all.

@@ -13,7 +13,7 @@ use std::ops::Deref;
 use super::*;
 use crate::log::Log;
 
-/// What a ring says, with its blocks, oldest first.
+/// Content of a ring, with its blocks, oldest first.
 struct Found {
     replayed: Replayed,
     blocks: Vec<FoundBlock>,
@@ -175,7 +175,7 @@ fn the_newest_record_of_a_slot_wins_over_laps() {
     }
 }
 
-/// Who took the newest unit for empty would write over it.
+/// If the newest unit were taken for empty, it would be overwritten.
 #[test]
 fn records_that_cannot_be_read_any_more_are_an_error_and_not_a_gap() {
     let mut ring = Ring::new();
@@ -235,7 +235,7 @@ fn a_torn_batch_is_no_damage_and_a_rotten_unit_is() {
     assert_eq!(blocks(&found), [(1, 7), (11, 9)]);
 }
 
-/// What says from outside how far the log went makes damage of what looks like an earlier end.
+/// A position recorded outside the log turns an apparently earlier end into damage.
 #[test]
 fn an_end_that_was_further_is_damage() {
     let mut ring = Ring::new();
@@ -269,7 +269,7 @@ fn an_end_that_was_further_is_damage() {
         expected.extend([(9, 90), (10, 100)]);
         assert_eq!(blocks(&found), expected, "{rot:?}");
         assert!(found.torn_units.is_empty(), "nothing is mended there");
-        // What goes on there is no more damaged than that.
+        // The log that continues there is no more damaged than that.
         let mut log = Log::new(GEOMETRY, Seed::new(&[1; 16]), found.tail, found.next);
         log.push(&Body::Close);
         std::mem::swap(&mut ring.log, &mut log);
@@ -281,14 +281,15 @@ fn an_end_that_was_further_is_damage() {
     }
 }
 
-/// Where the log has no room behind what it lost, it goes on where that began, and nothing of it can come back.
+/// Where the log has no room behind what it lost, it goes on where that began, and nothing of it
+/// can come back.
 #[test]
 fn a_lost_end_that_left_no_room_is_written_over() {
     let mut ring = Ring::new();
     for slot in 1..5 {
         ring.batch(&[Body::Block(block(slot, 7))], |_| true);
     }
-    // What lies at 1,024 cannot be read today.
+    // The unit at 1,024 cannot be read now.
     let healed = ring.device.0.borrow()[1024..].to_vec();
     ring.device.0.borrow_mut()[1024..].fill(0xa5);
     let beside = |reached| Elsewhere {
@@ -300,7 +301,7 @@ fn a_lost_end_that_left_no_room_is_written_over() {
     assert_eq!(found.lost, 16..32);
     assert_eq!(blocks(&found), [(1, 7), (2, 7)]);
     for emptied in [false, true] {
-        // It can be read again when a start has gone on.
+        // It becomes readable after a start has continued.
         ring.device.0.borrow_mut()[1024..].copy_from_slice(&healed);
         if emptied {
             let future =

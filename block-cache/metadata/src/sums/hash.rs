@@ -1,10 +1,11 @@
-//! The checksum of a cell: NH (RFC 4418, section 5.2, over all of the 4 KiB at once), then a multilinear hash of
-//! its 64 bits down to 32.
+//! The checksum of a cell: NH (RFC 4418, section 5.2, over all of the 4 KiB at once), then a
+//! multilinear hash of its 64 bits down to 32.
 //!
-//! Over keys drawn at random, two different cells have the same checksum with a probability of at most 2^-31:
-//! 2^-32 that their NH is the same, and as much that the second step makes different ones equal. The key comes
-//! from the cache's UUID. CRC32C, which finds all bursts of up to 32 bits for certain, takes two to four times
-//! as long for 4 KiB; here a change of few bits is found with the probability above, as any other.
+//! Over keys drawn at random, two different cells have the same checksum with a probability of at
+//! most 2^-31. Of that, 2^-32 is for equal NH values, and as much for different NH values that the
+//! second step makes equal. The key comes from the cache's UUID. CRC32C finds all bursts of up to
+//! 32 bits for certain, but takes two to four times as long for 4 KiB. This checksum finds a change
+//! of few bits only with the probability above, as any other.
 
 use super::{BAD, CELL_BYTES, UNKNOWN};
 

@@ -1,4 +1,4 @@
-//! What the log is written in: blocks of a disk, or lines of byte-addressable media.
+//! Units of the log: blocks of a disk, or lines of byte-addressable media.
 
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf};
 
@@ -10,8 +10,8 @@ pub const LINE_BYTES: u32 = RECORD_BYTES as u32;
 /// The smallest commit unit on any other media, bytes.
 pub const SECTOR_BYTES: u32 = 512;
 
-/// The lines in which `bytes` differ from what the device has at `at`, and their places: neighbours together. All of
-/// them where that cannot be read.
+/// The lines in which `bytes` differ from what the device has at `at`, and their places: neighbours
+/// together. All of them where that cannot be read.
 pub(super) async fn changed(device: &dyn BlockDevice, at: u64, bytes: &[u8]) -> Vec<(u64, Buf)> {
     let there = Buf::scratch(bytes.len());
     if device.read(at, there.clone()).await.is_err() {
@@ -32,7 +32,8 @@ pub(super) async fn changed(device: &dyn BlockDevice, at: u64, bytes: &[u8]) -> 
 }
 
 impl Superblock {
-    /// Whether the log is written in lines: its device must be byte-addressable, with nothing between.
+    /// Whether the log is written in lines: its device must be byte-addressable, with nothing
+    /// between.
     #[must_use]
     pub const fn has_lines(&self) -> bool {
         self.incompat & INCOMPAT_LINES != 0
@@ -48,7 +49,8 @@ impl Superblock {
             .is_some_and(|found| found.has_lines() && found.role == Role::Metadata)
     }
 
-    /// A line is a unit only where the features and the role say so: with data beside it, power loss would tear that.
+    /// A line is a unit only where the features and the role say so: with data beside it, power
+    /// loss would tear that.
     pub(super) fn unit_is_sound(&self) -> bool {
         let unit = self.log.unit_bytes;
         match self.has_lines() {

@@ -1,4 +1,4 @@
-//! A damaged copy is written anew from the other one.
+//! Rewrites a damaged copy from the other one.
 
 use forebay_block::{BlockDevice, Buf, Result};
 
@@ -6,8 +6,8 @@ use super::{COPY_STRIDE_BYTES, Superblock};
 use crate::order::{self, Part, Site};
 
 impl Superblock {
-    /// Writes the copy on `device` that is damaged anew, if the other one is sound. Returns whether there was one. It is
-    /// durable before anything may be written over the other.
+    /// Rewrites a damaged copy on `device` if the other one is sound. Returns whether there was a
+    /// damaged copy. The rewrite is durable before anything may be written over the other copy.
     ///
     /// # Errors
     /// As [`Superblock::read`], or the device's own.

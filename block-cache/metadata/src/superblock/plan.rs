@@ -9,8 +9,9 @@ pub struct PlanInput {
     pub data_bytes: u64,
     /// Size of the metadata device if there is one, bytes.
     pub metadata_bytes: Option<u64>,
-    /// What the log is written in, bytes: [`LINE_BYTES`] on a metadata device that is byte-addressable, else the largest
-    /// logical or physical block of the device that holds it, at least [`SECTOR_BYTES`].
+    /// Unit in which the log is written, in bytes. [`LINE_BYTES`] on a byte-addressable metadata
+    /// device. Otherwise the largest logical or physical block of the log's device, at least
+    /// [`SECTOR_BYTES`].
     pub unit_bytes: u32,
     /// The smallest cache block size, bytes.
     pub block_size_bytes: u32,
@@ -26,15 +27,15 @@ pub struct PlanInput {
     pub uuid: [u8; 16],
 }
 
-/// Log records a slot: live records fill at most a quarter of the ring. A block that is written once, cleaned
-/// and evicted takes 2.2 records, and the tail reaches them when it is gone.
+/// Log records a slot: live records fill at most a quarter of the ring. A block that is written
+/// once, cleaned and evicted takes 2.2 records, and the tail reaches them when it is gone.
 const RECORDS_PER_SLOT: u64 = 4;
 /// Records that even the smallest ring has on top.
 const RECORDS_MIN: u64 = 256;
 /// Units that even the smallest ring has.
 const UNITS_MIN: u64 = 16;
 
-/// What lies behind the log begins at a sector's border, whatever the unit.
+/// The area after the log begins at a sector boundary, whatever the unit.
 fn log_bytes(slots: u64, unit_bytes: u32) -> u64 {
     let unit = u64::from(unit_bytes);
     let records = slots * RECORDS_PER_SLOT + RECORDS_MIN;
@@ -47,8 +48,8 @@ impl Superblock {
     /// Lays out a new cache.
     ///
     /// # Errors
-    /// `InvalidInput` for a block size that is not a power of two from 4 KiB to 1 MiB, `NoSpace` for
-    /// devices that hold no slot.
+    /// `InvalidInput` for a block size that is not a power of two from 4 KiB to 1 MiB, `NoSpace`
+    /// for devices that hold no slot.
     pub fn plan(input: PlanInput) -> Result<Self> {
         let block = u64::from(input.block_size_bytes);
         if !block.is_power_of_two() || !(4096..=1 << 20).contains(&block) {

@@ -19,7 +19,7 @@ const AT_PLACE: usize = 224;
 /// Longest path that is noted, bytes. Of a longer one nothing is.
 const PLACE_BYTES: usize = 254;
 
-/// What the superblock says of the last time that the cache was in service. All zero where an earlier
+/// State of the superblock from the last time that the cache was in service. All zero if an earlier
 /// version wrote it last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Service {
@@ -27,20 +27,21 @@ pub struct Service {
     pub generation: u64,
     /// The devices that the cache was on.
     pub media: Media,
-    /// Size to which the data device was cut while the cache was in service, bytes: what lay beyond
-    /// is lost. Zero: it was not.
+    /// Size to which the data device was truncated while the cache was in service, in bytes. The
+    /// data beyond it is lost. Zero if it was not truncated.
     pub cut_bytes: u64,
-    /// The data device was cut while the cache was in service, and may have data behind what was cut off:
-    /// each hole in what is cached tells of lost data.
+    /// Whether the data device was truncated while the cache was in service, and may have newer
+    /// data past the cut. Then each hole in cached data means lost data.
     pub was_cut: bool,
     /// The data device is a copy that has holes where the original had zeroes: they tell nothing.
     pub is_sparse: bool,
     /// The cache was shut down cleanly: no process journal is needed, whatever the log lacks.
     pub is_closed: bool,
-    /// Generation that the superblock of a separate data device has, or announces. Zero: unknown, or
-    /// there is none.
+    /// Generation that the superblock of a separate data device has, or announces. Zero: unknown,
+    /// or there is none.
     pub data_generation: u64,
-    /// On a separate data device: the generation that a clean end was about to take. Zero: none was.
+    /// On a separate data device: the generation that a clean end was about to take. Zero: none
+    /// was.
     pub next: u64,
 }
 
@@ -111,9 +112,9 @@ impl Superblock {
         newer.map(|copy| copy.uuid)
     }
 
-    /// Returns whether `data`, the superblock of the separate data device, is of the same state of the
-    /// cache as this one of the metadata device. Where an earlier version wrote this one last, that is
-    /// not known, and speaks against nothing.
+    /// Returns whether `data`, the superblock of the separate data device, is of the same state of
+    /// the cache as this one of the metadata device. Where an earlier version wrote this one last,
+    /// that is not known, and speaks against nothing.
     #[must_use]
     pub fn agrees_with(&self, data: &Self) -> bool {
         let (wanted, found) = (self.service.data_generation, data.service);
@@ -128,9 +129,9 @@ impl Superblock {
         self.lineage == other.lineage
     }
 
-    /// Gives the cache on these devices another UUID, durably. Everything else stays: the structures
-    /// on media keep verifying under the UUID that the cache was formatted with. Interrupted, it can
-    /// be run again.
+    /// Gives the cache on these devices another UUID, durably. Everything else stays: the
+    /// structures on media still verify under the UUID with which the cache was formatted. After an
+    /// interruption it can be rerun.
     ///
     /// # Errors
     /// As [`Superblock::read`], or the devices' own.

@@ -5,7 +5,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use super::{DirtyTracking, INCOMPAT_TRACKING, RESERVED_BYTES, Superblock};
 use crate::record::RECORD_BYTES;
 
-/// No offset on a device is as large: so what lies behind it can be added.
+/// No offset on a device is as large, so lengths can be added without overflow.
 const FARTHEST: u64 = 1 << 60;
 
 impl Superblock {

@@ -8,8 +8,8 @@ use forebay_block::{Error, ErrorKind, Result};
 use super::{SECTOR_BYTES, Superblock};
 use crate::tree::{DEFAULT_DEGREE, DEFAULT_LEVELS, Plane, Shape, TreePlace};
 
-/// How a cache knows after a crash which blocks are dirty though their records call them clean. Chosen when
-/// it is formatted.
+/// How a cache knows after a crash which blocks are dirty though their records call them clean.
+/// Chosen when it is formatted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DirtyTracking {
     /// `exact`: by marks of regions in the log.

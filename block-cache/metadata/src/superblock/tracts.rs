@@ -1,10 +1,11 @@
-//! Where volumes may be dirty, by their addresses: what can be known before the log is read.
+//! Bits for stretches of volumes that may be dirty, known before the log is read.
 //!
-//! A *tract* is an aligned stretch of a volume. Each has a bit, and shares it with others where there are more tracts than
-//! bits. The bit is durably set before the first byte of the tract turns dirty in the cache, so that where it is clear the
-//! backing device has everything. It lies in the superblock, whose copies alternate and which is read before all else. An
-//! earlier version, which knows nothing of it, writes zeroes in its place before it serves anything, and zeroes say that
-//! nothing is known.
+//! A *tract* is an aligned stretch of a volume. Each has a bit, and shares it with others if there
+//! are more tracts than bits. The bit is durably set before the first byte of the tract turns dirty
+//! in the cache. So if it is clear, the backing device has all of the tract's data. The bits lie in
+//! the superblock, whose copies alternate and which is read first. An earlier version does not know
+//! them and writes zeroes in their place before it serves anything. Zeroes mean that nothing is
+//! known.
 
 use std::fmt;
 use std::ops::Range;

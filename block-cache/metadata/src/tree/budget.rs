@@ -1,9 +1,9 @@
-//! How many persists the ratio leaves for rounds that nobody waits for.
+//! Budget of persists that the ratio leaves for rounds without waiting requests.
 
 /// Part of the allowed persists that is given out, so that the ratio stays below its bound.
 const GIVEN: f64 = 0.9;
-/// Persists that a new tree may take before the ratio counts: in its first periods, one less in each, or not
-/// at all.
+/// Persists that a new tree may take before the ratio counts: in its first periods, one less in
+/// each, or not at all.
 const AT_FIRST: f64 = 16.0;
 /// Persists that are saved up at most.
 const SAVED: f64 = 2.0;
@@ -13,7 +13,7 @@ const SAVED: f64 = 2.0;
 pub(super) struct Budget {
     ratio: f64,
     credit: f64,
-    /// Taken since the totals were last told.
+    /// Number taken since the last update of the totals.
     taken: u64,
     writes: u64,
     persists: u64,
@@ -78,7 +78,7 @@ mod tests {
         // A pause saves up little.
         budget.tell(10_000_000, persists);
         assert_eq!(budget.spare(), 2);
-        // What clients had to wait for is paid back first.
+        // Persists that clients had to wait for are paid back first.
         budget.tell(10_000_000, persists + 10);
         assert_eq!(budget.spare(), 0);
     }

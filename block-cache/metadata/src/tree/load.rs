@@ -15,7 +15,7 @@ pub(super) struct UnitState {
     pub(super) sequence: u64,
 }
 
-/// What was found.
+/// Findings of loading a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {
     /// Units of the tree.
@@ -42,13 +42,13 @@ impl LoadReport {
 pub struct Loaded<A = Priced> {
     /// The tree; nothing in it is marked yet but what media says.
     pub tree: Tree<A>,
-    /// What was found.
+    /// Findings of the load.
     pub report: LoadReport,
     pub(super) units: Vec<UnitState>,
 }
 
-/// Writes the tree of a volume in which nothing is dirty. `epoch` is the volume's (DESIGN.md, rule 6) or
-/// any other number that is higher each time that the tree is formatted or loaded.
+/// Writes the tree of a volume in which nothing is dirty. `epoch` is the volume's (DESIGN.md, rule
+/// 6) or any other number that is higher each time that the tree is formatted or loaded.
 ///
 /// # Errors
 /// The device's own; `InvalidInput` for a place that is not one of whole units.
@@ -74,12 +74,12 @@ pub async fn format(
     Ok(())
 }
 
-/// Reads a tree, and makes durable what was read: what the device shows need not be, if a flush failed
-/// before. `epoch` is higher than whenever it was formatted or loaded before. The adjuster is new.
+/// Reads a tree and makes the result durable: after a failed flush, the device may show data that
+/// is not durable. `epoch` is higher than at any earlier format or load. The adjuster is new.
 ///
 /// # Errors
-/// The device's own, when writing, or if it is shutting down; `InvalidInput` for a place that is not one of whole units.
-/// Never for what cannot be read: that counts as dirty.
+/// The device's own, when writing, or if it is shutting down. `InvalidInput` for a place that is
+/// not one of whole units. Never for unreadable units, which count as dirty.
 pub async fn load<A: Adjust>(
     device: &dyn BlockDevice,
     place: TreePlace,
@@ -91,7 +91,7 @@ pub async fn load<A: Adjust>(
     check(device, place)?;
     let mut report = LoadReport::of(place);
     let (mut words, mut units) = (Vec::new(), Vec::new());
-    // What is to be written first, and what after that is durable.
+    // Units to write first, and units to write when those are durable.
     let (mut first, mut second) = (Vec::new(), Vec::new());
     for unit in 0..place.units() {
         let copies = read(device, place, seed, unit, &mut report).await?;
@@ -176,8 +176,8 @@ pub(super) fn formatted(place: TreePlace, epoch: u32) -> Vec<UnitState> {
     vec![unit; place.units() as usize]
 }
 
-/// Sequences of different epochs differ, so that what an earlier process wrote and this one did not see is
-/// never taken for a part of what this one writes.
+/// Returns the first sequence of an epoch. Sequences of different epochs differ. So a write of an
+/// earlier process that this one did not see is never taken for a part of this process's writes.
 fn first_sequence(epoch: u32) -> u64 {
     u64::from(epoch) << 32 | 1
 }
@@ -221,7 +221,7 @@ impl Copy {
     }
 }
 
-/// Which copy of a unit counts, if either is to be believed; the report is told.
+/// Returns the copy of a unit that counts, if either can be trusted, and updates the report.
 fn counting(copies: &[Copy; 2], report: &mut LoadReport) -> Option<usize> {
     let chosen = choose([&copies[0].sequences, &copies[1].sequences]);
     match chosen {

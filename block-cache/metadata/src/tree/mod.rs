@@ -1,16 +1,20 @@
-//! The adaptive bit-tree: which ranges of a volume may be dirty, on media before they are (MapperX, ATC'21).
+//! The adaptive bit-tree: ranges of a volume that may be dirty, recorded on media before they are
+//! (MapperX, ATC'21).
 //!
-//! In memory there is the *complete* tree: for each leaf how many of its blocks are dirty, and above them one
-//! bit a node, set if anything beneath is. On media there is its *summary*, one bit a node of which a set one
-//! says that all beneath may be dirty. Before a clean block may be written to, a node above it is durably set;
-//! mostly one is already, and the write waits for nothing. After a crash what no set node covers is clean, and what
-//! one covers is written back. How coarse the summary is decides how often a write must wait, and how much is
-//! written back in vain; it is adjusted so that at most a given ratio of client writes costs a write of metadata.
+//! Memory has the *complete* tree. A leaf has the number of its dirty blocks. A node above has one
+//! bit, which is set if any block beneath is dirty. Media has its *summary*, one bit a node; a set
+//! bit says that all blocks beneath may be dirty.
 //!
-//! A tree does no I/O and has no clock. [`Tree::begin_round`] says what to write, [`Tree::unit`] has the bits, and
-//! [`Tree::finish_round`] says that they are durable; [`TreeWriter`] does that on a block device.
-//! Byte-addressable media would have units of one line with two versions in place of two units: another
-//! writer and another `unit_words`, the same tree.
+//! Before a clean block may be written, a node above it must be durably set. Mostly one is set
+//! already, and the write waits for nothing. After a crash, blocks under no set node are clean, and
+//! blocks under a set node are written back. The coarseness of the summary decides how often a
+//! write must wait, and how much is written back in vain. It is adjusted so that at most a given
+//! ratio of client writes costs a write of metadata.
+//!
+//! A tree does no I/O and has no clock. [`Tree::begin_round`] says which units to write,
+//! [`Tree::unit`] has the bits, and [`Tree::finish_round`] says that they are durable.
+//! [`TreeWriter`] does that on a block device. Byte-addressable media would have units of one line
+//! with two versions in place of two units: another writer and another `unit_words`, the same tree.
 //!
 //! An adjuster ([`Adjust`]) decides how coarse the summary is. Forebay's is [`Priced`].
 //!
@@ -46,7 +50,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// It is adjusted earlier, too, after as many client writes as allow this many persists.
 const PERIOD_PERSISTS: f64 = 8.0;
 
-/// What a tree is to achieve.
+/// Goals and shape of a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeOptions {
     /// Writes of metadata a client write: 10 to the power of minus this many.
@@ -103,8 +107,8 @@ pub struct Tree<A = Priced> {
 }
 
 impl<A: Adjust> Tree<A> {
-    /// A tree in which nothing is dirty, on media of which `unit_words` words of 64 bits are written at a time
-    /// and say the same. The adjuster is new, and of the same shape.
+    /// A tree in which nothing is dirty, on media of which `unit_words` words of 64 bits are
+    /// written at a time and say the same. The adjuster is new, and of the same shape.
     #[must_use]
     pub fn new(shape: Shape, unit_words: usize, options: TreeOptions, adjuster: A) -> Self {
         let summary = Summary::new(shape, unit_words);
@@ -122,8 +126,8 @@ impl<A: Adjust> Tree<A> {
         }
     }
 
-    /// A tree of which media says this. Until the blocks that it covers are marked and cleared again, each
-    /// of them counts as dirty for whoever asks [`Tree::may_be_dirty`].
+    /// Restores a tree from media. Each block that it covers counts as dirty in
+    /// [`Tree::may_be_dirty`] until the block has been marked and then cleared.
     pub(crate) fn restored(
         shape: Shape,
         unit_words: usize,
@@ -155,8 +159,9 @@ impl<A: Adjust> Tree<A> {
         self.shape
     }
 
-    /// These clean blocks are about to become dirty. Called once for each block when it does; none of them
-    /// may be written to before the mark is durable. A mark that is not needed after all is cleared.
+    /// These clean blocks are about to become dirty. Called once for each block when it does; none
+    /// of them may be written to before the mark is durable. A mark that is not needed after all is
+    /// cleared.
     ///
     /// # Panics
     /// If a block lies beyond the volume.
@@ -165,7 +170,7 @@ impl<A: Adjust> Tree<A> {
         for leaf in self.shape.leaves_of(&blocks) {
             self.leaves[leaf as usize] += self.shape.share(&blocks, leaf);
             self.turn_dirty(leaf);
-            // What media covers for now is to be covered when that goes, too.
+            // Leaves that are covered on media only for now must be covered after that, too.
             let durable = self.summary.is_durable(leaf);
             if !self.summary.wants(leaf) {
                 let (adjuster, nodes) = self.parts();
@@ -203,8 +208,8 @@ impl<A: Adjust> Tree<A> {
         self.adjuster.turned_dirty(self.shape, leaf);
     }
 
-    /// These blocks, each of which was marked, are clean: their data was written back, and the backing device was
-    /// flushed after that. Nothing is written for it; what media says follows with later rounds.
+    /// Notes that these blocks are clean; each of them was marked. Their data was written back, and
+    /// the backing device was flushed after that. Writes nothing: media follows with later rounds.
     ///
     /// # Panics
     /// If more blocks of a leaf are cleared than were marked.
@@ -269,8 +274,9 @@ impl<A: Adjust> Tree<A> {
         leaves.all(|leaf| self.summary.is_durable(leaf))
     }
 
-    /// Adjusts the tree if its period is over. `now` is since any fixed moment, `writes` and `persists` are the
-    /// client's writes and the unit writes of all that shares the ratio since the tree was made.
+    /// Adjusts the tree if its period is over. `now` is since any fixed moment, `writes` and
+    /// `persists` are the client's writes and the unit writes of all that shares the ratio since
+    /// the tree was made.
     pub fn adjust(&mut self, now: Duration, writes: u64, persists: u64) {
         let since = (writes - self.adjusted_writes) as f64;
         if now < self.adjusted + PERIOD && since * self.ratio < PERIOD_PERSISTS {
@@ -283,8 +289,8 @@ impl<A: Adjust> Tree<A> {
         adjuster.adjust(nodes, Totals { writes, persists }, can_write);
     }
 
-    /// For a clean end: from now on media is to say what is dirty and no more, whatever that costs. Rounds are
-    /// due until it does.
+    /// For a clean end: from now on media is to say what is dirty and no more, whatever that costs.
+    /// Rounds are due until it does.
     pub fn tighten(&mut self) {
         self.summary.wanted.clear_all();
         for leaf in 0..self.shape.leaves() {
@@ -297,7 +303,8 @@ impl<A: Adjust> Tree<A> {
         self.budget.grant(persists);
     }
 
-    /// Whether a round would write something that somebody waits for, or that the ratio leaves room for.
+    /// Returns whether a round would write changes that a request waits for, or for which the ratio
+    /// leaves room.
     #[must_use]
     pub fn is_due(&self) -> bool {
         !self.summary.in_flight()
@@ -322,8 +329,8 @@ impl<A: Adjust> Tree<A> {
         self.summary.unit(unit)
     }
 
-    /// Ends a round: all its units are durable, or what they hold is not known. After the latter no round
-    /// begins any more; what was marked durably stays so.
+    /// Ends a round. Either all its units are durable, or their content is unknown. In the second
+    /// case no later round begins, and durable marks stay.
     pub fn finish_round(&mut self, round: Round, durable: bool) {
         self.summary.finish(&round, durable);
     }

@@ -1,20 +1,23 @@
-//! Our way of adjusting: what to keep marked though it is clean, decided for all leaves at once by a price.
+//! Forebay's adjuster: a price decides for all leaves at once which ones stay marked while they are
+//! clean.
 //!
-//! Keeping a leaf marked costs what a crash then writes back in vain: the clean cached blocks in it, and those
-//! that reads will bring in before the next round can unmark it. It saves a persist for each time that the leaf
-//! turns dirty. So a leaf is *held* while the persists that it is expected to save, times a price, are worth its
-//! clean blocks. Of what is held and what is dirty, the highest nodes are marked.
+//! A marked clean leaf has a cost: after a crash its clean cached blocks are written back in vain.
+//! So are those that reads will fill before the next round can unmark it. The mark saves a persist
+//! each time that the leaf turns dirty. So a leaf is *held* while its expected saved persists,
+//! times a price, are worth its clean blocks. Of the held and dirty leaves, the highest nodes are
+//! marked.
 //!
-//! The price finds itself: each persist that a client waits for raises it, each client write lowers it, by so
-//! much that it stands still when clients wait for most of the persists that the ratio allows. A round that one
-//! waits for takes all else along that its units have to say; the rest is for rounds nobody waits for.
+//! The price adjusts itself. Each persist that a client waits for raises it, and each client write
+//! lowers it. It stands still when clients wait for most of the persists that the ratio allows. A
+//! round with waiting clients also writes all other pending changes of its units; the rest is for
+//! rounds without.
 //!
-//! What to expect of a leaf is learned from the whole tree: how often leaves beneath a node turned dirty lately is
-//! shared out among its children as it was seen among them, with half a time more for each, and so on down. A
-//! leaf that is written to again and again keeps its own count; one that never was has a part in its
-//! neighbourhood's. Clean blocks that come to lie somewhere are expected in the same way. What nothing is cached
-//! in costs next to nothing to hold, so that a tree begins as one mark on everything, and is cut back where clean
-//! blocks come to lie.
+//! Expectations of a leaf are learned from the whole tree. A node's recent count of leaves that
+//! turned dirty is shared among its children by their own counts, plus a half for each, and so on
+//! down. A leaf that is written often has its own count. A leaf that was never written has a share
+//! of its neighbourhood's count. New clean blocks are predicted in the same way. A leaf without
+//! cached blocks costs next to nothing to hold. So a tree begins as one mark on everything, and is
+//! cut back where clean blocks are placed.
 
 use super::adjust::{Adjust, Nodes, Totals};
 use super::bits::Bits;
@@ -22,16 +25,16 @@ use super::shape::Shape;
 
 /// Clients wait for this part of the persists that the ratio allows.
 const WAITED_FOR: f64 = 0.8;
-/// What a persist that a client waits for adds to the logarithm of the price.
+/// Amount by which a persist that a client waits for raises the logarithm of the price.
 const STEP: f64 = 1.0;
 /// The price at first, at least and at most: clean blocks for one persist saved in the window.
 const PRICE: (f64, f64, f64) = (16.0, 1e-3, 1e6);
 /// The window in which things count, in persists that the ratio allows.
 const WINDOW_PERSISTS: f64 = 16.0;
-/// What each child is given in advance when something is shared out.
+/// Initial share of each child when a count is divided.
 const ADVANCE: f32 = 0.5;
-/// Of the blocks that arrive in a window, those that lie there in vain at a time: a round comes about once a
-/// persist of it, and a block waits for half of the time between two.
+/// Part of the blocks arriving in a window that are in a marked leaf in vain at a time. There is
+/// about one round a persist, and a block waits for half of the time between two.
 const IN_VAIN: f32 = 0.5 / WINDOW_PERSISTS as f32;
 /// Less than this in the window is nothing.
 const NOTHING: f32 = 1.0 / 64.0;
@@ -51,7 +54,7 @@ pub struct Priced {
     faded: u64,
 }
 
-/// What is expected beneath a node within the window.
+/// Expected events beneath a node within the window.
 #[derive(Clone, Copy)]
 struct Expected {
     turns: f32,
@@ -126,8 +129,8 @@ impl Priced {
     ) -> bool {
         let is_leaf = shape.is_leaf(node);
         let at = node as usize;
-        // Where nothing is and nothing was, all leaves are alike, and what holds for one holds for all: what
-        // is expected of each is the same part of this.
+        // Without cached blocks and without past writes, all leaves are alike: each has the same
+        // share of the expectation, so one decision holds for all.
         let alike = self.cached[at] == 0
             && self.turned[at] == 0.0
             && self.arrived[at] == 0.0
@@ -171,7 +174,7 @@ impl Adjust for Priced {
 
     fn cover(&mut self, nodes: Nodes<'_>, leaf: u32, waits: bool) {
         if waits {
-            // A round has to be written: it takes along whatever else is worth it.
+            // A round must be written, and includes all other worthwhile changes.
             self.waited();
             self.decide(nodes);
         } else {
@@ -198,7 +201,7 @@ impl Adjust for Priced {
 
     fn adjust(&mut self, nodes: Nodes<'_>, totals: Totals, can_write: bool) {
         self.pass(nodes.ratio, totals.writes);
-        // What cannot be written is not decided either.
+        // Changes that cannot be written are not decided either.
         if can_write {
             self.decide(nodes);
         }

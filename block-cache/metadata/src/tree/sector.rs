@@ -13,13 +13,13 @@ use crate::Seed;
 use crate::codec::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::order::{Part, Site};
 
-/// What a device writes wholly or not at all, at least.
+/// Smallest number of bytes that a device writes atomically.
 pub(super) const SECTOR_BYTES: usize = 512;
 const HEADER_BYTES: usize = 24;
 /// Words of bits in a sector.
 pub(super) const SECTOR_WORDS: usize = (SECTOR_BYTES - HEADER_BYTES) / 8;
 
-/// What a set bit of a tree means.
+/// Meaning of a set bit of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Plane {
     /// Cached copies may be newer than the backing device.
@@ -37,9 +37,9 @@ pub struct TreePlace {
     pub unit_bytes: u32,
     /// The volume's number in the superblock.
     pub volume: u16,
-    /// What a set bit means.
+    /// Meaning of a set bit.
     pub plane: Plane,
-    /// What its nodes stand for.
+    /// Meaning of the tree's nodes.
     pub shape: Shape,
 }
 
@@ -108,8 +108,8 @@ impl TreePlace {
         put_u16(sector, 22, 0);
     }
 
-    /// The sequences of a copy's sectors; none of a sector that is not one of this tree: never written, torn,
-    /// rotten, or of a tree of another shape.
+    /// The sequences of a copy's sectors; none of a sector that is not one of this tree: never
+    /// written, torn, rotten, or of a tree of another shape.
     pub(super) fn sequences(&self, bytes: &[u8], seed: Seed, unit: u32) -> Vec<Option<u64>> {
         let sectors = bytes.chunks_exact(SECTOR_BYTES).enumerate();
         let sequence = |(nth, sector): (usize, &[u8])| {
@@ -133,12 +133,13 @@ impl TreePlace {
     }
 }
 
-/// Which copy of a unit counts; none if neither is to be believed.
+/// Returns the copy of a unit that counts, or `None` if neither can be trusted.
 ///
-/// A copy counts if it is whole (all of its sectors verify and have one sequence) and the other one proves that it
-/// is not newer: one of its sectors verifies and has a lower sequence. An acknowledged write leaves no sector of the former
-/// contents, so a copy that has one is older, or was torn before anybody was told of it. A copy none of whose
-/// sectors proves that may have been the newer one before it rotted; then what is whole is stale.
+/// A copy counts under two conditions. It is whole: all of its sectors verify and have one
+/// sequence. And the other copy proves that it is not newer: one of its sectors verifies and has a
+/// lower sequence. An acknowledged write leaves no sector of the former contents. So a copy that
+/// has one is older, or was torn before its write was acknowledged. A copy without such a sector
+/// may have been the newer one before it was corrupted. Then the whole copy is stale.
 pub(super) fn choose(copies: [&[Option<u64>]; 2]) -> Option<usize> {
     let whole = |copy: &[Option<u64>]| -> Option<u64> {
         let first = copy.first().copied().flatten()?;

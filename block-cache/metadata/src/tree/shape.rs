@@ -1,10 +1,11 @@
-//! Which node of the tree stands for which blocks.
+//! Mapping between nodes of the tree and blocks.
 //!
-//! Nodes are numbered breadth first from the root, 0, so that parents and children are found by
-//! arithmetic and the whole tree is one flat array of bits. *Levels* are counted below the root: a tree of
-//! degree `d` with `m` levels has `d^m` leaves. The MapperX paper counts rows with the root in its figure
-//! of the flat array (4 rows of degree 2 are 8 leaves: 3 levels here) and without it in its evaluation
-//! (`max_level = 7` of degree 4 are 16,384 leaves: 7 levels here).
+//! Nodes are numbered breadth first from the root, 0. So parents and children are found by
+//! arithmetic, and the whole tree is one flat array of bits. *Levels* are counted below the root: a
+//! tree of degree `d` with `m` levels has `d^m` leaves. The MapperX paper counts differently in two
+//! places. Its figure of the flat array counts rows with the root: 4 rows of degree 2 are 8 leaves,
+//! 3 levels here. Its evaluation counts without the root: `max_level = 7` of degree 4 are 16,384
+//! leaves, 7 levels here.
 
 use std::ops::Range;
 
@@ -26,12 +27,12 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// A tree over a volume of `blocks` blocks. Its leaves stand for as few blocks each as `levels` allows,
-    /// a power of two; a small volume has fewer levels.
+    /// Returns a tree over a volume of `blocks` blocks. Each leaf stands for as few blocks as
+    /// `levels` allows, a power of two. A small volume has fewer levels.
     ///
     /// # Errors
-    /// `InvalidInput` for a degree that is not 2, 4, 8 or 16, for no level, for more than 2^24 nodes, and for
-    /// a volume of more than 2^56 blocks.
+    /// `InvalidInput` for a degree that is not 2, 4, 8 or 16, for zero levels, for more than 2^24
+    /// nodes, and for a volume of more than 2^56 blocks.
     pub fn for_volume(blocks: u64, degree: u32, levels: u8) -> Result<Self> {
         let bad = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
         if !matches!(degree, 2 | 4 | 8 | 16) {

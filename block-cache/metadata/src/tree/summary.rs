@@ -1,16 +1,17 @@
 //! The summary of the tree on media, and the order in which it may change.
 //!
-//! Three arrays of bits, one bit a node, a set bit standing for "all beneath may be dirty":
+//! There are three arrays of bits, one bit a node. A set bit means "all beneath may be dirty":
 //!
-//! - `wanted`: what media should say. It covers all that is dirty, always.
-//! - `media`: what media says for certain, whatever happens.
-//! - `written`: what the round in flight writes; else the same as `media`.
+//! - `wanted`: the desired bits on media. They cover all dirty blocks, always.
+//! - `media`: bits that are on media for certain, whatever happens.
+//! - `written`: bits that the round in flight writes; otherwise equal to `media`.
 //!
-//! A round writes units. Their bits are those that are wanted, and those on media that may not go yet. *A bit
-//! goes only when all that is dirty beneath it is covered by other bits that are on media and stay there.*
-//! This one rule makes refining write the children before the parent goes, coarsening the parent before the
-//! children go, and lets what is clean go at once. It also makes any mixture of the old and the new
-//! contents of what a round writes safe, so that units, and the sectors in them, need not arrive together.
+//! A round writes units. It writes the wanted bits, and the bits on media that may not be cleared
+//! yet. *A bit is cleared only when all dirty blocks beneath it are covered by other bits that are
+//! on media and stay there.* This one rule makes refining write the children before the parent is
+//! cleared, and coarsening write the parent before the children are cleared. Bits of clean blocks
+//! are cleared at once. The rule also makes any mixture of the old and the new contents of a
+//! round's writes safe. So units, and the sectors in them, need not arrive together.
 
 use super::bits::{Bits, ones};
 use super::shape::Shape;
@@ -46,13 +47,13 @@ pub(super) struct Summary {
     pub(super) wanted: Bits,
     pub(super) media: Bits,
     written: Bits,
-    /// Leaves that somebody waits for, to be covered by the next round.
+    /// Leaves with waiting requests, to be covered by the next round.
     awaited: Vec<u32>,
     /// The last round begun, and the last one that is durable.
     pub(super) begun: u64,
     pub(super) durable: u64,
     failed: bool,
-    /// The unit that is looked at first when some are written that nobody waits for.
+    /// First unit to visit when a round writes units without waiting requests.
     next: u32,
 }
 
@@ -78,7 +79,7 @@ impl Summary {
         (self.media.words().len() / self.unit_words) as u32
     }
 
-    /// What media says, as it was found there.
+    /// Restores the bits that were found on media.
     pub(super) fn restore(&mut self, words: &[u64]) {
         self.media.words_mut().copy_from_slice(words);
         // A unit that is lost has bits of no node, too.
@@ -93,7 +94,7 @@ impl Summary {
         node / (64 * self.unit_words as u32)
     }
 
-    /// What a unit has, or is being given.
+    /// Returns the content of a unit, or its new content if it is being written.
     pub(super) fn unit(&self, unit: u32) -> &[u64] {
         let first = unit as usize * self.unit_words;
         &self.written.words()[first..first + self.unit_words]
@@ -140,8 +141,9 @@ impl Summary {
         self.begun + 1
     }
 
-    /// Begins a round that covers what is awaited, with up to `spare` more units that differ from what is
-    /// wanted. None while one is in flight, or if there is nothing to write. `dirty` is the complete tree.
+    /// Begins a round that covers what is awaited, with up to `spare` more units that differ from
+    /// what is wanted. None while one is in flight, or if there is nothing to write. `dirty` is the
+    /// complete tree.
     pub(super) fn begin(&mut self, dirty: &Bits, mut spare: u32) -> Option<Round> {
         if self.in_flight() || self.failed {
             return None;
@@ -222,8 +224,8 @@ impl Summary {
         })
     }
 
-    /// The round has ended. After a failure nobody knows what its units hold: what both contents say is
-    /// still certain, and no round comes after it.
+    /// Ends the round. After a failure the content of its units is unknown. Bits that are in both
+    /// the old and the new content are still certain, and no round follows.
     pub(super) fn finish(&mut self, round: &Round, durable: bool) {
         debug_assert_eq!(round.number, self.begun, "one round at a time");
         if !durable {

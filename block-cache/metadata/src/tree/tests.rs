@@ -1,5 +1,5 @@
-//! The tree beside a naive model: a set of dirty blocks, and media of which every bit that a round in flight
-//! changes may be old or new.
+//! The tree beside a naive model: a set of dirty blocks, and media of which every bit that a round
+//! in flight changes may be old or new.
 
 use std::collections::BTreeSet;
 
@@ -45,10 +45,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A tree, media as bits, and what is known of the world.
+/// A tree, media as bits, and a model of the blocks.
 struct Trial {
     tree: Tree<Adjuster>,
-    /// What media held before the round in flight.
+    /// Content of media before the round in flight.
     media: Vec<u64>,
     round: Option<Round>,
     /// Blocks that are marked, and after which round the mark is durable.

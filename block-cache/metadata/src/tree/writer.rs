@@ -15,8 +15,8 @@ use super::{Adjust, Marked, Priced, Round, Tree, TreeOptions};
 use crate::order::{Part, Site, write_fua};
 use crate::{Seed, order};
 
-/// Writes a tree's rounds. Lives on one reactor; whoever needs a round and finds none under way writes it,
-/// for all who wait.
+/// Writes a tree's rounds. Lives on one reactor. A task that needs a round and finds none in flight
+/// writes it, for all waiting tasks.
 pub struct TreeWriter<A = Priced> {
     device: Rc<dyn BlockDevice>,
     place: TreePlace,
@@ -76,10 +76,10 @@ impl<A: Adjust> TreeWriter<A> {
         Self::new(device, place, seed, loaded)
     }
 
-    /// The tree. Not to be held over a wait.
+    /// Returns the tree. The borrow must end before any wait.
     ///
     /// # Panics
-    /// If somebody else holds it.
+    /// If the tree is borrowed already.
     pub fn tree(&self) -> RefMut<'_, Tree<A>> {
         self.tree.borrow_mut()
     }
@@ -116,10 +116,10 @@ impl<A: Adjust> TreeWriter<A> {
         self.place.unit_bytes
     }
 
-    /// Waits until a round is durable, and writes those before it that nobody else does.
+    /// Waits until a round is durable. Writes earlier rounds that no other task writes.
     ///
     /// # Errors
-    /// What ended the writing of rounds.
+    /// The error that ended the writing of rounds.
     pub async fn reach(&self, round: u64) -> Result<()> {
         while self.tree.borrow().durable_round() < round {
             self.check()?;
@@ -132,7 +132,8 @@ impl<A: Adjust> TreeWriter<A> {
         Ok(())
     }
 
-    /// Adjusts the tree (see [`Tree::adjust`]) and writes what the ratio leaves room for. For a timer.
+    /// Adjusts the tree (see [`Tree::adjust`]) and writes what the ratio leaves room for. For a
+    /// timer.
     ///
     /// # Errors
     /// What ended the writing of rounds.
@@ -141,19 +142,20 @@ impl<A: Adjust> TreeWriter<A> {
         self.settle().await
     }
 
-    /// Makes media say what is dirty and no more: for a clean end, when nobody marks any more.
+    /// Makes media cover exactly the dirty blocks, for a clean end. No block may be marked any
+    /// more.
     ///
     /// # Errors
-    /// What ended the writing of rounds.
+    /// The error that ended the writing of rounds.
     pub async fn close(&self) -> Result<()> {
         self.tree.borrow_mut().tighten();
         self.settle().await
     }
 
-    /// Writes both copies of each unit anew, durably, one after the other: media may hold neither.
+    /// Rewrites both copies of each unit, durably, one after the other: media may hold neither.
     ///
     /// # Errors
-    /// What ended the writing of rounds.
+    /// The error that ended the writing of rounds.
     pub async fn rewrite(&self) -> Result<()> {
         while self.writing.get() {
             self.wait().await;
@@ -255,8 +257,8 @@ impl<A: Adjust> TreeWriter<A> {
     }
 }
 
-/// Units that are being written: those of a round, or all of them. Dropped before the end, nobody
-/// knows what they hold.
+/// Units that are being written: those of a round, or all of them. If this is dropped before the
+/// end, their content is unknown.
 struct Unfinished<'a, A: Adjust> {
     writer: &'a TreeWriter<A>,
     round: Option<Round>,

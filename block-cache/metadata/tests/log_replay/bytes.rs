@@ -43,7 +43,7 @@ impl BlockDevice for Bytes {
     }
 }
 
-/// What a future comes to that waits for nothing but [`Bytes`].
+/// Returns the result of a future that waits for nothing but [`Bytes`].
 pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

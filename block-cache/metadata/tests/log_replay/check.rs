@@ -1,5 +1,6 @@
-//! What must hold of what is read when a cache is opened, whatever media holds: the log, the superblock and the process
-//! journal. Damage costs what it damages, and nothing that is damaged counts. The fuzzer and the tests share it.
+//! Checks of the state that is read when a cache is opened (the log, the superblock and the process
+//! journal), for any content of media. Damage costs only the damaged data, and damaged data never
+//! counts. The fuzzer and the tests share it.
 
 #[path = "bytes.rs"]
 mod bytes;
@@ -22,7 +23,8 @@ const UUID: [u8; 16] = [5; 16];
 const BOOT: [u8; 16] = [6; 16];
 const SLOTS: u32 = 24;
 const RECORDS: u64 = 256;
-/// Bits of a record that are turned over at most: its checksum tells these for certain, and others but by chance.
+/// Bits of a record that are turned over at most: its checksum tells these for certain, and others
+/// but by chance.
 const MOST_BITS: u8 = 3;
 
 /// Where the bytes of an input are taken from; zeroes after the last.
@@ -47,10 +49,10 @@ impl Script<'_> {
     }
 }
 
-/// Damages what a cache left as `input` says, and reads it.
+/// Damages a cache's files according to `input`, and reads them.
 ///
 /// # Panics
-/// If something is told that was not written, or something is missing that is not damaged.
+/// If the replay reports data that was not written, or misses data that is not damaged.
 pub(crate) fn any_input(input: &[u8]) {
     let mut script = Script(input);
     match script.byte() % 4 {
@@ -151,7 +153,7 @@ fn block(slot: u32, number: u64, draw: u64) -> BlockRecord {
     }
 }
 
-/// A log that was written as the script says, and what stands in it.
+/// A log that was written by a script, and its content.
 struct Written {
     geometry: LogGeometry,
     device: Bytes,
@@ -212,7 +214,8 @@ fn write_log(script: &mut Script<'_>) -> Written {
         }
         records.resize(log.next() as usize, Body::Pad);
         log.committed();
-        // What has a newer record, or is killed, is dead; so that the ring comes round, all of the oldest is.
+        // A slot with a newer record, or a killed one, is dead. So that the ring can wrap, all of
+        // the oldest records are.
         let counts = newest.values().copied().min().unwrap_or(0);
         let tail = counts.max(log.next().saturating_sub(RECORDS / 2));
         while log.oldest().is_some_and(|oldest| oldest < tail) {
@@ -243,7 +246,8 @@ impl Written {
         (replayed.expect("damage is no error"), found)
     }
 
-    /// What was found was written just so; what is neither damaged nor behind what is the end now was found.
+    /// Checks that found records were written exactly so, and that all records were found that are
+    /// neither damaged nor past the present end.
     fn judge(&self, replayed: &Replayed, found: &[FoundBlock], damaged: impl Fn(u64) -> bool) {
         let mut slots: HashMap<u32, u64> = HashMap::new();
         for FoundBlock { block, lsn } in found {
@@ -305,7 +309,7 @@ fn any_log(script: &mut Script<'_>) {
             }
         }
     }
-    // A bit that was turned over twice is right again.
+    // A bit that was flipped twice is right.
     let after = written.device.0.borrow().clone();
     let damaged = |lsn: u64| {
         let at = (lsn % RECORDS) as usize * RECORD_BYTES;
@@ -319,7 +323,7 @@ fn any_log(script: &mut Script<'_>) {
         );
     }
     written.judge(&replayed, &found, damaged);
-    // What is mended is whole, and says the same.
+    // The repaired log is whole, and has the same content.
     let (device, seed) = (&written.device, Seed::new(&UUID));
     now(rewrite_last_batch(
         device,
@@ -336,7 +340,7 @@ fn any_log(script: &mut Script<'_>) {
     );
 }
 
-/// A record that is taken for sound and never was written: what must be found.
+/// A record that counts as sound and was never written: the checker must find it.
 #[allow(dead_code, reason = "the fuzz target plants nothing")]
 pub(crate) fn forged() {
     let written = write_log(&mut Script(&[1, 1, 10, 0xff, 0xff]));

@@ -1,4 +1,5 @@
-//! Damaged logs, superblocks and process journals: a seeded stand-in for the fuzzer that needs no nightly compiler.
+//! Damaged logs, superblocks and process journals: a seeded stand-in for the fuzzer that needs no
+//! nightly compiler.
 
 mod check;
 
@@ -21,7 +22,8 @@ fn a_record_that_was_never_written_is_found() {
     check::forged();
 }
 
-/// Found by the fuzzer: a log that ends past the largest number, in a superblock with checksums of data.
+/// Found by the fuzzer: a log that ends past the largest number, in a superblock with checksums of
+/// data.
 #[test]
 fn a_superblock_may_say_anything() {
     check::any_input(&[140, 131, 14, 0, 10, 42]);

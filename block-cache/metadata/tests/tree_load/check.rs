@@ -1,4 +1,4 @@
-//! What must hold of the bit-tree's load path, whatever media holds. The fuzzer and the tests share it.
+//! Checks of the bit-tree's load path, for any content of media. The fuzzer and the tests share it.
 
 #[path = "../log_replay/bytes.rs"]
 mod bytes;
@@ -15,7 +15,7 @@ use forebay_metadata::tree::{
 use bytes::{Bytes, now};
 
 const SECTOR: usize = 512;
-/// What is dirty, in a volume of 4096 blocks.
+/// Dirty blocks, in a volume of 4096 blocks.
 const DIRTY: [u64; 5] = [0, 17, 1200, 1203, 4095];
 
 fn place(unit_bytes: u32) -> TreePlace {
@@ -109,7 +109,7 @@ pub(crate) fn any_input(data: &[u8]) {
             );
         }
     }
-    // What was mended is whole, and says the same.
+    // The repaired tree is whole, and has the same content.
     let second = open(3);
     assert_eq!(second.report.lost_units, 0, "{:?}", second.report);
     assert_eq!(covered(&second), found);

@@ -1,4 +1,5 @@
-//! The bit-tree's load path on damaged media: a seeded stand-in for the fuzzer that needs no nightly compiler.
+//! The bit-tree's load path on damaged media: a seeded stand-in for the fuzzer that needs no
+//! nightly compiler.
 
 mod check;
 

@@ -1,4 +1,5 @@
-//! The end of the log is found without reading all of it, and is the one that reading all of it finds.
+//! The end of the log is found without reading all of it, and is the one that reading all of it
+//! finds.
 
 use std::cell::{Cell, RefCell};
 
@@ -111,7 +112,7 @@ fn little_is_read_to_find_it() {
         };
         let newest = now(nearly(&look(&device))).expect("found");
         assert_eq!(newest.lsn + 1, ring.log.next(), "after {batches} batches");
-        // The window, what is between two units that are looked at, and what was begun ahead.
+        // The window, the range between two sampled units, and reads that were begun ahead.
         let most = (2 * WINDOW + 5 * WINDOW) * RECORD_BYTES as u64 + 16 * 512;
         assert!(device.read.get() <= most, "{} bytes", device.read.get());
         assert!(device.read.get() < LONG.records * RECORD_BYTES as u64);
@@ -162,7 +163,8 @@ fn what_the_tail_gave_up_shadows_entries_of_the_journal_still() {
     assert_eq!(slots, [2]);
 }
 
-/// Behind damage that is longer than a batch nothing newer is looked for; what says how far the log went has it found.
+/// After damage that is longer than a batch, newer records are not searched for. A position
+/// recorded outside the log makes replay find them.
 #[test]
 fn records_behind_damage_longer_than_a_batch_are_found() {
     for newest_too in [false, true] {

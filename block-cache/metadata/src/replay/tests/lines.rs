@@ -1,4 +1,4 @@
-//! A log in lines: what a torn record leaves of itself is never a part of another one.
+//! A log in lines: the remains of a torn record never become part of another one.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn store(device: &Bytes, log: &mut Log, bodies: &[Body], pieces: u8) {
     log.committed();
 }
 
-/// What the next process finds, which mends what it finds torn.
+/// Returns the findings of the next process, which completes torn batches.
 fn reopened(device: &Bytes) -> (Log, Vec<BlockRecord>) {
     let mut blocks = Vec::new();
     let tell = |found: &[FoundBlock]| blocks.extend(found.iter().map(|found| found.block));
@@ -73,8 +73,8 @@ fn pieces_of_two_torn_batches_make_no_record() {
     store(&device, &mut log, &lost, ALL & !NUMBER);
     let (mut log, blocks) = reopened(&device);
     assert!(blocks.is_empty(), "{blocks:?}");
-    // The next process gives place 4 to another block, and of the record behind that nothing arrives but its number, which
-    // is that of the lost one.
+    // The next process gives place 4 to another block, and of the record behind that nothing
+    // arrives but its number, which is that of the lost one.
     store(&device, &mut log, &[Body::Block(block(4, 99))], ALL);
     store(&device, &mut log, &[Body::Block(block(7, 70))], NUMBER);
     let (_, blocks) = reopened(&device);
