@@ -65,7 +65,8 @@ fn check(directive: &str) -> Result<()> {
 
 fn wrong(what: &str) -> Error {
     let said = format!(
-        "{NAME}: {what}: write off, error, warn, info, debug or trace, or MODULE=LEVEL, separated by commas"
+        "{NAME}: {what}: write off, error, warn, info, debug or trace, or MODULE=LEVEL, separated \
+         by commas"
     );
     Error::new(ErrorKind::InvalidInput, said)
 }

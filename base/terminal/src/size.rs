@@ -36,7 +36,8 @@ fn bad<T>(text: &str, noun: &str, help: &'static str) -> Result<T, BadValue> {
     })
 }
 
-/// Says what of `text` cannot be read: its number or its unit. Both are wrong where there is neither.
+/// Says what of `text` cannot be read: its number or its unit. Both are wrong where there is
+/// neither.
 fn unreadable<T>(
     text: &str,
     noun: &str,
@@ -81,7 +82,8 @@ fn unscaled<T>(
     Err(BadValue { what, help })
 }
 
-/// A number of bytes, written with either kind of unit: `512`, `32K`, `64GiB` (binary), `64GB` (decimal).
+/// A number of bytes, written with either kind of unit: `512`, `32K`, `64GiB` (binary), `64GB`
+/// (decimal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -130,7 +132,8 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
         .flatten()
 }
 
-const SIZE_HELP: &str = "write bytes, or a number with K, M, G, T or KiB to TiB (powers of 1024) or kB to TB (powers of 1000), \
+const SIZE_HELP: &str = "write bytes, or a number with K, M, G, T or KiB to TiB (powers of 1024) \
+     or kB to TB (powers of 1000), \
      such as \"32K\", \"64GiB\" or \"64GB\"";
 
 impl FromStr for Size {
@@ -157,7 +160,8 @@ impl FromStr for Size {
     }
 }
 
-const RATE_HELP: &str = "write bytes a second with a unit, such as \"100MB/s\" (millions) or \"100MiB/s\" (powers of 1024)";
+const RATE_HELP: &str = "write bytes a second with a unit, such as \"100MB/s\" (millions) or \
+    \"100MiB/s\" (powers of 1024)";
 
 impl FromStr for Rate {
     type Err = BadValue;

@@ -1,7 +1,7 @@
 //! The `forebay` program and the library face.
 //!
-//! As a library, Forebay is a [`Stack`] on a reactor of yours: [`Config::parse`] describes devices, a
-//! cache and volumes, [`Stack::open`] opens them, and each volume is a
+//! As a library, Forebay is a [`Stack`] on a reactor of yours: [`Config::parse`] describes devices,
+//! a cache and volumes, [`Stack::open`] opens them, and each volume is a
 //! [`BlockDevice`](forebay_block::BlockDevice). `examples/in_process.rs` does that and some I/O.
 
 pub mod cli;

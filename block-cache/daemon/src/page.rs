@@ -14,7 +14,8 @@ h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem;margin:1.8rem 0 .4rem}p{margin
 table{border-collapse:collapse;width:100%}th,td{padding:.3rem .7rem .3rem 0;text-align:left;\
 border-bottom:1px solid #dde3e9;white-space:nowrap}th{font-weight:600;color:#54636f}\
 .n{text-align:right;font-variant-numeric:tabular-nums}.bar{height:.7rem;background:#e3e9ee;\
-border-radius:.35rem;overflow:hidden;display:flex}.bar i{background:#3b82b5}.bar b{background:#d58a2a}\
+border-radius:.35rem;overflow:hidden;display:flex}.bar i{background:#3b82b5}.bar \
+b{background:#d58a2a}\
 @media(prefers-color-scheme:dark){body{background:#12181d;color:#dce4ea}th,td{border-color:#2a343c}\
 th{color:#93a3af}.bar{background:#2a343c}}";
 

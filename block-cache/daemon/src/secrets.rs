@@ -15,7 +15,8 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Reads the secrets in the file at `path`.
 ///
 /// # Errors
-/// `Permission` if others can read or change it; `InvalidInput` if it is no such file, with the line that is wrong.
+/// `Permission` if others can read or change it; `InvalidInput` if it is no such file, with the
+/// line that is wrong.
 pub(crate) fn read(path: &Path) -> Result<Secrets> {
     let text = read_private(path, "the secrets")?;
     Secrets::parse(&text).context(|| format!("the secrets in {}", path.display()))

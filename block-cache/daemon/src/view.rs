@@ -1,4 +1,5 @@
-//! What the status says to people, in lines and tables: `forebay status` and the page show the same.
+//! What the status says to people, in lines and tables: `forebay status` and the page show the
+//! same.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
             None => "just begun".to_owned(),
         };
         return vec![format!(
-            "being opened: {} of {} of its log read ({left}); until then, reads of what is certainly clean are served, and everything else waits",
+            "being opened: {} of {} of its log read ({left}); until then, reads of what is \
+             certainly clean are served, and everything else waits",
             human_bytes(opening.done_bytes),
             human_bytes(opening.bytes),
         )];
@@ -55,7 +57,8 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
     let share = |bytes| percent(bytes, cache.capacity_bytes).unwrap_or(0.0);
     let mut lines = vec![
         format!(
-            "{} of {} used ({:.0}%), {} dirty ({:.0}%, marks {}% and {}%, cleaning {}), blocks of {}, durability {}",
+            "{} of {} used ({:.0}%), {} dirty ({:.0}%, marks {}% and {}%, cleaning {}), blocks of \
+             {}, durability {}",
             human_bytes(cache.used_bytes),
             human_bytes(cache.capacity_bytes),
             share(cache.used_bytes),
@@ -99,7 +102,8 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
         ));
         if sums.corrupt_bytes > 0 {
             lines.push(format!(
-                "DIRTY DATA IS CORRUPT: {}; the log names the ranges, which are errors until they are rewritten whole",
+                "DIRTY DATA IS CORRUPT: {}; the log names the ranges, which are errors until they \
+                 are rewritten whole",
                 human_bytes(sums.corrupt_bytes)
             ));
         }
@@ -167,7 +171,8 @@ pub(crate) fn transits(status: &Status) -> Vec<String> {
                 refused => format!(", {refused} REFUSED by what is under it"),
             };
             format!(
-                "transit cache {:?} ({}): {} of {} used, {} on the way; blocks: {} written ({} again), {} \
+                "transit cache {:?} ({}): {} of {} used, {} on the way; blocks: {} written ({} \
+                 again), {} \
                  evicted, {} bypassed, {} by FUA, {} waited{refused}",
                 transit.name,
                 transit.policy,
@@ -222,7 +227,8 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
         .map_or(0, |cache| cache.damaged_records);
     let damaged = (damaged > 0).then(|| {
         format!(
-            "THE CACHE MAY HAVE LOST DATA: at its start {} of its log could not be read; dirty data of which they told is read as it was before. Check what the clients stored last, then run `forebay check --repair` while the daemon is stopped: until then every start drops clean data as uncertain",
+            "THE CACHE MAY HAVE LOST DATA: at its start {} of its log could not be read; dirty \
+             data of which they told is read as it was before. Check what the clients stored last, then run `forebay check --repair` while the daemon is stopped: until then every start drops clean data as uncertain",
             human_count(damaged, "record")
         )
     });
@@ -243,10 +249,12 @@ fn without_failed_cache(volume: &VolumeStatus) -> String {
     let name = &volume.name;
     match volume.mode {
         _ if volume.diverged => format!(
-            "VOLUME {name:?} GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing device alone"
+            "VOLUME {name:?} GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to \
+             the backing device alone"
         ),
         Some(mode) if volume.refuses_writes => format!(
-            "VOLUME {name:?} REFUSES WRITES: its cache has failed, and its mode is {mode}. Restart when the cache's device is \
+            "VOLUME {name:?} REFUSES WRITES: its cache has failed, and its mode is {mode}. Restart \
+             when the cache's device is \
              well, or let it go on at its backing device: forebay mode {name} wt"
         ),
         _ => format!(

@@ -1,5 +1,5 @@
-//! `forebay pagecache`: the distributed page cache. Its directory and nodes are processes of their own, beside the
-//! daemon.
+//! `forebay pagecache`: the distributed page cache. Its directory and nodes are processes of their
+//! own, beside the daemon.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -43,8 +43,8 @@ const LEAST_BYTES: u64 = 1 << 20;
 
 /// Share files among processes with one copy of each page in memory
 ///
-/// The directory knows where each page is; nodes give memory and use all of it. Programs use a node as a library
-/// (see docs/operate/page-cache.md).
+/// The directory knows where each page is; nodes give memory and use all of it. Programs use a node
+/// as a library (see docs/operate/page-cache.md).
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -60,8 +60,8 @@ enum Command {
 
 /// Run the directory of a pool, in the foreground
 ///
-/// It may end at any time, and be started again: the nodes go on with what they have, and it learns from them what was
-/// where.
+/// It may end at any time, and be started again: the nodes go on with what they have, and it learns
+/// from them what was where.
 #[derive(Debug, Args)]
 struct Directory {
     /// The directory tree that is cached, or a block device or an image of one
@@ -79,14 +79,16 @@ struct Directory {
     /// How long a node may keep a page in use that is to go, before its process is ended
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
     acknowledge: Interval,
-    /// A directory of the source, by its path from there, whose files programs may map shared on the mounts; they are
-    /// in the kernel's cache and not in the pool. May be given several times, the same as long as nodes run
+    /// A directory of the source, by its path from there, whose files programs may map shared on
+    /// the mounts; they are in the kernel's cache and not in the pool. May be given several times,
+    /// the same as long as nodes run
     #[arg(long, value_name = "DIR")]
     map: Vec<PathBuf>,
     /// What becomes of pages in the memory of a node that dies
     #[arg(long, value_enum, default_value = "node")]
     placement: Place,
-    /// With --placement pool: how long the source may refuse a page that outlived its node, before it counts as lost
+    /// With --placement pool: how long the source may refuse a page that outlived its node, before
+    /// it counts as lost
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
     rescue: Interval,
 }
@@ -116,7 +118,8 @@ struct NodeArguments {
     /// When writes are seen by others
     #[arg(long, value_enum, default_value = "strong")]
     consistency: Consistent,
-    /// What keeps the processors' caches of different hosts in step; the same for all nodes of a pool
+    /// What keeps the processors' caches of different hosts in step; the same for all nodes of a
+    /// pool
     #[arg(long, value_enum, default_value = "hardware")]
     coherence: Coherent,
     /// Emulated: how much longer each copy from or to another node's memory takes than it does here
@@ -142,7 +145,8 @@ enum Coherent {
 enum Consistent {
     /// A completed write is seen by every later read on any node
     Strong,
-    /// The same for pages that are in memory; whole pages that are written where none was are seen when the file is closed
+    /// The same for pages that are in memory; whole pages that are written where none was are seen
+    /// when the file is closed
     Relaxed,
 }
 
@@ -210,7 +214,8 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     })?;
     if let (Some(place), Consistent::Relaxed) = (&arguments.mount, arguments.consistency) {
         let context = format!(
-            "--mount {}: what programs write is seen by others when their write returns: leave --consistency strong",
+            "--mount {}: what programs write is seen by others when their write returns: leave \
+             --consistency strong",
             place.display()
         );
         return Err(Error::new(ErrorKind::InvalidInput, context));
@@ -237,7 +242,8 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
             bytes_per_s => format!("{}/s", human_bytes(bytes_per_s)),
         };
         out::print(&format!(
-            "{id}: emulated: copies from and to other nodes' memory take {latency:?} longer, and {bound}\n"
+            "{id}: emulated: copies from and to other nodes' memory take {latency:?} longer, and \
+             {bound}\n"
         ))?;
     }
     // There is somebody to read what is wrong.
@@ -274,7 +280,8 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
         false => Err(Error::new(
             ErrorKind::TimedOut,
             format!(
-                "{id} has not left, and ends: programs did not end what they do with its files; what they wrote and did \
+                "{id} has not left, and ends: programs did not end what they do with its files; \
+                 what they wrote and did \
                  not fsync may be lost"
             ),
         )),
@@ -305,7 +312,8 @@ fn pool_source(options: &Options) -> Result<PathBuf> {
     }
 }
 
-/// A node of a pool whose source is a block device: it gives memory, for programs that use the library.
+/// A node of a pool whose source is a block device: it gives memory, for programs that use the
+/// library.
 fn run_device_node(
     arguments: &NodeArguments,
     options: Options,
@@ -314,7 +322,8 @@ fn run_device_node(
 ) -> Result<()> {
     if let Some(place) = &arguments.mount {
         let context = format!(
-            "--mount {}: {} is a block device and has no files to mount: leave --mount out, and use it by the library",
+            "--mount {}: {} is a block device and has no files to mount: leave --mount out, and \
+             use it by the library",
             place.display(),
             source.display()
         );
@@ -415,7 +424,8 @@ fn render(status: &Status) -> String {
     } = status;
     let copies = pages.exclusive + pages.owner + pages.shared + pages.to_be_invalidated;
     let mut text = format!(
-        "Directory of {source}, process {pid}, start {epoch}\n  {copies} pages in {} of memory, a copy of each: {}\n",
+        "Directory of {source}, process {pid}, start {epoch}\n  {copies} pages in {} of memory, a \
+         copy of each: {}\n",
         human_bytes(status.capacity_bytes),
         in_words(pages)
     );
@@ -427,7 +437,8 @@ fn render(status: &Status) -> String {
         ));
     }
     text.push_str(&format!(
-        "  lookups: {} found, {} filled; {} pages evicted, {} write-backs; {} messages in, {} out\n",
+        "  lookups: {} found, {} filled; {} pages evicted, {} write-backs; {} messages in, {} \
+         out\n",
         status.found,
         status.filled,
         status.evicted,

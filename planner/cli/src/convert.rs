@@ -13,9 +13,9 @@ use forebay_terminal::size::{human_bytes, human_count};
 
 /// Write a trace in another format
 ///
-/// Several files become one, merged by time. The output is compressed if its name ends in .gz, .xz or
-/// .zst. It is written under another name first, so that it is there whole or not at all, and never
-/// over an existing file without --force.
+/// Several files become one, merged by time. The output is compressed if its name ends in .gz, .xz
+/// or .zst. It is written under another name first, so that it is there whole or not at all, and
+/// never over an existing file without --force.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The files of the trace, and last the file to write

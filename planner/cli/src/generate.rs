@@ -28,8 +28,8 @@ fn percent(text: &str) -> Result<f64, String> {
 ///
 /// The same seed makes the same trace. A preset has the numbers of reads, writes and bytes, and the
 /// features of sizes, that the AdaCache paper (CLOUD '23) publishes of three sets of traces, in
-/// proportion to --requests; locality and arrivals are ours. It is not a recording, and the names of
-/// its volumes say so.
+/// proportion to --requests; locality and arrivals are ours. It is not a recording, and the names
+/// of its volumes say so.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The file to write; compressed if its name ends in .gz, .xz or .zst

@@ -134,7 +134,8 @@ impl Input {
         }
         if counts.bad > 0 {
             let said = format!(
-                "nothing is left: {} made no sense as {}; name another format (--format), or fetch the file again",
+                "nothing is left: {} made no sense as {}; name another format (--format), or fetch \
+                 the file again",
                 human_count(counts.bad, "record"),
                 self.format()
             );
@@ -167,7 +168,8 @@ impl Input {
             ),
         };
         let said = format!(
-            "{}: there is no request in it, read as {}{ignored}: name another file, or another format (--format)",
+            "{}: there is no request in it, read as {}{ignored}: name another file, or another \
+             format (--format)",
             names(&self.files),
             self.format()
         );
@@ -273,7 +275,8 @@ pub fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
     let same = inputs.iter().find(|input| is_same_file(output, input));
     same.map_or(Ok(()), |input| {
         let said = format!(
-            "this is the trace that is read ({}), which would be gone: name another file to write than {}",
+            "this is the trace that is read ({}), which would be gone: name another file to write \
+             than {}",
             input.display(),
             output.display()
         );

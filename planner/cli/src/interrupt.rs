@@ -1,5 +1,5 @@
-//! Ctrl-C and its like (SIGINT, SIGTERM, SIGHUP) for commands that write a file: what is not finished goes, and that is
-//! said.
+//! Ctrl-C and its like (SIGINT, SIGTERM, SIGHUP) for commands that write a file: what is not
+//! finished goes, and that is said.
 
 use std::path::PathBuf;
 use std::process::exit;
@@ -10,8 +10,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use forebay_terminal::out;
 
-/// From now on a signal to end removes the files under way, says so, and ends the process as the signal would have.
-/// Where signals cannot be watched for, they end the process as ever; what it leaves then goes with the next run.
+/// From now on a signal to end removes the files under way, says so, and ends the process as the
+/// signal would have. Where signals cannot be watched for, they end the process as ever; what it
+/// leaves then goes with the next run.
 pub(super) fn watch() {
     let (tell, told) = mpsc::channel();
     let watching = std::thread::Builder::new().name("signals".into());

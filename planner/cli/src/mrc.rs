@@ -14,9 +14,9 @@ use forebay_terminal::table::Table;
 
 /// Miss ratios of a trace for every size of an LRU cache
 ///
-/// Sampled by default (SHARDS, FAST'15), in memory that does not grow with the trace, with the standard error
-/// of each point; --exact keeps the whole working set. A trace whose blocks all fit in the sample is computed
-/// exactly.
+/// Sampled by default (SHARDS, FAST'15), in memory that does not grow with the trace, with the
+/// standard error of each point; --exact keeps the whole working set. A trace whose blocks all fit
+/// in the sample is computed exactly.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The files of the trace
@@ -30,7 +30,8 @@ pub struct Arguments {
     /// The cache block size, a power of two from 512
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     block_size: Size,
-    /// Keep every block, in about 50 bytes each, besides the sample; the error of the sample is then measured
+    /// Keep every block, in about 50 bytes each, besides the sample; the error of the sample is
+    /// then measured
     #[arg(long)]
     exact: bool,
     /// How many blocks the sample keeps, from 1024 to 16777216, in about 120 bytes each

@@ -25,12 +25,13 @@ const WORKING_SET_MEMORY_BYTES: usize = 1 << 30;
 const CURVE_SAMPLE_BLOCKS: usize = 32 << 10;
 const CURVE_POINTS: usize = 24;
 
-/// Which cache a trace would need, before it is bought: hit ratios, I/O volumes, memory, modelled latency
+/// Which cache a trace would need, before it is bought: hit ratios, I/O volumes, memory, modelled
+/// latency
 ///
-/// Write-back caches are simulated, several in one pass. The latency is modelled, of a general-purpose cloud
-/// volume (1 ms, 3,000 operations and 125 MiB a second) behind an NVMe cache, never measured. Blocks of
-/// several sizes, what is learned and what goes are decided by the engine's own code, as `forebay format
-/// --block-size` would have it.
+/// Write-back caches are simulated, several in one pass. The latency is modelled, of a
+/// general-purpose cloud volume (1 ms, 3,000 operations and 125 MiB a second) behind an NVMe cache,
+/// never measured. Blocks of several sizes, what is learned and what goes are decided by the
+/// engine's own code, as `forebay format --block-size` would have it.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The files of the trace
@@ -41,8 +42,8 @@ pub struct Arguments {
     format: Option<Format>,
     #[command(flatten)]
     read: ReadArguments,
-    /// The cache's size (64G and 64GiB are powers of 1024, 64GB is a power of 1000), or its share of the working set as
-    /// in 10%wss; may be given several times
+    /// The cache's size (64G and 64GiB are powers of 1024, 64GB is a power of 1000), or its share
+    /// of the working set as in 10%wss; may be given several times
     #[arg(long, value_name = "SIZE", default_value = "10%wss")]
     cache: Vec<CacheSize>,
     /// Block sizes of the cache, as 32K or 32K..256K; may be given several times
@@ -54,8 +55,8 @@ pub struct Arguments {
     /// Besides, the fixed sizes 32K, 64K, 128K and 256K and AdaCache's own rules
     #[arg(long)]
     compare: bool,
-    /// Write a page with plots to this file, in one piece that needs no network: hit ratios, I/O volumes, memory,
-    /// latency, block and request sizes, and the trace's miss-ratio curve
+    /// Write a page with plots to this file, in one piece that needs no network: hit ratios, I/O
+    /// volumes, memory, latency, block and request sizes, and the trace's miss-ratio curve
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// Write over the file that --html names
@@ -119,7 +120,8 @@ impl Looks {
 /// # Errors
 /// A file that cannot be read or written, or that holds no trace.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    // Whether the page can be written is known before the work is done; what is there stays until it is whole.
+    // Whether the page can be written is known before the work is done; what is there stays until
+    // it is whole.
     let mut page = match &arguments.html {
         Some(path) => {
             let what = |error: Error| error.context(format!("--html {}", path.display()));
@@ -207,7 +209,8 @@ fn remarks(input: &Input, rows: &[Row]) -> Vec<String> {
     let beyond = rows.iter().map(|row| row.cache.counts().beyond).max();
     if let Some(beyond) = beyond.filter(|beyond| *beyond > 0) {
         remarks.push(format!(
-            "{} left out: a cache with blocks of this size has no volume so large that it has what they ask for",
+            "{} left out: a cache with blocks of this size has no volume so large that it has what \
+             they ask for",
             human_count(beyond, "request")
         ));
     }
@@ -217,7 +220,8 @@ fn remarks(input: &Input, rows: &[Row]) -> Vec<String> {
     });
     if let Some(row) = whole.min_by_key(|row| row.capacity_bytes) {
         remarks.push(format!(
-            "a cache of {} with blocks of {} holds all that is asked for, nothing had to go: a larger one does nothing more",
+            "a cache of {} with blocks of {} holds all that is asked for, nothing had to go: a \
+             larger one does nothing more",
             human_bytes(row.capacity_bytes),
             row.blocks
         ));
@@ -231,7 +235,8 @@ fn working_set(arguments: &Arguments) -> Result<u64> {
         // What is not there is said where it is opened.
         if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             let what = format!(
-                "{}: a share of the working set needs the trace twice, and what is no regular file can be read \
+                "{}: a share of the working set needs the trace twice, and what is no regular file \
+                 can be read \
                  once: give --cache a size such as 64G, or store the trace in a file",
                 path.display()
             );
@@ -265,7 +270,8 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "--cache: {} in blocks of {blocks} is more than {MAX_BLOCKS} blocks, which would take too \
+                    "--cache: {} in blocks of {blocks} is more than {MAX_BLOCKS} blocks, which \
+                     would take too \
                      much memory to simulate: choose a smaller --cache or larger --blocks",
                     human_bytes(capacity_bytes)
                 ),
@@ -275,7 +281,8 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "--cache: {} is less than one block of {}: choose a --cache of {} or more, or smaller --blocks",
+                    "--cache: {} is less than one block of {}: choose a --cache of {} or more, or \
+                     smaller --blocks",
                     human_bytes(capacity_bytes),
                     human_bytes(blocks.region_bytes()),
                     human_bytes(blocks.region_bytes())
@@ -286,7 +293,8 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "a cache of {} cannot have blocks of {blocks}: choose another --cache or --blocks",
+                    "a cache of {} cannot have blocks of {blocks}: choose another --cache or \
+                     --blocks",
                     human_bytes(capacity_bytes)
                 ),
             ));

@@ -13,13 +13,15 @@ use forebay_terminal::out;
 use forebay_terminal::size::{Size, human_bytes, human_count, human_duration};
 use forebay_terminal::table::Table;
 
-/// The least memory for a working set, bytes: some 2,000 entries, so that an estimate is off by a few percent.
+/// The least memory for a working set, bytes: some 2,000 entries, so that an estimate is off by a
+/// few percent.
 const MEMORY_BYTES: u64 = 64 << 10;
 
 /// What a trace is like: requests, bytes, sizes, working set, volumes
 ///
-/// Several files are one trace: their volumes are used at the same time, by the times that the files
-/// say. The format is told from the first bytes; gzip, xz, zstd and bzip2 are read as they are.
+/// Several files are one trace: their volumes are used at the same time, by the times that the
+/// files say. The format is told from the first bytes; gzip, xz, zstd and bzip2 are read as they
+/// are.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The files of the trace

@@ -1,6 +1,6 @@
-//! How fast a trace is read: `cargo run --release -p forebay-trace --example read_speed FILE...`. Each
-//! file is in memory, as it is (compressed or not), so the device does not count, and time is that of
-//! the processor, so other programs do not.
+//! How fast a trace is read: `cargo run --release -p forebay-trace --example read_speed FILE...`.
+//! Each file is in memory, as it is (compressed or not), so the device does not count, and time is
+//! that of the processor, so other programs do not.
 
 use std::hint::black_box;
 use std::io::Cursor;

@@ -104,7 +104,8 @@ impl Format {
         match self {
             Self::Native => "binary: time (ns), offset, length (bytes), volume, operation",
             Self::Msr => {
-                "time (FILETIME, 100 ns), host, disk, Read|Write, offset (bytes), size (bytes), response (100 ns)"
+                "time (FILETIME, 100 ns), host, disk, Read|Write, offset (bytes), size (bytes), \
+                 response (100 ns)"
             }
             Self::Alibaba => "device, R|W, offset (bytes), length (bytes), time (us)",
             Self::Tencent => "time (s), offset (sectors), size (sectors), 0 read | 1 write, volume",
@@ -135,7 +136,8 @@ impl Format {
                 "LBA (sectors), sectors, bytes, flags (1 write), time (s), three more times"
             }
             Self::Blkparse => {
-                "device, CPU, sequence, time (s), pid, action, RWBS, sector + sectors [process]; the events Q, or else I, D or C"
+                "device, CPU, sequence, time (s), pid, action, RWBS, sector + sectors [process]; \
+                 the events Q, or else I, D or C"
             }
             Self::Fiu => {
                 "time (ns), pid, process, LBA (sectors), size (sectors), R|W, major, minor, MD5"

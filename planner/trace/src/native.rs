@@ -21,8 +21,8 @@
 //! | 8 | 4 | bytes of the payload, at most 512 KiB |
 //! | 12 | 4 | CRC32C of the 12 bytes before and the payload |
 //!
-//! A frame of volumes names those that come next in the numbering, which begins at zero: for each one
-//! byte of length and the name. A frame of requests holds 24 bytes for each:
+//! A frame of volumes names those that come next in the numbering, which begins at zero: for each
+//! one byte of length and the name. A frame of requests holds 24 bytes for each:
 //!
 //! | at | bytes | what |
 //! |---|---|---|
@@ -33,8 +33,8 @@
 //! | 22 | 1 | operation: 0 read, 1 write, 2 flush, 3 discard |
 //! | 23 | 1 | zero |
 //!
-//! A frame of lost requests says how many the recorder had to let go between the frames before and after
-//! it; it has no payload.
+//! A frame of lost requests says how many the recorder had to let go between the frames before and
+//! after it; it has no payload.
 //!
 //! A volume is named before the first request for it. What follows the last whole frame is no
 //! damage but a recording that was cut off, and a recorder that goes on writes over it.
@@ -124,8 +124,8 @@ pub(crate) fn encode_frame(kind: Kind, count: usize, payload: &[u8]) -> [u8; FRA
     bytes
 }
 
-/// Completes a frame of requests: `frame` has [`FRAME_BYTES`] of room for its header, and behind that whole records, at
-/// most [`MAX_FRAME_REQUESTS`], as the format has them.
+/// Completes a frame of requests: `frame` has [`FRAME_BYTES`] of room for its header, and behind
+/// that whole records, at most [`MAX_FRAME_REQUESTS`], as the format has them.
 ///
 /// # Panics
 /// If it has no room for a header, or more than so many records.

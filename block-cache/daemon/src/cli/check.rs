@@ -1,4 +1,5 @@
-//! `forebay check`: a configuration, or a cache that is not in use, is looked at, and changed only to repair it.
+//! `forebay check`: a configuration, or a cache that is not in use, is looked at, and changed only
+//! to repair it.
 
 mod foresee;
 mod mend;
@@ -38,14 +39,15 @@ const DAMAGED: u8 = 3;
 
 /// Check a configuration and the cache that it names, or a cache alone
 ///
-/// Nothing is changed or allocated without --repair: a block translation table under the cache finishes a write that power
-/// loss interrupted, and replaces a damaged info block, in memory alone. The cache must not be in use. What the daemon that
-/// serves the configuration holds itself (its sockets and mount points) is not in the way. The exit status is 0 if all is in
-/// order, 1 if it could not be checked (a wrong configuration, no cache, a device in use or unreadable), 2 for a wrong
-/// command line, and 3 if the cache has damage, or slots of a transit cache are gone.
-/// After a crash a cache is in order: the next start recovers it. What its checksums cannot verify then is told, and is
-/// no damage. A cache that was repaired is in order, too, unless
-/// something that was dirty is lost, or may be: then this run ends with 3.
+/// Nothing is changed or allocated without --repair: a block translation table under the cache
+/// finishes a write that power loss interrupted, and replaces a damaged info block, in memory
+/// alone. The cache must not be in use. What the daemon that serves the configuration holds itself
+/// (its sockets and mount points) is not in the way. The exit status is 0 if all is in order, 1 if
+/// it could not be checked (a wrong configuration, no cache, a device in use or unreadable), 2 for
+/// a wrong command line, and 3 if the cache has damage, or slots of a transit cache are gone. After
+/// a crash a cache is in order: the next start recovers it. What its checksums cannot verify then
+/// is told, and is no damage. A cache that was repaired is in order, too, unless something that was
+/// dirty is lost, or may be: then this run ends with 3.
 #[derive(Debug, clap::Args)]
 #[group(id = "what", required = true)]
 pub(super) struct Arguments {
@@ -64,9 +66,10 @@ pub(super) struct Arguments {
     /// Read all that is cached, too, and verify it where the cache has checksums
     #[arg(long)]
     pub(super) data: bool,
-    /// Mend what can be mended: copies of the superblock, the bit-tree, the log around what is damaged; with --data,
-    /// forget what is clean and corrupt. Nothing that is dirty is given up. What is lost already is named, and noted in the
-    /// state directory of the configuration, so that no block device or virtual machine goes on without it
+    /// Mend what can be mended: copies of the superblock, the bit-tree, the log around what is
+    /// damaged; with --data, forget what is clean and corrupt. Nothing that is dirty is given up.
+    /// What is lost already is named, and noted in the state directory of the configuration, so
+    /// that no block device or virtual machine goes on without it
     #[arg(long)]
     pub(super) repair: bool,
     /// Print what was found as JSON
@@ -189,8 +192,10 @@ pub(super) fn run(
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "the cache on {what} was not looked at: it is in use, and a daemon (process {}) answers \
-                     on the control socket. See `forebay status`, or stop the daemon and check again",
+                    "the cache on {what} was not looked at: it is in use, and a daemon (process \
+                     {}) answers \
+                     on the control socket. See `forebay status`, or stop the daemon and check \
+                     again",
                     status.pid
                 ),
             ));
@@ -240,7 +245,8 @@ pub(super) fn run(
             let known = volumes.find(|known| known.name == volume.name);
             if let Some(at) = known.and_then(|known| known.differs_at) {
                 out::note(&format!(
-                    "warning: {}: its backing device differed from a clean copy at byte {at}: the next start looks there \
+                    "warning: {}: its backing device differed from a clean copy at byte {at}: the \
+                     next start looks there \
                      first, and is refused if it still does",
                     place()
                 ));
@@ -285,8 +291,9 @@ fn damage(error: &Error, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::from(DAMAGED))
 }
 
-/// Looks at all that a configuration names but for what is in its cache, as `forebay serve` does. The status
-/// of the daemon that answers on its control socket, if one does, and what the backing devices say.
+/// Looks at all that a configuration names but for what is in its cache, as `forebay serve` does.
+/// The status of the daemon that answers on its control socket, if one does, and what the backing
+/// devices say.
 fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Status>>, Backing)> {
     let running = running(&config.server.control, patience)?;
     // Another daemon is in the way of the start.
@@ -314,8 +321,8 @@ fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Statu
     Ok((running, backing))
 }
 
-/// Returns whether a daemon serves this configuration, or one that this is to replace: the file has the same path, or the
-/// state directory is the same.
+/// Returns whether a daemon serves this configuration, or one that this is to replace: the file has
+/// the same path, or the state directory is the same.
 fn is_of(config: &Config, status: &Status) -> bool {
     let is_same = |path: &Path, other: &str| {
         let found = |path: &Path| path.canonicalize().ok();

@@ -19,10 +19,10 @@ use forebay_terminal::size::human_bytes;
 ///
 /// A copy has the UUID of the original. This gives it another one, so that both can be used on one
 /// machine. The original and its process journal are not touched. What is dirty in the copy stays
-/// dirty, as it was when it was copied: what the original had acknowledged without a flush, and kept in its
-/// process journal alone, is not in the copy. Each volume has to be adopted once
-/// (`forebay serve --adopt VOLUME`), with a backing device that is a copy, too: to that of the original, the
-/// copy would write older data back.
+/// dirty, as it was when it was copied: what the original had acknowledged without a flush, and
+/// kept in its process journal alone, is not in the copy. Each volume has to be adopted once
+/// (`forebay serve --adopt VOLUME`), with a backing device that is a copy, too: to that of the
+/// original, the copy would write older data back.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The device or file that holds the copy
@@ -85,14 +85,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     }
     if !was_clean {
         out::print(
-            "The copy was not shut down cleanly: what was acknowledged and not flushed before it was copied is \
+            "The copy was not shut down cleanly: what was acknowledged and not flushed before it \
+             was copied is \
              not in it. In this boot of the machine, start it once with --accept-journal-loss\n",
         )?;
     }
     Ok(())
 }
 
-/// Gives the copy on these devices an identity of its own. `place` has its metadata, and `what` names both devices.
+/// Gives the copy on these devices an identity of its own. `place` has its metadata, and `what`
+/// names both devices.
 async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let found = Superblock::read(holder.as_ref()).await?;
@@ -105,7 +107,8 @@ async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> 
             ErrorKind::Busy,
             format!(
                 "{what} is no copy: the process journal {} belongs to it\n    \
-                 help: name the copy; or start this one once and stop it, so that it has what the journal has",
+                 help: name the copy; or start this one once and stop it, so that it has what the \
+                 journal has",
                 path.display()
             ),
         ));
@@ -155,7 +158,8 @@ async fn check_parts(devices: &Devices, found: &Superblock) -> Result<()> {
             match data.role == Role::Data && data.shares_lineage(found) {
                 true => Ok(()),
                 false => wrong(format!(
-                    "{name} is not the data device of this cache\n    help: name both parts of one copy"
+                    "{name} is not the data device of this cache\n    help: name both parts of one \
+                     copy"
                 )),
             }
         }

@@ -22,10 +22,10 @@ use forebay_terminal::out;
 
 /// Let a cache forget a volume that nobody serves
 ///
-/// The volume's place in the cache is free then, and what is cached of it is gone. Its backing device is not needed. The running
-/// daemon is asked; where none runs, name the configuration or the cache. A volume with data that its backing device does not
-/// have is refused, unless that is given up in so many words. To write such data back, serve the volume and use `forebay
-/// detach`.
+/// The volume's place in the cache is free then, and what is cached of it is gone. Its backing
+/// device is not needed. The running daemon is asked; where none runs, name the configuration or
+/// the cache. A volume with data that its backing device does not have is refused, unless that is
+/// given up in so many words. To write such data back, serve the volume and use `forebay detach`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The volume
@@ -42,8 +42,8 @@ pub(super) struct Arguments {
     /// The process journal, where it is not in its usual place
     #[arg(long, value_name = "PATH", requires = "cache")]
     journal: Option<PathBuf>,
-    /// Give up what the backing device does not have: THE DATA IS LOST. It is listed, range by range, and in the state
-    /// directory of the configuration
+    /// Give up what the backing device does not have: THE DATA IS LOST. It is listed, range by
+    /// range, and in the state directory of the configuration
     #[arg(long)]
     discard_dirty: bool,
     /// Print the answer as JSON
@@ -99,7 +99,8 @@ fn ask(arguments: &Arguments, control: &Control) -> Result<String> {
         ErrorKind::TimedOut => error,
         kind => {
             let what = format!(
-                "{}\nhelp: where no daemon runs, name the configuration (`forebay forget NAME CONFIG`) or the cache (--cache)",
+                "{}\nhelp: where no daemon runs, name the configuration (`forebay forget NAME \
+                 CONFIG`) or the cache (--cache)",
                 error.report()
             );
             Error::new(kind, what)

@@ -1,4 +1,5 @@
-//! `forebay format`: makes an empty cache or block translation table, and destroys nothing in silence.
+//! `forebay format`: makes an empty cache or block translation table, and destroys nothing in
+//! silence.
 
 mod btt;
 
@@ -27,9 +28,9 @@ use forebay_terminal::size::{Size, human_bytes};
 
 /// Make an empty cache on a device or file, or a block translation table on byte-addressable media
 ///
-/// What has a block translation table (--btt) is formatted through that. A device that holds anything is refused, unless --force is given. A cache with data that its
-/// backing devices do not have is refused even then, unless --discard-dirty is given too; what is lost
-/// is then listed.
+/// What has a block translation table (--btt) is formatted through that. A device that holds
+/// anything is refused, unless --force is given. A cache with data that its backing devices do not
+/// have is refused even then, unless --discard-dirty is given too; what is lost is then listed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The device or file for cached data
@@ -38,25 +39,26 @@ pub(super) struct Arguments {
     /// A device or file of its own for metadata
     #[arg(long, value_name = "PATH")]
     pub(super) metadata: Option<PathBuf>,
-    /// The metadata's device is byte-addressable: a DAX device, a file on a DAX mount, or for tests any file, each of
-    /// which is mapped. Metadata is then written in lines of 64 bytes, not in blocks; the configuration says so with
-    /// kind = "pmem"
+    /// The metadata's device is byte-addressable: a DAX device, a file on a DAX mount, or for tests
+    /// any file, each of which is mapped. Metadata is then written in lines of 64 bytes, not in
+    /// blocks; the configuration says so with kind = "pmem"
     #[arg(long, requires = "metadata")]
     pub(super) pmem: bool,
-    /// Make a block translation table on this DAX device or file, in place of a cache: blocks that a power
-    /// loss does not tear, in the layout that Linux calls sector mode
+    /// Make a block translation table on this DAX device or file, in place of a cache: blocks that
+    /// a power loss does not tear, in the layout that Linux calls sector mode
     #[arg(long, value_name = "PATH", conflicts_with_all = ["cache", "metadata"])]
     pub(super) btt: Option<PathBuf>,
     /// With --btt: the version of the layout. Linux expects 1.1 in a namespace without a label
     #[arg(long, value_name = "VERSION", requires = "btt", default_value = "2.0")]
     pub(super) btt_version: String,
-    /// The size of a cache block, 4K to 1M [default: 32K]; several, as in 32K,64K,128K,256K, where each missed
-    /// range is to have the largest blocks that fit. Or the size of a table's block, 512 or 4K [default: 4K]
+    /// The size of a cache block, 4K to 1M [default: 32K]; several, as in 32K,64K,128K,256K, where
+    /// each missed range is to have the largest blocks that fit. Or the size of a table's block,
+    /// 512 or 4K [default: 4K]
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     pub(super) block_size: Vec<Size>,
-    /// How the cache is to know after a crash which blocks were overwritten: exact (marks in its log), abt (an
-    /// adaptive bit-tree: fewer writes in service, more to write back after a crash), or none (everything is
-    /// written back)
+    /// How the cache is to know after a crash which blocks were overwritten: exact (marks in its
+    /// log), abt (an adaptive bit-tree: fewer writes in service, more to write back after a crash),
+    /// or none (everything is written back)
     #[arg(
         long,
         value_name = "HOW",
@@ -64,12 +66,13 @@ pub(super) struct Arguments {
         conflicts_with = "btt"
     )]
     pub(super) dirty_tracking: DirtyTracking,
-    /// Keep a checksum of each 4 KiB of cached data (0.1% of it), verify it on every read and write-back, and serve what
-    /// is clean and corrupt from the backing device. Who does not know them cannot open the cache
+    /// Keep a checksum of each 4 KiB of cached data (0.1% of it), verify it on every read and
+    /// write-back, and serve what is clean and corrupt from the backing device. Who does not know
+    /// them cannot open the cache
     #[arg(long, conflicts_with = "btt")]
     pub(super) checksums: bool,
-    /// Make the file with this size, if it does not exist; one that does must have it. 64G and 64GiB are powers of 1024,
-    /// 64GB is a power of 1000
+    /// Make the file with this size, if it does not exist; one that does must have it. 64G and
+    /// 64GiB are powers of 1024, 64GB is a power of 1000
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
     /// Format even if the device holds something
@@ -191,7 +194,8 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "--cache {} and --metadata {} are one and the same: give metadata a device of its own, or \
+            "--cache {} and --metadata {} are one and the same: give metadata a device of its own, \
+             or \
              leave --metadata out to have it on the cache device",
             cache.display(),
             metadata.display()
@@ -202,7 +206,8 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
 /// Less than any cache needs.
 const LEAST_CREATE_BYTES: u64 = 64 << 10;
 
-/// Returns the bytes that the file system of a file to be made has free; none if it does not tell, or has no limit.
+/// Returns the bytes that the file system of a file to be made has free; none if it does not tell,
+/// or has no limit.
 fn room_for(path: &Path) -> Option<u64> {
     let path = std::path::absolute(path).ok()?;
     let directory = path.ancestors().skip(1).find(|above| above.is_dir())?;
@@ -240,7 +245,8 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
     let range = format!("write {} to {most}", human_bytes(LEAST_CREATE_BYTES));
     if bytes < LEAST_CREATE_BYTES {
         let what = format!(
-            "cannot be a cache of {bytes} bytes: a number without a unit means bytes, write 64M or 64G\n    help: {range}"
+            "cannot be a cache of {bytes} bytes: a number without a unit means bytes, write 64M or \
+             64G\n    help: {range}"
         );
         return refuse(ErrorKind::InvalidInput, what);
     }
@@ -287,7 +293,8 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
         len => refuse(
             ErrorKind::InvalidInput,
             format!(
-                "is there already and has {len} bytes, not {bytes}: leave --create out to format it as \
+                "is there already and has {len} bytes, not {bytes}: leave --create out to format \
+                 it as \
                  it is, name another file, or remove it first"
             ),
         ),
@@ -299,7 +306,8 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "{path} is the file under {device}: name {device}, or detach it first (`losetup -d {device}`)",
+                "{path} is the file under {device}: name {device}, or detach it first (`losetup -d \
+                 {device}`)",
                 path = path.display(),
                 device = device.display()
             ),
@@ -325,7 +333,8 @@ fn missing(error: Error, path: &Path) -> Error {
     let what = match is_node {
         true => format!("{name} does not exist: bring the device back, or name another"),
         false => format!(
-            "{name} does not exist: name a device, or make a file (--create SIZE makes that of --cache or --btt, \
+            "{name} does not exist: name a device, or make a file (--create SIZE makes that of \
+             --cache or --btt, \
              `truncate -s SIZE {name}` any)"
         ),
     };
@@ -355,7 +364,8 @@ async fn look(
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "{} is not empty ({found}): name another device, or add --force to destroy that",
+                    "{} is not empty ({found}): name another device, or add --force to destroy \
+                     that",
                     device.info().name
                 ),
             ));
@@ -387,7 +397,8 @@ async fn look(
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "{} holds a cache with data that is nowhere else: {lost}. {serve} --discard-dirty to lose \
+            "{} holds a cache with data that is nowhere else: {lost}. {serve} --discard-dirty to \
+             lose \
              that data",
             devices.data.info().name
         ),
@@ -431,8 +442,8 @@ fn dirty_data(found: &Inspection) -> Option<String> {
 /// A cache, and where its process journal lies.
 pub(super) type Replaced = (Whose, PathBuf);
 
-/// Inspects a cache at `place` together with its process journal. One of another copy, or of another
-/// opening, says nothing of it, and is told of.
+/// Inspects a cache at `place` together with its process journal. One of another copy, or of
+/// another opening, says nothing of it, and is told of.
 pub(super) async fn inspect_with_journal(
     devices: &Devices,
     place: &str,
@@ -455,7 +466,8 @@ pub(super) async fn inspect_with_journal(
         // The journal that is missing is the original's, if there is one.
         inspection.journal_problem = Some(format!(
             "{place} is a copy of the cache on {twin}, made while that was in use\n    \
-             help: serve {twin}; or make this copy a cache of its own with `{}`; or, if it takes the place of {twin}, start once \
+             help: serve {twin}; or make this copy a cache of its own with `{}`; or, if it takes \
+             the place of {twin}, start once \
              with --moved-cache and --accept-journal-loss",
             clone_command(place, &whose.data_place)
         ));

@@ -37,7 +37,8 @@ pub struct Arguments {
     /// /run/forebay/control.sock, or under $XDG_RUNTIME_DIR for users other than root]
     #[arg(long, global = true, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// How long a command waits for the daemon: for a word, and for one that is new [default: 10s and 2m]
+    /// How long a command waits for the daemon: for a word, and for one that is new [default: 10s
+    /// and 2m]
     #[arg(long, global = true, value_name = "TIME", value_parser = patience)]
     timeout: Option<Interval>,
     #[command(subcommand)]
@@ -96,7 +97,8 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// An error as the daemon would answer it, for programs: `{"error":{"kind":"...","message":"..."}}`.
+/// An error as the daemon would answer it, for programs:
+/// `{"error":{"kind":"...","message":"..."}}`.
 fn error_as_json(error: &Error) -> String {
     String::from_utf8_lossy(&line(&Reply::error(error))).into_owned()
 }

@@ -39,8 +39,8 @@ pub(super) struct SetMode {
 /// The configuration file is not changed: the next start uses what stands there.
 #[derive(Debug, Args)]
 pub(super) struct SetCleaning {
-    /// auto (as fast as clients allow), alru (by age), acp (always, as fast as it goes) or nop (only
-    /// what room is needed for, and on `forebay flush`)
+    /// auto (as fast as clients allow), alru (by age), acp (always, as fast as it goes) or nop
+    /// (only what room is needed for, and on `forebay flush`)
     policy: String,
     #[command(flatten)]
     answer: Answer,
@@ -54,7 +54,8 @@ pub(super) struct SetCleaning {
 pub(super) struct Detach {
     #[command(flatten)]
     one: One,
-    /// Give up what cannot be written back: THE DATA IS LOST. It is listed, range by range, and in the state directory
+    /// Give up what cannot be written back: THE DATA IS LOST. It is listed, range by range, and in
+    /// the state directory
     #[arg(long)]
     abandon_dirty: bool,
 }
@@ -70,9 +71,9 @@ pub(super) struct Grow {
 
 /// Read all that is cached and verify it against its checksums, while volumes are served
 ///
-/// What is clean and corrupt is brought in anew from the backing device; what is dirty and corrupt is named in the
-/// daemon's log, and reading it is an error until it is rewritten whole. Goes on in the daemon when this command is
-/// interrupted; `forebay status` shows how far it is.
+/// What is clean and corrupt is brought in anew from the backing device; what is dirty and corrupt
+/// is named in the daemon's log, and reading it is an error until it is rewritten whole. Goes on in
+/// the daemon when this command is interrupted; `forebay status` shows how far it is.
 #[derive(Debug, Args)]
 pub(super) struct Scrub {
     /// Read at most so much in a second [default: 64M]

@@ -20,11 +20,13 @@ enum Command {
 
 /// Print a new secret
 ///
-/// It goes behind the host's name into the file that an export names with `secrets`, and to the host: `nvme connect
-/// --dhchap-secret`. A second one behind it is what this machine proves itself by: `--dhchap-ctrl-secret`.
+/// It goes behind the host's name into the file that an export names with `secrets`, and to the
+/// host: `nvme connect --dhchap-secret`. A second one behind it is what this machine proves itself
+/// by: `--dhchap-ctrl-secret`.
 #[derive(Debug, Args)]
 struct Generate {
-    /// The hash function by which the secret is bound to a name before it is used; its length is the hash's
+    /// The hash function by which the secret is bound to a name before it is used; its length is
+    /// the hash's
     #[arg(long, value_name = "HASH", default_value = "sha256")]
     hash: HashName,
 }

@@ -9,8 +9,9 @@ use crate::stack::Wishes;
 
 /// Serve the volumes of a configuration, in the foreground
 ///
-/// SIGTERM and SIGINT end it in an orderly way; dirty data stays in the cache. The exit status is 0 after an orderly end, and 1 otherwise. FOREBAY_LOG sets what is logged to
-/// standard error (info, debug, warn; the syntax of tracing's filters).
+/// SIGTERM and SIGINT end it in an orderly way; dirty data stays in the cache. The exit status is 0
+/// after an orderly end, and 1 otherwise. FOREBAY_LOG sets what is logged to standard error (info,
+/// debug, warn; the syntax of tracing's filters).
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The configuration file
@@ -23,19 +24,20 @@ pub(super) struct Arguments {
     /// directory says; may be given more than once
     #[arg(long, value_name = "VOLUME")]
     pub(super) adopt: Vec<String>,
-    /// Give up dirty data of this volume where the volume was written without the cache since; may be
-    /// given more than once
+    /// Give up dirty data of this volume where the volume was written without the cache since; may
+    /// be given more than once
     #[arg(long, value_name = "VOLUME")]
     pub(super) discard_stale_dirty: Vec<String>,
     /// Open the cache although its process journal is gone: acknowledged writes may be lost
     #[arg(long)]
     pub(super) accept_journal_loss: bool,
-    /// The cache was copied to the device in the configuration, which takes the place of the former one: the
-    /// process journal that was left there counts here, if the copy is as new as it
+    /// The cache was copied to the device in the configuration, which takes the place of the former
+    /// one: the process journal that was left there counts here, if the copy is as new as it
     #[arg(long)]
     pub(super) moved_cache: bool,
-    /// Should the cache's device fail in service, go on without the cache in wb and wo, too, in place of refusing writes.
-    /// Writes take the place of dirty data, which has to be given up by name at the next attach
+    /// Should the cache's device fail in service, go on without the cache in wb and wo, too, in
+    /// place of refusing writes. Writes take the place of dirty data, which has to be given up by
+    /// name at the next attach
     #[arg(long)]
     pub(super) accept_divergence: bool,
 }

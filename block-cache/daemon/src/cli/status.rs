@@ -90,9 +90,11 @@ mod tests {
             "1 MiB of 1 GiB used",
             "90.0%",
             "bit-tree: 7 writes, 28 KiB; it takes 335 KiB of memory",
-            "recovery: 10 of 40 blocks that may be dirty to be written back (1.5 s left); of 1 MiB that were compared, the backing device had 512 KiB",
+            "recovery: 10 of 40 blocks that may be dirty to be written back (1.5 s left); of 1 MiB \
+             that were compared, the backing device had 512 KiB",
             "50 us / 1.5 ms",
-            "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB on the way; blocks: 12 written",
+            "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB on the way; blocks: 12 \
+             written",
             "VOLUME \"db\" MAY HAVE LOST DATA: a flush failed",
             "VOLUME \"db\" GOES ON WITHOUT ITS CACHE",
             "volume \"db\": 5 requests timed out, 2 of them not ended",

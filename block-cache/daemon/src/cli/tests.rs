@@ -49,7 +49,8 @@ fn every_command_of_the_documentation_is_taken() {
         "forebay trace generate --preset alibaba out --requests 1000 --seed 2",
         "forebay trace generate --volumes 2 --requests 1000000 --reads 70 --sizes 4K:60,64K:40 \
          --working-set 10G --zipf 0.9 --sequential 20 --rate 1000 --seed 1 out",
-        "forebay trace record out.fbt --volume db --duration 60s --max-size 1G --force --control c.sock",
+        "forebay trace record out.fbt --volume db --duration 60s --max-size 1G --force --control \
+         c.sock",
         "forebay replay a.fbt b.fbt --on forebay.toml --map a=db --destroy-data --verify --depth 8",
         "forebay replay a --on nbd://127.0.0.1:10809/db --on nbd://h/e --skip-writes --speed 0.5",
         "forebay replay a --on c.toml --speed max --past-end skip --limit 1000 --volume v --json",

@@ -8,8 +8,9 @@ use forebay_terminal::out;
 
 /// Remove a block device that waits for a daemon which will not come
 ///
-/// Whoever still uses it gets errors: what the kernel holds of it unwritten is lost. Nothing is changed of the volume that
-/// it was. One that a daemon serves is not removed: stop the daemon, or `forebay detach` the volume.
+/// Whoever still uses it gets errors: what the kernel holds of it unwritten is lost. Nothing is
+/// changed of the volume that it was. One that a daemon serves is not removed: stop the daemon, or
+/// `forebay detach` the volume.
 #[derive(Debug, Args)]
 pub(super) struct Remove {
     /// The number: 0 is /dev/ublkb0

@@ -38,15 +38,16 @@ pub struct Cache {
     pub admission: Admission,
     /// Longest time that metadata waits for a flush before it is written anyway.
     pub commit_interval: Duration,
-    /// Where the process journal lies, and the line that says so; none for `/dev/shm/forebay-UUID.journal`.
+    /// Where the process journal lies, and the line that says so; none for
+    /// `/dev/shm/forebay-UUID.journal`.
     pub journal: Option<(PathBuf, usize)>,
     /// Size of the process journal, bytes.
     pub journal_bytes: u64,
-    /// The cache block sizes, bytes, and the line that names them; none for those that the cache was
-    /// formatted with.
+    /// The cache block sizes, bytes, and the line that names them; none for those that the cache
+    /// was formatted with.
     pub block_sizes: Option<(Vec<u64>, usize)>,
-    /// How the cache knows after a crash what was overwritten in place, and the line that says so; none for
-    /// what it was formatted with.
+    /// How the cache knows after a crash what was overwritten in place, and the line that says so;
+    /// none for what it was formatted with.
     pub dirty_tracking: Option<(DirtyTracking, usize)>,
     /// Whether cached data is expected to have checksums, and the line that says so.
     pub checksums: Option<(bool, usize)>,
@@ -119,7 +120,8 @@ impl RawCache {
             problems.add(
                 &interval.span(),
                 "a commit interval of zero never rests",
-                "write a time such as \"500ms\"; for durability at every write use durability = \"sync\"",
+                "write a time such as \"500ms\"; for durability at every write use durability = \
+                 \"sync\"",
             );
         }
         let block_sizes = self.block_sizes.as_ref().and_then(|sizes| {

@@ -333,7 +333,8 @@ impl RawDevice {
             problems.add(
                 &identity.span(),
                 format!("{:?} is no identity of device {name:?}", identity.get_ref()),
-                "write identity = \"path\" if the path always means this device, or leave `identity` out",
+                "write identity = \"path\" if the path always means this device, or leave \
+                 `identity` out",
             );
         }
         Some(Device {

@@ -72,8 +72,8 @@ impl Made {
 }
 
 impl Config {
-    /// Checks what the daemon makes: control socket, state directory, process journal (if the cache is used), sockets and
-    /// mount points.
+    /// Checks what the daemon makes: control socket, state directory, process journal (if the cache
+    /// is used), sockets and mount points.
     pub(super) fn check_distinct(&self, cached: bool, problems: &mut Problems<'_>) {
         let made = self.made(cached);
         for (number, one) in made.iter().enumerate() {
@@ -117,7 +117,8 @@ impl Config {
     }
 }
 
-/// The path without links and `..`, as far as it is there; below that, `..` leads to the name before.
+/// The path without links and `..`, as far as it is there; below that, `..` leads to the name
+/// before.
 fn resolved(path: &Path) -> PathBuf {
     let mut ancestors = path.ancestors();
     let Some((there, rest)) = ancestors.find_map(|above| {

@@ -1,4 +1,5 @@
-//! From text to raw tables. Reading goes on behind an error, so that all errors of a file are told at once.
+//! From text to raw tables. Reading goes on behind an error, so that all errors of a file are told
+//! at once.
 
 use serde::Deserialize as _;
 use toml::Spanned;
@@ -10,7 +11,8 @@ use super::problem::{Problems, Span};
 /// Problems that are told of one file.
 const MOST: usize = 20;
 
-/// The tables of `text`; none if what is wrong with them leaves too much open. What is wrong is in `problems`.
+/// The tables of `text`; none if what is wrong with them leaves too much open. What is wrong is in
+/// `problems`.
 pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
     let (mut tree, errors) = DeTable::parse_recoverable(text);
     let mut lines = Vec::new();

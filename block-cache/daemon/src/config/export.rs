@@ -48,8 +48,8 @@ pub struct Nbd {
     pub tls: Option<Tls>,
 }
 
-/// A subsystem at an address. Exports of one name are namespaces of one subsystem, which all of its addresses
-/// offer.
+/// A subsystem at an address. Exports of one name are namespaces of one subsystem, which all of its
+/// addresses offer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmeTcp {
     /// Where it listens.
@@ -79,7 +79,8 @@ impl Protocol {
         !matches!(self, Self::Fuse(_))
     }
 
-    /// Whether the kernel of this machine may need it to find memory: a file system on it may have dirty pages.
+    /// Whether the kernel of this machine may need it to find memory: a file system on it may have
+    /// dirty pages.
     #[must_use]
     pub const fn is_local(&self) -> bool {
         matches!(self, Self::Fuse(_) | Self::Ublk(_))
@@ -96,8 +97,8 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Whether only one of two different addresses can be listened on: one is all of a port, and the
-    /// other a part of it.
+    /// Whether only one of two different addresses can be listened on: one is all of a port, and
+    /// the other a part of it.
     pub(super) fn clashes_with(&self, other: &Self) -> bool {
         let (Self::Tcp(one), Self::Tcp(other)) = (self, other) else {
             return false;
@@ -179,7 +180,8 @@ impl RawExport {
             problems.add(
                 &span,
                 format!("this export of volume {volume:?} names two protocols"),
-                "write an [[export]] table for each, with `nbd`, `nvme-tcp`, `vhost-user-blk`, `ublk` or `fuse`",
+                "write an [[export]] table for each, with `nbd`, `nvme-tcp`, `vhost-user-blk`, \
+                 `ublk` or `fuse`",
             );
             return None;
         }
@@ -207,8 +209,10 @@ impl RawExport {
             problems.add(
                 &span,
                 format!("this export of volume {volume:?} names no protocol"),
-                "add nbd = \"127.0.0.1:10809\", nbd = \"unix:/run/forebay/db.sock\", nvme-tcp = \"127.0.0.1:4420\" \
-                 with an nqn, vhost-user-blk = \"/run/forebay/vm.sock\", ublk = 0, or fuse = \"/run/forebay/db\"",
+                "add nbd = \"127.0.0.1:10809\", nbd = \"unix:/run/forebay/db.sock\", nvme-tcp = \
+                 \"127.0.0.1:4420\" \
+                 with an nqn, vhost-user-blk = \"/run/forebay/vm.sock\", ublk = 0, or fuse = \
+                 \"/run/forebay/db\"",
             );
             return None;
         };
@@ -264,7 +268,8 @@ impl RawExport {
                     if client_ca.is_none() && !insecure && !address.ip().is_loopback() {
                         problems.warn(
                             &span,
-                            "everybody who reaches this export may use it, though nobody on the way can read along: \
+                            "everybody who reaches this export may use it, though nobody on the \
+                             way can read along: \
                              `tls_client_ca` would ask clients for certificates",
                         );
                     }
@@ -330,7 +335,8 @@ impl RawExport {
                 &span,
                 "an NVMe/TCP export needs `nqn`, the name by which hosts connect to it",
                 format!(
-                    "add one that no other machine uses, such as nqn = \"nqn.2026-11.io.forebay:{}\"",
+                    "add one that no other machine uses, such as nqn = \
+                     \"nqn.2026-11.io.forebay:{}\"",
                     self.volume.get_ref()
                 ),
             );
@@ -343,7 +349,8 @@ impl RawExport {
                 problems.add(
                     &name.span(),
                     format!("{:?} is no NVMe qualified name", name.get_ref()),
-                    "write \"nqn.\", a year and month, a domain reversed, a colon and a name, in at most 223 \
+                    "write \"nqn.\", a year and month, a domain reversed, a colon and a name, in \
+                     at most 223 \
                      bytes; a host's own is in its /etc/nvme/hostnqn",
                 );
             }
@@ -385,7 +392,8 @@ impl Config {
                 problems.add_at(
                     export.line,
                     format!(
-                        "this export and the one in line {line} are one subsystem, {}, and do not allow the same \
+                        "this export and the one in line {line} are one subsystem, {}, and do not \
+                         allow the same \
                          hosts",
                         target.nqn
                     ),
@@ -413,7 +421,8 @@ impl Config {
                 problems.add_at(
                     export.line,
                     format!("{listen} and {other} of the export in line {line} cannot both be listened on"),
-                    "use another port; exports of one protocol may have the same address, too (their names tell \
+                    "use another port; exports of one protocol may have the same address, too \
+                     (their names tell \
                      them apart)",
                 );
             }
@@ -446,7 +455,8 @@ impl Config {
                 None => (
                     *export,
                     format!(
-                        "the export's {other} is also `{key}` in [server], where {address} is the default"
+                        "the export's {other} is also `{key}` in [server], where {address} is the \
+                         default"
                     ),
                 ),
             };

@@ -28,16 +28,17 @@ impl File {
                         on.get_ref(),
                         under.kind().as_str()
                     ),
-                    "let `on` name a device of kind pmem, or write `latency` and `bandwidth` in place of \
+                    "let `on` name a device of kind pmem, or write `latency` and `bandwidth` in \
+                     place of \
                      `profile`",
                 );
             }
         }
     }
 
-    /// A block translation table needs byte-addressable media, and whatever is used for data needs a table
-    /// over them: without it a power loss tears blocks. A cache's metadata may lie there as it is, with nothing
-    /// between. Names that lead nowhere are told of elsewhere.
+    /// A block translation table needs byte-addressable media, and whatever is used for data needs
+    /// a table over them: without it a power loss tears blocks. A cache's metadata may lie there as
+    /// it is, with nothing between. Names that lead nowhere are told of elsewhere.
     pub(super) fn check_kinds(&self, problems: &mut Problems<'_>) {
         self.check_memory_profiles(problems);
         for device in self.device.iter().filter(|raw| raw.kind() == Kind::Btt) {
@@ -54,7 +55,8 @@ impl File {
                         on.get_ref(),
                         under.kind().as_str()
                     ),
-                    "let `on` name a device of kind pmem; other kinds need no table: their blocks are \
+                    "let `on` name a device of kind pmem; other kinds need no table: their blocks \
+                     are \
                      atomic",
                 );
             }
@@ -67,11 +69,13 @@ impl File {
                 problems.add(
                     &name.span(),
                     format!(
-                        "{user} would lie on device {raw:?} of kind pmem, which is atomic by 8 bytes: a power \
+                        "{user} would lie on device {raw:?} of kind pmem, which is atomic by 8 \
+                         bytes: a power \
                          loss tears blocks"
                     ),
                     format!(
-                        "put a table over it ([[device]] with kind = \"btt\" and on = {raw:?}; make it with \
+                        "put a table over it ([[device]] with kind = \"btt\" and on = {raw:?}; \
+                         make it with \
                          `forebay format --btt PATH`), and use that"
                     ),
                 );
@@ -79,7 +83,8 @@ impl File {
         }
     }
 
-    /// What a `sync` cache writes has to be on media at once, so that nothing of it passes through slots.
+    /// What a `sync` cache writes has to be on media at once, so that nothing of it passes through
+    /// slots.
     fn warn_of_sync_over_transit(&self, problems: &mut Problems<'_>) {
         let Some(cache) = self.cache.as_ref().filter(|cache| cache.is_sync()) else {
             return;
@@ -92,7 +97,8 @@ impl File {
                 problems.warn(
                     &name.span(),
                     &format!(
-                        "durability = \"sync\" has every write wait for what is under the transit cache \
+                        "durability = \"sync\" has every write wait for what is under the transit \
+                         cache \
                          {:?}, which makes nothing faster then",
                         name.get_ref()
                     ),
@@ -101,7 +107,8 @@ impl File {
         }
     }
 
-    /// What a network holds can be used by others, and goes away: a cache has its devices to itself.
+    /// What a network holds can be used by others, and goes away: a cache has its devices to
+    /// itself.
     fn refuse_remote_caches(&self, problems: &mut Problems<'_>) {
         let Some(cache) = &self.cache else { return };
         for name in [Some(&cache.data), cache.metadata.as_ref()] {
@@ -121,14 +128,16 @@ impl File {
                         "the cache would lie on device {:?}, which is another machine's",
                         name.get_ref()
                     ),
-                    "let the cache lie on a device of this machine; one of kind nvme-tcp can be the `backing` \
+                    "let the cache lie on a device of this machine; one of kind nvme-tcp can be \
+                     the `backing` \
                      of a volume",
                 );
             }
         }
     }
 
-    /// Slots are found again by the medium that is under them: of two caches over one they would be the same.
+    /// Slots are found again by the medium that is under them: of two caches over one they would be
+    /// the same.
     fn refuse_transit_over_transit(&self, problems: &mut Problems<'_>) {
         for device in self.device.iter().filter(|raw| raw.kind() == Kind::Transit) {
             let mut under = device.under();

@@ -31,12 +31,14 @@ impl Use<'_> {
                 "correct `path`, or make a cache with `forebay format --create SIZE --cache {name}`"
             ),
             Self::Backing(volume) if path.starts_with("/dev") => format!(
-                "correct `path`, bring the device back, or take volume {volume:?} and its exports out of \
+                "correct `path`, bring the device back, or take volume {volume:?} and its exports \
+                 out of \
                  the configuration: what the cache has of it stays"
             ),
             Self::Backing(volume) => format!(
                 "correct `path`, make it there (a file: `truncate -s SIZE {name}`), or take volume \
-                 {volume:?} and its exports out of the configuration: what the cache has of it stays"
+                 {volume:?} and its exports out of the configuration: what the cache has of it \
+                 stays"
             ),
         }
     }
@@ -48,8 +50,8 @@ fn under_loop(folder: &Path) -> Option<Metadata> {
     std::fs::metadata(path.trim_end_matches('\n')).ok()
 }
 
-/// The loop device that stands on a file, if there is one: who uses both changes the file behind the
-/// kernel's back.
+/// The loop device that stands on a file, if there is one: who uses both changes the file behind
+/// the kernel's back.
 pub(crate) fn loop_on(file: &Metadata) -> Option<PathBuf> {
     if !file.is_file() {
         return None;
@@ -67,7 +69,8 @@ pub(crate) fn loop_on(file: &Metadata) -> Option<PathBuf> {
 
 impl Config {
     /// Looks at the files and block devices that are going to be opened: all must be there, be what
-    /// they should be, take writes, and be different ones. `cached` says whether the cache's are used.
+    /// they should be, take writes, and be different ones. `cached` says whether the cache's are
+    /// used.
     pub(super) fn look_at_media(&self, cached: bool, problems: &mut Problems<'_>) {
         let mut seen: Vec<(Place, &Device, &Path)> = Vec::new();
         for (name, used) in self.uses(cached) {
@@ -105,7 +108,8 @@ impl Config {
                         other_path.display(),
                         path.display()
                     ),
-                    "give each device a file or block device of its own, or a part of one that no other has",
+                    "give each device a file or block device of its own, or a part of one that no \
+                     other has",
                 ),
                 None => {
                     let clone = seen.iter().find(|(.., other)| are_clones(other, path));
@@ -113,15 +117,18 @@ impl Config {
                         problems.add_at(
                             leaf.line,
                             format!(
-                                "devices {:?} and {:?} have one identity, for one lies in a clone of the other's file \
+                                "devices {:?} and {:?} have one identity, for one lies in a clone \
+                                 of the other's file \
                                  system: {} and {}",
                                 other.name,
                                 leaf.name,
                                 other_path.display(),
                                 path.display()
                             ),
-                            "unmount the clone and give its file system a UUID of its own (ext4: `tune2fs -U random`, \
-                             XFS: `xfs_admin -U generate`), or copy the file within the clone and name the copy",
+                            "unmount the clone and give its file system a UUID of its own (ext4: \
+                             `tune2fs -U random`, \
+                             XFS: `xfs_admin -U generate`), or copy the file within the clone and \
+                             name the copy",
                         );
                     }
                     seen.push((place, leaf, path));
@@ -132,7 +139,8 @@ impl Config {
         let Some((path, line)) = cache.and_then(|cache| cache.journal.as_ref()) else {
             return;
         };
-        let own = "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
+        let own = "give the journal a path of its own, where nothing is: a file on a tmpfs, as in \
+            /dev/shm";
         let place = std::fs::metadata(path).ok().map(|found| Place::of(&found));
         let is_device = |(other, ..): &&(Place, _, _)| {
             place.as_ref().is_some_and(|place| place.overlaps(other))
@@ -278,7 +286,8 @@ fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, Stri
     })?;
     let is_device = found.file_type().is_char_device() && is_dax(&found);
     if !is_device && !found.is_file() {
-        let help = "let `path` name a DAX character device (/dev/dax0.0) or a regular file, best on a file \
+        let help = "let `path` name a DAX character device (/dev/dax0.0) or a regular file, best \
+                    on a file \
                     system mounted with -o dax";
         let what = format!(
             "is {}, which cannot be mapped as memory",
@@ -306,8 +315,10 @@ fn device(path: &Path) -> Result<(), (String, String)> {
         ErrorKind::ReadOnly => (
             "is read-only".to_owned(),
             format!(
-                "make it writable (`blockdev --setrw {}`; a loop device: attach it without --read-only), \
-                 or let `path` name another: in every mode a cache and what it caches are written to",
+                "make it writable (`blockdev --setrw {}`; a loop device: attach it without \
+                 --read-only), \
+                 or let `path` name another: in every mode a cache and what it caches are written \
+                 to",
                 path.display()
             ),
         ),

@@ -2,7 +2,8 @@
 //!
 //! Reading goes in two steps. TOML becomes raw tables that remember where each value stands; these
 //! are then resolved into small typed values, and what refers to what is checked. Every problem
-//! names the file, the line and the remedy, and all problems of a file are told at once, as far as one step finds them.
+//! names the file, the line and the remedy, and all problems of a file are told at once, as far as
+//! one step finds them.
 
 pub(crate) mod block_sizes;
 pub mod cache;
@@ -119,7 +120,8 @@ impl Config {
             problems.add(
                 &(0..0),
                 "there is no volume: nothing would be served",
-                "add a [[volume]] table, and an [[export]] of it (docs/reference/configuration.md has all keys)",
+                "add a [[volume]] table, and an [[export]] of it (docs/reference/configuration.md \
+                 has all keys)",
             );
         }
         file.check_names(&mut problems);
@@ -165,8 +167,8 @@ impl Config {
         stack
     }
 
-    /// The file or device node at the bottom of the device called `name`; none where that is memory of the
-    /// process.
+    /// The file or device node at the bottom of the device called `name`; none where that is memory
+    /// of the process.
     #[must_use]
     pub fn file_of(&self, name: &str) -> Option<&Path> {
         match &self.stack(name).last()?.kind {
@@ -271,7 +273,8 @@ impl Config {
                 problems.add(
                     &mode.span(),
                     format!(
-                        "volume {:?} in mode {} on a cache in memory loses acknowledged writes when \
+                        "volume {:?} in mode {} on a cache in memory loses acknowledged writes \
+                         when \
                          the process dies",
                         volume.name.get_ref(),
                         mode.get_ref()
@@ -284,8 +287,8 @@ impl Config {
     }
 }
 
-/// Reads the text of a configuration. What is none, such as the image of a disk, is named as that and not
-/// parsed, however long it is.
+/// Reads the text of a configuration. What is none, such as the image of a disk, is named as that
+/// and not parsed, however long it is.
 fn read(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     let opened = std::fs::File::open(path);
@@ -302,8 +305,10 @@ fn read(path: &Path) -> Result<String> {
             ErrorKind::InvalidInput,
             "",
             format!(
-                "{path} is no configuration: {why}. A configuration is a TOML file that names devices \
-                 by their `path` (docs/start/first-volume.md has an example); to look at the cache on a device, \
+                "{path} is no configuration: {why}. A configuration is a TOML file that names \
+                 devices \
+                 by their `path` (docs/start/first-volume.md has an example); to look at the cache \
+                 on a device, \
                  `forebay check --cache {path}`"
             ),
         )

@@ -1,5 +1,5 @@
-//! What this machine has where a configuration's sockets, mount points and state are to be, before any is
-//! made: `forebay check` says what `forebay serve` would refuse.
+//! What this machine has where a configuration's sockets, mount points and state are to be, before
+//! any is made: `forebay check` says what `forebay serve` would refuse.
 
 use std::io::ErrorKind as IoKind;
 use std::net::SocketAddr;
@@ -49,9 +49,10 @@ pub(crate) fn nbd_uri(address: &Address, volume: &str, tls: bool) -> String {
 }
 
 impl Config {
-    /// Looks at what this machine has of all that the configuration names, and changes nothing: devices
-    /// and files (the cache's if `cached`), sockets, mount points and the state directory. What a daemon
-    /// that is `running` on the configuration's control socket holds itself is not in the way.
+    /// Looks at what this machine has of all that the configuration names, and changes nothing:
+    /// devices and files (the cache's if `cached`), sockets, mount points and the state directory.
+    /// What a daemon that is `running` on the configuration's control socket holds itself is not in
+    /// the way.
     ///
     /// # Errors
     /// `InvalidInput` with file, line and remedy for everything that is wrong.
@@ -150,7 +151,8 @@ impl Places<'_> {
         }
     }
 
-    /// Whether an export may listen; a daemon that runs says of its own what begins and ends like this.
+    /// Whether an export may listen; a daemon that runs says of its own what begins and ends like
+    /// this.
     fn look_at_socket(
         &self,
         volume: &str,
@@ -197,7 +199,8 @@ impl Places<'_> {
                 };
                 if let Some(Err(error)) = tls.as_ref().map(crate::serve::tls::load) {
                     let what = format!("the export of volume {volume:?}: {}", error.report());
-                    let help = "let `tls_certificate`, `tls_key` and `tls_client_ca` name PEM files that this user may \
+                    let help = "let `tls_certificate`, `tls_key` and `tls_client_ca` name PEM \
+                                files that this user may \
                                 read, the key of mode 0600 and the certificate's own";
                     return Err((what, help.into()));
                 }
@@ -206,7 +209,8 @@ impl Places<'_> {
             Protocol::NvmeTcp(target) => {
                 if let Some(Err(error)) = target.secrets.as_deref().map(crate::secrets::read) {
                     let what = format!("the export of volume {volume:?}: {}", error.report());
-                    let help = "let `secrets` name a file of this user, of mode 0600, with a line for each host";
+                    let help = "let `secrets` name a file of this user, of mode 0600, with a line \
+                        for each host";
                     return Err((what, help.into()));
                 }
                 let before = nvme_uri(&target.listen, "");
@@ -247,7 +251,8 @@ impl Places<'_> {
     }
 }
 
-/// A directory's path without links but for the last part, which may be a mount that does not answer.
+/// A directory's path without links but for the last part, which may be a mount that does not
+/// answer.
 fn as_mounted(directory: &Path) -> PathBuf {
     let parent = directory.parent().and_then(|p| p.canonicalize().ok());
     match (parent, directory.file_name()) {
@@ -282,8 +287,8 @@ fn may_make(path: &Path) -> Result<()> {
     made.map_err(|error| error.context(format!("nothing can be made in {name}")))
 }
 
-/// Files that a start writes into the state directory beside those of volumes: a new one before it replaces a former one, what
-/// is noted of the cache, and of slots.
+/// Files that a start writes into the state directory beside those of volumes: a new one before it
+/// replaces a former one, what is noted of the cache, and of slots.
 const STATE_FILES: usize = 4;
 
 /// Returns the number of files that a start makes in the state directory.
@@ -295,7 +300,8 @@ fn state_files(config: &Config) -> usize {
     names.chain(["lock".to_owned()]).filter(is_absent).count() + STATE_FILES
 }
 
-/// Checks that a start can write its files into the state directory, or into the directory in which it is to be made.
+/// Checks that a start can write its files into the state directory, or into the directory in which
+/// it is to be made.
 fn may_store_state(config: &Config) -> Result<()> {
     let path = &config.server.state;
     let there = path.ancestors().find(|directory| directory.exists());

@@ -159,7 +159,8 @@ impl<'a> Problems<'a> {
     }
 }
 
-/// For a name that is not known: the one of those that are listed which comes closest to it, if one does.
+/// For a name that is not known: the one of those that are listed which comes closest to it, if one
+/// does.
 fn nearest_help(message: &str) -> Option<String> {
     let unknown = message.strip_prefix("unknown ")?;
     let noun = match unknown.split_once(' ')?.0 {

@@ -89,7 +89,8 @@ impl RawServer {
                         Some(_) => format!("{:?} is no loopback address", text.get_ref()),
                         None => format!("{:?} is no IP address with a port", text.get_ref()),
                     },
-                    "write metrics = \"127.0.0.1:9809\"; a proxy can make it reachable from elsewhere",
+                    "write metrics = \"127.0.0.1:9809\"; a proxy can make it reachable from \
+                     elsewhere",
                 );
             }
             loopback

@@ -16,7 +16,8 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// The file with its key; absolute.
     pub key: PathBuf,
-    /// The file with the authorities that sign clients' certificates, if clients have to show one; absolute.
+    /// The file with the authorities that sign clients' certificates, if clients have to show one;
+    /// absolute.
     pub client_ca: Option<PathBuf>,
     /// Whether clients without TLS are refused.
     pub required: bool,
@@ -62,8 +63,11 @@ impl RawExport {
         let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else {
             problems.add(
                 &span,
-                format!("`{first}` needs a certificate with its key, by which clients know this server"),
-                "add tls_certificate = \"/etc/forebay/nbd.pem\" and tls_key = \"/etc/forebay/nbd.key\", both in PEM \
+                format!(
+                    "`{first}` needs a certificate with its key, by which clients know this server"
+                ),
+                "add tls_certificate = \"/etc/forebay/nbd.pem\" and tls_key = \
+                 \"/etc/forebay/nbd.key\", both in PEM \
                  form, the key of mode 0600; or remove all that begins with `tls`",
             );
             return None;
@@ -75,7 +79,8 @@ impl RawExport {
         {
             problems.add(
                 &authority.span(),
-                "`tls_client_ca` keeps nobody out where TLS is only offered: who has no certificate goes without TLS",
+                "`tls_client_ca` keeps nobody out where TLS is only offered: who has no \
+                 certificate goes without TLS",
                 "set tls = \"required\", or remove `tls_client_ca`",
             );
         }
@@ -90,7 +95,8 @@ impl RawExport {
 }
 
 impl Config {
-    /// Exports of one address agree on TLS, which begins before a client says which of them it wants.
+    /// Exports of one address agree on TLS, which begins before a client says which of them it
+    /// wants.
     pub(super) fn check_tls(&self, problems: &mut Problems<'_>) {
         let mut seen: Vec<(&Nbd, usize)> = Vec::new();
         for export in &self.exports {
@@ -104,11 +110,13 @@ impl Config {
                 problems.add_at(
                     export.line,
                     format!(
-                        "this export and the one in line {line} are at one address, {}, and differ in TLS, which begins \
+                        "this export and the one in line {line} are at one address, {}, and differ \
+                         in TLS, which begins \
                          before a client says which of them it wants",
                         nbd.listen
                     ),
-                    "give both the same `tls`, `tls_certificate`, `tls_key` and `tls_client_ca`, or one of them another \
+                    "give both the same `tls`, `tls_certificate`, `tls_key` and `tls_client_ca`, \
+                     or one of them another \
                      address",
                 );
             }

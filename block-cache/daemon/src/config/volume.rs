@@ -13,7 +13,8 @@ use super::duration::{self, BURSTS, TIMEOUTS};
 use super::problem::Problems;
 use forebay_terminal::size::{BadValue, Interval, Rate, Size};
 
-/// What a request may take where nobody says: longer than a disk with a bad sector tries, shorter than people wait.
+/// What a request may take where nobody says: longer than a disk with a bad sector tries, shorter
+/// than people wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A volume.

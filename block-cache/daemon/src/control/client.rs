@@ -59,21 +59,27 @@ impl Client {
     /// Connects to the daemon.
     ///
     /// # Errors
-    /// When nothing answers there, or one may not; `TimedOut` if a daemon is there that takes no connections.
+    /// When nothing answers there, or one may not; `TimedOut` if a daemon is there that takes no
+    /// connections.
     pub fn connect(control: &Control) -> Result<Self> {
         let Control { path, patience } = control;
         let stream = connect(path, patience.silence).map_err(|error| {
             let path = path.display();
             let what = match error.kind() {
                 std::io::ErrorKind::PermissionDenied => format!(
-                    "you may not open the control socket {path}: run this as the user that runs the daemon \
+                    "you may not open the control socket {path}: run this as the user that runs \
+                     the daemon \
                      (root: with sudo)"
                 ),
                 std::io::ErrorKind::TimedOut => {
-                    return unanswered(format_args!("waited {:?} to connect", patience.silence), path);
+                    return unanswered(
+                        format_args!("waited {:?} to connect", patience.silence),
+                        path,
+                    );
                 }
                 _ => format!(
-                    "no daemon answers on {path}: start one with `forebay serve CONFIG`, or name its socket \
+                    "no daemon answers on {path}: start one with `forebay serve CONFIG`, or name \
+                     its socket \
                      with --control"
                 ),
             };
@@ -93,7 +99,8 @@ impl Client {
     /// Sends a request and waits for its end. `progress` is told how far it is.
     ///
     /// # Errors
-    /// What the daemon says; that the connection failed; `TimedOut` if the daemon is silent for too long, or says nothing new.
+    /// What the daemon says; that the connection failed; `TimedOut` if the daemon is silent for too
+    /// long, or says nothing new.
     pub fn call(&mut self, request: &Request, mut progress: impl FnMut(&str)) -> Result<Reply> {
         let sent = self.stream.get_mut().write_all(&line(request));
         sent.map_err(|error| self.failed(request, error))?;
@@ -141,7 +148,8 @@ impl Client {
     }
 }
 
-/// Connects within a time: where a daemon does not accept, connecting waits for ever as soon as enough others wait.
+/// Connects within a time: where a daemon does not accept, connecting waits for ever as soon as
+/// enough others wait.
 fn connect(path: &Path, limit: Duration) -> std::io::Result<UnixStream> {
     let (tell, told) = std::sync::mpsc::channel();
     let path = path.to_path_buf();

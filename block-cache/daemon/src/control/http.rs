@@ -34,8 +34,8 @@ const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// What the engine may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves for ever, `most` clients at a time: who comes then gets the place of the one that was idle longest. Runs on a
-/// tokio runtime.
+/// Serves for ever, `most` clients at a time: who comes then gets the place of the one that was
+/// idle longest. Runs on a tokio runtime.
 ///
 /// # Errors
 /// When the listener cannot be used.
@@ -153,8 +153,8 @@ fn router(source: Source) -> Router {
         .with_state(source)
 }
 
-/// Answers those alone who named an address or this machine: a page of somebody else, whose name leads here, would read
-/// along in the browser of whoever looks at it (DNS rebinding).
+/// Answers those alone who named an address or this machine: a page of somebody else, whose name
+/// leads here, would read along in the browser of whoever looks at it (DNS rebinding).
 async fn meant(request: Request, next: Next) -> Response {
     let header = request.headers().get(header::HOST);
     let header = header.map(|host| host.to_str().is_ok_and(is_here));
@@ -162,7 +162,8 @@ async fn meant(request: Request, next: Next) -> Response {
     match header.into_iter().chain(named).all(|is_here| is_here) {
         true => next.run(request).await,
         false => {
-            let why = "this page is served to who asks for an address or for localhost: ask for one of these, or have the proxy \
+            let why = "this page is served to who asks for an address or for localhost: ask for \
+                       one of these, or have the proxy \
                        in front put the address into the Host header\n";
             (StatusCode::MISDIRECTED_REQUEST, why).into_response()
         }

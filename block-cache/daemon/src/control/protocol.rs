@@ -8,10 +8,10 @@
 //!
 //! A request has any number of `progress` replies, then one of `done`, `status` and `error`.
 //!
-//! `record` has `recorded` replies besides. Behind the line of each come as many bytes as it says; all of
-//! them together are a trace in the native format, each reply a whole number of its frames. It goes on
-//! until the client sends something or ends its side of the connection, and then has the last of it and
-//! `done`.
+//! `record` has `recorded` replies besides. Behind the line of each come as many bytes as it says;
+//! all of them together are a trace in the native format, each reply a whole number of its frames.
+//! It goes on until the client sends something or ends its side of the connection, and then has the
+//! last of it and `done`.
 
 use forebay_block::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,8 @@ pub enum Request {
 }
 
 impl Request {
-    /// What whoever sent it waits for, in words; none where the daemon says something by itself all the time.
+    /// What whoever sent it waits for, in words; none where the daemon says something by itself all
+    /// the time.
     #[must_use]
     pub const fn waits_for(&self) -> Option<&'static str> {
         match self {
@@ -161,7 +162,8 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Error> {
         Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "not a request: {error}; send one JSON object a line, such as {{\"command\":\"status\"}}"
+                "not a request: {error}; send one JSON object a line, such as \
+                 {{\"command\":\"status\"}}"
             ),
         )
     })

@@ -1,6 +1,8 @@
-//! Room for the clients of a server: who comes when all of it is taken gets that of the client that has been idle longest.
+//! Room for the clients of a server: who comes when all of it is taken gets that of the client that
+//! has been idle longest.
 //!
-//! So clients that connect and ask nothing keep nobody from an answer, and take a bounded number of descriptors.
+//! So clients that connect and ask nothing keep nobody from an answer, and take a bounded number of
+//! descriptors.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -41,7 +43,8 @@ impl Seats {
         }
     }
 
-    /// Takes a seat, that of the client that has been idle longest if all are taken. None if all clients are being answered.
+    /// Takes a seat, that of the client that has been idle longest if all are taken. None if all
+    /// clients are being answered.
     pub(super) fn take(&self) -> Option<Seat> {
         let mut taken = lock(&self.taken);
         if taken.len() >= self.most {

@@ -90,7 +90,8 @@ pub fn bind(path: &Path) -> Result<StdListener> {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!(
-                        "a file that is no socket is in the way of the {}: set `control` in [server] to another path",
+                        "a file that is no socket is in the way of the {}: set `control` in \
+                         [server] to another path",
                         what()
                     ),
                 ));
@@ -132,7 +133,8 @@ fn bind_private(path: &Path) -> std::io::Result<StdListener> {
     bound
 }
 
-/// Serves clients for ever, `most` at a time: of more, those that ask nothing are sent away. Runs on a tokio runtime.
+/// Serves clients for ever, `most` at a time: of more, those that ask nothing are sent away. Runs
+/// on a tokio runtime.
 ///
 /// # Errors
 /// When the listener cannot be used; a client's failure only ends that client.
@@ -230,7 +232,8 @@ async fn answer(
             _ = read.fill_buf(), if silent => { say.send_replace(true); }
             () = tokio::time::sleep(HEARTBEAT), if waits_for.is_some() => {
                 let text = waits_for.unwrap_or_default().to_owned();
-                // What has several steps is not left between two of them because nobody listens any more.
+                // What has several steps is not left between two of them because nobody listens any
+                // more.
                 let _ = Part::Progress(text).send(write).await;
             }
         }

@@ -50,8 +50,8 @@ records! {
             "forebay_state_directory_lost",
             "1 while the state directory is not where it was at the start."
         );
-        /// Faults of files that the daemon has open, in words: a file is not at its path, or metadata
-        /// was cut off.
+        /// Faults of files that the daemon has open, in words: a file is not at its path, or
+        /// metadata was cut off.
         #[serde(default)]
         file_troubles: Vec<String> => gauge(
             "forebay_files_lost",

@@ -10,14 +10,17 @@ use crate::config::{Config, DeviceKind, Protocol};
 use crate::control::{http, server};
 use crate::stack::memory::FEW_CONNECTIONS;
 
-/// Descriptors that are kept for devices that connect again, files of the state directory and the like.
+/// Descriptors that are kept for devices that connect again, files of the state directory and the
+/// like.
 const SPARE: u64 = 16;
 /// Descriptors that a virtual machine sends: its memory, and two events for each of its queues.
 const MACHINE: u64 = 40;
-/// Descriptors that a daemon without devices and exports has open: standard streams, the control plane with its two sockets,
-/// the engine's reactor, the lock of the state directory and the process journal.
+/// Descriptors that a daemon without devices and exports has open: standard streams, the control
+/// plane with its two sockets, the engine's reactor, the lock of the state directory and the
+/// process journal.
 const BASE: u64 = 17;
-/// Descriptors of each further reactor: its ring, its wake-up event, and its end of a message queue.
+/// Descriptors of each further reactor: its ring, its wake-up event, and its end of a message
+/// queue.
 const REACTOR: u64 = 3;
 /// Descriptors of a mount, or of a block device of this machine with its queues.
 const LOCAL: u64 = 4;
@@ -48,7 +51,8 @@ impl Descriptors {
         }
     }
 
-    /// Checks that the limit suffices for all devices and exports of a configuration, and for one connection.
+    /// Checks that the limit suffices for all devices and exports of a configuration, and for one
+    /// connection.
     ///
     /// # Errors
     /// `NoSpace` with the number that is needed.
@@ -85,8 +89,9 @@ impl Descriptors {
         usize::try_from(left).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Lets connections share what is left when everything is open. `memory` is the number of connections
-    /// whose requests fit into the memory, and whose limit that is; none without such connections.
+    /// Lets connections share what is left when everything is open. `memory` is the number of
+    /// connections whose requests fit into the memory, and whose limit that is; none without such
+    /// connections.
     pub(super) fn share(self, running: &Running, config: &Config, memory: Option<(u64, String)>) {
         let Some(reactors) = running.reactors() else {
             return;
@@ -106,7 +111,8 @@ impl Descriptors {
         reactors.limit(admitted);
         match (most as u64) < FEW_CONNECTIONS {
             true => tracing::warn!(
-                "the limit of {} descriptors leaves {most} for connections: raise it (ulimit -n, LimitNOFILE)",
+                "the limit of {} descriptors leaves {most} for connections: raise it (ulimit -n, \
+                 LimitNOFILE)",
                 self.limit
             ),
             false => tracing::debug!("{most} descriptors are left for connections"),
@@ -123,8 +129,8 @@ fn machines(config: &Config) -> u64 {
         .count() as u64
 }
 
-/// Returns the number of descriptors with which a configuration can be served: of each device and export one at the least,
-/// [`SPARE`], and one connection.
+/// Returns the number of descriptors with which a configuration can be served: of each device and
+/// export one at the least, [`SPARE`], and one connection.
 fn needed(config: &Config) -> u64 {
     let opened = |kind: &DeviceKind| match kind {
         DeviceKind::File { .. } | DeviceKind::Pmem { .. } | DeviceKind::Transit { .. } => 1,

@@ -10,8 +10,9 @@ pub(super) trait Disk {
     fn volume(&self) -> &str;
 }
 
-/// Attaches all of them. Why a volume may lack writes is asked for before the first and forgotten behind the last: it concerns
-/// each device of the volume that waits, whichever was made anew before.
+/// Attaches all of them. Why a volume may lack writes is asked for before the first and forgotten
+/// behind the last: it concerns each device of the volume that waits, whichever was made anew
+/// before.
 ///
 /// # Errors
 /// The first one of the three; what was attached stays so, and nothing is forgotten.
@@ -53,7 +54,8 @@ mod tests {
         }
     }
 
-    /// Attaches them where "db" may lack writes, but for a number that fails; what each was told, and what is still remembered.
+    /// Attaches them where "db" may lack writes, but for a number that fails; what each was told,
+    /// and what is still remembered.
     fn attached(
         disks: Vec<(&'static str, u32)>,
         fails: Option<u32>,

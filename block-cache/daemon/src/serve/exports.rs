@@ -1,4 +1,5 @@
-//! Puts the volumes on their protocols: NBD, NVMe/TCP, vhost-user-blk and ublk on reactors, FUSE mounts on threads.
+//! Puts the volumes on their protocols: NBD, NVMe/TCP, vhost-user-blk and ublk on reactors, FUSE
+//! mounts on threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -202,7 +203,8 @@ impl Running {
         Ok(())
     }
 
-    /// Makes the NVMe subsystems, and starts a target for each address with all that are exported there.
+    /// Makes the NVMe subsystems, and starts a target for each address with all that are exported
+    /// there.
     async fn start_nvme(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
         // What tells this machine's volumes from another's of the same names.
         let origin = std::fs::read("/etc/machine-id").unwrap_or_default();
@@ -259,7 +261,8 @@ impl Running {
         Ok(())
     }
 
-    /// Starts a server for each disk of a virtual machine; not before the cache is open, as [`Running::start_ublk`].
+    /// Starts a server for each disk of a virtual machine; not before the cache is open, as
+    /// [`Running::start_ublk`].
     async fn start_vhost_user(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
         for export in &config.exports {
             let Protocol::VhostUserBlk(path) = &export.protocol else {
@@ -287,8 +290,8 @@ impl Running {
         Ok(())
     }
 
-    /// Makes volumes block devices of this machine, or goes on with those that wait for them. Not before the cache is open:
-    /// should that fail, their users go on waiting, and have no error.
+    /// Makes volumes block devices of this machine, or goes on with those that wait for them. Not
+    /// before the cache is open: should that fail, their users go on waiting, and have no error.
     async fn start_ublk<'a>(&mut self, config: &'a Config, spread: &Arc<Spread>) -> Result<()> {
         let ublk = |export: &'a Export| match export.protocol {
             Protocol::Ublk(number) => Some((export, number)),
@@ -438,11 +441,12 @@ fn remove_unused(disks: &mut Vec<(String, UblkDevice)>) -> Result<()> {
 }
 
 impl Shared {
-    /// Removes the block devices of a volume that is taken out of service for good; none while somebody uses one. Blocks, as
-    /// long as the volume takes to answer.
+    /// Removes the block devices of a volume that is taken out of service for good; none while
+    /// somebody uses one. Blocks, as long as the volume takes to answer.
     ///
     /// # Errors
-    /// `Busy` with the device, or why it could not be removed: then the volume has to stay, for the device does.
+    /// `Busy` with the device, or why it could not be removed: then the volume has to stay, for the
+    /// device does.
     pub(super) fn remove_disks(&self, volume: &str) -> Result<()> {
         let mut disks = take(&self.disks, Some(volume));
         let removed = remove_unused(&mut disks);
@@ -450,9 +454,9 @@ impl Shared {
         removed
     }
 
-    /// Takes a volume, or all, out of service: no new NBD connection finds it, NVMe hosts are told that
-    /// it is gone, its file is unmounted, and its block device is removed, or waits for the next process if it is in use.
-    /// Blocks while the kernel writes back what it has of the file.
+    /// Takes a volume, or all, out of service: no new NBD connection finds it, NVMe hosts are told
+    /// that it is gone, its file is unmounted, and its block device is removed, or waits for the
+    /// next process if it is in use. Blocks while the kernel writes back what it has of the file.
     pub(super) fn withdraw(&self, volume: Option<&str>) {
         for exports in lock(&self.nbd).iter() {
             if let Some(volume) = volume {
@@ -475,7 +479,8 @@ impl Shared {
             match disk.detach() {
                 Ok(Left::Removed) => tracing::info!("volume {name:?}: {path} is removed"),
                 Ok(Left::Waiting) => tracing::warn!(
-                    "volume {name:?}: {path} is in use: its users wait until this volume is served again"
+                    "volume {name:?}: {path} is in use: its users wait until this volume is served \
+                     again"
                 ),
                 Err(error) => tracing::warn!("volume {name:?}: {}", error.report()),
             }
@@ -485,7 +490,8 @@ impl Shared {
             match mount.unmount() {
                 Ok(true) => tracing::info!("volume {name:?}: {file} is unmounted"),
                 Ok(false) => tracing::warn!(
-                    "volume {name:?}: {file} is still in use (a loop device?); its users get errors \
+                    "volume {name:?}: {file} is still in use (a loop device?); its users get \
+                     errors \
                      from now on"
                 ),
                 Err(error) => tracing::warn!("volume {name:?}: {file}: {}", error.report()),

@@ -1,9 +1,9 @@
 //! Refuses to keep the daemon's own files on a file system that lies on a volume that it serves: a
 //! write to one of them would wait for the daemon, which waits for the write.
 //!
-//! What can be seen is checked: paths under a FUSE export, and file systems whose block device is, down
-//! through partitions and device-mapper, a loop device on a file of an export, or an NBD device whose
-//! client is connected to one of our addresses, or a ublk device of ours.
+//! What can be seen is checked: paths under a FUSE export, and file systems whose block device is,
+//! down through partitions and device-mapper, a loop device on a file of an export, or an NBD
+//! device whose client is connected to one of our addresses, or a ublk device of ours.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -28,7 +28,8 @@ pub(crate) fn check(config: &Config) -> Result<()> {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "{what} {} lies on a volume that this configuration serves ({export}): the daemon \
+                    "{what} {} lies on a volume that this configuration serves ({export}): the \
+                     daemon \
                      would wait for itself. Move it to another file system",
                     path.display()
                 ),
@@ -38,8 +39,8 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The export, of a daemon that listens on these places (in its status's words), that `path` lies on, if
-/// that can be seen.
+/// The export, of a daemon that listens on these places (in its status's words), that `path` lies
+/// on, if that can be seen.
 pub(crate) fn export_with(path: &Path, listening: &[String]) -> Option<String> {
     let path = std::path::absolute(path).ok()?;
     Served::at(listening).holds(&path, Path::new("/sys"), 0)
@@ -195,8 +196,8 @@ impl Served {
             .find_map(|slave| self.holds_node(&slave, sys, depth + 1))
     }
 
-    /// The subsystem of ours that an NVMe namespace is reached at: sysfs has the controllers' addresses, below what
-    /// the namespace belongs to if it has several paths.
+    /// The subsystem of ours that an NVMe namespace is reached at: sysfs has the controllers'
+    /// addresses, below what the namespace belongs to if it has several paths.
     fn nvme_path(&self, device: &Path) -> Option<String> {
         let below = std::fs::read_dir(device).into_iter().flatten().flatten();
         let folders = below.map(|entry| entry.path());
@@ -291,7 +292,8 @@ mod tests {
         let listening = [
             "NBD: nbd+unix:///db?socket=/run/forebay/db.sock",
             "NBD: nbds://[::1]:10809/db",
-            "NVMe/TCP: nvme-tcp://127.0.0.1:4420/nqn.2026-11.io.forebay:db is volume \"db\", namespace 1",
+            "NVMe/TCP: nvme-tcp://127.0.0.1:4420/nqn.2026-11.io.forebay:db is volume \"db\", \
+             namespace 1",
             "FUSE: volume \"db\" is the file /run/forebay/db/db",
             "ublk: volume \"db\" is /dev/ublkb3",
             "control on /run/forebay/control.sock",

@@ -64,7 +64,8 @@ async fn answer(
             let status = tokio::time::timeout(STATUS, asked).await;
             let status = status.map_err(|_| {
                 let what = format!(
-                    "the engine has not answered for {STATUS:?}\nhelp: see the daemon's log, and whether its device hangs"
+                    "the engine has not answered for {STATUS:?}\nhelp: see the daemon's log, and \
+                     whether its device hangs"
                 );
                 Error::new(ErrorKind::TimedOut, what)
             })??;
@@ -129,7 +130,8 @@ async fn answer(
                 // Clients that are connected go on.
                 done.map_err(|error| {
                     error.context(format!(
-                        "volume {name:?} has no export any more: mend the cause and detach it again, or restart the \
+                        "volume {name:?} has no export any more: mend the cause and detach it \
+                         again, or restart the \
                          daemon to serve it"
                     ))
                 })

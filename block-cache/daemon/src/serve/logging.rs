@@ -67,8 +67,8 @@ impl Drop for Line {
     }
 }
 
-/// Starts to log, at the level that `FOREBAY_LOG` says (`info` if it says nothing), and makes a panic
-/// end the process at once, like a kill: a half-broken daemon must not go on.
+/// Starts to log, at the level that `FOREBAY_LOG` says (`info` if it says nothing), and makes a
+/// panic end the process at once, like a kill: a half-broken daemon must not go on.
 ///
 /// # Errors
 /// As [`log_filter::from_environment`].
@@ -89,7 +89,8 @@ pub(super) fn start() -> Result<Log> {
         let backtrace = std::backtrace::Backtrace::force_capture();
         let _ = writeln!(
             std::io::stderr(),
-            "forebay: {panic}\n{backtrace}\nforebay: this is a bug. The process ends at once; nothing \
+            "forebay: {panic}\n{backtrace}\nforebay: this is a bug. The process ends at once; \
+             nothing \
              that was acknowledged is lost, the next start recovers"
         );
         std::process::abort();

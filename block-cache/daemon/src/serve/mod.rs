@@ -1,8 +1,8 @@
 //! `forebay serve`: the process around a stack.
 //!
-//! Threads: the *engine* reactor runs the stack; NBD and NVMe/TCP connections and the queues of disks are spread over it and the other
-//! reactors; FUSE has threads of its own; and the main thread runs the
-//! control plane, one tokio runtime that never touches data.
+//! Threads: the *engine* reactor runs the stack; NBD and NVMe/TCP connections and the queues of
+//! disks are spread over it and the other reactors; FUSE has threads of its own; and the main
+//! thread runs the control plane, one tokio runtime that never touches data.
 
 pub(crate) mod descriptors;
 mod disks;
@@ -81,7 +81,8 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     let _remove = RemoveAtEnd(&config);
     let metrics = TcpListener::bind(config.server.metrics).context(|| {
         format!(
-            "cannot serve metrics on {}: set `metrics` in [server] to a free port (port 0 takes any)",
+            "cannot serve metrics on {}: set `metrics` in [server] to a free port (port 0 takes \
+             any)",
             config.server.metrics
         )
     })?;
@@ -163,7 +164,8 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
 /// Waits for a start, which a signal stops: it ends at its next step, and takes away what it made.
 ///
 /// # Errors
-/// As the start, which says `ShuttingDown` if it was stopped; `TimedOut` if a device does not let it come to its next step.
+/// As the start, which says `ShuttingDown` if it was stopped; `TimedOut` if a device does not let
+/// it come to its next step.
 async fn unless_stopped<T>(
     starting: impl Future<Output = Result<T>>,
     stop: &Stop,
@@ -179,7 +181,8 @@ async fn unless_stopped<T>(
         Err(Error::new(
             ErrorKind::TimedOut,
             format!(
-                "the start did not stop within {}: see that the devices answer. It ends as after a kill: nothing that was \
+                "the start did not stop within {}: see that the devices answer. It ends as after a \
+                 kill: nothing that was \
                  acknowledged is lost",
                 human_duration(STOP)
             ),
@@ -187,9 +190,9 @@ async fn unless_stopped<T>(
     })
 }
 
-/// Has threads do the I/O of a process that is no I/O flusher where io_uring may make a request wait for ever: with a
-/// limit of version 1 on its memory, the kernel thread that a ring starts in the middle of a request may need memory
-/// that is free when that request has been served.
+/// Has threads do the I/O of a process that is no I/O flusher where io_uring may make a request
+/// wait for ever: with a limit of version 1 on its memory, the kernel thread that a ring starts in
+/// the middle of a request may need memory that is free when that request has been served.
 fn avoid_deadlock(config: &mut Config) {
     if !system::memory_limited_v1() {
         return;
@@ -197,22 +200,28 @@ fn avoid_deadlock(config: &mut Config) {
     match config.server.io {
         Io::Auto => {
             tracing::info!(
-                "a control group of version 1 limits this process's memory: using the slower threads engine, since \
-                 io_uring could wait for memory that the kernel gets by writing to these volumes; give the process \
-                 CAP_SYS_RESOURCE, or `io = \"uring\"` in [server] if nothing on this machine is a client"
+                "a control group of version 1 limits this process's memory: using the slower \
+                 threads engine, since \
+                 io_uring could wait for memory that the kernel gets by writing to these volumes; \
+                 give the process \
+                 CAP_SYS_RESOURCE, or `io = \"uring\"` in [server] if nothing on this machine is a \
+                 client"
             );
             config.server.io = Io::Threads;
         }
         Io::Uring => tracing::warn!(
-            "a control group of version 1 limits this process's memory, and `io = \"uring\"`: under memory pressure, \
-             file systems on these volumes that are mounted on this machine may wait for ever; give the process \
+            "a control group of version 1 limits this process's memory, and `io = \"uring\"`: \
+             under memory pressure, \
+             file systems on these volumes that are mounted on this machine may wait for ever; \
+             give the process \
              CAP_SYS_RESOURCE, or let `io` be \"auto\""
         ),
         Io::Threads => {}
     }
 }
 
-/// Says where everything is listening, and what is emulated: on standard output, in the status, to systemd.
+/// Says where everything is listening, and what is emulated: on standard output, in the status, to
+/// systemd.
 async fn announce(
     engine: &engine::Handle,
     listening: Vec<String>,

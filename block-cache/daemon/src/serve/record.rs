@@ -1,6 +1,6 @@
-//! Recording: from the engine's ring to whoever asked, as a trace. The control plane's thread empties the
-//! ring; if it or the client is too slow, the ring runs full and requests are counted as lost, but none
-//! ever waits.
+//! Recording: from the engine's ring to whoever asked, as a trace. The control plane's thread
+//! empties the ring; if it or the client is too slow, the ring runs full and requests are counted
+//! as lost, but none ever waits.
 
 use std::time::Duration;
 
@@ -19,8 +19,8 @@ use forebay_terminal::size::human_count;
 
 /// Requests that the ring holds: 6 MiB, a fifth of a second at more than a million a second.
 const RING_REQUESTS: usize = 1 << 18;
-/// How often the ring is emptied. Each time takes the processor from clients with one request under way: every 50 ms took
-/// 1.3% of what they did, this 0.5% (`cargo xtask bench record`).
+/// How often the ring is emptied. Each time takes the processor from clients with one request under
+/// way: every 50 ms took 1.3% of what they did, this 0.5% (`cargo xtask bench record`).
 const TICK: Duration = Duration::from_millis(200);
 /// Ticks between two signs of life, where nothing is recorded.
 const SILENT_TICKS: u32 = 5;
@@ -29,7 +29,8 @@ const PIECE_REQUESTS: usize = 16 << 10;
 const _: () = assert!(PIECE_REQUESTS <= native::MAX_FRAME_REQUESTS);
 // The ring's records are the format's: they are passed on as they are.
 const _: () = assert!(record::RECORD_BYTES == RECORD_BYTES);
-/// What a piece takes besides its records, bytes: a frame of requests and one that says what was lost.
+/// What a piece takes besides its records, bytes: a frame of requests and one that says what was
+/// lost.
 const PIECE_BYTES: u64 = 2 * FRAME_BYTES as u64;
 /// How long the daemon's end waits for that of a recording.
 const END: Duration = Duration::from_secs(5);
@@ -51,8 +52,8 @@ impl Default for Recordings {
 }
 
 impl Recordings {
-    /// Records until the caller says otherwise, the daemon stops, or the trace has `max_bytes`. Returns
-    /// what was done, in words.
+    /// Records until the caller says otherwise, the daemon stops, or the trace has `max_bytes`.
+    /// Returns what was done, in words.
     pub(super) async fn run(
         &self,
         engine: &Handle,

@@ -18,7 +18,8 @@ use forebay_terminal::size::{human_count, human_duration};
 const UNMOUNT: Duration = Duration::from_secs(60);
 /// Time that requests in flight may take.
 const DRAIN: Duration = Duration::from_secs(60);
-/// What a step may take beyond its bound, after which the engine names what is not over: past that it does not answer itself.
+/// What a step may take beyond its bound, after which the engine names what is not over: past that
+/// it does not answer itself.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Stops taking I/O, makes durable what was acknowledged, and marks the cache as cleanly shut down.

@@ -17,8 +17,8 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Reads what `tls` names.
 ///
 /// # Errors
-/// `Permission` if others can read or change the key; `InvalidInput` if a file is not what it should be, or the
-/// key belongs to another certificate. Nothing of the key is in them.
+/// `Permission` if others can read or change the key; `InvalidInput` if a file is not what it
+/// should be, or the key belongs to another certificate. Nothing of the key is in them.
 pub(crate) fn load(tls: &Tls) -> Result<nbd::Tls> {
     let certificate = read_public(&tls.certificate, "the certificate")?;
     let key = read_private(&tls.key, "the key")?;

@@ -1,5 +1,5 @@
-//! Says in the log what goes wrong with devices: the first time at once, then at most one line in ten
-//! seconds for each, with a count. The reactors only count.
+//! Says in the log what goes wrong with devices: the first time at once, then at most one line in
+//! ten seconds for each, with a count. The reactors only count.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -78,7 +78,8 @@ impl Watch {
             let before = std::mem::replace(&mut seen.size_bytes, size);
             if size < before {
                 lines.push(format!(
-                    "device {name:?} has shrunk from {} to {}: what lay beyond its end is gone, and \
+                    "device {name:?} has shrunk from {} to {}: what lay beyond its end is gone, \
+                     and \
                      requests for it fail until it has its size again",
                     human_bytes(before),
                     human_bytes(size)

@@ -29,8 +29,9 @@ use crate::state::{CacheId, Record, StateDirectory, hex};
 /// What must answer within it to be looked at for a warning.
 const GLANCE: Duration = Duration::from_secs(3);
 
-/// A warning about a volume whose backing file or disk holds what clients are not to write over, since it is read in another
-/// way: a cache, or a block translation table. None if it does not, or cannot be read at once.
+/// A warning about a volume whose backing file or disk holds what clients are not to write over,
+/// since it is read in another way: a cache, or a block translation table. None if it does not, or
+/// cannot be read at once.
 async fn warning_of(
     config: &Config,
     volume: &config::Volume,
@@ -57,8 +58,10 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
             false => format!("with what belongs to {}", names.join(", ")),
         };
         return Some(format!(
-            "a Forebay cache, {}, {of}. If that is not the cache of a guest that has this volume as its disk, stop, and give \
-             the volume another device: what is written here goes over what that cache has, which may be nowhere else",
+            "a Forebay cache, {}, {of}. If that is not the cache of a guest that has this volume \
+             as its disk, stop, and give \
+             the volume another device: what is written here goes over what that cache has, which \
+             may be nowhere else",
             hex(&found.uuid)
         ));
     }
@@ -71,8 +74,10 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
         page.copy_to(0, &mut bytes);
         if InfoBlock::decode(&bytes).is_ok() {
             return Some(
-                "a block translation table, and is served as it is, with that in it. If the volume was on the table, stop, and \
-                 write kind = \"pmem\" for the file and a device of kind \"btt\" over it: what is written here goes over the \
+                "a block translation table, and is served as it is, with that in it. If the volume \
+                 was on the table, stop, and \
+                 write kind = \"pmem\" for the file and a device of kind \"btt\" over it: what is \
+                 written here goes over the \
                  table"
                     .to_owned(),
             );
@@ -81,8 +86,8 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
     None
 }
 
-/// Returns a warning about the backing device of a cached volume if that has no name of its own. Memory of this process
-/// needs none.
+/// Returns a warning about the backing device of a cached volume if that has no name of its own.
+/// Memory of this process needs none.
 ///
 /// # Errors
 /// `InvalidInput` if nothing is known of the device, and the mode keeps dirty data for it.
@@ -102,8 +107,10 @@ pub(crate) fn judge_identity(
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "nothing tells backing device {device:?} from another one, and mode {mode} keeps dirty data for it; help: use \
-                 a device with a serial number or world-wide name, or mode wt, wa, wi or pt; or write identity = \"path\" for \
+                "nothing tells backing device {device:?} from another one, and mode {mode} keeps \
+                 dirty data for it; help: use \
+                 a device with a serial number or world-wide name, or mode wt, wa, wi or pt; or \
+                 write identity = \"path\" for \
                  the device if its path always means this one"
             ),
         ));
@@ -116,7 +123,8 @@ pub(crate) fn judge_identity(
         }
     };
     Ok(Some(format!(
-        "backing device {device:?} has no serial number or world-wide name: it is known by {by}. Never put another device in \
+        "backing device {device:?} has no serial number or world-wide name: it is known by {by}. \
+         Never put another device in \
          its place while the cache holds dirty data"
     )))
 }
@@ -223,8 +231,9 @@ impl Stack {
         Ok(())
     }
 
-    /// Refuses a device that shows bytes which another device of the stack shows, however both are reached. Files and
-    /// whole disks are locked; parts of them, paths to one disk and media of other machines are not.
+    /// Refuses a device that shows bytes which another device of the stack shows, however both are
+    /// reached. Files and whole disks are locked; parts of them, paths to one disk and media of
+    /// other machines are not.
     fn refuse_overlap(&self, opened: &Watched) -> Result<()> {
         let info = opened.device.info();
         let devices = self.devices.borrow();
@@ -260,8 +269,8 @@ impl Stack {
         offload(move || state.others(&volume, info.identity, info.size_bytes)).await
     }
 
-    /// The backing device may have been served under another name: that volume's record must not say that
-    /// nothing happened since.
+    /// The backing device may have been served under another name: that volume's record must not
+    /// say that nothing happened since.
     async fn meet_others(
         &self,
         name: &str,
@@ -277,7 +286,8 @@ impl Stack {
             tracing::warn!(
                 volume = name,
                 former = other,
-                "the backing device was served under another name, through cache {}: what that cache holds of it is taken for older from now on",
+                "the backing device was served under another name, through cache {}: what that \
+                 cache holds of it is taken for older from now on",
                 record.cache
             );
             self.store(&other, changed).await?;
@@ -372,8 +382,8 @@ impl Stack {
         })
     }
 
-    /// Serves the backing device as it is. Whatever cache may hold data of it, under whatever name, is told what is
-    /// written.
+    /// Serves the backing device as it is. Whatever cache may hold data of it, under whatever name,
+    /// is told what is written.
     async fn attach_without(
         &self,
         name: &str,

@@ -240,7 +240,8 @@ pub(super) async fn open(
     })
 }
 
-/// Caches of fewer blocks are hardly of use: what evicts and what writes back works on many blocks at a time.
+/// Caches of fewer blocks are hardly of use: what evicts and what writes back works on many blocks
+/// at a time.
 const FEW_BLOCKS: u64 = 256;
 
 /// A warning about a cache that has few blocks; none if it has enough.
@@ -248,7 +249,8 @@ pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
     let (blocks, block_bytes) = (u64::from(blocks), u64::from(block_bytes));
     (blocks < FEW_BLOCKS).then(|| {
         format!(
-            "the cache has room for {} of {}, {} in all: it keeps next to nothing. Use a device of {} or more, or smaller \
+            "the cache has room for {} of {}, {} in all: it keeps next to nothing. Use a device of \
+             {} or more, or smaller \
              blocks (`forebay format --block-size`)",
             human_count(blocks, "block"),
             human_bytes(block_bytes),
@@ -281,7 +283,8 @@ pub(crate) fn check_block_sizes(config: &Config, cache: &config::Cache, there: &
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "{}: the cache was formatted with blocks of {there}, not {wanted}: correct or remove `block_sizes`, or \
+            "{}: the cache was formatted with blocks of {there}, not {wanted}: correct or remove \
+             `block_sizes`, or \
              `forebay detach` its volumes and format it with --block-size {}",
             config.place(*line),
             sizes_for_format(wanted),
@@ -302,8 +305,10 @@ pub(crate) fn check_dirty_tracking(
         Some((wanted, line)) if wanted != there => Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{}: the cache was formatted with dirty tracking {there}, not {wanted}: correct or remove \
-                 `dirty_tracking`, or `forebay detach` its volumes and format it with --dirty-tracking {wanted}",
+                "{}: the cache was formatted with dirty tracking {there}, not {wanted}: correct or \
+                 remove \
+                 `dirty_tracking`, or `forebay detach` its volumes and format it with \
+                 --dirty-tracking {wanted}",
                 config.place(line),
             ),
         )),
@@ -324,7 +329,8 @@ pub(crate) fn check_checksums(config: &Config, cache: &config::Cache, there: boo
         Some((wanted, line)) if wanted != there => Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{}: the cache was formatted {found}: correct or remove `checksums`, or `forebay detach` its volumes \
+                "{}: the cache was formatted {found}: correct or remove `checksums`, or `forebay \
+                 detach` its volumes \
                  and format it {remedy}",
                 config.place(line),
             ),
@@ -343,7 +349,8 @@ fn sizes_for_format(sizes: BlockSizes) -> String {
 fn error_of_opening(error: Error, what: String) -> Error {
     match error.kind() {
         ErrorKind::Io | ErrorKind::TimedOut => error.context(format!(
-            "{what}; nothing that it holds is given up: look after its device, and start again, or serve its volumes past it (`--without-cache VOLUME`)"
+            "{what}; nothing that it holds is given up: look after its device, and start again, or \
+             serve its volumes past it (`--without-cache VOLUME`)"
         )),
         _ => error.context(what),
     }
@@ -374,8 +381,8 @@ pub(crate) async fn read_superblock(
     })
 }
 
-/// What it means that `what` has no superblock that can be read, and the remedy. `data` and `metadata` are
-/// what `forebay format` takes, the latter for lines if `in_lines`.
+/// What it means that `what` has no superblock that can be read, and the remedy. `data` and
+/// `metadata` are what `forebay format` takes, the latter for lines if `in_lines`.
 pub(crate) fn unreadable(
     error: Error,
     what: &str,
@@ -392,14 +399,18 @@ pub(crate) fn unreadable(
         ErrorKind::NotFound => Error::new(
             ErrorKind::NotFound,
             format!(
-                "there is no cache on {what}: make one with `forebay format{devices}`, unless there was one: then put its \
-                 device back, or a copy of it, since what was acknowledged and not yet written back IS LOST with it"
+                "there is no cache on {what}: make one with `forebay format{devices}`, unless \
+                 there was one: then put its \
+                 device back, or a copy of it, since what was acknowledged and not yet written \
+                 back IS LOST with it"
             ),
         ),
         ErrorKind::Corrupt => error.context(format!(
-            "the cache on {what} cannot be opened, and what it holds cannot be told. If there is a copy of \
+            "the cache on {what} cannot be opened, and what it holds cannot be told. If there is a \
+             copy of \
              the device, put that back. Else make a new cache with `forebay format --force \
-             --discard-dirty{devices}`, and start once with --adopt VOLUME for each volume: what was \
+             --discard-dirty{devices}`, and start once with --adopt VOLUME for each volume: what \
+             was \
              acknowledged and not yet written back to the backing devices IS LOST THEN"
         )),
         _ => error.context(format!("the cache on {what} cannot be read")),
@@ -462,7 +473,8 @@ impl OpenCache {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "volume {volume:?} in mode {mode} on a cache in memory loses acknowledged writes \
+                    "volume {volume:?} in mode {mode} on a cache in memory loses acknowledged \
+                     writes \
                      when the process dies: use wt, wa, wi or pt, or set volatile = true on the \
                      memory device"
                 ),
@@ -471,8 +483,9 @@ impl OpenCache {
         Ok(())
     }
 
-    /// Has the state directory remember this opening, now that no volume can refuse it any more. A start that is refused
-    /// leaves the state directory as it was: the newest state of the cache, put back, must not count as an earlier one.
+    /// Has the state directory remember this opening, now that no volume can refuse it any more. A
+    /// start that is refused leaves the state directory as it was: the newest state of the cache,
+    /// put back, must not count as an earlier one.
     pub(super) async fn note_in_service(&self, opened: &Opened) {
         self.is_noted.set(true);
         self.note_opening(opened).await;
@@ -484,8 +497,9 @@ impl OpenCache {
         }
     }
 
-    /// Closes the cache, if it could be opened. The process journal has then nothing that the cache has not, and goes.
-    /// With `unflushed`, the backing devices are left as they are, and the next opening recovers as after a crash.
+    /// Closes the cache, if it could be opened. The process journal has then nothing that the cache
+    /// has not, and goes. With `unflushed`, the backing devices are left as they are, and the next
+    /// opening recovers as after a crash.
     pub(super) async fn close(&self, unflushed: bool) -> Result<()> {
         let Ok(opened) = self.opened().await else {
             return Ok(());
@@ -494,7 +508,8 @@ impl OpenCache {
             return opened.cache.close_unflushed().await;
         }
         opened.cache.close().await?;
-        // The superblock says so already: in between, it is ahead of what is remembered, never behind.
+        // The superblock says so already: in between, it is ahead of what is remembered, never
+        // behind.
         if self.is_noted.get() {
             self.note_opening(&opened).await;
         }
@@ -520,14 +535,16 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
     }
     if journal_loss_accepted {
         tracing::warn!(
-            "--accept-journal-loss: if the process journal was gone, what was acknowledged since the last flush may be lost"
+            "--accept-journal-loss: if the process journal was gone, what was acknowledged since \
+             the last flush may be lost"
         );
     }
     if recovery.damaged_records + recovery.unreadable_units > 0 {
         tracing::error!(
             damaged_records = recovery.damaged_records,
             unreadable_units = recovery.unreadable_units,
-            "the cache's log is damaged: clean data that it may concern is not used, but dirty data whose record was lost is gone; check what the clients stored, and see `forebay check`"
+            "the cache's log is damaged: clean data that it may concern is not used, but dirty \
+             data whose record was lost is gone; check what the clients stored, and see `forebay check`"
         );
     }
     for range in &recovery.untold {
@@ -535,19 +552,22 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             volume = range.volume,
             offset = range.offset,
             len = range.len,
-            "there was, or may have been, dirty data within: what of it only the damaged records told is LOST, and reads as the backing device has it"
+            "there was, or may have been, dirty data within: what of it only the damaged records \
+             told is LOST, and reads as the backing device has it"
         );
     }
     if recovery.lost_tree_units > 0 {
         tracing::warn!(
             units = recovery.lost_tree_units,
-            "units of the bit-tree could not be believed: all blocks under them count as dirty and are written back; nothing is lost"
+            "units of the bit-tree could not be believed: all blocks under them count as dirty and \
+             are written back; nothing is lost"
         );
     }
     if recovery.unverified_bytes > 0 {
         tracing::warn!(
             bytes = recovery.unverified_bytes,
-            "cached data that may have been overwritten shortly before the crash, or never had a checksum, is believed as it is, and written back where it counts as dirty: of rot in it nothing could tell"
+            "cached data that may have been overwritten shortly before the crash, or never had a \
+             checksum, is believed as it is, and written back where it counts as dirty: of rot in it nothing could tell"
         );
     }
     for range in &recovery.doubted {
@@ -555,7 +575,8 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             volume = range.volume,
             offset = range.offset,
             len = range.len,
-            "kept as dirty, or dropped as older than what went round the cache; newer records are damaged, and one may have said otherwise: check what was stored there"
+            "kept as dirty, or dropped as older than what went round the cache; newer records are \
+             damaged, and one may have said otherwise: check what was stored there"
         );
     }
     for cut in &recovery.cut {
@@ -563,7 +584,8 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             volume = cut.volume,
             offset = cut.offset,
             len = cut.len,
-            "LOST: dirty data that lay where the cache device was cut; it reads as the backing device has it"
+            "LOST: dirty data that lay where the cache device was cut; it reads as the backing \
+             device has it"
         );
     }
     for lost in &recovery.lost {

@@ -54,7 +54,8 @@ impl Stack {
         Error::new(
             ErrorKind::TimedOut,
             format!(
-                "not ended within {}: {}. See that the devices answer, and start again: nothing that was acknowledged \
+                "not ended within {}: {}. See that the devices answer, and start again: nothing \
+                 that was acknowledged \
                  is lost",
                 human_duration(limit),
                 requests.join(", ")
@@ -90,7 +91,8 @@ impl Stack {
         Error::new(
             ErrorKind::TimedOut,
             format!(
-                "volume {:?}: device {:?} ({what}) has not ended its flush within {}: {left}. See that it answers, then \
+                "volume {:?}: device {:?} ({what}) has not ended its flush within {}: {left}. See \
+                 that it answers, then \
                  start again and stop{lost}",
                 served.config.name,
                 served.backing,
@@ -114,7 +116,8 @@ impl Stack {
     ///
     /// # Errors
     /// The first failure; the rest is closed all the same. Then the next open recovers as after a
-    /// crash. `TimedOut`, with their names, if devices take more than two minutes for their last flushes.
+    /// crash. `TimedOut`, with their names, if devices take more than two minutes for their last
+    /// flushes.
     pub async fn close(&self) -> Result<()> {
         self.close_within(CLOSE).await
     }
@@ -189,7 +192,8 @@ impl Stack {
         withheld.map(|watched| watched.name.clone()).collect()
     }
 
-    /// Lets slots go to the devices of volumes that are served before all are attached: their clients change them anyway.
+    /// Lets slots go to the devices of volumes that are served before all are attached: their
+    /// clients change them anyway.
     pub(super) fn allow_evictions_of_served(&self) {
         let volumes = self.volumes.borrow();
         let devices = self.devices.borrow();
@@ -204,8 +208,8 @@ impl Stack {
         }
     }
 
-    /// Begins to close the cache: with what was dirty in its volumes then, bytes by name; none with `unflushed`, for then that
-    /// is not known to be all.
+    /// Begins to close the cache: with what was dirty in its volumes then, bytes by name; none with
+    /// `unflushed`, for then that is not known to be all.
     fn begin_to_close_cache(&self, unflushed: bool) -> Option<Promise<Result<DirtyBytes>>> {
         let cache = Rc::clone(self.cache.as_ref()?);
         let promise = Promise::new();
@@ -254,7 +258,8 @@ impl Stack {
     /// Drops what serves a volume, and its backing device.
     ///
     /// # Errors
-    /// What a transit cache over the backing device says, and `TimedOut` if that says nothing until then.
+    /// What a transit cache over the backing device says, and `TimedOut` if that says nothing until
+    /// then.
     pub(super) async fn forget(&self, served: &Rc<Served>, until: Duration) -> Result<()> {
         self.volumes
             .borrow_mut()
@@ -289,7 +294,8 @@ fn unclosed(limit: Duration) -> Error {
     Error::new(
         ErrorKind::TimedOut,
         format!(
-            "the cache has not ended its last flushes within {}: see that its devices answer, and start again: nothing \
+            "the cache has not ended its last flushes within {}: see that its devices answer, and \
+             start again: nothing \
              that was acknowledged is lost",
             human_duration(limit)
         ),

@@ -46,7 +46,8 @@ impl Stack {
     /// Writes the dirty data of one volume, or of all, back. Returns what was done, in words.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume; what the backing device says, and then the data stays dirty.
+    /// `NotFound` for an unknown volume; what the backing device says, and then the data stays
+    /// dirty.
     pub async fn write_back(&self, name: Option<&str>) -> Result<String> {
         if let Some(name) = name {
             let served = self.served(name)?;
@@ -76,8 +77,8 @@ impl Stack {
     /// Changes a volume's mode. Returns what was done, in words.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache or a mode that would
-    /// lose data on a cache in memory.
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache or a mode that
+    /// would lose data on a cache in memory.
     pub async fn set_mode(&self, name: &str, mode: Mode) -> Result<String> {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
@@ -108,7 +109,8 @@ impl Stack {
         ))
     }
 
-    /// Changes when dirty blocks are written back, until the daemon ends. Returns what was done, in words.
+    /// Changes when dirty blocks are written back, until the daemon ends. Returns what was done, in
+    /// words.
     ///
     /// # Errors
     /// `InvalidInput` for an unknown policy, or where there is no cache.
@@ -136,8 +138,8 @@ impl Stack {
     /// Checks that a volume can be detached, before anything is taken from its clients.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the state directory says, which has
-    /// to hear of it.
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the state
+    /// directory says, which has to hear of it.
     pub async fn check_detach(&self, name: &str) -> Result<()> {
         let served = self.served(name)?;
         self.cache_of(&served)?;
@@ -155,8 +157,8 @@ impl Stack {
         })
     }
 
-    /// Refuses if a file under the cache, or under a volume (or any), was removed: what was written there is on nothing that
-    /// outlives this process.
+    /// Refuses if a file under the cache, or under a volume (or any), was removed: what was written
+    /// there is on nothing that outlives this process.
     pub(super) fn check_there(&self, volume: Option<&str>) -> Result<()> {
         let backing = match volume {
             Some(name) => Some(self.served(name)?.backing.clone()),
@@ -177,7 +179,8 @@ impl Stack {
     ///
     /// # Errors
     /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the backing
-    /// device says, and then the cache keeps what it could not write back, and clients are not served.
+    /// device says, and then the cache keeps what it could not write back, and clients are not
+    /// served.
     pub async fn detach(&self, name: &str) -> Result<String> {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
@@ -192,8 +195,9 @@ impl Stack {
         // Requests end within the volume's timeout, in an error at the worst.
         served.volume.drain().await;
         self.note_detached(name).await?;
-        // The state directory hears that nothing is dirty before the cache forgets the volume. Of a crash between the two
-        // nothing is lost: the cache then has clean data, and knows the epoch.
+        // The state directory hears that nothing is dirty before the cache forgets the volume. Of a
+        // crash between the two nothing is lost: the cache then has clean data, and knows the
+        // epoch.
         let told = Cell::new(false);
         served.leaving.set(true);
         let noted = async {
@@ -230,12 +234,13 @@ impl Stack {
         ))
     }
 
-    /// Stops serving a volume and has the cache forget it with what is dirty in it, which is LOST. Returns what was done,
-    /// range by range, in words. The state directory has the list before the cache forgets.
+    /// Stops serving a volume and has the cache forget it with what is dirty in it, which is LOST.
+    /// Returns what was done, range by range, in words. The state directory has the list before the
+    /// cache forgets.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the state directory or the cache
-    /// device says, and then clients are not served.
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the state
+    /// directory or the cache device says, and then clients are not served.
     pub async fn abandon(&self, name: &str) -> Result<String> {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
@@ -247,7 +252,8 @@ impl Stack {
         let (epoch, listed) = (served.record.get().epoch, ranges.clone());
         let list = offload(move || state.note_abandoned(&owned, epoch, &listed)).await?;
         self.note_detached(name).await?;
-        // Nobody is kept from anything by what is given up: the cache may forget it when nobody waits any more.
+        // Nobody is kept from anything by what is given up: the cache may forget it when nobody
+        // waits any more.
         self.remember(&served, Record::clean).await?;
         served.leaving.set(true);
         let lost = opened.cache.abandon(name).await.context(|| {
@@ -270,7 +276,8 @@ impl Stack {
         Ok(text)
     }
 
-    /// From here on others may write to the backing device: clients that outlive this process must not go on with the volume.
+    /// From here on others may write to the backing device: clients that outlive this process must
+    /// not go on with the volume.
     async fn note_detached(&self, name: &str) -> Result<()> {
         let (state, name) = (Arc::clone(&self.state), name.to_owned());
         offload(move || state.note_disk_gap(&name, Some("it was detached"), true)).await
@@ -282,7 +289,8 @@ impl Stack {
         self.forget(served, rt::now() + CLOSE).await
     }
 
-    /// Takes the present size of a volume's backing device into use. Returns what was done, in words.
+    /// Takes the present size of a volume's backing device into use. Returns what was done, in
+    /// words.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume, `InvalidInput` or `Busy` for a device that has become
@@ -314,8 +322,8 @@ impl Stack {
         ))
     }
 
-    /// Records what is asked from now on of the volumes that are named, or of all. Returns the volumes by
-    /// their numbers in the recording.
+    /// Records what is asked from now on of the volumes that are named, or of all. Returns the
+    /// volumes by their numbers in the recording.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume.

@@ -42,8 +42,8 @@ pub(crate) fn place_of(config: &Config, cache: &config::Cache) -> Places {
     }
 }
 
-/// Remembers durably which opening of a cache was the last one, as its superblock has it. A failure is only
-/// logged: the state directory then remembers an earlier opening, which refuses no start.
+/// Remembers durably which opening of a cache was the last one, as its superblock has it. A failure
+/// is only logged: the state directory then remembers an earlier opening, which refuses no start.
 pub(super) async fn note_opening(
     state: &Arc<StateDirectory>,
     uuid: [u8; 16],
@@ -70,8 +70,8 @@ pub(crate) fn place_of_path(path: &Path) -> String {
     absolute.display().to_string()
 }
 
-/// Refuses to open a cache on these devices if they hold a copy beside the original, an earlier state
-/// of the cache than was opened last, or two states of it. Returns what a person should know.
+/// Refuses to open a cache on these devices if they hold a copy beside the original, an earlier
+/// state of the cache than was opened last, or two states of it. Returns what a person should know.
 ///
 /// # Errors
 /// As [`check`] and [`check_parts`], or what the system says.
@@ -123,8 +123,8 @@ pub(crate) async fn refuse_copy(
     check(&now, record.as_ref(), twin)
 }
 
-/// Whether the device at `place` that a cache was on is there still, is another one than now, and has
-/// the cache still.
+/// Whether the device at `place` that a cache was on is there still, is another one than now, and
+/// has the cache still.
 async fn is_on(place: &str, (former, now): (Identity, Identity), uuid: &[u8; 16]) -> bool {
     if place.is_empty() || !former.differs_from(now) {
         return false;
@@ -144,11 +144,11 @@ async fn is_on(place: &str, (former, now): (Identity, Identity), uuid: &[u8; 16]
             .is_ok_and(|found| found.uuid == *uuid)
 }
 
-/// Returns whether the cache `uuid`, found at `here`, is at the path `former` as well, in another file or
-/// on another disk.
+/// Returns whether the cache `uuid`, found at `here`, is at the path `former` as well, in another
+/// file or on another disk.
 ///
-/// Identities do not tell a clone of a whole file system from the original: its UUID, its inodes and their
-/// birth are the same. The numbers of mounted devices and their inodes do.
+/// Identities do not tell a clone of a whole file system from the original: its UUID, its inodes
+/// and their birth are the same. The numbers of mounted devices and their inodes do.
 pub(crate) fn has_twin_at(former: &str, uuid: &[u8; 16], here: &str) -> bool {
     let former = Path::new(former);
     // A device that is no file has a name in place of a path.

@@ -91,9 +91,10 @@ enum Purpose<'a> {
     },
 }
 
-/// Opens the device called `name`, which nobody may use meanwhile, through the layers that a daemon would have there, but
-/// for transit caches, so that what keeps one from its start is found. A file is written to, and allocated, only to `mend`
-/// what is on it. Without that, a table finishes a write that power loss interrupted in memory alone.
+/// Opens the device called `name`, which nobody may use meanwhile, through the layers that a daemon
+/// would have there, but for transit caches, so that what keeps one from its start is found. A file
+/// is written to, and allocated, only to `mend` what is on it. Without that, a table finishes a
+/// write that power loss interrupted in memory alone.
 ///
 /// # Errors
 /// As [`open`].
@@ -159,14 +160,16 @@ async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice
     }
 }
 
-/// A namespace that takes writes; with the file of the secrets by which this host proves itself, if there is one.
+/// A namespace that takes writes; with the file of the secrets by which this host proves itself, if
+/// there is one.
 pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<NvmeTcpDevice>> {
     let mut uri = uri.clone();
     if let Some(path) = secrets {
         let found = crate::secrets::read(path)?.of(&uri.host).cloned();
         let missing = || {
             let what = format!(
-                "{} has no line for {}, the name under which {uri} knows this host: add one, or name the host by \
+                "{} has no line for {}, the name under which {uri} knows this host: add one, or \
+                 name the host by \
                  ?host=NQN in the URI",
                 path.display(),
                 uri.host
@@ -324,7 +327,8 @@ fn open_table<P: Pmem + 'static>(
     })
 }
 
-/// The byte-addressable device called `name`, with the latencies and bandwidths that are declared for it.
+/// The byte-addressable device called `name`, with the latencies and bandwidths that are declared
+/// for it.
 fn open_emulated_memory(
     config: &Config,
     name: &str,
@@ -367,7 +371,8 @@ fn open_memory(
     Ok((device, what))
 }
 
-/// Opens what is at `path`, as [`open_under`], unless a transit cache over it has something of it still.
+/// Opens what is at `path`, as [`open_under`], unless a transit cache over it has something of it
+/// still.
 ///
 /// # Errors
 /// `Busy` if one has.
@@ -377,8 +382,8 @@ pub(crate) fn open_path(path: &Path, options: FileDeviceOptions) -> Result<Rc<dy
     Ok(device)
 }
 
-/// Opens what is at `path`, through the block translation table on it if there is one. That may have a write to finish: it
-/// does so in memory alone where the options allow no writes.
+/// Opens what is at `path`, through the block translation table on it if there is one. That may
+/// have a write to finish: it does so in memory alone where the options allow no writes.
 fn open_under(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
     if !has_table(path) {
         return FileDevice::open(path, options);
@@ -410,7 +415,8 @@ pub(crate) fn odd_end(config: &Config, name: &str, device: &dyn BlockDevice) -> 
     let block = u64::from(info.logical_block_bytes);
     (left > 0).then(|| {
         format!(
-            "{}: device {:?}: the last {left} of the {} bytes of {} CANNOT BE USED: its size is not \
+            "{}: device {:?}: the last {left} of the {} bytes of {} CANNOT BE USED: its size is \
+             not \
              a multiple of its {block}-byte blocks; make it one with `truncate -s {} {}`",
             config.place(leaf.line),
             leaf.name,

@@ -1,6 +1,6 @@
-//! How a volume goes on without its cache: from a start on (`serve --without-cache`), or once the cache has failed in service.
-//! The state directory has the raised epoch first, with a log of the ranges that are written or with the list of what is dirty
-//! and kept (rule 6).
+//! How a volume goes on without its cache: from a start on (`serve --without-cache`), or once the
+//! cache has failed in service. The state directory has the raised epoch first, with a log of the
+//! ranges that are written or with the list of what is dirty and kept (rule 6).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,8 +60,9 @@ async fn begin(
 
 /// Raises the epoch, durably; what is written to the device that this returns is logged first.
 ///
-/// The log is begun before the epoch is raised: whoever finds the epoch raised and no log takes everything for written, and
-/// all dirty data for stale. A log without a raised epoch means nothing.
+/// The log is begun before the epoch is raised: whoever finds the epoch raised and no log takes
+/// everything for written, and all dirty data for stale. A log without a raised epoch means
+/// nothing.
 pub(super) async fn go_without(
     state: &Arc<StateDirectory>,
     name: &str,

@@ -1,7 +1,8 @@
 //! The limit on the size of files (`RLIMIT_FSIZE`), compared with all that a configuration writes.
 //!
-//! The limit also refuses a write into a file that has its size already. So it is compared with the size of each
-//! regular file, before anything is opened. Block devices and mapped media have no such limit.
+//! The limit also refuses a write into a file that has its size already. So it is compared with the
+//! size of each regular file, before anything is opened. Block devices and mapped media have no
+//! such limit.
 
 use std::path::Path;
 
@@ -24,8 +25,8 @@ pub(super) struct Written {
     pub(super) bytes: u64,
 }
 
-/// Refuses a configuration with a file that is larger than this process may write. `made` are the files that the start makes;
-/// `cached` says whether the cache is used.
+/// Refuses a configuration with a file that is larger than this process may write. `made` are the
+/// files that the start makes; `cached` says whether the cache is used.
 ///
 /// # Errors
 /// `NoSpace` with the largest file, the limit and the remedy.
@@ -78,7 +79,8 @@ fn check_against(
     ))
 }
 
-/// Returns the regular file at the bottom of the device called `name`, if there is one that is not mapped.
+/// Returns the regular file at the bottom of the device called `name`, if there is one that is not
+/// mapped.
 fn file_under(config: &Config, name: &str) -> Option<Written> {
     let leaf = *config.stack(name).last()?;
     let DeviceKind::File { path, .. } = &leaf.kind else {

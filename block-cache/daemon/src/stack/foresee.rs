@@ -1,5 +1,5 @@
-//! The refusals of a start that the state directory decides, found without taking the directory; and those that a refused start
-//! has not come to, so that all are decided on together.
+//! The refusals of a start that the state directory decides, found without taking the directory;
+//! and those that a refused start has not come to, so that all are decided on together.
 
 use std::time::Duration;
 
@@ -28,9 +28,9 @@ pub(crate) fn foresee_records(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Decides on the attach of a volume with this backing device, of so many bytes. `cache` is the cache that the
-/// volume is attached to, with the epoch that it remembers of the volume; none for a volume without a cache.
-/// Returns how the volume will be attached to the cache, if it will be.
+/// Decides on the attach of a volume with this backing device, of so many bytes. `cache` is the
+/// cache that the volume is attached to, with the epoch that it remembers of the volume; none for a
+/// volume without a cache. Returns how the volume will be attached to the cache, if it will be.
 ///
 /// # Errors
 /// As the attach, with the place in the configuration.
@@ -58,7 +58,8 @@ pub(crate) fn options_of(volume: &config::Volume, attach: &Attach) -> VolumeOpti
     }
 }
 
-/// Joins the refusals of one start, so that they are decided on together. The kind is that of the first.
+/// Joins the refusals of one start, so that they are decided on together. The kind is that of the
+/// first.
 ///
 /// # Errors
 /// The refusals, if there are any.
@@ -78,8 +79,8 @@ pub(crate) fn refuse_all(mut refused: Vec<Error>) -> Result<()> {
 }
 
 impl Stack {
-    /// Adds to a refusal those that the start has not come to: of `volumes`, as far as the state directory, the cache and
-    /// files of this machine tell at once.
+    /// Adds to a refusal those that the start has not come to: of `volumes`, as far as the state
+    /// directory, the cache and files of this machine tell at once.
     pub(super) async fn with_later_refusals(
         &self,
         error: Error,
@@ -160,8 +161,8 @@ impl Stack {
     }
 }
 
-/// Returns identity and size in bytes of the backing device of a volume that is a file or a device of this machine, read
-/// beside whoever has it.
+/// Returns identity and size in bytes of the backing device of a volume that is a file or a device
+/// of this machine, read beside whoever has it.
 fn backing_of(config: &Config, volume: &config::Volume) -> Option<(Identity, u64)> {
     let leaf = *config.stack(&volume.backing).last()?;
     let DeviceKind::File { path, .. } = &leaf.kind else {

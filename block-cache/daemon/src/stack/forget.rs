@@ -1,4 +1,5 @@
-//! Volumes that the cache knows and that are not served: they are forgotten on request, and when room is needed.
+//! Volumes that the cache knows and that are not served: they are forgotten on request, and when
+//! room is needed.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -13,16 +14,19 @@ use crate::state::{CacheId, Record, StateDirectory};
 use forebay_terminal::size::human_bytes;
 
 impl Stack {
-    /// Lets the cache forget a volume that is not served, without its backing device. With `discard_dirty`, what only the
-    /// cache has of it IS LOST. Returns what was done, range by range, in words.
+    /// Lets the cache forget a volume that is not served, without its backing device. With
+    /// `discard_dirty`, what only the cache has of it IS LOST. Returns what was done, range by
+    /// range, in words.
     ///
     /// # Errors
-    /// `Busy` for a volume that is served, or that has dirty data and `discard_dirty` is not given; `NotFound` for one that
-    /// the cache does not know; `InvalidInput` without a cache; what the state directory or the cache device says.
+    /// `Busy` for a volume that is served, or that has dirty data and `discard_dirty` is not given;
+    /// `NotFound` for one that the cache does not know; `InvalidInput` without a cache; what the
+    /// state directory or the cache device says.
     pub async fn forget_volume(&self, name: &str, discard_dirty: bool) -> Result<String> {
         if self.served(name).is_ok() {
             let what = format!(
-                "volume {name:?} is being served\nhelp: write it back and detach it with `forebay detach {name}`"
+                "volume {name:?} is being served\nhelp: write it back and detach it with `forebay \
+                 detach {name}`"
             );
             return Err(Error::new(ErrorKind::Busy, what));
         }
@@ -47,8 +51,9 @@ impl Stack {
     }
 }
 
-/// Makes room in a cache for a volume: clean volumes that the configuration does not name are forgotten, the longest known
-/// first. Nothing is forgotten unless all volumes that the start attaches find room.
+/// Makes room in a cache for a volume: clean volumes that the configuration does not name are
+/// forgotten, the longest known first. Nothing is forgotten unless all volumes that the start
+/// attaches find room.
 ///
 /// # Errors
 /// `NoSpace` if there is none; what the state directory or the cache device says.
@@ -79,7 +84,8 @@ pub(super) async fn make_room(
     note_forgotten(state, &one.name, opening.id).await?;
     tracing::warn!(
         volume = one.name,
-        "the cache forgets this volume, of which nothing is dirty and which the configuration does not name: \
+        "the cache forgets this volume, of which nothing is dirty and which the configuration does \
+         not name: \
          volume {name:?} needs its place"
     );
     Ok(())
@@ -105,8 +111,8 @@ pub(crate) fn forgotten_in_words(name: &str, lost: &[Range<u64>], list: Option<P
     text
 }
 
-/// Lists durably what is about to be discarded, and lets the state directory keep nobody from anything for its sake. Returns
-/// where the list is.
+/// Lists durably what is about to be discarded, and lets the state directory keep nobody from
+/// anything for its sake. Returns where the list is.
 pub(crate) async fn note_discarded(
     state: &Arc<StateDirectory>,
     name: &str,
@@ -125,7 +131,8 @@ pub(crate) async fn note_discarded(
     Ok(Some(list))
 }
 
-/// The state directory hears, before the cache forgets a volume, that nothing of it is to be kept there.
+/// The state directory hears, before the cache forgets a volume, that nothing of it is to be kept
+/// there.
 pub(crate) async fn note_clean(
     state: &Arc<StateDirectory>,
     name: &str,

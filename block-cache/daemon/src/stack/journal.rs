@@ -1,8 +1,8 @@
 //! Where a cache's process journal lies, and whose it is.
 //!
-//! Its usual place is named after the cache. Where the configuration wants it elsewhere, a link in the
-//! usual place leads there, so that `forebay format` and `forebay check`, which know the cache alone,
-//! find what a dead daemon left.
+//! Its usual place is named after the cache. Where the configuration wants it elsewhere, a link in
+//! the usual place leads there, so that `forebay format` and `forebay check`, which know the cache
+//! alone, find what a dead daemon left.
 
 use std::fs::File;
 use std::io::{ErrorKind as IoKind, Read as _};
@@ -24,7 +24,8 @@ use crate::state::opening::clone_command;
 
 /// Where journals lie that the configuration does not place.
 const USUAL_DIRECTORY: &str = "/dev/shm";
-/// Length of the magic that a journal begins with (docs/internals/format/process-journal.md), bytes.
+/// Length of the magic that a journal begins with (docs/internals/format/process-journal.md),
+/// bytes.
 const MAGIC_BYTES: usize = 8;
 /// The magic, and the cache's identity behind it, bytes.
 const OWNER_BYTES: usize = 24;
@@ -69,8 +70,8 @@ impl Whose {
         }
     }
 
-    /// Returns the path of another file or disk that has the cache, where the superblock or the journal
-    /// with this head names one.
+    /// Returns the path of another file or disk that has the cache, where the superblock or the
+    /// journal with this head names one.
     fn twin_by(&self, head: &Head) -> Option<String> {
         let named = || has_twin_at(&head.place, &self.uuid, &self.place);
         match self.moved {
@@ -89,7 +90,8 @@ impl Whose {
     }
 }
 
-/// What the journal at `path` says of itself; none where there is none. Of a named pipe it would wait for a writer.
+/// What the journal at `path` says of itself; none where there is none. Of a named pipe it would
+/// wait for a writer.
 fn head(path: &Path) -> Option<Head> {
     if !std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
         return None;
@@ -118,7 +120,8 @@ fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
             ErrorKind::Busy,
             format!(
                 "{here} is a copy of the cache on {twin}, to which the process journal belongs\n    \
-                 help: serve {twin}, which alone has what was acknowledged last (journal {path}); or make \
+                 help: serve {twin}, which alone has what was acknowledged last (journal {path}); \
+                 or make \
                  the copy a cache of its own with `{}`; or, if {here} takes \
                  the place of {twin}, start once with --moved-cache",
                 clone_command(here, &whose.data_place)
@@ -137,20 +140,25 @@ fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
     let (own, last) = (head.tie.generation, whose.generation);
     let what = match head.tie.relation(whose.media, whose.generation) {
         Relation::Newer => format!(
-            "{here}: the cache is older than its process journal: opening {last}, the journal's is {own}\n    \
-             help: put the newest state of the device back: the journal {path} belongs to it. If that is \
-             gone, make a new cache with `forebay format --force --discard-dirty`, and start once with \
+            "{here}: the cache is older than its process journal: opening {last}, the journal's is \
+             {own}\n    \
+             help: put the newest state of the device back: the journal {path} belongs to it. If \
+             that is \
+             gone, make a new cache with `forebay format --force --discard-dirty`, and start once \
+             with \
              --adopt VOLUME: what was not written back IS LOST THEN"
         ),
         Relation::Older => format!(
-            "{here}: the process journal is of opening {own}, and the cache's last one was {last}\n    \
+            "{here}: the process journal is of opening {own}, and the cache's last one was \
+             {last}\n    \
              help: put the newest journal back at {path}; or move this one away, start once with \
              --accept-journal-loss, and check what the clients stored last{}",
             whose.stake
         ),
         relation => format!(
             "{here} is a copy of the cache on {original}, to which the process journal belongs\n    \
-             help: serve {original}, which alone has what was acknowledged last (journal {path}); or make \
+             help: serve {original}, which alone has what was acknowledged last (journal {path}); \
+             or make \
              the copy a cache of its own with `{}`{}",
             clone_command(here, &whose.data_place),
             match relation {
@@ -174,8 +182,8 @@ pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
     std::fs::read_link(&usual).unwrap_or(usual)
 }
 
-/// The cache that the journal at `path` belongs to; none where there is no file, or an empty one. Anything
-/// else is somebody's, and not ours to write over or remove.
+/// The cache that the journal at `path` belongs to; none where there is no file, or an empty one.
+/// Anything else is somebody's, and not ours to write over or remove.
 ///
 /// `ours` is the cache that asks, and `stake` names the writes that it may lose.
 fn owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Option<[u8; 16]>> {
@@ -221,9 +229,12 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "{path} is not a process journal, or was overwritten where it says whose it is; it is left alone. If it was this cache's, put a \
-             sound copy of it back; if there is none, move it away and start once with --accept-journal-loss, and check what the \
-             clients stored last{stake}. If it is something else, set `journal` in [cache] to a path where nothing is",
+            "{path} is not a process journal, or was overwritten where it says whose it is; it is \
+             left alone. If it was this cache's, put a \
+             sound copy of it back; if there is none, move it away and start once with \
+             --accept-journal-loss, and check what the \
+             clients stored last{stake}. If it is something else, set `journal` in [cache] to a \
+             path where nothing is",
             path = path.display()
         ),
     ))
@@ -239,8 +250,8 @@ fn is_own(path: &Path, whose: &Whose) -> bool {
     is_of(path, &whose.uuid) && !is_damaged && refuse_foreign(path, whose).is_ok()
 }
 
-/// Refuses a journal at `path` that is not this cache's, and one while the cache's own lies elsewhere:
-/// nothing is lost, so nobody may give it up.
+/// Refuses a journal at `path` that is not this cache's, and one while the cache's own lies
+/// elsewhere: nothing is lost, so nobody may give it up.
 ///
 /// # Errors
 /// `Busy` with both paths, or as [`refuse_foreign`].
@@ -268,7 +279,8 @@ pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
     configured.map_or_else(|| usual_place(uuid), Path::to_path_buf)
 }
 
-/// Returns the size that the journal at `path` will have, where `len` bytes are asked for, and the bytes that its file lacks.
+/// Returns the size that the journal at `path` will have, where `len` bytes are asked for, and the
+/// bytes that its file lacks.
 pub(super) fn wanted_bytes(path: &Path, len: u64) -> (u64, u64) {
     let Ok(found) = std::fs::metadata(path) else {
         return (len, len);
@@ -281,12 +293,12 @@ pub(super) fn wanted_bytes(path: &Path, len: u64) -> (u64, u64) {
 }
 
 /// Maps the journal of the cache `uuid` at its configured path, or in its usual place. One that
-/// exists keeps its size: what it holds may be all that there is of acknowledged writes, and another
-/// size would begin it anew.
+/// exists keeps its size: what it holds may be all that there is of acknowledged writes, and
+/// another size would begin it anew.
 ///
 /// # Errors
-/// `Busy` where a journal with acknowledged writes would be lost: one of another cache at this path,
-/// or one of this cache elsewhere. `InvalidInput` for a file that is no journal.
+/// `Busy` where a journal with acknowledged writes would be lost: one of another cache at this
+/// path, or one of this cache elsewhere. `InvalidInput` for a file that is no journal.
 pub(super) fn open(
     configured: Option<&Path>,
     mut len: usize,
@@ -333,7 +345,8 @@ pub(super) fn open(
     }
     let (memory, _) = mapped.map_err(|error| match error.kind() {
         ErrorKind::NoSpace => error.context(
-            "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",
+            "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use \
+             a smaller `journal_size`",
         ),
         _ => error.context(format!("the process journal {}", path.display())),
     })?;
@@ -386,8 +399,8 @@ pub(crate) fn foresee(configured: Option<&Path>, whose: &Whose) -> Result<()> {
     }
 }
 
-/// Puts a file there that can be seen to be this cache's from its first moment on, should this process die before the journal in
-/// it is begun.
+/// Puts a file there that can be seen to be this cache's from its first moment on, should this
+/// process die before the journal in it is begun.
 fn place(path: &Path, len: usize, uuid: &[u8; 16]) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".forebay-new");
@@ -412,7 +425,8 @@ pub(super) struct Opened {
     pub(super) created: bool,
 }
 
-/// Removes a journal that was made for a cache which then did not open, unless the cache had begun it.
+/// Removes a journal that was made for a cache which then did not open, unless the cache had begun
+/// it.
 pub(super) fn remove_unused(path: &Path, uuid: &[u8; 16]) {
     if matches!(owner(path, Some(uuid), ""), Ok(None)) {
         let _ = std::fs::remove_file(path);
@@ -424,8 +438,8 @@ pub(super) fn remove_unused(path: &Path, uuid: &[u8; 16]) {
     }
 }
 
-/// Removes links in the usual place of journals that lead nowhere: of caches that are gone with their
-/// journals, a daemon having been killed. Links of other users are left alone.
+/// Removes links in the usual place of journals that lead nowhere: of caches that are gone with
+/// their journals, a daemon having been killed. Links of other users are left alone.
 pub(super) fn sweep() {
     let entries = std::fs::read_dir(USUAL_DIRECTORY).into_iter().flatten();
     // SAFETY: no memory is involved.
@@ -461,7 +475,8 @@ pub(super) fn point(uuid: &[u8; 16], path: &Path) {
     }
 }
 
-/// A copy of the journal of a cache that is not open, if there is one. Nothing of the journal is changed, or allocated.
+/// A copy of the journal of a cache that is not open, if there is one. Nothing of the journal is
+/// changed, or allocated.
 ///
 /// # Errors
 /// `Busy` when a daemon uses it, or what the system says.
@@ -469,8 +484,8 @@ fn existing(path: &Path) -> Result<Option<Buf>> {
     look_shared(path).context(|| format!("the process journal {}", path.display()))
 }
 
-/// Returns the journal at `path`, if it is that of the last opening of a cache that is not open, or why it is not: a copy
-/// as of [`existing`], or the journal itself, to `mend` the cache from it.
+/// Returns the journal at `path`, if it is that of the last opening of a cache that is not open, or
+/// why it is not: a copy as of [`existing`], or the journal itself, to `mend` the cache from it.
 ///
 /// # Errors
 /// As [`existing`].
@@ -495,8 +510,8 @@ fn map(path: &Path) -> Result<Buf> {
         open_shared(path, len).context(|| format!("the process journal {}", path.display()))?;
     Ok(journal)
 }
-/// Removes the journal of a cache whose every write is elsewhere, or given up, and the link to it. One
-/// of another copy of the cache, or of another opening, stays.
+/// Removes the journal of a cache whose every write is elsewhere, or given up, and the link to it.
+/// One of another copy of the cache, or of another opening, stays.
 pub(crate) fn remove(whose: &Whose, path: &Path) {
     let remove = |path: &Path| match std::fs::remove_file(path) {
         Err(error) if error.kind() != IoKind::NotFound => {

@@ -1,4 +1,5 @@
-//! Metadata on byte-addressable media that is named by a path: no configuration says what lies there.
+//! Metadata on byte-addressable media that is named by a path: no configuration says what lies
+//! there.
 
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
@@ -13,8 +14,8 @@ use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Superblock};
 
 use super::devices::open_path;
 
-/// Opens what holds a cache's metadata at `path`: a log in lines as the byte-addressable medium that it needs, and anything
-/// else as [`open_path`].
+/// Opens what holds a cache's metadata at `path`: a log in lines as the byte-addressable medium
+/// that it needs, and anything else as [`open_path`].
 ///
 /// # Errors
 /// As [`open_path`], and as [`PmemDevice::open`].

@@ -1,6 +1,7 @@
 //! What a configuration needs of memory, and whether the process may have that much.
 //!
-//! A map that does not fit is told before it is allocated: later, the allocation ends the process, or the kernel does.
+//! A map that does not fit is told before it is allocated: later, the allocation ends the process,
+//! or the kernel does.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,8 +15,9 @@ use forebay_policy::PromotionFilter;
 use crate::config::{Config, DeviceKind, Export, Promotion, Protocol};
 use forebay_terminal::size::human_bytes;
 
-/// Memory that is taken for requests in flight where a volume is a file or block device of this machine's: what FUSE
-/// admits (32 MiB), rounded up to powers of two, and as much again on free lists, in bytes.
+/// Memory that is taken for requests in flight where a volume is a file or block device of this
+/// machine's: what FUSE admits (32 MiB), rounded up to powers of two, and as much again on free
+/// lists, in bytes.
 pub(crate) const RESERVE_BYTES: u64 = 128 << 20;
 /// Memory for the requests of such an export beyond the first, rounded up likewise, bytes.
 const LOCAL_BYTES: u64 = 64 << 20;
@@ -71,7 +73,8 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// Sums what a configuration needs. Without its cache, it is what is certain before that is looked at.
+    /// Sums what a configuration needs. Without its cache, it is what is certain before that is
+    /// looked at.
     pub(crate) fn of(config: &Config, cache: Option<CacheNeeds>) -> Self {
         let mut needs = Vec::new();
         let mut need = |line: usize, whose: String, what: String, bytes: u64, help| {
@@ -180,8 +183,8 @@ impl Needs {
             .try_for_each(|limit| self.check_against(limit))
     }
 
-    /// Returns the number of connections whose requests fit into what the limits leave, and the lowest limit; none where
-    /// nothing is exported on sockets.
+    /// Returns the number of connections whose requests fit into what the limits leave, and the
+    /// lowest limit; none where nothing is exported on sockets.
     pub(crate) fn connections(&self) -> Option<(u64, String)> {
         (self.connection_bytes > 0).then(|| self.connections_within(&memory_limits()))
     }
@@ -224,7 +227,8 @@ impl Needs {
         ))
     }
 
-    /// What is needed, in a line for people, with the requests of all connections that there can be.
+    /// What is needed, in a line for people, with the requests of all connections that there can
+    /// be.
     pub(crate) fn line(&self) -> String {
         self.line_within(&memory_limits())
     }
@@ -245,7 +249,8 @@ impl Needs {
     }
 }
 
-/// Returns exports whose memory for requests does not depend on connections, each with that memory, in words and bytes.
+/// Returns exports whose memory for requests does not depend on connections, each with that memory,
+/// in words and bytes.
 fn requests(config: &Config) -> Vec<(&Export, String, u64)> {
     let is_local = |export: &&Export| export.protocol.is_local();
     let is_machine = |export: &&Export| matches!(export.protocol, Protocol::VhostUserBlk(_));

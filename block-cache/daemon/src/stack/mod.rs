@@ -90,7 +90,8 @@ impl Wishes {
         Ok(())
     }
 
-    /// Why a volume, as it is served now, may lack writes that an earlier process acknowledged, if that was asked for.
+    /// Why a volume, as it is served now, may lack writes that an earlier process acknowledged, if
+    /// that was asked for.
     fn gap(&self, volume: &str) -> Option<String> {
         let named = |list: &[String]| list.iter().any(|name| name == volume);
         let asked = if named(&self.adopt) {
@@ -136,8 +137,8 @@ pub struct Stack {
     cache: Option<Rc<cache::OpenCache>>,
     /// Attaches of volumes that are served while their cache is being opened, by name.
     behind: RefCell<Vec<(String, Promise<Result<()>>)>>,
-    /// The end of all attaches, or of the time that they may take together. No volume is written back, or served from
-    /// the cache, before: the last one may refuse the start.
+    /// The end of all attaches, or of the time that they may take together. No volume is written
+    /// back, or served from the cache, before: the last one may refuse the start.
     attached: Promise<Result<()>>,
     volumes: RefCell<Vec<Rc<Served>>>,
     devices: RefCell<Vec<watched::Watched>>,
@@ -145,7 +146,8 @@ pub struct Stack {
     noted: RefCell<BTreeSet<String>>,
 }
 
-/// Time that the attaches of all volumes may take together before those that are attached are served.
+/// Time that the attaches of all volumes may take together before those that are attached are
+/// served.
 const ATTACH: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 30 });
 
 /// A volume of a stack.
@@ -179,8 +181,9 @@ impl Stack {
     ///
     /// # Errors
     /// What a device, the cache or the state directory says, with the place in the configuration.
-    /// What was open is closed again. A cache that takes long to open goes on opening: [`Stack::ready`] says when it is
-    /// open. Until then, reads of what is certainly clean are served, and everything else waits.
+    /// What was open is closed again. A cache that takes long to open goes on opening:
+    /// [`Stack::ready`] says when it is open. Until then, reads of what is certainly clean are
+    /// served, and everything else waits.
     ///
     /// # Panics
     /// On a thread that runs no reactor.
@@ -188,7 +191,8 @@ impl Stack {
         Self::open_until(config, wishes, &Stop::default()).await
     }
 
-    /// As [`Stack::open`], which may take long where a journal or a transit cache is large: `stop` ends it.
+    /// As [`Stack::open`], which may take long where a journal or a transit cache is large: `stop`
+    /// ends it.
     ///
     /// # Errors
     /// As [`Stack::open`], and `ShuttingDown` if it was stopped.
@@ -278,8 +282,8 @@ impl Stack {
         Ok(())
     }
 
-    /// Waits until a volume has all that its cache has, and tells why some of what it acknowledged to the users of its block
-    /// device may be missing; none if nothing is.
+    /// Waits until a volume has all that its cache has, and tells why some of what it acknowledged
+    /// to the users of its block device may be missing; none if nothing is.
     ///
     /// # Errors
     /// As [`Stack::ready`], or what the state directory says.
@@ -404,7 +408,8 @@ impl Stack {
     }
 }
 
-/// Waits for the attaches of volumes, and allows the cache to write back, and the transit caches to evict.
+/// Waits for the attaches of volumes, and allows the cache to write back, and the transit caches to
+/// evict.
 ///
 /// # Errors
 /// The first attach that fails, or the opening of the cache.
@@ -433,8 +438,8 @@ async fn end_of_attaches(
     Ok(())
 }
 
-/// Waits until each of these volumes is attached, for at most [`ATTACH`]: a backing device that does not answer
-/// stops no other volume. Returns the volumes that are not attached by then.
+/// Waits until each of these volumes is attached, for at most [`ATTACH`]: a backing device that
+/// does not answer stops no other volume. Returns the volumes that are not attached by then.
 ///
 /// # Errors
 /// The first attach that fails.
@@ -452,8 +457,9 @@ async fn await_attaches(behind: &[(String, Promise<Result<()>>)]) -> Result<Vec<
     Ok(late.map(|(name, _)| name.as_str()).collect())
 }
 
-/// Why the users of a volume's block device must not go on with what is served from now on, and whether virtual machines must
-/// not: what was asked for, or that others may write to it while they wait.
+/// Why the users of a volume's block device must not go on with what is served from now on, and
+/// whether virtual machines must not: what was asked for, or that others may write to it while they
+/// wait.
 fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> (Option<String>, bool) {
     let asked = wishes.gap(volume);
     let mut exports = (config.exports.iter()).filter(|export| export.volume == volume);
@@ -476,7 +482,8 @@ fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
     if recovery.lost.iter().any(|range| range.volume == volume) {
         return Some(match recovery.lost_in_flight {
             true => {
-                "its cache device failed while data of it was being written, range by range in the daemon's log"
+                "its cache device failed while data of it was being written, range by range in the \
+                 daemon's log"
             }
             false => "its cache lost data of it, range by range in the daemon's log",
         });

@@ -52,7 +52,8 @@ impl Presence {
         };
         Some(format!(
             "{}: if it dies now, acknowledged writes are LOST\n    \
-             help: {back}stop the daemon with SIGTERM and start it again: at a stop, all of them reach {goal}",
+             help: {back}stop the daemon with SIGTERM and start it again: at a stop, all of them \
+             reach {goal}",
             absence.in_words(what)
         ))
     }
@@ -129,7 +130,8 @@ mod tests {
             assert_eq!(copy.expect("it is open"), "ours");
             absence.in_words("device \"ssd\"")
         };
-        // Moved, and back; replaced, with a name of its own elsewhere; removed; another in its place.
+        // Moved, and back; replaced, with a name of its own elsewhere; removed; another in its
+        // place.
         std::fs::rename(&path, &other).expect("moved");
         assert!(absence(false).contains("MOVED OR REPLACED"));
         std::fs::rename(&other, &path).expect("moved back");

@@ -1,4 +1,5 @@
-//! The room that process journals and the slots of transit caches take, before any of them is allocated.
+//! The room that process journals and the slots of transit caches take, before any of them is
+//! allocated.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -30,8 +31,9 @@ struct Need {
     bytes: u64,
 }
 
-/// Refuses a configuration whose journal and slots need more room than their file systems have, all of them together, and one
-/// whose files are larger than this process may write. Nothing is changed. `cached` says whether the cache is used.
+/// Refuses a configuration whose journal and slots need more room than their file systems have, all
+/// of them together, and one whose files are larger than this process may write. Nothing is
+/// changed. `cached` says whether the cache is used.
 ///
 /// # Errors
 /// `NoSpace` with the sum, the room and the remedy. What a device of another machine says.
@@ -97,7 +99,8 @@ fn refuse_without_room(mut needs: Vec<Need>) -> Result<()> {
     Err(Error::new(
         ErrorKind::NoSpace,
         format!(
-            "{}: {directory} lacks room: the start needs {} there, and {} are free ({}): use a smaller `capacity` or \
+            "{}: {directory} lacks room: the start needs {} there, and {} are free ({}): use a \
+             smaller `capacity` or \
              `journal_size`, or make {directory} larger",
             largest.place,
             human_bytes(wanted),
@@ -107,7 +110,8 @@ fn refuse_without_room(mut needs: Vec<Need>) -> Result<()> {
     ))
 }
 
-/// The process journal of a cache; none of a cache in memory, or if the cache cannot be read, which its opening tells.
+/// The process journal of a cache; none of a cache in memory, or if the cache cannot be read, which
+/// its opening tells.
 async fn journal_need(config: &Config, of: &crate::config::Cache) -> Result<Option<Need>> {
     if config.memory_cache().is_some() {
         return Ok(None);
@@ -135,7 +139,8 @@ async fn journal_need(config: &Config, of: &crate::config::Cache) -> Result<Opti
     }))
 }
 
-/// Reads the superblock on the device called `name`: beside whoever has it, or through the table on it.
+/// Reads the superblock on the device called `name`: beside whoever has it, or through the table on
+/// it.
 async fn superblock(config: &Config, name: &str) -> Result<Superblock> {
     let is_table = |entry: &&Device| matches!(entry.kind, DeviceKind::Btt { .. });
     let device: Rc<dyn BlockDevice> = match config.file_of(name) {
@@ -152,7 +157,8 @@ async fn superblock(config: &Config, name: &str) -> Result<Superblock> {
     Superblock::read(device.as_ref()).await
 }
 
-/// The slots of the transit cache in the stack of the device called `name`, if there is one with a file.
+/// The slots of the transit cache in the stack of the device called `name`, if there is one with a
+/// file.
 async fn slots_need(config: &Config, name: &str) -> Result<Option<Need>> {
     let stack = config.stack(name);
     let mut layers = stack.iter().enumerate();
@@ -182,8 +188,9 @@ fn is_transit(entry: &Device) -> bool {
     matches!(entry.kind, DeviceKind::Transit { .. })
 }
 
-/// The part of a device's description that its slots depend on: identity and block size. It is read beside whoever has the
-/// device. None for memory of the process, whose slots have no file, and for a file that cannot be opened.
+/// The part of a device's description that its slots depend on: identity and block size. It is read
+/// beside whoever has the device. None for memory of the process, whose slots have no file, and for
+/// a file that cannot be opened.
 async fn look(config: &Config, under: &[&Device]) -> Result<Option<DeviceInfo>> {
     let Some(leaf) = under.last() else {
         return Ok(None);

@@ -28,8 +28,8 @@ impl Stack {
     /// Verifies all that is cached. Returns what was found, in words.
     ///
     /// # Errors
-    /// `InvalidInput` without a cache; `Unsupported` for one without checksums; `Busy` if it is being scrubbed;
-    /// `Corrupt` if dirty data is, naming the first range.
+    /// `InvalidInput` without a cache; `Unsupported` for one without checksums; `Busy` if it is
+    /// being scrubbed; `Corrupt` if dirty data is, naming the first range.
     pub async fn scrub(&self, bytes_per_second: Option<u64>) -> Result<String> {
         let rate = bytes_per_second.unwrap_or(BYTES_PER_SECOND);
         let found = self.scrubbed()?.cache.scrub(rate).await?;

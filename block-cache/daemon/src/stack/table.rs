@@ -15,14 +15,16 @@ pub(super) fn no_table(on: &str, path: &Path) -> Error {
     Error::new(
         ErrorKind::NotFound,
         format!(
-            "there is no block translation table on device {on:?}: make one with `forebay format --btt {}`, unless there was one: \
+            "there is no block translation table on device {on:?}: make one with `forebay format \
+             --btt {}`, unless there was one: \
              then put a copy of the medium back, since what was on it IS LOST",
             path.display()
         ),
     )
 }
 
-/// Says what [`super::devices::open`] will of a table that is certainly not there, without opening it.
+/// Says what [`super::devices::open`] will of a table that is certainly not there, without opening
+/// it.
 ///
 /// # Errors
 /// `NotFound` with the place in the configuration.
@@ -39,7 +41,8 @@ pub(crate) fn refuse_without_table(config: &Config, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Why nothing is found on the device called `name`: a file with a table on it, which is opened here without that.
+/// Why nothing is found on the device called `name`: a file with a table on it, which is opened
+/// here without that.
 pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
     let leaf = *config.stack(name).last()?;
     let DeviceKind::File { path, .. } = &leaf.kind else {
@@ -49,8 +52,10 @@ pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
         Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{}: device {:?}: {} has a block translation table, through which alone the rest of it can be read: write \
-                 kind = \"pmem\" here, and name a device of kind \"btt\" over it where this one is named",
+                "{}: device {:?}: {} has a block translation table, through which alone the rest \
+                 of it can be read: write \
+                 kind = \"pmem\" here, and name a device of kind \"btt\" over it where this one is \
+                 named",
                 config.place(leaf.line),
                 leaf.name,
                 path.display()
@@ -59,13 +64,14 @@ pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
     })
 }
 
-/// Whether a file begins like a table; what can only be mapped must have one. What lies at its end may be of an earlier table,
-/// and opening it would bring that back over what is there now.
+/// Whether a file begins like a table; what can only be mapped must have one. What lies at its end
+/// may be of an earlier table, and opening it would bring that back over what is there now.
 pub(super) fn has_table(path: &Path) -> bool {
     look(path, first).is_ok_and(|found| found)
 }
 
-/// Puts the block size of the table under the device called `name`, if there is one, into what the medium under it says.
+/// Puts the block size of the table under the device called `name`, if there is one, into what the
+/// medium under it says.
 pub(crate) fn with_table(config: &Config, name: &str, mut medium: DeviceInfo) -> DeviceInfo {
     let stack = config.stack(name);
     let has_table = (stack.iter()).any(|entry| matches!(entry.kind, DeviceKind::Btt { .. }));
@@ -107,7 +113,8 @@ fn copy(version: Version, size_bytes: u64) -> Option<u64> {
     (start + arena - arena % PAGE_BYTES).checked_sub(PAGE_BYTES)
 }
 
-/// Whether there is certainly no table that could be opened, not even from the copy of its first info block.
+/// Whether there is certainly no table that could be opened, not even from the copy of its first
+/// info block.
 fn is_without_table(path: &Path) -> bool {
     [first, copy]
         .into_iter()

@@ -190,7 +190,8 @@ async fn make_files(base: &std::path::Path) {
     make_files_of(base, [9; 16]).await;
 }
 
-/// The same, of a cache with this identity: tests that run at once share the place that leads to a journal.
+/// The same, of a cache with this identity: tests that run at once share the place that leads to a
+/// journal.
 async fn make_files_of(base: &std::path::Path, uuid: [u8; 16]) {
     file(&base.join("disk"), 16 << 20);
     let devices = forebay_cache::Devices {
@@ -367,8 +368,8 @@ fn metadata_on_a_device_of_its_own_and_a_journal_that_keeps_its_size() {
     });
 }
 
-/// The backing device of a volume with dirty data is served under another name, through another cache:
-/// what is written there is newer than what the first cache has.
+/// The backing device of a volume with dirty data is served under another name, through another
+/// cache: what is written there is newer than what the first cache has.
 #[test]
 fn a_backing_device_cannot_be_written_behind_its_cache_under_another_name() {
     let scratch = Scratch::new("renamed");

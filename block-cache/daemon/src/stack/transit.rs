@@ -1,9 +1,9 @@
 //! Transit caches of a stack: where their slots lie, and that nothing in them is forgotten.
 //!
-//! The slots of a cache over a medium lie in `/dev/shm/forebay-IDENTITY.transit`, named after what tells the
-//! medium from others, so that whoever opens the medium without the cache (`forebay format`, `forebay check`)
-//! finds them. The state directory remembers in which boot a cache was in use: should its file be gone then,
-//! that is known.
+//! The slots of a cache over a medium lie in `/dev/shm/forebay-IDENTITY.transit`, named after what
+//! tells the medium from others, so that whoever opens the medium without the cache (`forebay
+//! format`, `forebay check`) finds them. The state directory remembers in which boot a cache was in
+//! use: should its file be gone then, that is known.
 
 mod cut;
 mod left;
@@ -42,9 +42,9 @@ use left::{refuse_if_earlier, removed, tell_of_loss, unopened};
 pub(super) const DIRECTORY: &str = "/dev/shm";
 /// No memory in use is smaller, bytes.
 const SMALLEST_BYTES: u64 = 8192;
-/// Evictions that wait or run at a time, for each thread: so many that it has something to do while the
-/// reactor carries out a turn's tasks, of which many may be writes to the table, and no more than a write can wait for
-/// behind that of its own block.
+/// Evictions that wait or run at a time, for each thread: so many that it has something to do while
+/// the reactor carries out a turn's tasks, of which many may be writes to the table, and no more
+/// than a write can wait for behind that of its own block.
 const EVICTIONS_PER_THREAD: usize = 128;
 
 /// What is around the devices of a stack.
@@ -55,7 +55,8 @@ pub(super) struct Around<'a> {
     pub(super) accept_loss: bool,
     /// Ends what takes long.
     pub(super) stop: &'a Stop,
-    /// Whether what an earlier process left stays in its slots until [`OpenTransit::allow_evictions`].
+    /// Whether what an earlier process left stays in its slots until
+    /// [`OpenTransit::allow_evictions`].
     pub(super) hold_evictions: bool,
 }
 
@@ -181,7 +182,8 @@ pub(super) fn open(
         tracing::info!(
             device = settings.name,
             blocks = found.blocks,
-            "acknowledged blocks of a daemon that ended early go to the device when the start is over"
+            "acknowledged blocks of a daemon that ended early go to the device when the start is \
+             over"
         );
     }
     for damaged in &found.damaged {
@@ -194,7 +196,8 @@ pub(super) fn open(
     if found.flush_had_failed {
         tracing::error!(
             device = settings.name,
-            "a flush of what is under the transit cache had failed: what was written to it since the flush before may be lost"
+            "a flush of what is under the transit cache had failed: what was written to it since \
+             the flush before may be lost"
         );
     }
     Ok(OpenTransit {
@@ -206,8 +209,8 @@ pub(super) fn open(
     })
 }
 
-/// The generation that slots must have to count, and the one that an opening takes. That is a time, so that
-/// two state directories that know nothing of each other give out none twice.
+/// The generation that slots must have to count, and the one that an opening takes. That is a time,
+/// so that two state directories that know nothing of each other give out none twice.
 fn generations(
     state: &Path,
     file: &Path,
@@ -222,8 +225,9 @@ fn generations(
     Ok((counts, now.max(last + 1)))
 }
 
-/// The names under which the state directory remembers a cache called `name` over a medium: its own, which stays where the
-/// medium is replaced, and that of its slots, which stays where the configuration changes.
+/// The names under which the state directory remembers a cache called `name` over a medium: its
+/// own, which stays where the medium is replaced, and that of its slots, which stays where the
+/// configuration changes.
 fn notes(name: &str, file: &Path) -> [String; 2] {
     [name.to_owned(), note_of(file)]
 }
@@ -248,7 +252,8 @@ fn is_used(file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
     Ok(look(file)?.is_some_and(|memory| was_used(&memory, boot_id)))
 }
 
-/// A copy of the slots in a file; none where there can be none. A directory there keeps only a transit cache from its start.
+/// A copy of the slots in a file; none where there can be none. A directory there keeps only a
+/// transit cache from its start.
 fn look(file: &Path) -> Result<Option<Buf>> {
     if file.is_dir() {
         return Ok(None);
@@ -262,11 +267,12 @@ fn look(file: &Path) -> Result<Option<Buf>> {
     Ok(memory)
 }
 
-/// Says what [`open`] will of the caches over the medium of the device called `name`, but for want of room; changes nothing.
+/// Says what [`open`] will of the caches over the medium of the device called `name`, but for want
+/// of room; changes nothing.
 ///
 /// # Errors
-/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there; what [`check_shared`] says of
-/// the file of the slots.
+/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there;
+/// what [`check_shared`] says of the file of the slots.
 pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<()> {
     let boot_id = boot_id()?;
     let file = place(info);
@@ -328,7 +334,8 @@ fn unusable(error: Error, file: &Path, name: &str) -> Error {
     }
 }
 
-/// Bytes of [`DIRECTORY`] that the slots of a cache over a medium take beyond those that its file has.
+/// Bytes of [`DIRECTORY`] that the slots of a cache over a medium take beyond those that its file
+/// has.
 pub(super) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> (u64, u64) {
     let slots = usize::try_from(capacity_bytes / u64::from(info.logical_block_bytes));
     let len = memory_bytes(slots.unwrap_or(usize::MAX), info.logical_block_bytes) as u64;
@@ -339,13 +346,14 @@ pub(super) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> (u64, u64)
     (len, len.saturating_sub(found.blocks() * 512))
 }
 
-/// The size that a file of slots keeps; none if it holds nothing. A start that was killed while it allocated left no size.
+/// The size that a file of slots keeps; none if it holds nothing. A start that was killed while it
+/// allocated left no size.
 fn kept_bytes(found: &Metadata) -> Option<u64> {
     (found.len() >= SMALLEST_BYTES && found.blocks() > 0).then_some(found.len())
 }
 
-/// Maps the file of the slots. One that was used keeps its size: what it holds may be all that there is of
-/// acknowledged writes.
+/// Maps the file of the slots. One that was used keeps its size: what it holds may be all that
+/// there is of acknowledged writes.
 ///
 /// Returns whether it existed, too.
 fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Result<(Buf, bool)> {
@@ -356,8 +364,10 @@ fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Result<(Buf, boo
         && kept != len as u64
     {
         tracing::warn!(
-            "the slots of transit cache {name:?} in {} have {kept} bytes and keep that size; a clean \
-             shutdown removes them, and the next start makes them with the `capacity` of the configuration",
+            "the slots of transit cache {name:?} in {} have {kept} bytes and keep that size; a \
+             clean \
+             shutdown removes them, and the next start makes them with the `capacity` of the \
+             configuration",
             file.display(),
         );
         len = usize::try_from(kept).unwrap_or(len);
@@ -419,7 +429,8 @@ impl OpenTransit {
         self.file.is_none() && self.cache.stats().owed > 0
     }
 
-    /// What of it the device under it does not have, and where that is, in words; none if it has everything.
+    /// What of it the device under it does not have, and where that is, in words; none if it has
+    /// everything.
     pub(super) fn owing(&self) -> Option<String> {
         let owed = self.cache.stats().owed;
         let kept = match &self.file {
@@ -438,10 +449,11 @@ impl OpenTransit {
         })
     }
 
-    /// Drains the slots. They hold nothing then that the device has not, and go. `what` it is over, in words.
+    /// Drains the slots. They hold nothing then that the device has not, and go. `what` it is over,
+    /// in words.
     ///
-    /// Slots of a start that was refused stay as they are, and the state directory remembers them: the
-    /// device may be another one, or an older state of it.
+    /// Slots of a start that was refused stay as they are, and the state directory remembers them:
+    /// the device may be another one, or an older state of it.
     ///
     /// # Errors
     /// What the device says, or `TimedOut` if it does not within `limit`; the slots stay then.
@@ -454,7 +466,8 @@ impl OpenTransit {
         if self.is_withheld() {
             tracing::info!(
                 device = self.name,
-                "the slots stay as they are: what they hold goes to the device when a start succeeds"
+                "the slots stay as they are: what they hold goes to the device when a start \
+                 succeeds"
             );
             return Ok(());
         }
@@ -465,7 +478,8 @@ impl OpenTransit {
             Err(Error::new(
                 ErrorKind::TimedOut,
                 format!(
-                    "it has not ended its flush in time: {left}. See that the device answers, then start again and stop"
+                    "it has not ended its flush in time: {left}. See that the device answers, then \
+                     start again and stop"
                 ),
             ))
         };

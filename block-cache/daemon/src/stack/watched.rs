@@ -82,7 +82,8 @@ impl Watched {
                 self.after_removal()
             ),
             false => format!(
-                "\n    help: move it back to {path}, or name its new path in the configuration before the \
+                "\n    help: move it back to {path}, or name its new path in the configuration \
+                 before the \
                  next start; the daemon goes on with it (it is {from})"
             ),
         }
@@ -93,7 +94,8 @@ impl Watched {
         match self.role {
             "backing" => "",
             _ => {
-                ", with no client writing; stop the daemon, put the copy at the path, and start once \
+                ", with no client writing; stop the daemon, put the copy at the path, and start \
+                 once \
                  with --moved-cache"
             }
         }

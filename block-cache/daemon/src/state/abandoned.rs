@@ -1,7 +1,7 @@
 //! `NAME.abandoned`: what dirty data of a volume was given up, and when.
 //!
-//! Nobody reads it but people. It is written, durably, before the cache forgets the volume, so that whatever is gone is named
-//! somewhere that outlives the daemon and its log.
+//! Nobody reads it but people. It is written, durably, before the cache forgets the volume, so that
+//! whatever is gone is named somewhere that outlives the daemon and its log.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -13,7 +13,8 @@ use forebay_block::{Context as _, Result};
 
 use super::sync_directory;
 
-/// Adds the ranges of a volume that are about to be given up to the list at `path`. On return they are durable.
+/// Adds the ranges of a volume that are about to be given up to the list at `path`. On return they
+/// are durable.
 ///
 /// # Errors
 /// What the operating system says; then nothing may be given up.
@@ -21,7 +22,8 @@ pub(super) fn note(path: &Path, volume: &str, epoch: u64, ranges: &[Range<u64>])
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = now.map_or(0, |since| since.as_secs());
     let mut text = format!(
-        "volume {volume:?}, epoch {epoch}, {seconds} s since 1970: dirty data abandoned, offset and length in bytes\n"
+        "volume {volume:?}, epoch {epoch}, {seconds} s since 1970: dirty data abandoned, offset \
+         and length in bytes\n"
     );
     for Range { start, end } in ranges {
         text.push_str(&format!("{start} {}\n", end - start));

@@ -2,9 +2,9 @@
 //! cache remember.
 //!
 //! The cache raises a volume's epoch at every attach. The state directory is told of the new epoch
-//! before (`Record::epoch`) and after (`Record::attached`) that, so that
-//! `attached <= what the cache remembers <= epoch`, wherever the process dies. What lies outside has
-//! another history: a cache that was put back from a copy, another state directory, another cache.
+//! before (`Record::epoch`) and after (`Record::attached`) that, so that `attached <= what the
+//! cache remembers <= epoch`, wherever the process dies. What lies outside has another history: a
+//! cache that was put back from a copy, another state directory, another cache.
 
 use std::ops::Range;
 
@@ -71,7 +71,8 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
     }
     let last = meeting.record.map_or(0, |record| record.epoch);
     let nowhere = Some(Vec::new());
-    // Nobody knows whether the backing device was written to: all clean copies go, and dirty data stays.
+    // Nobody knows whether the backing device was written to: all clean copies go, and dirty data
+    // stays.
     let behind = |known: u64| (last.max(known) + 1, Some(Vec::new()), None);
     let (epoch, stale, dirty) = match (ours, meeting.cache_epoch) {
         (Some(record), Some(known)) => match record.logged_since {
@@ -87,7 +88,8 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         (None, Some(known)) => behind(known),
         (_, None) => (last, nowhere, None),
     };
-    // The record of this cache says so before anything in it is dirty. Of a cache with another history nobody knows.
+    // The record of this cache says so before anything in it is dirty. Of a cache with another
+    // history nobody knows.
     let is_unknown = ours.is_none() || meeting.adopt;
     let may_be_dirty = ours.is_some_and(|record| record.may_be_dirty)
         || is_unknown && meeting.cache_epoch.is_some();
@@ -138,8 +140,10 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 )));
             }
             CacheId::Uuid(_) if ours.is_some() => format!(
-                "this cache held volume {name:?} and may have had data that the backing device does \
-                 not have, but it does not know the volume any more: check it with `forebay check`, \
+                "this cache held volume {name:?} and may have had data that the backing device \
+                 does \
+                 not have, but it does not know the volume any more: check it with `forebay \
+                 check`, \
                  or start with --adopt {name} to go on from the backing device"
             ),
             CacheId::Uuid(_) => format!(
@@ -157,32 +161,44 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             let is_behind = epoch > record.epoch;
             if is_behind && (ours.is_some() || record.cache == CacheId::None) {
                 format!(
-                    "the state directory is older than this cache: it knows volume {name:?} up to epoch {}, and the cache \
-                     remembers epoch {epoch}, as if a backup of the state directory had been put back. Put the newest one \
-                     back; or, if nothing wrote to the backing device without this cache since, start with --adopt {name}: \
+                    "the state directory is older than this cache: it knows volume {name:?} up to \
+                     epoch {}, and the cache \
+                     remembers epoch {epoch}, as if a backup of the state directory had been put \
+                     back. Put the newest one \
+                     back; or, if nothing wrote to the backing device without this cache since, \
+                     start with --adopt {name}: \
                      what is dirty in the cache is kept",
                     record.epoch
                 )
             } else if is_behind {
                 format!(
-                    "the state directory knows volume {name:?} up to epoch {} on cache {}, and this cache remembers epoch \
-                     {epoch}: it may be an older backup. Put the newest one back; or, if the volume was served through that \
-                     cache since, `forebay detach {name}` there first; or, if nothing wrote to the backing device without \
+                    "the state directory knows volume {name:?} up to epoch {} on cache {}, and \
+                     this cache remembers epoch \
+                     {epoch}: it may be an older backup. Put the newest one back; or, if the \
+                     volume was served through that \
+                     cache since, `forebay detach {name}` there first; or, if nothing wrote to the \
+                     backing device without \
                      this cache, start with --adopt {name}: what is dirty in the cache is kept",
                     record.epoch, record.cache
                 )
             } else if ours.is_some() {
                 format!(
-                    "this cache does not know what happened to volume {name:?} since epoch {epoch}, and the state directory knows \
-                     epoch {}, as if an earlier copy of the cache device had been put back. Put the newest one back; or, if that is gone, make a new cache with `forebay format --force --discard-dirty`, and start once \
+                    "this cache does not know what happened to volume {name:?} since epoch \
+                     {epoch}, and the state directory knows \
+                     epoch {}, as if an earlier copy of the cache device had been put back. Put \
+                     the newest one back; or, if that is gone, make a new cache with `forebay \
+                     format --force --discard-dirty`, and start once \
                      with --adopt {name}: what was not written back IS LOST THEN",
                     record.attached
                 )
             } else {
                 format!(
-                    "this cache remembers epoch {epoch} of volume {name:?}, the state directory epochs {} to {} on cache {}\n\
-                     help: use this cache's own state directory (`state` in [server]), or serve the volume with the cache \
-                     that had it last, and detach it there; or, if this cache and the backing device belong together, \
+                    "this cache remembers epoch {epoch} of volume {name:?}, the state directory \
+                     epochs {} to {} on cache {}\n\
+                     help: use this cache's own state directory (`state` in [server]), or serve \
+                     the volume with the cache \
+                     that had it last, and detach it there; or, if this cache and the backing \
+                     device belong together, \
                      start with --adopt {name}",
                     record.attached, record.epoch, record.cache
                 )
@@ -203,7 +219,8 @@ pub struct Without {
     pub note: Option<String>,
 }
 
-/// Decides how to serve a volume without its cache, from a backing device of this identity and size in bytes.
+/// Decides how to serve a volume without its cache, from a backing device of this identity and size
+/// in bytes.
 #[must_use]
 pub fn without_cache(
     volume: &str,
@@ -260,8 +277,8 @@ pub fn without_cache(
 /// `cache`; none if it need not change.
 ///
 /// # Errors
-/// `Busy` when that volume's cache may hold data that the device does not have, and `volume` would be
-/// written through another cache, unless the user adopts the device.
+/// `Busy` when that volume's cache may hold data that the device does not have, and `volume` would
+/// be written through another cache, unless the user adopts the device.
 pub fn renamed(
     volume: &str,
     cache: CacheId,
@@ -277,8 +294,10 @@ pub fn renamed(
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "the backing device was last served as volume {other:?} through cache {}, which may hold \
-                 data that it does not have: serve it under that name with that cache and `forebay detach \
+                "the backing device was last served as volume {other:?} through cache {}, which \
+                 may hold \
+                 data that it does not have: serve it under that name with that cache and `forebay \
+                 detach \
                  {other}` first, or start with --adopt {volume} to go on without that data",
                 record.cache
             ),
@@ -293,8 +312,8 @@ pub fn renamed(
     }))
 }
 
-/// What the state directory must say, durably, with the list of what is `dirty`, before a volume writes past a cache that failed
-/// in service.
+/// What the state directory must say, durably, with the list of what is `dirty`, before a volume
+/// writes past a cache that failed in service.
 #[must_use]
 pub fn without_failed_cache(record: Record, dirty: &[Range<u64>]) -> Record {
     let cached = matches!(record.cache, CacheId::Uuid(_));
@@ -308,14 +327,15 @@ pub fn without_failed_cache(record: Record, dirty: &[Range<u64>]) -> Record {
 }
 
 impl Record {
-    /// Whether nothing was dirty when the cache failed: then nothing in it counts, wherever the volume is written.
+    /// Whether nothing was dirty when the cache failed: then nothing in it counts, wherever the
+    /// volume is written.
     const fn lists_nothing(&self) -> bool {
         self.dirty_listed && !self.may_be_dirty
     }
 }
 
-/// Whether a device that was last served as volume `last`, with this record, may be served as `volume` without a cache,
-/// as the user did not ask for (`--without-cache`).
+/// Whether a device that was last served as volume `last`, with this record, may be served as
+/// `volume` without a cache, as the user did not ask for (`--without-cache`).
 ///
 /// # Errors
 /// `Busy` when the cache of that time may hold data that the device does not have.
@@ -330,10 +350,14 @@ pub fn check_without(volume: &str, last: &str, record: Record) -> Result<()> {
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "volume {volume:?} would be served without a cache, but {was} was last served through cache {}, which may \
-             hold data that the backing device does not have: serve volume {last:?} with that cache (`[cache]` in the \
-             configuration) and `forebay detach {last}` first, or start with --without-cache {volume} to serve the \
-             backing device as it is; what is written then is logged, and nothing else of that data is given up",
+            "volume {volume:?} would be served without a cache, but {was} was last served through \
+             cache {}, which may \
+             hold data that the backing device does not have: serve volume {last:?} with that \
+             cache (`[cache]` in the \
+             configuration) and `forebay detach {last}` first, or start with --without-cache \
+             {volume} to serve the \
+             backing device as it is; what is written then is logged, and nothing else of that \
+             data is given up",
             record.cache
         ),
     ))

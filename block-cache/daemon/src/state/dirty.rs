@@ -1,7 +1,9 @@
-//! `NAME.dirty`: all that was dirty in a volume's cache when that failed in service and the volume went on without it.
+//! `NAME.dirty`: all that was dirty in a volume's cache when that failed in service and the volume
+//! went on without it.
 //!
-//! Text: a line with the volume's name, one line for each range with its offset and length in bytes, and a check value. It counts
-//! where the record in `NAME.epoch` says so, and is durable before that record is.
+//! Text: a line with the volume's name, one line for each range with its offset and length in
+//! bytes, and a check value. It counts where the record in `NAME.epoch` says so, and is durable
+//! before that record is.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -37,7 +39,8 @@ pub(super) fn store(path: &Path, volume: &str, dirty: &[Range<u64>]) -> Result<(
     sync_directory(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// Reads the list at `path`; none if there is none, or it is damaged: then nobody knows what was dirty.
+/// Reads the list at `path`; none if there is none, or it is damaged: then nobody knows what was
+/// dirty.
 ///
 /// # Errors
 /// What the operating system says.
@@ -49,7 +52,8 @@ pub(super) fn load(path: &Path, volume: &str) -> Result<Option<Vec<Range<u64>>>>
     let dirty = parse(volume, &String::from_utf8_lossy(&bytes));
     if dirty.is_none() {
         tracing::error!(
-            "{} is damaged: all dirty data of volume {volume:?} counts as older than what was written without the cache",
+            "{} is damaged: all dirty data of volume {volume:?} counts as older than what was \
+             written without the cache",
             path.display()
         );
     }

@@ -1,9 +1,10 @@
-//! Whether a volume has all that it acknowledged to clients that outlive the daemon: the users of its block device, and
-//! virtual machines.
+//! Whether a volume has all that it acknowledged to clients that outlive the daemon: the users of
+//! its block device, and virtual machines.
 //!
-//! These do not notice that a process died, and go on with the next one: so it is remembered here, in `NAME.disk`, when
-//! something may be missing. A block device is told by the reason, until one is made anew. A virtual machine has kept the
-//! generation of the daemon that it began with, and goes on with that only.
+//! These do not notice that a process died, and go on with the next one: so it is remembered here,
+//! in `NAME.disk`, when something may be missing. A block device is told by the reason, until one
+//! is made anew. A virtual machine has kept the generation of the daemon that it began with, and
+//! goes on with that only.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -19,7 +20,8 @@ use super::sync_directory;
 pub(super) struct Disk {
     /// Another one whenever something may be missing.
     pub(super) generation: String,
-    /// Why something may be missing of what the users of the block device have; empty if nothing is.
+    /// Why something may be missing of what the users of the block device have; empty if nothing
+    /// is.
     pub(super) gap: String,
 }
 

@@ -35,12 +35,13 @@ pub struct Record {
     /// If the volume was served without the cache since: the highest epoch that the cache can have
     /// heard of before that. The log of ranges has all writes after it.
     pub logged_since: Option<u64>,
-    /// Whether `NAME.dirty` lists all that was dirty in the cache then, none of which was written over: nothing else in the cache
-    /// counts, and there is no log of ranges.
+    /// Whether `NAME.dirty` lists all that was dirty in the cache then, none of which was written
+    /// over: nothing else in the cache counts, and there is no log of ranges.
     pub dirty_listed: bool,
     /// What told the backing device from others at the last attach.
     pub backing: Identity,
-    /// Size of the backing device at the last attach, bytes; zero where an earlier version did not record it.
+    /// Size of the backing device at the last attach, bytes; zero where an earlier version did not
+    /// record it.
     pub backing_bytes: u64,
 }
 
@@ -122,7 +123,8 @@ fn render(volume: &str, record: &Record) -> String {
     let start = record.backing.start;
     let start = start.map_or_else(|| "unknown".into(), |start| start.to_string());
     let body = format!(
-        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since {since}\nbacking {:016x}\nborn {}\n\
+        "{HEAD}\nvolume {volume}\nepoch {}\nattached {}\ncache {}\nmay-be-dirty {}\nlogged-since \
+         {since}\nbacking {:016x}\nborn {}\n\
          start {start}\nbytes {}\ninstance {:016x}\ndirty-listed {}\n",
         record.epoch,
         record.attached,
@@ -188,8 +190,8 @@ fn number(line: Option<&str>, key: &str) -> Option<u64> {
     line.map_or(Some(0), |line| line.strip_prefix(key)?.parse().ok())
 }
 
-/// What is remembered of the volumes other than `volume` that were served from this backing device of so many bytes, or from
-/// a part of it, or from what it is a part of.
+/// What is remembered of the volumes other than `volume` that were served from this backing device
+/// of so many bytes, or from a part of it, or from what it is a part of.
 pub(super) fn others(
     directory: &Path,
     volume: &str,

@@ -1,17 +1,18 @@
 //! The state directory: what is remembered about each volume beside its cache.
 //!
 //! A cache alone cannot know that its volume was written to without it. So each volume has a file
-//! `NAME.epoch` here, with the epoch of its last attach and the identity of the cache it was attached
-//! to. The cache keeps the epoch too, and the two are compared at each attach. Serving without the
-//! cache first raises the epoch and then logs, durably and before the write is passed on, which
-//! ranges are written (`NAME.ranges`). At the next attach the cache is given those ranges: clean
-//! copies of them are stale, dirty ones are given up by name.
+//! `NAME.epoch` here, with the epoch of its last attach and the identity of the cache it was
+//! attached to. The cache keeps the epoch too, and the two are compared at each attach. Serving
+//! without the cache first raises the epoch and then logs, durably and before the write is passed
+//! on, which ranges are written (`NAME.ranges`). At the next attach the cache is given those
+//! ranges: clean copies of them are stale, dirty ones are given up by name.
 //!
-//! A volume that goes on without a cache that failed in service, and writes over nothing that is dirty, needs no such log: the
-//! epoch is raised with the list of what is dirty (`NAME.dirty`), and at the next attach nothing else in the cache counts.
+//! A volume that goes on without a cache that failed in service, and writes over nothing that is
+//! dirty, needs no such log: the epoch is raised with the list of what is dirty (`NAME.dirty`), and
+//! at the next attach nothing else in the cache counts.
 //!
-//! `NAME.disk` says of a volume whether clients that outlive the daemon may go on with it: users of its block device,
-//! virtual machines.
+//! `NAME.disk` says of a volume whether clients that outlive the daemon may go on with it: users of
+//! its block device, virtual machines.
 //!
 //! What is decided at an attach, and why, is in [`decide`].
 
@@ -114,7 +115,8 @@ impl StateDirectory {
             return None;
         }
         Some(format!(
-            "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: what it remembers of the volumes is \
+            "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: what it \
+             remembers of the volumes is \
              gone. Put it back, or stop the daemon and start it with --adopt for each volume",
             self.path.display()
         ))
@@ -128,8 +130,8 @@ impl StateDirectory {
         epoch::load(&self.path, volume)
     }
 
-    /// What is remembered of the volumes other than `volume` that were served from bytes of the backing device
-    /// with this identity and size in bytes; nothing where nothing is known of it.
+    /// What is remembered of the volumes other than `volume` that were served from bytes of the
+    /// backing device with this identity and size in bytes; nothing where nothing is known of it.
     ///
     /// # Errors
     /// What the operating system says.
@@ -153,8 +155,8 @@ impl StateDirectory {
         epoch::store(&self.path, volume, record)
     }
 
-    /// What is remembered of the last opening of a cache, in a directory that may be another process's,
-    /// or not be there.
+    /// What is remembered of the last opening of a cache, in a directory that may be another
+    /// process's, or not be there.
     ///
     /// # Errors
     /// What the operating system says.
@@ -188,7 +190,8 @@ impl StateDirectory {
         sync_directory(&self.path)
     }
 
-    /// All that was dirty of a volume when its cache failed, bytes in ascending order; none if there is no list, or it is damaged.
+    /// All that was dirty of a volume when its cache failed, bytes in ascending order; none if
+    /// there is no list, or it is damaged.
     ///
     /// # Errors
     /// What the operating system says.
@@ -196,8 +199,8 @@ impl StateDirectory {
         dirty::load(&self.dirty_path(volume), volume)
     }
 
-    /// Remembers `record` durably, and before it what is dirty, bytes in ascending order. A log of ranges is of another time then, and
-    /// is removed first.
+    /// Remembers `record` durably, and before it what is dirty, bytes in ascending order. A log of
+    /// ranges is of another time then, and is removed first.
     ///
     /// # Errors
     /// What the operating system says; the former record is then still whole.
@@ -222,7 +225,8 @@ impl StateDirectory {
         sync_directory(&self.path)
     }
 
-    /// As [`StateDirectory::load`], of a state directory that may be another process's, or not be there.
+    /// As [`StateDirectory::load`], of a state directory that may be another process's, or not be
+    /// there.
     ///
     /// # Errors
     /// As [`StateDirectory::load`].
@@ -275,8 +279,8 @@ impl StateDirectory {
         disk::load(state, volume).map(|_| ())
     }
 
-    /// The boot of the machine in which a transit cache was in use and was not closed. None if there
-    /// is none. The state directory may be another process's, or not exist.
+    /// The boot of the machine in which a transit cache was in use and was not closed. None if
+    /// there is none. The state directory may be another process's, or not exist.
     ///
     /// # Errors
     /// What the operating system says.
@@ -308,8 +312,9 @@ impl StateDirectory {
         sync_directory(&self.path)
     }
 
-    /// The generation that slots over a medium must have to count in this boot of the machine; zero if
-    /// nothing is remembered of them, in a directory that may be another process's, or not be there.
+    /// The generation that slots over a medium must have to count in this boot of the machine; zero
+    /// if nothing is remembered of them, in a directory that may be another process's, or not be
+    /// there.
     ///
     /// # Errors
     /// What the operating system says.
@@ -317,7 +322,8 @@ impl StateDirectory {
         number_in(&state.join(format!("{slots}.generation")), boot_id)
     }
 
-    /// The size of the device under slots, bytes, as it was in this boot of the machine; zero if nothing is remembered of it.
+    /// The size of the device under slots, bytes, as it was in this boot of the machine; zero if
+    /// nothing is remembered of it.
     ///
     /// # Errors
     /// What the operating system says.
@@ -381,7 +387,8 @@ impl StateDirectory {
         Ok(path)
     }
 
-    /// Why a volume may lack what it acknowledged to the users of its block device; none if it has all of it.
+    /// Why a volume may lack what it acknowledged to the users of its block device; none if it has
+    /// all of it.
     ///
     /// # Errors
     /// What the operating system says.
@@ -403,8 +410,9 @@ impl StateDirectory {
         Ok(disk.generation)
     }
 
-    /// Remembers durably that a volume may lack some of what it acknowledged: to the users of its block device, for this
-    /// reason, until [`StateDirectory::note_disk`]; to virtual machines for ever.
+    /// Remembers durably that a volume may lack some of what it acknowledged: to the users of its
+    /// block device, for this reason, until [`StateDirectory::note_disk`]; to virtual machines for
+    /// ever.
     ///
     /// # Errors
     /// What the operating system says.

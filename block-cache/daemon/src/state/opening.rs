@@ -102,8 +102,8 @@ fn parse(text: &str) -> Option<Opening> {
     })
 }
 
-/// Returns what is remembered of a cache. Of a damaged file nothing is, which a warning says: an earlier state of the cache
-/// device would not be recognized.
+/// Returns what is remembered of a cache. Of a damaged file nothing is, which a warning says: an
+/// earlier state of the cache device would not be recognized.
 pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>> {
     let path = path(directory, uuid);
     match fs::read(&path) {
@@ -135,8 +135,8 @@ pub(super) fn store(directory: &Path, uuid: &[u8; 16], opening: &Opening) -> Res
     sync_directory(directory)
 }
 
-/// Decides whether a cache may be opened on the devices where it is found. `record` is what the state
-/// directory remembers of it. `twin` is another device with this cache, if there is one.
+/// Decides whether a cache may be opened on the devices where it is found. `record` is what the
+/// state directory remembers of it. `twin` is another device with this cache, if there is one.
 /// Returns what a person should know.
 ///
 /// # Errors
@@ -163,8 +163,10 @@ pub fn check(
             return refuse(
                 ErrorKind::Busy,
                 format!(
-                    "two devices hold the data of this cache: {twin}, where it was served last, and {data_place}\n    \
-                     help: serve it with {twin}; or, if {data_place} takes the place of {twin}, start once with \
+                    "two devices hold the data of this cache: {twin}, where it was served last, \
+                     and {data_place}\n    \
+                     help: serve it with {twin}; or, if {data_place} takes the place of {twin}, \
+                     start once with \
                      --moved-cache"
                 ),
             );
@@ -173,7 +175,8 @@ pub fn check(
             ErrorKind::Busy,
             format!(
                 "two devices hold this cache: {twin}, where it was served last, and {place}\n    \
-                 help: serve {twin}; or make {place} a cache of its own with `{}`; or, if {place} takes the place \
+                 help: serve {twin}; or make {place} a cache of its own with `{}`; or, if {place} \
+                 takes the place \
                  of {twin}, start once with --moved-cache",
                 clone_command(place, data_place)
             ),
@@ -189,9 +192,12 @@ pub fn check(
         return refuse(
             ErrorKind::Lost,
             format!(
-                "{place} holds an earlier state of the cache: opening {generation}, the last one was {}{where_}\n    \
-                 help: put the newest state of the device back. If that is gone, make a new cache with \
-                 `forebay format --force --discard-dirty`, and start once with --adopt VOLUME: what was \
+                "{place} holds an earlier state of the cache: opening {generation}, the last one \
+                 was {}{where_}\n    \
+                 help: put the newest state of the device back. If that is gone, make a new cache \
+                 with \
+                 `forebay format --force --discard-dirty`, and start once with --adopt VOLUME: \
+                 what was \
                  not written back IS LOST THEN",
                 record.generation
             ),
@@ -214,22 +220,25 @@ pub fn check(
         };
         match &**from {
             "" => format!(
-                "{what} on {place} was last served on other devices, which are not there any more: {place} takes their \
+                "{what} on {place} was last served on other devices, which are not there any more: \
+                 {place} takes their \
                  place. {advice}"
             ),
             from if from == *place => format!(
-                "{what} on {place} was last served on another file or disk at this path: this one takes its place. {advice}"
+                "{what} on {place} was last served on another file or disk at this path: this one \
+                 takes its place. {advice}"
             ),
             from => format!(
-                "{what} on {place} was last served on {from}, which is not there any more: {place} takes its \
+                "{what} on {place} was last served on {from}, which is not there any more: {place} \
+                 takes its \
                  place. {advice}"
             ),
         }
     }))
 }
 
-/// Returns the command that makes a copy a cache of its own. `place` has the metadata; `data_place` has the data where that is
-/// another device, else it is empty.
+/// Returns the command that makes a copy a cache of its own. `place` has the metadata; `data_place`
+/// has the data where that is another device, else it is empty.
 pub(crate) fn clone_command(place: &str, data_place: &str) -> String {
     match data_place {
         "" => format!("forebay clone-id --cache {place}"),
@@ -337,7 +346,8 @@ mod tests {
         // An earlier version, or another state directory.
         assert_eq!(kind(&found(0, 0, 1, false), record, None), Ok(false));
         assert_eq!(kind(&found(5, 1, 1, false), None, None), Ok(false));
-        // Rolled back in place, and an older copy on another device, also where it is said to be the one.
+        // Rolled back in place, and an older copy on another device, also where it is said to be
+        // the one.
         for (now, moved) in [(1, false), (1, true), (2, false), (2, true)] {
             assert_eq!(
                 kind(&found(4, 1, now, moved), record, None),

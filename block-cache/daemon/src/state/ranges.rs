@@ -20,8 +20,8 @@ pub const RANGE_BYTES: u64 = 1 << 20;
 
 const LINE_BYTES: usize = 34;
 
-/// What a log begins with that should have been there and was not: longer than a line that is cut short, it makes everything
-/// count as written.
+/// What a log begins with that should have been there and was not: longer than a line that is cut
+/// short, it makes everything count as written.
 const UNKNOWN: &str = "what was written before this log was begun is not known: all of it\n";
 
 fn render(number: u64) -> String {
@@ -85,7 +85,8 @@ pub fn read_ranges(path: &Path) -> Result<Option<Vec<Range<u64>>>> {
     Ok(Some(ranges))
 }
 
-/// Begins a log that says of everything that it was written, all at once: an empty one would say the opposite.
+/// Begins a log that says of everything that it was written, all at once: an empty one would say
+/// the opposite.
 fn begin_unknown(path: &Path) -> std::io::Result<Vec<u8>> {
     let begun = path.with_extension("ranges-begun");
     let mut file = File::create(&begun)?;
@@ -105,8 +106,9 @@ pub struct RangeLog {
 }
 
 impl RangeLog {
-    /// Goes on with the log at `path`. If there is none it is begun: `fresh` says that nothing was written yet; else
-    /// everything may have been, and counts as written. On return the file and its name are durable.
+    /// Goes on with the log at `path`. If there is none it is begun: `fresh` says that nothing was
+    /// written yet; else everything may have been, and counts as written. On return the file and
+    /// its name are durable.
     ///
     /// # Errors
     /// What the operating system says.

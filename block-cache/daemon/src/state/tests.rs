@@ -102,7 +102,8 @@ fn a_record_of_an_earlier_version_agrees_with_any_time_of_birth() {
     let scratch = Scratch::new("unborn");
     let state = StateDirectory::open(&scratch.0).expect("free");
     // As the version before wrote it, its check value too.
-    let text = "forebay volume state 1\nvolume db\nepoch 4\nattached 4\ncache 07070707070707070707070707070707\nmay-be-dirty true\nlogged-since no\nbacking 000000000000004d\ncheck 5bd992bdfade21ad\n";
+    let text = "forebay volume state 1\nvolume db\nepoch 4\nattached 4\ncache \
+        07070707070707070707070707070707\nmay-be-dirty true\nlogged-since no\nbacking 000000000000004d\ncheck 5bd992bdfade21ad\n";
     std::fs::write(scratch.0.join("db.epoch"), text).expect("written");
     let earlier = state.load("db").expect("sound").expect("there");
     let expected = Record {
@@ -330,7 +331,8 @@ fn a_lost_state_directory_is_not_guessed_over() {
         ..meeting(None, Some(3))
     };
     let attached = good(&adopted);
-    // Nobody knows what was written since: the cache hears of an epoch without it, and drops its clean copies.
+    // Nobody knows what was written since: the cache hears of an epoch without it, and drops its
+    // clean copies.
     assert_eq!((attached.epoch, attached.after.epoch), (4, 5));
     assert_eq!(attached.stale, Some(Vec::new()), "dirty data stays");
 }
@@ -473,7 +475,8 @@ fn a_backing_device_under_another_name_is_the_same_device() {
 
 #[test]
 fn what_a_cache_was_told_of_before_is_not_taken_for_what_came_after() {
-    // Killed after the cache was told of writes without it, before the state directory was told that it knows.
+    // Killed after the cache was told of writes without it, before the state directory was told
+    // that it knows.
     let told = Record {
         epoch: 5,
         attached: 3,

@@ -34,7 +34,8 @@ fn one(row: &Row, content: &Content<'_>) -> String {
         more => format!("{more} more than"),
     };
     let mut text = format!(
-        "In a {} cache with blocks of {} ({}), {} would find all of their data. {} would pass to and from the backing device, {against} the {} that clients asked for. \
+        "In a {} cache with blocks of {} ({}), {} would find all of their data. {} would pass to \
+         and from the backing device, {against} the {} that clients asked for. \
          Metadata would take {} of memory, and a request {} on average, as modelled.",
         human_bytes(row.capacity_bytes),
         row.blocks,
@@ -52,7 +53,8 @@ fn one(row: &Row, content: &Content<'_>) -> String {
                 " Were it twice as large, an LRU cache of 4 KiB blocks would miss as much, {now}."
             ),
             false => format!(
-                " Were it twice as large, an LRU cache of 4 KiB blocks would miss {twice} in place of {now}."
+                " Were it twice as large, an LRU cache of 4 KiB blocks would miss {twice} in place \
+                 of {now}."
             ),
         };
     }
@@ -79,7 +81,8 @@ fn beside(rows: &[Row]) -> String {
         least.map_or_else(String::new, |row| label(row, rows))
     };
     format!(
-        "Of the {} caches here, least backend I/O: {}; lowest modelled latency: {}; least memory: {}.",
+        "Of the {} caches here, least backend I/O: {}; lowest modelled latency: {}; least memory: \
+         {}.",
         rows.len(),
         best(&|row| row.cache.counts().io.core_bytes() as f64),
         best(&|row| latency_us(row.cache.counts())),

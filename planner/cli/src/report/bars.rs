@@ -91,7 +91,8 @@ impl Bars<'_> {
         }
         let _ = write!(
             svg,
-            "<line class=\"axis\" x1=\"{label_width:.1}\" x2=\"{label_width:.1}\" y1=\"0\" y2=\"{:.1}\"/>",
+            "<line class=\"axis\" x1=\"{label_width:.1}\" x2=\"{label_width:.1}\" y1=\"0\" \
+             y2=\"{:.1}\"/>",
             top - BETWEEN_ROWS / 2.0
         );
         let keys = match self.series.len() {
@@ -143,7 +144,8 @@ impl Bars<'_> {
         let value = row.values[nth];
         let _ = write!(
             svg,
-            "<rect class=\"s{}\" data-value=\"{value}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{BAR}\">\
+            "<rect class=\"s{}\" data-value=\"{value}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" \
+             height=\"{BAR}\">\
              <title>{}{}{}: {} {}</title></rect>",
             nth + 1,
             width.max(0.0),

@@ -82,7 +82,8 @@ impl Line<'_> {
         for mark in &self.marks {
             let _ = write!(
                 svg,
-                "<line class=\"mark\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{}\"><title>{}</title></line>",
+                "<line class=\"mark\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" \
+                 y2=\"{}\"><title>{}</title></line>",
                 HEIGHT - BOTTOM,
                 human_bytes(*mark),
                 x = x(*mark),
@@ -115,7 +116,8 @@ impl Line<'_> {
         for point in &self.points {
             let _ = write!(
                 svg,
-                "<circle class=\"s1\" data-value=\"{}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"><title>{}: {:.1}%</title></circle>",
+                "<circle class=\"s1\" data-value=\"{}\" cx=\"{:.1}\" cy=\"{:.1}\" \
+                 r=\"3\"><title>{}: {:.1}%</title></circle>",
                 point.share,
                 x(point.bytes),
                 y(point.share),

@@ -1,5 +1,5 @@
-//! The page that `forebay simulate --html` writes: one file that needs nothing else, no script and no
-//! network, and is well-formed XML besides.
+//! The page that `forebay simulate --html` writes: one file that needs nothing else, no script and
+//! no network, and is well-formed XML besides.
 
 mod answer;
 mod bars;
@@ -22,30 +22,43 @@ use line::{Line, Point};
 
 /// Colours after Okabe and Ito, which colour-blind people can tell apart; lighter on a dark page.
 const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1b2733;--soft:#54636f;--line:#d5dce3;--page:#fbfcfd;--card:#fff;\
+:root{color-scheme:light \
+dark;--ink:#1b2733;--soft:#54636f;--line:#d5dce3;--page:#fbfcfd;--card:#fff;\
 --s1:#0072b2;--s2:#e69f00;--s3:#56b4e9;--s4:#d55e00}\
 @media(prefers-color-scheme:dark){:root{--ink:#e3e9ee;--soft:#9fafbb;--line:#33404a;--page:#11171c;--card:#182027;\
 --s1:#4aa3df;--s2:#f0b429;--s3:#9bd3f5;--s4:#ef7b45}}\
-*{box-sizing:border-box}body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);margin:0}\
-main{max-width:76rem;margin:0 auto;padding:1.6rem 1rem 3rem}h1{font-size:1.35rem;margin:0 0 .2rem;overflow-wrap:anywhere}\
+*{box-sizing:border-box}body{font:15px/1.5 \
+system-ui,sans-serif;color:var(--ink);background:var(--page);margin:0}\
+main{max-width:76rem;margin:0 auto;padding:1.6rem 1rem 3rem}h1{font-size:1.35rem;margin:0 0 \
+.2rem;overflow-wrap:anywhere}\
 h2{font-size:1.05rem;margin:2rem 0 .6rem}p{margin:.35rem 0}.soft{color:var(--soft)}\
-.answer{border-left:4px solid var(--s1);background:var(--card);padding:.7rem 1rem;margin:1rem 0;font-size:1.05rem;max-width:62rem}\
-.facts{display:flex;flex-wrap:wrap;gap:.3rem 2rem;margin:1rem 0 1.4rem;padding:0;list-style:none}.facts b{display:block;font-size:1.2rem}\
+.answer{border-left:4px solid var(--s1);background:var(--card);padding:.7rem 1rem;margin:1rem \
+0;font-size:1.05rem;max-width:62rem}\
+.facts{display:flex;flex-wrap:wrap;gap:.3rem 2rem;margin:1rem 0 \
+1.4rem;padding:0;list-style:none}.facts b{display:block;font-size:1.2rem}\
 .facts li{color:var(--soft)}.facts b{color:var(--ink)}\
 .charts{columns:32rem 2;column-gap:1rem}\
-figure{margin:0 0 1rem;break-inside:avoid;padding:.9rem 1rem 1rem;background:var(--card);border:1px solid var(--line);border-radius:.5rem;overflow-x:auto}\
-figcaption{margin-bottom:.6rem}figcaption b{display:block}figcaption small{color:var(--soft);display:block;line-height:1.35}\
-.keys{display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.85rem;margin-top:.35rem}.keys i{display:inline-block;width:.8rem;height:.8rem;\
+figure{margin:0 0 1rem;break-inside:avoid;padding:.9rem 1rem \
+1rem;background:var(--card);border:1px solid var(--line);border-radius:.5rem;overflow-x:auto}\
+figcaption{margin-bottom:.6rem}figcaption b{display:block}figcaption \
+small{color:var(--soft);display:block;line-height:1.35}\
+.keys{display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.85rem;margin-top:.35rem}.keys \
+i{display:inline-block;width:.8rem;height:.8rem;\
 border-radius:.15rem;margin-right:.35rem;vertical-align:-.08rem}\
-svg{display:block;width:100%;min-width:27rem;height:auto}svg text{font:12px system-ui,sans-serif;fill:var(--ink)}\
-svg .tick{fill:var(--soft)}svg .value{font-variant-numeric:tabular-nums}svg .ours,svg .group{font-weight:700}\
-@media(max-width:30rem){main{padding:.8rem .5rem 2rem}figure{padding:.7rem .5rem}svg{min-width:21rem}svg text{font-size:14px}}\
+svg{display:block;width:100%;min-width:27rem;height:auto}svg text{font:12px \
+system-ui,sans-serif;fill:var(--ink)}\
+svg .tick{fill:var(--soft)}svg .value{font-variant-numeric:tabular-nums}svg .ours,svg \
+.group{font-weight:700}\
+@media(max-width:30rem){main{padding:.8rem .5rem 2rem}figure{padding:.7rem \
+.5rem}svg{min-width:21rem}svg text{font-size:14px}}\
 .s1{fill:var(--s1)}.s2{fill:var(--s2)}.s3{fill:var(--s3)}.s4{fill:var(--s4)}\
 i.s1{background:var(--s1)}i.s2{background:var(--s2)}i.s3{background:var(--s3)}i.s4{background:var(--s4)}\
 .axis{stroke:var(--soft)}.grid{stroke:var(--line)}.mark{stroke:var(--s4);stroke-width:1.5;stroke-dasharray:5 4}\
 .line{fill:none;stroke:var(--s1);stroke-width:2}.band{fill:var(--s1);opacity:.2}\
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.84rem}th,td{padding:.3rem .65rem .3rem 0;text-align:left;\
-border-bottom:1px solid var(--line);white-space:nowrap}th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}.n{text-align:right;font-variant-numeric:tabular-nums}";
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.84rem}th,td{padding:.3rem .65rem \
+.3rem 0;text-align:left;\
+border-bottom:1px solid \
+var(--line);white-space:nowrap}th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}.n{text-align:right;font-variant-numeric:tabular-nums}";
 
 /// What the page is about.
 pub(super) struct Content<'a> {
@@ -67,8 +80,10 @@ pub(super) fn render(content: &Content<'_>) -> String {
     let _ = write!(
         html,
         "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"/>\
-         <meta name=\"viewport\" content=\"width=device-width\"/><title>Forebay: {title}</title><style>{STYLE}</style></head>\
-         <body><main><h1>{title}</h1><p class=\"soft\">What a write-back cache would do with this trace: simulated by forebay {version}, with the decisions of its engine.</p>",
+         <meta name=\"viewport\" content=\"width=device-width\"/><title>Forebay: \
+         {title}</title><style>{STYLE}</style></head>\
+         <body><main><h1>{title}</h1><p class=\"soft\">What a write-back cache would do with this \
+         trace: simulated by forebay {version}, with the decisions of its engine.</p>",
         title = escape(content.title),
         version = env!("CARGO_PKG_VERSION"),
     );
@@ -87,8 +102,10 @@ pub(super) fn render(content: &Content<'_>) -> String {
         let _ = write!(html, "<p class=\"soft\">{}</p>", escape(remark));
     }
     html.push_str(
-        "<p class=\"soft\">Core is the backing device. Latencies are modelled, never measured: a general-purpose cloud volume (1 ms, 3,000 operations and \
-         125 MiB a second) behind an NVMe cache, eight requests under way at a time.</p></main></body></html>\n",
+        "<p class=\"soft\">Core is the backing device. Latencies are modelled, never measured: a \
+         general-purpose cloud volume (1 ms, 3,000 operations and \
+         125 MiB a second) behind an NVMe cache, eight requests under way at a \
+         time.</p></main></body></html>\n",
     );
     html
 }
@@ -305,7 +322,8 @@ fn figure(
     }
     let _ = write!(
         html,
-        "</figcaption><svg id=\"{id}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\">\
+        "</figcaption><svg id=\"{id}\" viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" \
+         aria-labelledby=\"{id}-t {id}-d\">\
          <title id=\"{id}-t\">{title}</title><desc id=\"{id}-d\">{note}</desc>{svg}</svg></figure>"
     );
     html

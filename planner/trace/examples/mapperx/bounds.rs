@@ -1,6 +1,6 @@
-//! What trackers that no cache can have would have written back after the same crashes: the log of a run is gone
-//! through once more, by ones that know what comes. Both know single blocks, have any number of marks in one
-//! write of metadata, and remember everything.
+//! What trackers that no cache can have would have written back after the same crashes: the log of
+//! a run is gone through once more, by ones that know what comes. Both know single blocks, have any
+//! number of marks in one write of metadata, and remember everything.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -84,8 +84,9 @@ impl Log {
         self.events.push(Event::Crash);
     }
 
-    /// A tracker that knows what comes: it writes once in `1 / ratio` client writes, each time the blocks that are
-    /// dirty and those that will be announced before its next write, and nobody ever waits.
+    /// A tracker that knows what comes: it writes once in `1 / ratio` client writes, each time the
+    /// blocks that are dirty and those that will be announced before its next write, and nobody
+    /// ever waits.
     ///
     /// # Panics
     /// If somebody does.
@@ -120,8 +121,8 @@ impl Log {
         announced
     }
 
-    /// A tracker that keeps the blocks marked that turned clean last, as few of them as keep to the ratio, which it
-    /// knows from having seen the whole run. It writes when somebody must wait.
+    /// A tracker that keeps the blocks marked that turned clean last, as few of them as keep to the
+    /// ratio, which it knows from having seen the whole run. It writes when somebody must wait.
     pub(crate) fn recency(&self, ratio: f64, warm_writes: u64) -> Bound {
         let writes = (self.writes - warm_writes) as f64;
         let keeps =
@@ -143,7 +144,8 @@ impl Log {
         for event in &self.events {
             run.step(*event);
             if run.waiting > 0 && matches!(event, Event::Served { .. }) {
-                // What is dirty by its record is written back anyway, and is marked when it turns clean.
+                // What is dirty by its record is written back anyway, and is marked when it turns
+                // clean.
                 let last = run.order.values().rev().take(kept).chain(&run.dirty);
                 let last: Vec<Stay> = last.copied().collect();
                 run.persist(last.into_iter());

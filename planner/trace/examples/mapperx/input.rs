@@ -22,7 +22,8 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Reads the trace of a job. Where it has more volumes than `most`, all are laid one behind another.
+    /// Reads the trace of a job. Where it has more volumes than `most`, all are laid one behind
+    /// another.
     pub(crate) fn read(job: &Value, most: usize) -> Outcome<Self> {
         let mut source = Source::open(job)?;
         let as_writes = job["as_writes"].as_f64();

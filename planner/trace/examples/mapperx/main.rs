@@ -1,9 +1,10 @@
-//! What `cargo xtask study mapperx` runs for each trace: a simulated cache whose dirty blocks are held at a share
-//! of the cached ones, and beside it ways to know after a crash what was dirty. Takes a job as JSON, prints the
-//! counts as JSON, and judges nothing.
+//! What `cargo xtask study mapperx` runs for each trace: a simulated cache whose dirty blocks are
+//! held at a share of the cached ones, and beside it ways to know after a crash what was dirty.
+//! Takes a job as JSON, prints the counts as JSON, and judges nothing.
 //!
-//! A job is as for the example `study`, with `dirty_percents` in place of `percents`, and perhaps `as_writes`:
-//! requests a second of a trace that tells neither operations nor times, all of which are taken for writes.
+//! A job is as for the example `study`, with `dirty_percents` in place of `percents`, and perhaps
+//! `as_writes`: requests a second of a trace that tells neither operations nor times, all of which
+//! are taken for writes.
 
 mod bounds;
 mod input;

@@ -12,11 +12,12 @@ use serde_json::{Value, json};
 
 /// Commit unit of the tree, bytes: the physical block of most devices.
 const UNIT_BYTES: u32 = 4096;
-/// Today's marks: blocks of the smallest size in a region, and how long one stays after its last use.
+/// Today's marks: blocks of the smallest size in a region, and how long one stays after its last
+/// use.
 const REGION_BLOCKS: u64 = 64;
 const QUIET: Duration = Duration::from_secs(3);
-/// How long the record of a block that was written back goes on calling it dirty: it waits for room in a batch
-/// from one tick of the engine's timer to the next.
+/// How long the record of a block that was written back goes on calling it dirty: it waits for room
+/// in a batch from one tick of the engine's timer to the next.
 pub(crate) const RECORD_LAG: Duration = Duration::from_secs(1);
 
 /// A block.
@@ -44,7 +45,8 @@ pub(crate) struct Cost {
     pub(crate) waited: u64,
 }
 
-/// Blocks that their records call dirty, by volume and first unit: that are, and that were until a moment ago.
+/// Blocks that their records call dirty, by volume and first unit: that are, and that were until a
+/// moment ago.
 #[derive(Default)]
 struct Records {
     dirty: BTreeSet<(u16, u64)>,
@@ -92,7 +94,8 @@ impl Records {
 pub(crate) enum Scope {
     /// All that make a block dirty, as in the paper.
     All,
-    /// Those to a block that is cached and clean; the record of a new block says itself that it is dirty.
+    /// Those to a block that is cached and clean; the record of a new block says itself that it is
+    /// dirty.
     InPlace,
 }
 
@@ -258,7 +261,8 @@ impl Trees {
     }
 }
 
-/// What the log's marks of fixed regions do today: they announce writes in place, and clear after a while.
+/// What the log's marks of fixed regions do today: they announce writes in place, and clear after a
+/// while.
 #[derive(Default)]
 pub(crate) struct Marks {
     /// By volume and region, when it was last used.

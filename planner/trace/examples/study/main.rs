@@ -1,9 +1,11 @@
-//! What `cargo xtask study adacache` runs for each trace: all its configurations, in one pass. Takes a job
-//! as JSON, prints the counts as JSON, and judges nothing.
+//! What `cargo xtask study adacache` runs for each trace: all its configurations, in one pass.
+//! Takes a job as JSON, prints the counts as JSON, and judges nothing.
 //!
-//! A job is `{"files": [PATH...], "percents": [10]}`; the files are read one after another. It may have
-//! `volume` (the name of the only one that counts), `limit` (of requests), `format`, `scale` (offsets
-//! and lengths times so much, where a block is not what its format says), and `few` (fewer configurations). In place of files it may have `generated`: `{"preset": "msr", "volume": 0, "requests": 1000000, "seed": 1}`.
+//! A job is `{"files": [PATH...], "percents": [10]}`; the files are read one after another. It may
+//! have `volume` (the name of the only one that counts), `limit` (of requests), `format`, `scale`
+//! (offsets and lengths times so much, where a block is not what its format says), and `few` (fewer
+//! configurations). In place of files it may have `generated`: `{"preset": "msr", "volume": 0,
+//! "requests": 1000000, "seed": 1}`.
 
 mod rows;
 mod source;

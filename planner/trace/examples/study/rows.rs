@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 const KIB: u64 = 1 << 10;
 const FIXED: [u64; 4] = [32, 64, 128, 256];
-/// Shards of a sharded cache, and what of a volume is in one before the next begins: a multiple of the largest block.
+/// Shards of a sharded cache, and what of a volume is in one before the next begins: a multiple of
+/// the largest block.
 const SHARDS: u64 = 64;
 const STRIPE_BYTES: u64 = 1 << 20;
 
@@ -82,7 +83,8 @@ pub(crate) fn rows(percent: u64, capacity_bytes: u64, choice: Choice) -> Vec<Row
             shards: (0..shards).map(shard).collect(),
         });
     };
-    // What a row of the paper's and of fixed sizes is called, and what it brings in and writes back.
+    // What a row of the paper's and of fixed sizes is called, and what it brings in and writes
+    // back.
     let mut families = vec![("sub", paper(Fill::SubBlock, Victim))];
     if choice != Choice::SubBlock {
         families.push(("whole", paper(Fill::Whole, Victim)));
@@ -132,8 +134,8 @@ impl Row {
         }
     }
 
-    /// What it did, all dirty data written back. Of shards it is the sum; each has devices of its own in the model, so
-    /// that the latency says nothing there.
+    /// What it did, all dirty data written back. Of shards it is the sum; each has devices of its
+    /// own in the model, so that the latency says nothing there.
     pub(crate) fn finish(mut self) -> Value {
         self.shards.iter_mut().for_each(Simulated::write_back_all);
         let sum = |value: &dyn Fn(&Simulated) -> u64| self.shards.iter().map(value).sum::<u64>();

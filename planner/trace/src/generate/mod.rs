@@ -50,8 +50,8 @@ pub struct VolumeLoad {
     pub read_sizes: SizeCdf,
     /// The sizes of writes.
     pub write_sizes: SizeCdf,
-    /// What requests fall into, from the volume's beginning, rounded down to whole pieces of 256 KiB.
-    /// All of it is used when there are enough requests.
+    /// What requests fall into, from the volume's beginning, rounded down to whole pieces of 256
+    /// KiB. All of it is used when there are enough requests.
     pub working_set_bytes: u64,
     /// How unequal popularity is: the exponent of Zipf's law, 0 for none.
     pub zipf_exponent: f64,

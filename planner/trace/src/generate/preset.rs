@@ -1,9 +1,10 @@
 //! Loads with the published figures of three sets of traces.
 //!
-//! From the AdaCache paper (CLOUD '23): the numbers of volumes, of reads and writes, and of bytes read
-//! and written (its Table II), which volumes are mostly read or written, and that more than half of
-//! the requests of Alibaba and SYSTOR are of at most 4 KiB, and more than half of MSR's larger than
-//! 32 KiB. What it does not say is ours: how the volumes share the bytes, locality, and arrivals.
+//! From the AdaCache paper (CLOUD '23): the numbers of volumes, of reads and writes, and of bytes
+//! read and written (its Table II), which volumes are mostly read or written, and that more than
+//! half of the requests of Alibaba and SYSTOR are of at most 4 KiB, and more than half of MSR's
+//! larger than 32 KiB. What it does not say is ours: how the volumes share the bytes, locality, and
+//! arrivals.
 
 use super::{Arrivals, SizeCdf, VolumeLoad};
 

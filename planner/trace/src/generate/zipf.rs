@@ -1,9 +1,9 @@
 //! Zipf's law over any number of ranks, in constant time and memory.
 //!
-//! The method is rejection-inversion (Hörmann and Derflinger, 1996). The probability of rank k is in
-//! proportion to k^-s, which is a step function. A curve h(x) = x^-s lies around it, whose integral
-//! H can be inverted: a point is drawn evenly under the curve, and rejected if it lies beside the
-//! step. For every exponent less than one point in ten is.
+//! The method is rejection-inversion (Hörmann and Derflinger, 1996). The probability of rank k is
+//! in proportion to k^-s, which is a step function. A curve h(x) = x^-s lies around it, whose
+//! integral H can be inverted: a point is drawn evenly under the curve, and rejected if it lies
+//! beside the step. For every exponent less than one point in ten is.
 
 use super::random::Random;
 

@@ -27,8 +27,8 @@ pub struct Curve {
 }
 
 impl Curve {
-    /// Mean absolute difference of the miss ratios of two curves at the same sizes: the measured error, where one of them
-    /// is exact.
+    /// Mean absolute difference of the miss ratios of two curves at the same sizes: the measured
+    /// error, where one of them is exact.
     ///
     /// # Panics
     /// If the sizes differ.
@@ -53,7 +53,8 @@ impl Curve {
     }
 }
 
-/// `count` sizes from `least` to `most`, each larger than the one before by the same factor, without repetitions.
+/// `count` sizes from `least` to `most`, each larger than the one before by the same factor,
+/// without repetitions.
 #[must_use]
 pub fn sizes(least: u64, most: u64, count: usize) -> Vec<u64> {
     let least = least.max(1);

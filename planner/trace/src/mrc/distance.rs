@@ -11,9 +11,10 @@ struct Last {
     position: u32,
 }
 
-/// For each block the time of its last reference, and a Fenwick tree that counts the last references by time: the distance is
-/// the count behind one's own. Positions whose block was referred to again later are dead; when the positions are used up,
-/// the live ones move together, so that memory grows with the blocks and not with the references. O(log blocks) a reference.
+/// For each block the time of its last reference, and a Fenwick tree that counts the last
+/// references by time: the distance is the count behind one's own. Positions whose block was
+/// referred to again later are dead; when the positions are used up, the live ones move together,
+/// so that memory grows with the blocks and not with the references. O(log blocks) a reference.
 #[derive(Debug)]
 pub(super) struct Distances {
     lasts: HashTable<Last>,

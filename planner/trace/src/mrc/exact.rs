@@ -4,7 +4,8 @@ use super::distance::Distances;
 use super::{Curve, Point, blocks};
 use crate::{Op, Request};
 
-/// References by their distance; the reuse of a block at distance d hits in caches of more than d blocks.
+/// References by their distance; the reuse of a block at distance d hits in caches of more than d
+/// blocks.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     references: u64,
@@ -30,9 +31,9 @@ impl Counts {
     }
 }
 
-/// The LRU misses of every cache size from one pass, by reuse distances (R. L. Mattson et al., "Evaluation Techniques for
-/// Storage Hierarchies", IBM Systems Journal 1970). 30 to 60 bytes a block of the working set, and 16 for each of the longest
-/// distance.
+/// The LRU misses of every cache size from one pass, by reuse distances (R. L. Mattson et al.,
+/// "Evaluation Techniques for Storage Hierarchies", IBM Systems Journal 1970). 30 to 60 bytes a
+/// block of the working set, and 16 for each of the longest distance.
 #[derive(Debug)]
 pub struct Exact {
     distances: Distances,

@@ -1,6 +1,7 @@
 //! Weights by distance in a fixed number of buckets.
 
-/// Buckets of each doubling: the distances of one bucket differ by 1/64 at most, and are exact below 64.
+/// Buckets of each doubling: the distances of one bucket differ by 1/64 at most, and are exact
+/// below 64.
 const SUB_BITS: u32 = 6;
 const SUB: usize = 1 << SUB_BITS;
 const BUCKETS: usize = SUB * (u64::BITS - SUB_BITS + 1) as usize;

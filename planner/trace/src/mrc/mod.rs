@@ -1,7 +1,9 @@
-//! Miss-ratio curves: what share of references misses in an LRU cache, for every cache size at once.
+//! Miss-ratio curves: what share of references misses in an LRU cache, for every cache size at
+//! once.
 //!
-//! [`Exact`] keeps every block of the working set; [`Shards`] keeps a sample and says how far off it may be, in memory that
-//! does not grow with the trace. Both take block numbers one by one, or requests that are cut into blocks.
+//! [`Exact`] keeps every block of the working set; [`Shards`] keeps a sample and says how far off
+//! it may be, in memory that does not grow with the trace. Both take block numbers one by one, or
+//! requests that are cut into blocks.
 
 mod curve;
 mod distance;
@@ -18,8 +20,9 @@ pub use shards::{Sampling, Shards};
 
 use crate::Request;
 
-/// Numbers of the blocks that a read or a write touches, none for other requests. The volume is in the upper 16 bits, so that
-/// volumes are kept apart as long as there are no more than 65,536 of less than 2^48 blocks each.
+/// Numbers of the blocks that a read or a write touches, none for other requests. The volume is in
+/// the upper 16 bits, so that volumes are kept apart as long as there are no more than 65,536 of
+/// less than 2^48 blocks each.
 pub fn blocks(request: &Request, block_bytes: u32) -> impl Iterator<Item = u64> + use<> {
     let block_bytes = u64::from(block_bytes);
     let volume = u64::from(request.volume) << 48;

@@ -22,12 +22,14 @@ pub enum Sampling {
     Blocks(usize),
 }
 
-/// An LRU miss-ratio curve from a sample of the blocks, chosen by the hashes of their numbers: distances among the samples, divided
-/// by the sampling rate, stand for the distances among all (C. Waldspurger et al., "Efficient MRC Construction with SHARDS",
-/// FAST 2015: section 3: fixed rate, fixed size, and the correction that it calls SHARDS-adj).
+/// An LRU miss-ratio curve from a sample of the blocks, chosen by the hashes of their numbers:
+/// distances among the samples, divided by the sampling rate, stand for the distances among all (C.
+/// Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST 2015: section 3: fixed rate,
+/// fixed size, and the correction that it calls SHARDS-adj).
 ///
-/// The sample is eight samples of an eighth each. The curve is the mean of theirs, and its standard error is estimated from
-/// their differences, and from the steps of the curve, which all of them blur. Sizes of less than about eight blocks divided by the rate are coarse.
+/// The sample is eight samples of an eighth each. The curve is the mean of theirs, and its standard
+/// error is estimated from their differences, and from the steps of the curve, which all of them
+/// blur. Sizes of less than about eight blocks divided by the rate are coarse.
 #[derive(Debug)]
 pub struct Shards {
     groups: Vec<Group>,
@@ -46,7 +48,8 @@ struct Group {
     threshold: u64,
     /// References of all blocks for each one of those that are looked at.
     weight: f64,
-    /// With a fixed size: the blocks and their places, the highest first, and how many there may be.
+    /// With a fixed size: the blocks and their places, the highest first, and how many there may
+    /// be.
     fixed: Option<(BinaryHeap<(u64, u64)>, usize)>,
 }
 
@@ -114,11 +117,13 @@ enum Of {
     Writes,
 }
 
-/// How much the curve `at` is blurred at a size. All groups are in the same way, so that their differences do not show it.
+/// How much the curve `at` is blurred at a size. All groups are in the same way, so that their
+/// differences do not show it.
 ///
-/// A distance is told from the samples that lie in it, one for `weight` blocks: their number varies by its root. So the curve
-/// that is seen is the true one, blurred over that range. Blurring it a second time, as Gauss and Hermite would with three
-/// points, changes a step about half as much as the first time did.
+/// A distance is told from the samples that lie in it, one for `weight` blocks: their number varies
+/// by its root. So the curve that is seen is the true one, blurred over that range. Blurring it a
+/// second time, as Gauss and Hermite would with three points, changes a step about half as much as
+/// the first time did.
 fn blur(size: u64, weight: f64, at: impl Fn(u64) -> f64) -> f64 {
     let reach = (3.0 * size as f64 * weight).sqrt();
     let below = (size as f64 - reach).max(0.0) as u64;
@@ -199,8 +204,8 @@ impl Shards {
                 Of::Writes => &histograms[1..],
             };
             let references: u64 = histograms.iter().map(|(_, references)| references).sum();
-            // As many references as there were are expected; the difference is made up for at distance zero, because it
-            // stems from few blocks that are referred to very often.
+            // As many references as there were are expected; the difference is made up for at
+            // distance zero, because it stems from few blocks that are referred to very often.
             let missed = histograms
                 .iter()
                 .map(|(histogram, _)| histogram.total() - histogram.below(size));

@@ -102,8 +102,9 @@ fn reads_and_writes_are_told_apart() {
     assert_eq!(shards.curve(&[1000]).points[0].write_miss_ratio, 1.0);
 }
 
-/// Compares curves of several seeds with the exact one. Prints both errors; returns the curves' mean absolute error and the
-/// root mean square of error / stated standard error over all points and seeds, which is about 1 if the statement is honest.
+/// Compares curves of several seeds with the exact one. Prints both errors; returns the curves'
+/// mean absolute error and the root mean square of error / stated standard error over all points
+/// and seeds, which is about 1 if the statement is honest.
 fn errors(name: &str, references: &[u64], sampling: Sampling, least: u64) -> (f64, f64) {
     const SEEDS: u64 = 8;
     let exact = exact(references);
@@ -130,7 +131,8 @@ fn errors(name: &str, references: &[u64], sampling: Sampling, least: u64) -> (f6
     }
     let ratio = (squares / (SEEDS as f64 * sizes.len() as f64)).sqrt();
     println!(
-        "{name}, {sampling:?}: mean absolute error {mean:.4}, stated standard error {stated:.4}, ratio {ratio:.2}; \
+        "{name}, {sampling:?}: mean absolute error {mean:.4}, stated standard error {stated:.4}, \
+         ratio {ratio:.2}; \
          {} KiB, exact {} KiB",
         memory_bytes >> 10,
         exact.memory_bytes() >> 10
@@ -138,8 +140,9 @@ fn errors(name: &str, references: &[u64], sampling: Sampling, least: u64) -> (f6
     (mean, ratio)
 }
 
-/// Files that are copied one by one, and compared: each block is read, written to a new place, and both are read a second time
-/// when the file is whole. The curve has a step for each size of a file.
+/// Files that are copied one by one, and compared: each block is read, written to a new place, and
+/// both are read a second time when the file is whole. The curve has a step for each size of a
+/// file.
 fn copies() -> Vec<u64> {
     let mut draw = Draw::new(7);
     let (mut source, mut target) = (0, 1 << 40);
@@ -182,7 +185,8 @@ fn sampled_curves_are_as_far_off_as_they_say() {
 
 #[test]
 fn one_very_popular_block_does_not_mislead() {
-    // It is in one of the eight samples at most, and then far too much of it: the correction makes up for both.
+    // It is in one of the eight samples at most, and then far too much of it: the correction makes
+    // up for both.
     let mut draw = Draw::new(2);
     let block = |nth| {
         if nth % 10 == 0 {

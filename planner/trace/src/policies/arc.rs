@@ -20,13 +20,15 @@ enum Place {
     B2,
 }
 
-/// Two recency lists, of blocks used once and of blocks used more often, and the ghosts of each; ghosts that come back
-/// move the target size of the first list (N. Megiddo and D. S. Modha, "ARC: A Self-Tuning, Low Overhead Replacement
-/// Cache", FAST 2003, section III, figure 4). 49 to 61 bytes a slot, ghosts included.
+/// Two recency lists, of blocks used once and of blocks used more often, and the ghosts of each;
+/// ghosts that come back move the target size of the first list (N. Megiddo and D. S. Modha, "ARC:
+/// A Self-Tuning, Low Overhead Replacement Cache", FAST 2003, section III, figure 4). 49 to 61
+/// bytes a slot, ghosts included.
 ///
-/// The ghost lists are trimmed when a block comes in, not when the victim is chosen. With a victim for each block that is
-/// the paper's order of things with the same outcome, and with victims ahead of need it keeps the paper's bounds: T1 and
-/// B1 together hold no more keys than there are slots, all four no more than twice as many.
+/// The ghost lists are trimmed when a block comes in, not when the victim is chosen. With a victim
+/// for each block that is the paper's order of things with the same outcome, and with victims ahead
+/// of need it keeps the paper's bounds: T1 and B1 together hold no more keys than there are slots,
+/// all four no more than twice as many.
 #[derive(Debug)]
 pub struct Arc {
     keys: Keys,

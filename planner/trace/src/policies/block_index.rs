@@ -6,8 +6,8 @@ use hashbrown::HashTable;
 /// A slot of the cache device: where one cache block's data lies.
 pub type SlotId = u32;
 
-/// The hash index. It stores slot numbers only; the keys stay with the slots, so that an entry costs
-/// five bytes and the load factor.
+/// The hash index. It stores slot numbers only; the keys stay with the slots, so that an entry
+/// costs five bytes and the load factor.
 #[derive(Debug)]
 pub struct BlockIndex {
     table: HashTable<SlotId>,

@@ -4,7 +4,8 @@ use forebay_policy::BlockKey;
 
 use super::{BlockIndex, Replacement, SlotId};
 
-/// The blocks that a cache of so many slots holds under a policy when every missed block is taken in.
+/// The blocks that a cache of so many slots holds under a policy when every missed block is taken
+/// in.
 #[derive(Debug)]
 pub struct BlockSet<R> {
     index: BlockIndex,
@@ -19,7 +20,8 @@ impl<R: Replacement> BlockSet<R> {
     pub fn new(slots: usize, policy: R) -> Self {
         assert!(slots > 0, "a cache has slots");
         Self {
-            // Twice as large as it is filled: then evictions make it tidy up in place instead of growing.
+            // Twice as large as it is filled: then evictions make it tidy up in place instead of
+            // growing.
             index: BlockIndex::new(2 * slots),
             keys: Vec::with_capacity(slots),
             policy,

@@ -11,9 +11,9 @@ enum State {
     Referenced,
 }
 
-/// A hand goes round the slots, clears the bits of those that were used since it came by last, and evicts
-/// the first that was not (F. J. Corbató, "A Paging Experiment with the Multics System", 1968). A block comes in
-/// without its bit. 1 byte a slot.
+/// A hand goes round the slots, clears the bits of those that were used since it came by last, and
+/// evicts the first that was not (F. J. Corbató, "A Paging Experiment with the Multics System",
+/// 1968). A block comes in without its bit. 1 byte a slot.
 #[derive(Debug)]
 pub struct Clock {
     states: Vec<State>,

@@ -1,6 +1,7 @@
 //! The keys of the slots, and of blocks that were evicted a while ago (ghosts).
 //!
-//! Ghosts are nodes behind the slots, so that one list may hold both: node `slots + n` is the n-th ghost.
+//! Ghosts are nodes behind the slots, so that one list may hold both: node `slots + n` is the n-th
+//! ghost.
 
 use forebay_policy::BlockKey;
 
@@ -24,7 +25,8 @@ impl Keys {
         Self {
             keys: vec![BlockKey::new(0, 0); slots + ghosts],
             slots,
-            // Twice as large as it is filled: then removals make it tidy up in place instead of growing.
+            // Twice as large as it is filled: then removals make it tidy up in place instead of
+            // growing.
             index: BlockIndex::new(2 * ghosts),
             free: (first..nodes).rev().collect(),
         }

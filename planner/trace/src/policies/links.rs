@@ -1,7 +1,7 @@
 //! Doubly linked lists over one array of nodes: eight bytes a node, whichever list it is on.
 //!
-//! Unlike [`LruList`](super::LruList), which is one list, many lists share the array, so that a node moves
-//! from one to another without a second pair of links.
+//! Unlike [`LruList`](super::LruList), which is one list, many lists share the array, so that a
+//! node moves from one to another without a second pair of links.
 
 /// No node.
 pub(crate) const NONE: u32 = u32::MAX;

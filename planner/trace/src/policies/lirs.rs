@@ -17,16 +17,17 @@ enum State {
     Hir,
 }
 
-/// Blocks whose last two uses were close together (LIR) stay; the others (HIR) pass through a queue of a hundredth of
-/// the slots. A recency stack, from the last use of the least recently used LIR block on, tells who is which: a HIR block that
-/// is used while it is on the stack, even if it was evicted meanwhile, becomes LIR, and the LIR block at the stack's bottom
-/// becomes HIR (S. Jiang and X. Zhang, "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy",
+/// Blocks whose last two uses were close together (LIR) stay; the others (HIR) pass through a queue
+/// of a hundredth of the slots. A recency stack, from the last use of the least recently used LIR
+/// block on, tells who is which: a HIR block that is used while it is on the stack, even if it was
+/// evicted meanwhile, becomes LIR, and the LIR block at the stack's bottom becomes HIR (S. Jiang
+/// and X. Zhang, "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy",
 /// SIGMETRICS 2002, section 3). 64 to 76 bytes a slot, ghosts included.
 ///
-/// The paper leaves the number of evicted blocks on the stack open; here it is the number of slots, and the one that was
-/// evicted first is forgotten. New blocks become LIR while the LIR set fills for the first time, and whenever removals have
-/// left it less than half full: if any gap would do, blocks that are evicted ahead of need would make room there for the
-/// coldest.
+/// The paper leaves the number of evicted blocks on the stack open; here it is the number of slots,
+/// and the one that was evicted first is forgotten. New blocks become LIR while the LIR set fills
+/// for the first time, and whenever removals have left it less than half full: if any gap would do,
+/// blocks that are evicted ahead of need would make room there for the coldest.
 #[derive(Debug)]
 pub struct Lirs {
     keys: Keys,
@@ -89,7 +90,8 @@ impl Lirs {
         }
     }
 
-    /// Makes a slot LIR that is in neither list; if there are too many then, the one at the bottom becomes HIR.
+    /// Makes a slot LIR that is in neither list; if there are too many then, the one at the bottom
+    /// becomes HIR.
     fn make_lir(&mut self, slot: SlotId) {
         self.stack_links.push(&mut self.stack, slot);
         self.states[slot as usize] = State::Lir;

@@ -1,5 +1,5 @@
-//! Least recently used, as a doubly linked list over slot numbers: eight bytes a slot. Slots that are free are
-//! chained through the same memory.
+//! Least recently used, as a doubly linked list over slot numbers: eight bytes a slot. Slots that
+//! are free are chained through the same memory.
 
 use super::SlotId;
 

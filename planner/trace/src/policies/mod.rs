@@ -66,9 +66,10 @@ pub trait Replacement {
     /// Chooses the slot that is to be evicted. It is not in use any more when this returns; one
     /// that is kept after all is inserted again.
     ///
-    /// `incoming` is the missed block that needs the room, where it is known: policies with ghosts learn from it. Slots that
-    /// cannot go now (pinned, dirty) are refused by `evictable`; the next best one is taken then.
-    /// None if there is none, or if more were refused than one call looks at ([`LOOK_AT`]).
+    /// `incoming` is the missed block that needs the room, where it is known: policies with ghosts
+    /// learn from it. Slots that cannot go now (pinned, dirty) are refused by `evictable`; the next
+    /// best one is taken then. None if there is none, or if more were refused than one call looks
+    /// at ([`LOOK_AT`]).
     fn victim(
         &mut self,
         incoming: Option<BlockKey>,

@@ -1,4 +1,5 @@
-//! The policies once more, written for comparison: queues of keys, searched from end to end, in the words of the papers.
+//! The policies once more, written for comparison: queues of keys, searched from end to end, in the
+//! words of the papers.
 
 use std::collections::VecDeque;
 
@@ -51,8 +52,8 @@ impl Model for Queue {
     }
 }
 
-/// CLOCK as a queue in which what was used goes to the end again: the same thing as long as a victim's place is
-/// taken by the block that comes in.
+/// CLOCK as a queue in which what was used goes to the end again: the same thing as long as a
+/// victim's place is taken by the block that comes in.
 pub(super) struct SecondChance {
     pub(super) slots: usize,
     pub(super) keys: VecDeque<(u64, bool)>,

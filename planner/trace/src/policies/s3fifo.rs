@@ -24,15 +24,16 @@ struct State {
     uses: u8,
 }
 
-/// A small queue of a tenth of the slots takes what is new; what was used there more than once moves to the main
-/// queue, the rest goes, leaving its key in a ghost queue that is as long as the main one is; what comes back
-/// while its key is there goes to the main queue at once. There, slots that were used go round (J. Yang et al., "FIFO
-/// Queues are All You Need for Cache Eviction", SOSP 2023, section 4, algorithm 1). 47 to 58 bytes a slot, ghosts
-/// included.
+/// A small queue of a tenth of the slots takes what is new; what was used there more than once
+/// moves to the main queue, the rest goes, leaving its key in a ghost queue that is as long as the
+/// main one is; what comes back while its key is there goes to the main queue at once. There, slots
+/// that were used go round (J. Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP
+/// 2023, section 4, algorithm 1). 47 to 58 bytes a slot, ghosts included.
 ///
-/// When a move fills the main queue beyond its share, the paper's algorithm evicts from it there and then; here the
-/// next eviction is from it, so that each call evicts one. And while the cache fills for the first time, what is more than the
-/// small queue's share goes to the main queue, so that its share is free from the start. Both as in the authors' simulator.
+/// When a move fills the main queue beyond its share, the paper's algorithm evicts from it there
+/// and then; here the next eviction is from it, so that each call evicts one. And while the cache
+/// fills for the first time, what is more than the small queue's share goes to the main queue, so
+/// that its share is free from the start. Both as in the authors' simulator.
 #[derive(Debug)]
 pub struct S3Fifo {
     keys: Keys,

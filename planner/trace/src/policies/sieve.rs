@@ -5,9 +5,10 @@ use forebay_policy::BlockKey;
 use super::links::{Links, List, NONE};
 use super::{LOOK_AT, Replacement, SlotId};
 
-/// A queue in the order of arrival and a hand that moves through it from the old end to the new one, clears
-/// the bits of slots that were used, and evicts the first that was not. Nothing moves on a hit (Y. Zhang et al.,
-/// "SIEVE is Simpler than LRU", NSDI 2024, section 3, algorithm 1). 9 bytes a slot.
+/// A queue in the order of arrival and a hand that moves through it from the old end to the new
+/// one, clears the bits of slots that were used, and evicts the first that was not. Nothing moves
+/// on a hit (Y. Zhang et al., "SIEVE is Simpler than LRU", NSDI 2024, section 3, algorithm 1). 9
+/// bytes a slot.
 #[derive(Debug)]
 pub struct Sieve {
     links: Links,

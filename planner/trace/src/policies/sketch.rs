@@ -30,8 +30,9 @@ const fn place(hash: u64, row: usize) -> (usize, u32) {
     ((five_bits >> 4) as usize, (five_bits & 15) * 4)
 }
 
-/// A count-min sketch with minimal increment and aging (G. Einziger, R. Friedman and B. Manes, "TinyLFU: A Highly Efficient
-/// Cache Admission Policy", TOS 2017, section 3). A key's four counters lie in one line of the processor's cache.
+/// A count-min sketch with minimal increment and aging (G. Einziger, R. Friedman and B. Manes,
+/// "TinyLFU: A Highly Efficient Cache Admission Policy", TOS 2017, section 3). A key's four
+/// counters lie in one line of the processor's cache.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch {
     lines: Vec<Line>,

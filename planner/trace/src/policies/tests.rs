@@ -1,4 +1,5 @@
-//! Examples worked by hand, the models on random traces, and what must hold whatever is removed or refused.
+//! Examples worked by hand, the models on random traces, and what must hold whatever is removed or
+//! refused.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -73,7 +74,8 @@ impl Cache {
     }
 }
 
-/// Plays a trace of one-letter keys: a hit is a capital, a victim stands behind the block that came in.
+/// Plays a trace of one-letter keys: a hit is a capital, a victim stands behind the block that came
+/// in.
 fn play(policy: Policy, slots: usize, trace: &str) -> String {
     let mut cache = Cache::new(policy, slots);
     let letter = |key: u64| char::from(key as u8);
@@ -96,14 +98,15 @@ fn lru_fifo_and_clock_by_hand() {
 
 #[test]
 fn sieve_by_hand() {
-    // The hand stays behind b, so that new blocks go at once while a, once used, is safe until it comes round.
+    // The hand stays behind b, so that new blocks go at once while a, once used, is safe until it
+    // comes round.
     assert_eq!(play(Policy::Sieve, 3, "abcadefa"), "a b c A d-b e-c f-d A");
 }
 
 #[test]
 fn s3fifo_by_hand() {
-    // a fills the small queue, b and c the main one. a moves there, so b goes; d goes and comes back as a ghost, to main; e
-    // meets an empty small queue, so c goes; f meets e there.
+    // a fills the small queue, b and c the main one. a moves there, so b goes; d goes and comes
+    // back as a ghost, to main; e meets an empty small queue, so c goes; f meets e there.
     assert_eq!(
         play(Policy::S3Fifo, 3, "abcaadbddef"),
         "a b c A A d-b b-d d-b D e-c f-e"
@@ -112,13 +115,15 @@ fn s3fifo_by_hand() {
 
 #[test]
 fn arc_by_hand() {
-    // Ghost b makes T1 longer, so a goes from T2; ghost a makes it shorter, so c goes from T1; and so on.
+    // Ghost b makes T1 longer, so a goes from T2; ghost a makes it shorter, so c goes from T1; and
+    // so on.
     assert_eq!(play(Policy::Arc, 2, "abacbac"), "a b A c-b b-a a-c c-b");
 }
 
 #[test]
 fn lirs_by_hand() {
-    // Ghost c comes back LIR, a turns HIR; used twice it is LIR again and b goes; d's ghost was pruned meanwhile.
+    // Ghost c comes back LIR, a turns HIR; used twice it is LIR again and b goes; d's ghost was
+    // pruned meanwhile.
     assert_eq!(
         play(Policy::Lirs, 3, "abcdcaaeda"),
         "a b c d-c c-d A A e-b d-e A"

@@ -1,7 +1,7 @@
-//! The default output of blkparse:
-//! `major,minor CPU sequence time pid action RWBS sector + sectors [process]`. The event `Q` (queued)
-//! is the client's request; the other events say how it was processed. A trace that was recorded without `Q` has the
-//! request at a later stage: `I` (inserted into the scheduler's queue), `D` (issued to the driver) or `C` (completed).
+//! The default output of blkparse: `major,minor CPU sequence time pid action RWBS sector + sectors
+//! [process]`. The event `Q` (queued) is the client's request; the other events say how it was
+//! processed. A trace that was recorded without `Q` has the request at a later stage: `I` (inserted
+//! into the scheduler's queue), `D` (issued to the driver) or `C` (completed).
 
 use super::field::{self, Fields as _, S, Words};
 use super::{Bad, LineFormat, named};
@@ -44,13 +44,15 @@ impl LineFormat for Blkparse {
     fn remark(&self) -> Option<&'static str> {
         match self.event {
             b'I' => Some(
-                "there are no Q events: the requests are the I events (inserted into the scheduler's queue)",
+                "there are no Q events: the requests are the I events (inserted into the \
+                 scheduler's queue)",
             ),
             b'D' => {
                 Some("there are no Q events: the requests are the D events (issued to the driver)")
             }
             b'C' => Some(
-                "there are no Q events: the requests are the C events, whose times are those of their completion",
+                "there are no Q events: the requests are the C events, whose times are those of \
+                 their completion",
             ),
             _ => None,
         }

@@ -1,5 +1,5 @@
-//! Numbers of blocks, u32 little-endian, blocks of 16 KiB (CloudPhysics w106). No time, no operation:
-//! all are reads that count up by one.
+//! Numbers of blocks, u32 little-endian, blocks of 16 KiB (CloudPhysics w106). No time, no
+//! operation: all are reads that count up by one.
 
 use super::records::Record;
 use super::{Bad, field};

@@ -1,7 +1,7 @@
 //! Which format a file has, from its first bytes.
 //!
-//! A text format is taken for possible when the reader itself understands most of the first lines, so
-//! the two never disagree. What the bytes leave open, the file's name may decide.
+//! A text format is taken for possible when the reader itself understands most of the first lines,
+//! so the two never disagree. What the bytes leave open, the file's name may decide.
 
 use forebay_block::{Error, ErrorKind, Result};
 
@@ -53,7 +53,8 @@ pub(super) fn detect(input: &mut Input) -> Result<Format> {
                 false => String::new(),
             };
             let said = format!(
-                "cannot tell the format of {name}: no reader understands its beginning{beginning}; name one with \
+                "cannot tell the format of {name}: no reader understands its beginning{beginning}; \
+                 name one with \
                  --format: {}",
                 Format::names()
             );

@@ -1,6 +1,6 @@
 //! fio's I/O log. The first line says the version. Version 2 has `file action [offset length]` and
-//! waits, whose offset is microseconds since the wait before; version 3 has the time, in microseconds
-//! since the start, in front of each line.
+//! waits, whose offset is microseconds since the wait before; version 3 has the time, in
+//! microseconds since the start, in front of each line.
 
 use super::field::{self, Fields as _, US, Words};
 use super::{Bad, LineFormat, named};

@@ -1,5 +1,5 @@
-//! FIU (SNIA IOTTA): `time pid process LBA size R|W major minor md5`, separated by blanks: ns, sectors, sectors. A process may
-//! have blanks in its name, and a file may lack the last column.
+//! FIU (SNIA IOTTA): `time pid process LBA size R|W major minor md5`, separated by blanks: ns,
+//! sectors, sectors. A process may have blanks in its name, and a file may lack the last column.
 
 use super::field::{self, Fields as _, Words};
 use super::{Bad, LineFormat, letter};

@@ -176,7 +176,8 @@ impl Input {
     fn failed(&self, error: io::Error) -> Error {
         let read_bytes = self.offset + (self.end - self.start) as u64;
         let said = format!(
-            "cannot read the trace {}: after {read_bytes} bytes of content; if the file was cut off or \
+            "cannot read the trace {}: after {read_bytes} bytes of content; if the file was cut \
+             off or \
              damaged, fetch it again",
             self.name
         );

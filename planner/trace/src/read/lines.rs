@@ -29,7 +29,8 @@ pub(super) struct LineReader {
     shape: Shape,
 }
 
-/// By what a record shows that it is whole: numbers of commas and words, and whether it ends with a bracket.
+/// By what a record shows that it is whole: numbers of commas and words, and whether it ends with a
+/// bracket.
 #[derive(Clone, Copy, Default)]
 struct Shape {
     commas: usize,

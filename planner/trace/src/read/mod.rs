@@ -1,4 +1,5 @@
-//! Reading traces: one file a format, behind [`Trace`], which knows neither columns nor compression.
+//! Reading traces: one file a format, behind [`Trace`], which knows neither columns nor
+//! compression.
 //!
 //! A trace never has to fit into memory: each file has a window of 1 MiB. Requests come in batches
 //! ([`Trace::fill`]), and no memory is allocated for each of them.
@@ -129,7 +130,8 @@ impl Bad {
             Place::Record { .. } => excerpt.iter().map(|byte| format!("{byte:02x}")).collect(),
         };
         let said = format!(
-            "{file}, {place}: the {what} {why}: {excerpt}; repair it, name another format (--format), or \
+            "{file}, {place}: the {what} {why}: {excerpt}; repair it, name another format \
+             (--format), or \
              leave such records out (--skip-bad)"
         );
         Error::new(ErrorKind::InvalidInput, said)

@@ -124,7 +124,8 @@ impl NativeReader {
 
     fn damaged(&self, offset: u64, why: &str) -> Error {
         let said = format!(
-            "cannot read the trace {}: the frame at byte {offset} is damaged: {why}; what comes before it \
+            "cannot read the trace {}: the frame at byte {offset} is damaged: {why}; what comes \
+             before it \
              is sound",
             self.input.name()
         );

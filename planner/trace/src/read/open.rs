@@ -102,7 +102,8 @@ pub(super) fn open(
             && first.format != file.format
         {
             let said = format!(
-                "{} is {} and {name} is {}: the files of one trace have one format; convert them first",
+                "{} is {} and {name} is {}: the files of one trace have one format; convert them \
+                 first",
                 names[0], first.format, file.format
             );
             return Err(Error::new(ErrorKind::InvalidInput, said));

@@ -1,5 +1,5 @@
-//! SYSTOR '17: `time,response,R|W,LUN,offset,size`, times in seconds; the response may be empty, and
-//! a file may begin with the names of its columns.
+//! SYSTOR '17: `time,response,R|W,LUN,offset,size`, times in seconds; the response may be empty,
+//! and a file may begin with the names of its columns.
 
 use super::field::{self, Commas, Fields as _, S};
 use super::{Bad, LineFormat, letter, named};

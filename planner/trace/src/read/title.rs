@@ -1,4 +1,5 @@
-//! What may stand before the first record of a text: a byte order mark, and the names of the columns.
+//! What may stand before the first record of a text: a byte order mark, and the names of the
+//! columns.
 
 use crate::Format;
 
@@ -8,7 +9,8 @@ pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// A title has at least so many columns.
 const COLUMNS: usize = 3;
 
-/// Whether a line names columns: words that begin with a letter, separated by commas. Every record with commas has numbers.
+/// Whether a line names columns: words that begin with a letter, separated by commas. Every record
+/// with commas has numbers.
 pub(super) fn is_title(line: &[u8]) -> bool {
     let mut columns = 0;
     line.split(|byte| *byte == b',').all(|column| {
@@ -19,7 +21,8 @@ pub(super) fn is_title(line: &[u8]) -> bool {
     }) && columns >= COLUMNS
 }
 
-/// Whether a file that begins with this line can be of a format, by the names of its columns where they are known.
+/// Whether a file that begins with this line can be of a format, by the names of its columns where
+/// they are known.
 pub(super) fn agrees(format: Format, first: &[u8]) -> bool {
     let first: Vec<u8> = (first.iter())
         .filter(|byte| !matches!(byte, b'"' | b' '))

@@ -74,7 +74,8 @@ impl Trace {
         };
         let (format, epoch) = (first.format, first.epoch);
         if opened.iter().any(|file| file.epoch != epoch) {
-            let said = "some of the files say when they were recorded and some do not: they cannot be \
+            let said = "some of the files say when they were recorded and some do not: they cannot \
+                        be \
                         put in order of time";
             return Err(Error::new(ErrorKind::InvalidInput, said));
         }

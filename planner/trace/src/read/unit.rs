@@ -88,7 +88,8 @@ pub(super) fn counted_in(
 ) -> Result<Box<dyn Source>> {
     let Some(own) = format.time_unit() else {
         let said = format!(
-            "{name} is {format}, whose times are not in a unit of choice: leave --time-unit out, or name another \
+            "{name} is {format}, whose times are not in a unit of choice: leave --time-unit out, \
+             or name another \
              format (--format)"
         );
         return Err(Error::new(ErrorKind::InvalidInput, said));

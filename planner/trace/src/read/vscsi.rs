@@ -1,8 +1,8 @@
-//! vscsiStats, binary, little-endian. Version 1 has 32 bytes a record: u32 serial number, u32 length
-//! (bytes), u32 scatter-gather entries, u16 SCSI command, u16 version, u64 LBN (sectors), u64 time
-//! (us). Version 2 has 40: u16 command, u16 version, u32 serial number, u32 length, u32
-//! scatter-gather entries, u64 LBN, u64 time, u64 response time. The version is the high byte of its
-//! field.
+//! vscsiStats, binary, little-endian. Version 1 has 32 bytes a record: u32 serial number, u32
+//! length (bytes), u32 scatter-gather entries, u16 SCSI command, u16 version, u64 LBN (sectors),
+//! u64 time (us). Version 2 has 40: u16 command, u16 version, u32 serial number, u32 length, u32
+//! scatter-gather entries, u64 LBN, u64 time, u64 response time. The version is the high byte of
+//! its field.
 
 use super::Bad;
 use super::field::{self, SECTOR_BYTES, US};
@@ -13,8 +13,9 @@ use crate::{Op, Request};
 pub(super) struct VscsiV1;
 pub(super) struct VscsiV2;
 
-/// Which version a file that begins like this is of: nine in ten of its whole records say so, and most hold a command that
-/// reads, writes or flushes. The others are bad records, which the reader tells of.
+/// Which version a file that begins like this is of: nine in ten of its whole records say so, and
+/// most hold a command that reads, writes or flushes. The others are bad records, which the reader
+/// tells of.
 pub(super) fn version(head: &[u8]) -> Option<u8> {
     // Bytes of a record, where its version stands, and where its command does.
     let layouts = [(1, 32, 15, 12), (2, 40, 3, 0)];

@@ -1,5 +1,5 @@
-//! vscsiStats as text: `version,time,command,size,LBN`, the command in hexadecimal. The unit of time
-//! is seconds or microseconds: nothing in the file says which.
+//! vscsiStats as text: `version,time,command,size,LBN`, the command in hexadecimal. The unit of
+//! time is seconds or microseconds: nothing in the file says which.
 
 use super::field::{self, Commas, Fields as _, S, US};
 use super::{Bad, LineFormat};

@@ -104,7 +104,8 @@ impl Fit {
     /// What to issue; nothing if the request is left out.
     ///
     /// # Errors
-    /// `OutOfRange` for one that reaches past the end, if such are refused, or the target has no bytes.
+    /// `OutOfRange` for one that reaches past the end, if such are refused, or the target has no
+    /// bytes.
     pub(super) fn fit(&mut self, request: &Request) -> Result<Pieces> {
         let none = |flush| Pieces {
             offset_bytes: 0,

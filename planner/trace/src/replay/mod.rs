@@ -1,10 +1,10 @@
 //! The replayer: real I/O as a trace says.
 //!
-//! Requests are issued in the order of the trace, at most so many at a time over all targets: as fast as
-//! they are answered, or at the recorded times. Overlapping requests in flight are the target's to order,
-//! as they were its clients', unless what was written is to be verified: then a write waits for those in
-//! flight to the same pages of 4 KiB. Nothing is read ahead of its time: what is written is a pattern that
-//! says volume, sector and number of the write (see [`pattern`]).
+//! Requests are issued in the order of the trace, at most so many at a time over all targets: as
+//! fast as they are answered, or at the recorded times. Overlapping requests in flight are the
+//! target's to order, as they were its clients', unless what was written is to be verified: then a
+//! write waits for those in flight to the same pages of 4 KiB. Nothing is read ahead of its time:
+//! what is written is a pattern that says volume, sector and number of the write (see [`pattern`]).
 //!
 //! The replayer belongs to a reactor, as its targets do.
 
@@ -151,8 +151,8 @@ impl Report {
         ]
     }
 
-    /// Reads back what was written, if that was remembered ([`ReplayOptions::verify`]) and nothing has
-    /// failed so far.
+    /// Reads back what was written, if that was remembered ([`ReplayOptions::verify`]) and nothing
+    /// has failed so far.
     pub async fn verify(&mut self, targets: &[Target], depth: usize) {
         let Some(written) = self.written.take().filter(|_| self.failed.is_none()) else {
             return;
@@ -182,8 +182,8 @@ struct Shared {
     last_end: Cell<Duration>,
 }
 
-/// Replays a trace: `next` gives its requests, whose volumes are numbers of `targets`, piece by piece, and
-/// none at its end. `stop` is asked now and then whether to end before that.
+/// Replays a trace: `next` gives its requests, whose volumes are numbers of `targets`, piece by
+/// piece, and none at its end. `stop` is asked now and then whether to end before that.
 ///
 /// Whatever goes wrong on the way is in the report, with what was measured until then.
 ///

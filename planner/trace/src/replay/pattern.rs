@@ -1,5 +1,5 @@
-//! What a replay writes: each sector of 512 bytes says which sector of which target it is and which write
-//! wrote it, and is filled with numbers that follow from these.
+//! What a replay writes: each sector of 512 bytes says which sector of which target it is and which
+//! write wrote it, and is filled with numbers that follow from these.
 
 use forebay_block::Buf;
 

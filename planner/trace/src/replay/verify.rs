@@ -197,7 +197,8 @@ fn wrong(name: &str, expected: Stamp, found: Option<Stamp>, bytes: &[u8]) -> Str
         None => "what no replay wrote".to_owned(),
     };
     format!(
-        "the 512 bytes at {} of {name} do not have the data of write {}, the last one there, but {found}",
+        "the 512 bytes at {} of {name} do not have the data of write {}, the last one there, but \
+         {found}",
         expected.sector * SECTOR_BYTES as u64,
         expected.number
     )

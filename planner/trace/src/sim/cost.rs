@@ -1,10 +1,10 @@
 //! Modelled latency: two devices with a queue each, in a closed loop.
 //!
 //! An operation takes its device's capacity for the longer of what the limit of operations and the
-//! limit of bandwidth ask, in order of issue, and is complete one latency after that. Operations that
-//! no client waits for take capacity as well. A request begins when the one `DEPTH` before it ended; it
-//! waits, too, for data that an earlier request has asked for and that is still on its way. It is a
-//! model, and every figure from it is to be called so.
+//! limit of bandwidth ask, in order of issue, and is complete one latency after that. Operations
+//! that no client waits for take capacity as well. A request begins when the one `DEPTH` before it
+//! ended; it waits, too, for data that an earlier request has asked for and that is still on its
+//! way. It is a model, and every figure from it is to be called so.
 
 /// What operations of one kind cost on a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,17 +36,19 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// A general-purpose cloud volume behind a disaggregated NVMe cache. Frozen: every figure that the
-    /// project publishes from the model is of these costs, and they were fixed before the first was taken.
+    /// A general-purpose cloud volume behind a disaggregated NVMe cache. Frozen: every figure that
+    /// the project publishes from the model is of these costs, and they were fixed before the first
+    /// was taken.
     ///
     /// - Backing device: what a gp3 volume delivers without paying for more, 3,000 operations and
-    ///   125 MiB a second in either direction ("Amazon EBS volume types", AWS documentation). The page
-    ///   promises single-digit milliseconds; 1 ms is the lower end, which favours no cache.
-    /// - Cache device: Samsung PM9A3, the drive of AdaCache's testbed (its Table I), as announced for
-    ///   the U.2 form: 900,000 random reads and 200,000 random writes a second, 3.5 GB/s of sequential
-    ///   writes; reads are held to the same 3.5 GB/s by the testbed's PCIe 3.0 x4. 80 us a read and
-    ///   20 us a write at queue depth 1 are usual for TLC flash behind a protected write buffer, no
-    ///   figures of the announcement. 10 us each for NVMe over Fabrics (AdaCache, section II-A).
+    ///   125 MiB a second in either direction ("Amazon EBS volume types", AWS documentation). The
+    ///   page promises single-digit milliseconds; 1 ms is the lower end, which favours no cache.
+    /// - Cache device: Samsung PM9A3, the drive of AdaCache's testbed (its Table I), as announced
+    ///   for the U.2 form: 900,000 random reads and 200,000 random writes a second, 3.5 GB/s of
+    ///   sequential writes; reads are held to the same 3.5 GB/s by the testbed's PCIe 3.0 x4. 80 us
+    ///   a read and 20 us a write at queue depth 1 are usual for TLC flash behind a protected write
+    ///   buffer, no figures of the announcement. 10 us each for NVMe over Fabrics (AdaCache,
+    ///   section II-A).
     pub const CLOUD: Self = Self {
         cache: DeviceCosts {
             read: WayCosts {
@@ -116,8 +118,9 @@ impl Device {
         }
     }
 
-    /// An operation of a request that began at `begin`, issued at `at`; returns when it is complete.
-    /// Its turn is that of the request: an operation that waits for another does not idle the device.
+    /// An operation of a request that began at `begin`, issued at `at`; returns when it is
+    /// complete. Its turn is that of the request: an operation that waits for another does not idle
+    /// the device.
     fn issue(&mut self, way: Way, begin_ns: u64, at_ns: u64, bytes: u64) -> u64 {
         let rate = &self.rates[way as usize];
         let busy_ns = rate.per_op_ns.max((bytes * rate.per_byte) >> 24);

@@ -70,8 +70,8 @@ impl Simulated {
         }
     }
 
-    /// Writes back a block and what goes with it of its *window*: 64 granules, which are a region of
-    /// several block sizes, and several regions of one.
+    /// Writes back a block and what goes with it of its *window*: 64 granules, which are a region
+    /// of several block sizes, and several regions of one.
     fn write_back_with(&mut self, id: BlockId, dirty: u64) {
         let (volume, region, _) = self.table.address(id);
         let granules = 1 << (self.region_shift - self.granule_shift);

@@ -14,26 +14,26 @@ use crate::request::{Op, Request};
 
 /// What the engine keeps of a block beside the table: where its last record is, and its flags.
 const ENGINE_BLOCK_BYTES: usize = 6;
-/// Of a unit: whether the cleaner's hand comes to it, and whom records at the tail of the log speak of (four records a unit, two of 64
-/// windows, four bytes a record).
+/// Of a unit: whether the cleaner's hand comes to it, and whom records at the tail of the log speak
+/// of (four records a unit, two of 64 windows, four bytes a record).
 const ENGINE_UNIT_BITS: u64 = 1 + 4;
 
 /// What is brought in from the backing device on a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// Whole blocks, before a write, too; a victim with anything dirty is written back whole while the
-    /// request waits (AdaCache, section III-A).
+    /// Whole blocks, before a write, too; a victim with anything dirty is written back whole while
+    /// the request waits (AdaCache, section III-A).
     Whole,
     /// Blocks have valid and dirty maps of granules. A read brings in all that is missing of the
-    /// blocks that it misses in, a write only the rest of granules that it writes in part. Victims are
-    /// written back ahead of need, dirty granules only. Missing granules that touch each other are one
-    /// read of the backing device, up to 256 KiB.
+    /// blocks that it misses in, a write only the rest of granules that it writes in part. Victims
+    /// are written back ahead of need, dirty granules only. Missing granules that touch each other
+    /// are one read of the backing device, up to 256 KiB.
     SubBlock,
     /// As `SubBlock`, but a read brings in only the granules that it asks for.
     Demand,
     /// As the engine does: a read brings in what a [`Footprint`] says, in blocks as
-    /// [`BlockSizes::cut_asked`] says; room is made ahead of need as [`Ahead`] says, of blocks that are
-    /// clean, and those that are not are written back.
+    /// [`BlockSizes::cut_asked`] says; room is made ahead of need as [`Ahead`] says, of blocks that
+    /// are clean, and those that are not are written back.
     Learned,
 }
 
@@ -97,7 +97,8 @@ pub struct Simulated {
     placed: bool,
     pub(super) states: Vec<State>,
     pub(super) traffic: Vec<Traffic>,
-    /// Blocks to which something is on its way, and some to which it was; when it arrives. Few, so that few hits ask `traffic`.
+    /// Blocks to which something is on its way, and some to which it was; when it arrives. Few, so
+    /// that few hits ask `traffic`.
     pub(super) arriving: Vec<(BlockId, u64)>,
     pub(super) clock: Clock,
     pub(super) counts: Counts,
@@ -112,8 +113,8 @@ pub struct Simulated {
     pub(super) victims: Vec<BlockId>,
 }
 
-/// The part of a request that lies in one region, in bytes of the region: what is asked for, and the
-/// granules that are to be cached after it.
+/// The part of a request that lies in one region, in bytes of the region: what is asked for, and
+/// the granules that are to be cached after it.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) volume: u16,
@@ -177,8 +178,8 @@ impl Simulated {
 
     /// Bytes of memory that the engine's metadata would take now.
     ///
-    /// They are those of the table and of the rule, of the engine's state of each block and each unit, two
-    /// bits a granule, and those of the footprint where there is one.
+    /// They are those of the table and of the rule, of the engine's state of each block and each
+    /// unit, two bits a granule, and those of the footprint where there is one.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let learned = self.footprint.as_ref().map_or(0, Footprint::memory_bytes);
@@ -190,7 +191,8 @@ impl Simulated {
         (table + of_blocks + learned) as u64 + bits / 8
     }
 
-    /// Serves a request; flushes and discards are passed over, and what lies beyond the largest volume is counted.
+    /// Serves a request; flushes and discards are passed over, and what lies beyond the largest
+    /// volume is counted.
     pub fn request(&mut self, request: &Request) {
         let end = (request.offset_bytes).checked_add(u64::from(request.len_bytes));
         if end.is_none_or(|end| end > self.model.sizes.largest_volume_bytes()) {
@@ -227,7 +229,8 @@ impl Simulated {
         self.counts.cached_blocks_sum += self.table.len() as u64;
     }
 
-    /// Serves a read, of granules `first..last`, if one block holds all of it; the most frequent case.
+    /// Serves a read, of granules `first..last`, if one block holds all of it; the most frequent
+    /// case.
     fn hit_in_one_block(&mut self, request: &Request, first: u64, last: u64) -> bool {
         if self.model.fill == Fill::Whole {
             return false;
@@ -265,8 +268,8 @@ impl Simulated {
             .used(&mut self.table, id, again, granules as u32);
     }
 
-    /// Serves a request for granules `first..last` part by part; returns how many of its bytes were in
-    /// the cache.
+    /// Serves a request for granules `first..last` part by part; returns how many of its bytes were
+    /// in the cache.
     fn serve_parts(&mut self, request: &Request, first: u64, last: u64, write: bool) -> u64 {
         let (granule, volume) = (self.granule_bytes, request.volume as u16);
         let region_bytes = self.model.sizes.region_bytes();

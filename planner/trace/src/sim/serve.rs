@@ -120,8 +120,8 @@ impl Simulated {
         hit_bytes
     }
 
-    /// Writes `start..end` of the region, granules `touched`, to a block. What it writes of an absent
-    /// granule in part is completed from the backing device first.
+    /// Writes `start..end` of the region, granules `touched`, to a block. What it writes of an
+    /// absent granule in part is completed from the backing device first.
     fn write_granules(
         &mut self,
         part: Part,

@@ -152,8 +152,8 @@ fn dirty_neighbours_are_written_back_in_one_operation() {
     assert_eq!(ops(&[256], Fill::SubBlock, WriteBack::Victim), 2);
 }
 
-/// Streams of 4 KiB reads among random ones over a large range: each improvement on the paper's rule
-/// is measured against it in the same run.
+/// Streams of 4 KiB reads among random ones over a large range: each improvement on the paper's
+/// rule is measured against it in the same run.
 #[test]
 fn ours_reads_less_and_waits_less_than_the_papers_rule() {
     let mut seed = 1_u64;

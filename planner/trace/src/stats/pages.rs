@@ -18,8 +18,8 @@ struct Group {
 /// The pages that were used, by volume.
 ///
 /// When it would grow too large, every second group of pages is dropped, chosen by hash, and those
-/// that come later too: what is left stands for twice as many. The error of such an estimate is about
-/// one over the square root of the groups that are kept: a tenth of a percent at a million.
+/// that come later too: what is left stands for twice as many. The error of such an estimate is
+/// about one over the square root of the groups that are kept: a tenth of a percent at a million.
 #[derive(Clone, Debug)]
 pub(super) struct PageSet {
     volumes: Vec<HashTable<Group>>,
@@ -30,7 +30,8 @@ pub(super) struct PageSet {
 }
 
 fn hash(group: u64) -> u64 {
-    // Two multiplications with odd constants and shifts between them mix every bit into every other.
+    // Two multiplications with odd constants and shifts between them mix every bit into every
+    // other.
     let mut hash = group.wrapping_add(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

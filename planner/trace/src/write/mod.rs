@@ -215,7 +215,8 @@ impl OneVolume {
             return Ok(());
         }
         let said = format!(
-            "{format} holds one volume, and the trace has several, such as {:?} and {:?}: choose one \
+            "{format} holds one volume, and the trace has several, such as {:?} and {:?}: choose \
+             one \
              (--volume)",
             volumes.name(first),
             volumes.name(request.volume)

@@ -103,8 +103,8 @@ pub struct Recorded {
     pub cut_bytes: u64,
 }
 
-/// Adds to a native file. Each call of [`Appender::write`] is a frame that a reader can use at once,
-/// and that is lost as a whole if the recorder dies within it.
+/// Adds to a native file. Each call of [`Appender::write`] is a frame that a reader can use at
+/// once, and that is lost as a whole if the recorder dies within it.
 pub struct Appender {
     file: File,
     frames: Frames,

@@ -1,6 +1,6 @@
-//! libCacheSim's oracleGeneral. A record says which request asks for the same sector next, which only
-//! a pass from the end to the beginning can know: the records go to a file without a name first, are
-//! completed there backwards, and then copied.
+//! libCacheSim's oracleGeneral. A record says which request asks for the same sector next, which
+//! only a pass from the end to the beginning can know: the records go to a file without a name
+//! first, are completed there backwards, and then copied.
 //!
 //! The memory of the second pass is 16 bytes, with the room of a hash table, for each sector that a
 //! request begins with.

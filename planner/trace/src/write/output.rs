@@ -20,8 +20,9 @@ enum Sink {
     Zstd(zstd::stream::write::Encoder<'static, Plain>),
 }
 
-/// A file to write a trace or a report into. What is not finished leaves nothing behind: neither after an error, nor
-/// after [`super::abandon`]; what a process that was killed left is removed by the next that writes the same file.
+/// A file to write a trace or a report into. What is not finished leaves nothing behind: neither
+/// after an error, nor after [`super::abandon`]; what a process that was killed left is removed by
+/// the next that writes the same file.
 pub struct Output {
     sink: Option<Sink>,
     path: PathBuf,
@@ -30,7 +31,8 @@ pub struct Output {
 }
 
 impl Output {
-    /// Begins a file at `path`, compressed if its name ends in `.gz`, `.xz` or `.zst`. A link is followed.
+    /// Begins a file at `path`, compressed if its name ends in `.gz`, `.xz` or `.zst`. A link is
+    /// followed.
     ///
     /// # Errors
     /// If it exists and is not to be overwritten, or is no file, or cannot be made.
@@ -67,8 +69,8 @@ impl Output {
     /// Completes the file, makes it durable, and gives it its name. Returns its size.
     ///
     /// # Errors
-    /// If it cannot be written, or somebody else made a file of that name meanwhile. What had the name before is there
-    /// then as it was.
+    /// If it cannot be written, or somebody else made a file of that name meanwhile. What had the
+    /// name before is there then as it was.
     pub fn finish(mut self) -> Result<u64> {
         let path = self.path.clone();
         let what = || format!("cannot write {}", path.display());
@@ -103,7 +105,8 @@ pub(super) fn folder(path: &Path) -> &Path {
 /// Where a file named `path` is to be written: behind a link, if it is one.
 ///
 /// # Errors
-/// If something is there that is no regular file, or that is not to be written over; or if there is no such folder.
+/// If something is there that is no regular file, or that is not to be written over; or if there is
+/// no such folder.
 pub fn destination(path: &Path, overwrite: bool) -> Result<PathBuf> {
     let refuse = |kind, said: &str| {
         let said = format!("{} {said}", path.display());
@@ -143,7 +146,8 @@ pub fn destination(path: &Path, overwrite: bool) -> Result<PathBuf> {
     }
 }
 
-/// What the system said about a write to `path` or beside it; where there is no room, with what to do about it.
+/// What the system said about a write to `path` or beside it; where there is no room, with what to
+/// do about it.
 pub fn with_remedy(path: &Path, error: io::Error) -> io::Error {
     use io::ErrorKind as K;
     let kind = error.kind();

@@ -1,7 +1,8 @@
 //! Files under way: each has a hidden name beside the one that it will have, `.NAME.PROCESS.part`.
 //!
-//! They are listed, so that a process that is told to end can remove them ([`abandon`]). One that is killed cannot:
-//! it leaves its part without the lock on it, and the next that writes a file of the same name removes it.
+//! They are listed, so that a process that is told to end can remove them ([`abandon`]). One that
+//! is killed cannot: it leaves its part without the lock on it, and the next that writes a file of
+//! the same name removes it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -20,8 +21,8 @@ fn parts() -> MutexGuard<'static, Vec<(PathBuf, PathBuf)>> {
     PARTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all files that are under way, and hands their names to `last`, the process's end: none is finished
-/// meanwhile.
+/// Removes all files that are under way, and hands their names to `last`, the process's end: none
+/// is finished meanwhile.
 pub fn abandon<T>(last: impl FnOnce(&[PathBuf]) -> T) -> T {
     let mut parts = parts();
     let names = parts.drain(..).map(|(part, path)| {
@@ -93,7 +94,8 @@ fn remove_stale(path: &Path, name: &OsStr) {
             continue;
         };
         let part = entry.path();
-        // Of another machine, or in another container, it may have a number that nobody has here: the lock tells.
+        // Of another machine, or in another container, it may have a number that nobody has here:
+        // the lock tells.
         let lives = Path::new("/proc").join(process.to_string()).exists();
         let stale = !lives && File::open(&part).is_ok_and(|file| file.try_lock().is_ok());
         if stale {

@@ -1,8 +1,9 @@
-//! The replacement policies against libCacheSim's (from the Python package, version 0.3.5), which were written by others from
-//! the same papers: the same references, the same capacities, the misses of both in one table.
+//! The replacement policies against libCacheSim's (from the Python package, version 0.3.5), which
+//! were written by others from the same papers: the same references, the same capacities, the
+//! misses of both in one table.
 //!
-//! All but LIRS must miss on the same references as theirs do, to the last one. Where the package cannot be installed the test is
-//! skipped and says so.
+//! All but LIRS must miss on the same references as theirs do, to the last one. Where the package
+//! cannot be installed the test is skipped and says so.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -18,7 +19,8 @@ const PACKAGE: &str = "libcachesim==0.3.5";
 /// Points of miss ratio that LIRS may differ by.
 const LIRS_POINTS: f64 = 0.05;
 /// Why it does. With both rules as theirs are, the paper's algorithm has their number of misses.
-const LIRS_NOTE: &str = "lirs: when a HIR block is hit that is not on the stack, theirs makes the lowest LIR block HIR; and it \
+const LIRS_NOTE: &str = "lirs: when a HIR block is hit that is not on the stack, theirs makes the \
+    lowest LIR block HIR; and it \
     bounds the stack to twice as many blocks as are cached, ours the evicted ones on it to once";
 
 /// A folder for what this test makes, in the target folder.
@@ -28,7 +30,8 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// The virtual environment's interpreter, with the package. None, with a printed reason, if it cannot be had.
+/// The virtual environment's interpreter, with the package. None, with a printed reason, if it
+/// cannot be had.
 fn python() -> Option<PathBuf> {
     let environment = folder().join("venv");
     let python = environment.join("bin/python3");

@@ -160,7 +160,8 @@ pub(super) fn texts() -> Vec<(Format, &'static str, Vec<Request>, &'static [&'st
         (
             Format::Fiu,
             "89966527950584 4253 nfsd 508516672 8 W 6 0 88b93b628d84082186026d9da044f173\n\
-             89966527996712 4253 kworker/u8:1 x 508516680 8 W 6 0 b5e9f4e5ab62a4fff5313a606b0ad4e3\n\
+             89966527996712 4253 kworker/u8:1 x 508516680 8 W 6 0 \
+             b5e9f4e5ab62a4fff5313a606b0ad4e3\n\
              89966527996713 1  httpd  64 16 R  8  1\n",
             vec![
                 request(0, Write, 508_516_672 * 512, 4096, 0),
@@ -183,7 +184,8 @@ pub(super) fn texts() -> Vec<(Format, &'static str, Vec<Request>, &'static [&'st
         ),
         (
             Format::Fio,
-            "fio version 2 iolog\na add\na open\na read 0 4096\na read 4096 4096\na wait 1000 0\na write 0 4096\na close\n",
+            "fio version 2 iolog\na add\na open\na read 0 4096\na read 4096 4096\na wait 1000 0\na \
+             write 0 4096\na close\n",
             vec![
                 request(0, Read, 0, 4096, 0),
                 request(1, Read, 4096, 4096, 0),

@@ -143,7 +143,8 @@ fn a_last_line_that_was_cut_is_a_bad_record() {
     let spc = "0,20941264,8192,W,0.551706,a\n1,20939840,8192,r,0.554041,b";
     let csv = "1,5633898,2a,512,42932745,x\n1,5633899,28,6144,31954535,y";
     let fiu = "1 2 nfsd 508516672 8 W 6 0\n2 2 nfsd 508516680 8 W 6 10";
-    let blk = "  8,16   0   1  0.1  53  Q   R 1611592 + 256 [java]\n  8,16   0   2  0.2  53  Q   R 1611592 + 256 [java]";
+    let blk = "  8,16   0   1  0.1  53  Q   R 1611592 + 256 [java]\n  8,16   0   2  0.2  53  Q   R \
+        1611592 + 256 [java]";
     for (format, text, cuts) in [
         (Format::Msr, msr, &[",1", "84,1", "6384,1"][..]),
         (Format::Spc, spc, &[",b", "41,b"]),

@@ -1,4 +1,5 @@
-//! `forebay check --data` and `--repair`: all that is cached is read, and what is damaged is mended as far as it can be.
+//! `forebay check --data` and `--repair`: all that is cached is read, and what is damaged is mended
+//! as far as it can be.
 
 use std::path::{Path, PathBuf};
 
@@ -33,8 +34,9 @@ enum Noted {
     In(PathBuf, Vec<String>),
 }
 
-/// Takes note of what a repair finds lost, of which nothing tells any more when it has ended: clients that outlive the daemon (block
-/// devices of this machine, virtual machines) must not go on as if they had all that was acknowledged to them.
+/// Takes note of what a repair finds lost, of which nothing tells any more when it has ended:
+/// clients that outlive the daemon (block devices of this machine, virtual machines) must not go on
+/// as if they had all that was acknowledged to them.
 pub(super) struct Losses {
     state: State,
     volumes: Vec<String>,
@@ -248,7 +250,8 @@ impl Work {
         }
         if recovery.damaged_records + recovery.unreadable_units > 0 {
             lines.push(format!(
-                "REPAIRED: {} and {} of the log left behind. LOST: dirty data of which only these told; nobody \
+                "REPAIRED: {} and {} of the log left behind. LOST: dirty data of which only these \
+                 told; nobody \
                  knows which: check what the clients stored",
                 human_count(recovery.damaged_records, "damaged record"),
                 human_count(recovery.unreadable_units, "unreadable unit"),
@@ -270,19 +273,23 @@ impl Work {
         for range in &recovery.doubted {
             let range = named(range);
             lines.push(format!(
-                "CHECK: {range} are kept as dirty, or dropped as older than what went round the cache; newer records are damaged, and one may have said otherwise"
+                "CHECK: {range} are kept as dirty, or dropped as older than what went round the \
+                 cache; newer records are damaged, and one may have said otherwise"
             ));
         }
         match &self.noted {
             Noted::Needless => {}
             Noted::Nowhere => lines.push(
-                "NOT NOTED: which state directory the daemon has only its configuration says, and the next start knows nothing of \
-                 what is lost. Remove the volumes' block devices before it (`forebay remove-ublk`), and start virtual machines \
+                "NOT NOTED: which state directory the daemon has only its configuration says, and \
+                 the next start knows nothing of \
+                 what is lost. Remove the volumes' block devices before it (`forebay \
+                 remove-ublk`), and start virtual machines \
                  anew: they would go on as if all were there"
                     .to_owned(),
             ),
             Noted::In(state, volumes) => lines.push(format!(
-                "NOTED in {}, of volume {}: a block device that waits is not taken over by the next start before it is removed, nor \
+                "NOTED in {}, of volume {}: a block device that waits is not taken over by the \
+                 next start before it is removed, nor \
                  does a virtual machine go on before it is started anew",
                 state.display(),
                 volumes.join(", ")
@@ -301,11 +308,13 @@ impl Work {
             let bytes = human_bytes(data.forgotten_bytes);
             lines.push(match self.repaired {
                 true => format!(
-                    "REPAIRED: {bytes} that are clean and corrupt or unreadable are forgotten: the backing \
+                    "REPAIRED: {bytes} that are clean and corrupt or unreadable are forgotten: the \
+                     backing \
                      devices have them"
                 ),
                 false => format!(
-                    "DAMAGE: {bytes} are clean, and corrupt or unreadable: nothing is lost, the backing devices \
+                    "DAMAGE: {bytes} are clean, and corrupt or unreadable: nothing is lost, the \
+                     backing devices \
                      have them; --repair forgets them here"
                 ),
             });
@@ -313,7 +322,8 @@ impl Work {
         for range in &data.corrupt {
             let range = named(range);
             lines.push(format!(
-                "LOST: {range} are dirty in the cache, and what its device holds is not what was written: write \
+                "LOST: {range} are dirty in the cache, and what its device holds is not what was \
+                 written: write \
                  them anew, whole, from a backup"
             ));
         }

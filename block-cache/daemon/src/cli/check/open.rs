@@ -1,4 +1,5 @@
-//! What `forebay check` opens: backing devices beside whoever has them, and the cache's devices for itself alone.
+//! What `forebay check` opens: backing devices beside whoever has them, and the cache's devices for
+//! itself alone.
 
 use std::path::Path;
 
@@ -20,8 +21,8 @@ use crate::stack::{
 };
 use forebay_terminal::out;
 
-/// What the backing devices of volumes say that are files or other machines': warnings about those that end in the middle of
-/// a block, and what names each.
+/// What the backing devices of volumes say that are files or other machines': warnings about those
+/// that end in the middle of a block, and what names each.
 #[derive(Default)]
 pub(super) struct Backing {
     pub(super) warnings: Vec<String>,
@@ -39,8 +40,8 @@ impl Backing {
     /// Notes what is known of the backing device of the volume at this place in the configuration.
     ///
     /// # Errors
-    /// `InvalidInput` if that is too little for the volume's mode, `Busy` if the device has bytes in common with another
-    /// volume's.
+    /// `InvalidInput` if that is too little for the volume's mode, `Busy` if the device has bytes
+    /// in common with another volume's.
     fn add(&mut self, config: &Config, number: usize, info: DeviceInfo) -> Result<()> {
         let volume = &config.volumes[number];
         let place = || place_of_volume(config, volume);
@@ -66,12 +67,14 @@ fn sized(info: &DeviceInfo) -> Sized {
     (info.identity, info.size_bytes)
 }
 
-/// Returns whether the file at the bottom of a stack is known by its path, should its medium have no name.
+/// Returns whether the file at the bottom of a stack is known by its path, should its medium have
+/// no name.
 fn known_by_path(config: &Config, name: &str) -> bool {
     (config.stack(name).pop()).is_some_and(|leaf| leaf.known_by_path)
 }
 
-/// A daemon that is `running` has what slots hold itself. Nothing is read that may not answer, or written.
+/// A daemon that is `running` has what slots hold itself. Nothing is read that may not answer, or
+/// written.
 pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
     let mut seen = Backing::default();
     if !running {
@@ -137,8 +140,8 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
     Ok(seen)
 }
 
-/// Opens the cache's devices as the daemon does that serves the configuration; or what is to happen before they tell
-/// what the cache holds.
+/// Opens the cache's devices as the daemon does that serves the configuration; or what is to happen
+/// before they tell what the cache holds.
 pub(in crate::cli) async fn open_configured(
     config: &Config,
     repair: bool,
@@ -157,7 +160,8 @@ pub(in crate::cli) async fn open_configured(
             foresee(config, name, &info)?;
             if let Some((file, blocks)) = left(&info).context(place)? {
                 return Ok(Err(format!(
-                    "device {name:?} gets {blocks} acknowledged blocks from {} when the daemon is started",
+                    "device {name:?} gets {blocks} acknowledged blocks from {} when the daemon is \
+                     started",
                     file.display()
                 )));
             }

@@ -106,8 +106,10 @@ pub(super) fn render(
     }
     if unverified_bytes > 0 {
         text.push_str(&format!(
-            "UNVERIFIED: {} of cached data have no checksum that is known, as data that was written shortly before a crash. They \
-             are believed as they are; the daemon gives them checksums when it reads or rewrites them.\n",
+            "UNVERIFIED: {} of cached data have no checksum that is known, as data that was \
+             written shortly before a crash. They \
+             are believed as they are; the daemon gives them checksums when it reads or rewrites \
+             them.\n",
             human_bytes(unverified_bytes)
         ));
     }
@@ -122,13 +124,16 @@ pub(super) fn render(
     }
     if found.journal_problem.is_some() && whose.twin.is_some() {
         text.push_str(
-            "NOT IN ORDER, see above: no start serves this copy as it is. --repair has nothing to mend there, and waits for the \
+            "NOT IN ORDER, see above: no start serves this copy as it is. --repair has nothing to \
+             mend there, and waits for the \
              decision, too.\n",
         );
     } else if found.journal_problem.is_some() {
         text.push_str(&format!(
-            "NOT IN ORDER, see above. The next start is refused until the process journal {} is there and sound, or until it is told \
-             once, with --accept-journal-loss, to go on without it. --repair has nothing to mend there, and waits for that, too.\n",
+            "NOT IN ORDER, see above. The next start is refused until the process journal {} is \
+             there and sound, or until it is told \
+             once, with --accept-journal-loss, to go on without it. --repair has nothing to mend \
+             there, and waits for that, too.\n",
             journal.display()
         ));
     } else if !found.problems.is_empty() {

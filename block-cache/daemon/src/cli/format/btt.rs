@@ -69,8 +69,8 @@ fn options(arguments: &Arguments) -> Result<FormatOptions> {
     Ok(options)
 }
 
-/// Looks at what the medium holds, and at what a table on it holds, as for a cache. The dirty data that is
-/// given up, in words.
+/// Looks at what the medium holds, and at what a table on it holds, as for a cache. The dirty data
+/// that is given up, in words.
 async fn look_at(
     memory: Arc<PmemMapping>,
     name: String,

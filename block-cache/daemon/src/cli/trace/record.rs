@@ -25,12 +25,14 @@ const SMALLEST_BYTES: u64 = 4096;
 
 /// Record what clients ask of a running daemon
 ///
-/// Every request that the daemon takes is recorded with its volume, operation, offset, length and time of
-/// arrival (writes of zeroes as discards), not its data. Clients do not wait for it: what cannot be
-/// written down in time is counted, and the file says so. It goes on until Ctrl-C, --duration,
-/// --max-size or the daemon's end; a recorder that is killed leaves a file that can be read up to there.
+/// Every request that the daemon takes is recorded with its volume, operation, offset, length and
+/// time of arrival (writes of zeroes as discards), not its data. Clients do not wait for it: what
+/// cannot be written down in time is counted, and the file says so. It goes on until Ctrl-C,
+/// --duration, --max-size or the daemon's end; a recorder that is killed leaves a file that can be
+/// read up to there.
 ///
-/// The file has Forebay's own format, which all of `forebay trace`, `simulate`, `mrc` and `replay` read.
+/// The file has Forebay's own format, which all of `forebay trace`, `simulate`, `mrc` and `replay`
+/// read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   forebay trace record monday.fbt --duration 1h
@@ -89,8 +91,8 @@ pub(super) fn run(arguments: &Arguments, control: &Control) -> Result<()> {
     }
 }
 
-/// Refuses a file on a volume of the very daemon that is to be recorded: each piece of the recording
-/// would be recorded.
+/// Refuses a file on a volume of the very daemon that is to be recorded: each piece of the
+/// recording would be recorded.
 fn check_place(path: &Path, control: &Control) -> Result<()> {
     let reply = Client::connect(control)?.call(&Request::Status {}, |_| ())?;
     let Reply::Status(status) = reply else {
@@ -107,8 +109,8 @@ fn check_place(path: &Path, control: &Control) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, what))
 }
 
-/// The file of a recording. It has its name once the daemon records: until then what has it stays, and when nothing
-/// comes of it, nothing is left.
+/// The file of a recording. It has its name once the daemon records: until then what has it stays,
+/// and when nothing comes of it, nothing is left.
 struct Place {
     path: PathBuf,
     part: Option<Part>,
@@ -145,7 +147,8 @@ struct Recording<'a> {
     file: File,
     total: Recorded,
     shown: ProgressBar,
-    /// Longest time in which the daemon says nothing: while it records it says something every second.
+    /// Longest time in which the daemon says nothing: while it records it says something every
+    /// second.
     silence: Duration,
 }
 

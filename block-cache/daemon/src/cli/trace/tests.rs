@@ -79,7 +79,8 @@ fn a_load_of_ones_own() {
     let folder = Folder::new("load");
     let out = folder.path("a.csv.gz");
     let line = "--volumes 2 --requests 500 --reads 100 --sizes 512:1,64K:3 --write-sizes 8K:1 \
-                --working-set 1G --zipf 1.2 --sequential 30 --rate 10 --steady --seed 4 --to alibaba";
+                --working-set 1G --zipf 1.2 --sequential 30 --rate 10 --steady --seed 4 --to \
+                alibaba";
     command(&format!("forebay trace generate {line} {out}")).unwrap();
     assert_eq!(requests(&out).0, 1_000);
 }

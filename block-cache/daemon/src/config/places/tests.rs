@@ -107,7 +107,8 @@ fn a_socket_has_a_directory_and_nobody_else() {
 #[test]
 fn a_port_is_free() {
     let place = Place::new("ports");
-    // On a loopback address that no other process uses, so that the port is free once it is given back.
+    // On a loopback address that no other process uses, so that the port is free once it is given
+    // back.
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = std::net::Ipv4Addr::new(127, high, middle, low);
     let taken = TcpListener::bind((own, 0)).expect("a free port");

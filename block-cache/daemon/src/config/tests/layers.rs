@@ -48,7 +48,8 @@ fn a_transit_cache_lies_over_any_device() {
         ("on = \"table\"", "on = \"pm\"", "tears blocks"),
         (
             "{ name = \"fast\", kind = \"transit\", on = \"table\"",
-            "{ name = \"low\", kind = \"transit\", on = \"table\" }, { name = \"fast\", kind = \"transit\", on = \"low\"",
+            "{ name = \"low\", kind = \"transit\", on = \"table\" }, { name = \"fast\", kind = \
+             \"transit\", on = \"low\"",
             "lies over another one",
         ),
     ] {
@@ -124,7 +125,8 @@ fn a_namespace_of_another_machine_backs_a_volume_and_no_cache() {
         panic!("{config:?}");
     };
     assert_eq!(secrets.as_deref(), Some(std::path::Path::new("/etc/s")));
-    let twin = "    { name = \"too\", kind = \"nvme-tcp\", uri = \"nvme-tcp://127.0.0.1:4420/nqn.a:b\" },\n]\ncache";
+    let twin = "    { name = \"too\", kind = \"nvme-tcp\", uri = \
+        \"nvme-tcp://127.0.0.1:4420/nqn.a:b\" },\n]\ncache";
     for (from, to, said) in [
         ("nqn.a:b", "a:b", "no name of a subsystem"),
         ("data = \"ssd\"", "data = \"slow\"", "another machine's"),

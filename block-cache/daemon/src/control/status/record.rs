@@ -45,7 +45,8 @@ pub struct Table {
     pub entries: &'static [Entry],
     /// Keys of the fields whose metrics come first.
     pub order: &'static [&'static str],
-    /// Columns for the terminal and the page: key and title, as [`forebay_terminal::table::Table`] takes it.
+    /// Columns for the terminal and the page: key and title, as [`forebay_terminal::table::Table`]
+    /// takes it.
     pub columns: &'static [(&'static str, &'static str)],
 }
 

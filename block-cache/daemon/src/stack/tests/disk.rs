@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// What a start of this configuration, with these wishes, has to say, and whether the device was then made anew.
+/// What a start of this configuration, with these wishes, has to say, and whether the device was
+/// then made anew.
 fn gap_after(config: &Config, wishes: Wishes, anew: bool) -> Option<String> {
     let (config, (tell, told)) = (config.clone(), std::sync::mpsc::channel());
     on_reactor(|| async move {

@@ -113,8 +113,8 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
     serve(&first, &[]).expect("attaches again");
 }
 
-/// The cache forgets a volume when nobody waits for that any more: what the state directory remembers keeps no later start
-/// from the volume.
+/// The cache forgets a volume when nobody waits for that any more: what the state directory
+/// remembers keeps no later start from the volume.
 #[test]
 fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
     for abandoned in [false, true] {

@@ -15,7 +15,8 @@ const PAGE_BYTES: u64 = 4096;
 
 /// A file of slots that was cut.
 pub(super) struct Cut {
-    /// First byte that is gone, if it lies before the one that the file names, and the file names another.
+    /// First byte that is gone, if it lies before the one that the file names, and the file names
+    /// another.
     pub(super) from: Option<u64>,
     /// Length that the file has, bytes.
     there: u64,
@@ -23,8 +24,8 @@ pub(super) struct Cut {
     whole: u64,
 }
 
-/// Looks whether a file of slots was cut: it is shorter than it was, or has holes where there was memory. The caller holds the
-/// file.
+/// Looks whether a file of slots was cut: it is shorter than it was, or has holes where there was
+/// memory. The caller holds the file.
 pub(super) fn look_for_cut(path: &Path, boot_id: &[u8; 16]) -> Result<Option<Cut>> {
     match File::open(path) {
         Ok(file) => look_in(&file, path, boot_id),
@@ -46,8 +47,8 @@ fn look_in(file: &File, path: &Path, boot_id: &[u8; 16]) -> Result<Option<Cut>> 
             .context(|| path.display().to_string())?
             .len(),
     );
-    // Headers come before holes: a slot that comes into use between the two has its page by then. Headers that are not there
-    // are not read, whatever the damaged page of a short file says.
+    // Headers come before holes: a slot that comes into use between the two has its page by then.
+    // Headers that are not there are not read, whatever the damaged page of a short file says.
     let headers = usize::try_from(there.saturating_sub(PAGE_BYTES)).unwrap_or(usize::MAX);
     let mut headers = vec![0; headers.min(slots * HEADER_BYTES)];
     let mut read = 0;
@@ -67,8 +68,8 @@ fn look_in(file: &File, path: &Path, boot_id: &[u8; 16]) -> Result<Option<Cut>> 
     }))
 }
 
-/// Notes in a file of slots where it was cut, if it was: before it is mapped, which may fill what was cut off with
-/// zeroes. With `lengthen`, it gets its length back.
+/// Notes in a file of slots where it was cut, if it was: before it is mapped, which may fill what
+/// was cut off with zeroes. With `lengthen`, it gets its length back.
 ///
 /// # Errors
 /// `Busy` where another process holds the file, which is left as it is then; what the system says.

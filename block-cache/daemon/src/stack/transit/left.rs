@@ -9,14 +9,18 @@ use forebay_transit::{generations_left, is_earlier, slots_left};
 use super::{Around, DIRECTORY, generations, is_used, look, note_of, others, place};
 use crate::state::StateDirectory;
 
-/// How the contents of slots are given up. A start that only misses the file would take it for lost by accident.
-const GIVE_UP: &str = "remove the file, and start the daemon once with --accept-journal-loss: what it holds IS LOST THEN";
+/// How the contents of slots are given up. A start that only misses the file would take it for lost
+/// by accident.
+const GIVE_UP: &str = "remove the file, and start the daemon once with --accept-journal-loss: what \
+    it holds IS LOST THEN";
 
 /// What to do about slots of an earlier time.
 fn earlier(file: &Path) -> String {
     format!(
-        "{}: it was put back after newer writes. Put the newest one back, if it is not that; if there is none, \
-         remove it, and start again: that start says whether acknowledged writes are lost with the newest one",
+        "{}: it was put back after newer writes. Put the newest one back, if it is not that; if \
+         there is none, \
+         remove it, and start again: that start says whether acknowledged writes are lost with the \
+         newest one",
         file.display()
     )
 }
@@ -26,7 +30,8 @@ pub(super) fn unopened(error: Error, file: &Path, existed: bool) -> Error {
     match error.kind() {
         ErrorKind::Lost => error.context(removed(file)),
         ErrorKind::Corrupt => error.context(format!(
-            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up what is damaged \
+            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up \
+             what is damaged \
              and sends the rest on, and check what the clients stored last",
             file.display()
         )),
@@ -35,7 +40,8 @@ pub(super) fn unopened(error: Error, file: &Path, existed: bool) -> Error {
     }
 }
 
-/// Refuses slots, of which `memory` is a copy, of an earlier time than the state directory remembers.
+/// Refuses slots, of which `memory` is a copy, of an earlier time than the state directory
+/// remembers.
 ///
 /// # Errors
 /// `InvalidInput` for such slots; an error of the system.
@@ -53,14 +59,15 @@ pub(super) fn refuse_if_earlier(state: &Path, file: &Path, memory: &Buf) -> Resu
 
 pub(super) fn tell_of_loss(file: &Path) {
     tracing::error!(
-        "LOST, as --accept-journal-loss says: what was in {}, if no other daemon has sent it on: check what the clients \
+        "LOST, as --accept-journal-loss says: what was in {}, if no other daemon has sent it on: \
+         check what the clients \
          stored last",
         file.display()
     );
 }
 
-/// Refuses a medium without the slots that a daemon of this boot had over it, or over a device that overlaps it, and did not
-/// close, now that the configuration has none there.
+/// Refuses a medium without the slots that a daemon of this boot had over it, or over a device that
+/// overlaps it, and did not close, now that the configuration has none there.
 ///
 /// # Errors
 /// `Lost` if they are not there; what the system says.
@@ -105,11 +112,12 @@ fn give_up_others(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a device on which slots over another device that overlaps it would land later. Gives up what is gone of those, if that
-/// is accepted.
+/// Refuses a device on which slots over another device that overlaps it would land later. Gives up
+/// what is gone of those, if that is accepted.
 ///
 /// # Errors
-/// `Busy` if some are left, `InvalidInput` if they are of an earlier time, `Lost` if they are gone; what the system says.
+/// `Busy` if some are left, `InvalidInput` if they are of an earlier time, `Lost` if they are gone;
+/// what the system says.
 pub(super) fn refuse_others(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
     others::refuse_if_left(Some(around.state.path()), info)?;
     match around.accept_loss {
@@ -120,17 +128,21 @@ pub(super) fn refuse_others(around: &Around<'_>, info: &DeviceInfo) -> Result<()
 
 pub(super) fn removed(file: &Path) -> String {
     format!(
-        "{} was removed, or overwritten where it says whose it is, since a daemon was killed that may have had acknowledged \
-         writes in it. They are lost, unless another daemon, with another state directory, sent them on and was stopped \
-         (then nothing is). Where the medium was copied or replaced since, that is another one: what was not sent on lies in \
-         {DIRECTORY} under the number of the old one. Put it back (the medium, then), or start with --accept-journal-loss and, if there was no such daemon, check what \
+        "{} was removed, or overwritten where it says whose it is, since a daemon was killed that \
+         may have had acknowledged \
+         writes in it. They are lost, unless another daemon, with another state directory, sent \
+         them on and was stopped \
+         (then nothing is). Where the medium was copied or replaced since, that is another one: \
+         what was not sent on lies in \
+         {DIRECTORY} under the number of the old one. Put it back (the medium, then), or start \
+         with --accept-journal-loss and, if there was no such daemon, check what \
          the clients stored last",
         file.display()
     )
 }
 
-/// What slots hold of a medium that it does not have: their file, and how many blocks; none if it has everything. Slots over
-/// a device that overlaps it count.
+/// What slots hold of a medium that it does not have: their file, and how many blocks; none if it
+/// has everything. Slots over a device that overlaps it count.
 ///
 /// # Errors
 /// `Busy` where a daemon has them, or what the system says.
@@ -145,7 +157,8 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
         // Made anew, with the number that the other had.
         Some(left) if left.is_replaced_by(info.identity, info.size_bytes) => {
             tracing::warn!(
-                "{} acknowledged blocks are in {}, of a device that had the number of {} before that was made: if it \
+                "{} acknowledged blocks are in {}, of a device that had the number of {} before \
+                 that was made: if it \
                  is gone for good, {GIVE_UP}",
                 left.blocks,
                 file.display(),
@@ -158,7 +171,8 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     }
 }
 
-/// As [`refuse_if_left`], with what a state directory remembers: slots of an earlier time are not to be sent on.
+/// As [`refuse_if_left`], with what a state directory remembers: slots of an earlier time are not
+/// to be sent on.
 ///
 /// # Errors
 /// As [`refuse_if_left`], and `InvalidInput` for those.
@@ -171,7 +185,8 @@ pub(crate) fn refuse_if_left_in(state: &Path, info: &DeviceInfo) -> Result<()> {
     refuse_if_left(info)
 }
 
-/// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when they are sent on.
+/// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when
+/// they are sent on.
 ///
 /// # Errors
 /// `Busy` if some do, and as [`left`].
@@ -188,7 +203,8 @@ pub(super) fn blocks_are_left(file: &Path, blocks: u64) -> Error {
         ErrorKind::Busy,
         format!(
             "{blocks} acknowledged blocks of it are in {} still\n    \
-             help: start the daemon once with the transit cache that it had, and stop it, so that they reach the device; \
+             help: start the daemon once with the transit cache that it had, and stop it, so that \
+             they reach the device; \
              or give them up: {GIVE_UP}",
             file.display()
         ),

@@ -1,7 +1,9 @@
-//! Slots over devices that overlap another: the whole of a medium and its parts, or parts that overlap.
+//! Slots over devices that overlap another: the whole of a medium and its parts, or parts that
+//! overlap.
 //!
-//! Each device has a file of slots of its own, named after the medium and the start. What is written to one device would be
-//! overtaken when slots over another that has the same bytes are sent on.
+//! Each device has a file of slots of its own, named after the medium and the start. What is
+//! written to one device would be overtaken when slots over another that has the same bytes are
+//! sent on.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -16,7 +18,8 @@ use super::left::{blocks_are_left, refuse_if_earlier, removed};
 use super::{DIRECTORY, look, note_of, place};
 use crate::state::StateDirectory;
 
-/// Returns the names of the files in `directory` that begin with `forebay-` and end with `.transit`, in order.
+/// Returns the names of the files in `directory` that begin with `forebay-` and end with
+/// `.transit`, in order.
 fn named(directory: &Path) -> Vec<PathBuf> {
     let found = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let paths = found.map(|entry| entry.path()).filter(|path| {
@@ -46,8 +49,8 @@ fn overlapping(info: &DeviceInfo) -> Result<Vec<PathBuf>> {
     Ok(others.collect())
 }
 
-/// Returns a file of slots over another device that overlaps this one, with the number of blocks that they hold. None if there is
-/// none.
+/// Returns a file of slots over another device that overlaps this one, with the number of blocks
+/// that they hold. None if there is none.
 ///
 /// # Errors
 /// `Busy` where a daemon has them, or what the system says.
@@ -65,8 +68,8 @@ pub(super) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     Ok(None)
 }
 
-/// Refuses a device while slots over another one that overlaps it hold something. With a state directory, slots of an earlier
-/// time are told apart: they are not to be sent on.
+/// Refuses a device while slots over another one that overlaps it hold something. With a state
+/// directory, slots of an earlier time are told apart: they are not to be sent on.
 ///
 /// # Errors
 /// As [`left`], `Busy` if there are some, and `InvalidInput` if they are of an earlier time.
@@ -82,7 +85,8 @@ pub(super) fn refuse_if_left(state: Option<&Path>, info: &DeviceInfo) -> Result<
     Err(blocks_are_left(&file, blocks))
 }
 
-/// Returns the device that a note of slots names: its identity as far as the name tells, and its size in bytes.
+/// Returns the device that a note of slots names: its identity as far as the name tells, and its
+/// size in bytes.
 fn noted_device(state: &Path, note: &str, boot_id: &[u8; 16]) -> Result<Option<(Identity, u64)>> {
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let name = note.strip_prefix("forebay-").unwrap_or_default();
@@ -106,8 +110,8 @@ fn noted_device(state: &Path, note: &str, boot_id: &[u8; 16]) -> Result<Option<(
     Ok(Some((identity, size_bytes)))
 }
 
-/// Returns the files of slots over other devices that overlap this one, which a daemon of this boot had and did not close, and
-/// which are gone.
+/// Returns the files of slots over other devices that overlap this one, which a daemon of this boot
+/// had and did not close, and which are gone.
 ///
 /// # Errors
 /// What the system says.

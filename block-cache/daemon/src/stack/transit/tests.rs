@@ -29,7 +29,8 @@ fn scratch(name: &str, table: bool, policy: &str) -> (Scratch, Config) {
         true => {
             let memory = PmemMapping::open(&medium, Some(32 << 20)).expect("made");
             format(&memory, &FormatOptions::new(4096, [3; 16])).expect("large enough");
-            "{ name = \"pm\", kind = \"pmem\", path = \"medium\" }, { name = \"under\", kind = \"btt\", on = \"pm\" }"
+            "{ name = \"pm\", kind = \"pmem\", path = \"medium\" }, { name = \"under\", kind = \
+             \"btt\", on = \"pm\" }"
         }
         false => {
             let file = std::fs::File::create(&medium).expect("made");
@@ -39,7 +40,8 @@ fn scratch(name: &str, table: bool, policy: &str) -> (Scratch, Config) {
     };
     let text = format!(
         "server.state = \"state\"\n\
-         device = [{devices}, {{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"{policy}\" }}]\n\
+         device = [{devices}, {{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \
+         \"1M\", policy = \"{policy}\" }}]\n\
          volume = [{{ name = \"db\", backing = \"fast\" }}]\n"
     );
     let config = Config::parse(&path.join("f.toml"), &text).expect("right");
@@ -215,13 +217,15 @@ fn a_device_that_does_not_end_its_last_flush_is_named_with_what_it_lacks() {
     let text = |more: &str| {
         format!(
             "server.state = \"state\"\n\
-             device = [{{ name = \"under\", kind = \"file\", path = \"medium\", direct = false }}, {more}]\n\
+             device = [{{ name = \"under\", kind = \"file\", path = \"medium\", direct = false }}, \
+             {more}]\n\
              volume = [{{ name = \"db\", backing = \"fast\" }}]\n"
         )
     };
     let stuck = text(
         "{ name = \"stuck\", kind = \"emulate\", on = \"under\", write_latency = \"1h\" }, \
-         { name = \"fast\", kind = \"transit\", on = \"stuck\", capacity = \"1M\", policy = \"lru\" }",
+         { name = \"fast\", kind = \"transit\", on = \"stuck\", capacity = \"1M\", policy = \
+         \"lru\" }",
     );
     let stuck = Config::parse(&scratch.0.join("f.toml"), &stuck).expect("right");
     let report = run(async move {
@@ -275,9 +279,11 @@ fn a_device_that_hangs_at_the_end_takes_no_other_ones_time() {
          device = [\
          { name = \"under\", kind = \"file\", path = \"medium\", direct = false }, \
          { name = \"stuck\", kind = \"emulate\", on = \"under\", write_latency = \"1h\" }, \
-         { name = \"hangs\", kind = \"transit\", on = \"stuck\", capacity = \"1M\", policy = \"lru\" }, \
+         { name = \"hangs\", kind = \"transit\", on = \"stuck\", capacity = \"1M\", policy = \
+         \"lru\" }, \
          { name = \"sound\", kind = \"file\", path = \"medium2\", direct = false }, \
-         { name = \"quick\", kind = \"transit\", on = \"sound\", capacity = \"1M\", policy = \"lru\" }]\n\
+         { name = \"quick\", kind = \"transit\", on = \"sound\", capacity = \"1M\", policy = \
+         \"lru\" }]\n\
          volume = [{ name = \"a\", backing = \"hangs\" }, { name = \"b\", backing = \"quick\" }]\n";
     let config = Config::parse(&scratch.0.join("f.toml"), text).expect("right");
     let (report, left) = run(async move {
@@ -299,7 +305,8 @@ fn a_device_that_hangs_at_the_end_takes_no_other_ones_time() {
     assert_eq!(left, 7);
 }
 
-/// A cached volume on a device that takes an hour, and one on a transit cache: the latter is flushed, and its slots go.
+/// A cached volume on a device that takes an hour, and one on a transit cache: the latter is
+/// flushed, and its slots go.
 #[test]
 fn a_cached_volume_that_hangs_at_the_end_leaves_transit_caches_their_time() {
     let (scratch, _) = scratch("cached", false, "lru");
@@ -312,7 +319,8 @@ fn a_cached_volume_that_hangs_at_the_end_leaves_transit_caches_their_time() {
          { name = \"under\", kind = \"file\", path = \"medium\", direct = false }, \
          { name = \"stuck\", kind = \"emulate\", on = \"under\", flush_latency = \"1h\" }, \
          { name = \"sound\", kind = \"file\", path = \"medium2\", direct = false }, \
-         { name = \"quick\", kind = \"transit\", on = \"sound\", capacity = \"1M\", policy = \"lru\" }]\n\
+         { name = \"quick\", kind = \"transit\", on = \"sound\", capacity = \"1M\", policy = \
+         \"lru\" }]\n\
          volume = [{ name = \"a\", backing = \"stuck\" }, { name = \"b\", backing = \"quick\" }]\n";
     let config = Config::parse(&scratch.0.join("f.toml"), text).expect("right");
     let (report, left) = run(async move {
@@ -331,7 +339,8 @@ fn a_cached_volume_that_hangs_at_the_end_leaves_transit_caches_their_time() {
     assert_eq!(left, 7);
 }
 
-/// Slots over a device are those of every device that overlaps it, wherever that begins, and of no other.
+/// Slots over a device are those of every device that overlaps it, wherever that begins, and of no
+/// other.
 #[test]
 fn slots_count_for_every_device_that_overlaps_theirs() {
     let (scratch, config) = scratch("parts", false, "lru");
@@ -378,8 +387,8 @@ fn slots_count_for_every_device_that_overlaps_theirs() {
     assert_eq!(read_and_close(&config), 5);
 }
 
-/// A file of slots that another process holds is not written to, and a damaged header has no memory allocated that the file
-/// has not.
+/// A file of slots that another process holds is not written to, and a damaged header has no memory
+/// allocated that the file has not.
 #[test]
 fn a_file_of_slots_is_looked_at_under_its_lock_and_as_far_as_it_goes() {
     let (scratch, config) = scratch("locked", false, "lru");

@@ -34,7 +34,8 @@ fn of_a_cache_that_failed_only_the_list_counts() {
         assert_eq!((met.epoch, met.stale), (8, Some(vec![])));
         assert_eq!(met.dirty.as_ref(), Some(&dirty));
         assert!(met.before.dirty_listed && !met.after.dirty_listed);
-        // The process died while the volume was being attached: before and after the cache heard of it.
+        // The process died while the volume was being attached: before and after the cache heard of
+        // it.
         state.store("db", &met.before).expect("stored");
         let again = good(&meeting_of(&state, Some(7)));
         assert_eq!((again.epoch, again.dirty.as_ref()), (9, Some(&dirty)));
@@ -128,7 +129,8 @@ fn a_volume_that_never_had_dirty_data_may_lose_its_cache_between_two_starts() {
         ..clean(Some(again), None)
     });
     super::super::decide::check_without("db", "db", again).expect("nothing is missing");
-    // Not so behind a start in write-back, nor where somebody said that an unknown cache belongs to the volume.
+    // Not so behind a start in write-back, nor where somebody said that an unknown cache belongs to
+    // the volume.
     let dirty = good(&meeting(Some(again), Some(again.epoch))).after;
     refused(&clean(Some(dirty), None));
     let after = good(&clean(Some(dirty), Some(dirty.epoch))).after;

@@ -31,7 +31,8 @@ impl Feed {
     /// Begins to read.
     ///
     /// # Errors
-    /// `NotFound` if a volume is mapped to a target that is not there; `InvalidInput` if it is mapped twice.
+    /// `NotFound` if a volume is mapped to a target that is not there; `InvalidInput` if it is
+    /// mapped twice.
     pub(super) fn start(input: Input, targets: Vec<String>, map: Vec<Mapping>) -> Result<Self> {
         if let Some(wrong) = map.iter().find(|mapping| !targets.contains(&mapping.to)) {
             let what = format!(
@@ -46,7 +47,8 @@ impl Feed {
         for (number, mapping) in map.iter().enumerate() {
             if let Some(other) = map[..number].iter().find(|o| o.from == mapping.from) {
                 let what = format!(
-                    "--map {0}={1} and --map {0}={2}: a volume of the trace goes to one place: leave one out",
+                    "--map {0}={1} and --map {0}={2}: a volume of the trace goes to one place: \
+                     leave one out",
                     mapping.from, other.to, mapping.to
                 );
                 return Err(Error::new(ErrorKind::InvalidInput, what));
@@ -143,8 +145,8 @@ struct Routes {
 }
 
 impl Routes {
-    /// Volumes that have not been seen before. Once one is mapped nothing goes where it was not sent: a name
-    /// that was mistyped would let its volume's writes replace the data of another.
+    /// Volumes that have not been seen before. Once one is mapped nothing goes where it was not
+    /// sent: a name that was mistyped would let its volume's writes replace the data of another.
     ///
     /// # Errors
     /// `NotFound` for a volume that is not mapped where others are.
@@ -153,8 +155,10 @@ impl Routes {
             let mapped = self.map.iter().find(|mapping| mapping.from == *name);
             if mapped.is_none() && !self.map.is_empty() {
                 let what = format!(
-                    "--map does not say where volume {name:?} of the trace goes (volumes so far: {}): map each \
-                     one, or choose with --volume those that are replayed; nothing of it was replayed",
+                    "--map does not say where volume {name:?} of the trace goes (volumes so far: \
+                     {}): map each \
+                     one, or choose with --volume those that are replayed; nothing of it was \
+                     replayed",
                     some(names)
                 );
                 return Err(Error::new(ErrorKind::NotFound, what));

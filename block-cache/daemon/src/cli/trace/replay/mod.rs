@@ -26,10 +26,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Do the I/O of a trace, on the volumes of a configuration or over NBD
 ///
-/// With --on CONFIG the cache and its volumes are opened in this process, as `forebay serve` would open
-/// them, without exports: nothing else may use them meanwhile. Besides latencies it then says what the
-/// engine's own code took for a request, how many requests hit, and what went to and from the cache and
-/// the backing devices.
+/// With --on CONFIG the cache and its volumes are opened in this process, as `forebay serve` would
+/// open them, without exports: nothing else may use them meanwhile. Besides latencies it then says
+/// what the engine's own code took for a request, how many requests hit, and what went to and from
+/// the cache and the backing devices.
 ///
 /// WHAT A TRACE WRITES REPLACES THE DATA OF THE VOLUME. A trace with writes is refused without
 /// --destroy-data; --skip-writes replays the rest of it.
@@ -42,16 +42,18 @@ pub(in crate::cli) struct Arguments {
     /// The files of the trace; the volumes of several are used at the same time
     #[arg(required = true, value_name = "TRACE")]
     pub(super) files: Vec<PathBuf>,
-    /// Where: a configuration file, or nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH, which
-    /// may be given several times
+    /// Where: a configuration file, or nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH,
+    /// which may be given several times
     #[arg(long, required = true, value_name = "CONFIG|URI")]
     pub(super) on: Vec<String>,
-    /// Replay this volume of the trace on that volume of the configuration (or export); may be given
-    /// several times, and then for each volume that is replayed. Without it a volume goes to the one of its
-    /// name, else the first to the first, the second to the second and so on, and round again
+    /// Replay this volume of the trace on that volume of the configuration (or export); may be
+    /// given several times, and then for each volume that is replayed. Without it a volume goes to
+    /// the one of its name, else the first to the first, the second to the second and so on, and
+    /// round again
     #[arg(long, value_name = "FROM=TO")]
     pub(super) map: Vec<Mapping>,
-    /// max: as fast as requests are answered; a number: at the recorded times, so many times as fast
+    /// max: as fast as requests are answered; a number: at the recorded times, so many times as
+    /// fast
     #[arg(long, default_value = "max", value_parser = parse_speed)]
     pub(super) speed: Pace,
     /// Requests in flight at most, over all volumes
@@ -67,8 +69,8 @@ pub(in crate::cli) struct Arguments {
     /// Leave writes and discards out
     #[arg(long)]
     pub(super) skip_writes: bool,
-    /// At the end, read back what was written, and fail if it is not there. Writes to the same 4 KiB then
-    /// wait for each other; about 60 bytes of memory for each 4 KiB that are written
+    /// At the end, read back what was written, and fail if it is not there. Writes to the same 4
+    /// KiB then wait for each other; about 60 bytes of memory for each 4 KiB that are written
     #[arg(long, conflicts_with = "skip_writes")]
     pub(super) verify: bool,
     /// The format of the trace, where it cannot be told (see `forebay trace stats --help`)
@@ -241,7 +243,8 @@ fn conclude(measured: &Measured) -> Result<()> {
     if let Some(failed) = report.failed.clone() {
         if let Some(holdings) = &measured.refused {
             return Err(failed.context(format!(
-                "give --destroy-data to replace what the volumes hold, {holdings}, or --skip-writes to leave \
+                "give --destroy-data to replace what the volumes hold, {holdings}, or \
+                 --skip-writes to leave \
                  writes out",
             )));
         }

@@ -1,4 +1,5 @@
-//! What a trace is replayed on: the volumes of a configuration, opened in this process, or NBD exports.
+//! What a trace is replayed on: the volumes of a configuration, opened in this process, or NBD
+//! exports.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -46,7 +47,8 @@ impl On {
                     if let Some(other) = uris[..number].iter().find(|o| is_same(o, uri)) {
                         // One would overwrite what the other wrote.
                         let what = format!(
-                            "--on {other} and --on {uri} are the same export, or may be (without a name it is \
+                            "--on {other} and --on {uri} are the same export, or may be (without a \
+                             name it is \
                              the server's default one): give each once, by its name"
                         );
                         return Err(Error::new(ErrorKind::InvalidInput, what));
@@ -55,7 +57,8 @@ impl On {
                 Ok(Self::Nbd(uris))
             }
             _ => {
-                let what = "a trace is replayed on one configuration, or on NBD exports: give --on CONFIG \
+                let what = "a trace is replayed on one configuration, or on NBD exports: give --on \
+                            CONFIG \
                             once, or --on URI as often as there are exports";
                 Err(Error::new(ErrorKind::InvalidInput, what))
             }
@@ -179,8 +182,8 @@ pub(super) struct EngineReport {
 }
 
 impl Opened {
-    /// Whether those of the targets that are used can take what a trace asks for; `writes` says whether it may
-    /// be to write.
+    /// Whether those of the targets that are used can take what a trace asks for; `writes` says
+    /// whether it may be to write.
     ///
     /// # Errors
     /// `InvalidInput` for one that has no bytes; `ReadOnly` for one that cannot be written.
@@ -198,7 +201,8 @@ impl Opened {
             }
             if writes && *read_only {
                 let what = format!(
-                    "{name} is read-only, and --destroy-data would write to it: give --skip-writes to leave \
+                    "{name} is read-only, and --destroy-data would write to it: give --skip-writes \
+                     to leave \
                      writes out, or replay on a volume that can be written"
                 );
                 return Err(Error::new(ErrorKind::ReadOnly, what));
