@@ -1,4 +1,4 @@
-//! A volume meets its cache, or is served without it.
+//! Attaches a volume to its cache, or serves it without the cache.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -26,12 +26,12 @@ use crate::config::{self, Config, DeviceKind};
 use crate::state::decide::{self, Meeting};
 use crate::state::{CacheId, Record, StateDirectory, hex};
 
-/// What must answer within it to be looked at for a warning.
+/// Time limit for reading the backing device for a warning. A slower device gets no warning.
 const GLANCE: Duration = Duration::from_secs(3);
 
-/// A warning about a volume whose backing file or disk holds what clients are not to write over,
-/// since it is read in another way: a cache, or a block translation table. None if it does not, or
-/// cannot be read at once.
+/// Returns a warning if the backing file or disk of a volume holds a cache or a block translation
+/// table. Clients must not overwrite either of them through this volume. Returns `None` if the
+/// device holds neither, or cannot be read at once.
 async fn warning_of(
     config: &Config,
     volume: &config::Volume,
@@ -59,8 +59,8 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
         };
         return Some(format!(
             "a Forebay cache, {}, {of}. If that is not the cache of a guest that has this volume \
-             as its disk, stop, and give \
-             the volume another device: what is written here goes over what that cache has, which \
+             as its disk, stop, and give the volume another device: what is written here goes over \
+             what that cache has, which \
              may be nowhere else",
             hex(&found.uuid)
         ));
@@ -75,10 +75,9 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
         if InfoBlock::decode(&bytes).is_ok() {
             return Some(
                 "a block translation table, and is served as it is, with that in it. If the volume \
-                 was on the table, stop, and \
-                 write kind = \"pmem\" for the file and a device of kind \"btt\" over it: what is \
-                 written here goes over the \
-                 table"
+                 was on the table, stop, and write kind = \"pmem\" for the file and a device of \
+                 kind \"btt\" over it: what is \
+                 written here goes over the table"
                     .to_owned(),
             );
         }
@@ -86,11 +85,12 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
     None
 }
 
-/// Returns a warning about the backing device of a cached volume if that has no name of its own.
-/// Memory of this process needs none.
+/// Returns a warning if the backing device of a cached volume has no unique name of its own. Memory
+/// of this process needs none.
 ///
 /// # Errors
-/// `InvalidInput` if nothing is known of the device, and the mode keeps dirty data for it.
+/// `InvalidInput` if the identity of the device is unknown and the mode leaves dirty data in the
+/// cache.
 pub(crate) fn judge_identity(
     volume: &config::Volume,
     mode: config::Mode,
@@ -108,10 +108,9 @@ pub(crate) fn judge_identity(
             ErrorKind::InvalidInput,
             format!(
                 "nothing tells backing device {device:?} from another one, and mode {mode} keeps \
-                 dirty data for it; help: use \
-                 a device with a serial number or world-wide name, or mode wt, wa, wi or pt; or \
-                 write identity = \"path\" for \
-                 the device if its path always means this one"
+                 dirty data for it; help: use a device with a serial number or world-wide name, or \
+                 mode wt, wa, wi or pt; or \
+                 write identity = \"path\" for the device if its path always means this one"
             ),
         ));
     }
@@ -124,13 +123,12 @@ pub(crate) fn judge_identity(
     };
     Ok(Some(format!(
         "backing device {device:?} has no serial number or world-wide name: it is known by {by}. \
-         Never put another device in \
-         its place while the cache holds dirty data"
+         Never put another device in its place while the cache holds dirty data"
     )))
 }
 
 impl Stack {
-    /// Opens the backing device of a volume of the configuration and serves the volume.
+    /// Opens the backing device of a configured volume and serves the volume.
     pub(super) async fn attach(
         &self,
         config: &Config,
@@ -167,7 +165,7 @@ impl Stack {
         };
         let place = format!("{}: volume {name:?}", config.place(volume.line));
         let cache_of = cache.cloned();
-        // A cache that cannot be opened has a place of its own.
+        // An error of opening the cache names its own place in the configuration.
         let in_place = move |error: Error| match cache_of.is_some_and(|cache| cache.has_failed()) {
             true => error,
             false => error.context(place),
@@ -209,7 +207,7 @@ impl Stack {
             let met = met.map_err(in_place);
             own.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
             if let (Err(error), true) = (&met, all.is_set()) {
-                // The start did not wait for it, and goes on.
+                // The start did not wait for this attach and continues.
                 tracing::error!("{}", error.report());
             }
             let all = all.get().await;
@@ -218,10 +216,10 @@ impl Stack {
         Ok(())
     }
 
-    /// Waits until the cache is open and has its volumes.
+    /// Waits until the cache is open and its volumes are attached.
     ///
     /// # Errors
-    /// Why it has not.
+    /// The reason why a cache or volume could not be opened.
     pub async fn ready(&self) -> Result<()> {
         self.attached.get().await?;
         let behind = self.behind.borrow().clone();
@@ -231,9 +229,9 @@ impl Stack {
         Ok(())
     }
 
-    /// Refuses a device that shows bytes which another device of the stack shows, however both are
-    /// reached. Files and whole disks are locked; parts of them, paths to one disk and media of
-    /// other machines are not.
+    /// Refuses a device that shares bytes with another device of the stack, whichever paths lead to
+    /// them. Files and whole disks have locks. Parts of disks, several paths to one disk and media
+    /// of other machines have none.
     fn refuse_overlap(&self, opened: &Watched) -> Result<()> {
         let info = opened.device.info();
         let devices = self.devices.borrow();
@@ -250,7 +248,7 @@ impl Stack {
         }
     }
 
-    /// As [`judge_identity`], for a volume that is served and is to change its mode.
+    /// As [`judge_identity`], for a served volume whose mode is about to change.
     pub(super) fn check_identity_for(&self, served: &Served, mode: config::Mode) -> Result<()> {
         let devices = self.devices.borrow();
         let watched = devices.iter().find(|it| it.name == served.backing);
@@ -258,7 +256,7 @@ impl Stack {
         judged.unwrap_or(Ok(None)).map(|_| ())
     }
 
-    /// What is remembered of the other volumes that were served from this backing device.
+    /// Returns the records of other volumes that were served from this backing device.
     async fn others(
         &self,
         name: &str,
@@ -269,8 +267,8 @@ impl Stack {
         offload(move || state.others(&volume, info.identity, info.size_bytes)).await
     }
 
-    /// The backing device may have been served under another name: that volume's record must not
-    /// say that nothing happened since.
+    /// Updates the records of other volumes that were served from this backing device. Otherwise
+    /// they would not show that the device was written under this name.
     async fn meet_others(
         &self,
         name: &str,
@@ -291,7 +289,7 @@ impl Stack {
                 record.cache
             );
             self.store(&other, changed).await?;
-            // Where it is written is not known.
+            // The written ranges are unknown.
             let state = Arc::clone(&self.state);
             offload(move || state.remove_ranges(&other)).await?;
         }
@@ -382,8 +380,8 @@ impl Stack {
         })
     }
 
-    /// Serves the backing device as it is. Whatever cache may hold data of it, under whatever name,
-    /// is told what is written.
+    /// Serves the backing device without a cache. Writes are recorded for each cache that may hold
+    /// data of the device under any name.
     async fn attach_without(
         &self,
         name: &str,
@@ -428,7 +426,7 @@ impl Stack {
     }
 }
 
-/// Says that two devices have bytes in common.
+/// Returns the error for two devices that share bytes.
 pub(crate) fn shared_bytes(
     one: &str,
     first: &DeviceInfo,
@@ -446,11 +444,11 @@ pub(crate) fn shared_bytes(
 struct Attached {
     device: Rc<dyn BlockDevice>,
     record: Record,
-    /// What is to be done when the cache is open, if it is not.
+    /// Attach to complete once the cache is open, if it is not.
     behind: Option<(Rc<EarlyVolume>, Met)>,
 }
 
-/// A volume that may meet its cache.
+/// A volume that may be attached to its cache.
 struct Met {
     state: Arc<StateDirectory>,
     cache: Rc<OpenCache>,
@@ -461,7 +459,8 @@ struct Met {
 }
 
 impl Met {
-    /// Attaches the volume when the cache is open, and has the state directory remember that.
+    /// Attaches the volume once the cache is open, and stores the new record in the state
+    /// directory.
     async fn meet(&self) -> Result<Rc<dyn BlockDevice>> {
         let opened = self.cache.opened().await?;
         self.cache.room.acquire(1).await;

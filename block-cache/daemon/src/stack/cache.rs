@@ -32,7 +32,7 @@ use forebay_terminal::size::{human_bytes, human_count};
 /// Block size of a cache in memory, which is formatted at each start, bytes.
 pub(crate) const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
 
-/// A cache that is open by then is open before anything is served from it.
+/// Time that a start waits for the cache to open before it serves anything.
 const SOON: Duration = Duration::from_millis(200);
 
 /// A cache, which may still be opening.
@@ -40,18 +40,18 @@ pub(super) struct OpenCache {
     pub(super) id: CacheId,
     pub(super) uuid: [u8; 16],
     whose: Whose,
-    /// What it was when its opening began.
+    /// Superblock at the beginning of the opening.
     pub(super) found: Superblock,
     pub(super) devices: Devices,
     pub(super) durability: forebay_cache::Durability,
-    /// Whether it is memory, and then whether acknowledged writes may go with it.
+    /// For a cache in memory: whether acknowledged writes may be lost with it. `None` for others.
     pub(super) memory: Option<bool>,
     pub(super) config: config::Cache,
-    /// The volumes that the configuration names.
+    /// Volumes in the configuration.
     pub(super) configured: Vec<String>,
-    /// The volumes among them that this start attaches to the cache.
+    /// Configured volumes that this start attaches to the cache.
     pub(super) cached: Vec<String>,
-    /// Whose turn it is to make room for a volume, and to attach it.
+    /// Serializes making room for a volume and attaching it.
     pub(super) room: Semaphore,
     pub(super) began: Instant,
     pub(super) progress: OpeningProgress,
@@ -59,20 +59,21 @@ pub(super) struct OpenCache {
     opened: Promise<Result<Rc<Opened>>>,
     journal: Option<PathBuf>,
     journal_presence: Option<Presence>,
-    /// The state directory that remembers its openings, and where it lies; none for one in memory.
+    /// State directory for the record of its openings, with the paths; `None` for a cache in
+    /// memory.
     noting: Option<(Arc<StateDirectory>, Places)>,
-    /// Whether the state directory remembers this opening.
+    /// Whether the state directory has the record of this opening.
     is_noted: Cell<bool>,
 }
 
-/// When it is open.
+/// A cache that is open.
 pub(super) struct Opened {
     pub(super) cache: Cache,
     pub(super) recovery: RecoveryReport,
     pub(super) recovery_time: Duration,
 }
 
-/// Opens the cache's devices, which are added to `watched`, and begins to open the cache on them.
+/// Opens the cache's devices, adds them to `watched`, and starts opening the cache on them.
 pub(super) async fn open(
     config: &Config,
     cache: &config::Cache,
@@ -81,7 +82,7 @@ pub(super) async fn open(
     watched: &RefCell<Vec<Watched>>,
 ) -> Result<OpenCache> {
     let begin = Instant::now();
-    // The cache is written to while it is being opened.
+    // Opening the cache writes to it.
     let around = &Around {
         hold_evictions: false,
         ..*around
@@ -144,7 +145,7 @@ pub(super) async fn open(
     }
     let mut created = false;
     let (journal, path) = match memory {
-        // It goes with the process, as the cache does.
+        // The journal ends with the process, as the cache does.
         Some(_) => (Buf::zeroed(len), None),
         None => {
             let (configured, asks) = (cache.journal_path().map(Path::to_path_buf), whose.clone());
@@ -240,18 +241,17 @@ pub(super) async fn open(
     })
 }
 
-/// Caches of fewer blocks are hardly of use: what evicts and what writes back works on many blocks
-/// at a time.
+/// Below this number of blocks a cache is hardly useful: eviction and write-back work on many
+/// blocks at a time.
 const FEW_BLOCKS: u64 = 256;
 
-/// A warning about a cache that has few blocks; none if it has enough.
+/// Returns a warning for a cache with few blocks; `None` if it has enough.
 pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
     let (blocks, block_bytes) = (u64::from(blocks), u64::from(block_bytes));
     (blocks < FEW_BLOCKS).then(|| {
         format!(
             "the cache has room for {} of {}, {} in all: it keeps next to nothing. Use a device of \
-             {} or more, or smaller \
-             blocks (`forebay format --block-size`)",
+             {} or more, or smaller blocks (`forebay format --block-size`)",
             human_count(blocks, "block"),
             human_bytes(block_bytes),
             human_bytes(blocks * block_bytes),
@@ -260,15 +260,15 @@ pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
     })
 }
 
-/// What the map of a cache and all else of a configuration need is there.
+/// Checks that there is enough memory for the cache's map and all other needs of a configuration.
 ///
 /// # Errors
-/// `NoSpace` with what needs how much.
+/// `NoSpace` with each need and its size.
 pub(crate) fn check_memory(config: &Config, known: &Superblock) -> Result<()> {
     Needs::of(config, Some(CacheNeeds::of(known))).check()
 }
 
-/// The sizes in the configuration are those of the cache.
+/// Checks that the block sizes in the configuration match those of the cache.
 ///
 /// # Errors
 /// `InvalidInput` with file, line and remedy.
@@ -284,15 +284,14 @@ pub(crate) fn check_block_sizes(config: &Config, cache: &config::Cache, there: &
         ErrorKind::InvalidInput,
         format!(
             "{}: the cache was formatted with blocks of {there}, not {wanted}: correct or remove \
-             `block_sizes`, or \
-             `forebay detach` its volumes and format it with --block-size {}",
+             `block_sizes`, or `forebay detach` its volumes and format it with --block-size {}",
             config.place(*line),
             sizes_for_format(wanted),
         ),
     ))
 }
 
-/// What the configuration says of dirty tracking is what the cache was formatted with.
+/// Checks that dirty tracking in the configuration matches that of the cache.
 ///
 /// # Errors
 /// `InvalidInput` with file, line and remedy.
@@ -306,8 +305,7 @@ pub(crate) fn check_dirty_tracking(
             ErrorKind::InvalidInput,
             format!(
                 "{}: the cache was formatted with dirty tracking {there}, not {wanted}: correct or \
-                 remove \
-                 `dirty_tracking`, or `forebay detach` its volumes and format it with \
+                 remove `dirty_tracking`, or `forebay detach` its volumes and format it with \
                  --dirty-tracking {wanted}",
                 config.place(line),
             ),
@@ -316,7 +314,7 @@ pub(crate) fn check_dirty_tracking(
     }
 }
 
-/// What the configuration says of checksums is what the cache was formatted with.
+/// Checks that `checksums` in the configuration matches the format of the cache.
 ///
 /// # Errors
 /// `InvalidInput` with file, line and remedy.
@@ -330,8 +328,7 @@ pub(crate) fn check_checksums(config: &Config, cache: &config::Cache, there: boo
             ErrorKind::InvalidInput,
             format!(
                 "{}: the cache was formatted {found}: correct or remove `checksums`, or `forebay \
-                 detach` its volumes \
-                 and format it {remedy}",
+                 detach` its volumes and format it {remedy}",
                 config.place(line),
             ),
         )),
@@ -339,13 +336,14 @@ pub(crate) fn check_checksums(config: &Config, cache: &config::Cache, there: boo
     }
 }
 
-/// What `forebay format --block-size` takes.
+/// Returns block sizes as an argument of `forebay format --block-size`.
 fn sizes_for_format(sizes: BlockSizes) -> String {
     let kib = |class| format!("{}K", sizes.block_bytes(class) >> 10);
     sizes.classes().map(kib).collect::<Vec<_>>().join(",")
 }
 
-/// Why a cache cannot be opened. What a device says names no remedy; all else does.
+/// Returns the error for a cache that cannot be opened. Errors of a device lack a remedy, which
+/// this adds; all others have one.
 fn error_of_opening(error: Error, what: String) -> Error {
     match error.kind() {
         ErrorKind::Io | ErrorKind::TimedOut => error.context(format!(
@@ -356,10 +354,10 @@ fn error_of_opening(error: Error, what: String) -> Error {
     }
 }
 
-/// Reads what says that there is a cache on the devices of a configuration.
+/// Reads the superblock from the devices of a configuration.
 ///
 /// # Errors
-/// What the devices say, with the place and the remedy.
+/// The error of a device, with the place and the remedy.
 pub(crate) async fn read_superblock(
     config: &Config,
     cache: &config::Cache,
@@ -381,8 +379,8 @@ pub(crate) async fn read_superblock(
     })
 }
 
-/// What it means that `what` has no superblock that can be read, and the remedy. `data` and
-/// `metadata` are what `forebay format` takes, the latter for lines if `in_lines`.
+/// Returns the error for `what`, which has no readable superblock, with the remedy. `data` and
+/// `metadata` are arguments for `forebay format`; `in_lines` selects metadata in lines.
 pub(crate) fn unreadable(
     error: Error,
     what: &str,
@@ -400,18 +398,16 @@ pub(crate) fn unreadable(
             ErrorKind::NotFound,
             format!(
                 "there is no cache on {what}: make one with `forebay format{devices}`, unless \
-                 there was one: then put its \
-                 device back, or a copy of it, since what was acknowledged and not yet written \
+                 there was one: then put its device back, or a copy of it, since what was \
+                 acknowledged and not yet written \
                  back IS LOST with it"
             ),
         ),
         ErrorKind::Corrupt => error.context(format!(
             "the cache on {what} cannot be opened, and what it holds cannot be told. If there is a \
-             copy of \
-             the device, put that back. Else make a new cache with `forebay format --force \
+             copy of the device, put that back. Else make a new cache with `forebay format --force \
              --discard-dirty{devices}`, and start once with --adopt VOLUME for each volume: what \
-             was \
-             acknowledged and not yet written back to the backing devices IS LOST THEN"
+             was acknowledged and not yet written back to the backing devices IS LOST THEN"
         )),
         _ => error.context(format!("the cache on {what} cannot be read")),
     }
@@ -428,15 +424,15 @@ pub(super) fn journal_len(cache: &config::Cache) -> Result<usize> {
 }
 
 impl OpenCache {
-    /// Waits until it is open.
+    /// Waits until the cache is open.
     ///
     /// # Errors
-    /// Why it cannot be opened.
+    /// The reason why it cannot be opened.
     pub(super) async fn opened(&self) -> Result<Rc<Opened>> {
         self.opened.get().await
     }
 
-    /// Waits for a moment; whether it was open, or could not be opened, by then. Most caches are.
+    /// Waits a short time. Returns whether the cache was open or had failed by then, as most are.
     pub(super) async fn opens_soon(&self) -> bool {
         while !self.opened.is_set() && self.began.elapsed() < SOON {
             rt::sleep(Duration::from_millis(1)).await;
@@ -444,12 +440,12 @@ impl OpenCache {
         self.opened.is_set()
     }
 
-    /// The open cache, if it is.
+    /// Returns the cache if it is open.
     pub(super) fn now(&self) -> Option<Rc<Opened>> {
         self.opened.now()?.ok()
     }
 
-    /// Says that the process journal is not at its path, and the remedy; none if it is.
+    /// Describes a process journal that is missing at its path, with the remedy.
     pub(super) fn journal_trouble(&self) -> Option<String> {
         let journal = self.journal_presence.as_ref()?;
         journal.danger("the process journal", "the cache device")
@@ -460,22 +456,23 @@ impl OpenCache {
         matches!(self.opened.now(), Some(Err(_)))
     }
 
-    /// The epoch that it remembered of a volume when its opening began; none if it did not know it.
+    /// Returns the epoch of a volume at the beginning of the opening; `None` if the cache did not
+    /// know it.
     pub(super) fn epoch_of(&self, volume: &str) -> Option<u64> {
         let mut volumes = self.found.volumes.iter();
         let known = volumes.find(|known| known.name == volume)?;
         Some(known.epoch)
     }
 
-    /// Whether the mode may be used on this cache.
+    /// Checks whether the mode is allowed on this cache.
     pub(super) fn check_mode(&self, volume: &str, mode: config::Mode) -> Result<()> {
         if self.memory == Some(false) && mode.keeps_dirty_data() {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
                     "volume {volume:?} in mode {mode} on a cache in memory loses acknowledged \
-                     writes \
-                     when the process dies: use wt, wa, wi or pt, or set volatile = true on the \
+                     writes when the process dies: use wt, wa, wi or pt, or set volatile = true on \
+                     the \
                      memory device"
                 ),
             ));
@@ -483,9 +480,9 @@ impl OpenCache {
         Ok(())
     }
 
-    /// Has the state directory remember this opening, now that no volume can refuse it any more. A
-    /// start that is refused leaves the state directory as it was: the newest state of the cache,
-    /// put back, must not count as an earlier one.
+    /// Stores the record of this opening, once no volume can refuse the start any more. A refused
+    /// start leaves the state directory unchanged. Otherwise the newest state of the cache,
+    /// restored from a copy, would count as an earlier one.
     pub(super) async fn note_in_service(&self, opened: &Opened) {
         self.is_noted.set(true);
         self.note_opening(opened).await;
@@ -497,8 +494,8 @@ impl OpenCache {
         }
     }
 
-    /// Closes the cache, if it could be opened. The process journal has then nothing that the cache
-    /// has not, and goes. With `unflushed`, the backing devices are left as they are, and the next
+    /// Closes the cache, if it could be opened. The cache then has all data of the process journal,
+    /// and the journal is removed. With `unflushed`, backing devices are not flushed, and the next
     /// opening recovers as after a crash.
     pub(super) async fn close(&self, unflushed: bool) -> Result<()> {
         let Ok(opened) = self.opened().await else {
@@ -508,7 +505,7 @@ impl OpenCache {
             return opened.cache.close_unflushed().await;
         }
         opened.cache.close().await?;
-        // The superblock says so already: in between, it is ahead of what is remembered, never
+        // The superblock has this already: between the two writes it is ahead of the record, never
         // behind.
         if self.is_noted.get() {
             self.note_opening(&opened).await;
@@ -520,7 +517,7 @@ impl OpenCache {
     }
 }
 
-/// Says what the start found, as loud as it deserves.
+/// Logs the result of the opening at the level that it deserves.
 fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
     if recovery.never_used {
         tracing::info!("the cache is open, for the first time");
@@ -544,7 +541,8 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
             damaged_records = recovery.damaged_records,
             unreadable_units = recovery.unreadable_units,
             "the cache's log is damaged: clean data that it may concern is not used, but dirty \
-             data whose record was lost is gone; check what the clients stored, and see `forebay check`"
+             data whose record was lost is gone; check what the clients stored, and see `forebay \
+             check`"
         );
     }
     for range in &recovery.untold {
@@ -567,7 +565,8 @@ fn report(recovery: &RecoveryReport, journal_loss_accepted: bool) {
         tracing::warn!(
             bytes = recovery.unverified_bytes,
             "cached data that may have been overwritten shortly before the crash, or never had a \
-             checksum, is believed as it is, and written back where it counts as dirty: of rot in it nothing could tell"
+             checksum, is believed as it is, and written back where it counts as dirty: of rot in \
+             it nothing could tell"
         );
     }
     for range in &recovery.doubted {

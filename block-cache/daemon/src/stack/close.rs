@@ -14,18 +14,18 @@ use super::{Served, Stack};
 use crate::state::Record;
 use forebay_terminal::size::human_duration;
 
-/// What requests in flight may take at the end.
+/// Time limit for requests in flight at the end.
 const DRAIN: Duration = Duration::from_secs(10);
-/// What the last flushes may take, all of them together.
+/// Time limit for the last flushes of all devices together.
 pub(crate) const CLOSE: Duration = Duration::from_secs(120);
-/// What a transit cache may take at least.
+/// Least time that a transit cache may take to close.
 const CLOSE_ONE: Duration = Duration::from_secs(2);
 
-/// Dirty data by volume, bytes.
+/// Dirty data of each volume, bytes.
 type DirtyBytes = Vec<(String, u64)>;
 
 impl Stack {
-    /// Takes no more requests on any volume and waits for those that have begun.
+    /// Refuses new requests on all volumes and waits for those in flight.
     pub async fn drain(&self) {
         let volumes = self.volumes.borrow().clone();
         for served in volumes {
@@ -33,16 +33,16 @@ impl Stack {
         }
     }
 
-    /// As [`Stack::drain`], with a bound.
+    /// As [`Stack::drain`], with a time limit.
     ///
     /// # Errors
-    /// `TimedOut`, with what the devices have not ended then.
+    /// `TimedOut`, with the requests that the devices have not completed.
     pub(crate) async fn drain_within(&self, limit: Duration) -> Result<()> {
         let drained = rt::at_most(limit, self.drain()).await;
         drained.ok_or_else(|| self.unreaped(limit))
     }
 
-    /// What devices have not ended, as an error.
+    /// Returns the error that lists requests that devices have not completed.
     fn unreaped(&self, limit: Duration) -> Error {
         let volumes = self.volumes.borrow();
         let requests = volumes.iter().flat_map(|served| {
@@ -55,15 +55,14 @@ impl Stack {
             ErrorKind::TimedOut,
             format!(
                 "not ended within {}: {}. See that the devices answer, and start again: nothing \
-                 that was acknowledged \
-                 is lost",
+                 that was acknowledged is lost",
                 human_duration(limit),
                 requests.join(", ")
             ),
         )
     }
 
-    /// The device under a volume, or what is left of it, has not ended its last flush.
+    /// Returns the error for a device of a volume that has not completed its last flush.
     fn unflushed(&self, served: &Served, limit: Duration) -> Error {
         let devices = self.devices.borrow();
         let watched = devices
@@ -92,8 +91,7 @@ impl Stack {
             ErrorKind::TimedOut,
             format!(
                 "volume {:?}: device {:?} ({what}) has not ended its flush within {}: {left}. See \
-                 that it answers, then \
-                 start again and stop{lost}",
+                 that it answers, then start again and stop{lost}",
                 served.config.name,
                 served.backing,
                 human_duration(limit),
@@ -101,7 +99,7 @@ impl Stack {
         )
     }
 
-    /// Requests that have started and not ended, on all volumes.
+    /// Returns the number of requests in flight on all volumes.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         let volumes = self.volumes.borrow();
@@ -111,25 +109,26 @@ impl Stack {
         in_flight.sum()
     }
 
-    /// Drains the volumes, makes durable what was acknowledged, and marks the cache as cleanly shut
+    /// Drains the volumes, makes acknowledged writes durable, and marks the cache as cleanly shut
     /// down. Dirty data stays in the cache.
     ///
     /// # Errors
-    /// The first failure; the rest is closed all the same. Then the next open recovers as after a
-    /// crash. `TimedOut`, with their names, if devices take more than two minutes for their last
-    /// flushes.
+    /// The first failure. The rest is closed regardless, and the next opening recovers as after a
+    /// crash. `TimedOut`, with the names of the devices, if the last flushes take more than two
+    /// minutes.
     pub async fn close(&self) -> Result<()> {
         self.close_within(CLOSE).await
     }
 
     pub(super) async fn close_within(&self, limit: Duration) -> Result<()> {
         let until = rt::now() + limit;
-        // Transit caches are closed behind the flushes: a device that hangs leaves them the rest.
+        // Transit caches close after the flushes. A device that hangs leaves them the remaining
+        // time.
         let flush_limit = limit - limit / 4;
         let flushed_by = rt::now() + flush_limit;
         let left = || flushed_by.saturating_sub(rt::now());
         let mut result = Ok(());
-        // What waits for a cache that is being opened is answered when that is over.
+        // Requests that wait for the opening of the cache complete when the opening ends.
         let behind = self.behind.take();
         for (_, attach) in behind {
             let attached = rt::at_most(left(), attach.get()).await;
@@ -139,18 +138,18 @@ impl Stack {
             let caches = transit_caches(&self.devices.borrow());
             caches.iter().for_each(|cache| cache.allow_evictions());
         }
-        // A start that was refused sends nothing to what it refused.
+        // A refused start sends nothing to the devices that it refused.
         let withheld = self.withheld();
         result = result.and(self.drain_within(DRAIN.min(limit)).await);
         let volumes = self.volumes.borrow().clone();
-        // A copy of a removed file must not become an earlier state by the end of the cache.
+        // Closing the cache must not turn a copy of its removed file into an earlier state.
         let is_removed = self.devices.borrow().iter().any(Watched::is_removed_cache);
         if is_removed {
             tracing::error!(
                 "the cache is left as after a kill, for the sake of a copy of its removed file"
             );
         }
-        // Begun together, the cache's end too: one that hangs takes no other's time.
+        // Flushes and the close of the cache start together, so that a slow one delays no other.
         let closing = match is_removed {
             true => None,
             false => self.begin_to_close_cache(!withheld.is_empty()),
@@ -185,15 +184,15 @@ impl Stack {
         result
     }
 
-    /// Returns the names of the devices with slots that are not to go to them yet.
+    /// Returns the names of devices whose slots must not be evicted to them yet.
     fn withheld(&self) -> Vec<String> {
         let devices = self.devices.borrow();
         let withheld = devices.iter().filter(|watched| watched.is_withheld());
         withheld.map(|watched| watched.name.clone()).collect()
     }
 
-    /// Lets slots go to the devices of volumes that are served before all are attached: their
-    /// clients change them anyway.
+    /// Allows eviction of slots to the devices of served volumes before all volumes are attached:
+    /// clients change these devices anyway.
     pub(super) fn allow_evictions_of_served(&self) {
         let volumes = self.volumes.borrow();
         let devices = self.devices.borrow();
@@ -208,8 +207,8 @@ impl Stack {
         }
     }
 
-    /// Begins to close the cache: with what was dirty in its volumes then, bytes by name; none with
-    /// `unflushed`, for then that is not known to be all.
+    /// Starts to close the cache. The result is the dirty data by volume, bytes; `None` with
+    /// `unflushed`, since the amount is then incomplete.
     fn begin_to_close_cache(&self, unflushed: bool) -> Option<Promise<Result<DirtyBytes>>> {
         let cache = Rc::clone(self.cache.as_ref()?);
         let promise = Promise::new();
@@ -228,7 +227,7 @@ impl Stack {
         Some(promise)
     }
 
-    /// Remembers which volumes have dirty data in the cache, which is closed.
+    /// Records which volumes have dirty data in the closed cache.
     async fn note_closed(&self, volumes: &[Rc<Served>], dirty: &DirtyBytes) -> Result<()> {
         let mut result = Ok(());
         let opened = self.cache.as_ref().and_then(|cache| cache.now());
@@ -238,7 +237,7 @@ impl Stack {
                 && (opened.as_ref()).is_some_and(|opened| !opened.cache.knows(name));
             let bytes = dirty.iter().find(|(volume, _)| volume == name);
             let noted = match bytes {
-                // The cache ended what a detach had not waited for.
+                // The cache completed a forget that a detach had not waited for.
                 _ if forgotten => self.remember(served, Record::forgotten).await,
                 Some((_, bytes)) => {
                     let changed = |record| Record {
@@ -247,7 +246,7 @@ impl Stack {
                     };
                     self.remember(served, changed).await
                 }
-                // It was never attached.
+                // The volume was never attached.
                 None => Ok(()),
             };
             result = result.and(noted);
@@ -255,11 +254,11 @@ impl Stack {
         result
     }
 
-    /// Drops what serves a volume, and its backing device.
+    /// Drops all that serves a volume, and its backing device.
     ///
     /// # Errors
-    /// What a transit cache over the backing device says, and `TimedOut` if that says nothing until
-    /// then.
+    /// The error of a transit cache over the backing device; `TimedOut` if that does not end by
+    /// `until`.
     pub(super) async fn forget(&self, served: &Rc<Served>, until: Duration) -> Result<()> {
         self.volumes
             .borrow_mut()
@@ -277,11 +276,12 @@ impl Stack {
         }
     }
 
-    /// Closes the transit caches of a device that nobody uses any more, from the top down.
+    /// Closes the transit caches of an unused device, from the top down.
     async fn close_transits(&self, watched: Watched, until: Duration) -> Result<()> {
         let mut result = Ok(());
         for transit in watched.transits.into_iter().rev() {
-            // Others may have taken all the time there is; what has been flushed says so soon.
+            // Other devices may have used all the time. A device without unflushed writes closes
+            // quickly.
             let left = until.saturating_sub(rt::now()).max(CLOSE_ONE);
             result = result.and(transit.close(&self.state, left, &watched.what).await);
         }
@@ -289,14 +289,13 @@ impl Stack {
     }
 }
 
-/// The cache has not ended what is asked of it at its end.
+/// Returns the error for a cache that has not completed its last flushes.
 fn unclosed(limit: Duration) -> Error {
     Error::new(
         ErrorKind::TimedOut,
         format!(
             "the cache has not ended its last flushes within {}: see that its devices answer, and \
-             start again: nothing \
-             that was acknowledged is lost",
+             start again: nothing that was acknowledged is lost",
             human_duration(limit)
         ),
     )

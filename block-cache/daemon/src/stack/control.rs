@@ -1,4 +1,4 @@
-//! What can be done to an open stack: write back, change a mode, detach, grow, close.
+//! Operations on an open stack: write back, change a mode, detach, grow, record.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -29,7 +29,7 @@ impl Stack {
         })
     }
 
-    /// Bytes that the backing device of one volume, or of all, do not have yet.
+    /// Returns the dirty data of one volume, or of all, bytes.
     #[must_use]
     pub fn dirty_bytes(&self, name: Option<&str>) -> u64 {
         let Some(opened) = self.cache.as_ref().and_then(|cache| cache.now()) else {
@@ -43,11 +43,10 @@ impl Stack {
             .sum()
     }
 
-    /// Writes the dirty data of one volume, or of all, back. Returns what was done, in words.
+    /// Writes back the dirty data of one volume, or of all. Returns a description of the result.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume; what the backing device says, and then the data stays
-    /// dirty.
+    /// `NotFound` for an unknown volume. An error of the backing device; the data stays dirty then.
     pub async fn write_back(&self, name: Option<&str>) -> Result<String> {
         if let Some(name) = name {
             let served = self.served(name)?;
@@ -74,10 +73,10 @@ impl Stack {
         })
     }
 
-    /// Changes a volume's mode. Returns what was done, in words.
+    /// Changes a volume's mode. Returns a description of the result.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache or a mode that
+    /// `NotFound` for an unknown volume. `InvalidInput` for one without a cache, or for a mode that
     /// would lose data on a cache in memory.
     pub async fn set_mode(&self, name: &str, mode: Mode) -> Result<String> {
         let served = self.served(name)?;
@@ -86,7 +85,7 @@ impl Stack {
         self.check_identity_for(&served, mode)?;
         self.ready().await?;
         let was = served.mode.get();
-        // First, since the state directory hears of the mode before the cache does.
+        // First, since the state directory records the mode before the cache does.
         (cache.opened().await?.cache).check_mode(name, mode.into())?;
         if mode.keeps_dirty_data() {
             let may_be_dirty = true;
@@ -109,11 +108,10 @@ impl Stack {
         ))
     }
 
-    /// Changes when dirty blocks are written back, until the daemon ends. Returns what was done, in
-    /// words.
+    /// Changes the cleaning policy until the daemon ends. Returns a description of the result.
     ///
     /// # Errors
-    /// `InvalidInput` for an unknown policy, or where there is no cache.
+    /// `InvalidInput` for an unknown policy, or without a cache.
     pub fn set_cleaning(&self, policy: &str) -> Result<String> {
         let Some(cleaning) = Cleaning::named(policy) else {
             let what =
@@ -135,11 +133,11 @@ impl Stack {
         ))
     }
 
-    /// Checks that a volume can be detached, before anything is taken from its clients.
+    /// Checks that a volume can be detached, before clients lose access.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the state
-    /// directory says, which has to hear of it.
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache. An error of the
+    /// state directory, which must record the detach.
     pub async fn check_detach(&self, name: &str) -> Result<()> {
         let served = self.served(name)?;
         self.cache_of(&served)?;
@@ -157,8 +155,8 @@ impl Stack {
         })
     }
 
-    /// Refuses if a file under the cache, or under a volume (or any), was removed: what was written
-    /// there is on nothing that outlives this process.
+    /// Refuses if a file under the cache, or under `volume` or any volume, was removed: data
+    /// written there ends with this process.
     pub(super) fn check_there(&self, volume: Option<&str>) -> Result<()> {
         let backing = match volume {
             Some(name) => Some(self.served(name)?.backing.clone()),
@@ -174,13 +172,12 @@ impl Stack {
             .try_for_each(Watched::check_there)
     }
 
-    /// Stops serving a volume, writes all of it back and lets the cache forget it. Returns what was
-    /// done, in words.
+    /// Stops serving a volume, writes back all of its dirty data and removes it from the cache.
+    /// Returns a description of the result.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the backing
-    /// device says, and then the cache keeps what it could not write back, and clients are not
-    /// served.
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache. An error of the
+    /// backing device: the cache then keeps the remaining dirty data, and clients are not served.
     pub async fn detach(&self, name: &str) -> Result<String> {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
@@ -188,16 +185,15 @@ impl Stack {
         self.check_there(Some(name))?;
         let opened = cache.opened().await?;
         let before = human_bytes(self.dirty_bytes(Some(name)));
-        // Most of it while clients are still served.
+        // Most dirty data is written back while clients are still served.
         opened.cache.write_back(Some(name)).await.context(|| {
             format!("`forebay detach --abandon-dirty {name}` gives up what cannot be written back")
         })?;
         // Requests end within the volume's timeout, in an error at the worst.
         served.volume.drain().await;
         self.note_detached(name).await?;
-        // The state directory hears that nothing is dirty before the cache forgets the volume. Of a
-        // crash between the two nothing is lost: the cache then has clean data, and knows the
-        // epoch.
+        // The state directory records that nothing is dirty before the cache forgets the volume. A
+        // crash between the two loses nothing: the cache then has clean data and the right epoch.
         let told = Cell::new(false);
         served.leaving.set(true);
         let noted = async {
@@ -220,7 +216,7 @@ impl Stack {
                  `forebay detach --abandon-dirty {name}` gives that data up"
             )
         })?;
-        // What the state directory has heard is enough for the next start.
+        // The record in the state directory is sufficient for the next start.
         if let Err(error) = self.remember(&served, Record::forgotten).await {
             tracing::warn!(
                 "volume {name:?} is detached all the same: {}",
@@ -234,13 +230,13 @@ impl Stack {
         ))
     }
 
-    /// Stops serving a volume and has the cache forget it with what is dirty in it, which is LOST.
-    /// Returns what was done, range by range, in words. The state directory has the list before the
-    /// cache forgets.
+    /// Stops serving a volume and makes the cache forget it with its dirty data, which is LOST.
+    /// Returns a description of the result, range by range. The state directory has the list before
+    /// the cache forgets.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache; what the state
-    /// directory or the cache device says, and then clients are not served.
+    /// `NotFound` for an unknown volume, `InvalidInput` for one without a cache. An error of the
+    /// state directory or the cache device; clients are not served then.
     pub async fn abandon(&self, name: &str) -> Result<String> {
         let served = self.served(name)?;
         let cache = self.cache_of(&served)?;
@@ -252,8 +248,8 @@ impl Stack {
         let (epoch, listed) = (served.record.get().epoch, ranges.clone());
         let list = offload(move || state.note_abandoned(&owned, epoch, &listed)).await?;
         self.note_detached(name).await?;
-        // Nobody is kept from anything by what is given up: the cache may forget it when nobody
-        // waits any more.
+        // The abandoned data blocks no later start. So the cache may forget it after this call has
+        // ended.
         self.remember(&served, Record::clean).await?;
         served.leaving.set(true);
         let lost = opened.cache.abandon(name).await.context(|| {
@@ -276,25 +272,23 @@ impl Stack {
         Ok(text)
     }
 
-    /// From here on others may write to the backing device: clients that outlive this process must
-    /// not go on with the volume.
+    /// From here on other programs may write to the backing device. Clients that outlive this
+    /// process must not continue with the volume.
     async fn note_detached(&self, name: &str) -> Result<()> {
         let (state, name) = (Arc::clone(&self.state), name.to_owned());
         offload(move || state.note_disk_gap(&name, Some("it was detached"), true)).await
     }
 
-    /// The cache has nothing of a volume any more.
+    /// Records that the cache has no data of a volume any more.
     async fn is_detached(&self, served: &Rc<Served>) -> Result<()> {
         self.remember(served, Record::forgotten).await?;
         self.forget(served, rt::now() + CLOSE).await
     }
 
-    /// Takes the present size of a volume's backing device into use. Returns what was done, in
-    /// words.
+    /// Applies the present size of a volume's backing device. Returns a description of the result.
     ///
     /// # Errors
-    /// `NotFound` for an unknown volume, `InvalidInput` or `Busy` for a device that has become
-    /// smaller.
+    /// `NotFound` for an unknown volume, `InvalidInput` or `Busy` for a device that has shrunk.
     pub async fn grow(&self, name: &str) -> Result<String> {
         let served = self.served(name)?;
         let before = served.volume.handle().info().size_bytes;
@@ -303,7 +297,7 @@ impl Stack {
             cache.opened().await?.cache.grow(name).await?;
         }
         let after = served.volume.grow()?;
-        // Other volumes on parts of this medium are compared with what this one has of it.
+        // Volumes on other parts of this medium are compared with the recorded size.
         let grown = |record: Record| Record {
             backing_bytes: record.backing_bytes.max(after),
             ..record
@@ -322,8 +316,8 @@ impl Stack {
         ))
     }
 
-    /// Records what is asked from now on of the volumes that are named, or of all. Returns the
-    /// volumes by their numbers in the recording.
+    /// Starts to record the requests of the named volumes, or of all. Returns the volumes by their
+    /// numbers in the recording.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume.
@@ -342,7 +336,7 @@ impl Stack {
         Ok(names.collect())
     }
 
-    /// Records nothing any more.
+    /// Ends the recording.
     pub fn end_recording(&self) {
         for served in self.volumes.borrow().iter() {
             served.volume.record(None);

@@ -1,4 +1,4 @@
-//! Copies of a cache: the device of one is told from that of the original, and both are named.
+//! Recognizes copies of a cache, and names both the copy and the original.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -15,16 +15,16 @@ use crate::config::{self, Config};
 use crate::state::StateDirectory;
 use crate::state::opening::{Found, Opening, Twin, check};
 
-/// Where a cache lies.
+/// Paths of a cache's devices.
 #[derive(Clone, Debug)]
 pub(crate) struct Places {
-    /// Path of the device that holds the metadata, or its name where it has no path.
+    /// Path of the metadata device, or its name if it has no path.
     pub(crate) metadata: String,
-    /// The same of the data device, where that is another one; else empty.
+    /// The same for a separate data device; otherwise empty.
     pub(crate) data: String,
 }
 
-/// Returns where a cache lies.
+/// Returns the paths of a cache's devices.
 pub(crate) fn place_of(config: &Config, cache: &config::Cache) -> Places {
     let place = |name: &String| {
         let path = config.file_of(name);
@@ -42,8 +42,8 @@ pub(crate) fn place_of(config: &Config, cache: &config::Cache) -> Places {
     }
 }
 
-/// Remembers durably which opening of a cache was the last one, as its superblock has it. A failure
-/// is only logged: the state directory then remembers an earlier opening, which refuses no start.
+/// Stores the record of the last opening, as the superblock has it, durably. A failure is only
+/// logged: the older record then refuses no start.
 pub(super) async fn note_opening(
     state: &Arc<StateDirectory>,
     uuid: [u8; 16],
@@ -63,18 +63,18 @@ pub(super) async fn note_opening(
     }
 }
 
-/// Returns a path as it is noted: absolute.
+/// Returns a path in the form of the record: absolute.
 pub(crate) fn place_of_path(path: &Path) -> String {
     let absolute = std::path::absolute(path);
     let absolute = absolute.as_deref().unwrap_or(path);
     absolute.display().to_string()
 }
 
-/// Refuses to open a cache on these devices if they hold a copy beside the original, an earlier
-/// state of the cache than was opened last, or two states of it. Returns what a person should know.
+/// Refuses to open a cache if its devices hold a copy next to its original, or an earlier state.
+/// Parts of two different states are refused as well. Returns a notice for the user.
 ///
 /// # Errors
-/// As [`check`] and [`check_parts`], or what the system says.
+/// As [`check`] and [`check_parts`]; otherwise the error of the operating system.
 pub(crate) async fn refuse_copy(
     state: &Path,
     devices: &Devices,
@@ -123,8 +123,8 @@ pub(crate) async fn refuse_copy(
     check(&now, record.as_ref(), twin)
 }
 
-/// Whether the device at `place` that a cache was on is there still, is another one than now, and
-/// has the cache still.
+/// Whether the former device of the cache at `place` still exists, differs from the present one and
+/// still holds the cache.
 async fn is_on(place: &str, (former, now): (Identity, Identity), uuid: &[u8; 16]) -> bool {
     if place.is_empty() || !former.differs_from(now) {
         return false;
@@ -144,14 +144,14 @@ async fn is_on(place: &str, (former, now): (Identity, Identity), uuid: &[u8; 16]
             .is_ok_and(|found| found.uuid == *uuid)
 }
 
-/// Returns whether the cache `uuid`, found at `here`, is at the path `former` as well, in another
-/// file or on another disk.
+/// Returns whether the cache `uuid`, found at `here`, is also at the path `former`, in another file
+/// or on another disk.
 ///
-/// Identities do not tell a clone of a whole file system from the original: its UUID, its inodes
-/// and their birth are the same. The numbers of mounted devices and their inodes do.
+/// The identity of a cloned file system equals the original's: its UUID, its inodes and their birth
+/// times are the same. The numbers of mounted devices and their inodes differ.
 pub(crate) fn has_twin_at(former: &str, uuid: &[u8; 16], here: &str) -> bool {
     let former = Path::new(former);
-    // A device that is no file has a name in place of a path.
+    // A device that is not a file has a name in place of a path.
     former.is_absolute() && former != Path::new(here) && {
         match std::fs::metadata(former) {
             Ok(there) if !there.is_dir() => {
@@ -164,7 +164,7 @@ pub(crate) fn has_twin_at(former: &str, uuid: &[u8; 16], here: &str) -> bool {
     }
 }
 
-/// Returns the UUID of the cache in a file or on a block device; none where there is no cache.
+/// Returns the UUID of the cache in a file or on a block device; `None` if there is no cache.
 fn uuid_at(path: &Path) -> Option<[u8; 16]> {
     let mut reserved = vec![0; usize::try_from(RESERVED_BYTES).ok()?];
     (open_to_look(path).ok()?.read_exact(&mut reserved)).ok()?;

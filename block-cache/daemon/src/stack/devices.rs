@@ -1,4 +1,4 @@
-//! From the configuration's devices to open ones.
+//! Opens the devices of a configuration.
 
 use std::fs::Metadata;
 use std::path::Path;
@@ -29,10 +29,10 @@ use super::transit::{self, Around, OpenTransit, Settings};
 use super::watched::Watched;
 use crate::config::{Config, Device, DeviceKind};
 
-/// Opens the device called `name`, with all that lies under it, and counts what it is asked.
+/// Opens the device `name` with all layers under it, and counts its requests.
 ///
 /// # Errors
-/// What the device says, with the place in the configuration.
+/// The error of the device, with the place in the configuration.
 pub(super) async fn open(
     config: &Config,
     name: &str,
@@ -79,22 +79,22 @@ pub(super) async fn open(
     })
 }
 
-/// What the devices of a stack are opened for.
+/// Purpose of opening the devices of a stack.
 #[derive(Clone, Copy)]
 enum Purpose<'a> {
-    /// To be served, with what is around them.
+    /// To serve them, with the settings of the start.
     Serve(&'a Around<'a>),
-    /// To be looked at. What transit caches have stays where it is.
+    /// To inspect them. Data in transit caches stays there.
     Look {
-        /// Whether what is wrong is going to be written anew.
+        /// Whether damaged structures are going to be rewritten.
         mend: bool,
     },
 }
 
-/// Opens the device called `name`, which nobody may use meanwhile, through the layers that a daemon
-/// would have there, but for transit caches, so that what keeps one from its start is found. A file
-/// is written to, and allocated, only to `mend` what is on it. Without that, a table finishes a
-/// write that power loss interrupted in memory alone.
+/// Opens the device `name` for inspection and locks it. The layers are those of a daemon, without
+/// transit caches, so that inspection finds each error that would stop a daemon. A file is written
+/// or allocated only to `mend` its contents. Without `mend`, a table completes an interrupted write
+/// in memory alone.
 ///
 /// # Errors
 /// As [`open`].
@@ -107,7 +107,7 @@ pub(crate) async fn open_to_look(
     Ok(open_stack(config, name, Purpose::Look { mend }, remote)?.device)
 }
 
-/// Whether slots over the medium of a device are looked at when it is opened, or there can be none.
+/// Whether opening the device checks slots over its medium, or the medium can have none.
 pub(crate) fn keeps_slots(config: &Config, name: &str) -> bool {
     let of = |entry: &Device| {
         matches!(
@@ -118,14 +118,14 @@ pub(crate) fn keeps_slots(config: &Config, name: &str) -> bool {
     config.stack(name).into_iter().any(of)
 }
 
-/// A device on its way up.
+/// A device while its layers are opened.
 pub(super) struct Opened {
     pub(super) device: Rc<dyn BlockDevice>,
-    /// What it is in words.
+    /// Description of the device.
     pub(super) what: String,
-    /// What goes wrong with the file at the bottom.
+    /// Faults of the file at the bottom.
     faults: Rc<Faults>,
-    /// How threads carry out its requests, where that is the processor's work.
+    /// Threads for its requests, if the requests are the work of a processor.
     pub(super) run: Option<Run>,
     transits: Vec<OpenTransit>,
 }
@@ -142,7 +142,7 @@ impl Opened {
     }
 }
 
-/// The device at the bottom of the one called `name`, connected, if that is another machine's.
+/// Returns the device at the bottom of `name`, connected, if it is on another machine.
 async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice>>> {
     match config.stack(name).last() {
         Some(Device {
@@ -160,8 +160,8 @@ async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice
     }
 }
 
-/// A namespace that takes writes; with the file of the secrets by which this host proves itself, if
-/// there is one.
+/// Connects a namespace that accepts writes. `secrets` is the file with which this host
+/// authenticates, if there is one.
 pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<NvmeTcpDevice>> {
     let mut uri = uri.clone();
     if let Some(path) = secrets {
@@ -169,8 +169,7 @@ pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<Nvme
         let missing = || {
             let what = format!(
                 "{} has no line for {}, the name under which {uri} knows this host: add one, or \
-                 name the host by \
-                 ?host=NQN in the URI",
+                 name the host by ?host=NQN in the URI",
                 path.display(),
                 uri.host
             );
@@ -304,7 +303,7 @@ fn open_stack(
     }
 }
 
-/// The block translation table `name` on a memory, whichever that is, at `path`.
+/// Opens the block translation table `name` on a byte-addressable memory at `path`.
 fn open_table<P: Pmem + 'static>(
     memory: &PmemDevice<P>,
     what: &str,
@@ -327,8 +326,7 @@ fn open_table<P: Pmem + 'static>(
     })
 }
 
-/// The byte-addressable device called `name`, with the latencies and bandwidths that are declared
-/// for it.
+/// Opens the byte-addressable device `name`, with its configured latencies and bandwidths.
 fn open_emulated_memory(
     config: &Config,
     name: &str,
@@ -346,7 +344,7 @@ fn open_emulated_memory(
     Ok((Rc::new(device), format!("{what}, {profile}")))
 }
 
-/// The byte-addressable device called `name`, and what it is in words.
+/// Returns the byte-addressable device `name` and its description.
 fn open_memory(
     config: &Config,
     name: &str,
@@ -371,19 +369,18 @@ fn open_memory(
     Ok((device, what))
 }
 
-/// Opens what is at `path`, as [`open_under`], unless a transit cache over it has something of it
-/// still.
+/// Opens the device at `path`, as [`open_under`], unless a transit cache over it still holds data.
 ///
 /// # Errors
-/// `Busy` if one has.
+/// `Busy` if one does.
 pub(crate) fn open_path(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
     let device = open_under(path, options)?;
     transit::refuse_if_left(&device.info()).context(|| path.display().to_string())?;
     Ok(device)
 }
 
-/// Opens what is at `path`, through the block translation table on it if there is one. That may
-/// have a write to finish: it does so in memory alone where the options allow no writes.
+/// Opens the device at `path`, through its block translation table if it has one. A table may have
+/// to complete an interrupted write. It does so in memory alone if the options forbid writes.
 fn open_under(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDevice>> {
     if !has_table(path) {
         return FileDevice::open(path, options);
@@ -402,8 +399,8 @@ fn open_under(path: &Path, options: FileDeviceOptions) -> Result<Rc<dyn BlockDev
     )))
 }
 
-/// What of a volume's file cannot be used because its size is no whole number of blocks, with the
-/// remedy; none if there is nothing such.
+/// Describes the unusable end of a volume's file, with the remedy. `None` if the size is a multiple
+/// of the block size.
 pub(crate) fn odd_end(config: &Config, name: &str, device: &dyn BlockDevice) -> Option<String> {
     let leaf = *config.stack(name).last()?;
     let DeviceKind::File { path, .. } = &leaf.kind else {
@@ -416,8 +413,7 @@ pub(crate) fn odd_end(config: &Config, name: &str, device: &dyn BlockDevice) -> 
     (left > 0).then(|| {
         format!(
             "{}: device {:?}: the last {left} of the {} bytes of {} CANNOT BE USED: its size is \
-             not \
-             a multiple of its {block}-byte blocks; make it one with `truncate -s {} {}`",
+             not a multiple of its {block}-byte blocks; make it one with `truncate -s {} {}`",
             config.place(leaf.line),
             leaf.name,
             file.len(),

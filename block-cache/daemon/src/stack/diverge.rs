@@ -1,6 +1,6 @@
-//! How a volume goes on without its cache: from a start on (`serve --without-cache`), or once the
-//! cache has failed in service. The state directory has the raised epoch first, with a log of the
-//! ranges that are written or with the list of what is dirty and kept (rule 6).
+//! Lets a volume continue without its cache: from a start on (`serve --without-cache`), or after
+//! the cache failed in service. The state directory first has the raised epoch. It has also the log
+//! of written ranges, or the list of dirty ranges that are not overwritten (rule 6).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::{Served, offload};
 use crate::state::decide::{self, Without};
 use crate::state::{CacheId, LoggedDevice, RangeLog, StateDirectory};
 
-/// Has a volume go on without the cache in these modes, should that fail.
+/// Lets a volume continue without the cache in these modes, should the cache fail.
 ///
 /// # Errors
-/// What the cache says.
+/// The error of the cache.
 pub(super) fn accept(
     state: Arc<StateDirectory>,
     cache: &Cache,
@@ -58,11 +58,10 @@ async fn begin(
     Ok(backing)
 }
 
-/// Raises the epoch, durably; what is written to the device that this returns is logged first.
+/// Raises the epoch, durably. The returned device logs each range before it is written.
 ///
-/// The log is begun before the epoch is raised: whoever finds the epoch raised and no log takes
-/// everything for written, and all dirty data for stale. A log without a raised epoch means
-/// nothing.
+/// The log exists before the epoch is raised. A raised epoch without a log means that everything
+/// was written and all dirty data is stale. A log without a raised epoch means nothing.
 pub(super) async fn go_without(
     state: &Arc<StateDirectory>,
     name: &str,

@@ -1,7 +1,8 @@
-//! The limit on the size of files (`RLIMIT_FSIZE`), compared with all that a configuration writes.
+//! Compares the limit on the size of files (`RLIMIT_FSIZE`) with the files that a configuration
+//! writes.
 //!
-//! The limit also refuses a write into a file that has its size already. So it is compared with the
-//! size of each regular file, before anything is opened. Block devices and mapped media have no
+//! The limit also refuses a write within the present size of a larger file. So the check covers the
+//! size of each regular file, before any of them is opened. Block devices and mapped media have no
 //! such limit.
 
 use std::path::Path;
@@ -12,21 +13,21 @@ use forebay_io::limits::file_size_limit;
 use crate::config::{Config, DeviceKind};
 use forebay_terminal::size::human_bytes;
 
-/// Bytes that a file of the state directory may need: lists of ranges grow with what is written.
+/// Size that a file of the state directory may reach, bytes. Logs of ranges grow with writes.
 const STATE_BYTES: u64 = 1 << 20;
 
-/// A file that the start makes, or that is written to in service.
+/// A file that the start creates, or that is written in service.
 pub(super) struct Written {
-    /// Its use, in words.
+    /// Description of its use.
     pub(super) what: String,
-    /// The place in the configuration.
+    /// Place in the configuration.
     pub(super) place: String,
-    /// Its size, bytes.
+    /// Size, bytes.
     pub(super) bytes: u64,
 }
 
 /// Refuses a configuration with a file that is larger than this process may write. `made` are the
-/// files that the start makes; `cached` says whether the cache is used.
+/// files that the start creates; `cached` says whether the cache is used.
 ///
 /// # Errors
 /// `NoSpace` with the largest file, the limit and the remedy.
@@ -79,8 +80,7 @@ fn check_against(
     ))
 }
 
-/// Returns the regular file at the bottom of the device called `name`, if there is one that is not
-/// mapped.
+/// Returns the regular file at the bottom of the device `name`, if there is one that is not mapped.
 fn file_under(config: &Config, name: &str) -> Option<Written> {
     let leaf = *config.stack(name).last()?;
     let DeviceKind::File { path, .. } = &leaf.kind else {

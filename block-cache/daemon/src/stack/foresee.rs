@@ -1,5 +1,5 @@
-//! The refusals of a start that the state directory decides, found without taking the directory;
-//! and those that a refused start has not come to, so that all are decided on together.
+//! Finds the refusals of a start that depend on the state directory, without locking it. Also finds
+//! refusals beyond the first one, so that the user can decide on all of them together.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use crate::state::{CacheId, StateDirectory};
 /// Time that a refused start waits for the opening of its cache, which may refuse it as well.
 const OPENING: Duration = Duration::from_secs(10);
 
-/// Reads what is remembered of each volume.
+/// Reads the record of each volume.
 ///
 /// # Errors
-/// As [`super::Stack::open`]: what the system says.
+/// As [`super::Stack::open`]: the error of the operating system.
 pub(crate) fn foresee_records(config: &Config) -> Result<()> {
     for volume in &config.volumes {
         StateDirectory::look_disk_in(&config.server.state, &volume.name)?;
@@ -28,9 +28,9 @@ pub(crate) fn foresee_records(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Decides on the attach of a volume with this backing device, of so many bytes. `cache` is the
-/// cache that the volume is attached to, with the epoch that it remembers of the volume; none for a
-/// volume without a cache. Returns how the volume will be attached to the cache, if it will be.
+/// Decides on the attach of a volume with this backing device, given by its identity and size in
+/// bytes. `cache` is the volume's cache and the epoch that it has for the volume; `None` for a
+/// volume without a cache. Returns the decision, if the volume will be attached.
 ///
 /// # Errors
 /// As the attach, with the place in the configuration.
@@ -48,7 +48,7 @@ pub(crate) fn place_of_volume(config: &Config, volume: &config::Volume) -> Strin
     format!("{}: volume {:?}", config.place(volume.line), volume.name)
 }
 
-/// Returns the options of an attach that was decided on, as far as they decide on stale data.
+/// Returns the options of a decided attach, as far as they concern stale data.
 pub(crate) fn options_of(volume: &config::Volume, attach: &Attach) -> VolumeOptions {
     VolumeOptions {
         epoch: attach.epoch,
@@ -58,8 +58,8 @@ pub(crate) fn options_of(volume: &config::Volume, attach: &Attach) -> VolumeOpti
     }
 }
 
-/// Joins the refusals of one start, so that they are decided on together. The kind is that of the
-/// first.
+/// Joins the refusals of one start, so that the user can decide on all of them. The kind is that of
+/// the first.
 ///
 /// # Errors
 /// The refusals, if there are any.
@@ -69,7 +69,7 @@ pub(crate) fn refuse_all(mut refused: Vec<Error>) -> Result<()> {
     }
     let mut reports: Vec<String> = Vec::new();
     for report in refused.iter().map(Error::report) {
-        // One that keeps the cache from being opened is that of each volume.
+        // A refusal to open the cache is repeated by each volume.
         if !reports.contains(&report) {
             reports.push(report);
         }
@@ -79,8 +79,8 @@ pub(crate) fn refuse_all(mut refused: Vec<Error>) -> Result<()> {
 }
 
 impl Stack {
-    /// Adds to a refusal those that the start has not come to: of `volumes`, as far as the state
-    /// directory, the cache and files of this machine tell at once.
+    /// Adds later refusals of `volumes` to the first one. Reads only the state directory, the cache
+    /// and files of this machine.
     pub(super) async fn with_later_refusals(
         &self,
         error: Error,
@@ -130,7 +130,7 @@ impl Stack {
         Superblock::read(device.as_ref()).await.ok()
     }
 
-    /// Refuses a volume that the start has not come to, if it will be refused.
+    /// Returns the refusal of a volume that the start has not reached, if there will be one.
     async fn later_refusal(
         &self,
         config: &Config,
@@ -161,8 +161,8 @@ impl Stack {
     }
 }
 
-/// Returns identity and size in bytes of the backing device of a volume that is a file or a device
-/// of this machine, read beside whoever has it.
+/// Returns the identity and size in bytes of a volume's backing device, if it is a file or device
+/// of this machine. Reads it without a lock.
 fn backing_of(config: &Config, volume: &config::Volume) -> Option<(Identity, u64)> {
     let leaf = *config.stack(&volume.backing).last()?;
     let DeviceKind::File { path, .. } = &leaf.kind else {

@@ -1,5 +1,5 @@
-//! Volumes that the cache knows and that are not served: they are forgotten on request, and when
-//! room is needed.
+//! Removes volumes from the cache that it knows and that are not served, on request or to make
+//! room.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -14,14 +14,14 @@ use crate::state::{CacheId, Record, StateDirectory};
 use forebay_terminal::size::human_bytes;
 
 impl Stack {
-    /// Lets the cache forget a volume that is not served, without its backing device. With
-    /// `discard_dirty`, what only the cache has of it IS LOST. Returns what was done, range by
-    /// range, in words.
+    /// Removes a volume from the cache that is not served, without its backing device. With
+    /// `discard_dirty`, data that only the cache has IS LOST. Returns a description of the result,
+    /// range by range.
     ///
     /// # Errors
-    /// `Busy` for a volume that is served, or that has dirty data and `discard_dirty` is not given;
-    /// `NotFound` for one that the cache does not know; `InvalidInput` without a cache; what the
-    /// state directory or the cache device says.
+    /// `Busy` for a volume that is served, or that has dirty data without `discard_dirty`.
+    /// `NotFound` for one that the cache does not know. `InvalidInput` without a cache. An error of
+    /// the state directory or the cache device.
     pub async fn forget_volume(&self, name: &str, discard_dirty: bool) -> Result<String> {
         if self.served(name).is_ok() {
             let what = format!(
@@ -51,12 +51,11 @@ impl Stack {
     }
 }
 
-/// Makes room in a cache for a volume: clean volumes that the configuration does not name are
-/// forgotten, the longest known first. Nothing is forgotten unless all volumes that the start
-/// attaches find room.
+/// Makes room in a cache for a volume. Removes clean volumes that are not in the configuration, the
+/// longest known first. Removes none unless all volumes of the start find room.
 ///
 /// # Errors
-/// `NoSpace` if there is none; what the state directory or the cache device says.
+/// `NoSpace` if there is none. An error of the state directory or the cache device.
 pub(super) async fn make_room(
     state: &Arc<StateDirectory>,
     opening: &OpenCache,
@@ -85,13 +84,12 @@ pub(super) async fn make_room(
     tracing::warn!(
         volume = one.name,
         "the cache forgets this volume, of which nothing is dirty and which the configuration does \
-         not name: \
-         volume {name:?} needs its place"
+         not name: volume {name:?} needs its place"
     );
     Ok(())
 }
 
-/// What was done, in words.
+/// Returns a description of the result.
 pub(crate) fn forgotten_in_words(name: &str, lost: &[Range<u64>], list: Option<PathBuf>) -> String {
     if lost.is_empty() {
         return format!("volume {name:?} is forgotten; nothing of it was dirty");
@@ -111,8 +109,8 @@ pub(crate) fn forgotten_in_words(name: &str, lost: &[Range<u64>], list: Option<P
     text
 }
 
-/// Lists durably what is about to be discarded, and lets the state directory keep nobody from
-/// anything for its sake. Returns where the list is.
+/// Records durably the data that is about to be discarded, so that it blocks no later start.
+/// Returns the path of the list.
 pub(crate) async fn note_discarded(
     state: &Arc<StateDirectory>,
     name: &str,
@@ -131,8 +129,7 @@ pub(crate) async fn note_discarded(
     Ok(Some(list))
 }
 
-/// The state directory hears, before the cache forgets a volume, that nothing of it is to be kept
-/// there.
+/// Records that the cache holds no dirty data of a volume, before the cache forgets the volume.
 pub(crate) async fn note_clean(
     state: &Arc<StateDirectory>,
     name: &str,
@@ -141,7 +138,7 @@ pub(crate) async fn note_clean(
     change(state, name, cache, Record::clean).await
 }
 
-/// The state directory hears that a cache has forgotten a volume.
+/// Records that a cache has forgotten a volume.
 pub(crate) async fn note_forgotten(
     state: &Arc<StateDirectory>,
     name: &str,
@@ -150,7 +147,7 @@ pub(crate) async fn note_forgotten(
     change(state, name, cache, Record::forgotten).await
 }
 
-/// Changes what is remembered of a volume, if that cache was the last that it was attached to.
+/// Changes the record of a volume, if it was last attached to this cache.
 async fn change(
     state: &Arc<StateDirectory>,
     name: &str,

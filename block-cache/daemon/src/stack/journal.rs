@@ -1,8 +1,8 @@
-//! Where a cache's process journal lies, and whose it is.
+//! Path and owner of a cache's process journal.
 //!
-//! Its usual place is named after the cache. Where the configuration wants it elsewhere, a link in
-//! the usual place leads there, so that `forebay format` and `forebay check`, which know the cache
-//! alone, find what a dead daemon left.
+//! The default path is derived from the UUID of the cache. If the configuration sets another path,
+//! the default path is a link to it. So `forebay format` and `forebay check`, which know only the
+//! cache, find the journal of a dead daemon.
 
 use std::fs::File;
 use std::io::{ErrorKind as IoKind, Read as _};
@@ -22,38 +22,37 @@ use super::copies::{has_twin_at, place_of_path};
 use crate::state::hex;
 use crate::state::opening::clone_command;
 
-/// Where journals lie that the configuration does not place.
+/// Default directory of journals.
 const USUAL_DIRECTORY: &str = "/dev/shm";
-/// Length of the magic that a journal begins with (docs/internals/format/process-journal.md),
-/// bytes.
+/// Length of the magic at the start of a journal (docs/internals/format/process-journal.md), bytes.
 const MAGIC_BYTES: usize = 8;
-/// The magic, and the cache's identity behind it, bytes.
+/// Length of the magic and the cache's identity after it, bytes.
 const OWNER_BYTES: usize = 24;
-/// No journal in use is smaller, bytes.
+/// Least size of a journal in use, bytes.
 const SMALLEST_BYTES: u64 = 1 << 20;
 
-/// The cache that a journal is looked for.
+/// The cache whose journal is located.
 #[derive(Clone, Debug)]
 pub(crate) struct Whose {
     pub(crate) uuid: [u8; 16],
-    /// The devices that it lies on now.
+    /// Devices that hold it now.
     pub(crate) media: Media,
     /// Number of its last opening.
     pub(crate) generation: u64,
     /// Path or name of its device, for messages.
     pub(crate) place: String,
-    /// The same of its data device, where that is another one; else empty.
+    /// The same for a separate data device; otherwise empty.
     pub(crate) data_place: String,
-    /// The writes that may be lost with its journal, as a remedy names them.
+    /// Writes that may be lost with its journal, in the words of a remedy.
     pub(crate) stake: String,
-    /// Path that its superblock notes, if another file or disk there has the cache as well.
+    /// Path in its superblock, if another file or disk there has the cache as well.
     pub(crate) twin: Option<String>,
-    /// Whether it was copied to its devices, which take the place of the former ones.
+    /// Whether it was copied to its devices, which replace the former ones.
     pub(crate) moved: bool,
 }
 
 impl Whose {
-    /// The cache that was found on these devices.
+    /// Returns the cache that was found on these devices.
     pub(crate) fn of(found: &Superblock, devices: &Devices, place: String, moved: bool) -> Self {
         Self {
             uuid: found.uuid,
@@ -70,8 +69,8 @@ impl Whose {
         }
     }
 
-    /// Returns the path of another file or disk that has the cache, where the superblock or the
-    /// journal with this head names one.
+    /// Returns the path of another file or disk that has the cache, if the superblock or the head
+    /// of the journal names one.
     fn twin_by(&self, head: &Head) -> Option<String> {
         let named = || has_twin_at(&head.place, &self.uuid, &self.place);
         match self.moved {
@@ -80,7 +79,7 @@ impl Whose {
         }
     }
 
-    /// The same cache, opened since.
+    /// Returns the same cache after its opening.
     pub(crate) fn opened(&self, service: Service) -> Self {
         Self {
             media: service.media,
@@ -90,8 +89,8 @@ impl Whose {
     }
 }
 
-/// What the journal at `path` says of itself; none where there is none. Of a named pipe it would
-/// wait for a writer.
+/// Returns the head of the journal at `path`; `None` if there is no regular file. Opening a named
+/// pipe would wait for a writer.
 fn head(path: &Path) -> Option<Head> {
     if !std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
         return None;
@@ -101,16 +100,16 @@ fn head(path: &Path) -> Option<Head> {
     read.ok().and_then(|()| Head::read(&bytes))
 }
 
-/// Refuses the journal at `path` if it is that of another copy of the cache, or of another opening.
-/// Such a one is never written to, nor removed.
+/// Refuses the journal at `path` if it belongs to another copy of the cache, or to another opening.
+/// Such a journal is never written or removed.
 ///
 /// # Errors
-/// `Busy` for a copy's, `Lost` for another opening's; with the paths and the remedy.
+/// `Busy` for a copy's journal, `Lost` for that of another opening; with the paths and the remedy.
 fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
     let Some(head) = head(path).filter(|head| head.uuid == whose.uuid) else {
         return Ok(());
     };
-    // No process of this boot needs it.
+    // The journal is of an earlier boot: no process needs it.
     if head.boot_id != boot_id()? {
         return Ok(());
     }
@@ -121,8 +120,7 @@ fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
             format!(
                 "{here} is a copy of the cache on {twin}, to which the process journal belongs\n    \
                  help: serve {twin}, which alone has what was acknowledged last (journal {path}); \
-                 or make \
-                 the copy a cache of its own with `{}`; or, if {here} takes \
+                 or make the copy a cache of its own with `{}`; or, if {here} takes \
                  the place of {twin}, start once with --moved-cache",
                 clone_command(here, &whose.data_place)
             ),
@@ -143,10 +141,9 @@ fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
             "{here}: the cache is older than its process journal: opening {last}, the journal's is \
              {own}\n    \
              help: put the newest state of the device back: the journal {path} belongs to it. If \
-             that is \
-             gone, make a new cache with `forebay format --force --discard-dirty`, and start once \
-             with \
-             --adopt VOLUME: what was not written back IS LOST THEN"
+             that is gone, make a new cache with `forebay format --force --discard-dirty`, and \
+             start once \
+             with --adopt VOLUME: what was not written back IS LOST THEN"
         ),
         Relation::Older => format!(
             "{here}: the process journal is of opening {own}, and the cache's last one was \
@@ -158,8 +155,7 @@ fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
         relation => format!(
             "{here} is a copy of the cache on {original}, to which the process journal belongs\n    \
              help: serve {original}, which alone has what was acknowledged last (journal {path}); \
-             or make \
-             the copy a cache of its own with `{}`{}",
+             or make the copy a cache of its own with `{}`{}",
             clone_command(here, &whose.data_place),
             match relation {
                 Relation::Copied =>
@@ -176,31 +172,32 @@ fn usual_place(uuid: &[u8; 16]) -> PathBuf {
     format!("{USUAL_DIRECTORY}/forebay-{}.journal", hex(uuid)).into()
 }
 
-/// Where the process journal of a cache lies, if it has one, as far as the cache alone tells.
+/// Returns the path of a cache's process journal, if it has one, as far as the cache alone shows
+/// it.
 pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
     let usual = usual_place(uuid);
     std::fs::read_link(&usual).unwrap_or(usual)
 }
 
-/// The cache that the journal at `path` belongs to; none where there is no file, or an empty one.
-/// Anything else is somebody's, and not ours to write over or remove.
+/// Returns the cache that the journal at `path` belongs to; `None` if there is no file, or an empty
+/// one. Any other file belongs to another user and must not be overwritten or removed.
 ///
-/// `ours` is the cache that asks, and `stake` names the writes that it may lose.
+/// `ours` is the cache that needs the journal, and `stake` names the writes that it may lose.
 fn owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Option<[u8; 16]>> {
     let allowed = check_shared(path).context(|| format!("the process journal {}", path.display()));
     match allowed {
-        // Of what is no journal, its mode is the least.
+        // A file that is not a journal has a worse problem than its mode.
         Err(error) if error.kind() == ErrorKind::Permission => {
             named_owner(path, ours, stake)?;
             Err(error)
         }
-        // Whoever opens a named pipe may wait for ever.
+        // Opening a named pipe may wait for ever.
         Err(error) => Err(error),
         Ok(()) => named_owner(path, ours, stake),
     }
 }
 
-/// The owner that a file says it has.
+/// Returns the owner that a file names.
 fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Option<[u8; 16]>> {
     let mut file = match File::open(path) {
         Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
@@ -219,7 +216,7 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
     if journal::is_magic(magic) {
         return Ok(uuid.try_into().ok());
     }
-    // One whose making was interrupted.
+    // A journal whose creation was interrupted.
     let named = uuid
         .try_into()
         .is_ok_and(|uuid| path == usual_place(&uuid) || Some(&uuid) == ours);
@@ -230,10 +227,10 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
         ErrorKind::InvalidInput,
         format!(
             "{path} is not a process journal, or was overwritten where it says whose it is; it is \
-             left alone. If it was this cache's, put a \
-             sound copy of it back; if there is none, move it away and start once with \
-             --accept-journal-loss, and check what the \
-             clients stored last{stake}. If it is something else, set `journal` in [cache] to a \
+             left alone. If it was this cache's, put a sound copy of it back; if there is none, \
+             move it away and start once with \
+             --accept-journal-loss, and check what the clients stored last{stake}. If it is \
+             something else, set `journal` in [cache] to a \
              path where nothing is",
             path = path.display()
         ),
@@ -244,14 +241,14 @@ fn is_of(path: &Path, uuid: &[u8; 16]) -> bool {
     matches!(owner(path, Some(uuid), ""), Ok(Some(of)) if of == *uuid)
 }
 
-/// Whether the journal at `path` is that of the cache's last opening.
+/// Whether the journal at `path` belongs to the cache's last opening.
 fn is_own(path: &Path, whose: &Whose) -> bool {
     let is_damaged = head(path).is_some_and(|head| head.tie.is_damaged);
     is_of(path, &whose.uuid) && !is_damaged && refuse_foreign(path, whose).is_ok()
 }
 
-/// Refuses a journal at `path` that is not this cache's, and one while the cache's own lies
-/// elsewhere: nothing is lost, so nobody may give it up.
+/// Refuses a journal at `path` that is not this cache's, and any journal while the cache's own is
+/// elsewhere. Nothing is lost in this case, so the user must not be asked to abandon data.
 ///
 /// # Errors
 /// `Busy` with both paths, or as [`refuse_foreign`].
@@ -274,13 +271,13 @@ fn refuse_unless_own(path: &Path, whose: &Whose) -> Result<()> {
     ))
 }
 
-/// Where the process journal of a cache is to be.
+/// Returns the path at which a cache's process journal should be.
 pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
     configured.map_or_else(|| usual_place(uuid), Path::to_path_buf)
 }
 
-/// Returns the size that the journal at `path` will have, where `len` bytes are asked for, and the
-/// bytes that its file lacks.
+/// Returns the size that the journal at `path` will have if `len` bytes are requested, and the
+/// number of bytes that its file lacks.
 pub(super) fn wanted_bytes(path: &Path, len: u64) -> (u64, u64) {
     let Ok(found) = std::fs::metadata(path) else {
         return (len, len);
@@ -292,13 +289,13 @@ pub(super) fn wanted_bytes(path: &Path, len: u64) -> (u64, u64) {
     (len, len.saturating_sub(found.blocks() * 512))
 }
 
-/// Maps the journal of the cache `uuid` at its configured path, or in its usual place. One that
-/// exists keeps its size: what it holds may be all that there is of acknowledged writes, and
-/// another size would begin it anew.
+/// Maps the journal of the cache `uuid` at its configured or default path. An existing journal
+/// keeps its size: it may hold the only copy of acknowledged writes, and a change of size would
+/// erase it.
 ///
 /// # Errors
-/// `Busy` where a journal with acknowledged writes would be lost: one of another cache at this
-/// path, or one of this cache elsewhere. `InvalidInput` for a file that is no journal.
+/// `Busy` if a journal with acknowledged writes would be lost: that of another cache at this path,
+/// or that of this cache elsewhere. `InvalidInput` for a file that is not a journal.
 pub(super) fn open(
     configured: Option<&Path>,
     mut len: usize,
@@ -309,18 +306,18 @@ pub(super) fn open(
     let path = wanted(configured, uuid);
     refuse_unless_own(&path, whose)?;
     if configured.is_none() && path.is_symlink() {
-        // Where it led, there is nothing that counts.
+        // The target of the link holds no valid data.
         std::fs::remove_file(&path).context(|| path.display().to_string())?;
     }
     let found = owner(&path, Some(uuid), &whose.stake)?;
     let other = found.filter(|owner| owner != uuid);
-    // One whose making was interrupted holds nothing, and its size means nothing.
+    // A journal whose creation was interrupted holds nothing, and its size means nothing.
     let created = found.is_none();
     if created {
-        // Where it fails, opening it says why.
+        // If this fails, opening the journal reports the reason.
         let _ = place(&path, len, uuid);
     }
-    // One of this cache that was cut has the more in it the less is done to it.
+    // A truncated journal of this cache keeps more data the less it is changed.
     let smallest = match found {
         Some(of) if of == *uuid => journal::JOURNAL_MIN_BYTES as u64,
         _ => SMALLEST_BYTES,
@@ -340,7 +337,7 @@ pub(super) fn open(
     }
     let mapped = open_shared_until(&path, len, stop);
     if created && mapped.is_err() {
-        // It would keep its size.
+        // Otherwise it would keep its size.
         remove_unused(&path, uuid);
     }
     let (memory, _) = mapped.map_err(|error| match error.kind() {
@@ -363,7 +360,7 @@ pub(super) fn open(
     })
 }
 
-/// Refuses the journal of another cache that has acknowledged writes in it.
+/// Refuses another cache's journal that holds acknowledged writes.
 fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
     let left = journal::Journal::recover(memory, other, &boot_id()?);
     if !left.is_some_and(|left| left.poisoned || !left.entries.is_empty()) {
@@ -381,7 +378,7 @@ fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
     ))
 }
 
-/// Says what [`open`] will of the place of the journal; changes nothing.
+/// Returns the error that [`open`] will return for the path of the journal. Changes nothing.
 ///
 /// # Errors
 /// As [`open`].
@@ -399,8 +396,8 @@ pub(crate) fn foresee(configured: Option<&Path>, whose: &Whose) -> Result<()> {
     }
 }
 
-/// Puts a file there that can be seen to be this cache's from its first moment on, should this
-/// process die before the journal in it is begun.
+/// Creates a file that names this cache as its owner at once, should this process die before the
+/// journal in it is written.
 fn place(path: &Path, len: usize, uuid: &[u8; 16]) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".forebay-new");
@@ -419,18 +416,18 @@ fn place(path: &Path, len: usize, uuid: &[u8; 16]) -> std::io::Result<()> {
 /// A mapped journal.
 pub(super) struct Opened {
     pub(super) memory: Buf,
-    /// Where it lies.
+    /// Path of the journal.
     pub(super) path: PathBuf,
-    /// Whether it was not there before, or held nothing.
+    /// Whether it did not exist before, or held nothing.
     pub(super) created: bool,
 }
 
-/// Removes a journal that was made for a cache which then did not open, unless the cache had begun
-/// it.
+/// Removes a journal that was created for a cache that then did not open, unless the cache has
+/// started to use it.
 pub(super) fn remove_unused(path: &Path, uuid: &[u8; 16]) {
     if matches!(owner(path, Some(uuid), ""), Ok(None)) {
         let _ = std::fs::remove_file(path);
-        // What led to a journal that was there in an earlier life.
+        // A link to a journal of an earlier process.
         let usual = usual_place(uuid);
         if std::fs::read_link(&usual).is_ok_and(|leads_to| leads_to == path) {
             let _ = std::fs::remove_file(&usual);
@@ -438,8 +435,8 @@ pub(super) fn remove_unused(path: &Path, uuid: &[u8; 16]) {
     }
 }
 
-/// Removes links in the usual place of journals that lead nowhere: of caches that are gone with
-/// their journals, a daemon having been killed. Links of other users are left alone.
+/// Removes dangling links at the default paths of journals: their caches are gone with their
+/// journals after a daemon was killed. Links of other users are not touched.
 pub(super) fn sweep() {
     let entries = std::fs::read_dir(USUAL_DIRECTORY).into_iter().flatten();
     // SAFETY: no memory is involved.
@@ -463,7 +460,7 @@ pub(super) fn sweep() {
     }
 }
 
-/// Lets the usual place lead to a journal that is in use elsewhere.
+/// Links the default path to a journal that is in use elsewhere.
 pub(super) fn point(uuid: &[u8; 16], path: &Path) {
     let usual = usual_place(uuid);
     if usual == path {
@@ -475,17 +472,18 @@ pub(super) fn point(uuid: &[u8; 16], path: &Path) {
     }
 }
 
-/// A copy of the journal of a cache that is not open, if there is one. Nothing of the journal is
-/// changed, or allocated.
+/// Returns a copy of the journal of a cache that is not open, if there is one. Neither changes nor
+/// allocates any part of the journal.
 ///
 /// # Errors
-/// `Busy` when a daemon uses it, or what the system says.
+/// `Busy` if a daemon uses it; otherwise the error of the operating system.
 fn existing(path: &Path) -> Result<Option<Buf>> {
     look_shared(path).context(|| format!("the process journal {}", path.display()))
 }
 
-/// Returns the journal at `path`, if it is that of the last opening of a cache that is not open, or
-/// why it is not: a copy as of [`existing`], or the journal itself, to `mend` the cache from it.
+/// Returns the journal at `path` if it belongs to the last opening of a closed cache; otherwise the
+/// reason why it does not. The result is a copy as in [`existing`]. With `mend` it is the journal
+/// itself, to repair the cache from it.
 ///
 /// # Errors
 /// As [`existing`].
@@ -500,7 +498,7 @@ pub(crate) fn own(whose: &Whose, path: &Path, mend: bool) -> Result<Result<Optio
     }
 }
 
-/// Maps the journal at `path` with the size that it has, so that nothing of it changes.
+/// Maps the journal at `path` with its present size, so that no part of it changes.
 fn map(path: &Path) -> Result<Buf> {
     let len = std::fs::metadata(path)
         .context(|| path.display().to_string())?
@@ -510,8 +508,8 @@ fn map(path: &Path) -> Result<Buf> {
         open_shared(path, len).context(|| format!("the process journal {}", path.display()))?;
     Ok(journal)
 }
-/// Removes the journal of a cache whose every write is elsewhere, or given up, and the link to it.
-/// One of another copy of the cache, or of another opening, stays.
+/// Removes the journal of a cache whose writes are all elsewhere or abandoned, and the link to it.
+/// Leaves a journal of another copy of the cache, or of another opening.
 pub(crate) fn remove(whose: &Whose, path: &Path) {
     let remove = |path: &Path| match std::fs::remove_file(path) {
         Err(error) if error.kind() != IoKind::NotFound => {
@@ -526,7 +524,7 @@ pub(crate) fn remove(whose: &Whose, path: &Path) {
     if is_own(path, whose) {
         remove(path);
     }
-    // What leads to another copy's journal is that one's.
+    // A link to another copy's journal belongs to that copy.
     if std::fs::read_link(&usual).is_ok_and(|leads_to| !leads_to.exists()) {
         remove(&usual);
     }
@@ -560,7 +558,7 @@ mod tests {
         let opened = open(Some(&path), 2 << 20, &whose, &Stop::default()).expect("opened");
         assert!(opened.created, "it holds nothing");
         drop(opened);
-        // A start that was killed while it allocated: the configuration may ask for less now.
+        // A start was killed while it allocated; the configuration may now request less.
         place(&path, 8 << 20, &[7; 16]).expect("placed");
         let opened = open(Some(&path), 2 << 20, &whose, &Stop::default()).expect("opened");
         assert_eq!(opened.memory.len(), 2 << 20);

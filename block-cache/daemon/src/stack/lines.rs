@@ -1,5 +1,4 @@
-//! Metadata on byte-addressable media that is named by a path: no configuration says what lies
-//! there.
+//! Opens metadata on byte-addressable media by path, when no configuration states the contents.
 
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
@@ -14,11 +13,11 @@ use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Superblock};
 
 use super::devices::open_path;
 
-/// Opens what holds a cache's metadata at `path`: a log in lines as the byte-addressable medium
-/// that it needs, and anything else as [`open_path`].
+/// Opens the device with a cache's metadata at `path`. Opens a log in lines as the byte-addressable
+/// medium that it needs, and anything else as [`open_path`].
 ///
 /// # Errors
-/// As [`open_path`], and as [`PmemDevice::open`].
+/// As [`open_path`] and [`PmemDevice::open`].
 pub(crate) fn open_metadata(
     path: &Path,
     options: FileDeviceOptions,
@@ -34,7 +33,7 @@ pub(crate) fn open_metadata(
 fn has_lines(path: &Path) -> bool {
     let copies = [0, COPY_STRIDE_BYTES];
     if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device()) {
-        // It cannot be read, only mapped.
+        // The device cannot be read, only mapped.
         let Ok(memory) = PmemMapping::open(path, None) else {
             return false;
         };

@@ -1,7 +1,7 @@
-//! What a configuration needs of memory, and whether the process may have that much.
+//! Computes the memory that a configuration needs, and checks that the process may use it.
 //!
-//! A map that does not fit is told before it is allocated: later, the allocation ends the process,
-//! or the kernel does.
+//! A map that does not fit is reported before it is allocated. Later, the failed allocation or the
+//! kernel would end the process.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,25 +15,24 @@ use forebay_policy::PromotionFilter;
 use crate::config::{Config, DeviceKind, Export, Promotion, Protocol};
 use forebay_terminal::size::human_bytes;
 
-/// Memory that is taken for requests in flight where a volume is a file or block device of this
-/// machine's: what FUSE admits (32 MiB), rounded up to powers of two, and as much again on free
-/// lists, in bytes.
+/// Memory reserved for requests in flight if a volume is a file or block device of this machine,
+/// bytes. It is the limit of FUSE (32 MiB), rounded up to powers of two, twice for free lists.
 pub(crate) const RESERVE_BYTES: u64 = 128 << 20;
-/// Memory for the requests of such an export beyond the first, rounded up likewise, bytes.
+/// Memory for the requests of each further export of that kind, rounded up likewise, bytes.
 const LOCAL_BYTES: u64 = 64 << 20;
-/// Memory of a daemon without devices and exports: code, threads, control, log, bytes.
+/// Memory of a daemon without devices and exports: code, threads, control, log; bytes.
 const PROCESS_BYTES: u64 = 32 << 20;
-/// Connections that sockets can have in any case: there is a client that is served.
+/// Number of connections that sockets can always have, so that one client is served.
 const FEWEST_CONNECTIONS: u64 = 1;
-/// With fewer connections than this a start warns.
+/// A start warns if fewer connections than this are possible.
 pub(crate) const FEW_CONNECTIONS: u64 = 64;
 
-/// What a cache takes of memory.
+/// Memory needs of a cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheNeeds {
-    /// Blocks of the smallest size.
+    /// Number of blocks of the smallest size.
     pub(crate) blocks: u32,
-    /// The most that its map takes, in bytes.
+    /// Largest size of its map, bytes.
     pub(crate) map_bytes: u64,
 }
 
@@ -47,34 +46,34 @@ impl CacheNeeds {
     }
 }
 
-/// What a part of a configuration needs.
+/// Memory need of one part of a configuration.
 #[derive(Clone, Debug)]
 struct Need {
-    /// What for, in words.
+    /// Description of its use.
     what: String,
-    /// The memory, in bytes.
+    /// Memory, bytes.
     bytes: u64,
-    /// The place in the configuration that says so, and what stands there.
+    /// Place in the configuration, and the value there.
     place: String,
-    /// How it needs less, in words.
+    /// Remedy that reduces the need.
     help: &'static str,
 }
 
-/// What a configuration needs.
+/// Memory needs of a configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Needs {
     needs: Vec<Need>,
-    /// Most memory that a connection takes, in bytes; zero where nothing is exported on sockets.
+    /// Most memory of a connection, bytes; zero without exports on sockets.
     connection_bytes: u64,
-    /// Connections that all listeners take, if memory suffices.
+    /// Number of connections that all listeners accept if memory suffices.
     most_connections: u64,
-    /// Files that are mapped: address space, not memory, in bytes.
+    /// Size of mapped files, bytes. They use address space, not memory.
     mapped_bytes: u64,
 }
 
 impl Needs {
-    /// Sums what a configuration needs. Without its cache, it is what is certain before that is
-    /// looked at.
+    /// Sums the needs of a configuration. Without `cache`, the sum has only the needs that are
+    /// known before the cache is read.
     pub(crate) fn of(config: &Config, cache: Option<CacheNeeds>) -> Self {
         let mut needs = Vec::new();
         let mut need = |line: usize, whose: String, what: String, bytes: u64, help| {
@@ -159,13 +158,13 @@ impl Needs {
         needs
     }
 
-    /// Returns what is needed at the least, with as few connections as there can be, in bytes.
+    /// Returns the least need, with as few connections as possible, bytes.
     fn total(&self) -> u64 {
         let bytes = self.needs.iter().map(|need| need.bytes);
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Returns what is needed of a limit at the least, in bytes.
+    /// Returns the least need that counts towards a limit, bytes.
     fn total_of(&self, limit: &MemoryLimit) -> u64 {
         match limit.is_address_space {
             true => self.total().saturating_add(self.mapped_bytes),
@@ -173,18 +172,18 @@ impl Needs {
         }
     }
 
-    /// Checks that the process may have that much.
+    /// Checks that the process may use that much memory.
     ///
     /// # Errors
-    /// `NoSpace` with what needs how much, and whose the limit is.
+    /// `NoSpace` with each need and its size, and the owner of the limit.
     pub(crate) fn check(&self) -> Result<()> {
         memory_limits()
             .iter()
             .try_for_each(|limit| self.check_against(limit))
     }
 
-    /// Returns the number of connections whose requests fit into what the limits leave, and the
-    /// lowest limit; none where nothing is exported on sockets.
+    /// Returns the number of connections whose requests fit into the remaining memory, and the
+    /// lowest limit; `None` without exports on sockets.
     pub(crate) fn connections(&self) -> Option<(u64, String)> {
         (self.connection_bytes > 0).then(|| self.connections_within(&memory_limits()))
     }
@@ -227,8 +226,7 @@ impl Needs {
         ))
     }
 
-    /// What is needed, in a line for people, with the requests of all connections that there can
-    /// be.
+    /// Returns the needs in one line for users, with the requests of all possible connections.
     pub(crate) fn line(&self) -> String {
         self.line_within(&memory_limits())
     }
@@ -249,8 +247,8 @@ impl Needs {
     }
 }
 
-/// Returns exports whose memory for requests does not depend on connections, each with that memory,
-/// in words and bytes.
+/// Returns the exports whose memory for requests does not depend on connections, each with a
+/// description and that memory in bytes.
 fn requests(config: &Config) -> Vec<(&Export, String, u64)> {
     let is_local = |export: &&Export| export.protocol.is_local();
     let is_machine = |export: &&Export| matches!(export.protocol, Protocol::VhostUserBlk(_));
@@ -270,7 +268,7 @@ fn requests(config: &Config) -> Vec<(&Export, String, u64)> {
     requests
 }
 
-/// Returns the most memory that a connection to an export takes, in bytes; zero where it has none.
+/// Returns the most memory of a connection to an export, bytes; zero if it has no connections.
 const fn connection_of(export: &Export) -> u64 {
     match export.protocol {
         Protocol::Nbd(_) => nbd::CONNECTION_BYTES,
@@ -292,7 +290,7 @@ fn listeners(config: &Config) -> u64 {
     addresses.len() as u64
 }
 
-/// Returns the size of all files that are mapped as media, in bytes.
+/// Returns the total size of files that are mapped as media, bytes.
 fn mapped_bytes(config: &Config) -> u64 {
     let path = |kind: &DeviceKind| match kind {
         DeviceKind::Pmem { path } => std::fs::metadata(path).ok(),
@@ -349,7 +347,7 @@ volume = [
         Config::parse(Path::new("f.toml"), &text).expect("right")
     }
 
-    /// Bytes that a daemon of one reactor takes beside its devices.
+    /// Returns the memory of a daemon of one reactor without its devices, bytes.
     fn process() -> u64 {
         PROCESS_BYTES + (forebay_block::POOL_BYTES.0 + forebay_block::POOL_BYTES.1) as u64
     }

@@ -1,6 +1,6 @@
-//! A stack of devices as a configuration describes it, open on the calling reactor: devices, the
-//! cache on some of them, and volumes on that. The daemon puts exports on it; a program that uses
-//! Forebay as a library does I/O on its volumes directly.
+//! A stack of devices according to a configuration, open on the calling reactor: devices, the cache
+//! on some of them, and volumes on the cache. The daemon adds exports. A program that uses Forebay
+//! as a library does I/O on the volumes directly.
 
 mod attach;
 mod cache;
@@ -58,25 +58,25 @@ pub(crate) use room::check as check_room;
 pub(crate) use table::{refuse_without_table, with_table};
 pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
 
-/// What is asked of one start, beyond the configuration.
+/// Options of one start, beyond the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Volumes to serve straight from their backing devices.
+    /// Volumes to serve from their backing devices, without the cache.
     pub without_cache: Vec<String>,
-    /// Volumes whose cache and backing device belong together, whatever the state directory says.
+    /// Volumes whose cache and backing device belong together, despite the state directory.
     pub adopt: Vec<String>,
-    /// Volumes whose dirty data may be given up where the volume was written without the cache.
+    /// Volumes whose dirty data may be discarded if the volume was written without the cache.
     pub discard_stale_dirty: Vec<String>,
     /// Whether to open the cache although its process journal is gone.
     pub accept_journal_loss: bool,
-    /// Whether the cache was copied to its devices, which take the place of the former ones.
+    /// Whether the cache was copied to its devices, which replace the former ones.
     pub moved_cache: bool,
-    /// Whether volumes go on without the cache in all modes, should that fail in service.
+    /// Whether volumes continue without the cache in all modes, should it fail in service.
     pub accept_divergence: bool,
 }
 
 impl Wishes {
-    /// Checks that the volumes that are named exist.
+    /// Checks that the named volumes exist.
     ///
     /// # Errors
     /// `NotFound` for one that does not.
@@ -90,8 +90,8 @@ impl Wishes {
         Ok(())
     }
 
-    /// Why a volume, as it is served now, may lack writes that an earlier process acknowledged, if
-    /// that was asked for.
+    /// Returns the reason why a volume, as served now, may lack acknowledged writes of an earlier
+    /// process; `None` if no option causes that.
     fn gap(&self, volume: &str) -> Option<String> {
         let named = |list: &[String]| list.iter().any(|name| name == volume);
         let asked = if named(&self.adopt) {
@@ -108,8 +108,8 @@ impl Wishes {
         Some(format!("the daemon was started with {asked}"))
     }
 
-    /// Whether no volume is to be served from the cache: then it is not opened, since it may be the
-    /// reason for that.
+    /// Whether no volume is served from the cache. The cache is not opened then, since it may be
+    /// the reason for these options.
     #[must_use]
     pub fn all_without_cache(&self, config: &Config) -> bool {
         let mut volumes = config.volumes.iter();
@@ -137,32 +137,31 @@ pub struct Stack {
     cache: Option<Rc<cache::OpenCache>>,
     /// Attaches of volumes that are served while their cache is being opened, by name.
     behind: RefCell<Vec<(String, Promise<Result<()>>)>>,
-    /// The end of all attaches, or of the time that they may take together. No volume is written
-    /// back, or served from the cache, before: the last one may refuse the start.
+    /// Ends when all attaches have ended, or their common time limit has passed. Before that, no
+    /// volume is written back or served from the cache, since the last one may refuse the start.
     attached: Promise<Result<()>>,
     volumes: RefCell<Vec<Rc<Served>>>,
     devices: RefCell<Vec<watched::Watched>>,
-    /// Volumes of which the state directory has heard what the opening lost.
+    /// Volumes for which the state directory records the losses of the opening.
     noted: RefCell<BTreeSet<String>>,
 }
 
-/// Time that the attaches of all volumes may take together before those that are attached are
-/// served.
+/// Time limit for the attaches of all volumes together. After it, the attached ones are served.
 const ATTACH: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 30 });
 
 /// A volume of a stack.
 struct Served {
     config: config::Volume,
     volume: Volume,
-    /// What the volume stands on: the cache's device for it, or the backing device.
+    /// Device under the volume: the cache's device for it, or the backing device.
     device: Rc<dyn BlockDevice>,
     backing: String,
     cached: bool,
     mode: Cell<Mode>,
     record: Cell<Record>,
-    /// The cache was asked to forget it.
+    /// Whether the cache is removing the volume.
     leaving: Cell<bool>,
-    /// Who changes the record: one at a time.
+    /// Serializes changes of the record.
     remembering: Semaphore,
 }
 
@@ -177,13 +176,13 @@ impl std::fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// Opens everything that `config` describes, but for the exports, on the calling reactor.
+    /// Opens everything that `config` describes, except the exports, on the calling reactor.
     ///
     /// # Errors
-    /// What a device, the cache or the state directory says, with the place in the configuration.
-    /// What was open is closed again. A cache that takes long to open goes on opening:
-    /// [`Stack::ready`] says when it is open. Until then, reads of what is certainly clean are
-    /// served, and everything else waits.
+    /// The error of a device, the cache or the state directory, with the place in the
+    /// configuration. Everything opened is closed then. A cache that takes long to open continues
+    /// to open: [`Stack::ready`] waits for it. Until then only reads of certainly clean data are
+    /// served; all else waits.
     ///
     /// # Panics
     /// On a thread that runs no reactor.
@@ -191,8 +190,8 @@ impl Stack {
         Self::open_until(config, wishes, &Stop::default()).await
     }
 
-    /// As [`Stack::open`], which may take long where a journal or a transit cache is large: `stop`
-    /// ends it.
+    /// As [`Stack::open`], which may take long with a large journal or transit cache. `stop` ends
+    /// it.
     ///
     /// # Errors
     /// As [`Stack::open`], and `ShuttingDown` if it was stopped.
@@ -206,7 +205,7 @@ impl Stack {
             Some(line) => error.context(config.place(line)),
             None => error,
         })?);
-        // Before the cache is opened, after which nothing tells of it any more.
+        // Before the cache is opened: the reason is not visible any more after that.
         for volume in &config.volumes {
             let (device, machines) = disk_gap(config, wishes, &volume.name);
             let (state, name) = (Arc::clone(&state), volume.name.clone());
@@ -236,7 +235,7 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Opens the cache and attaches the volumes. What is open before a failure is in the stack.
+    /// Opens the cache and attaches the volumes. On failure, `self` has everything opened before.
     async fn fill(&mut self, config: &Config, wishes: &Wishes, stop: &Stop) -> Result<()> {
         let around = transit::Around {
             state: &self.state,
@@ -270,7 +269,7 @@ impl Stack {
         let cached = self.volumes.borrow().iter().filter(|it| it.cached).count();
         let all_are_behind = behind.len() == cached && cached > 0;
         let ending = end_of_attaches(behind, self.cache.clone(), transits);
-        // A volume that is attached already would be served before the others are.
+        // Otherwise an attached volume would be served before the others.
         if !all_are_behind {
             let ended = ending.await;
             self.attached.set(ended.clone());
@@ -282,16 +281,17 @@ impl Stack {
         Ok(())
     }
 
-    /// Waits until a volume has all that its cache has, and tells why some of what it acknowledged
-    /// to the users of its block device may be missing; none if nothing is.
+    /// Waits until a volume is attached. Returns the reason why acknowledged writes may be missing
+    /// for users of its block device; `None` if none are.
     ///
     /// # Errors
-    /// As [`Stack::ready`], or what the state directory says.
+    /// As [`Stack::ready`], or the error of the state directory.
     pub async fn disk_gap(&self, volume: &str) -> Result<Option<String>> {
         self.after_losses(volume, StateDirectory::disk_gap).await
     }
 
-    /// Waits likewise, and tells by what virtual machines know that nothing is missing.
+    /// Waits likewise. Returns the generation by which virtual machines know that no write is
+    /// missing.
     ///
     /// # Errors
     /// As [`Stack::disk_gap`].
@@ -300,7 +300,7 @@ impl Stack {
             .await
     }
 
-    /// Asks the state directory when it has heard what the opening lost.
+    /// Runs `ask` on the state directory once it records the losses of the opening.
     async fn after_losses<T: Send + 'static>(
         &self,
         volume: &str,
@@ -327,16 +327,16 @@ impl Stack {
         .await
     }
 
-    /// Remembers that a volume is a block device, whose users have all that they were promised.
+    /// Records that the block device of a volume lacks no acknowledged writes.
     ///
     /// # Errors
-    /// What the state directory says.
+    /// The error of the state directory.
     pub async fn note_disk(&self, volume: &str) -> Result<()> {
         let (state, name) = (Arc::clone(&self.state), volume.to_owned());
         offload(move || state.note_disk(&name)).await
     }
 
-    /// Returns what the configuration needs of memory, with the cache as it is.
+    /// Returns the memory that the configuration needs with the present cache.
     pub(crate) fn memory_needs(&self, config: &Config) -> memory::Needs {
         let cache = self.cache.as_ref();
         memory::Needs::of(
@@ -345,7 +345,7 @@ impl Stack {
         )
     }
 
-    /// What is to be known of data in the cache that belongs to none of the volumes here.
+    /// Describes data in the cache of volumes that are not served from it.
     fn unserved(&self) -> Option<String> {
         let cache = self.cache.as_ref()?;
         let volumes = self.volumes.borrow();
@@ -360,7 +360,7 @@ impl Stack {
         })
     }
 
-    /// The volume called `name`, as any thread may hold it.
+    /// Returns the handle of volume `name`, for use on any thread.
     ///
     /// # Errors
     /// `NotFound` if there is none.
@@ -368,7 +368,7 @@ impl Stack {
         self.served(name).map(|served| served.volume.handle())
     }
 
-    /// All volumes.
+    /// Returns all volumes.
     #[must_use]
     pub fn volumes(&self) -> Vec<VolumeHandle> {
         let volumes = self.volumes.borrow();
@@ -386,7 +386,7 @@ impl Stack {
             .ok_or_else(|| no_volume(name, volumes.iter().map(|served| &*served.config.name)))
     }
 
-    /// Changes what the state directory remembers of a volume, durably.
+    /// Changes the record of a volume in the state directory, durably.
     async fn remember(&self, served: &Served, change: impl Fn(Record) -> Record) -> Result<()> {
         served.remembering.acquire(1).await;
         let result = self
@@ -408,7 +408,7 @@ impl Stack {
     }
 }
 
-/// Waits for the attaches of volumes, and allows the cache to write back, and the transit caches to
+/// Waits for the attaches of volumes. Then allows the cache to write back and the transit caches to
 /// evict.
 ///
 /// # Errors
@@ -439,7 +439,7 @@ async fn end_of_attaches(
 }
 
 /// Waits until each of these volumes is attached, for at most [`ATTACH`]: a backing device that
-/// does not answer stops no other volume. Returns the volumes that are not attached by then.
+/// does not respond delays no other volume. Returns the volumes that are not attached by then.
 ///
 /// # Errors
 /// The first attach that fails.
@@ -457,9 +457,9 @@ async fn await_attaches(behind: &[(String, Promise<Result<()>>)]) -> Result<Vec<
     Ok(late.map(|(name, _)| name.as_str()).collect())
 }
 
-/// Why the users of a volume's block device must not go on with what is served from now on, and
-/// whether virtual machines must not: what was asked for, or that others may write to it while they
-/// wait.
+/// Returns the reason why users of a volume's block device must not continue after this start, and
+/// whether virtual machines must not. The reason is an option of the start, or that others may
+/// write to the volume while its users wait.
 fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> (Option<String>, bool) {
     let asked = wishes.gap(volume);
     let mut exports = (config.exports.iter()).filter(|export| export.volume == volume);
@@ -472,7 +472,7 @@ fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> (Option<String>, 
     (asked.or(without), machines)
 }
 
-/// What an opening found that may be missing of a volume.
+/// Returns the loss of a volume that an opening found.
 fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
     if recovery.cut.iter().any(|range| range.volume == volume) {
         return Some(

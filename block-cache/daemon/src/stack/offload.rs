@@ -1,13 +1,13 @@
-//! Work that may wait for a file system, off the reactor.
+//! Runs work that may wait for a file system outside of the reactor.
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_cache::failpoints::carried;
 use tokio::sync::oneshot;
 
-/// Runs `work` on a thread of its own; the reactor goes on meanwhile.
+/// Runs `work` on a thread of its own while the reactor continues.
 ///
 /// # Errors
-/// What `work` says, or that no thread could be started.
+/// The error of `work`, or that no thread could be started.
 pub(crate) async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -16,7 +16,7 @@ pub(crate) async fn offload<T: Send + 'static>(
     std::thread::Builder::new()
         .name("offload".into())
         .spawn(move || {
-            // Whoever asked may be gone.
+            // The receiver may be gone.
             let _ = tell.send(work());
         })?;
     told.await

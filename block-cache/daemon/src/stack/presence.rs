@@ -1,7 +1,7 @@
-//! Files that the daemon has open, compared with what lies at their paths.
+//! Compares open files of the daemon with the files at their paths.
 //!
-//! A file that is removed, or put elsewhere, can be used as before. But the next start opens what
-//! lies at the path. So this is to be told while the file can still be copied.
+//! A removed or moved file stays usable for this process. But the next start opens whichever file
+//! is at the path. So the problem is reported while the file can still be copied.
 
 use std::fs::Metadata;
 use std::io::ErrorKind as IoKind;
@@ -19,11 +19,11 @@ pub(super) struct Presence {
 /// An open file that is not at its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Absence {
-    /// Path that it was opened by.
+    /// Path by which it was opened.
     pub(super) path: PathBuf,
-    /// Path by which it can be copied for as long as the daemon has it open.
+    /// Path from which it can be copied while the daemon has it open.
     pub(super) copy_from: PathBuf,
-    /// Whether it has no name any more, and is gone when the daemon ends.
+    /// Whether it has no name any more and is deleted when the daemon ends.
     pub(super) is_removed: bool,
 }
 
@@ -32,8 +32,8 @@ fn number(found: &Metadata) -> (u64, u64) {
 }
 
 impl Presence {
-    /// Notes the regular file at `path`, which the daemon has just opened. None for anything else,
-    /// and where file systems count no names.
+    /// Returns the presence of the regular file at `path`, which the daemon has just opened.
+    /// Returns `None` for other files, and on file systems without link counts.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let found = std::fs::metadata(path).ok()?;
         (found.is_file() && found.nlink() > 0).then(|| Self {
@@ -42,8 +42,8 @@ impl Presence {
         })
     }
 
-    /// Says that a file called `what`, which holds acknowledged writes until a stop sends them to
-    /// `goal`, is not at its path, and the remedy; none if it is.
+    /// Describes the absence of the file `what` from its path, with the remedy; `None` if it is
+    /// present. The file holds acknowledged writes until a stop sends them to `goal`.
     pub(super) fn danger(&self, what: &str, goal: &str) -> Option<String> {
         let absence = self.absence()?;
         let back = match absence.is_removed {
@@ -58,7 +58,8 @@ impl Presence {
         ))
     }
 
-    /// Returns where the file is, if it is not at its path; none if it is, or that cannot be told.
+    /// Returns the location of the file if it is not at its path; `None` if it is, or if that is
+    /// unknown.
     pub(super) fn absence(&self) -> Option<Absence> {
         match std::fs::metadata(&self.path) {
             Ok(found) if number(&found) == self.number => return None,
@@ -83,7 +84,7 @@ impl Presence {
 }
 
 impl Absence {
-    /// Returns what happened to the file called `what`, in words.
+    /// Describes the fate of the file `what`.
     pub(super) fn in_words(&self, what: &str) -> String {
         let path = self.path.display();
         match self.is_removed {
@@ -130,8 +131,7 @@ mod tests {
             assert_eq!(copy.expect("it is open"), "ours");
             absence.in_words("device \"ssd\"")
         };
-        // Moved, and back; replaced, with a name of its own elsewhere; removed; another in its
-        // place.
+        // Moved, and back; replaced while it has another name; removed; replaced by another file.
         std::fs::rename(&path, &other).expect("moved");
         assert!(absence(false).contains("MOVED OR REPLACED"));
         std::fs::rename(&other, &path).expect("moved back");

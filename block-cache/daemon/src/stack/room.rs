@@ -1,5 +1,4 @@
-//! The room that process journals and the slots of transit caches take, before any of them is
-//! allocated.
+//! Checks the space for process journals and the slots of transit caches, before any is allocated.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -18,25 +17,25 @@ use super::{cache, journal, transit};
 use crate::config::{Config, Device, DeviceKind};
 use forebay_terminal::size::human_bytes;
 
-/// A file that the start makes, or fills.
+/// A file that the start creates or extends.
 struct Need {
-    /// Its use, in words.
+    /// Description of its use.
     what: String,
-    /// The place in the configuration.
+    /// Place in the configuration.
     place: String,
     directory: PathBuf,
     /// Size of the file, bytes.
     size_bytes: u64,
-    /// Bytes beyond those that the file has.
+    /// Bytes to allocate beyond those that the file has.
     bytes: u64,
 }
 
-/// Refuses a configuration whose journal and slots need more room than their file systems have, all
-/// of them together, and one whose files are larger than this process may write. Nothing is
-/// changed. `cached` says whether the cache is used.
+/// Refuses a configuration whose journal and slots together exceed the space of their file systems.
+/// Also refuses files larger than this process may write. Changes nothing. `cached` says whether
+/// the cache is used.
 ///
 /// # Errors
-/// `NoSpace` with the sum, the room and the remedy. What a device of another machine says.
+/// `NoSpace` with the sum, the space and the remedy. An error of a device on another machine.
 pub(crate) async fn check(config: &Config, cached: bool) -> Result<()> {
     let mut needs = Vec::new();
     if let Some(cache) = config.cache.as_ref().filter(|_| cached) {
@@ -68,12 +67,12 @@ pub(crate) async fn check(config: &Config, cached: bool) -> Result<()> {
     Ok(())
 }
 
-/// The file system of a directory; none if it cannot be looked at, of which its user tells.
+/// Returns the file system of a directory; `None` if it cannot be read, which its user reports.
 fn device_of(directory: &Path) -> Option<u64> {
     Some(std::fs::metadata(directory).ok()?.dev())
 }
 
-/// Compares what is needed on one file system with what it has.
+/// Compares the need on one file system with its free space.
 fn refuse_without_room(mut needs: Vec<Need>) -> Result<()> {
     needs.sort_by_key(|need| std::cmp::Reverse(need.bytes));
     let wanted: u64 = needs.iter().map(|need| need.bytes).sum();
@@ -88,7 +87,7 @@ fn refuse_without_room(mut needs: Vec<Need>) -> Result<()> {
         return Ok(());
     };
     let free = room.free * u64::from(room.block_bytes);
-    // One without a limit has no blocks.
+    // A file system without a limit reports no blocks.
     if room.blocks == 0 || wanted <= free {
         return Ok(());
     }
@@ -100,8 +99,7 @@ fn refuse_without_room(mut needs: Vec<Need>) -> Result<()> {
         ErrorKind::NoSpace,
         format!(
             "{}: {directory} lacks room: the start needs {} there, and {} are free ({}): use a \
-             smaller `capacity` or \
-             `journal_size`, or make {directory} larger",
+             smaller `capacity` or `journal_size`, or make {directory} larger",
             largest.place,
             human_bytes(wanted),
             human_bytes(free),
@@ -110,8 +108,8 @@ fn refuse_without_room(mut needs: Vec<Need>) -> Result<()> {
     ))
 }
 
-/// The process journal of a cache; none of a cache in memory, or if the cache cannot be read, which
-/// its opening tells.
+/// Returns the need of a cache's process journal. Returns `None` for a cache in memory, or if the
+/// cache cannot be read, which its opening reports.
 async fn journal_need(config: &Config, of: &crate::config::Cache) -> Result<Option<Need>> {
     if config.memory_cache().is_some() {
         return Ok(None);
@@ -139,8 +137,7 @@ async fn journal_need(config: &Config, of: &crate::config::Cache) -> Result<Opti
     }))
 }
 
-/// Reads the superblock on the device called `name`: beside whoever has it, or through the table on
-/// it.
+/// Reads the superblock on the device `name` without a lock, or through the table on it.
 async fn superblock(config: &Config, name: &str) -> Result<Superblock> {
     let is_table = |entry: &&Device| matches!(entry.kind, DeviceKind::Btt { .. });
     let device: Rc<dyn BlockDevice> = match config.file_of(name) {
@@ -157,8 +154,8 @@ async fn superblock(config: &Config, name: &str) -> Result<Superblock> {
     Superblock::read(device.as_ref()).await
 }
 
-/// The slots of the transit cache in the stack of the device called `name`, if there is one with a
-/// file.
+/// Returns the need of the slots of a transit cache in the stack of device `name`, if there is one
+/// with a file.
 async fn slots_need(config: &Config, name: &str) -> Result<Option<Need>> {
     let stack = config.stack(name);
     let mut layers = stack.iter().enumerate();
@@ -188,9 +185,9 @@ fn is_transit(entry: &Device) -> bool {
     matches!(entry.kind, DeviceKind::Transit { .. })
 }
 
-/// The part of a device's description that its slots depend on: identity and block size. It is read
-/// beside whoever has the device. None for memory of the process, whose slots have no file, and for
-/// a file that cannot be opened.
+/// Returns the part of a device's description that determines its slots: identity and block size.
+/// Reads it without a lock. Returns `None` for memory of the process, whose slots have no file, and
+/// for a file that cannot be opened.
 async fn look(config: &Config, under: &[&Device]) -> Result<Option<DeviceInfo>> {
     let Some(leaf) = under.last() else {
         return Ok(None);

@@ -10,7 +10,7 @@ use super::cache::Opened;
 use crate::control::status::ScrubStatus;
 use forebay_terminal::size::{human_bytes, human_count};
 
-/// Bytes read in a second where nobody says: little beside what a cache device does.
+/// Default rate of a scrub, bytes per second: little compared with a cache device.
 const BYTES_PER_SECOND: u64 = 64 << 20;
 
 impl Stack {
@@ -25,11 +25,11 @@ impl Stack {
         })
     }
 
-    /// Verifies all that is cached. Returns what was found, in words.
+    /// Verifies all cached data. Returns a description of the result.
     ///
     /// # Errors
-    /// `InvalidInput` without a cache; `Unsupported` for one without checksums; `Busy` if it is
-    /// being scrubbed; `Corrupt` if dirty data is, naming the first range.
+    /// `InvalidInput` without a cache, `Unsupported` for one without checksums, `Busy` during
+    /// another scrub. `Corrupt` if dirty data is corrupt, naming the first range.
     pub async fn scrub(&self, bytes_per_second: Option<u64>) -> Result<String> {
         let rate = bytes_per_second.unwrap_or(BYTES_PER_SECOND);
         let found = self.scrubbed()?.cache.scrub(rate).await?;
@@ -40,7 +40,7 @@ impl Stack {
         }
     }
 
-    /// Stops a scrub. Returns what was done, in words.
+    /// Stops a scrub. Returns a description of the result.
     ///
     /// # Errors
     /// `InvalidInput` without a cache.
@@ -51,7 +51,7 @@ impl Stack {
         })
     }
 
-    /// How far the scrub is, in words.
+    /// Describes the progress of the scrub.
     #[must_use]
     pub fn scrub_progress(&self) -> Option<String> {
         let progress = self.scrubbed().ok()?.cache.scrub_progress()?;
@@ -81,7 +81,7 @@ fn in_words(scrub: &ScrubProgress) -> String {
     )
 }
 
-/// As the status tells it.
+/// Returns the progress for the status.
 pub(super) fn status(scrub: ScrubProgress) -> ScrubStatus {
     ScrubStatus {
         text: in_words(&scrub),

@@ -1,4 +1,4 @@
-//! What an open stack says about itself.
+//! Status of an open stack.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -17,27 +17,26 @@ use crate::state::hex;
 use forebay_terminal::size::human_count;
 
 impl Stack {
-    /// What the devices did, and what went wrong with them.
+    /// Returns statistics and faults of the devices.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceStatus> {
         self.devices.borrow().iter().map(Watched::status).collect()
     }
 
-    /// Looks whether the cache's device was cut since the last look.
+    /// Checks whether the cache's device was truncated since the last check.
     pub async fn look_for_cut(&self) {
         if let Some(opened) = self.cache.as_ref().and_then(|cache| cache.now()) {
             opened.cache.look_for_cut().await;
         }
     }
 
-    /// What is wrong with the state directory, in words; none if nothing is.
+    /// Describes the problem of the state directory; `None` if there is none.
     #[must_use]
     pub fn state_trouble(&self) -> Option<String> {
         self.state.trouble()
     }
 
-    /// What is wrong with files that the daemon has open, in words with the remedy: they are not at
-    /// their paths, or were cut.
+    /// Describes open files that are not at their paths or were truncated, with the remedy.
     #[must_use]
     pub fn file_troubles(&self) -> Vec<String> {
         let devices = self.devices.borrow();
@@ -52,14 +51,14 @@ impl Stack {
         files.chain(slots).chain(journal).chain(cut).collect()
     }
 
-    /// What the transit caches among the devices did.
+    /// Returns statistics of the transit caches among the devices.
     fn transits(&self) -> Vec<TransitStatus> {
         let devices = self.devices.borrow();
         let transits = devices.iter().flat_map(|watched| &watched.transits);
         transits.map(OpenTransit::status).collect()
     }
 
-    /// The present state: everything but what belongs to the process.
+    /// Returns the present status, without the fields about the process.
     #[must_use]
     pub fn status(&self) -> Status {
         let opened = self.cache.as_ref().and_then(|cache| cache.now());
@@ -91,7 +90,7 @@ impl Stack {
     }
 }
 
-/// Of a cache that is being opened.
+/// Returns the status of a cache that is being opened.
 fn opening_status(cache: &OpenCache) -> CacheStatus {
     let found = &cache.found;
     let elapsed_ms = u64::try_from(cache.began.elapsed().as_millis()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Where a block translation table lies, found out without opening it.
+//! Finds block translation tables without opening them.
 
 use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
@@ -16,15 +16,15 @@ pub(super) fn no_table(on: &str, path: &Path) -> Error {
         ErrorKind::NotFound,
         format!(
             "there is no block translation table on device {on:?}: make one with `forebay format \
-             --btt {}`, unless there was one: \
-             then put a copy of the medium back, since what was on it IS LOST",
+             --btt {}`, unless there was one: then put a copy of the medium back, since what was \
+             on it IS LOST",
             path.display()
         ),
     )
 }
 
-/// Says what [`super::devices::open`] will of a table that is certainly not there, without opening
-/// it.
+/// Returns the error that [`super::devices::open`] will return for a table that certainly does not
+/// exist, without opening it.
 ///
 /// # Errors
 /// `NotFound` with the place in the configuration.
@@ -41,8 +41,8 @@ pub(crate) fn refuse_without_table(config: &Config, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Why nothing is found on the device called `name`: a file with a table on it, which is opened
-/// here without that.
+/// Returns the reason why device `name` seems empty: it is a file with a table on it, opened
+/// without that table.
 pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
     let leaf = *config.stack(name).last()?;
     let DeviceKind::File { path, .. } = &leaf.kind else {
@@ -53,8 +53,8 @@ pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
             ErrorKind::InvalidInput,
             format!(
                 "{}: device {:?}: {} has a block translation table, through which alone the rest \
-                 of it can be read: write \
-                 kind = \"pmem\" here, and name a device of kind \"btt\" over it where this one is \
+                 of it can be read: write kind = \"pmem\" here, and name a device of kind \"btt\" \
+                 over it where this one is \
                  named",
                 config.place(leaf.line),
                 leaf.name,
@@ -64,14 +64,15 @@ pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
     })
 }
 
-/// Whether a file begins like a table; what can only be mapped must have one. What lies at its end
-/// may be of an earlier table, and opening it would bring that back over what is there now.
+/// Whether a file begins with a table. A device that can only be mapped must have one. A table at
+/// the end of a file may be an earlier one: opening it would restore old contents over the present
+/// ones.
 pub(super) fn has_table(path: &Path) -> bool {
     look(path, first).is_ok_and(|found| found)
 }
 
-/// Puts the block size of the table under the device called `name`, if there is one, into what the
-/// medium under it says.
+/// Sets the block size of the table under device `name`, if there is one, in the description of the
+/// medium.
 pub(crate) fn with_table(config: &Config, name: &str, mut medium: DeviceInfo) -> DeviceInfo {
     let stack = config.stack(name);
     let has_table = (stack.iter()).any(|entry| matches!(entry.kind, DeviceKind::Btt { .. }));
@@ -81,7 +82,7 @@ pub(crate) fn with_table(config: &Config, name: &str, mut medium: DeviceInfo) ->
     medium
 }
 
-/// The block size of the table in a file, bytes; none if no info block of it is sound.
+/// Returns the block size of the table in a file, bytes; `None` if no info block is valid.
 fn block_bytes(path: &Path) -> Option<u32> {
     let file = open_to_look(path).ok()?;
     let size_bytes = file.metadata().ok()?.len();
@@ -101,27 +102,26 @@ fn block_bytes(path: &Path) -> Option<u32> {
     None
 }
 
-/// Where the first info block lies, in a file of any size.
+/// Returns the offset of the first info block, in a file of any size.
 fn first(version: Version, _: u64) -> Option<u64> {
     Some(version.start_bytes())
 }
 
-/// Where the copy of that lies.
+/// Returns the offset of the copy of the first info block.
 fn copy(version: Version, size_bytes: u64) -> Option<u64> {
     let start = version.start_bytes();
     let arena = size_bytes.saturating_sub(start).min(ARENA_MAX_BYTES);
     (start + arena - arena % PAGE_BYTES).checked_sub(PAGE_BYTES)
 }
 
-/// Whether there is certainly no table that could be opened, not even from the copy of its first
-/// info block.
+/// Whether a table certainly cannot be opened, not even from the copy of its first info block.
 fn is_without_table(path: &Path) -> bool {
     [first, copy]
         .into_iter()
         .all(|place| matches!(look(path, place), Ok(false)))
 }
 
-/// Whether an info block, sound or not, lies in one of these places of a file of that size.
+/// Whether an info block, valid or not, is at one of these places of a file of that size.
 fn look(path: &Path, place: fn(Version, u64) -> Option<u64>) -> io::Result<bool> {
     let found = std::fs::metadata(path)?;
     if found.file_type().is_char_device() && is_dax(&found) {

@@ -85,7 +85,7 @@ fn volumes_are_apart_and_known_by_name() {
         assert!(back.is_zero());
         let unknown = stack.volume("dc").expect_err("unknown");
         assert!(unknown.report().contains("db, logs"), "{unknown:?}");
-        // What would lose data is refused while it runs, too.
+        // A mode that would lose data is refused at run time, too.
         let refused = stack
             .set_mode("db", Mode::WriteBack)
             .await
@@ -185,13 +185,13 @@ cache = { data = "fast", metadata = "map", journal = "journal", journal_size = "
 volume = [{ name = "db", backing = "disk", mode = "wb" }]
 "#;
 
-/// What [`FILES`] names, formatted.
+/// Formats the files that [`FILES`] names.
 async fn make_files(base: &std::path::Path) {
     make_files_of(base, [9; 16]).await;
 }
 
-/// The same, of a cache with this identity: tests that run at once share the place that leads to a
-/// journal.
+/// As [`make_files`], with this identity: tests that run concurrently share the directory of links
+/// to journals.
 async fn make_files_of(base: &std::path::Path, uuid: [u8; 16]) {
     file(&base.join("disk"), 16 << 20);
     let devices = forebay_cache::Devices {
@@ -369,7 +369,7 @@ fn metadata_on_a_device_of_its_own_and_a_journal_that_keeps_its_size() {
 }
 
 /// The backing device of a volume with dirty data is served under another name, through another
-/// cache: what is written there is newer than what the first cache has.
+/// cache. Data written there is newer than that of the first cache.
 #[test]
 fn a_backing_device_cannot_be_written_behind_its_cache_under_another_name() {
     let scratch = Scratch::new("renamed");
@@ -432,7 +432,7 @@ fn a_backing_device_cannot_be_written_behind_its_cache_under_another_name() {
     });
 }
 
-/// What a configuration calls a journal by mistake is left alone, whatever it holds.
+/// A file that a configuration names as journal by mistake is not touched, whatever it holds.
 #[test]
 fn a_journal_is_never_made_of_something_else() {
     let scratch = Scratch::new("foreign");

@@ -1,9 +1,9 @@
-//! Transit caches of a stack: where their slots lie, and that nothing in them is forgotten.
+//! Transit caches of a stack: the files of their slots, and protection of the data in them.
 //!
-//! The slots of a cache over a medium lie in `/dev/shm/forebay-IDENTITY.transit`, named after what
-//! tells the medium from others, so that whoever opens the medium without the cache (`forebay
-//! format`, `forebay check`) finds them. The state directory remembers in which boot a cache was in
-//! use: should its file be gone then, that is known.
+//! The slots of a cache over a medium are in `/dev/shm/forebay-IDENTITY.transit`, named after the
+//! identity of the medium. So programs that open the medium without the cache (`forebay format`,
+//! `forebay check`) find them. The state directory records the boot in which a cache is in use. If
+//! the file is missing later in that boot, the loss is known.
 
 mod cut;
 mod left;
@@ -38,34 +38,34 @@ pub(super) use left::give_up_or_refuse;
 pub(crate) use left::{left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
 use left::{refuse_if_earlier, removed, tell_of_loss, unopened};
 
-/// Where slots lie.
+/// Directory of slots.
 pub(super) const DIRECTORY: &str = "/dev/shm";
-/// No memory in use is smaller, bytes.
+/// Least size of slots in use, bytes.
 const SMALLEST_BYTES: u64 = 8192;
-/// Evictions that wait or run at a time, for each thread: so many that it has something to do while
-/// the reactor carries out a turn's tasks, of which many may be writes to the table, and no more
-/// than a write can wait for behind that of its own block.
+/// Evictions that wait or run at a time, for each thread. Enough to keep a thread busy while the
+/// reactor runs the tasks of a turn, of which many may be writes to the table. No more than a write
+/// can wait for behind an eviction of its own block.
 const EVICTIONS_PER_THREAD: usize = 128;
 
-/// What is around the devices of a stack.
+/// Settings of a start for the devices of a stack.
 #[derive(Clone, Copy)]
 pub(super) struct Around<'a> {
     pub(super) state: &'a Arc<StateDirectory>,
-    /// Whether to open caches although what they had acknowledged is gone.
+    /// Whether to open caches although acknowledged writes in them are lost.
     pub(super) accept_loss: bool,
-    /// Ends what takes long.
+    /// Ends long operations.
     pub(super) stop: &'a Stop,
-    /// Whether what an earlier process left stays in its slots until
+    /// Whether data of an earlier process stays in its slots until
     /// [`OpenTransit::allow_evictions`].
     pub(super) hold_evictions: bool,
 }
 
-/// What the configuration says of a cache.
+/// Configuration of a transit cache.
 pub(super) struct Settings<'a> {
     pub(super) name: &'a str,
     pub(super) capacity_bytes: u64,
     pub(super) policy: Policy,
-    /// Whether the device under it goes with the process anyway.
+    /// Whether the device under it ends with the process anyway.
     pub(super) in_memory: bool,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct OpenTransit {
     name: String,
     cache: Rc<Transit>,
     block_bytes: u64,
-    /// The file of its slots; none where they go with the process.
+    /// File of its slots; `None` if they end with the process.
     file: Option<PathBuf>,
     presence: Option<Presence>,
 }
@@ -90,7 +90,7 @@ fn place(info: &DeviceInfo) -> PathBuf {
     let former = file(&format!("{also:016x}"));
     match start {
         _ if medium == 0 => file(&info.name.replace('/', "-")),
-        // An earlier version left it, which had another number for partitions and loop devices.
+        // A file of an earlier version, which numbered partitions and loop devices differently.
         _ if also != 0 && former.exists() => former,
         // Parts of one medium have slots of their own.
         Some(start @ 1..) => file(&format!("{medium:016x}-{start:x}")),
@@ -98,11 +98,11 @@ fn place(info: &DeviceInfo) -> PathBuf {
     }
 }
 
-/// Opens a cache over a device. `run` has the threads that carry out the device's requests, if the
-/// processor does its work.
+/// Opens a cache over a device. `run` has the threads for the device's requests, if the processor
+/// does the device's work.
 ///
 /// # Errors
-/// `NoSpace` where the slots have no room; `Busy` and `Lost` as for [`Transit::open`].
+/// `NoSpace` if there is no space for the slots; `Busy` and `Lost` as for [`Transit::open`].
 pub(super) fn open(
     settings: &Settings<'_>,
     under: &Rc<dyn BlockDevice>,
@@ -158,7 +158,7 @@ pub(super) fn open(
         && !existed
         && let Some(file) = &file
     {
-        // It holds nothing.
+        // It holds no data.
         let _ = std::fs::remove_file(file);
     }
     let (cache, found) = opened.map_err(|error| match &file {
@@ -209,8 +209,8 @@ pub(super) fn open(
     })
 }
 
-/// The generation that slots must have to count, and the one that an opening takes. That is a time,
-/// so that two state directories that know nothing of each other give out none twice.
+/// Returns the generation that slots need to be valid, and the generation of a new opening. The
+/// latter is a time, so that two independent state directories never use one twice.
 fn generations(
     state: &Path,
     file: &Path,
@@ -225,8 +225,8 @@ fn generations(
     Ok((counts, now.max(last + 1)))
 }
 
-/// The names under which the state directory remembers a cache called `name` over a medium: its
-/// own, which stays where the medium is replaced, and that of its slots, which stays where the
+/// Returns the names of the records of cache `name` over a medium. One is the cache's own, which
+/// remains if the medium is replaced. The other is that of its slots, which remains if the
 /// configuration changes.
 fn notes(name: &str, file: &Path) -> [String; 2] {
     [name.to_owned(), note_of(file)]
@@ -237,7 +237,7 @@ fn note_of(file: &Path) -> String {
     stem.to_string_lossy().into_owned()
 }
 
-/// Whether a daemon of this boot had the cache, or another over its medium, and did not close it.
+/// Whether a daemon of this boot used this cache, or another over its medium, and did not close it.
 fn was_noted(state: &Path, name: &str, file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
     for note in notes(name, file) {
         if StateDirectory::transit_boot_in(state, &note)?.as_ref() == Some(boot_id) {
@@ -252,8 +252,8 @@ fn is_used(file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
     Ok(look(file)?.is_some_and(|memory| was_used(&memory, boot_id)))
 }
 
-/// A copy of the slots in a file; none where there can be none. A directory there keeps only a
-/// transit cache from its start.
+/// Returns a copy of the slots in a file; `None` if there can be none. A directory at the path
+/// prevents only the start of a transit cache.
 fn look(file: &Path) -> Result<Option<Buf>> {
     if file.is_dir() {
         return Ok(None);
@@ -267,12 +267,12 @@ fn look(file: &Path) -> Result<Option<Buf>> {
     Ok(memory)
 }
 
-/// Says what [`open`] will of the caches over the medium of the device called `name`, but for want
-/// of room; changes nothing.
+/// Returns the error that [`open`] will return for the caches over the medium of device `name`,
+/// except for lack of space. Changes nothing.
 ///
 /// # Errors
-/// `Lost` if a daemon of this boot that did not close one of them had slots that are not there;
-/// what [`check_shared`] says of the file of the slots.
+/// `Lost` if the slots of a daemon of this boot that did not close them are missing. The error of
+/// [`check_shared`] for the file of the slots.
 pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<()> {
     let boot_id = boot_id()?;
     let file = place(info);
@@ -321,7 +321,7 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
     Ok(())
 }
 
-/// Why the file of the slots cannot be used.
+/// Returns the error for a file of slots that cannot be used.
 fn unusable(error: Error, file: &Path, name: &str) -> Error {
     match error.kind() {
         ErrorKind::NoSpace => error.context(format!(
@@ -334,7 +334,7 @@ fn unusable(error: Error, file: &Path, name: &str) -> Error {
     }
 }
 
-/// Bytes of [`DIRECTORY`] that the slots of a cache over a medium take beyond those that its file
+/// Returns the bytes of [`DIRECTORY`] that slots over a medium need beyond those that their file
 /// has.
 pub(super) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> (u64, u64) {
     let slots = usize::try_from(capacity_bytes / u64::from(info.logical_block_bytes));
@@ -346,16 +346,16 @@ pub(super) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> (u64, u64)
     (len, len.saturating_sub(found.blocks() * 512))
 }
 
-/// The size that a file of slots keeps; none if it holds nothing. A start that was killed while it
-/// allocated left no size.
+/// Returns the fixed size of a file of slots; `None` if it holds nothing. A start that was killed
+/// during allocation left no size.
 fn kept_bytes(found: &Metadata) -> Option<u64> {
     (found.len() >= SMALLEST_BYTES && found.blocks() > 0).then_some(found.len())
 }
 
-/// Maps the file of the slots. One that was used keeps its size: what it holds may be all that
-/// there is of acknowledged writes.
+/// Maps the file of the slots. A used file keeps its size: it may hold the only copy of
+/// acknowledged writes.
 ///
-/// Returns whether it existed, too.
+/// Also returns whether the file existed.
 fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Result<(Buf, bool)> {
     let in_place = |error| unusable(error, file, name);
     check_shared(file).map_err(in_place)?;
@@ -365,8 +365,7 @@ fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Result<(Buf, boo
     {
         tracing::warn!(
             "the slots of transit cache {name:?} in {} have {kept} bytes and keep that size; a \
-             clean \
-             shutdown removes them, and the next start makes them with the `capacity` of the \
+             clean shutdown removes them, and the next start makes them with the `capacity` of the \
              configuration",
             file.display(),
         );
@@ -402,13 +401,13 @@ impl OpenTransit {
         }
     }
 
-    /// Says that the file of its slots is not at its path, and the remedy; none if it is.
+    /// Describes the absence of the file of its slots from its path, with the remedy.
     pub(super) fn trouble(&self) -> Option<String> {
         let what = format!("the slots of transit cache {:?}", self.name);
         (self.presence.as_ref()?).danger(&what, "the device")
     }
 
-    /// Lets what an earlier process left go to the device.
+    /// Allows eviction of data of an earlier process to the device.
     pub(super) fn allow_evictions(&self) {
         self.cache.allow_evictions();
     }
@@ -418,19 +417,19 @@ impl OpenTransit {
         Rc::clone(&self.cache)
     }
 
-    /// Returns whether its slots have something that is not to go to the device yet.
+    /// Returns whether its slots hold data that must not be evicted to the device yet.
     pub(super) fn is_withheld(&self) -> bool {
         let owes = self.cache.stats().owed > 0;
         self.cache.holds_evictions() && owes && !planted(Fault::DrainRefused)
     }
 
-    /// Whether it has what the device under it does not, in memory that goes with the process.
+    /// Whether it holds data that the device lacks, in memory that ends with the process.
     pub(super) fn owes_memory(&self) -> bool {
         self.file.is_none() && self.cache.stats().owed > 0
     }
 
-    /// What of it the device under it does not have, and where that is, in words; none if it has
-    /// everything.
+    /// Describes its data that the device lacks, and the place of that data; `None` if the device
+    /// has everything.
     pub(super) fn owing(&self) -> Option<String> {
         let owed = self.cache.stats().owed;
         let kept = match &self.file {
@@ -449,14 +448,14 @@ impl OpenTransit {
         })
     }
 
-    /// Drains the slots. They hold nothing then that the device has not, and go. `what` it is over,
-    /// in words.
+    /// Drains the slots and removes them, since the device has all their data then. `what`
+    /// describes the device under it.
     ///
-    /// Slots of a start that was refused stay as they are, and the state directory remembers them:
-    /// the device may be another one, or an older state of it.
+    /// Slots of a refused start stay unchanged, as does their record. The device may be another
+    /// one, or an older state of it.
     ///
     /// # Errors
-    /// What the device says, or `TimedOut` if it does not within `limit`; the slots stay then.
+    /// The error of the device, or `TimedOut` after `limit`. The slots stay then.
     pub(super) async fn close(
         self,
         state: &StateDirectory,
@@ -490,11 +489,11 @@ impl OpenTransit {
             for note in notes(&self.name, file) {
                 state.note_transit(&note, None)?;
             }
-            // A copy of it that is put back is older than what follows.
+            // A copy of the slots that is restored later is older than the writes that follow.
             let boot_id = boot_id()?;
             let (_, next) = generations(state.path(), file, None, &boot_id)?;
             state.note_slots_generation(&note_of(file), &boot_id, next)?;
-            // A file that stays is empty. Another one that took its place is somebody's.
+            // The remaining file is empty. Another file at its path belongs to another user.
             if self.presence.as_ref().and_then(Presence::absence).is_none() {
                 let _ = std::fs::remove_file(file);
             }

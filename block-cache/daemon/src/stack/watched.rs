@@ -1,4 +1,4 @@
-//! Devices of a stack, and what is known of them while they are in use.
+//! Devices of a stack, with their faults and presence while they are in use.
 
 use std::rc::Rc;
 
@@ -11,31 +11,32 @@ use super::presence::{Absence, Presence};
 use super::transit::OpenTransit;
 use crate::control::status::DeviceStatus;
 
-/// An open device and what is asked of it.
+/// An open device and its request statistics.
 pub(super) struct Watched {
     pub(super) name: String,
     pub(super) role: &'static str,
-    /// What it is, in words.
+    /// Description of the device.
     pub(super) what: String,
     pub(super) device: Rc<dyn BlockDevice>,
     pub(super) counters: Rc<Counters>,
-    /// What goes wrong with the file under it; memory has none.
+    /// Faults of the file under it; memory has none.
     pub(super) faults: Rc<Faults>,
-    /// The file under it, if it is one.
+    /// File under it, if it is one.
     pub(super) presence: Option<Presence>,
-    /// The transit caches that it goes through, from the bottom up.
+    /// Transit caches over it, from the bottom up.
     pub(super) transits: Vec<OpenTransit>,
 }
 
 impl Watched {
-    /// Returns whether a transit cache of it has something that is not to go to the device yet.
+    /// Returns whether one of its transit caches holds data that must not be evicted to the device
+    /// yet.
     pub(super) fn is_withheld(&self) -> bool {
         self.transits.iter().any(OpenTransit::is_withheld)
     }
 
-    /// Refuses to call anything safe that is on a file which somebody removed.
+    /// Refuses to report data as safe if it is on a removed file.
     pub(super) fn check_there(&self) -> Result<()> {
-        // The look notes it.
+        // This call detects the removal.
         let _ = self.device.info();
         let what = || format!("device {:?} ({})", self.name, self.role);
         if let Some(error) = self.faults.removed() {
@@ -53,8 +54,8 @@ impl Watched {
         }
     }
 
-    /// Returns whether a file of the cache was removed. The end of the cache must not change it:
-    /// a copy that was made of it would be an earlier state.
+    /// Returns whether a file of the cache was removed. Closing the cache must not change such a
+    /// file: a copy made of it would be an earlier state.
     pub(super) fn is_removed_cache(&self) -> bool {
         self.role != "backing" && self.check_there().is_err()
     }
@@ -63,8 +64,8 @@ impl Watched {
         self.presence.as_ref().and_then(Presence::absence)
     }
 
-    /// Says that the file under it is not at its path, and the remedy; none if it is. A removed
-    /// file that is among its faults is told of there.
+    /// Describes the absence of the file under it from its path, with the remedy. A removed file
+    /// among its faults is reported there instead.
     pub(super) fn trouble(&self) -> Option<String> {
         let absence = self.absence()?;
         if self.faults.removed().is_some() {
@@ -83,26 +84,24 @@ impl Watched {
             ),
             false => format!(
                 "\n    help: move it back to {path}, or name its new path in the configuration \
-                 before the \
-                 next start; the daemon goes on with it (it is {from})"
+                 before the next start; the daemon goes on with it (it is {from})"
             ),
         }
     }
 
-    /// What is to be done with the copy of a removed file.
+    /// Returns the remedy for the copy of a removed file.
     fn after_removal(&self) -> &'static str {
         match self.role {
             "backing" => "",
             _ => {
                 ", with no client writing; stop the daemon, put the copy at the path, and start \
-                 once \
-                 with --moved-cache"
+                 once with --moved-cache"
             }
         }
     }
 
     pub(super) fn status(&self) -> DeviceStatus {
-        // Asked first: it may find that the device is gone, and that is what was found last.
+        // First: the call may find that the device is gone, which is then the last fault.
         let size_bytes = self.device.info().size_bytes;
         let counts = self.counters.get();
         let last = self.faults.last();

@@ -1,7 +1,7 @@
-//! `NAME.abandoned`: what dirty data of a volume was given up, and when.
+//! `NAME.abandoned`: list of the dirty data that a volume lost on request, with the time.
 //!
-//! Nobody reads it but people. It is written, durably, before the cache forgets the volume, so that
-//! whatever is gone is named somewhere that outlives the daemon and its log.
+//! Forebay never reads this file; it is a record for people. It is durable before the cache forgets
+//! the volume. So the lost ranges stay named in a place that outlives the daemon and its log.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -13,11 +13,11 @@ use forebay_block::{Context as _, Result};
 
 use super::sync_directory;
 
-/// Adds the ranges of a volume that are about to be given up to the list at `path`. On return they
-/// are durable.
+/// Appends the ranges of a volume that are about to be abandoned to the list at `path`. On return
+/// they are durable.
 ///
 /// # Errors
-/// What the operating system says; then nothing may be given up.
+/// The error of the operating system. The caller must abandon nothing then.
 pub(super) fn note(path: &Path, volume: &str, epoch: u64, ranges: &[Range<u64>]) -> Result<()> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let seconds = now.map_or(0, |since| since.as_secs());

@@ -1,10 +1,10 @@
-//! What happens when a volume meets a cache: pure decisions over what the state directory and the
-//! cache remember.
+//! Decides how to attach a volume to a cache. The decisions are pure functions of the records in
+//! the state directory and the cache.
 //!
-//! The cache raises a volume's epoch at every attach. The state directory is told of the new epoch
-//! before (`Record::epoch`) and after (`Record::attached`) that, so that `attached <= what the
-//! cache remembers <= epoch`, wherever the process dies. What lies outside has another history: a
-//! cache that was put back from a copy, another state directory, another cache.
+//! The cache raises a volume's epoch at every attach. The state directory records the new epoch
+//! before the attach (`Record::epoch`) and after it (`Record::attached`). So `attached <= epoch of
+//! the cache <= epoch` holds wherever the process dies. An epoch outside of this range has another
+//! history: a cache restored from a copy, another state directory, or another cache.
 
 use std::ops::Range;
 
@@ -13,54 +13,54 @@ use forebay_cache::failpoints::{Fault, planted};
 
 use super::epoch::{CacheId, Record};
 
-/// What meets.
+/// A volume and the cache that it is about to be attached to.
 #[derive(Clone, Debug)]
 pub struct Meeting<'a> {
     /// The volume's name.
     pub volume: &'a str,
-    /// What the state directory remembers.
+    /// Record of the volume in the state directory.
     pub record: Option<Record>,
-    /// The log of ranges; none if there is none, or it is damaged.
+    /// Log of written ranges; `None` if it is absent or damaged.
     pub ranges: Option<Vec<Range<u64>>>,
-    /// The list of what was dirty when the cache failed; none if there is none, or it is damaged.
+    /// Ranges that were dirty when the cache failed; `None` if the list is absent or damaged.
     pub dirty: Option<Vec<Range<u64>>>,
-    /// The cache that the volume is to be attached to.
+    /// The cache that the volume will be attached to.
     pub cache: CacheId,
-    /// The epoch that this cache remembers of the volume; none if it does not know it.
+    /// Epoch that this cache records for the volume; `None` if it does not know the volume.
     pub cache_epoch: Option<u64>,
-    /// Whether the user says that cache and backing device belong together (`--adopt`).
+    /// Whether the user states that cache and backing device belong together (`--adopt`).
     pub adopt: bool,
     /// Whether the volume's mode keeps dirty data.
     pub dirty_mode: bool,
-    /// What tells the backing device from others; whatever it is called.
+    /// Identity of the backing device, independent of its name.
     pub backing: Identity,
     /// Size of the backing device, bytes.
     pub backing_bytes: u64,
 }
 
-/// How a volume is attached to a cache.
+/// Decision: how to attach a volume to a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attach {
-    /// What the state directory must say, durably, before the attach.
+    /// Record to store durably before the attach.
     pub before: Record,
-    /// The epoch that the cache is told: a higher one than its own says that the volume was written
-    /// without it.
+    /// Epoch to pass to the cache. An epoch above the cache's own means that the volume was written
+    /// without the cache.
     pub epoch: u64,
-    /// Where it was written; none where that is not known, and it may have been everywhere.
+    /// Ranges that were written without the cache; `None` if unknown, so that all are suspect.
     pub stale: Option<Vec<Range<u64>>>,
-    /// All that was dirty before that, if it is known: nothing else in the cache counts.
+    /// Ranges that were dirty before that, if known. The cache then drops all other data.
     pub dirty: Option<Vec<Range<u64>>>,
-    /// What the state directory must say after the attach; the log of ranges is then obsolete.
+    /// Record to store after the attach. The log of ranges is obsolete by then.
     pub after: Record,
-    /// What a person should know.
+    /// Notice for the user.
     pub note: Option<String>,
 }
 
-/// Decides how to attach.
+/// Decides how to attach a volume.
 ///
 /// # Errors
-/// `Busy` when the volume was served in a way that this cache cannot know of; the message says what
-/// to do.
+/// `Busy` if the volume was served in a way that this cache cannot know of. The message states the
+/// remedy.
 pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
     let ours = meeting
         .record
@@ -71,8 +71,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
     }
     let last = meeting.record.map_or(0, |record| record.epoch);
     let nowhere = Some(Vec::new());
-    // Nobody knows whether the backing device was written to: all clean copies go, and dirty data
-    // stays.
+    // Writes to the backing device are unknown: drop all clean copies and keep dirty data.
     let behind = |known: u64| (last.max(known) + 1, Some(Vec::new()), None);
     let (epoch, stale, dirty) = match (ours, meeting.cache_epoch) {
         (Some(record), Some(known)) => match record.logged_since {
@@ -80,7 +79,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
                 Some(dirty) if record.dirty_listed => (last, nowhere, Some(dirty)),
                 _ => (last, meeting.ranges.clone(), None),
             },
-            // Adopted though one of the two is of an earlier time.
+            // Adopted although cache and state directory are of different times.
             _ if !(record.attached..=record.epoch).contains(&known) => behind(known),
             _ => (known, nowhere, None),
         },
@@ -88,8 +87,8 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         (None, Some(known)) => behind(known),
         (_, None) => (last, nowhere, None),
     };
-    // The record of this cache says so before anything in it is dirty. Of a cache with another
-    // history nobody knows.
+    // The record of this cache states dirty data before the cache holds any. The record says
+    // nothing about a cache with another history.
     let is_unknown = ours.is_none() || meeting.adopt;
     let may_be_dirty = ours.is_some_and(|record| record.may_be_dirty)
         || is_unknown && meeting.cache_epoch.is_some();
@@ -119,7 +118,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
     })
 }
 
-/// Refuses what does not belong together. `ours` is the record, if it is of this cache.
+/// Refuses a cache that does not belong to the volume. `ours` is the record if it names this cache.
 fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> {
     let name = meeting.volume;
     let refused = match (meeting.record, meeting.cache_epoch) {
@@ -141,10 +140,8 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             }
             CacheId::Uuid(_) if ours.is_some() => format!(
                 "this cache held volume {name:?} and may have had data that the backing device \
-                 does \
-                 not have, but it does not know the volume any more: check it with `forebay \
-                 check`, \
-                 or start with --adopt {name} to go on from the backing device"
+                 does not have, but it does not know the volume any more: check it with `forebay \
+                 check`, or start with --adopt {name} to go on from the backing device"
             ),
             CacheId::Uuid(_) => format!(
                 "volume {name:?} was last served through cache {}, which may hold data that the \
@@ -162,30 +159,29 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             if is_behind && (ours.is_some() || record.cache == CacheId::None) {
                 format!(
                     "the state directory is older than this cache: it knows volume {name:?} up to \
-                     epoch {}, and the cache \
-                     remembers epoch {epoch}, as if a backup of the state directory had been put \
-                     back. Put the newest one \
-                     back; or, if nothing wrote to the backing device without this cache since, \
-                     start with --adopt {name}: \
-                     what is dirty in the cache is kept",
+                     epoch {}, and the cache remembers epoch {epoch}, as if a backup of the state \
+                     directory had been put \
+                     back. Put the newest one back; or, if nothing wrote to the backing device \
+                     without this cache since, \
+                     start with --adopt {name}: what is dirty in the cache is kept",
                     record.epoch
                 )
             } else if is_behind {
                 format!(
                     "the state directory knows volume {name:?} up to epoch {} on cache {}, and \
-                     this cache remembers epoch \
-                     {epoch}: it may be an older backup. Put the newest one back; or, if the \
-                     volume was served through that \
-                     cache since, `forebay detach {name}` there first; or, if nothing wrote to the \
-                     backing device without \
-                     this cache, start with --adopt {name}: what is dirty in the cache is kept",
+                     this cache remembers epoch {epoch}: it may be an older backup. Put the newest \
+                     one back; or, if the \
+                     volume was served through that cache since, `forebay detach {name}` there \
+                     first; or, if nothing wrote to the \
+                     backing device without this cache, start with --adopt {name}: what is dirty \
+                     in the cache is kept",
                     record.epoch, record.cache
                 )
             } else if ours.is_some() {
                 format!(
                     "this cache does not know what happened to volume {name:?} since epoch \
-                     {epoch}, and the state directory knows \
-                     epoch {}, as if an earlier copy of the cache device had been put back. Put \
+                     {epoch}, and the state directory knows epoch {}, as if an earlier copy of the \
+                     cache device had been put back. Put \
                      the newest one back; or, if that is gone, make a new cache with `forebay \
                      format --force --discard-dirty`, and start once \
                      with --adopt {name}: what was not written back IS LOST THEN",
@@ -196,10 +192,9 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                     "this cache remembers epoch {epoch} of volume {name:?}, the state directory \
                      epochs {} to {} on cache {}\n\
                      help: use this cache's own state directory (`state` in [server]), or serve \
-                     the volume with the cache \
-                     that had it last, and detach it there; or, if this cache and the backing \
-                     device belong together, \
-                     start with --adopt {name}",
+                     the volume with the cache that had it last, and detach it there; or, if this \
+                     cache and the backing \
+                     device belong together, start with --adopt {name}",
                     record.attached, record.epoch, record.cache
                 )
             }
@@ -208,19 +203,19 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
     Err(Error::new(ErrorKind::Busy, refused))
 }
 
-/// How a volume is served without its cache.
+/// Decision: how to serve a volume without its cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Without {
-    /// What the state directory must say, durably, before the first write.
+    /// Record to store durably before the first write.
     pub record: Record,
-    /// Whether a log of ranges that lies about is of another time, and is removed first.
+    /// Whether an existing log of ranges is obsolete and must be removed first.
     pub fresh_log: bool,
-    /// What a person should know.
+    /// Notice for the user.
     pub note: Option<String>,
 }
 
-/// Decides how to serve a volume without its cache, from a backing device of this identity and size
-/// in bytes.
+/// Decides how to serve a volume without its cache. `backing` is the identity of the backing device
+/// and its size in bytes.
 #[must_use]
 pub fn without_cache(
     volume: &str,
@@ -257,7 +252,8 @@ pub fn without_cache(
             epoch: record.epoch + 1,
             logged_since: cached.then_some(record.epoch),
             dirty_listed: record.lists_nothing(),
-            // What the cache holds belongs to the device that it had, whatever is served meanwhile.
+            // Data in the cache belongs to the device that the volume had then, whichever device is
+            // served now.
             backing: match keeps {
                 true => record.backing,
                 false => backing,
@@ -273,12 +269,12 @@ pub fn without_cache(
     }
 }
 
-/// What becomes of another volume's record when its backing device is served as `volume`, through
-/// `cache`; none if it need not change.
+/// Returns the new record of volume `other` after `volume` is served from the same backing device
+/// through `cache`. Returns `None` if the record need not change.
 ///
 /// # Errors
-/// `Busy` when that volume's cache may hold data that the device does not have, and `volume` would
-/// be written through another cache, unless the user adopts the device.
+/// `Busy` if the cache of that volume may hold data that the device lacks, and `volume` would be
+/// written through another cache. The user can adopt the device to override this.
 pub fn renamed(
     volume: &str,
     cache: CacheId,
@@ -286,7 +282,7 @@ pub fn renamed(
     other: &str,
     record: Record,
 ) -> Result<Option<Record>> {
-    // Of its own volumes a cache knows the devices itself.
+    // A cache knows the devices of its own volumes.
     if !matches!(record.cache, CacheId::Uuid(_)) || cache == record.cache {
         return Ok(None);
     }
@@ -295,15 +291,15 @@ pub fn renamed(
             ErrorKind::Busy,
             format!(
                 "the backing device was last served as volume {other:?} through cache {}, which \
-                 may hold \
-                 data that it does not have: serve it under that name with that cache and `forebay \
-                 detach \
-                 {other}` first, or start with --adopt {volume} to go on without that data",
+                 may hold data that it does not have: serve it under that name with that cache and \
+                 `forebay \
+                 detach {other}` first, or start with --adopt {volume} to go on without that data",
                 record.cache
             ),
         ));
     }
-    // When that volume comes back, its cache hears that the device was written, nobody knows where.
+    // At the next attach of that volume, its cache learns that unknown ranges of the device were
+    // written.
     Ok(Some(Record {
         epoch: record.epoch + 1,
         logged_since: Some(record.epoch),
@@ -312,8 +308,8 @@ pub fn renamed(
     }))
 }
 
-/// What the state directory must say, durably, with the list of what is `dirty`, before a volume
-/// writes past a cache that failed in service.
+/// Returns the record to store durably, with the list of `dirty` ranges, before a volume writes
+/// without a cache that failed in service.
 #[must_use]
 pub fn without_failed_cache(record: Record, dirty: &[Range<u64>]) -> Record {
     let cached = matches!(record.cache, CacheId::Uuid(_));
@@ -327,18 +323,18 @@ pub fn without_failed_cache(record: Record, dirty: &[Range<u64>]) -> Record {
 }
 
 impl Record {
-    /// Whether nothing was dirty when the cache failed: then nothing in it counts, wherever the
-    /// volume is written.
+    /// Whether nothing was dirty when the cache failed. The cache then holds no data worth keeping,
+    /// whatever is written to the volume.
     const fn lists_nothing(&self) -> bool {
         self.dirty_listed && !self.may_be_dirty
     }
 }
 
-/// Whether a device that was last served as volume `last`, with this record, may be served as
-/// `volume` without a cache, as the user did not ask for (`--without-cache`).
+/// Checks whether a device may be served as `volume` without a cache although the user did not give
+/// `--without-cache`. The device was last served as volume `last`, with this record.
 ///
 /// # Errors
-/// `Busy` when the cache of that time may hold data that the device does not have.
+/// `Busy` if the cache of that time may hold data that the device lacks.
 pub fn check_without(volume: &str, last: &str, record: Record) -> Result<()> {
     if !matches!(record.cache, CacheId::Uuid(_)) || !record.may_be_dirty {
         return Ok(());
@@ -351,12 +347,12 @@ pub fn check_without(volume: &str, last: &str, record: Record) -> Result<()> {
         ErrorKind::Busy,
         format!(
             "volume {volume:?} would be served without a cache, but {was} was last served through \
-             cache {}, which may \
-             hold data that the backing device does not have: serve volume {last:?} with that \
-             cache (`[cache]` in the \
-             configuration) and `forebay detach {last}` first, or start with --without-cache \
-             {volume} to serve the \
-             backing device as it is; what is written then is logged, and nothing else of that \
+             cache {}, which may hold data that the backing device does not have: serve volume \
+             {last:?} with that \
+             cache (`[cache]` in the configuration) and `forebay detach {last}` first, or start \
+             with --without-cache \
+             {volume} to serve the backing device as it is; what is written then is logged, and \
+             nothing else of that \
              data is given up",
             record.cache
         ),

@@ -1,9 +1,9 @@
-//! `NAME.dirty`: all that was dirty in a volume's cache when that failed in service and the volume
-//! went on without it.
+//! `NAME.dirty`: all ranges that were dirty in a volume's cache when the cache failed in service
+//! and the volume continued without it.
 //!
-//! Text: a line with the volume's name, one line for each range with its offset and length in
-//! bytes, and a check value. It counts where the record in `NAME.epoch` says so, and is durable
-//! before that record is.
+//! The file is text. It has a line with the volume's name, one line for each range (offset and
+//! length in bytes), and a check value. It is valid only if the record in `NAME.epoch` says so. It
+//! is durable before that record is.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -17,10 +17,10 @@ use super::sync_directory;
 
 const HEAD: &str = "forebay dirty data 1";
 
-/// Writes the list at `path`, in place of what was there. On return it is durable.
+/// Writes the list at `path` and replaces an existing one. On return it is durable.
 ///
 /// # Errors
-/// What the operating system says; the former list is then still whole.
+/// The error of the operating system. The former list is intact then.
 pub(super) fn store(path: &Path, volume: &str, dirty: &[Range<u64>]) -> Result<()> {
     use std::fmt::Write as _;
     let mut text = format!("{HEAD}\nvolume {volume}\n");
@@ -39,11 +39,11 @@ pub(super) fn store(path: &Path, volume: &str, dirty: &[Range<u64>]) -> Result<(
     sync_directory(path.parent().unwrap_or(Path::new(".")))
 }
 
-/// Reads the list at `path`; none if there is none, or it is damaged: then nobody knows what was
-/// dirty.
+/// Reads the list at `path`. Returns `None` if it is absent or damaged: the dirty ranges are then
+/// unknown.
 ///
 /// # Errors
-/// What the operating system says.
+/// The error of the operating system.
 pub(super) fn load(path: &Path, volume: &str) -> Result<Option<Vec<Range<u64>>>> {
     let bytes = match fs::read(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -1,10 +1,10 @@
-//! Whether a volume has all that it acknowledged to clients that outlive the daemon: the users of
-//! its block device, and virtual machines.
+//! `NAME.disk`: whether a volume has all writes that it acknowledged to clients that outlive the
+//! daemon. Such clients are users of the volume's block device, and virtual machines.
 //!
-//! These do not notice that a process died, and go on with the next one: so it is remembered here,
-//! in `NAME.disk`, when something may be missing. A block device is told by the reason, until one
-//! is made anew. A virtual machine has kept the generation of the daemon that it began with, and
-//! goes on with that only.
+//! These clients do not notice the death of a daemon and continue with the next one. So this file
+//! records when acknowledged writes may be missing. For a block device it holds the reason until
+//! the device is recreated. A virtual machine keeps the generation of the daemon that it started
+//! with, and continues only with the same generation.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -15,13 +15,13 @@ use forebay_io::system::random;
 
 use super::sync_directory;
 
-/// What is remembered.
+/// Contents of the file.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
-    /// Another one whenever something may be missing.
+    /// Generation, which changes whenever acknowledged writes may be missing.
     pub(super) generation: String,
-    /// Why something may be missing of what the users of the block device have; empty if nothing
-    /// is.
+    /// Reason why acknowledged writes may be missing for users of the block device; empty if none
+    /// are.
     pub(super) gap: String,
 }
 
@@ -32,7 +32,7 @@ impl Disk {
         self.generation = super::hex(&bytes);
     }
 
-    /// Of a volume of which nothing is known.
+    /// Returns the state of a volume without a record.
     pub(super) fn unknown() -> Self {
         let mut disk = Self {
             generation: String::new(),
@@ -43,7 +43,7 @@ impl Disk {
     }
 }
 
-/// What is remembered: none of a volume that never had such clients.
+/// Reads the file. Returns `None` for a volume that never had such clients.
 pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Disk>> {
     let path = directory.join(format!("{volume}.disk"));
     let bytes = match fs::read(&path) {
@@ -52,14 +52,14 @@ pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Disk>> {
     };
     let text = String::from_utf8_lossy(&bytes);
     let (generation, gap) = text.split_once('\n').unwrap_or_default();
-    // What is damaged is not known.
+    // A damaged file counts as unknown.
     Ok((generation.len() == 32).then(|| Disk {
         generation: generation.into(),
         gap: gap.into(),
     }))
 }
 
-/// Remembers it, durably.
+/// Stores the file, durably.
 pub(super) fn store(directory: &Path, volume: &str, disk: &Disk) -> Result<()> {
     let path = directory.join(format!("{volume}.disk"));
     let new = directory.join(format!("{volume}.disk.new"));

@@ -9,44 +9,43 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
 use super::sync_directory;
 
-/// Which cache a volume was attached to last.
+/// Cache that a volume was last attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheId {
-    /// None, or it has forgotten the volume since.
+    /// No cache, or one that has forgotten the volume since.
     None,
-    /// A cache in the memory of a process; it is gone with that.
+    /// A cache in the memory of a process, which ends with the process.
     Memory,
     /// The cache with this identity.
     Uuid([u8; 16]),
 }
 
-/// What is remembered of a volume.
+/// Record of a volume in the state directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The highest epoch that the cache can have heard of, or that of the last time without it.
+    /// Highest epoch that the cache may have, or that of the last start without it.
     pub epoch: u64,
-    /// The epoch of the last attach that is known to have ended well; zero for none. The cache
-    /// remembers this one or a higher one, unless somebody put an old copy of it back.
+    /// Epoch of the last attach that is known to have succeeded; zero for none. The cache has this
+    /// epoch or a higher one, unless it was restored from an old copy.
     pub attached: u64,
-    /// The cache of the last attach.
+    /// Cache of the last attach.
     pub cache: CacheId,
-    /// Whether that cache may hold data that the backing device does not have.
+    /// Whether that cache may hold data that the backing device lacks.
     pub may_be_dirty: bool,
-    /// If the volume was served without the cache since: the highest epoch that the cache can have
-    /// heard of before that. The log of ranges has all writes after it.
+    /// Highest epoch that the cache may have from before the volume was served without it; `None`
+    /// if the volume was not. The log of ranges has all writes after that epoch.
     pub logged_since: Option<u64>,
-    /// Whether `NAME.dirty` lists all that was dirty in the cache then, none of which was written
-    /// over: nothing else in the cache counts, and there is no log of ranges.
+    /// Whether `NAME.dirty` lists all ranges that were dirty in the cache then. None of them was
+    /// overwritten since, the cache holds no other valid data, and there is no log of ranges.
     pub dirty_listed: bool,
-    /// What told the backing device from others at the last attach.
+    /// Identity of the backing device at the last attach.
     pub backing: Identity,
-    /// Size of the backing device at the last attach, bytes; zero where an earlier version did not
-    /// record it.
+    /// Size of the backing device at the last attach, bytes. Zero in records of earlier versions.
     pub backing_bytes: u64,
 }
 
 impl Record {
-    /// The record of a volume whose cache holds nothing that is to be kept.
+    /// Returns the record of a volume whose cache holds no dirty data.
     #[must_use]
     pub const fn clean(self) -> Self {
         Self {
@@ -55,7 +54,7 @@ impl Record {
         }
     }
 
-    /// The record of a volume that its cache has forgotten.
+    /// Returns the record of a volume that its cache has forgotten.
     #[must_use]
     pub const fn forgotten(self) -> Self {
         Self {
@@ -75,7 +74,7 @@ fn path(directory: &Path, volume: &str) -> PathBuf {
     directory.join(format!("{volume}.epoch"))
 }
 
-/// FNV-1a: enough to tell a whole file from a damaged one.
+/// Returns the FNV-1a hash, which distinguishes a whole file from a damaged one.
 pub(super) fn check(text: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step)
@@ -91,7 +90,7 @@ impl fmt::Display for CacheId {
     }
 }
 
-/// An identity as 32 hexadecimal digits.
+/// Returns an identity as 32 hexadecimal digits.
 #[must_use]
 pub(crate) fn hex(uuid: &[u8; 16]) -> String {
     use fmt::Write as _;
@@ -160,7 +159,7 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
             "no" => None,
             epoch => Some(epoch.parse().ok()?),
         },
-        // Earlier versions wrote none of the following lines, or only the first of them.
+        // Earlier versions wrote none of the following lines, or only the first.
         backing: Identity {
             medium: match lines.next() {
                 Some(line) => u64::from_str_radix(line.strip_prefix("backing ")?, 16).ok()?,
@@ -185,13 +184,13 @@ fn parse(volume: &str, text: &str) -> Option<Record> {
     Some(record)
 }
 
-/// Returns the number behind `key`, zero where there is no such line.
+/// Returns the number after `key`, or zero if there is no such line.
 fn number(line: Option<&str>, key: &str) -> Option<u64> {
     line.map_or(Some(0), |line| line.strip_prefix(key)?.parse().ok())
 }
 
-/// What is remembered of the volumes other than `volume` that were served from this backing device
-/// of so many bytes, or from a part of it, or from what it is a part of.
+/// Returns the records of volumes other than `volume` that were served from this backing device, a
+/// part of it, or a medium that contains it. `bytes` is the size of the device.
 pub(super) fn others(
     directory: &Path,
     volume: &str,
@@ -206,7 +205,7 @@ pub(super) fn others(
         let Some(other) = name.strip_suffix(".epoch").filter(|other| *other != volume) else {
             continue;
         };
-        // A damaged file is told of when its own volume is served.
+        // A damaged file is reported when its own volume is served.
         if let Ok(Some(record)) = load(directory, other)
             && (record.backing).overlaps(record.backing_bytes, backing, backing_bytes)
         {
@@ -223,7 +222,7 @@ pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         bytes => bytes.context(|| format!("cannot read {}", path.display()))?,
     };
-    // What is no text fails the check like any other damage.
+    // Bytes that are not UTF-8 fail the check like other damage.
     match parse(volume, &String::from_utf8_lossy(&bytes)) {
         Some(record) => Ok(Some(record)),
         None => Err(Error::new(

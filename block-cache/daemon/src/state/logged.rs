@@ -1,4 +1,4 @@
-//! A backing device that is served without its cache: what is written is logged first.
+//! Backing device of a volume served without its cache. Each written range is logged first.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -14,11 +14,11 @@ use tokio::sync::oneshot;
 
 use super::ranges::{RANGE_BYTES, RangeLog};
 
-/// Ranges to be logged, and whom to tell that they are durable.
+/// Ranges to log, and the sender that reports when they are durable.
 type Wanted = (Vec<u64>, oneshot::Sender<Result<()>>);
 
-/// Passes everything on to a device; the first write to each range waits until the log has it. The
-/// log is written by a thread of its own, so that the reactor never waits for a file system.
+/// Device that logs the first write to each range before it passes the write on. A separate thread
+/// writes the log, so that the reactor never waits for a file system.
 pub struct LoggedDevice {
     inner: Rc<dyn BlockDevice>,
     known: Rc<RefCell<HashSet<u64>>>,
@@ -26,10 +26,11 @@ pub struct LoggedDevice {
 }
 
 impl LoggedDevice {
-    /// Logs what is written to `inner` in `log`, and goes on with what that has.
+    /// Returns a device that logs writes to `inner` in `log`. Ranges that the log has already are
+    /// not logged twice.
     ///
     /// # Errors
-    /// When its thread cannot be started.
+    /// The thread cannot be started.
     #[expect(
         clippy::new_ret_no_self,
         reason = "devices are handed around as trait objects"
@@ -41,7 +42,7 @@ impl LoggedDevice {
             .name("ranges".into())
             .spawn(move || {
                 while let Ok((numbers, told)) = wanted.recv() {
-                    // Whoever asked may be gone; the line stays.
+                    // The receiver may be gone; the log keeps the ranges.
                     let _ = told.send(log.add(&numbers));
                 }
             })
@@ -53,7 +54,7 @@ impl LoggedDevice {
         }))
     }
 
-    /// The ranges under a request that writes.
+    /// Returns the ranges that a write request touches.
     fn ranges(request: &Request) -> RangeInclusive<u64> {
         if matches!(request.op, Op::Read | Op::Flush) || request.len == 0 {
             return RangeInclusive::new(1, 0);
@@ -76,7 +77,7 @@ impl BlockDevice for LoggedDevice {
             self.inner.submit(request, done);
             return;
         }
-        // A wrong request would make the log long, and changes nothing.
+        // An invalid request changes no data and would only lengthen the log.
         if let Err(error) = self.inner.info().check(&request) {
             drop(known);
             done.complete(Err(error));
@@ -120,7 +121,7 @@ mod tests {
     use forebay_device::mem::MemDevice;
     use forebay_io::{Engine, Reactor};
 
-    /// Minds the order: what changes has its ranges in the log when it arrives.
+    /// Device that checks the order: the log has the ranges of a write when the write arrives.
     struct Minding {
         inner: Rc<dyn BlockDevice>,
         log: PathBuf,

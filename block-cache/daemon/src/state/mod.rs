@@ -1,20 +1,21 @@
-//! The state directory: what is remembered about each volume beside its cache.
+//! The state directory: records about each volume, apart from its cache.
 //!
-//! A cache alone cannot know that its volume was written to without it. So each volume has a file
-//! `NAME.epoch` here, with the epoch of its last attach and the identity of the cache it was
-//! attached to. The cache keeps the epoch too, and the two are compared at each attach. Serving
-//! without the cache first raises the epoch and then logs, durably and before the write is passed
-//! on, which ranges are written (`NAME.ranges`). At the next attach the cache is given those
-//! ranges: clean copies of them are stale, dirty ones are given up by name.
+//! A cache alone cannot know that its volume was written without it. So each volume has a file
+//! `NAME.epoch` here, with the epoch of its last attach and the identity of the cache. The cache
+//! has the epoch too, and each attach compares the two.
 //!
-//! A volume that goes on without a cache that failed in service, and writes over nothing that is
-//! dirty, needs no such log: the epoch is raised with the list of what is dirty (`NAME.dirty`), and
-//! at the next attach nothing else in the cache counts.
+//! Serving a volume without its cache first raises the epoch. It then logs the ranges that are
+//! written (`NAME.ranges`), durably and before each write is passed on. The next attach passes
+//! these ranges to the cache. Clean copies of them are stale; dirty ones are abandoned, by name.
 //!
-//! `NAME.disk` says of a volume whether clients that outlive the daemon may go on with it: users of
-//! its block device, virtual machines.
+//! A volume may continue without a cache that failed in service, and overwrite no dirty data. It
+//! needs no such log: the epoch is raised together with a list of the dirty ranges (`NAME.dirty`).
+//! At the next attach the cache drops all other data.
 //!
-//! What is decided at an attach, and why, is in [`decide`].
+//! `NAME.disk` states whether clients that outlive the daemon may continue with a volume. Such
+//! clients are users of its block device, and virtual machines.
+//!
+//! Module [`decide`] has the decisions at an attach, and their reasons.
 
 mod abandoned;
 pub mod decide;
@@ -39,7 +40,7 @@ pub use logged::LoggedDevice;
 pub use opening::Opening;
 pub use ranges::{RANGE_BYTES, RangeLog, read_ranges};
 
-/// The state directory, held by this process alone.
+/// The state directory, locked by this process.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
@@ -47,10 +48,10 @@ pub struct StateDirectory {
 }
 
 impl StateDirectory {
-    /// Takes the directory at `path`; it is made if it is not there.
+    /// Opens and locks the directory at `path`. Creates it if it does not exist.
     ///
     /// # Errors
-    /// `Busy` when another daemon holds it; what the operating system says otherwise.
+    /// `Busy` if another daemon holds the lock; otherwise the error of the operating system.
     pub fn open(path: &Path) -> Result<Self> {
         let what = || {
             format!(
@@ -82,16 +83,16 @@ impl StateDirectory {
         })
     }
 
-    /// Looks whether the directory at `path` could be taken.
+    /// Checks whether the directory at `path` could be locked.
     ///
     /// # Errors
-    /// `Busy` when a daemon holds it; what the operating system says otherwise.
+    /// `Busy` if a daemon holds the lock; otherwise the error of the operating system.
     pub fn look(path: &Path) -> Result<()> {
         let lock = match File::open(path.join("lock")) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             opened => opened?,
         };
-        // Shared, so that others who only look are not in the way; given back at once.
+        // A shared lock, released at once, so that concurrent checks do not fail each other.
         // SAFETY: the descriptor is open; no memory is involved.
         if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) } != 0 {
             return Err(std::io::Error::last_os_error().into());
@@ -99,13 +100,13 @@ impl StateDirectory {
         Ok(())
     }
 
-    /// Where the directory is.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is wrong with the directory while it is in use; none if it is where it was.
+    /// Describes the problem if the directory was removed or replaced while in use.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let held = self.lock.metadata().ok();
@@ -116,25 +117,26 @@ impl StateDirectory {
         }
         Some(format!(
             "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: what it \
-             remembers of the volumes is \
-             gone. Put it back, or stop the daemon and start it with --adopt for each volume",
+             remembers of the volumes is gone. Put it back, or stop the daemon and start it with \
+             --adopt for each volume",
             self.path.display()
         ))
     }
 
-    /// What is remembered of a volume; none if it was never served with this directory.
+    /// Returns the record of a volume; `None` if it was never served with this directory.
     ///
     /// # Errors
-    /// `Corrupt` when the file is damaged, or what the operating system says.
+    /// `Corrupt` if the file is damaged; otherwise the error of the operating system.
     pub fn load(&self, volume: &str) -> Result<Option<Record>> {
         epoch::load(&self.path, volume)
     }
 
-    /// What is remembered of the volumes other than `volume` that were served from bytes of the
-    /// backing device with this identity and size in bytes; nothing where nothing is known of it.
+    /// Returns the records of volumes other than `volume` that share bytes of this backing device.
+    /// The device is given by its identity and size in bytes. Returns none if the identity is
+    /// unknown.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn others(
         &self,
         volume: &str,
@@ -147,33 +149,33 @@ impl StateDirectory {
         }
     }
 
-    /// Remembers `record` durably in place of what was there.
+    /// Stores `record` durably and replaces the former one.
     ///
     /// # Errors
-    /// What the operating system says; the former record is then still whole.
+    /// The error of the operating system. The former record is intact then.
     pub fn store(&self, volume: &str, record: &Record) -> Result<()> {
         epoch::store(&self.path, volume, record)
     }
 
-    /// What is remembered of the last opening of a cache, in a directory that may be another
-    /// process's, or not be there.
+    /// Returns the record of the last opening of a cache. The directory may belong to another
+    /// process, or not exist.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn opening_in(state: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>> {
         opening::load(state, uuid)
     }
 
-    /// Remembers durably which opening of a cache was the last one.
+    /// Stores the record of the last opening of a cache, durably.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn store_opening(&self, uuid: &[u8; 16], opening: &Opening) -> Result<()> {
         opening::store(&self.path, uuid, opening)
     }
 
-    /// The ranges of a volume that were written without the cache, [`RANGE_BYTES`] each, as ranges
-    /// of bytes; none if there is no log, or it is damaged.
+    /// Returns the byte ranges of a volume that were written without the cache, in units of
+    /// [`RANGE_BYTES`]. Returns `None` if the log is absent or damaged.
     ///
     /// # Errors
     /// As [`read_ranges`].
@@ -181,29 +183,29 @@ impl StateDirectory {
         read_ranges(&self.ranges_path(volume))
     }
 
-    /// Forgets the log of ranges, durably.
+    /// Removes the log of ranges, durably.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn remove_ranges(&self, volume: &str) -> Result<()> {
         remove(&self.ranges_path(volume))?;
         sync_directory(&self.path)
     }
 
-    /// All that was dirty of a volume when its cache failed, bytes in ascending order; none if
-    /// there is no list, or it is damaged.
+    /// Returns the byte ranges of a volume that were dirty when its cache failed, in ascending
+    /// order. Returns `None` if the list is absent or damaged.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn dirty(&self, volume: &str) -> Result<Option<Vec<std::ops::Range<u64>>>> {
         dirty::load(&self.dirty_path(volume), volume)
     }
 
-    /// Remembers `record` durably, and before it what is dirty, bytes in ascending order. A log of
-    /// ranges is of another time then, and is removed first.
+    /// Stores the list of dirty byte ranges, in ascending order, and then `record`, both durably.
+    /// An existing log of ranges is obsolete then and is removed first.
     ///
     /// # Errors
-    /// What the operating system says; the former record is then still whole.
+    /// The error of the operating system. The former record is intact then.
     pub fn store_with_dirty(
         &self,
         volume: &str,
@@ -215,18 +217,18 @@ impl StateDirectory {
         self.store(volume, record)
     }
 
-    /// Forgets what was written without the cache, and what was dirty then, durably.
+    /// Removes the log of ranges and the list of dirty ranges, durably.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn remove_history(&self, volume: &str) -> Result<()> {
         self.remove_ranges(volume)?;
         remove(&self.dirty_path(volume))?;
         sync_directory(&self.path)
     }
 
-    /// As [`StateDirectory::load`], of a state directory that may be another process's, or not be
-    /// there.
+    /// As [`StateDirectory::load`], for a directory that may belong to another process or not
+    /// exist.
     ///
     /// # Errors
     /// As [`StateDirectory::load`].
@@ -234,7 +236,7 @@ impl StateDirectory {
         epoch::load(state, volume)
     }
 
-    /// As [`StateDirectory::others`], of such a directory.
+    /// As [`StateDirectory::others`], for such a directory.
     ///
     /// # Errors
     /// As [`StateDirectory::others`].
@@ -249,7 +251,7 @@ impl StateDirectory {
         }
     }
 
-    /// As [`StateDirectory::dirty`], of such a directory.
+    /// As [`StateDirectory::dirty`], for such a directory.
     ///
     /// # Errors
     /// As [`StateDirectory::dirty`].
@@ -260,7 +262,7 @@ impl StateDirectory {
         dirty::load(&state.join(format!("{volume}.dirty")), volume)
     }
 
-    /// As [`StateDirectory::ranges`], of such a directory.
+    /// As [`StateDirectory::ranges`], for such a directory.
     ///
     /// # Errors
     /// As [`StateDirectory::ranges`].
@@ -271,19 +273,19 @@ impl StateDirectory {
         read_ranges(&state.join(format!("{volume}.ranges")))
     }
 
-    /// Looks whether what is remembered of a volume's block device can be read in such a directory.
+    /// Checks whether `NAME.disk` of a volume can be read in such a directory.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub(crate) fn look_disk_in(state: &Path, volume: &str) -> Result<()> {
         disk::load(state, volume).map(|_| ())
     }
 
-    /// The boot of the machine in which a transit cache was in use and was not closed. None if
-    /// there is none. The state directory may be another process's, or not exist.
+    /// Returns the boot in which a transit cache was in use and was not closed; `None` if there is
+    /// none. The state directory may belong to another process, or not exist.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn transit_boot_in(state: &Path, device: &str) -> Result<Option<[u8; 16]>> {
         let path = transit_path(state, device);
         match std::fs::read(&path) {
@@ -292,10 +294,10 @@ impl StateDirectory {
         }
     }
 
-    /// Remembers durably in which boot a transit cache is in use; none when it was closed.
+    /// Records durably the boot in which a transit cache is in use; `None` after it was closed.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn note_transit(&self, device: &str, boot_id: Option<&[u8; 16]>) -> Result<()> {
         let path = transit_path(&self.path, device);
         let done = match boot_id {
@@ -312,29 +314,28 @@ impl StateDirectory {
         sync_directory(&self.path)
     }
 
-    /// The generation that slots over a medium must have to count in this boot of the machine; zero
-    /// if nothing is remembered of them, in a directory that may be another process's, or not be
-    /// there.
+    /// Returns the generation that slots over a medium need to be valid in this boot. Returns zero
+    /// without a record. The directory may belong to another process, or not exist.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn slots_generation_in(state: &Path, slots: &str, boot_id: &[u8; 16]) -> Result<u64> {
         number_in(&state.join(format!("{slots}.generation")), boot_id)
     }
 
-    /// The size of the device under slots, bytes, as it was in this boot of the machine; zero if
-    /// nothing is remembered of it.
+    /// Returns the size of the device under slots in this boot, bytes. Returns zero without a
+    /// record.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn slots_size_in(state: &Path, slots: &str, boot_id: &[u8; 16]) -> Result<u64> {
         number_in(&state.join(format!("{slots}.size")), boot_id)
     }
 
-    /// Remembers durably the generation that slots over a medium must have to count from now on.
+    /// Records durably the generation that slots over a medium need to be valid from now on.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn note_slots_generation(
         &self,
         slots: &str,
@@ -348,10 +349,10 @@ impl StateDirectory {
         )
     }
 
-    /// Remembers durably the size of the device under slots, bytes.
+    /// Records durably the size of the device under slots, bytes.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn note_slots_size(&self, slots: &str, boot_id: &[u8; 16], size_bytes: u64) -> Result<()> {
         self.note_number(
             &self.path.join(format!("{slots}.size")),
@@ -360,7 +361,7 @@ impl StateDirectory {
         )
     }
 
-    /// Stores a number of this boot, durably.
+    /// Stores a number that is valid for one boot, durably.
     fn note_number(&self, path: &Path, boot_id: &[u8; 16], number: u64) -> Result<()> {
         let new = path.with_added_extension("new");
         let written = File::create(&new).and_then(|mut file| {
@@ -372,10 +373,11 @@ impl StateDirectory {
         sync_directory(&self.path)
     }
 
-    /// Lists durably what dirty data of a volume is about to be given up. Returns where.
+    /// Records durably the dirty data of a volume that is about to be abandoned. Returns the path
+    /// of the list.
     ///
     /// # Errors
-    /// What the operating system says; then nothing may be given up.
+    /// The error of the operating system. The caller must abandon nothing then.
     pub fn note_abandoned(
         &self,
         volume: &str,
@@ -387,20 +389,21 @@ impl StateDirectory {
         Ok(path)
     }
 
-    /// Why a volume may lack what it acknowledged to the users of its block device; none if it has
-    /// all of it.
+    /// Returns the reason why a volume may lack writes that it acknowledged to users of its block
+    /// device. Returns `None` if it has all of them.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn disk_gap(&self, volume: &str) -> Result<Option<String>> {
         let disk = disk::load(&self.path, volume)?.unwrap_or_else(disk::Disk::unknown);
         Ok((!disk.gap.is_empty()).then_some(disk.gap))
     }
 
-    /// By what a virtual machine knows that a volume has all that it acknowledged.
+    /// Returns the generation by which a virtual machine knows that a volume has all acknowledged
+    /// writes.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn disk_generation(&self, volume: &str) -> Result<String> {
         if let Some(disk) = disk::load(&self.path, volume)? {
             return Ok(disk.generation);
@@ -410,17 +413,17 @@ impl StateDirectory {
         Ok(disk.generation)
     }
 
-    /// Remembers durably that a volume may lack some of what it acknowledged: to the users of its
-    /// block device, for this reason, until [`StateDirectory::note_disk`]; to virtual machines for
-    /// ever.
+    /// Records durably that a volume may lack acknowledged writes. For users of its block device,
+    /// `device` is the reason, valid until [`StateDirectory::note_disk`]. For virtual machines the
+    /// loss is permanent.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn note_disk_gap(&self, volume: &str, device: Option<&str>, machines: bool) -> Result<()> {
         let Some(mut disk) = disk::load(&self.path, volume)? else {
             return Ok(());
         };
-        // What was remembered first stays.
+        // The first reason stays.
         if let Some(gap) = device.filter(|_| disk.gap.is_empty()) {
             disk.gap = gap.into();
         }
@@ -430,17 +433,17 @@ impl StateDirectory {
         disk::store(&self.path, volume, &disk)
     }
 
-    /// Remembers durably that a volume is a block device that lacks nothing.
+    /// Records durably that the block device of a volume lacks no acknowledged writes.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn note_disk(&self, volume: &str) -> Result<()> {
         let mut disk = disk::load(&self.path, volume)?.unwrap_or_else(disk::Disk::unknown);
         disk.gap.clear();
         disk::store(&self.path, volume, &disk)
     }
 
-    /// The path of a volume's log of ranges.
+    /// Returns the path of a volume's log of ranges.
     #[must_use]
     pub fn ranges_path(&self, volume: &str) -> PathBuf {
         self.path.join(format!("{volume}.ranges"))
@@ -451,7 +454,7 @@ impl StateDirectory {
     }
 }
 
-/// Removes a file that need not be there.
+/// Removes a file that may not exist.
 fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -467,7 +470,7 @@ fn sync_directory(path: &Path) -> Result<()> {
     synced.context(|| format!("state directory {}", path.display()))
 }
 
-/// A number of this boot that a file has; zero if it has none.
+/// Returns the number in a file if it is of this boot; otherwise zero.
 fn number_in(path: &Path, boot_id: &[u8; 16]) -> Result<u64> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),

@@ -1,7 +1,7 @@
-//! `UUID.cache`: which opening of a cache was the last one, and on which devices.
+//! `UUID.cache`: number and devices of the last opening of a cache.
 //!
-//! The superblock says the same. Where it says less, the cache device holds an earlier state of the
-//! cache, and where it was on other devices, it is a copy.
+//! The superblock has the same data. If its number is lower, the cache device holds an earlier
+//! state of the cache. If its devices differ, the cache is a copy.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -12,40 +12,40 @@ use forebay_metadata::Media;
 
 use super::{hex, sync_directory};
 
-/// What is remembered of a cache.
+/// Record of the last opening of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opening {
-    /// Number of its last opening: the cache remembers this one or a higher one.
+    /// Number of the last opening. The cache has this number or a higher one.
     pub generation: u64,
-    /// The devices that it was on.
+    /// Devices that held the cache.
     pub media: Media,
-    /// Path of its metadata device.
+    /// Path of the metadata device.
     pub place: String,
-    /// Path of its data device, where that is another one; empty if unknown.
+    /// Path of a separate data device; empty if there is none or it is unknown.
     pub data_place: String,
 }
 
-/// A cache whose opening begins.
+/// A cache that is about to be opened.
 #[derive(Clone, Debug)]
 pub struct Found<'a> {
-    /// What its superblock says of its last opening.
+    /// Last opening according to the superblock.
     pub last: Opening,
-    /// The devices that it is on now.
+    /// Devices that hold the cache now.
     pub media: Media,
-    /// Path of its metadata device.
+    /// Path of the metadata device.
     pub place: &'a str,
-    /// Path of its data device, where that is another one; else empty.
+    /// Path of a separate data device; otherwise empty.
     pub data_place: &'a str,
-    /// Whether the user says that these devices take the place of the former ones.
+    /// Whether the user states that these devices replace the former ones.
     pub moved: bool,
 }
 
-/// A device that the cache was on, and that has it still, beside another one that is to be served.
+/// A former device of the cache that still holds it, next to the device that is to be served.
 #[derive(Clone, Copy, Debug)]
 pub struct Twin<'a> {
-    /// Its path.
+    /// Path of the device.
     pub place: &'a str,
-    /// Whether it is the separate data device. Else it has the metadata.
+    /// Whether it is the separate data device. Otherwise it holds the metadata.
     pub is_data: bool,
 }
 
@@ -93,7 +93,7 @@ fn parse(text: &str) -> Option<Opening> {
             data: identity(lines.next()?.strip_prefix("data ")?)?,
         },
         place: lines.next()?.strip_prefix("place ")?.to_owned(),
-        // Earlier versions ignore it, and write none.
+        // Earlier versions neither write nor read this line.
         data_place: (lines
             .next()
             .and_then(|line| line.strip_prefix("data-place ")))
@@ -102,7 +102,7 @@ fn parse(text: &str) -> Option<Opening> {
     })
 }
 
-/// Returns what is remembered of a cache. Of a damaged file nothing is, which a warning says: an
+/// Returns the record of a cache. For a damaged file it returns none and logs a warning, since an
 /// earlier state of the cache device would not be recognized.
 pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>> {
     let path = path(directory, uuid);
@@ -122,7 +122,7 @@ pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>>
     }
 }
 
-/// Remembers it, durably.
+/// Stores the record, durably.
 pub(super) fn store(directory: &Path, uuid: &[u8; 16], opening: &Opening) -> Result<()> {
     let path = path(directory, uuid);
     let new = path.with_extension("cache.new");
@@ -135,12 +135,12 @@ pub(super) fn store(directory: &Path, uuid: &[u8; 16], opening: &Opening) -> Res
     sync_directory(directory)
 }
 
-/// Decides whether a cache may be opened on the devices where it is found. `record` is what the
-/// state directory remembers of it. `twin` is another device with this cache, if there is one.
-/// Returns what a person should know.
+/// Checks whether a cache may be opened on its present devices. `record` is its record in the state
+/// directory. `twin` is another device with this cache, if there is one. Returns a notice for the
+/// user.
 ///
 /// # Errors
-/// `Busy` for a copy beside its original, `Lost` for an earlier state of the cache.
+/// `Busy` for a copy next to its original; `Lost` for an earlier state of the cache.
 pub fn check(
     found: &Found<'_>,
     record: Option<&Opening>,
@@ -166,8 +166,7 @@ pub fn check(
                     "two devices hold the data of this cache: {twin}, where it was served last, \
                      and {data_place}\n    \
                      help: serve it with {twin}; or, if {data_place} takes the place of {twin}, \
-                     start once with \
-                     --moved-cache"
+                     start once with --moved-cache"
                 ),
             );
         }
@@ -176,8 +175,7 @@ pub fn check(
             format!(
                 "two devices hold this cache: {twin}, where it was served last, and {place}\n    \
                  help: serve {twin}; or make {place} a cache of its own with `{}`; or, if {place} \
-                 takes the place \
-                 of {twin}, start once with --moved-cache",
+                 takes the place of {twin}, start once with --moved-cache",
                 clone_command(place, data_place)
             ),
         );
@@ -195,10 +193,9 @@ pub fn check(
                 "{place} holds an earlier state of the cache: opening {generation}, the last one \
                  was {}{where_}\n    \
                  help: put the newest state of the device back. If that is gone, make a new cache \
-                 with \
-                 `forebay format --force --discard-dirty`, and start once with --adopt VOLUME: \
-                 what was \
-                 not written back IS LOST THEN",
+                 with `forebay format --force --discard-dirty`, and start once with --adopt \
+                 VOLUME: \
+                 what was not written back IS LOST THEN",
                 record.generation
             ),
         );
@@ -221,8 +218,7 @@ pub fn check(
         match &**from {
             "" => format!(
                 "{what} on {place} was last served on other devices, which are not there any more: \
-                 {place} takes their \
-                 place. {advice}"
+                 {place} takes their place. {advice}"
             ),
             from if from == *place => format!(
                 "{what} on {place} was last served on another file or disk at this path: this one \
@@ -230,15 +226,14 @@ pub fn check(
             ),
             from => format!(
                 "{what} on {place} was last served on {from}, which is not there any more: {place} \
-                 takes its \
-                 place. {advice}"
+                 takes its place. {advice}"
             ),
         }
     }))
 }
 
-/// Returns the command that makes a copy a cache of its own. `place` has the metadata; `data_place`
-/// has the data where that is another device, else it is empty.
+/// Returns the command that turns a copy into a cache of its own. `place` has the metadata.
+/// `data_place` is the path of a separate data device, or empty.
 pub(crate) fn clone_command(place: &str, data_place: &str) -> String {
     match data_place {
         "" => format!("forebay clone-id --cache {place}"),
@@ -336,25 +331,25 @@ mod tests {
         };
         let record = opening(5, 1);
         let record = Some(&record);
-        // In place; the process may have died before the state directory heard of it.
+        // Opened in place. The process may have died before the state directory recorded it.
         for generation in [5, 6] {
             assert_eq!(
                 kind(&found(generation, 1, 1, false), record, None),
                 Ok(false)
             );
         }
-        // An earlier version, or another state directory.
+        // Served by an earlier version, or with another state directory.
         assert_eq!(kind(&found(0, 0, 1, false), record, None), Ok(false));
         assert_eq!(kind(&found(5, 1, 1, false), None, None), Ok(false));
-        // Rolled back in place, and an older copy on another device, also where it is said to be
-        // the one.
+        // Rolled back in place, or an older copy on another device, with and without
+        // `--moved-cache`.
         for (now, moved) in [(1, false), (1, true), (2, false), (2, true)] {
             assert_eq!(
                 kind(&found(4, 1, now, moved), record, None),
                 Err(ErrorKind::Lost)
             );
         }
-        // A copy whose original is there, and one whose original has gone.
+        // A copy whose original is present, and one whose original is gone.
         for record in [record, None] {
             let copy = found(5, 1, 2, false);
             assert_eq!(kind(&copy, record, Some("/dev/m1")), Err(ErrorKind::Busy));

@@ -1,9 +1,9 @@
-//! `NAME.ranges`: which parts of a volume were written without its cache.
+//! `NAME.ranges`: parts of a volume that were written without its cache.
 //!
-//! Append-only text, one line for each [`RANGE_BYTES`] of the volume that is written for the first
-//! time since the log was begun: the number of the range, and its complement as the check. A line
-//! that is cut short at the end was not durable, so the write that wanted it was never passed on. A
-//! bad line elsewhere is damage, and then everything counts as written.
+//! The file is append-only text. Each line stands for [`RANGE_BYTES`] of the volume, at their first
+//! write since the log began. It has the number of the range and, as a check, its complement. A
+//! truncated last line was not durable, so its write was never passed on. A bad line elsewhere is
+//! damage: everything then counts as written.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -20,8 +20,8 @@ pub const RANGE_BYTES: u64 = 1 << 20;
 
 const LINE_BYTES: usize = 34;
 
-/// What a log begins with that should have been there and was not: longer than a line that is cut
-/// short, it makes everything count as written.
+/// First line of a log that replaces a missing one. It is longer than a truncated line, so that
+/// everything counts as written.
 const UNKNOWN: &str = "what was written before this log was begun is not known: all of it\n";
 
 fn render(number: u64) -> String {
@@ -35,14 +35,15 @@ fn parse(line: &[u8]) -> Option<u64> {
     (u64::from_str_radix(complement, 16).ok()? == !number).then_some(number)
 }
 
-/// The numbers in the log, and how many bytes of it are good. `Err` holds the place of the damage.
+/// Returns the numbers in the log and the length of its valid part, bytes. `Err` holds the offset
+/// of damage.
 fn scan(bytes: &[u8]) -> std::result::Result<(HashSet<u64>, usize), usize> {
     let mut numbers = HashSet::new();
     let mut good = 0;
     for line in bytes.chunks(LINE_BYTES) {
         match parse(line) {
             Some(number) => numbers.insert(number),
-            // The end of the log, cut short or not wholly on media when power went.
+            // The end of the log: truncated, or not fully on the medium at a power loss.
             None if good + LINE_BYTES >= bytes.len() => break,
             None => return Err(good),
         };
@@ -51,11 +52,11 @@ fn scan(bytes: &[u8]) -> std::result::Result<(HashSet<u64>, usize), usize> {
     Ok((numbers, good))
 }
 
-/// Reads the log at `path` as ranges of bytes, in order and merged; none if there is no log, or if
-/// it is damaged: then nobody knows what was written.
+/// Reads the log at `path` as ranges of bytes, sorted and merged. Returns `None` if it is absent or
+/// damaged: the written ranges are then unknown.
 ///
 /// # Errors
-/// What the operating system says.
+/// The error of the operating system.
 pub fn read_ranges(path: &Path) -> Result<Option<Vec<Range<u64>>>> {
     let bytes = match std::fs::read(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -85,8 +86,8 @@ pub fn read_ranges(path: &Path) -> Result<Option<Vec<Range<u64>>>> {
     Ok(Some(ranges))
 }
 
-/// Begins a log that says of everything that it was written, all at once: an empty one would say
-/// the opposite.
+/// Starts a log that marks everything as written, in one atomic step: an empty log would mean the
+/// opposite.
 fn begin_unknown(path: &Path) -> std::io::Result<Vec<u8>> {
     let begun = path.with_extension("ranges-begun");
     let mut file = File::create(&begun)?;
@@ -96,7 +97,7 @@ fn begin_unknown(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(UNKNOWN.into())
 }
 
-/// The log, open for more.
+/// The log, open for appending.
 #[derive(Debug)]
 pub struct RangeLog {
     path: PathBuf,
@@ -106,12 +107,12 @@ pub struct RangeLog {
 }
 
 impl RangeLog {
-    /// Goes on with the log at `path`. If there is none it is begun: `fresh` says that nothing was
-    /// written yet; else everything may have been, and counts as written. On return the file and
-    /// its name are durable.
+    /// Opens the log at `path` for appending, or creates it. `fresh` states that nothing was
+    /// written yet. Without it, a new log marks everything as written. On return the file and its
+    /// name are durable.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn open(path: &Path, fresh: bool) -> Result<Self> {
         let what = || format!("log of ranges {}", path.display());
         let bytes = match std::fs::read(path) {
@@ -122,7 +123,7 @@ impl RangeLog {
             bytes => bytes.context(what)?,
         };
         let (known, good) = scan(&bytes).unwrap_or_else(|_| {
-            // Whoever reads it will take everything as written; more lines change nothing.
+            // Readers take everything as written; more lines change nothing.
             (HashSet::new(), bytes.len())
         });
         let file = OpenOptions::new()
@@ -141,16 +142,16 @@ impl RangeLog {
         })
     }
 
-    /// The numbers of the ranges that are in the log.
+    /// Returns the numbers of the ranges in the log.
     #[must_use]
     pub fn known(&self) -> HashSet<u64> {
         self.known.clone()
     }
 
-    /// Adds the ranges with these numbers. On return they are durable.
+    /// Appends the ranges with these numbers. On return they are durable.
     ///
     /// # Errors
-    /// What the operating system says; then none of the writes that wanted them may go on.
+    /// The error of the operating system. The writes to these ranges must not be passed on then.
     pub fn add(&mut self, numbers: &[u64]) -> Result<()> {
         let mut text = String::new();
         let mut new = Vec::new();
@@ -168,7 +169,7 @@ impl RangeLog {
             .write_all(text.as_bytes())
             .and_then(|()| self.file.sync_data());
         if let Err(error) = added {
-            // No half line may stand before later ones.
+            // A partial line must not precede later ones.
             let cut = self.file.set_len(self.len);
             let what = || format!("log of ranges {}", self.path.display());
             cut.context(what)?;

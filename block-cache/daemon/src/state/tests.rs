@@ -1,4 +1,4 @@
-//! Epochs and ranges survive what a power loss does to files, and decide rightly.
+//! Epochs and ranges survive a power loss, and the decisions are right.
 
 use super::decide::{Attach, Meeting, attach, renamed, without_cache};
 use super::*;
@@ -25,7 +25,7 @@ const UNKNOWN: Identity = Identity::of(0);
 const HERE: CacheId = CacheId::Uuid([7; 16]);
 const THERE: CacheId = CacheId::Uuid([8; 16]);
 
-/// A volume that was attached well, and served.
+/// Returns the record of a volume after a successful attach.
 fn record(epoch: u64, cache: CacheId) -> Record {
     Record {
         epoch,
@@ -83,7 +83,7 @@ fn a_record_comes_back_and_damage_is_noticed() {
     let path = scratch.0.join("db.epoch");
     let whole = std::fs::read(&path).expect("there");
     for at in 0..whole.len() {
-        // The second makes it no text at all.
+        // The second makes the file invalid UTF-8.
         for bit in [0x04, 0x80] {
             let mut damaged = whole.clone();
             damaged[at] ^= bit;
@@ -101,9 +101,10 @@ fn a_record_comes_back_and_damage_is_noticed() {
 fn a_record_of_an_earlier_version_agrees_with_any_time_of_birth() {
     let scratch = Scratch::new("unborn");
     let state = StateDirectory::open(&scratch.0).expect("free");
-    // As the version before wrote it, its check value too.
+    // The text as the previous version wrote it, with its check value.
     let text = "forebay volume state 1\nvolume db\nepoch 4\nattached 4\ncache \
-        07070707070707070707070707070707\nmay-be-dirty true\nlogged-since no\nbacking 000000000000004d\ncheck 5bd992bdfade21ad\n";
+        07070707070707070707070707070707\nmay-be-dirty true\nlogged-since no\nbacking \
+        000000000000004d\ncheck 5bd992bdfade21ad\n";
     std::fs::write(scratch.0.join("db.epoch"), text).expect("written");
     let earlier = state.load("db").expect("sound").expect("there");
     let expected = Record {
@@ -218,7 +219,7 @@ fn ranges_come_back_merged_whatever_the_end_looks_like() {
         .add(&[40])
         .expect("added");
     assert_eq!(read_ranges(&path).expect("still damaged"), None);
-    // One that should be there and is not.
+    // A log that should exist and does not.
     std::fs::remove_file(&path).expect("it was there");
     let mut log = RangeLog::open(&path, false).expect("begun");
     assert_eq!(read_ranges(&path).expect("not known"), None);
@@ -226,7 +227,7 @@ fn ranges_come_back_merged_whatever_the_end_looks_like() {
     assert_eq!(read_ranges(&path).expect("not known still"), None);
 }
 
-/// What a cache remembers after an attach that told it `epoch`.
+/// Returns the epoch of a cache after an attach with `epoch`.
 fn raised(known: Option<u64>, epoch: u64) -> u64 {
     known.unwrap_or(0).max(epoch) + 1
 }
@@ -237,7 +238,7 @@ fn a_new_volume_and_the_same_cache_again() {
     assert!(!first.before.may_be_dirty, "nothing was written yet");
     let cache = raised(None, first.epoch);
     assert_eq!(first.after, record(cache, HERE));
-    // Killed before the cache was told, before the state directory was told again, and after both.
+    // Killed before the cache has the epoch, before the second record is stored, and after both.
     assert_eq!(good(&meeting(Some(first.before), None)).stale, Some(vec![]));
     for known in [first.before, first.after] {
         let again = good(&meeting(Some(known), Some(cache)));
@@ -249,9 +250,9 @@ fn a_new_volume_and_the_same_cache_again() {
         assert_eq!(again.before.epoch, raised(Some(cache), again.epoch));
         assert_eq!(again.before.attached, known.attached);
     }
-    // Attached, and then the cache has lost the volume.
+    // Attached, and then the cache lost the volume.
     assert!(refused(&meeting(Some(first.after), None)).contains("does not know"));
-    // An old copy of the cache was put back, or an old state directory.
+    // An old copy of the cache, or an old state directory, was restored.
     let later = record(7, HERE);
     assert!(refused(&meeting(Some(later), Some(6))).contains("epoch 6"));
     assert!(refused(&meeting(Some(later), Some(8))).contains("epoch 8"));
@@ -265,20 +266,20 @@ fn another_cache_begins_an_epoch_and_the_former_is_refused() {
     };
     let attached = good(&meeting(Some(clean), None));
     assert_eq!(attached.after, record(5, HERE));
-    // The former cache comes back.
+    // The former cache returns.
     let back = Meeting {
         cache: THERE,
         ..meeting(Some(attached.after), Some(4))
     };
     assert!(refused(&back).contains("epoch 4"));
-    // A former cache that may hold the only copy is not passed over in silence.
+    // A former cache that may hold the only copy of data is refused.
     assert!(refused(&meeting(Some(record(4, THERE)), None)).contains("detach db"));
     let adopted = Meeting {
         adopt: true,
         ..meeting(Some(record(4, THERE)), None)
     };
     assert_eq!(good(&adopted).after.epoch, 5);
-    // A cache in memory is gone anyway, also when there is a new one.
+    // A cache in memory is gone in any case, also if there is a new one.
     for cache in [HERE, CacheId::Memory] {
         let after_memory = Meeting {
             cache,
@@ -316,10 +317,10 @@ fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
         why.contains("detach db") && !why.contains("format"),
         "{why}"
     );
-    // That one served it last.
+    // The other cache served the volume last.
     let why = refused(&meeting(Some(record(6, THERE)), Some(5)));
     assert!(why.contains("this cache's own state directory"), "{why}");
-    // The other way round, the cache is the older one.
+    // Conversely, the cache is the older one.
     assert!(refused(&meeting(Some(record(5, HERE)), Some(4))).contains("does not know"));
 }
 
@@ -331,8 +332,8 @@ fn a_lost_state_directory_is_not_guessed_over() {
         ..meeting(None, Some(3))
     };
     let attached = good(&adopted);
-    // Nobody knows what was written since: the cache hears of an epoch without it, and drops its
-    // clean copies.
+    // Writes since then are unknown: the cache receives an epoch above its own and drops its clean
+    // copies.
     assert_eq!((attached.epoch, attached.after.epoch), (4, 5));
     assert_eq!(attached.stale, Some(Vec::new()), "dirty data stays");
 }
@@ -370,13 +371,13 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         "until the cache has dropped them"
     );
     assert_eq!(attached.after.logged_since, None);
-    // Killed before the cache was told: once more.
+    // Killed before the cache had the epoch: a second attach.
     let again = Meeting {
         record: Some(attached.before),
         ..back.clone()
     };
     assert_eq!(good(&again).stale, Some(ranges.clone()));
-    // Killed after the cache was told, before the state directory was told that it knows.
+    // Killed after the cache had the epoch, before the state directory recorded that.
     let cache = raised(Some(3), attached.epoch);
     assert_eq!(cache, attached.before.epoch);
     let told = Meeting {
@@ -384,7 +385,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         ..again.clone()
     };
     assert_eq!(good(&told).stale, Some(vec![]));
-    // And now without the cache again: the cache knows nothing of this time.
+    // Another start without the cache: the cache knows nothing of this time.
     let third = without_cache("db", Some(attached.before), (UNKNOWN, 0));
     let missed = Meeting {
         record: Some(third.record),
@@ -398,7 +399,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         ..back
     };
     assert_eq!(good(&lost).stale, None);
-    // A volume that no cache holds needs no log.
+    // A volume in no cache needs no log.
     assert_eq!(
         without_cache("db", None, (UNKNOWN, 0)).record.logged_since,
         None
@@ -437,12 +438,12 @@ fn a_backing_device_under_another_name_is_the_same_device() {
     let made_anew = state.others("dbx", born(6), 0).expect("read");
     assert_eq!(made_anew, [], "a file that got the old one's number");
 
-    // Its cache may hold what the device does not have.
+    // Its cache may hold data that the device lacks.
     let refused = renamed("dbx", THERE, false, "db", served).expect_err("refused");
     let report = refused.report();
     assert!(report.contains("last served as volume \"db\""), "{report}");
     assert!(report.contains("--adopt dbx"), "{report}");
-    // The same cache knows its own volumes; one that was detached holds nothing.
+    // The same cache knows its own volumes; a detached one holds nothing.
     assert_eq!(
         renamed("dbx", HERE, false, "db", served).expect("allowed"),
         None
@@ -452,7 +453,7 @@ fn a_backing_device_under_another_name_is_the_same_device() {
         renamed("dbx", THERE, false, "db", detached).expect("allowed"),
         None
     );
-    // Else that cache is told when it comes back.
+    // Otherwise that cache learns of the writes when it returns.
     let clean = Record {
         may_be_dirty: false,
         ..served
@@ -475,8 +476,8 @@ fn a_backing_device_under_another_name_is_the_same_device() {
 
 #[test]
 fn what_a_cache_was_told_of_before_is_not_taken_for_what_came_after() {
-    // Killed after the cache was told of writes without it, before the state directory was told
-    // that it knows.
+    // Killed after the cache received the ranges written without it, before the state directory
+    // recorded that.
     let told = Record {
         epoch: 5,
         attached: 3,
@@ -507,7 +508,7 @@ fn a_device_is_served_without_its_cache_only_when_that_is_asked_for() {
     for record in [clean, record(4, CacheId::None), record(4, CacheId::Memory)] {
         decide::check_without("db", "db", record).expect("nothing can be missing");
     }
-    // The cache's data stays that of the device that it had.
+    // Data in the cache still belongs to the device that the volume had then.
     assert_eq!(
         without_cache("db", Some(dirty), (Identity::of(78), 0))
             .record

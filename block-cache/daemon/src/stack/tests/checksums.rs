@@ -1,4 +1,4 @@
-//! What the configuration says of checksums.
+//! Checksums in the configuration.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! Whether the users of a volume's block device may go on with it after a start.
+//! Whether users of a volume's block device may continue after a start.
 
 use super::*;
 
-/// What a start of this configuration, with these wishes, has to say, and whether the device was
-/// then made anew.
+/// Returns the gap that a start of this configuration reports with these wishes. `anew` says
+/// whether the device was recreated afterwards.
 fn gap_after(config: &Config, wishes: Wishes, anew: bool) -> Option<String> {
     let (config, (tell, told)) = (config.clone(), std::sync::mpsc::channel());
     on_reactor(|| async move {
@@ -39,7 +39,7 @@ fn what_may_be_missing_is_remembered_until_the_device_is_made_anew() {
     };
     let asked = starts(accept, false).expect("asked for");
     assert!(asked.contains("--accept-journal-loss"), "{asked}");
-    // Nothing else tells of it any more.
+    // No other sign of the loss is left.
     assert_eq!(starts(plainly(), false), Some(asked.clone()));
     assert_eq!(gap_after(&without, plainly(), false), Some(asked));
     assert!(starts(plainly(), true).is_some());

@@ -44,7 +44,7 @@ fn clean_reads_come_before_the_cache_is_open() {
             written.expect("written");
             if offset == TRACT {
                 (stack.write_back(None).await).expect("written back");
-                // Longer than tracts are kept that are clean.
+                // Longer than clean tracts are held.
                 rt::sleep(Duration::from_secs(8)).await;
             }
         }
@@ -95,7 +95,7 @@ fn a_cache_that_does_not_open_is_an_error_of_all_that_waits() {
         written.expect("written");
         // Dropped, as if the process had died.
     });
-    // What was acknowledged last stands there alone.
+    // The journal alone has the last acknowledged write.
     let mut bytes = std::fs::read(&journal).expect("there");
     bytes[4096..].fill(0);
     std::fs::write(&journal, bytes).expect("written");

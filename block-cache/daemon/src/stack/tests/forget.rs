@@ -1,11 +1,11 @@
-//! More volumes than a cache can know, one configuration after the other.
+//! More volumes than a cache can know, over several configurations.
 
 use forebay_metadata::superblock::Superblock;
 
 use super::*;
 use crate::state::CacheId;
 
-/// A configuration with these volumes, over files that are made, on the cache of [`FILES`].
+/// Returns a configuration with these volumes, over new files, on the cache of [`FILES`].
 fn with_volumes(scratch: &Scratch, names: &[String], mode: &str) -> Config {
     let mut text = FILES.split("volume = ").next().expect("text").to_owned();
     let (mut devices, mut volumes) = (String::new(), String::new());
@@ -32,13 +32,13 @@ fn named(prefix: &str, count: usize) -> Vec<String> {
         .collect()
 }
 
-/// Runs on a reactor of its own, with which all that holds devices ends.
+/// Runs on a reactor of its own, which drops all that holds devices at its end.
 fn alone<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
     let reactor = Reactor::new(Engine::Threads).expect("threads work everywhere");
     reactor.run(future)
 }
 
-/// Opens the stack, writes to the volumes that are named, and closes it.
+/// Opens the stack, writes to the named volumes, and closes it.
 fn serve(config: &Config, written: &[&'static str]) -> Result<()> {
     let (config, written) = (config.clone(), written.to_vec());
     alone(async move {
@@ -81,7 +81,7 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
     let record = kept.load("old0").expect("read").expect("there");
     assert_eq!((record.cache, record.may_be_dirty), (CacheId::None, false));
     drop(kept);
-    // All but the dirty one go.
+    // All but the dirty one are removed.
     serve(&most_but_one, &[]).expect("others make room");
     let before_refusal = known(&one);
     assert_eq!(before_refusal.len(), most);
@@ -91,9 +91,9 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
     assert!(report.contains("old3 ("), "{report}");
     let refused = serve(&too_many, &[]).expect_err("too many");
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
-    // Nothing was forgotten for a start that is refused.
+    // A refused start removed nothing.
     assert_eq!(known(&one), before_refusal);
-    // What was dirty is there still, and is given up only in so many words.
+    // Dirty data is still present, and is discarded only on explicit request.
     let config = one.clone();
     alone(async move {
         let stack = Stack::open(&config, &Wishes::default()).await;
@@ -109,12 +109,12 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
         stack.close().await.expect("closes");
     });
     serve(&many, &[]).expect("there is room now");
-    // A volume that was forgotten begins anew.
+    // A volume that was forgotten starts from the beginning.
     serve(&first, &[]).expect("attaches again");
 }
 
-/// The cache forgets a volume when nobody waits for that any more: what the state directory
-/// remembers keeps no later start from the volume.
+/// The cache forgets a volume after the detach stopped waiting. The record in the state directory
+/// must not block a later start of the volume.
 #[test]
 fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
     for abandoned in [false, true] {
@@ -138,7 +138,7 @@ fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
                     .opened()
                     .await
                     .expect("open");
-                // As `Stack::detach` and `Stack::abandon` do it, but nobody hears of the end.
+                // As in `Stack::detach` and `Stack::abandon`, but without a receiver of the result.
                 let noted = async { stack.remember(&served, Record::clean).await };
                 served.leaving.set(true);
                 match abandoned {
@@ -153,7 +153,7 @@ fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
                     }
                 }
                 drop((db, served, opened));
-                // Else the next process finds what this one left.
+                // Otherwise the next process finds the state that this one left.
                 if ends_well {
                     stack.close().await.expect("closes");
                 }

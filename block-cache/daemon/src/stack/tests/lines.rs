@@ -4,7 +4,7 @@ use forebay_device::pmem::PmemDevice;
 
 use super::*;
 
-/// Bytes that the cache's device and the metadata's were given.
+/// Returns the bytes written to the cache's device and to the metadata device.
 fn written(stack: &Stack) -> [u64; 2] {
     let devices = stack.status().devices;
     assert_eq!(
@@ -19,7 +19,7 @@ fn a_cold_write_takes_a_line_of_metadata() {
     let scratch = Scratch::new("lines");
     let map = "name = \"map\", kind = ";
     let config = FILES.replace(&format!("{map}\"file\""), &format!("{map}\"pmem\""));
-    // Each flush commits, and nothing else.
+    // Each flush commits; nothing else does.
     let config = config.replace(
         "cleaning = \"nop\"",
         "cleaning = \"nop\", commit_interval = \"60s\"",
@@ -70,7 +70,7 @@ fn a_cold_write_takes_a_line_of_metadata() {
         stack.close().await.expect("closes");
     });
     on_reactor(|| async move {
-        // `forebay check` sees by itself what it is.
+        // `forebay check` recognizes the kind by itself.
         let options = FileDeviceOptions::default;
         let map = open_metadata(&base.join("map"), options()).expect("opens");
         assert!(map.info().byte_addressable);

@@ -1,4 +1,4 @@
-//! A volume whose backing device is another machine's, which loses power.
+//! A volume whose backing device is on another machine, which loses power.
 
 use std::cell::Cell;
 use std::io::{Read as _, Write as _};
@@ -24,7 +24,7 @@ const SIZE_BYTES: usize = 4 << 20;
 struct Disk {
     now: Mutex<Vec<u8>>,
     durable: Mutex<Vec<u8>>,
-    /// Flushes until the power goes; 0 for never.
+    /// Flushes until the power fails; 0 for never.
     power: AtomicU32,
     streams: Mutex<Vec<TcpStream>>,
 }
@@ -58,7 +58,7 @@ impl BlockDevice for Media {
                 self.0.power.store(left.saturating_sub(1), Ordering::SeqCst);
                 drop(now);
                 if left == 1 {
-                    // Nobody is left to be answered.
+                    // No client is left to reply to.
                     self.0.lose_power();
                 } else {
                     let flushed = self.0.now.lock().expect("sound").clone();
@@ -71,7 +71,7 @@ impl BlockDevice for Media {
     }
 }
 
-/// Passes connections on until they are cut.
+/// Forwards connections until they are cut.
 fn proxy(to: SocketAddr, disk: &Arc<Disk>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -100,7 +100,8 @@ fn proxy(to: SocketAddr, disk: &Arc<Disk>) -> SocketAddr {
     address
 }
 
-/// Serves the disk until the process ends, to those who have one of these secrets; where.
+/// Serves the disk until the process ends, to clients with one of these secrets. Returns the
+/// address.
 fn target_with(disk: &Arc<Disk>, secrets: Option<Secrets>) -> SocketAddr {
     let (send, receive) = mpsc::channel();
     let media = Media(Arc::clone(disk));
@@ -161,7 +162,7 @@ fn what_another_machine_loses_is_written_back_again() {
                 let from = usize::try_from(at).expect("small");
                 model[from..from + 4096].fill(round);
             }
-            // The first flush has to cover what may have been there before.
+            // The first flush must cover earlier writes.
             if round > 1 {
                 disk.power.store(1, Ordering::SeqCst);
             }

@@ -1,4 +1,4 @@
-//! Files of slots that were cut.
+//! Truncated files of slots.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -10,22 +10,21 @@ use forebay_transit::{AT_CUT, HEADER_BYTES, cut_at, memory_bytes, size_left};
 
 use super::DIRECTORY;
 
-/// Length of the page that a file of slots begins with, bytes.
+/// Length of the first page of a file of slots, bytes.
 const PAGE_BYTES: u64 = 4096;
 
-/// A file of slots that was cut.
+/// A truncated file of slots.
 pub(super) struct Cut {
-    /// First byte that is gone, if it lies before the one that the file names, and the file names
-    /// another.
+    /// First missing byte, if it is before the one that the file records.
     pub(super) from: Option<u64>,
-    /// Length that the file has, bytes.
+    /// Present length of the file, bytes.
     there: u64,
-    /// Length that it had, bytes.
+    /// Former length of the file, bytes.
     whole: u64,
 }
 
-/// Looks whether a file of slots was cut: it is shorter than it was, or has holes where there was
-/// memory. The caller holds the file.
+/// Checks whether a file of slots was truncated: it is shorter than before, or has holes instead of
+/// memory. The caller holds the lock of the file.
 pub(super) fn look_for_cut(path: &Path, boot_id: &[u8; 16]) -> Result<Option<Cut>> {
     match File::open(path) {
         Ok(file) => look_in(&file, path, boot_id),
@@ -47,8 +46,8 @@ fn look_in(file: &File, path: &Path, boot_id: &[u8; 16]) -> Result<Option<Cut>> 
             .context(|| path.display().to_string())?
             .len(),
     );
-    // Headers come before holes: a slot that comes into use between the two has its page by then.
-    // Headers that are not there are not read, whatever the damaged page of a short file says.
+    // Headers are read before holes are looked for: a slot that becomes used in between has its
+    // page by then. Missing headers are not read, whatever the damaged page of a short file says.
     let headers = usize::try_from(there.saturating_sub(PAGE_BYTES)).unwrap_or(usize::MAX);
     let mut headers = vec![0; headers.min(slots * HEADER_BYTES)];
     let mut read = 0;
@@ -68,11 +67,12 @@ fn look_in(file: &File, path: &Path, boot_id: &[u8; 16]) -> Result<Option<Cut>> 
     }))
 }
 
-/// Notes in a file of slots where it was cut, if it was: before it is mapped, which may fill what
-/// was cut off with zeroes. With `lengthen`, it gets its length back.
+/// Records in a truncated file of slots where it was truncated. Must precede mapping, which may
+/// fill the missing part with zeroes. `lengthen` restores the length.
 ///
 /// # Errors
-/// `Busy` where another process holds the file, which is left as it is then; what the system says.
+/// `Busy` if another process holds the file, which then stays unchanged; otherwise the error of the
+/// operating system.
 pub(super) fn note_cut(path: &Path, boot_id: &[u8; 16], lengthen: bool) -> Result<()> {
     let Some(file) = hold_shared(path)? else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Slots that an earlier process left, or that are gone.
+//! Slots of an earlier process, and missing slots.
 
 use std::path::{Path, PathBuf};
 
@@ -9,30 +9,30 @@ use forebay_transit::{generations_left, is_earlier, slots_left};
 use super::{Around, DIRECTORY, generations, is_used, look, note_of, others, place};
 use crate::state::StateDirectory;
 
-/// How the contents of slots are given up. A start that only misses the file would take it for lost
-/// by accident.
+/// How to abandon the contents of slots. A start that merely misses the file would report an
+/// accidental loss.
 const GIVE_UP: &str = "remove the file, and start the daemon once with --accept-journal-loss: what \
     it holds IS LOST THEN";
 
-/// What to do about slots of an earlier time.
+/// Returns the remedy for slots of an earlier time.
 fn earlier(file: &Path) -> String {
     format!(
         "{}: it was put back after newer writes. Put the newest one back, if it is not that; if \
-         there is none, \
-         remove it, and start again: that start says whether acknowledged writes are lost with the \
+         there is none, remove it, and start again: that start says whether acknowledged writes \
+         are lost with the \
          newest one",
         file.display()
     )
 }
 
-/// Why the slots in a file cannot be opened, and the remedy. `existed`: they were there before.
+/// Returns the error for slots that cannot be opened, with the remedy. `existed` says whether they
+/// existed before.
 pub(super) fn unopened(error: Error, file: &Path, existed: bool) -> Error {
     match error.kind() {
         ErrorKind::Lost => error.context(removed(file)),
         ErrorKind::Corrupt => error.context(format!(
             "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up \
-             what is damaged \
-             and sends the rest on, and check what the clients stored last",
+             what is damaged and sends the rest on, and check what the clients stored last",
             file.display()
         )),
         ErrorKind::InvalidInput if existed => error.context(earlier(file)),
@@ -40,11 +40,11 @@ pub(super) fn unopened(error: Error, file: &Path, existed: bool) -> Error {
     }
 }
 
-/// Refuses slots, of which `memory` is a copy, of an earlier time than the state directory
-/// remembers.
+/// Refuses slots that are older than the record in the state directory. `memory` is a copy of the
+/// slots.
 ///
 /// # Errors
-/// `InvalidInput` for such slots; an error of the system.
+/// `InvalidInput` for such slots; otherwise the error of the operating system.
 pub(super) fn refuse_if_earlier(state: &Path, file: &Path, memory: &Buf) -> Result<()> {
     let boot_id = boot_id()?;
     let counts = StateDirectory::slots_generation_in(state, &note_of(file), &boot_id)?;
@@ -60,17 +60,17 @@ pub(super) fn refuse_if_earlier(state: &Path, file: &Path, memory: &Buf) -> Resu
 pub(super) fn tell_of_loss(file: &Path) {
     tracing::error!(
         "LOST, as --accept-journal-loss says: what was in {}, if no other daemon has sent it on: \
-         check what the clients \
-         stored last",
+         check what the clients stored last",
         file.display()
     );
 }
 
-/// Refuses a medium without the slots that a daemon of this boot had over it, or over a device that
-/// overlaps it, and did not close, now that the configuration has none there.
+/// Refuses a medium if its slots, or those of an overlapping device, are missing. This concerns
+/// slots that a daemon of this boot used and did not close, over a device without a configured
+/// transit cache.
 ///
 /// # Errors
-/// `Lost` if they are not there; what the system says.
+/// `Lost` if they are missing. Otherwise the error of the operating system.
 pub(crate) fn refuse_if_gone(state: &Path, info: &DeviceInfo) -> Result<()> {
     let (file, boot_id) = (place(info), boot_id()?);
     let noted = StateDirectory::transit_boot_in(state, &note_of(&file))? == Some(boot_id);
@@ -80,7 +80,7 @@ pub(crate) fn refuse_if_gone(state: &Path, info: &DeviceInfo) -> Result<()> {
     }
 }
 
-/// As [`refuse_if_gone`], unless what they had is given up.
+/// As [`refuse_if_gone`], unless the data in the slots is abandoned.
 pub(in crate::stack) fn give_up_or_refuse(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
     match refuse_if_gone(around.state.path(), info) {
         Err(error) if error.kind() == ErrorKind::Lost && around.accept_loss => {
@@ -95,11 +95,11 @@ pub(in crate::stack) fn give_up_or_refuse(around: &Around<'_>, info: &DeviceInfo
     }
 }
 
-/// Gives up what slots had that are gone.
+/// Abandons the data of missing slots.
 fn give_up(around: &Around<'_>, file: &Path) -> Result<()> {
     tell_of_loss(file);
     let boot_id = boot_id()?;
-    // Were they put back later, they would be older than what is written from now on.
+    // Restored later, they would be older than writes from now on.
     let (_, next) = generations(around.state.path(), file, None, &boot_id)?;
     (around.state).note_slots_generation(&note_of(file), &boot_id, next)?;
     around.state.note_transit(&note_of(file), None)
@@ -112,12 +112,12 @@ fn give_up_others(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a device on which slots over another device that overlaps it would land later. Gives up
-/// what is gone of those, if that is accepted.
+/// Refuses a device if slots over an overlapping device would be written to it later. Abandons
+/// missing slots if the user accepts that.
 ///
 /// # Errors
-/// `Busy` if some are left, `InvalidInput` if they are of an earlier time, `Lost` if they are gone;
-/// what the system says.
+/// `Busy` if such slots exist, `InvalidInput` if they are of an earlier time, `Lost` if they are
+/// missing; otherwise the error of the operating system.
 pub(super) fn refuse_others(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
     others::refuse_if_left(Some(around.state.path()), info)?;
     match around.accept_loss {
@@ -129,23 +129,23 @@ pub(super) fn refuse_others(around: &Around<'_>, info: &DeviceInfo) -> Result<()
 pub(super) fn removed(file: &Path) -> String {
     format!(
         "{} was removed, or overwritten where it says whose it is, since a daemon was killed that \
-         may have had acknowledged \
-         writes in it. They are lost, unless another daemon, with another state directory, sent \
-         them on and was stopped \
-         (then nothing is). Where the medium was copied or replaced since, that is another one: \
-         what was not sent on lies in \
-         {DIRECTORY} under the number of the old one. Put it back (the medium, then), or start \
+         may have had acknowledged writes in it. They are lost, unless another daemon, with \
+         another state directory, sent \
+         them on and was stopped (then nothing is). Where the medium was copied or replaced since, \
+         that is another one: \
+         what was not sent on lies in {DIRECTORY} under the number of the old one. Put it back \
+         (the medium, then), or start \
          with --accept-journal-loss and, if there was no such daemon, check what \
          the clients stored last",
         file.display()
     )
 }
 
-/// What slots hold of a medium that it does not have: their file, and how many blocks; none if it
-/// has everything. Slots over a device that overlaps it count.
+/// Returns the file and number of blocks of slots with data that a medium lacks; `None` if the
+/// medium has everything. Includes slots over an overlapping device.
 ///
 /// # Errors
-/// `Busy` where a daemon has them, or what the system says.
+/// `Busy` if a daemon uses them; otherwise the error of the operating system.
 pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     let file = place(info);
     let found = match look(&file)? {
@@ -154,12 +154,11 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     };
     match found {
         Some(left) if left.blocks == 0 => others::left(info),
-        // Made anew, with the number that the other had.
+        // The device was recreated, with the number of the former one.
         Some(left) if left.is_replaced_by(info.identity, info.size_bytes) => {
             tracing::warn!(
                 "{} acknowledged blocks are in {}, of a device that had the number of {} before \
-                 that was made: if it \
-                 is gone for good, {GIVE_UP}",
+                 that was made: if it is gone for good, {GIVE_UP}",
                 left.blocks,
                 file.display(),
                 info.name
@@ -171,8 +170,8 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     }
 }
 
-/// As [`refuse_if_left`], with what a state directory remembers: slots of an earlier time are not
-/// to be sent on.
+/// As [`refuse_if_left`], with the record of a state directory: slots of an earlier time must not
+/// be sent to the device.
 ///
 /// # Errors
 /// As [`refuse_if_left`], and `InvalidInput` for those.
@@ -185,11 +184,11 @@ pub(crate) fn refuse_if_left_in(state: &Path, info: &DeviceInfo) -> Result<()> {
     refuse_if_left(info)
 }
 
-/// Refuses a medium of which slots hold more than it has: who wrote there would be overtaken when
-/// they are sent on.
+/// Refuses a medium if slots hold newer data for it. A later write-back of these slots would
+/// overwrite newer writes.
 ///
 /// # Errors
-/// `Busy` if some do, and as [`left`].
+/// `Busy` if there are such slots, and as [`left`].
 pub(crate) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
     let Some((file, blocks)) = left(info)? else {
         return Ok(());
@@ -197,15 +196,14 @@ pub(crate) fn refuse_if_left(info: &DeviceInfo) -> Result<()> {
     Err(blocks_are_left(&file, blocks))
 }
 
-/// Says that slots have what a device does not.
+/// Returns the error for slots with data that the device lacks.
 pub(super) fn blocks_are_left(file: &Path, blocks: u64) -> Error {
     Error::new(
         ErrorKind::Busy,
         format!(
             "{blocks} acknowledged blocks of it are in {} still\n    \
              help: start the daemon once with the transit cache that it had, and stop it, so that \
-             they reach the device; \
-             or give them up: {GIVE_UP}",
+             they reach the device; or give them up: {GIVE_UP}",
             file.display()
         ),
     )

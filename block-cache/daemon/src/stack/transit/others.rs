@@ -1,9 +1,7 @@
-//! Slots over devices that overlap another: the whole of a medium and its parts, or parts that
-//! overlap.
+//! Slots over devices that overlap another: a whole medium and its parts, or overlapping parts.
 //!
-//! Each device has a file of slots of its own, named after the medium and the start. What is
-//! written to one device would be overtaken when slots over another that has the same bytes are
-//! sent on.
+//! Each device has a file of slots of its own, named after the medium and the start. A write-back
+//! of slots over one device would overwrite newer writes to another device with the same bytes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -18,8 +16,7 @@ use super::left::{blocks_are_left, refuse_if_earlier, removed};
 use super::{DIRECTORY, look, note_of, place};
 use crate::state::StateDirectory;
 
-/// Returns the names of the files in `directory` that begin with `forebay-` and end with
-/// `.transit`, in order.
+/// Returns the files in `directory` that begin with `forebay-` and end with `.transit`, in order.
 fn named(directory: &Path) -> Vec<PathBuf> {
     let found = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let paths = found.map(|entry| entry.path()).filter(|path| {
@@ -31,7 +28,7 @@ fn named(directory: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Returns what the first page of a file of slots says, whoever holds the file.
+/// Returns the contents of the first page of a file of slots, without a lock.
 fn first_page(file: &Path, boot_id: &[u8; 16]) -> Option<SlotsLeft> {
     check_shared(file).ok()?;
     let mut page = [0; 4096];
@@ -49,11 +46,11 @@ fn overlapping(info: &DeviceInfo) -> Result<Vec<PathBuf>> {
     Ok(others.collect())
 }
 
-/// Returns a file of slots over another device that overlaps this one, with the number of blocks
-/// that they hold. None if there is none.
+/// Returns a file of slots over another device that overlaps this one, with the number of blocks in
+/// them. Returns `None` if there is none.
 ///
 /// # Errors
-/// `Busy` where a daemon has them, or what the system says.
+/// `Busy` if a daemon uses them; otherwise the error of the operating system.
 pub(super) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     let boot_id = boot_id()?;
     for file in overlapping(info)? {
@@ -68,11 +65,11 @@ pub(super) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
     Ok(None)
 }
 
-/// Refuses a device while slots over another one that overlaps it hold something. With a state
-/// directory, slots of an earlier time are told apart: they are not to be sent on.
+/// Refuses a device while slots over an overlapping device hold data. With a state directory, slots
+/// of an earlier time are distinguished: they must not be written back.
 ///
 /// # Errors
-/// As [`left`], `Busy` if there are some, and `InvalidInput` if they are of an earlier time.
+/// As [`left`]; `Busy` if there are some, and `InvalidInput` if they are of an earlier time.
 pub(super) fn refuse_if_left(state: Option<&Path>, info: &DeviceInfo) -> Result<()> {
     let Some((file, blocks)) = left(info)? else {
         return Ok(());
@@ -85,8 +82,8 @@ pub(super) fn refuse_if_left(state: Option<&Path>, info: &DeviceInfo) -> Result<
     Err(blocks_are_left(&file, blocks))
 }
 
-/// Returns the device that a note of slots names: its identity as far as the name tells, and its
-/// size in bytes.
+/// Returns the device that a record of slots names: its identity, as far as the name shows it, and
+/// its size in bytes.
 fn noted_device(state: &Path, note: &str, boot_id: &[u8; 16]) -> Result<Option<(Identity, u64)>> {
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
     let name = note.strip_prefix("forebay-").unwrap_or_default();
@@ -98,7 +95,7 @@ fn noted_device(state: &Path, note: &str, boot_id: &[u8; 16]) -> Result<Option<(
         return Ok(None);
     };
     let size_bytes = StateDirectory::slots_size_in(state, note, boot_id)?;
-    // An earlier version noted no size. What it called whole may be a part that begins anywhere.
+    // Earlier versions recorded no size. A device recorded as whole may be a part at any offset.
     let (start, size_bytes) = match size_bytes {
         0 => (Some(start).filter(|start| *start > 0), u64::MAX),
         known => (Some(start), known),
@@ -110,11 +107,11 @@ fn noted_device(state: &Path, note: &str, boot_id: &[u8; 16]) -> Result<Option<(
     Ok(Some((identity, size_bytes)))
 }
 
-/// Returns the files of slots over other devices that overlap this one, which a daemon of this boot
-/// had and did not close, and which are gone.
+/// Returns the missing files of slots over overlapping devices that a daemon of this boot used and
+/// did not close.
 ///
 /// # Errors
-/// What the system says.
+/// The error of the operating system.
 pub(super) fn gone(state: &Path, info: &DeviceInfo) -> Result<Vec<PathBuf>> {
     let (own, boot_id) = (note_of(&place(info)), boot_id()?);
     let mut gone = Vec::new();
@@ -135,7 +132,7 @@ pub(super) fn gone(state: &Path, info: &DeviceInfo) -> Result<Vec<PathBuf>> {
     Ok(gone)
 }
 
-/// Refuses a device while slots over another one that overlaps it are gone.
+/// Refuses a device while slots over an overlapping device are missing.
 ///
 /// # Errors
 /// `Lost`, and as [`gone`].

@@ -1,4 +1,4 @@
-//! Transit caches of stacks in this process, which end well or die.
+//! Transit caches of stacks in this process, which end cleanly or die.
 
 use forebay_btt::{FormatOptions, format};
 use forebay_device::file::FileDeviceOptions;
@@ -14,13 +14,13 @@ struct Scratch(PathBuf);
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Another test's medium may get the number of this one.
+        // A later test's medium may get the identity of this one.
         let _ = std::fs::remove_file(slots(self));
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-/// A directory with `medium`, formatted as a table or plain, and a configuration on it.
+/// Returns a directory with `medium`, plain or with a table, and a configuration on it.
 fn scratch(name: &str, table: bool, policy: &str) -> (Scratch, Config) {
     let path = std::env::temp_dir().join(format!("fb-transit-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&path).expect("a temporary directory");
@@ -58,7 +58,7 @@ async fn open_stack(config: &Config) -> Result<Stack> {
     Stack::open(config, &Wishes::default()).await
 }
 
-/// Writes to the volume and ends without a word.
+/// Writes to the volume and ends without a close.
 fn write_and_die(config: &Config, what: u8) {
     let config = config.clone();
     run(async move {
@@ -70,7 +70,7 @@ fn write_and_die(config: &Config, what: u8) {
     });
 }
 
-/// What the volume holds where the others write, after a clean end.
+/// Returns the volume's contents at the place of the writes, after a clean close.
 fn read_and_close(config: &Config) -> u8 {
     let config = config.clone();
     run(async move {
@@ -85,7 +85,7 @@ fn read_and_close(config: &Config) -> u8 {
     })
 }
 
-/// The file of the slots over the medium.
+/// Returns the file of the slots over the medium.
 fn slots(scratch: &Scratch) -> PathBuf {
     place(&medium(scratch))
 }
@@ -250,12 +250,12 @@ fn a_device_that_does_not_end_its_last_flush_is_named_with_what_it_lacks() {
     ] {
         assert!(report.contains(part), "{part}: {report}");
     }
-    // What it says is true.
+    // Its report is true.
     assert_eq!(read_and_close(&config), 7);
     assert!(!file.exists());
 }
 
-/// An inode's number is given again: the new file is not taken for the one whose blocks are left.
+/// An inode number is reused: slots of the deleted file do not count for the new one.
 #[test]
 fn slots_of_a_medium_that_is_gone_are_not_those_of_a_file_with_its_number() {
     let (scratch, config) = scratch("anew", false, "lru");
@@ -269,7 +269,7 @@ fn slots_of_a_medium_that_is_gone_are_not_those_of_a_file_with_its_number() {
     assert_eq!(read_and_close(&config), 5);
 }
 
-/// Two devices of which one takes an hour: the other is flushed, and its slots go.
+/// One of two devices takes an hour: the other is flushed, and its slots are removed.
 #[test]
 fn a_device_that_hangs_at_the_end_takes_no_other_ones_time() {
     let (scratch, _) = scratch("beside", false, "lru");
@@ -280,8 +280,7 @@ fn a_device_that_hangs_at_the_end_takes_no_other_ones_time() {
          { name = \"under\", kind = \"file\", path = \"medium\", direct = false }, \
          { name = \"stuck\", kind = \"emulate\", on = \"under\", write_latency = \"1h\" }, \
          { name = \"hangs\", kind = \"transit\", on = \"stuck\", capacity = \"1M\", policy = \
-         \"lru\" }, \
-         { name = \"sound\", kind = \"file\", path = \"medium2\", direct = false }, \
+         \"lru\" }, { name = \"sound\", kind = \"file\", path = \"medium2\", direct = false }, \
          { name = \"quick\", kind = \"transit\", on = \"sound\", capacity = \"1M\", policy = \
          \"lru\" }]\n\
          volume = [{ name = \"a\", backing = \"hangs\" }, { name = \"b\", backing = \"quick\" }]\n";
@@ -305,8 +304,8 @@ fn a_device_that_hangs_at_the_end_takes_no_other_ones_time() {
     assert_eq!(left, 7);
 }
 
-/// A cached volume on a device that takes an hour, and one on a transit cache: the latter is
-/// flushed, and its slots go.
+/// A cached volume is on a device that takes an hour, another volume on a transit cache. The latter
+/// is flushed, and its slots are removed.
 #[test]
 fn a_cached_volume_that_hangs_at_the_end_leaves_transit_caches_their_time() {
     let (scratch, _) = scratch("cached", false, "lru");
@@ -339,8 +338,7 @@ fn a_cached_volume_that_hangs_at_the_end_leaves_transit_caches_their_time() {
     assert_eq!(left, 7);
 }
 
-/// Slots over a device are those of every device that overlaps it, wherever that begins, and of no
-/// other.
+/// Slots over a device count for every device that overlaps it, at any offset, and for no other.
 #[test]
 fn slots_count_for_every_device_that_overlaps_theirs() {
     let (scratch, config) = scratch("parts", false, "lru");
@@ -387,8 +385,8 @@ fn slots_count_for_every_device_that_overlaps_theirs() {
     assert_eq!(read_and_close(&config), 5);
 }
 
-/// A file of slots that another process holds is not written to, and a damaged header has no memory
-/// allocated that the file has not.
+/// A file of slots that another process holds is not written. A damaged header does not cause the
+/// allocation of more memory than the file has.
 #[test]
 fn a_file_of_slots_is_looked_at_under_its_lock_and_as_far_as_it_goes() {
     let (scratch, config) = scratch("locked", false, "lru");
@@ -422,7 +420,7 @@ fn a_file_of_slots_is_looked_at_under_its_lock_and_as_far_as_it_goes() {
     assert_eq!(read_and_close(&config), 5);
 }
 
-/// A directory at the path of the slots stops a transit cache, and no volume that has none.
+/// A directory at the path of the slots stops a transit cache, but no volume without one.
 #[test]
 fn a_directory_in_place_of_slots_stops_a_transit_cache_alone() {
     let (scratch, config) = scratch("directory", false, "lru");

@@ -1,11 +1,11 @@
-//! A volume that went on without a cache that had failed in service.
+//! A volume that continued without a cache that failed in service.
 
 use std::ops::Range;
 
 use super::super::decide::without_failed_cache;
 use super::*;
 
-/// A volume that went on without its cache, which had failed, with this dirty in it.
+/// Returns a volume that continued without its failed cache, with these dirty ranges in it.
 fn without_failed(scratch: &Scratch, dirty: &[Range<u64>]) -> (StateDirectory, Record) {
     let state = StateDirectory::open(&scratch.0).expect("free");
     let record = without_failed_cache(record(7, HERE), dirty);
@@ -26,7 +26,7 @@ fn meeting_of(state: &StateDirectory, cache_epoch: Option<u64>) -> Meeting<'stat
 fn of_a_cache_that_failed_only_the_list_counts() {
     for dirty in [vec![], vec![4096..8192, 1 << 20..3 << 20]] {
         let scratch = Scratch::new(&format!("failed-{}", dirty.len()));
-        // A log of another time lies about.
+        // An obsolete log of ranges exists.
         RangeLog::open(&scratch.0.join("db.ranges"), true).expect("begun");
         let (state, record) = without_failed(&scratch, &dirty);
         assert_eq!(record.may_be_dirty, !dirty.is_empty());
@@ -34,8 +34,7 @@ fn of_a_cache_that_failed_only_the_list_counts() {
         assert_eq!((met.epoch, met.stale), (8, Some(vec![])));
         assert_eq!(met.dirty.as_ref(), Some(&dirty));
         assert!(met.before.dirty_listed && !met.after.dirty_listed);
-        // The process died while the volume was being attached: before and after the cache heard of
-        // it.
+        // The process died during the attach: before and after the cache had the epoch.
         state.store("db", &met.before).expect("stored");
         let again = good(&meeting_of(&state, Some(7)));
         assert_eq!((again.epoch, again.dirty.as_ref()), (9, Some(&dirty)));
@@ -44,7 +43,8 @@ fn of_a_cache_that_failed_only_the_list_counts() {
             (again.epoch, again.stale, again.dirty),
             (9, Some(vec![]), None)
         );
-        // An older copy of the cache is refused, and a new one if something is dirty in the old.
+        // The test refuses an older copy of the cache, and a new cache if the old one has dirty
+        // data.
         refused(&meeting_of(&state, Some(3)));
         let new = meeting_of(&state, None);
         match dirty.is_empty() {
@@ -73,7 +73,7 @@ fn a_list_that_is_damaged_or_gone_leaves_nothing_to_believe() {
         }
     }
     std::fs::remove_file(&path).expect("there");
-    // Everything counts as written: what is dirty is asked for.
+    // Everything counts as written, so that dirty data needs a decision of the user.
     let met = good(&meeting_of(&state, Some(7)));
     assert_eq!((met.epoch, met.stale, met.dirty), (8, None, None));
 }
@@ -83,7 +83,7 @@ fn an_older_version_takes_everything_for_written_behind_a_failed_cache() {
     let scratch = Scratch::new("older");
     let (state, _) = without_failed(&scratch, &[]);
     assert_eq!(state.ranges("db").expect("read"), None, "no log is begun");
-    // What it reads of the record is what stands before the new line.
+    // It reads only the part of the record before the new line.
     let text = std::fs::read_to_string(scratch.0.join("db.epoch")).expect("there");
     let lines: Vec<_> = text.lines().collect();
     assert_eq!((lines[2], lines[6]), ("epoch 8", "logged-since 7"));
@@ -122,15 +122,14 @@ fn a_volume_that_never_had_dirty_data_may_lose_its_cache_between_two_starts() {
     let cache = first.epoch;
     let again = good(&clean(Some(first), Some(cache))).after;
     assert!(!again.may_be_dirty, "in no start was there any");
-    // The cache is gone, another one is there, or none.
+    // The cache is gone: there is another one, or none.
     good(&clean(Some(again), None));
     good(&Meeting {
         cache: THERE,
         ..clean(Some(again), None)
     });
     super::super::decide::check_without("db", "db", again).expect("nothing is missing");
-    // Not so behind a start in write-back, nor where somebody said that an unknown cache belongs to
-    // the volume.
+    // Not so after a start in write-back, nor after an unknown cache was adopted for the volume.
     let dirty = good(&meeting(Some(again), Some(again.epoch))).after;
     refused(&clean(Some(dirty), None));
     let after = good(&clean(Some(dirty), Some(dirty.epoch))).after;
