@@ -1,6 +1,8 @@
-//! Ranges of blocks whose requests go to the device themselves, one after the other where they overlap.
+//! Ranges of blocks whose requests go to the device themselves, one after the other where they
+//! overlap.
 //!
-//! From the moment that one asks, nothing new is written into slots of its range, so that it gets its turn.
+//! From the moment that one asks, nothing new is written into slots of its range, so that it gets
+//! its turn.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -36,7 +38,7 @@ impl Bars {
         number
     }
 
-    /// Whether nobody who asked earlier has some of it.
+    /// Returns whether no earlier request holds any of it.
     pub(crate) fn is_next(&self, number: u64) -> bool {
         let bars = self.bars.borrow();
         let own = bars.iter().position(|bar| bar.number == number);

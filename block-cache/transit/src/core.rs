@@ -1,4 +1,4 @@
-//! What the parts of an open cache share, and the steps that need no waiting.
+//! State that the parts of an open cache share, and the steps that need no waiting.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -28,10 +28,10 @@ const EVICTED: usize = 64;
 
 /// An open cache.
 pub(crate) struct Core {
-    /// Reads, flushes, and writes that go round the slots.
+    /// Serves reads, flushes, and writes that bypass the slots.
     pub(crate) device: Rc<dyn BlockDevice>,
     pub(crate) device_info: DeviceInfo,
-    /// What the cache is to those above.
+    /// Properties of the cache as a device.
     pub(crate) info: DeviceInfo,
     /// Its size, which may grow, bytes.
     pub(crate) size_bytes: Cell<u64>,
@@ -46,9 +46,9 @@ pub(crate) struct Core {
     evicted: [WaitList; EVICTED],
     /// Something has ended that a flush, or a request for a range, may wait for.
     pub(crate) changed: WaitList,
-    /// The last block that the device refused, and what it said.
+    /// Last block that the device refused, with its error.
     pub(crate) refusal: RefCell<Option<(u64, Error)>>,
-    /// A flush of the device failed: what it had of ours may be lost.
+    /// Error of a failed flush of the device: earlier writes of this cache may be lost.
     pub(crate) flush_failed: RefCell<Option<Error>>,
     pub(crate) flushing: Semaphore,
     pub(crate) counters: Counters,
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) faults: Faults,
 }
 
-/// What became of a block on its way into a slot.
+/// Result of placing a block in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placed {
     /// It is in.
@@ -160,7 +160,8 @@ impl Core {
         buf.slice((bytes.start - request.offset) as usize..(bytes.end - request.offset) as usize)
     }
 
-    /// Takes the blocks that slots hold out of the holes of the device: they were written, and are not there yet.
+    /// Takes the blocks that slots hold out of the holes of the device: they were written, and are
+    /// not there yet.
     pub(crate) fn without_slots(&self, holes: Vec<Range<u64>>) -> Vec<Range<u64>> {
         let slots = self.slots.borrow();
         let mut left = Vec::with_capacity(holes.len());
@@ -186,7 +187,8 @@ impl Core {
         &self.evicted[block as usize % EVICTED]
     }
 
-    /// Puts a block into a slot, if that is possible at once. With `first`, it is the first of its line.
+    /// Puts a block into a slot, if that is possible at once. With `first`, it is the first of its
+    /// line.
     pub(crate) fn place(&self, block: u64, data: &Buf, first: bool) -> Placed {
         let lap = Lap::begin();
         if self.bars.has(&(block..block + 1)) {
@@ -255,7 +257,7 @@ impl Core {
         (0..LINES).for_each(|line| self.serve_line(line));
     }
 
-    /// Nothing will make room: who waits goes to the device.
+    /// Nothing frees slots any more, so waiting writes go to the device.
     pub(crate) fn release_lines(&self) {
         for line in 0..LINES {
             while !self.lines.is_empty(line) {
@@ -314,7 +316,8 @@ impl Core {
         self.uses_idle_time && rt::now() >= self.requested_at.get() + IDLE
     }
 
-    /// The slot to evict now: what a flush waits for, then what the policy says.
+    /// Returns the slot to evict now: first one that a flush waits for, then one that the policy
+    /// chooses.
     pub(crate) fn next_to_evict(&self) -> Option<u32> {
         let slots = self.slots.borrow();
         slots.next_to_flush().or_else(|| {

@@ -21,26 +21,27 @@ use crate::stats::TransitStats;
 /// How a cache is opened.
 #[derive(Clone, Debug)]
 pub struct TransitOptions {
-    /// What a person calls it.
+    /// Name of the device for the operator.
     pub name: String,
-    /// What it does with its slots.
+    /// Policy for the use of the slots.
     pub policy: Policy,
-    /// The boot of the machine: what memory of another one holds is never believed.
+    /// Boot of the machine. Memory of another boot is never used.
     pub boot_id: [u8; 16],
     /// Evictions at a time, at most.
     pub evictions: usize,
-    /// Whether a process of this boot used the memory and did not close the cache: then it must hold what
-    /// that one left, or acknowledged writes are lost.
+    /// Whether a process of this boot used the memory and did not close the cache: then it must
+    /// hold what that one left, or acknowledged writes are lost.
     pub in_use: bool,
-    /// Whether slots that no process can have left as they are, as those of damaged memory, are given up. Else they are an
-    /// error, and the memory stays as it is.
+    /// Whether slots that no process can have left as they are, as those of damaged memory, are
+    /// given up. Else they are an error, and the memory stays as it is.
     pub accept_damage: bool,
-    /// The generation that counts, as it is known beside the memory: slots of an earlier one are refused. Zero: unknown.
+    /// The generation that counts, as it is known beside the memory: slots of an earlier one are
+    /// refused. Zero: unknown.
     pub generation: u64,
     /// The generation that this opening takes by [`Transit::take_generation`].
     pub next: u64,
-    /// Whether what an earlier process left stays in its slots until [`Transit::allow_evictions`]. The
-    /// start may still refuse the device.
+    /// Whether what an earlier process left stays in its slots until [`Transit::allow_evictions`].
+    /// The start may still refuse the device.
     pub hold_evictions: bool,
 }
 
@@ -63,7 +64,7 @@ impl TransitOptions {
 }
 
 impl TransitOptions {
-    /// What the memory of a cache over a device has to be.
+    /// Returns the required properties of the memory of a cache over a device.
     fn expected(&self, device: &DeviceInfo) -> Expected {
         Expected {
             owner: Owner {
@@ -84,7 +85,8 @@ impl TransitOptions {
     }
 }
 
-/// Says what [`Transit::open`] will of a memory over a device with this description, given a copy of it, which may change.
+/// Says what [`Transit::open`] will of a memory over a device with this description, given a copy
+/// of it, which may change.
 ///
 /// # Errors
 /// As [`Transit::open`].
@@ -95,12 +97,13 @@ pub fn look(device: &DeviceInfo, copy: Buf, options: &TransitOptions) -> Result<
         .context(|| format!("the memory of transit cache {}", options.name))
 }
 
-/// What opening a cache found.
+/// Findings of opening a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
     /// Acknowledged blocks that an earlier process left, and that the device did not have.
     pub blocks: u64,
-    /// A flush of the device had failed in that process: what it wrote since the one before may be lost.
+    /// Whether a flush of the device had failed in that process. Its writes since the flush before
+    /// may be lost.
     pub flush_had_failed: bool,
     /// Slots that were damaged, and are given up, in words.
     pub damaged: Vec<String>,
@@ -123,16 +126,17 @@ impl std::fmt::Debug for Transit {
 }
 
 impl Transit {
-    /// Opens a cache over `device`, with as many slots as `memory` has room for. Evictions go to `evictor`:
-    /// the same device again, or, where its work is the processor's, [`Workers`](crate::Workers) over it.
-    /// What an earlier process left in the memory is on its way to the device when this returns, unless
-    /// [`TransitOptions::hold_evictions`] is set.
+    /// Opens a cache over `device`, with as many slots as fit into `memory`. Evictions go to
+    /// `evictor`. That is the same device, or [`Workers`](crate::Workers) over it if its work is
+    /// done by the processor. Data that an earlier process left in the memory is on its way to the
+    /// device when this returns, unless [`TransitOptions::hold_evictions`] is set.
     ///
-    /// Whether an acknowledged write outlives this process is up to `memory`.
+    /// Whether an acknowledged write outlives this process depends on `memory`.
     ///
     /// # Errors
-    /// `InvalidInput` if the memory is too small, or holds slots of an earlier generation; `Busy` if it holds acknowledged writes of another device;
-    /// `Lost` if it should hold some and does not; `Corrupt` if slots are damaged, which is not accepted.
+    /// `InvalidInput` if the memory is too small, or holds slots of an earlier generation. `Busy`
+    /// if it holds acknowledged writes of another device. `Lost` if it should hold some and does
+    /// not. `Corrupt` if slots are damaged, unless damage is accepted.
     ///
     /// # Panics
     /// On a thread that runs no executor.
@@ -223,14 +227,14 @@ impl Transit {
         self.policy
     }
 
-    /// Where its time went: of each part its name, how often, and nanoseconds. Nothing without the feature
-    /// `parts`.
+    /// Returns the time of each part: its name, the number of runs, and nanoseconds. Empty without
+    /// the feature `parts`.
     #[must_use]
     pub fn parts(&self) -> Vec<(&'static str, u64, u64)> {
         self.core.times.get()
     }
 
-    /// What it has done, and what its slots hold now.
+    /// Returns counters of past operations, and of the slots' present content.
     #[must_use]
     pub fn stats(&self) -> TransitStats {
         let slots = self.core.slots.borrow();

@@ -1,5 +1,5 @@
-//! Evictors: tasks that take the next slot, write it to the device, and go on, until there is nothing to
-//! evict.
+//! Evictors: tasks that take the next slot, write it to the device, and go on, until there is
+//! nothing to evict.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ impl Core {
     /// Something may have to be evicted.
     pub(crate) fn kick(self: &Rc<Self>) {
         if !self.start_evictor() && self.evictions.evictors.get() == 0 && self.lines.waiting() > 0 {
-            // Nobody would serve them later.
+            // No later event would serve them.
             self.serve_lines();
             if !self.start_evictor() {
                 self.release_lines();
@@ -47,7 +47,8 @@ impl Core {
         }
     }
 
-    /// Starts an evictor, if there is something to evict and another may be. Whether there is one more.
+    /// Starts an evictor, if there is something to evict and another may be. Whether there is one
+    /// more.
     fn start_evictor(self: &Rc<Self>) -> bool {
         let evictions = &self.evictions;
         let more = evictions.evictors.get() < evictions.most && self.next_to_evict().is_some();

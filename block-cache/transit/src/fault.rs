@@ -1,13 +1,13 @@
 //! Faults that tests plant, to see that they are found. Outside of tests there are none.
 
-/// What is done wrong on purpose.
+/// A deliberate fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A request that goes to the device itself does not care what slots hold of its blocks.
     BypassOverSlot,
     /// A flush does not wait for what is on its way already.
     FlushIgnoresEvicting,
-    /// Nobody writes again what a request held that failed, or that died with the process.
+    /// Data that a request held is not retried after that request failed, or died with the process.
     HeldIsForgotten,
     /// FUA is acknowledged when the data is in a slot.
     FuaFromMemory,

@@ -1,9 +1,10 @@
 //! Evictions that wait until the start is over.
 //!
-//! A start judges each device before it serves anything: another device, or an older state of this one, is
-//! refused. Until then blocks of an earlier process stay in their slots, and reads find them there. The hold
-//! ends early where it would keep a request waiting for ever: at a flush, and at a request that needs a block
-//! which the earlier process left held. A write that waits for room has one slot after the other evicted.
+//! A start checks each device before it serves anything. It refuses another device, or an older
+//! state of this one. Until then blocks of an earlier process stay in their slots, and reads find
+//! them there. The hold ends before that if a request would wait for ever. This is so for a flush,
+//! and for a request that needs a block which is held from the earlier process. For a write that
+//! waits for room, slots are evicted one after the other.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -28,7 +29,8 @@ impl Core {
     /// Has evictions wait. `left_held` are the slots that an earlier process left held.
     pub(crate) fn hold_evictions(&self, left_held: Vec<u32>) {
         self.hold.on.set(true);
-        // Nobody may supersede these before they are on media. Reads need not wait: the bars do not run yet.
+        // No write may supersede these before they are on media. Reads need not wait: the bars do
+        // not run yet.
         *self.hold.left_held.borrow_mut() = self.take_left_held(left_held);
     }
 

@@ -1,32 +1,38 @@
-//! A DRAM cache through which writes pass on their way to a device: *I/O transit caching* (Caiti, Xu et al.,
+//! A DRAM cache that writes pass on their way to a device: *I/O transit caching* (Caiti, Xu et al.,
 //! JSA 2024).
 //!
-//! A write is acknowledged when its blocks are in slots of DRAM; evictors write them to the device behind it.
-//! The cache is a volatile write cache like a disk's: FLUSH drains what was acknowledged before it, FUA waits
-//! for media, and power loss takes the rest. Reads are served from slots that have the block, and are never
-//! kept. A slot is as large as a block of the device, and is written to it in one request, so that blocks are
-//! as atomic as they are there. The slots lie in memory that is given: in a shared-memory file it outlives
-//! the process, and the next one goes on where this one ended.
+//! A write is acknowledged when its blocks are in slots of DRAM. Evictors write them to the device
+//! behind it. The cache is a volatile write cache like a disk's: FLUSH drains earlier acknowledged
+//! writes, FUA waits for media, and power loss takes the rest. Reads are served from slots that
+//! have the block, and never fill slots. A slot is as large as a block of the device, and is
+//! written to it in one request. So blocks are as atomic as on the device. The caller provides the
+//! memory of the slots. In a shared-memory file it outlives the process, and the next process
+//! continues from there.
 //!
 //! - [`Transit`]: the cache, a block device over a block device.
-//! - [`Policy`]: the use of the slots. Those that Caiti is compared with are in `studies/caiti`.
-//! - [`TransitOptions::hold_evictions`]: a start that may yet refuse the device leaves it as it is.
-//! - [`Workers`]: threads that evict to a device whose work is the processor's.
+//! - [`Policy`]: the use of the slots. Policies for comparison with Caiti are in `studies/caiti`.
+//! - [`TransitOptions::hold_evictions`]: lets a start that may still refuse the device leave it
+//!   unchanged.
+//! - [`Workers`]: threads that evict to a device whose work is done by the processor.
 //!
 //! # One reactor, and threads only for stores
 //!
-//! The paper's cache is shared by all cores: clients and a pool of background threads meet at every slot, by
-//! locks and compare-and-swap. Here a device belongs to a reactor, and all decisions (sets, write-back queue,
-//! free slots, who waits for whom) are made on it, on slots that nobody else can see: no locks, no
-//! atomics, and a state machine that runs in the simulator as it is, where crashes and every order of
-//! completions are tried. What the paper gets from cores is that *stores to slow memory* are not made by
-//! whoever serves clients. That, and nothing else, is what threads do here: evictions are requests to a second
-//! device, the `evictor`. Where the device under the cache answers later (a file, a network), that is the
-//! device itself, and waiting costs nothing; where its work is the processor's (a block translation table), it
-//! is [`Workers`] over it. What is shared between threads is a queue of jobs and a list of results.
+//! All cores share the paper's cache: clients and a pool of background threads synchronize at every
+//! slot, by locks and compare-and-swap. Here a device belongs to a reactor. The reactor makes all
+//! decisions (sets, write-back queue, free slots, waiting requests), on slots that no other thread
+//! sees. So there are no locks and no atomics. The state machine runs unchanged in the simulator,
+//! which tries crashes and every order of completions.
 //!
-//! What goes round the slots (reads that miss, bypassed writes, FUA) is done on the reactor, as in the paper
-//! it is done by the client's own thread: the cores are busy then, and another handover would not free any.
+//! The paper gains from cores because *stores to slow memory* are not made by the thread that
+//! serves clients. Threads do only that here: evictions are requests to a second device, the
+//! `evictor`. If the device under the cache answers later (a file, a network), the evictor is the
+//! device itself, and waiting costs nothing. If its work is done by the processor (a block
+//! translation table), the evictor is [`Workers`] over it. Threads share only a queue of jobs and a
+//! list of results.
+//!
+//! The reactor itself does the work that bypasses the slots (reads that miss, bypassed writes,
+//! FUA). In the paper the client's own thread does it. The cores are busy then, and another
+//! handover would not free any.
 
 mod bars;
 mod core;

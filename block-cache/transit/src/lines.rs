@@ -1,5 +1,5 @@
-//! Writes that wait for slots, in order of arrival. Whoever frees a slot places the first of them itself, so
-//! that nobody overtakes and nobody is woken in vain.
+//! Writes that wait for slots, in order of arrival. The code that frees a slot places the first of
+//! them itself. So no write overtakes, and no task is woken in vain.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ struct Waiter {
 pub(crate) enum Outcome {
     /// The block has its slot.
     Placed,
-    /// Its block has got somebody's attention meanwhile: look again.
+    /// The state of its block changed meanwhile: retry.
     Retry,
     /// There will be no slot.
     Bypass,
@@ -40,7 +40,7 @@ impl Lines {
         self.waiting.get()
     }
 
-    /// Whether nobody waits in a line.
+    /// Returns whether no write waits in a line.
     pub(crate) fn is_empty(&self, line: usize) -> bool {
         self.waiting.get() == 0 || self.lines.borrow()[line].is_empty()
     }
@@ -64,7 +64,7 @@ impl Lines {
         }
     }
 
-    /// Who is next in a line.
+    /// Returns the next write of a line.
     pub(crate) fn first(&self, line: usize) -> Option<(u64, Buf)> {
         let lines = self.lines.borrow();
         let first = lines[line].front()?;

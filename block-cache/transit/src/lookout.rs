@@ -1,7 +1,7 @@
-//! Whether a thread that has nothing to do looks out for the next job, or sleeps at once. The study's model decides by
-//! the same lines.
+//! Whether a thread that has nothing to do looks out for the next job, or sleeps at once. The
+//! study's model decides by the same lines.
 
-/// Jobs that a thread sleeps before, at most, until it tries again whether looking out is worth it.
+/// Most jobs before which a thread sleeps without polling, until it tries polling once more.
 const REST_MAX: u32 = 1 << 10;
 
 /// Whether looking out for the next job is worth it.

@@ -1,11 +1,11 @@
-//! The memory of the slots, which may outlive the process: a page that says whose it is, a header for each
-//! slot, and the data (docs/internals/format/transit-slots.md has the bytes).
+//! The memory of the slots, which may outlive the process. It has a page that identifies it, a
+//! header for each slot, and the data (docs/internals/format/transit-slots.md has the bytes).
 //!
-//! A slot's header is two words: the block, and the version, which is zero while the slot holds nothing that
-//! counts. Data and block are stored before the version, in one 8-byte store, and the version of a slot goes
-//! before the slot is written to again: whenever the process ends, each header that has a version vouches for
-//! whole data. Of two slots with one block the higher version counts. The version's highest bit says that a
-//! request which would supersede the slot is at the device.
+//! A slot's header is two words: the block and the version. The version is zero while the slot
+//! holds nothing that counts. Data and block are stored before the version, in one 8-byte store.
+//! The version of a slot is cleared before the slot is rewritten. So whenever the process ends, a
+//! header with a version has whole data. Of two slots with one block the higher version counts. The
+//! version's highest bit says that a request which would supersede the slot is at the device.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ const PAGE_BYTES: usize = 4096;
 /// Length of a slot's header, bytes.
 pub const HEADER_BYTES: usize = 16;
 
-/// What memory has to be.
+/// Required properties of the memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
     /// Whose it is.
@@ -68,7 +68,7 @@ pub(crate) struct Found {
     pub(crate) held: bool,
 }
 
-/// What an earlier process left.
+/// State that an earlier process left.
 #[derive(Debug, Default)]
 pub(crate) struct Left {
     /// In order of version; one for each block.
@@ -90,8 +90,8 @@ pub(crate) struct Memory {
 
 fn atomic(buf: &Buf, at: usize) -> &AtomicU64 {
     debug_assert!(at.is_multiple_of(8) && at + 8 <= buf.len());
-    // SAFETY: in bounds and aligned (buffers are page-aligned); the memory lives as long as `buf`, and this
-    // process reaches these words only through atomics.
+    // SAFETY: in bounds and aligned (buffers are page-aligned); the memory lives as long as `buf`,
+    // and this process reaches these words only through atomics.
     unsafe { AtomicU64::from_ptr(buf.as_ptr().add(at).cast()) }
 }
 
@@ -107,8 +107,8 @@ const fn data_at(slots: usize) -> usize {
     (PAGE_BYTES + slots * HEADER_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// Returns what a process of this boot left in a memory, or in the memory that begins with this page, with no blocks then. None
-/// if it is no such memory.
+/// Returns what a process of this boot left in a memory, or in the memory that begins with this
+/// page, with no blocks then. None if it is no such memory.
 #[must_use]
 pub fn slots_left(buf: &Buf, boot_id: &[u8; 16]) -> Option<SlotsLeft> {
     let memory = whose(buf, boot_id)?;
@@ -126,36 +126,38 @@ pub fn was_used(buf: &Buf, boot_id: &[u8; 16]) -> bool {
     whose(buf, boot_id).is_some()
 }
 
-/// The generation of the slots that a process of this boot left, if any of them holds something: that of
-/// its opening, and the one that the next opening was about to take or zero.
+/// Returns the generations of the slots that a process of this boot left, if any of them holds
+/// data. The first is that of its opening. The second is the one that the next opening was about to
+/// take, or zero.
 #[must_use]
 pub fn generations_left(buf: &Buf, boot_id: &[u8; 16]) -> Option<[u64; 2]> {
     let memory = whose(buf, boot_id)?;
     (memory.live() > 0).then(|| memory.generations())
 }
 
-/// Whether slots with these generations, of [`generations_left`], are of an earlier time than the one that
-/// counts. What is not known speaks against nothing.
+/// Returns whether slots with these generations, of [`generations_left`], are older than the
+/// generation `counts`. An unknown generation counts as current.
 #[must_use]
 pub fn is_earlier(generations: [u64; 2], counts: u64) -> bool {
     generations.iter().all(|generation| *generation < counts) && generations[0] != 0
 }
 
-/// Slots and size of a block, bytes, of the memory that begins with these bytes, if a process of this boot
-/// began it: so it is seen whether its file was cut.
+/// Returns the number of slots and the size of a block, in bytes, of the memory that begins with
+/// this page. `None` unless a process of this boot began it. This detects a truncated file.
 #[must_use]
 pub fn size_left(first_page: &[u8], boot_id: &[u8; 16]) -> Option<(usize, u32)> {
     let buf = Buf::copied(first_page);
     let memory = whose(&buf, boot_id)?;
     let slots = usize::try_from(get(&memory.buf, AT_SLOTS)).ok()?;
     let block_bytes = memory.owner()?.block_bytes;
-    // What is damaged makes no size.
+    // Damaged values give no size.
     let bytes = slots.checked_mul(block_bytes as usize + HEADER_BYTES)?;
     (bytes < 1 << 46 && block_bytes.is_power_of_two()).then_some((slots, block_bytes))
 }
 
-/// Where the file of a memory with this first page and these headers was cut, bytes: the first of what is `gone`
-/// and counted. Nothing of it may have been touched since.
+/// Returns the offset at which the file of a memory with this first page and these headers was
+/// truncated, in bytes: the start of the first hole in `gone` that overlaps data that counted. That
+/// range must not have been touched since.
 #[must_use]
 pub fn cut_at(first_page: &[u8], headers: &[u8], gone: &[Range<u64>]) -> Option<u64> {
     let word = |bytes: &[u8], at: usize| {
@@ -242,13 +244,14 @@ pub const fn memory_bytes(slots: usize, block_bytes: u32) -> usize {
 }
 
 impl Memory {
-    /// Takes the memory over: what an earlier process of this boot left of this device stays, anything else
-    /// is forgotten.
+    /// Takes the memory over. State that an earlier process of this boot left of this device stays.
+    /// Anything else is forgotten.
     ///
     /// # Errors
-    /// `InvalidInput` if it has no room for two slots; `Busy` if an earlier process left acknowledged writes
-    /// of another device, or of one with other blocks; `Lost` if it is not what the process had; `Corrupt` if it was
-    /// cut, or slots cannot be what it left. The memory is as it was then.
+    /// `InvalidInput` if it has no room for two slots. `Busy` if an earlier process left
+    /// acknowledged writes of another device, or of one with other blocks. `Lost` if it is not the
+    /// memory that the process had. `Corrupt` if it was truncated, or if its slots are in a state
+    /// that a process cannot leave. The memory is unchanged after an error.
     pub(crate) fn open(buf: Buf, expected: &Expected) -> Result<(Self, Left)> {
         let owner = expected.owner;
         let block_bytes = owner.block_bytes as usize;
@@ -332,14 +335,14 @@ impl Memory {
         // It may have grown, or an earlier version did not record them.
         set(&memory.buf, AT_INSTANCE, owner.device.instance);
         set(&memory.buf, AT_SIZE, owner.device_bytes);
-        // What was cut off counts no more.
+        // The truncated part no longer counts.
         set(&memory.buf, AT_CUT, 0);
         set(&memory.buf, AT_NEXT, expected.next);
         Ok((memory, left))
     }
 
-    /// That it is shorter than what it was made with, for so many slots, and what may have gone with that, in words; none if
-    /// nothing has.
+    /// Returns a message that the memory is shorter than it was for `had` slots, with the data that
+    /// may be lost. `None` if nothing is lost.
     fn cut(&self, had: u64) -> Option<String> {
         if had <= self.slots as u64 {
             return None;
@@ -408,10 +411,11 @@ impl Memory {
         }
     }
 
-    /// What the slots say, as far as a process can have left it: blocks that the device has, each version given once, and of
-    /// one block two versions only if the end came between the stores that replace the older, so that the newer is the
-    /// last of all. The data is believed: a checksum of it would cost every write a pass over its data, against
-    /// damage that memory with a parity of its own names itself.
+    /// Returns the slots' content, as far as a process can have left it. Their blocks exist on the
+    /// device, and each version occurs once. One block has two versions only if the process ended
+    /// between the stores that replace the older. Then the newer is the last of all. The data is
+    /// trusted: a checksum would cost every write a pass over its data. Memory with its own parity
+    /// reports such damage itself.
     fn left(&self, slots: usize, blocks: u64) -> Left {
         let mut left = Left {
             poisoned: get(&self.buf, AT_POISON) != 0,
@@ -547,7 +551,8 @@ impl Memory {
         set(&self.buf, at + 8, version);
     }
 
-    /// Says that a request which would supersede the slot is at the device, or that it is not any more.
+    /// Says that a request which would supersede the slot is at the device, or that it is not any
+    /// more.
     pub(crate) fn hold(&self, slot: u32, held: bool) {
         let at = Self::header_at(slot) + 8;
         let version = get(&self.buf, at) & !HELD;

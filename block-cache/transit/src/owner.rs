@@ -15,7 +15,7 @@ pub(crate) struct Owner {
     pub(crate) block_bytes: u32,
 }
 
-/// What a process of this boot left in a memory.
+/// State that a process of this boot left in a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotsLeft {
     /// Device under the slots.
@@ -33,8 +33,8 @@ impl SlotsLeft {
         is_replaced(self.device, self.device_bytes, now, now_bytes)
     }
 
-    /// Returns whether the device has bytes in common with another of `other_bytes`. Where its size is not known, it may reach
-    /// to the end of its medium.
+    /// Returns whether the device has bytes in common with another of `other_bytes`. Where its size
+    /// is not known, it may reach to the end of its medium.
     #[must_use]
     pub const fn overlaps(&self, other: Identity, other_bytes: u64) -> bool {
         let own_bytes = match self.device_bytes {
@@ -45,8 +45,9 @@ impl SlotsLeft {
     }
 }
 
-/// Whether a device that was recorded in this boot cannot be the one that is there `now`. An instance tells devices without
-/// names apart. Where none is known, one of another size is another device.
+/// Whether a device that was recorded in this boot cannot be the one that is there `now`. An
+/// instance tells devices without names apart. Where none is known, one of another size is another
+/// device.
 pub(crate) const fn is_replaced(
     device: Identity,
     bytes: u64,

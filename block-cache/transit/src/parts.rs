@@ -1,12 +1,13 @@
-//! Where a cache's time goes, for the study: with the feature `parts`, and nothing without it.
+//! Times of a cache's parts, for the study. Enabled by the feature `parts`, and empty without it.
 //!
-//! What the cache's own thread does is taken in laps, each from one look at the clock to the next. What a request
-//! waits for is taken as it passes, whatever the thread does meanwhile.
+//! The work of the cache's own thread is measured in laps, each from one reading of the clock to
+//! the next. The waiting time of a request is measured as it passes, whatever the thread does
+//! meanwhile.
 
-/// What time goes to.
+/// Part of the work or of the waiting time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// What is looked up, decided and noted.
+    /// Look-ups, decisions and bookkeeping.
     Metadata,
     /// Data into a slot, or out of it.
     Slot,

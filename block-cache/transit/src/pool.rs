@@ -1,12 +1,13 @@
-//! Threads that carry out jobs, and tell one who waits for them that some are done.
+//! Threads that carry out jobs, and wake the thread that waits for results.
 //!
-//! A thread that has just done a job looks out for the next one for a few microseconds before it sleeps, about
-//! what falling asleep and being woken would cost it and, more so, whoever pushes the job: that is the thread
-//! which serves clients. It does so only while that has been worth it: where jobs come further apart, and where
-//! others want the processor and take it away meanwhile, it sleeps at once, but for a try now and then.
+//! A thread that has just done a job polls for the next one for a few microseconds before it
+//! sleeps. That is about the cost of falling asleep and being woken. The wake-up also costs the
+//! pusher of the job, which is the thread that serves clients. A thread polls only while that has
+//! been worth it. It sleeps at once if jobs come further apart, or if others need the processor and
+//! preempt it meanwhile. Now and then it tries polling.
 //!
-//! This is all that the cache shares between threads. It knows nothing of slots, so that it can be checked by
-//! itself: see `tests/pool.rs`.
+//! The cache shares nothing else between threads. This code knows nothing of slots, so it can be
+//! checked separately: see `tests/pool.rs`.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
@@ -23,7 +24,7 @@ struct Jobs<J> {
 
 struct Results<R> {
     done: Vec<R>,
-    /// Who is told of the next.
+    /// Waker for the next result.
     waker: Option<Waker>,
 }
 
@@ -88,7 +89,7 @@ impl<J: Send + 'static, R: Send + 'static> Pool<J, R> {
             .store(jobs.queue.len(), Ordering::Relaxed);
         let wake = jobs.sleeping > 0;
         drop(jobs);
-        // A system call, which is left out where nobody needs it.
+        // This is a system call, so it is left out if no task needs it.
         if wake {
             self.shared.arrived.notify_one();
         }

@@ -39,7 +39,7 @@ impl Core {
 
     async fn read(&self, request: &Request) -> Result<()> {
         let blocks = self.blocks(request);
-        // What was read of a write that is under way could be gone after a crash.
+        // Data read from a write in flight could be gone after a crash.
         self.changed.until(|| !self.bars.is_running(&blocks)).await;
         let mut started: Vec<IoFuture> = Vec::new();
         let mut missing = blocks.start..blocks.start;
@@ -116,7 +116,8 @@ impl Core {
         Ok(())
     }
 
-    /// Writes the first of the blocks to the device, with those behind it that have no slots either.
+    /// Writes the first of the blocks to the device, with those behind it that have no slots
+    /// either.
     async fn bypass(self: &Rc<Self>, request: &Request, blocks: &mut Range<u64>) -> Result<()> {
         let mut run = blocks.start..blocks.start + 1;
         while run.end < blocks.end && self.slots.borrow().find(run.end).is_none() {
@@ -147,7 +148,7 @@ impl Core {
         }
     }
 
-    /// Has a request served by the device, while nobody else changes its blocks.
+    /// Sends a request to the device, while no other request changes its blocks.
     pub(crate) async fn alone(self: &Rc<Self>, request: Request) -> Result<()> {
         let blocks = self.blocks(&request);
         let supersedes = request.op != Op::Discard;
@@ -205,9 +206,9 @@ impl Core {
         self.policy.borrow_mut().returned(slot);
     }
 
-    /// A request that would have superseded a held slot was not acknowledged, and the device may have it all
-    /// the same. The slot goes on media in its place: it is what is read, and that must not change when power
-    /// is lost. Where the device refuses that, too, the slot stays.
+    /// A request that would have superseded a held slot was not acknowledged, and the device may
+    /// have it all the same. The slot goes on media in its place: it is what is read, and that must
+    /// not change when power is lost. Where the device refuses that, too, the slot stays.
     async fn put_back(&self, slot: u32) {
         let block = self.slots.borrow().block(slot);
         let at = self.bytes(&(block..block + 1)).start;
@@ -232,8 +233,8 @@ impl Core {
         self.put_back_barred(barred);
     }
 
-    /// Takes what an earlier process left held away from evictors and policy. Returns each slot with the bar
-    /// of its block.
+    /// Takes what an earlier process left held away from evictors and policy. Returns each slot
+    /// with the bar of its block.
     pub(crate) fn take_left_held(&self, slots: Vec<u32>) -> Vec<(u32, u64)> {
         let barred = slots.into_iter().map(|slot| {
             let block = self.slots.borrow().block(slot);
@@ -258,8 +259,8 @@ impl Core {
         });
     }
 
-    /// Discards all but the blocks in these slots: they are newer than what the device has, and it may leave
-    /// what is discarded as it is, or not.
+    /// Discards all but the blocks in these slots: they are newer than what the device has, and it
+    /// may leave what is discarded as it is, or not.
     async fn discard(&self, blocks: &Range<u64>, held: &[u32]) -> Result<()> {
         let mut kept: Vec<u64> = {
             let slots = self.slots.borrow();
@@ -279,8 +280,8 @@ impl Core {
         result
     }
 
-    /// Takes what slots hold of these blocks away from evictors and policy. Returns whether one of these blocks is on its way
-    /// to the device.
+    /// Takes what slots hold of these blocks away from evictors and policy. Returns whether one of
+    /// these blocks is on its way to the device.
     fn hold(&self, blocks: &Range<u64>, held: &mut Vec<u32>) -> bool {
         let mut evicting = false;
         let mut found = Vec::new();
@@ -333,7 +334,7 @@ impl Core {
         self.flush_device().await
     }
 
-    /// What the device refused, by name; it is tried again.
+    /// Returns the error for blocks that the device refused, by name. They are retried.
     fn refused(self: &Rc<Self>) -> Error {
         let mut refused: Vec<u32> = self.slots.borrow().refused().collect();
         let count = refused.len();
@@ -364,10 +365,10 @@ impl Core {
         }
     }
 
-    /// Flushes the device. Once that has failed it is not believed any more: what was written since the last
-    /// good flush has left its slots, and nobody can write it again.
+    /// Flushes the device. After a failed flush no later one is trusted: data written since the
+    /// last good flush has left its slots, and cannot be rewritten.
     async fn flush_device(&self) -> Result<()> {
-        // One at a time: of two, the one that is told of lost data may be answered last.
+        // One at a time: of two, the one with the error for lost data might be answered last.
         self.flushing.acquire(1).await;
         let result = self.flush_device_alone().await;
         self.flushing.release(1);

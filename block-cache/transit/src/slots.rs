@@ -1,4 +1,4 @@
-//! What the slots hold: a state machine without I/O, clock or threads.
+//! State of the slots: a state machine without I/O, clock or threads.
 //!
 //! ```text
 //!          take            publish            begin              end
@@ -10,20 +10,23 @@
 //!                          release             hold             retry
 //! ```
 //!
-//! - A block has at most one slot that is not free. A new version of it goes to another slot, which takes
-//!   the older one's place when it is published, so that the end of the process finds one of the two whole.
-//! - *One version in flight.* An `Evicting` slot is never superseded: who would do that waits. A `Held` one
-//!   stands for a request that writes to the device itself and supersedes it if that ends well.
-//! - Slots that the device does not have yet (*owed*: `Valid`, `Evicting`, `Held`, `Failed`) know since when
-//!   their block is owed. A new version inherits that, with its place in the queue: a flush waits for what
-//!   was owed when it arrived, and rewriting a block does not put it off.
+//! - A block has at most one slot that is not free. A new version of it goes to another slot, which
+//!   replaces the older one when it is published. So a process that ends leaves one of the two
+//!   whole.
+//! - *One version in flight.* An `Evicting` slot is never superseded: a write that would do so
+//!   waits. A `Held` slot stands for a request that writes to the device itself and supersedes the
+//!   slot if it succeeds.
+//! - Slots that the device does not have yet (*owed*: `Valid`, `Evicting`, `Held`, `Failed`) have
+//!   the time since which their block is owed. A new version inherits that, with its place in the
+//!   queue. A flush waits for the slots that were owed when it arrived, and rewriting a block does
+//!   not delay the flush.
 
 use std::ops::Range;
 
 use crate::links::{LINK_BYTES, Links, List, NONE};
 use crate::memory::Found;
 
-/// What a slot is.
+/// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// Nobody's.
@@ -75,8 +78,8 @@ pub struct Slots {
     links: Links,
     /// The write-back queue: `Valid` slots, longest owed first.
     queue: List,
-    /// The free slots, longest free first: one that a thread has just read from is in another processor's caches, and
-    /// takes three times as long to write to.
+    /// The free slots, longest free first: one that a thread has just read from is in another
+    /// processor's caches, and takes three times as long to write to.
     free: u32,
     free_last: u32,
     free_len: usize,
@@ -118,7 +121,8 @@ impl Slots {
         self.slots.len()
     }
 
-    /// Slots for blocks that have none: one free slot is kept for new versions of those that have.
+    /// Returns the number of slots for blocks without one. One free slot is reserved for new
+    /// versions of blocks with one.
     #[must_use]
     pub const fn room(&self) -> usize {
         self.free_len.saturating_sub(1)
@@ -247,7 +251,8 @@ impl Slots {
         self.version + 1
     }
 
-    /// The slot's data is in: it has the block now. Returns the slot that had it before, which is free.
+    /// The slot's data is in: it has the block now. Returns the slot that had it before, which is
+    /// free.
     pub(crate) fn publish(&mut self, slot: u32, block: u64) -> Option<(u32, State)> {
         self.version += 1;
         let version = self.version;
@@ -303,7 +308,7 @@ impl Slots {
         older
     }
 
-    /// Puts a slot where it belongs by its age; what comes back is old.
+    /// Puts a slot into the queue by its age: a slot that returns may be old.
     fn enqueue(&mut self, slot: u32) {
         let since = self.slots[slot as usize].since;
         let mut at = self.queue.front();
@@ -352,7 +357,7 @@ impl Slots {
         self.slots[slot as usize].state = State::Held;
     }
 
-    /// That request failed, or left the block alone.
+    /// Makes a held slot valid after that request failed or left the block unchanged.
     pub(crate) fn resume(&mut self, slot: u32) {
         self.slot(slot, State::Held, State::Valid);
         self.enqueue(slot);
@@ -427,7 +432,8 @@ impl Slots {
         failed
     }
 
-    /// What a flush waits for and is not under way yet, longest owed first.
+    /// Returns the slot that has been owed longest, of those that a flush waits for and that are
+    /// not in flight.
     pub(crate) fn next_to_flush(&self) -> Option<u32> {
         let waiting = self
             .flushes

@@ -1,4 +1,4 @@
-//! What a cache has done.
+//! Counters of a cache.
 
 use std::cell::RefCell;
 
@@ -27,7 +27,7 @@ pub struct TransitStats {
     pub read_misses: u64,
     /// Flushes, each one request.
     pub flushes: u64,
-    /// That flushes found in slots when they arrived.
+    /// Number of blocks that flushes found in slots when they arrived.
     pub flushed: u64,
     /// Slots.
     pub slots: u64,

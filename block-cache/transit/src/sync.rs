@@ -1,5 +1,5 @@
-//! What the threads of a pool meet by. Tests put a checker's own in its place, which runs the pool in every
-//! order.
+//! Synchronization of a pool's threads. Tests replace it by a checker's, which runs the pool in
+//! every order.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What the crate's tests share.
+//! Helpers of the crate's tests.
 
 mod atomic;
 mod gate;

@@ -20,7 +20,7 @@ struct Job {
 
 struct Shared {
     pool: Pool<Job, (usize, Result<()>)>,
-    /// By token: who is told.
+    /// Completions in flight, by token.
     pending: RefCell<Vec<Option<Completion>>>,
     unused: RefCell<Vec<usize>>,
     in_flight: Cell<usize>,
@@ -48,7 +48,8 @@ impl Workers {
     /// How often a thread looks for the next request before it sleeps.
     pub const LOOKS: usize = crate::sync::LOOKS;
 
-    /// A device that is described by `info`, and whose requests `threads` threads carry out by `run`.
+    /// A device that is described by `info`, and whose requests `threads` threads carry out by
+    /// `run`.
     ///
     /// # Errors
     /// If the threads cannot be started.

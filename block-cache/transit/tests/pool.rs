@@ -1,11 +1,12 @@
-//! The pool of threads in every order, or in as many as there is time for: its source, with a checker's locks
-//! and threads in place of the system's.
+//! The pool of threads in every order, or in as many as there is time for. It uses the pool's
+//! source, with a checker's locks and threads in place of the system's.
 
-/// What the pool takes its threads from.
+/// Synchronization for the pool.
 mod sync {
     pub(crate) use shuttle::sync::{Arc, Condvar, Mutex};
     pub(crate) use shuttle::thread;
-    // A hint, right or wrong: what it leads to is decided under a lock, so that its own orders are none to try.
+    // A hint, right or wrong. Its consequences are decided under a lock, so its own orders need not
+    // be tried.
     pub(crate) use std::hint::spin_loop;
     pub(crate) use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -23,7 +24,7 @@ use pool::Pool;
 use shuttle::scheduler::DfsScheduler;
 use shuttle::sync::{Arc, Condvar, Mutex};
 
-/// Who collects results: asleep until it is woken.
+/// Thread that collects results; it sleeps until it is woken.
 #[derive(Default)]
 struct Collector {
     woken: Mutex<bool>,

@@ -1,5 +1,6 @@
-//! Threads that evict, on a virtual clock: each does one job at a time, then looks out for the next one for a while, and
-//! sleeps, as those of the library do (block-cache/transit/src/pool.rs, which decides by the same lines whether to look out).
+//! Evicting threads on a virtual clock. Each does one job at a time, then polls for the next one
+//! for a while, and sleeps. The library's threads do the same (block-cache/transit/src/pool.rs) and
+//! decide on polling by the same code.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,11 +1,15 @@
-//! Response times of random writes of 4 KiB to emulated persistent memory: raw, through a block translation
-//! table, and through a transit cache over the table. One run, measured or modelled; `cargo xtask study caiti`
-//! makes many.
+//! Response times of random writes of 4 KiB to emulated persistent memory: raw, through a block
+//! translation table, and through a transit cache over the table. This is one run, measured or
+//! modelled; `cargo xtask study caiti` makes many.
 //!
-//! `caiti run SYSTEM LOAD SECONDS [KEY=VALUE]...` measures, `caiti model SYSTEM LOAD WRITES [KEY=VALUE]...`
-//! models, where SYSTEM is `pmem`, `btt` or a policy, LOAD is `closed:N` (N writes under way at a time) or
-//! `open:N` (N a second, at random moments, whatever becomes of them). `caiti costs` prints what the model
-//! declares, `caiti look` how long a thread looks out for a job before it sleeps. Each prints one JSON object. The keys are in [`settings`].
+//! - `caiti run SYSTEM LOAD SECONDS [KEY=VALUE]...` measures.
+//! - `caiti model SYSTEM LOAD WRITES [KEY=VALUE]...` models.
+//! - `caiti costs` prints the declared inputs of the model.
+//! - `caiti look` prints how long a thread polls for a job before it sleeps.
+//!
+//! SYSTEM is `pmem`, `btt` or a policy. LOAD is `closed:N` (N writes in flight at a time) or
+//! `open:N` (N a second, at random moments, independent of their completions). Each command prints
+//! one JSON object. The keys are in [`settings`].
 
 mod costs;
 mod evictors;

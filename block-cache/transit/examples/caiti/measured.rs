@@ -1,10 +1,10 @@
 //! A measured run.
 //!
-//! A reactor serves the requests, as in the daemon, and never sleeps; other threads evict. A request's time
-//! begins when it was to be sent, not when the reactor came to it. Before the clock runs, memory is touched
-//! and as much is written as the cache holds and a quarter more, under the same load, so that what keeps blocks
-//! is in the state that it stays in.
-//! While it runs the process has real-time priority, where it may and unless it is told otherwise.
+//! A reactor serves the requests, as in the daemon, and never sleeps; other threads evict. A
+//! request's time begins when it is due, not when the reactor sends it. Before the measurement,
+//! memory is touched, and the cache's size and a quarter more is written under the same load. So
+//! policies that retain blocks start in their steady state. During the run the process has
+//! real-time priority, if it is permitted and not disabled.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -34,7 +34,7 @@ use crate::timeline::Timeline;
 /// Writes with other contents, so that they differ.
 const BUFFERS: usize = 64;
 
-/// What is measured.
+/// Subject of the measurement.
 struct Target {
     device: Rc<dyn BlockDevice>,
     transit: Option<Rc<Transit>>,
@@ -137,7 +137,7 @@ fn open(settings: &Settings) -> Result<Target> {
     })
 }
 
-/// Who sends requests.
+/// A sender of requests.
 struct Client {
     device: Rc<dyn BlockDevice>,
     blocks: u64,
@@ -224,8 +224,8 @@ impl Client {
     async fn closed(self: Rc<Self>) {
         while !self.is_over() {
             let due = Instant::now();
-            // Others that were sent earlier go first, and the reactor looks for what has come, as it does between requests
-            // that come over a socket.
+            // Others that were sent earlier go first, and the reactor looks for what has come, as
+            // it does between requests that come over a socket.
             rt::next_turn().await;
             let (request, flush) = self.next();
             self.device.start(request).await.expect("served");
@@ -282,7 +282,8 @@ fn steal() -> u64 {
     field.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Asks for real-time priority, so that other programs do not show in the figures. Whether it was given.
+/// Asks for real-time priority, so that other programs do not show in the figures. Whether it was
+/// given.
 fn take_priority() -> bool {
     let mut chrt = Command::new("chrt");
     chrt.args(["--rr", "--all-tasks", "--pid", "10"]);

@@ -1,11 +1,12 @@
-//! A modelled run: the cache's own code (policies, slots, core) on a virtual clock, over devices whose time is that
-//! of declared threads, of a declared memory and of service times that were measured: what waking a thread that evicts
-//! takes is one of them. Nothing else is modelled: not what threads take from each other's caches, nor what the kernel
-//! has them wait for.
+//! A modelled run: the cache's own code (policies, slots, core) on a virtual clock. Its devices
+//! have declared threads, a declared memory and measured service times. One of those is the time to
+//! wake an evicting thread. Nothing else is modelled: neither shared processor caches nor waits
+//! inside the kernel.
 //!
-//! A thread that sends writes is taken for what a write costs it before the device (`stack`), for the client, and for
-//! the write into the slot; then for each eviction, for choosing, handing over and ending it. Writes that go round
-//! the slots, and evictions of caches that evict in the writer's way, take it for the whole write to the table.
+//! A thread that sends writes is occupied by the costs of a write before the device (`stack`), of
+//! the client, and of the write into the slot. For each eviction it is occupied by choosing,
+//! handing over and ending it. Writes that bypass the slots occupy it for the whole write to the
+//! table. So do evictions of caches that evict in the writer's thread.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,7 +21,8 @@ use hdrhistogram::Histogram;
 use crate::modelled::{Kind, Machine, Memory, Modelled};
 use crate::settings::{BLOCK_BYTES, Evict, Load, Settings};
 
-/// Blocks of the cache hold so few bytes here: their contents are nobody's, and only their number counts.
+/// Blocks of the cache hold so few bytes here: their contents are nobody's, and only their number
+/// counts.
 const HELD_BYTES: u32 = 512;
 
 struct Client {

@@ -17,11 +17,11 @@ const fn ns(time: u64) -> Duration {
     Duration::from_nanos(time)
 }
 
-/// The memory of the profile, in several modules: the emulated one's rules (base/device/src/emulate/memory.rs) on a
-/// virtual clock.
+/// The memory of the profile, in several modules: the emulated one's rules
+/// (base/device/src/emulate/memory.rs) on a virtual clock.
 pub(crate) struct Memory {
     profile: MemoryProfile,
-    /// When each module is free again.
+    /// Time at which each module is next idle.
     free_at: Box<[Cell<Duration>]>,
 }
 
@@ -50,12 +50,12 @@ impl Memory {
         rt::sleep(until.saturating_sub(rt::now())).await;
     }
 
-    /// What [`Memory::write_raw`] takes alone.
+    /// Time of [`Memory::write_raw`] without concurrent writes.
     fn raw_alone(&self) -> Duration {
         self.transfer(u64::from(BLOCK_BYTES)) + ns(self.profile.store_latency_ns)
     }
 
-    /// What [`Memory::write_table`] takes alone.
+    /// Time of [`Memory::write_table`] without concurrent writes.
     fn table_alone(&self) -> Duration {
         let unit = self.transfer(self.profile.unit_bytes) + ns(self.profile.store_latency_ns);
         self.transfer(u64::from(BLOCK_BYTES)) + unit * 3
@@ -67,8 +67,9 @@ impl Memory {
         self.fence(due).await;
     }
 
-    /// A write of the table (block-cache/btt/src/arena.rs): the data; a look at the map; half of the log's entry; a fence;
-    /// the other half; a fence; the map's entry; a fence. Log and map are wherever they are.
+    /// A write of the table (block-cache/btt/src/arena.rs): the data; a read of the map; half of
+    /// the log's entry; a fence; the other half; a fence; the map's entry; a fence. Log and map may
+    /// lie in any module.
     async fn write_table(&self, block: u64) {
         let unit = self.profile.unit_bytes;
         let data = self.send(block, u64::from(BLOCK_BYTES));
@@ -84,7 +85,7 @@ impl Memory {
     }
 }
 
-/// What the devices of a run share.
+/// State that the devices of a run share.
 pub(crate) struct Machine {
     pub(crate) memory: Memory,
     /// Those that send writes: each does one thing at a time.
@@ -142,7 +143,7 @@ impl Machine {
     }
 }
 
-/// What a modelled device is.
+/// Kind of a modelled device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Raw,

@@ -1,4 +1,4 @@
-//! What one run is told: `SYSTEM LOAD SECONDS-OR-WRITES [KEY=VALUE]...`.
+//! Settings of one run: `SYSTEM LOAD SECONDS-OR-WRITES [KEY=VALUE]...`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::costs::Service;
 /// A block, bytes.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
 
-/// What one run is told.
+/// Settings of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// `pmem`, `btt`, a policy, or, for a calibration, `null` (a device that does nothing) or `workers` (the
-    /// table by an eviction thread alone).
+    /// `pmem`, `btt`, a policy, or, for a calibration, `null` (a device that does nothing) or
+    /// `workers` (the table by an eviction thread alone).
     pub(crate) system: String,
     pub(crate) load: Load,
     /// Seconds of a measured run, writes of a modelled one.
@@ -54,7 +54,7 @@ pub(crate) struct Settings {
     pub(crate) dimms: usize,
     /// `stack=NS` that a modelled write takes before it comes to the device.
     pub(crate) stack_ns: u64,
-    /// `evict=pool|writer|syncer`: who evicts in the model.
+    /// `evict=pool|writer|syncer`: threads that evict in the model.
     pub(crate) evict: Evict,
     /// Service times, by their names.
     pub(crate) service: Service,
@@ -78,14 +78,14 @@ impl std::fmt::Display for Load {
     }
 }
 
-/// Who writes a slot to the device, in the model.
+/// Thread that writes a slot to the device, in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Evict {
-    /// Threads on all cores that send no writes: what the library does.
+    /// Threads on all cores that send no writes, as in the library.
     Pool,
-    /// The thread that sends writes, in their way: what the paper's staging caches do.
+    /// The thread that sends writes, in their path, as in the paper's staging caches.
     Writer,
-    /// One thread in the background: what the paper's PMBD-70 does.
+    /// One thread in the background, as in the paper's PMBD-70.
     Syncer,
 }
 

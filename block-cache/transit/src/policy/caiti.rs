@@ -1,13 +1,14 @@
 //! I/O transit caching (Caiti): eager eviction and conditional bypass.
 //!
-//! Slots are a way through, not a place to stay: what is written goes on to the device at once, in the order
-//! of its arrival. Where that does not keep up, no free slot is waited for, since the wait is a write to the
-//! device and a copy on top of it; the block goes to the device itself.
+//! Blocks pass through slots and do not stay. Written blocks go on to the device at once, in order
+//! of arrival. If that is too slow, a write does not wait for a free slot: the wait would cost a
+//! write to the device, plus a copy. Its block goes to the device directly.
 
 use super::{Admission, Decide, View};
 use crate::slots::Slots;
 
-/// I/O transit: each block is evicted at once, and a write that finds no free slot bypasses the cache.
+/// I/O transit: each block is evicted at once, and a write that finds no free slot bypasses the
+/// cache.
 #[derive(Debug)]
 pub struct Caiti;
 

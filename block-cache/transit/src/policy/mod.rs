@@ -1,8 +1,7 @@
-//! What a cache does with its slots: when a block gets one, and which goes to the device when.
+//! Policies for the use of slots: when a block gets one, and which goes to the device when.
 //!
-//! A policy decides and nothing else: it does no I/O and keeps no data. That requests on one block
-//! are in order, and that a flush covers what it must, is not its business, so that it cannot break
-//! either.
+//! A policy only decides. It does no I/O and has no data. The cache itself orders requests on one
+//! block and decides which blocks a flush covers. So a policy cannot break either.
 
 mod caiti;
 
@@ -30,7 +29,7 @@ impl Policy {
         Self { name, decider }
     }
 
-    /// Its name in configurations. Policies are told apart by it.
+    /// Returns its name in configurations. The name identifies a policy.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.name
@@ -71,7 +70,7 @@ impl fmt::Display for Policy {
 /// Lines in which writes wait for slots, at most.
 pub const LINES: usize = 16;
 
-/// What becomes of a write of a block that has no slot.
+/// Decision on a write of a block that has no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// It gets a free slot.
@@ -84,7 +83,7 @@ pub enum Admission {
     Wait,
 }
 
-/// What a policy looks at besides what it knows itself.
+/// State of the cache that a policy may read.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The slots.
@@ -100,7 +99,7 @@ pub struct View<'a> {
 /// A policy at work. A slot is a *candidate* from [`Decide::entered`] to [`Decide::began`]; every
 /// slot that entered leaves in the end.
 pub trait Decide {
-    /// What becomes of a write of a block that has no slot.
+    /// Decides on a write of a block that has no slot.
     fn admit(&mut self, slots: &Slots, block: u64) -> Admission;
 
     /// The line in which a write of this block waits, below [`LINES`].
@@ -121,7 +120,7 @@ pub trait Decide {
     /// supersede it.
     fn began(&mut self, _slot: u32) {}
 
-    /// It is a candidate again: the device refused it, or that request failed.
+    /// Notes that a slot is a candidate once more: the device refused it, or that request failed.
     fn returned(&mut self, _slot: u32) {}
 
     /// It left, no candidate any more: it is free, or, if `kept`, a copy.

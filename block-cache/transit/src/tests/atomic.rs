@@ -1,4 +1,5 @@
-//! Over a block translation table: blocks are as atomic as they are there, and evictions go to threads.
+//! Over a block translation table: blocks are as atomic as they are there, and evictions go to
+//! threads.
 
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -42,7 +43,7 @@ fn stamp(block: u64, version: u64) -> Buf {
 /// By block: the version that a flush covered, and the newest.
 type Versions = Arc<Mutex<[(u64, u64); BLOCKS as usize]>>;
 
-/// What power loss would leave is one whole version of each block, none older than promised.
+/// Power loss would leave one whole version of each block, none older than promised.
 fn survives(memory: &SimPmem, versions: &Versions, seed: u64) {
     let table = table(&memory.crash(Survival::Random(seed)));
     for (block, (promised, newest)) in (0..).zip(*versions.lock().expect("sound")) {

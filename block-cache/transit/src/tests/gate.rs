@@ -1,4 +1,4 @@
-//! A device that answers when it is told to.
+//! A device whose answers the test releases.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -18,7 +18,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     waiting: Vec<(Request, Completion, u64)>,
-    /// What a reader sees, and what of it is durable.
+    /// Content that a reader sees, and the durable part of it.
     seen: Vec<u8>,
     durable: Vec<u8>,
     /// Writes that took effect and are not durable, in their order: when, which block, what.
@@ -72,7 +72,7 @@ impl Gate {
         self.0.state.borrow().waiting[index].0.offset / 512
     }
 
-    /// What power loss leaves of the first blocks.
+    /// Returns the content of the first blocks after a power loss.
     pub(super) fn durable(&self) -> Vec<u8> {
         self.0.state.borrow().durable.clone()
     }
@@ -103,7 +103,7 @@ impl Gate {
                     }
                 }
             }
-            // What took effect later is not covered.
+            // Later changes are not covered.
             Op::Flush => state.harden(|at, _| at <= arrived),
         }
         drop(state);

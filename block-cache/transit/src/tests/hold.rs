@@ -31,8 +31,8 @@ impl Drop for Scene {
 }
 
 impl Scene {
-    /// Opens a cache with slots that an earlier process left: block `b` is full of bytes `b + 1`. `left_held` was held by a
-    /// request at the device.
+    /// Opens a cache with slots that an earlier process left: block `b` is full of bytes `b + 1`.
+    /// `left_held` was held by a request at the device.
     fn new(policy: Policy, left_held: Option<u64>, faults: Faults) -> Self {
         let executor = Executor::simulated(1);
         let entered = executor.enter();
@@ -141,7 +141,7 @@ fn what_was_left_stays_in_its_slots_until_evictions_are_allowed() {
             scene.run();
             assert!(!scene.cache.holds_evictions());
             if let Some(left_held) = left_held {
-                // Durable before anybody reads it again.
+                // Durable before the next read of it.
                 let waiting = scene.gate.waiting();
                 let fua = waiting.iter().any(|op| matches!(op, Op::Write { .. }));
                 assert!(fua, "{policy} {left_held}: {waiting:?}");
@@ -174,7 +174,7 @@ fn a_write_that_finds_no_room_does_not_wait_for_the_end_of_the_start() {
             scene.pass_all();
             assert!(written.get(), "{policy}: block {at}");
         }
-        // What has room changes nothing on the device.
+        // Writes that find room change nothing on the device.
         let scene = Scene::new(policy, None, Faults::default());
         let written = scene.start(scene.cache.write(0, block(99)));
         assert!(written.get() && scene.cache.holds_evictions(), "{policy}");

@@ -1,6 +1,6 @@
-//! Every order in which few clients and the device can go on: two writers and a reader on one block, with
-//! evictions, a flush and FUA at once, and power loss after every step. The cache is the real one; only who
-//! goes next is chosen here, by trying everything.
+//! Every order of the steps of few clients and the device: two writers and a reader on one block,
+//! with concurrent evictions, a flush and FUA, and power loss after every step. The cache is the
+//! real one. Only the order of steps is chosen here, by trying all of them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -42,7 +42,7 @@ const FLUSH: Intent = Intent {
     len: 0,
 };
 
-/// What each client does, one operation after the other.
+/// Operations of each client, in order.
 type Script = &'static [&'static [Intent]];
 
 struct Pending {
@@ -51,8 +51,8 @@ struct Pending {
     answer: Rc<RefCell<Option<Result<()>>>>,
 }
 
-/// One run along `choices`, which grows by zeroes where it ends. Returns how many choices there were at each
-/// step.
+/// Runs once along `choices`, which is extended by zeroes at its end. Returns the number of choices
+/// at each step.
 fn run(
     script: Script,
     slots: usize,

@@ -1,4 +1,4 @@
-//! What the memory says after the process that had it is gone.
+//! Content of the memory after its process is gone.
 
 use std::rc::Rc;
 
@@ -96,7 +96,7 @@ fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
     };
     assert_eq!(slots_left(&bytes, &[1; 16]), Some(left));
     assert_eq!(slots_left(&bytes, &[2; 16]), None);
-    // The file was made anew, and got the old one's number.
+    // The file was recreated, and got the old one's number.
     for owner in [other, larger, with(7, 4)] {
         let error = open(bytes.clone(), owner, false).expect_err("not theirs");
         assert_eq!(error.kind(), ErrorKind::Busy, "{error:?}");
@@ -167,8 +167,8 @@ fn a_slot_costs_at_most_64_bytes_besides_its_data() {
     }
 }
 
-/// The process ends at every byte of every store that a write makes: the next one has the older version or
-/// the newer one.
+/// The process ends at every byte of every store that a write makes: the next one has the older
+/// version or the newer one.
 #[test]
 fn a_process_that_ends_in_the_middle_of_a_write_leaves_a_whole_block() {
     let bytes = memory_bytes(4, 512);
@@ -186,8 +186,8 @@ fn a_process_that_ends_in_the_middle_of_a_write_leaves_a_whole_block() {
     let before = memory.to_vec();
     drop(cache.write(0, block(2)));
     let after = memory.to_vec();
-    // What was stored, as far as it shows, with the data first, then the header that vouches for it, then
-    // the older one's: the order of `Core::place`.
+    // The visible stores: first the data, then the header that makes it count, then the older
+    // slot's header. That is the order of `Core::place`.
     let changed: Vec<usize> = (0..bytes).filter(|&at| before[at] != after[at]).collect();
     let (headers, data): (Vec<usize>, Vec<usize>) = changed.iter().partition(|&&at| at < 4096 * 2);
     assert!(data.len() == 512 && headers.len() >= 2, "{headers:?}");
@@ -215,8 +215,8 @@ fn a_process_that_ends_in_the_middle_of_a_write_leaves_a_whole_block() {
     drop(entered);
 }
 
-/// Damage of a header that shows in it is refused, and then nothing is changed; given up, it takes along only what it may
-/// concern.
+/// Detectable damage of a header is refused, and nothing is changed then. If the damage is given
+/// up, only the blocks that it may concern are lost.
 #[test]
 fn slots_that_no_process_leaves_are_refused() {
     type Headers = &'static [(u32, u64, u64)];
@@ -312,7 +312,7 @@ fn slots_of_an_earlier_opening_are_refused_and_never_sent_on() {
     assert_eq!(counts(&bytes, 7), Ok(0));
 }
 
-/// What was cut off the file of the slots is lost by name, and the rest is not.
+/// Blocks in the truncated part of the slots' file are lost by name, and the rest is not.
 #[test]
 fn of_slots_whose_file_was_cut_the_rest_is_sent_on() {
     let bytes = memory_bytes(16, 512);
@@ -364,7 +364,8 @@ fn of_slots_whose_file_was_cut_the_rest_is_sent_on() {
     }
 }
 
-/// A device in the place of another, without a name of its own, is another one. Where less is known, that speaks against nothing.
+/// A device in the place of another, without a name of its own, is another one. Where less is
+/// known, that speaks against nothing.
 #[test]
 fn slots_of_a_device_that_was_exchanged_are_not_the_new_ones() {
     let owner = |instance, device_bytes, basis| Owner {

@@ -1,5 +1,5 @@
-//! The cache under all policies against the model disk: simulated devices that lose, reorder and fail, with
-//! power loss and process death at every point.
+//! The cache under all policies against the model disk: simulated devices that lose, reorder and
+//! fail, with power loss and process death at every point.
 
 use std::fmt;
 use std::rc::Rc;
@@ -27,7 +27,8 @@ const DEPTH: Depth = Depth {
     recoveries: false,
 };
 
-/// A cache over a disk; beside it a durable place that remembers that it was in use, as a daemon has one.
+/// A cache over a disk; beside it a durable place that remembers that it was in use, as a daemon
+/// has one.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     policy: Policy,
@@ -130,7 +131,8 @@ impl Stack for Setup {
         Promise::Flush
     }
 
-    /// Slots hide it where the device refuses to take them in its place (docs/internals/transit.md).
+    /// Slots hide it where the device refuses to take them in its place
+    /// (docs/internals/transit.md).
     fn hides_failed_writes(&self) -> bool {
         true
     }

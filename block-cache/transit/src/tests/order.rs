@@ -1,4 +1,4 @@
-//! What waits for what, step by step.
+//! The order of operations, step by step.
 
 use std::rc::Rc;
 
@@ -86,7 +86,7 @@ fn scene(slots: usize, policy: Policy, test: impl FnOnce(&mut Scene)) {
         answers: Vec::new(),
     };
     test(&mut scene);
-    // What still waits is let through, so that nothing ends without an answer.
+    // Waiting requests are released, so that every request gets an answer.
     while !scene.gate.waiting().is_empty() {
         scene.pass(0);
     }
@@ -318,7 +318,8 @@ fn nobody_waits_for_slots_that_never_come_free() {
     }
 }
 
-/// Files that were cut are known by what is left of them, through the cache, too. Blocks in slots are no holes.
+/// Truncated files are detected by their holes, through the cache, too. Blocks in slots are no
+/// holes.
 #[test]
 fn holes_of_the_device_show_but_for_what_slots_hold() {
     scene(16, comparators::LRU, |it| {
