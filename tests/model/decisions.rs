@@ -119,7 +119,7 @@ fn compare(
                 match decision {
                     Decision::Place { .. } => same.placed += 1,
                     Decision::Leave { .. } => same.left += 1,
-                    Decision::Bring { .. } => same.brought += 1,
+                    Decision::Fetch { .. } => same.brought += 1,
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Who is let into the cache: promotion on misses, and the cut-off for sequential streams.
+//! Admission to the cache: promotion on misses, and the cut-off for sequential streams.
 
 use crate::BlockKey;
 
@@ -16,11 +16,13 @@ pub enum Promotion {
 
 /// Counts recent misses of the blocks of one volume that are not cached.
 ///
-/// It remembers as many blocks as the cache has, each exactly. So every block of a hot set that fits the cache is let in
-/// at its Nth miss, in whatever order they come. A block that is new takes the place of one that was missed once since the
-/// hand came by last (a second chance, as in CLOCK).
+/// It remembers as many blocks as the cache has, each exactly. So every block of a hot set that
+/// fits the cache is let in at its Nth miss, in whatever order they come. A block that is new takes
+/// the place of one that was missed once since the hand came by last (a second chance, as in
+/// CLOCK).
 ///
-/// Memory: at most [`PromotionFilter::BYTES_PER_BLOCK`] for each block of the cache, and [`PromotionFilter::FIXED_BYTES`].
+/// Memory: at most [`PromotionFilter::BYTES_PER_BLOCK`] for each block of the cache, and
+/// [`PromotionFilter::FIXED_BYTES`].
 #[derive(Debug)]
 pub struct PromotionFilter {
     promotion: Promotion,
@@ -46,7 +48,7 @@ struct Entry(u64);
 
 impl Entry {
     const COUNT_SHIFT: u32 = 56;
-    /// It was missed again since the hand came by.
+    /// The block was missed once more since the clock hand passed.
     const MISSED_AGAIN: u64 = 1 << 55;
     const BLOCK: u64 = BlockKey::MAX_BLOCKS - 1;
     const fn new(block: u64) -> Self {
@@ -191,7 +193,8 @@ impl PromotionFilter {
         self.next[at as usize] = std::mem::replace(&mut self.heads[head], at);
     }
 
-    /// Forgets the first block from the hand on that was not missed again since the hand came by. All entries have a block.
+    /// Forgets the first block from the hand on that was not missed once more since the hand
+    /// passed. All entries have a block.
     fn make_room(&mut self, volume: u16) -> u32 {
         loop {
             let at = self.hand;

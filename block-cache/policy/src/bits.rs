@@ -30,11 +30,11 @@ impl BitSet {
             // The rest of the word.
             let end = (found / 64 * 64 + 64).min(numbers.end);
             let rest = self.bits[found / 64] & u64::MAX << (found % 64);
-            let kept = match end % 64 {
+            let masked = match end % 64 {
                 0 => rest,
                 within => rest & !(u64::MAX << within),
             };
-            count += kept.count_ones();
+            count += masked.count_ones();
             at = end;
         }
         count

@@ -1,6 +1,7 @@
-//! Pure decisions: which block is where, which goes next, who is let in, what is cleaned first.
+//! Pure decisions: place of blocks, victims, admission, and order of write-back.
 //!
-//! No I/O, no clock, no threads: the engine, the simulator and the crash tests run this same code.
+//! There is no I/O, no clock and no thread. The engine, the simulator and the crash tests run this
+//! same code.
 
 mod adaptive;
 mod admission;

@@ -1,17 +1,19 @@
-//! Measured admission: what a write does that finds no room in a cache of dirty blocks.
+//! Measured admission: decides on a write that finds no room in a cache of dirty blocks.
 //!
-//! Static rules (Open CAS: more than 32 evictions go round) are right before one pair of devices and wrong before another
-//! (Z. Lin and others, HotStorage '23, section 3.3.3). Here both ways are measured as the client feels them, at the load
-//! that is there: what a write takes that goes round the cache, and what one takes that goes into it with its share of the
-//! price of room. That price comes in lumps, since room is made for many blocks at a time: one write waits long, and many
-//! find what it waited for. So it is averaged over many blocks, of all sizes of writes.
+//! Static rules (Open CAS: bypass above 32 evictions) are right for one pair of devices and wrong
+//! for another (Z. Lin and others, HotStorage '23, section 3.3.3). Here both ways are measured as
+//! the client feels them, at the present load. One measure is the latency of a bypassing write. The
+//! other is the latency of a write into the cache, plus its share of the price of room. That price
+//! occurs in lumps, since room is made for many blocks at a time: one write waits long, and many
+//! use the room. So the price is averaged over many blocks, of all sizes of writes.
 //!
-//! Nothing is given up before it is known that there is no room. One write goes round to tell what that takes; then the cache
-//! makes room, to tell the price of that, unless a write is so large that it would be written back in no fewer operations
-//! than it takes to go round. Where both ways are about the same, writes go round: the backing device gets as much either
-//! way, and what the cache has stays. Now and then what is dearer is tried again, for about one byte in [`PROBE`], so that
-//! both stay known. What goes round while the cache still writes back waits behind that, and says nothing of what it
-//! takes alone.
+//! No block is evicted before it is known that there is no room. One write bypasses the cache to
+//! measure that way. Then the cache makes room, to measure its price. There is an exception: a
+//! write so large that its write-back takes at least as many operations as its bypass. If both ways
+//! cost about the same, writes bypass: the backing device gets as much either way, and the cache
+//! keeps its content. Now and then the dearer way is retried, for about one byte in [`PROBE`], so
+//! that both measures stay current. A bypass during write-back waits behind it, and does not
+//! measure the cost of a bypass alone.
 
 use std::time::Duration;
 
@@ -23,10 +25,10 @@ const ENOUGH: u32 = 4;
 const MEMORY: u32 = 16;
 /// How many times what is usual a write counts for at most.
 const OUTLIER: u64 = 8;
-/// Of writes that wait for room one in so many goes round; and so many times what the price of room is averaged over goes
-/// round before it is asked for again.
+/// Fraction of writes waiting for room of which one bypasses. Also the multiple of the averaging
+/// window of the price of room that bypasses before that price is measured once more.
 const PROBE: u32 = 128;
-/// Writes that go round, at most, until one has the backing device to itself.
+/// Largest number of writes that bypass until one has the backing device to itself.
 const SETTLE: u32 = 8;
 /// Ways that differ by one part in so many are about the same.
 const ALIKE: u128 = 8;
@@ -65,15 +67,15 @@ impl Mean {
     }
 }
 
-/// What writes of a size take.
+/// Latency of writes of a size.
 #[derive(Clone, Copy, Debug, Default)]
 struct Size {
     /// Into the cache, with room at once.
     cache: Mean,
-    around: Mean,
+    bypass: Mean,
 }
 
-/// A volume's measures, and what follows from them.
+/// Measurements of a volume, and the decisions from them.
 #[derive(Clone, Debug)]
 pub struct Measured {
     sizes: [Size; SIZES],
@@ -81,24 +83,26 @@ pub struct Measured {
     window: u64,
     /// Bytes that are written back at a time.
     batch: u64,
-    /// Bytes that went into the cache since it gives something up, and what was waited for that.
+    /// Number of bytes that went into the cache since it began to evict.
     paid_for: u64,
+    /// Time that writes of `paid_for` waited for room, in nanoseconds.
     paid_ns: u64,
-    /// The cache gives up what it must.
+    /// Whether the cache evicts to make room.
     gives_up: bool,
-    /// It does until the price is known.
+    /// Whether it evicts only until the price is known.
     trial: bool,
-    /// Bytes that went round since it was.
+    /// Number of bytes that bypassed since the price was known.
     passed: u64,
-    /// Writes that were to wait since one went round.
+    /// Number of writes that should have waited since the last bypass.
     waited: u32,
-    /// Writes that still go round, whatever they take, unless one has the backing device to itself before.
+    /// Number of writes that still bypass, whatever they cost, until one has the backing device to
+    /// itself.
     settling: u32,
 }
 
 impl Measured {
-    /// One that knows nothing. The price of room is averaged over `window_bytes`, many times what is made at a time;
-    /// `batch_bytes` are written back at a time.
+    /// One that knows nothing. The price of room is averaged over `window_bytes`, many times what
+    /// is made at a time; `batch_bytes` are written back at a time.
     #[must_use]
     pub fn new(window_bytes: u64, batch_bytes: u64) -> Self {
         Self {
@@ -122,7 +126,7 @@ impl Measured {
             self.gives_up = true;
             return Way::Cache;
         };
-        let Some(around) = size.around.known(1) else {
+        let Some(bypass) = size.bypass.known(1) else {
             return Way::Around;
         };
         if self.settling > 0 {
@@ -132,10 +136,10 @@ impl Measured {
         let price = (self.paid_for >= self.window / 2)
             .then(|| u128::from(self.paid_ns) * u128::from(bytes) / u128::from(self.paid_for));
         self.trial &= price.is_none();
-        let alike = |within: u128| u128::from(around) <= within + within / ALIKE;
+        let alike = |within: u128| u128::from(bypass) <= within + within / ALIKE;
         let keeps = match price {
             Some(price) => alike(u128::from(cache) + price),
-            None => !self.trial && (bytes >= self.batch || around <= cache),
+            None => !self.trial && (bytes >= self.batch || bypass <= cache),
         };
         if keeps {
             self.passed = self.passed.saturating_add(bytes);
@@ -169,15 +173,15 @@ impl Measured {
         self.gives_up
     }
 
-    /// A write of nothing that was cached has ended: which way it went, whether it had room at once, or, if it went round,
-    /// nothing was written back meanwhile, and what it took.
+    /// Notes the end of a write of uncached data: its way, and its latency. `at_once` says that it
+    /// had room at once, or that nothing was written back during its bypass.
     pub fn took(&mut self, bytes: u64, way: Way, at_once: bool, took: Duration) {
         let took = nanos(took);
-        let Size { cache, around } = &mut self.sizes[size(bytes)];
+        let Size { cache, bypass } = &mut self.sizes[size(bytes)];
         if way == Way::Around {
-            if at_once || self.settling == 0 || around.known(1).is_none() {
+            if at_once || self.settling == 0 || bypass.known(1).is_none() {
                 self.settling = 0;
-                around.note(took);
+                bypass.note(took);
             }
             return;
         }
@@ -218,9 +222,10 @@ mod tests {
         Duration::from_micros(us)
     }
 
-    /// A cache in which a write takes 10 us with room, of which one in eight waits `wait_us` for it, before a device that
-    /// takes `around_us`, or three times that behind what is still written back: how many of `writes` went round.
-    fn run(measured: &mut Measured, writes: u32, wait_us: u64, around_us: u64) -> u32 {
+    /// Runs `writes` on a model and returns how many bypassed. In the cache a write takes 10 us
+    /// with room, and one in eight waits `wait_us` for it. A bypass takes `bypass_us`, or three
+    /// times that during write-back.
+    fn run(measured: &mut Measured, writes: u32, wait_us: u64, bypass_us: u64) -> u32 {
         let mut round = 0;
         for nth in 0..writes {
             let evicts = measured.gives_up();
@@ -231,8 +236,8 @@ mod tests {
             };
             round += u32::from(way == Way::Around);
             let (took, at_once) = match (way, lacks) {
-                (Way::Around, _) if evicts => (3 * around_us, false),
-                (Way::Around, _) => (around_us, true),
+                (Way::Around, _) if evicts => (3 * bypass_us, false),
+                (Way::Around, _) => (bypass_us, true),
                 (Way::Cache, true) => (10 + wait_us, false),
                 (Way::Cache, false) => (10, true),
             };

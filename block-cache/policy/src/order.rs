@@ -1,8 +1,9 @@
-//! Where the dirty blocks of a volume are, in the order of its address: a hand goes over them as an elevator
-//! does, so that a disk's arm need not travel and neighbours go together.
+//! Index of a volume's dirty blocks in the order of addresses. A hand passes over them as an
+//! elevator does, so that a disk's arm travels little and neighbours are written together.
 //!
-//! A bit stands for a stretch of the volume: a window of blocks that are written back together, or, of a
-//! volume of more than 4 TiB, several such windows. Where the bit is set something may be dirty.
+//! A bit stands for a stretch of the volume: a window of blocks that are written back together. For
+//! a volume of more than 4 TiB it stands for several windows. If the bit is set, blocks there may
+//! be dirty.
 
 use std::ops::Range;
 
@@ -76,8 +77,8 @@ impl DirtyOrder {
         Some(first..first + (1 << self.shift))
     }
 
-    /// Moves the hand to the part of the volume where most is dirty, unless it is on its way through one.
-    /// Returns where that part ends, for the next call.
+    /// Moves the hand to the part of the volume where most is dirty, unless it is on its way
+    /// through one. Returns where that part ends, for the next call.
     pub fn seek_fullest(&mut self, end: usize) -> usize {
         let size = self.bound.div_ceil(PARTS).max(1);
         let before = self.set.next(self.hand).is_some_and(|next| next < end);
@@ -150,7 +151,8 @@ mod tests {
             }
         }
 
-        /// However large the volume is, what is dirty is in what is popped, in order, and memory has a bound.
+        /// However large the volume is, dirty blocks are in the popped stretches, in order, and
+        /// memory has a bound.
         #[test]
         fn large_volumes_have_longer_stretches(windows in prop::collection::btree_set(0u64..1 << 40, 1..40)) {
             let mut order = DirtyOrder::default();

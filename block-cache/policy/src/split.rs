@@ -1,14 +1,15 @@
-//! Which of two devices a clean hit is read from: the cache device, or the backing device, which has the same data.
+//! Choice of the device for a clean hit: the cache device, or the backing device, which has the
+//! same data.
 //!
-//! A cache device that is full of work may answer later than the backing device would (Wu and others, "The Storage
-//! Hierarchy is Not a Hierarchy: Optimizing Caching on Modern Storage Devices with Orthus", FAST '21, section 4: what the
-//! cache cannot take is offloaded by feedback). Here reads of both are measured as the client feels them, at the load that
-//! is there, and the share that goes to the backing device grows as long as that answers sooner, and shrinks when it does
-//! not: so it settles where both take the same.
+//! A busy cache device may answer later than the backing device would. (Wu and others, "The Storage
+//! Hierarchy is Not a Hierarchy: Optimizing Caching on Modern Storage Devices with Orthus", FAST
+//! '21, section 4: feedback offloads the excess load.) Here reads of both devices are measured as
+//! the client feels them, at the present load. The backing device's share grows as long as that
+//! device answers sooner, and shrinks otherwise. It settles where both take the same time.
 //!
-//! As long as the cache device takes less than twice the least that it took, nothing is tried; and the longer trying was in
-//! vain, and the longer that took, the seldomer it is tried again. Of sizes that were never read but in a queue nothing is
-//! known, and nothing tried.
+//! As long as the cache device takes less than twice its least latency, nothing is tried. Tries
+//! become rarer the longer they were in vain, and the longer they took. Sizes that were only ever
+//! read in a queue have no known least latency, and nothing is tried for them.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ const REST_MAX: u32 = 1 << 10;
 /// Rounds that the end of the first try is waited for: they are short where many read together.
 const WAIT_MAX: u32 = 16;
 
-/// What reads of a device took, and how many they were.
+/// Sum of the latencies of a device's reads, and their number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     ns: u64,
@@ -53,7 +54,7 @@ struct Hits {
     share: u32,
     /// Hits of this round.
     turn: u32,
-    /// Rounds in which nothing is tried, and what it becomes if the next try is in vain.
+    /// Number of rounds without a try, and its next value if the next try is in vain.
     resting: u32,
     rest: u32,
     /// Rounds that the first try is waited for.
@@ -96,7 +97,8 @@ impl Hits {
             self.turn = 0;
             self.adapt();
         }
-        // Evenly over the round, and at once: what is tried has ended when the round has.
+        // Tries are spread evenly over the round, and are sent at once, so that they have ended
+        // when the round ends.
         match self.waited == 0 && self.turn * self.share % ROUND < self.share {
             true => Way::Around,
             false => Way::Cache,
@@ -112,7 +114,7 @@ impl Hits {
         let (cache, backing) = (self.cache.mean(), self.backing.mean());
         (self.cache, self.backing) = (Sum::default(), Sum::default());
         let Some(cache) = cache else { return };
-        // What a try in vain took may be no more than a hundredth of what the hits until the next take.
+        // A try in vain may take at most a hundredth of the time of the hits until the next try.
         let dear = |backing: u64| {
             u32::try_from(backing.saturating_mul(2) / cache.max(1)).unwrap_or(u32::MAX)
         };
@@ -152,8 +154,9 @@ mod tests {
 
     const BLOCK: u64 = 4096;
 
-    /// Hits of a cache device of which each takes `cache_us` more for each sixteenth that it serves, before a backing device
-    /// that takes `backing_us`: how many of the last thousand went there, and of all.
+    /// Runs `hits` on a model. A hit of the cache device takes `cache_us` more for each sixteenth
+    /// that it serves, and one of the backing device takes `backing_us`. Returns how many went to
+    /// the backing device, of the last thousand and of all.
     fn run(split: &mut Split, hits: u32, load: u64, backing_us: u64) -> (u32, u32) {
         let (mut served, mut last, mut all) = (1.0, 0, 0);
         for nth in 0..hits {
@@ -165,9 +168,9 @@ mod tests {
                 Way::Around => backing_us as f64,
             };
             split.took(BLOCK, way, Duration::from_secs_f64(took / 1e6));
-            let around = u32::from(way == Way::Around);
-            all += around;
-            last += around * u32::from(nth + 1000 >= hits);
+            let sent = u32::from(way == Way::Around);
+            all += sent;
+            last += sent * u32::from(nth + 1000 >= hits);
         }
         (last, all)
     }

@@ -1,5 +1,5 @@
-//! Room ahead of need: slots must be dead on media before they are used again, so what goes is named
-//! before its room is wanted, a batch at a time (replacement on two levels: see `replace`).
+//! Eviction ahead of need. Slots must be dead on media before they are reused, so victims are named
+//! before their room is needed, a batch at a time (replacement on two levels: see `replace`).
 
 use super::list::NONE;
 use super::recency::Walk;
@@ -9,27 +9,27 @@ use super::table::{BlockId, BlockTable, GroupId};
 
 /// Candidates that are looked at for each that is wanted: others are at some, or they are dirty.
 const LOOK_AT: u32 = 16;
-/// Groups that a batch passes over because a block keeps them. Looking at so many takes about a millisecond,
-/// and a volume that is not attached may have left dirty blocks in any number.
+/// Groups that a batch passes over because a block keeps them. Looking at so many takes about a
+/// millisecond, and a volume that is not attached may have left dirty blocks in any number.
 const PASS_OVER: u32 = 4096;
 
-/// Whether a block can go.
+/// Whether a block can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leave {
     /// At once.
     Now,
-    /// It is dirty, and will be written back if that is asked for.
+    /// It is dirty, and will be written back on request.
     Later,
-    /// Not as things are: somebody is at it, or nothing can be written back of it.
+    /// Not in its present state: it is in use, or its dirty data cannot be written back.
     Never,
 }
 
-/// What [`Ahead::pick`] chose.
+/// Result of [`Ahead::pick`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Picked {
-    /// What goes, coldest first; each is leaving until it is removed or stays.
+    /// Victims, coldest first. Each is leaving until it is removed or stays.
     pub leaving: Vec<BlockId>,
-    /// What would go if it were written back. A block may be named twice.
+    /// Dirty blocks that would be victims if they were written back. A block may occur twice.
     pub dirty: Vec<BlockId>,
 }
 
@@ -38,9 +38,9 @@ pub struct Picked {
 pub struct Ahead {
     /// Room of a class below which more is made, units.
     low: u32,
-    /// What is given up at a time, units.
+    /// Number of units that are evicted at a time.
     batch: u32,
-    /// Groups that are kept free for a class that nobody asked for lately.
+    /// Number of groups that stay free for a class that no request needed lately.
     reserve: u32,
     /// Units of each class that were asked for since the last batch.
     asked: [u32; 8],
@@ -73,7 +73,7 @@ impl Ahead {
         self.low
     }
 
-    /// What is given up at a time, units.
+    /// Returns the number of units that are evicted at a time.
     #[must_use]
     pub const fn batch(&self) -> u32 {
         self.batch
@@ -99,8 +99,8 @@ impl Ahead {
         (0..8).any(|class| self.lacks(table, class) && scarce(class))
     }
 
-    /// Room of a class without the reserve, units: as long as there are slots of its own size, no group is
-    /// opened, and none must be given up for it.
+    /// Returns the room of a class without the reserve, in units. As long as there are free slots
+    /// of its own size, no group is opened, and none must be evicted for it.
     fn room(&self, table: &BlockTable, class: u8) -> u32 {
         let reserve = (table.free_groups() as u32).min(self.reserve);
         table.room(class) - reserve * table.sizes().region_units()
@@ -110,9 +110,10 @@ impl Ahead {
         self.asked[usize::from(class)] > 0 && self.room(table, class) < self.low
     }
 
-    /// Names what goes, coldest first as [`TwoLevel::victim`] would: a batch for the classes that were asked
-    /// for and are short of room. `look` says whether a block can go. A group of which a block never can is
-    /// left alone: it would not be free, and what is warm of it lost for nothing.
+    /// Names victims, coldest first as [`TwoLevel::victim`] would: a batch for the requested
+    /// classes that are short of room. `look` says whether a block can be evicted. A group with a
+    /// block that never can is left alone: it would not become free, and its warm blocks would be
+    /// lost for nothing.
     pub fn pick(
         &mut self,
         rule: &impl TwoLevel,
@@ -280,7 +281,8 @@ mod tests {
         let (mut table, mut ahead) = full(0);
         let gone = ahead.pick(&TwoSegments, &mut table, |_, _| Leave::Now);
         let gone = gone.leaving;
-        // Two groups' worth of blocks, in order, which are the two coldest groups; no third is needed.
+        // Two groups' worth of blocks, in order, which are the two coldest groups; no third is
+        // needed.
         assert_eq!(gone, (0..16).collect::<Vec<_>>());
         for id in gone {
             table.remove(id);

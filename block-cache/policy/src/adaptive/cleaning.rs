@@ -1,8 +1,9 @@
-//! What is written back together with a victim.
+//! Blocks that are written back together with a victim.
 
-/// Dirty granules of a region that go with those of a victim: the runs that the victim's are part of,
-/// whichever blocks hold the rest. A backing device that is paid by the operation takes a run at the price
-/// of its first granule, and what else is in it is on its way out soon, since it was written with it.
+/// Returns the dirty granules of a region that are written back with a victim's: the runs that the
+/// victim's granules are part of, in whichever blocks they lie. A backing device with a price per
+/// operation takes a run at the price of its first granule. The rest of the run will be evicted
+/// soon anyhow, since it was written at the same time.
 ///
 /// `victim` is a part of `region`; both have one bit a granule.
 #[must_use]

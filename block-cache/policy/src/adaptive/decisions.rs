@@ -1,5 +1,5 @@
-//! What was decided, in order, so that a test can see that two users of this code decide the same.
-//! Compiled with the feature `decisions`, which only the tests package asks for.
+//! Log of decisions, in order, so that a test can check that two users of this code decide the
+//! same. Compiled with the feature `decisions`, which only the tests package enables.
 
 use super::sizes::Span;
 
@@ -24,8 +24,8 @@ pub enum Decision {
         /// Where in the region, and its size.
         span: Span,
     },
-    /// A missed read brings in these granules of a volume.
-    Bring {
+    /// A missed read fetches these granules of a volume.
+    Fetch {
         /// Volume.
         volume: u16,
         /// The first.
@@ -45,7 +45,7 @@ mod log {
         static LOG: RefCell<Vec<Decision>> = const { RefCell::new(Vec::new()) };
     }
 
-    /// What this thread decided since the last call.
+    /// Returns this thread's decisions since the last call.
     #[must_use]
     pub fn take_decisions() -> Vec<Decision> {
         LOG.take()

@@ -1,16 +1,17 @@
-//! What else to bring in when a read misses, learned from what became of the granules beside misses.
+//! Read-ahead on a read miss, learned from the later use of granules beside misses.
 //!
-//! A miss happens in a *context*: how large the request is, whether cached granules touch what is
-//! missing from before or from behind and how many, else how much of its region is cached. By context
-//! and distance, the footprint learns how often a granule beside a miss is read while the block that
-//! was brought in stays cached. It learns from *trials*: misses in a sample of the regions, watched until
-//! their block goes. A trial counts granules whether they were brought in or not, so that bad luck with
-//! a context does not end its education.
+//! A miss has a *context*: the size of the request, and the number of cached granules that touch
+//! the missing ones from before or from behind. If none touch them, the context is the cached part
+//! of their region. By context and distance, the footprint learns how often a granule beside a miss
+//! is read while the fetched block stays cached. It learns from *trials*: misses in a sample of the
+//! regions, observed until their block is evicted. A trial counts granules whether they were
+//! fetched or not, so that bad luck with a context does not end the learning.
 //!
-//! What is brought in is then a matter of price ([`Worth`]). The rest of a unit takes no room, since its
-//! slot is taken anyhow, and no time on a backing device that is bound by operations; whole units
-//! beyond it take both. Sequential streams need no detector: a long run of cached granules before a miss is
-//! a context, and what it teaches is that all of what follows will be read.
+//! The read-ahead is then a matter of price ([`Worth`]). The rest of a unit takes no room, since
+//! its slot is taken anyhow. It takes no time on a backing device that is bound by operations,
+//! either. Whole units beyond it take both. Sequential streams need no detector. A long run of
+//! cached granules before a miss is a context, and it teaches that all following granules will be
+//! read.
 
 use std::ops::Range;
 
@@ -20,16 +21,16 @@ use super::worth::Worth;
 use crate::BlockKey;
 
 /// How likely a granule must be to be read if its bytes take time. Every request waits for the
-/// bandwidth that wasted granules take, and they push out others: only what is all but sure pays. On
-/// the traces we know, 0.9 moves up to 4% more bytes for up to 1% less latency.
+/// bandwidth that wasted granules take, and they push out others: only what is all but sure pays.
+/// On the traces we know, 0.9 moves up to 4% more bytes for up to 1% less latency.
 const SURE: f32 = 0.97;
 
-/// A trial keeps its slot until this part of the cache's units could have been replaced: about what
-/// blocks live that nobody asks for again, which is what is brought in for nothing.
+/// Fraction of the cache's units that may be replaced before a trial loses its slot. That is about
+/// the lifetime of blocks without a second use, which is the lifetime of useless read-ahead.
 const LIFETIME_PART: u32 = 8;
 
-/// Before a context has been seen this often, `PRIOR` stands for what it would say: the rest of a
-/// unit comes along, as in a cache of units.
+/// Number of observations of a context below which `PRIOR` applies: the rest of a unit is fetched,
+/// as in a cache of units.
 const FEW: u8 = 8;
 const PRIOR: f32 = 0.2;
 
@@ -39,7 +40,8 @@ const MANY: u8 = 254;
 /// Less than eight granules asked for, and more.
 const LENGTHS: usize = 2;
 const PLACES: usize = 17;
-/// Distances 1 and 2, then up to 4, 8, 16, 32 and 64. On the traces we know, each one apart teaches no more.
+/// Distances 1 and 2, then up to 4, 8, 16, 32 and 64. On the traces we know, each one apart teaches
+/// no more.
 const DISTANCES: usize = 7;
 /// Of one region, at a time: the first misses of a stream must not hide the later ones.
 const TRIALS_OF_REGION: u32 = 4;
@@ -66,8 +68,8 @@ struct Trial {
     settled: u64,
     /// Of the region's hash; zero if there is no trial.
     tag: u16,
-    /// Misses that were watched, or would have been, when it began, wrapping: who looks young again is left alone a little
-    /// longer.
+    /// Count of observed or skipped misses when it began, wrapping. A trial whose age wraps to a
+    /// low one is left alone a little longer.
     began: u16,
     context: u8,
     first: u8,
@@ -76,7 +78,8 @@ struct Trial {
 
 const _: () = assert!(size_of::<Trial>() == 24 && size_of::<Tallies>() == 28);
 
-/// Learns what is read beside misses, and says what to bring in. 1 KiB, and 24 bytes a trial: 2.5 KiB at most.
+/// Learns which granules are read beside misses, and decides on read-ahead. Takes 1 KiB, and 24
+/// bytes a trial: 2.5 KiB at most.
 #[derive(Debug)]
 pub struct Footprint {
     worth: Worth,
@@ -156,7 +159,7 @@ impl Footprint {
         }
     }
 
-    /// A block went that held these granules of a region.
+    /// Notes the eviction of a block that held these granules of a region.
     pub fn evicted(&mut self, volume: u16, region: u64, granules: u64) {
         let Some((slots, tag)) = self.watch(volume, region) else {
             return;
@@ -169,9 +172,9 @@ impl Footprint {
         }
     }
 
-    /// A read of the granules `asked` of a volume misses, first and last in granules `missing`.
-    /// Returns the granules to bring in, those that are missing and what touches them; none that
-    /// touches them is cached. `cached` says which granules of a region are cached.
+    /// Handles a read of the granules `asked` of a volume that misses; the first and the last
+    /// missing granule are those of `missing`. Returns the granules to fetch: the missing ones and
+    /// adjacent ones, none of which is cached. `cached` returns the cached granules of a region.
     pub fn miss(
         &mut self,
         volume: u16,
@@ -187,8 +190,9 @@ impl Footprint {
         let here = cached(region);
         let there = if other == region { here } else { cached(other) };
         let granules = self.region;
-        // What lies behind and before, from the miss on, at the top of one word and at the bottom of the other; the
-        // regions next to these are looked up only where a run of cached granules, or what is chosen, reaches them.
+        // Cached granules before the miss are at the top of one word, those after it at the bottom
+        // of another. The neighbouring regions are looked up only if a run of cached granules, or
+        // the chosen range, reaches them.
         let far = |region: u64| if region == 0 { 0 } else { cached(region - 1) };
         let below = |far: u64| {
             let both = u128::from(here) << granules | u128::from(far);
@@ -216,7 +220,7 @@ impl Footprint {
             (before, _, _) => 3 + before.ilog2().min(6) as usize,
         };
         let context = place * LENGTHS + length;
-        // A trial is about one region: what is missing up to its end.
+        // A trial is about one region, up to its end.
         let ends_at = if other == region {
             last_at
         } else {
@@ -233,13 +237,13 @@ impl Footprint {
             within if within <= to_end => within.min(above(0).trailing_zeros()),
             beyond => beyond.min(above(cached(other + 1)).trailing_zeros()),
         };
-        let bring = first - back..last + 1 + u64::from(forward);
-        note(|| Decision::Bring {
+        let fetch = first - back..last + 1 + u64::from(forward);
+        note(|| Decision::Fetch {
             volume,
-            first: bring.start,
-            end: bring.end,
+            first: fetch.start,
+            end: fetch.end,
         });
-        bring
+        fetch
     }
 
     /// Watches a miss, if its region is one of the sample and its slot is not taken by a trial that
@@ -347,8 +351,8 @@ impl Footprint {
     }
 }
 
-/// Whether some likelihoods sum to more than a price. They are asked for, which takes a division each, only until that is
-/// certain: mostly the first one decides.
+/// Whether some likelihoods sum to more than a price. They are asked for, which takes a division
+/// each, only until that is certain: mostly the first one decides.
 fn is_over(price: f32, likelihoods: impl ExactSizeIterator<Item = f32>) -> bool {
     let (mut sum, mut left) = (0.0, likelihoods.len());
     for likelihood in likelihoods {
@@ -384,8 +388,8 @@ mod tests {
     /// A miss of one granule of an otherwise empty region.
     fn miss(footprint: &mut Footprint, region: u64, granule: u64) -> (u64, u64) {
         let at = region * 64 + granule;
-        let bring = footprint.miss(0, at..at + 1, at..at + 1, |_| 0);
-        (at - bring.start, bring.end - 1 - at)
+        let fetch = footprint.miss(0, at..at + 1, at..at + 1, |_| 0);
+        (at - fetch.start, fetch.end - 1 - at)
     }
 
     #[test]
@@ -412,12 +416,13 @@ mod tests {
             footprint.used(0, region, u64::MAX << 9, false);
             footprint.evicted(0, region, 0xff00);
         }
-        // Up to a region's length, since the last tally is of distances within the region and beyond its end.
+        // Up to a region's length, since the last tally is of distances within the region and
+        // beyond its end.
         assert_eq!(miss(&mut footprint, 2000, 8), (0, 63));
-        // Where it is cached already, what is brought in ends.
+        // The read-ahead ends at a cached granule.
         let at = 2000 * 64 + 8;
-        let bring = footprint.miss(0, at..at + 1, at..at + 1, |_| 1 << 12);
-        assert_eq!(bring, at..2000 * 64 + 12);
+        let fetch = footprint.miss(0, at..at + 1, at..at + 1, |_| 1 << 12);
+        assert_eq!(fetch, at..2000 * 64 + 12);
     }
 
     #[test]
@@ -467,12 +472,12 @@ mod tests {
                     map
                 };
                 let asked = first..first + len;
-                let bring = one.miss(0, asked.clone(), asked.clone(), cached);
-                proptest::prop_assert!(bring.start <= first && bring.end >= first + len);
-                for granule in bring.clone() {
+                let fetch = one.miss(0, asked.clone(), asked.clone(), cached);
+                proptest::prop_assert!(fetch.start <= first && fetch.end >= first + len);
+                for granule in fetch.clone() {
                     proptest::prop_assert_eq!(cached(granule / 64) >> (granule % 64) & 1, 0);
                 }
-                proptest::prop_assert_eq!(other.miss(0, asked.clone(), asked, cached), bring);
+                proptest::prop_assert_eq!(other.miss(0, asked.clone(), asked, cached), fetch);
             }
         }
     }

@@ -1,9 +1,17 @@
-//! Cache blocks of several sizes: cut, placed in groups, replaced on two levels (AdaCache, CLOUD'23).
+//! Cache blocks of several sizes: cut, placed in groups, replaced on two levels (AdaCache,
+//! CLOUD'23).
 //!
-//! One question a file: `sizes` what blocks a missed range becomes, `table` where they are and lie, `recency`
-//! how lately they were used, `replace` what goes, `ahead` when, `footprint` what else comes, `worth` at what price, `cleaning` what is written
-//! back with a victim. The engine and the simulator ask in the same order: find, note the use, on a read
-//! miss ask the footprint, cut, name victims, allocate; and tell the footprint of every block that goes.
+//! - `sizes`: cuts a missed range into blocks.
+//! - `table`: finds blocks and places them.
+//! - `recency`: orders blocks by their last use.
+//! - `replace`: chooses victims.
+//! - `ahead`: evicts ahead of need.
+//! - `footprint`: chooses read-ahead, at the price of `worth`.
+//! - `cleaning`: chooses blocks to write back with a victim.
+//!
+//! The engine and the simulator call these in the same order: find; note the use; on a read miss,
+//! ask the footprint; cut; name victims; allocate. They report every evicted block to the
+//! footprint.
 
 mod ahead;
 mod cleaning;

@@ -1,8 +1,9 @@
-//! How recently blocks were used.
+//! Recency of blocks.
 //!
-//! Blocks stand in two *segments*: they enter the first, on probation; a replacement policy may promote
-//! them to the second, and demote them. Within a segment, blocks of each size have a list of their own, so
-//! that the coldest of a size is at hand; a stamp of the last use compares across lists.
+//! Blocks are in two *segments*. They enter the first, on probation. A replacement policy may
+//! promote them to the second, and demote them. Within a segment, blocks of each size have a
+//! separate list, so the coldest of a size is found at once. A stamp of the last use compares
+//! blocks of different lists.
 
 use super::decisions::{Decision, note};
 use super::list::NONE;
@@ -17,8 +18,8 @@ pub enum Segment {
     Protected,
 }
 
-/// A walk over blocks, from the least recently used on, those on probation before those that are protected. It knows the next
-/// of each segment and class.
+/// A walk over blocks, from the least recently used on, those on probation before those that are
+/// protected. It knows the next of each segment and class.
 #[derive(Clone, Debug)]
 pub(super) struct Walk([[BlockId; 8]; 2]);
 
@@ -97,7 +98,8 @@ impl BlockTable {
 
     /// A block was placed that is less recent than all others.
     pub(super) fn enter_least(&mut self, id: BlockId) {
-        // As if each of the others, of which there is one less than there are blocks, had been used since.
+        // As if each of the others, of which there is one less than there are blocks, had been used
+        // since.
         self.blocks[id as usize].used_at = self.uses.wrapping_sub(self.len() as u32 - 1);
         let class = usize::from(self.class(id));
         self.recency[Segment::Probation as usize][class]
@@ -141,7 +143,7 @@ impl BlockTable {
         self.blocks[id as usize].is_leaving()
     }
 
-    /// A block is about to go: nobody chooses it any more.
+    /// Takes a block that is being evicted out of the candidates.
     pub(super) fn leave(&mut self, id: BlockId) {
         note(|| {
             let (volume, region, span) = self.address(id);
@@ -198,8 +200,8 @@ impl BlockTable {
         coldest.max_by_key(|id| self.age(*id))
     }
 
-    /// Uses of blocks, of all, since a block of a group was last used, blocks that are leaving not counted; none if
-    /// there are no others.
+    /// Uses of blocks, of all, since a block of a group was last used, blocks that are leaving not
+    /// counted; none if there are no others.
     pub(super) fn group_age(&self, group: GroupId) -> Option<u32> {
         let blocks = self.blocks_of(group).filter(|id| !self.is_leaving(*id));
         blocks.map(|id| self.age(id)).min()

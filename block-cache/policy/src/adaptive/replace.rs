@@ -1,4 +1,4 @@
-//! What goes when a block is to be placed and there is no room: replacement on two levels.
+//! Choice of victims when there is no room for a block: replacement on two levels.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::list::NONE;
 use super::recency::{Segment, Walk};
 use super::table::{BlockId, BlockTable, GroupId};
 
-/// What is given up.
+/// A victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
     /// One block; its slot takes another of its size.
@@ -17,10 +17,10 @@ pub enum Victim {
 
 /// A rule of replacement on two levels: it names one block, or a group with all its blocks.
 ///
-/// The choice is a function of the rule, the table and the wanted size. The caller asks ahead of
-/// need, with the sizes that were wanted last. A rule knows nothing of requests in progress. A
-/// caller that must not lose the blocks of a request asks again after the request, or gives
-/// requests less than the fifth of the cache that is never protected.
+/// The choice is a function of the rule, the table and the requested size. The caller asks ahead of
+/// need, with the sizes of the latest requests. A rule knows nothing of requests in progress. A
+/// caller that must not evict the blocks of a request retries after the request. Or it limits
+/// requests to less than the fifth of the cache that is never protected.
 pub trait TwoLevel {
     /// The order in which groups go.
     type Groups<'a>: GroupOrder
@@ -29,7 +29,7 @@ pub trait TwoLevel {
 
     /// Notes a use of a cached block of `granules` granules. `again` has a bit for each granule
     /// that a client requested, and had requested before while it was cached.
-    fn used(&mut self, table: &mut BlockTable, id: BlockId, again: u64, granules: u32);
+    fn used(&mut self, table: &mut BlockTable, id: BlockId, reused: u64, granules: u32);
 
     /// Returns whether a block of the wanted size goes while another block is the coldest of all.
     fn is_as_cold(&self, table: &BlockTable, block: BlockId, coldest: BlockId) -> bool;
@@ -70,34 +70,35 @@ pub struct TwoSegments;
 /// seven to nine do about as well; with ten, nothing new would get a chance to prove itself.
 const PROTECTED_TENTHS: u64 = 8;
 
-/// A block of the wanted size goes instead of a group if it has waited at least this many tenths of
-/// the time that the coldest block has: giving up a group of small blocks for one large block costs
-/// more warm data than a slightly warmer block does.
+/// Least age of a block of the requested size to be evicted in place of a group, in tenths of the
+/// coldest block's age. Evicting a group of small blocks for one large block loses more warm data
+/// than evicting one slightly warmer block.
 const AGE_TENTHS: u64 = 9;
 
-/// Whether a block is promoted whose granules `again` were asked for again. Protection holds all of
-/// a block: if any use of a part earned it, large blocks would fill that segment though each of
-/// their units is used less than those of small ones. So a large one is promoted as often as what
-/// is used is a part of it, and by less once in 4, 16, ... times, for one of four, eight, ...
-/// units; one of two units always, which on the traces we know costs nothing.
+/// Returns whether a block is promoted whose granules `reused` were requested a second time.
+/// Protection covers all of a block. If the use of any part earned it, large blocks would fill that
+/// segment although each of their units is used less than those of small blocks. So a large block
+/// is promoted with the probability of its used part. In addition, blocks of four, eight, ... units
+/// are promoted for less once in 4, 16, ... times. A block of two units is always promoted, which
+/// costs nothing on the traces we know.
 #[inline]
-fn earns_protection(table: &mut BlockTable, id: BlockId, again: u64, granules: u32) -> bool {
+fn earns_protection(table: &mut BlockTable, id: BlockId, reused: u64, granules: u32) -> bool {
     let class = u32::from(table.class(id));
     if class <= 1 {
         return true;
     }
     let draw = table.draw();
-    draw < (1 << 16) >> (2 * (class - 1)).min(16) || draw * granules < again.count_ones() << 16
+    draw < (1 << 16) >> (2 * (class - 1)).min(16) || draw * granules < reused.count_ones() << 16
 }
 
 impl TwoLevel for TwoSegments {
     type Groups<'a> = ColdestGroups;
 
     #[inline]
-    fn used(&mut self, table: &mut BlockTable, id: BlockId, again: u64, granules: u32) {
-        let earns = again != 0
+    fn used(&mut self, table: &mut BlockTable, id: BlockId, reused: u64, granules: u32) {
+        let earns = reused != 0
             && table.segment(id) != Segment::Protected
-            && earns_protection(table, id, again, granules);
+            && earns_protection(table, id, reused, granules);
         if !earns {
             table.touch(id);
             return;
@@ -123,8 +124,8 @@ impl TwoLevel for TwoSegments {
     }
 }
 
-/// Groups that are looked at for one that goes. With 16, what alibaba's table generates moves up to
-/// 6% more; with 128, it and ARC P3 move 1% less.
+/// Number of groups that are examined for a victim. With 16, a trace generated from alibaba's table
+/// moves up to 6% more data; with 128, that trace and ARC P3 move 1% less.
 const CANDIDATES: usize = 64;
 
 /// The groups of the coldest blocks, the least recently used first.
@@ -212,13 +213,13 @@ mod tests {
     #[test]
     fn a_large_block_is_protected_as_often_as_what_is_used_is_a_part_of_it() {
         let sizes = BlockSizes::new(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]).expect("right");
-        let promoted = |class: u8, again: u64| {
+        let promoted = |class: u8, reused: u64| {
             let mut table = BlockTable::new(sizes, 2000);
             let span = Span { first: 0, class };
             let place = |region| table.allocate(0, region, span).expect("there is room");
             let ids: Vec<BlockId> = (0..1000).map(place).collect();
             for id in &ids {
-                TwoSegments.used(&mut table, *id, again, 8 << class);
+                TwoSegments.used(&mut table, *id, reused, 8 << class);
             }
             let protected = |id: &&BlockId| table.segment(**id) == Segment::Protected;
             ids.iter().filter(protected).count()
@@ -272,7 +273,7 @@ mod tests {
             TwoSegments.used(&mut table, *id, 1, 1);
         }
         assert_eq!(table.protected_units(), 8);
-        // The first two that were promoted are on probation again.
+        // The first two promoted blocks are on probation once more.
         assert_eq!(TwoSegments.victim(&table, 0), Some(Victim::Block(ids[0])));
     }
 

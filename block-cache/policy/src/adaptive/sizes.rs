@@ -1,4 +1,5 @@
-//! Which block sizes a cache uses, and how a missed range is cut into blocks (AdaCache, section III-B).
+//! Which block sizes a cache uses, and how a missed range is cut into blocks (AdaCache, section
+//! III-B).
 
 use std::fmt;
 
@@ -55,10 +56,10 @@ const ALIGNED: [u64; 7] = {
 
 /// A set of block sizes: powers of two, the largest at most 64 times the smallest.
 ///
-/// A *unit* is the smallest size, a *region* an aligned stretch of a volume as long as the largest.
-/// No block crosses regions, since every block is aligned to its size; so a request is looked up and
-/// cut region by region, with one bit a unit, and the result is that of the paper's Algorithms 1 and
-/// 2 over the whole request.
+/// A *unit* is the smallest size. A *region* is an aligned stretch of a volume as long as the
+/// largest. No block crosses regions, since every block is aligned to its size. So a request is
+/// looked up and cut region by region, with one bit a unit. The result is that of the paper's
+/// Algorithms 1 and 2 over the whole request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
     unit_shift: u8,
@@ -89,7 +90,8 @@ impl BlockSizes {
         }
         if largest / smallest > u64::from(Self::MAX_UNITS) {
             return Err(format!(
-                "the largest block ({largest} bytes) has more than {} times the smallest ({smallest})",
+                "the largest block ({largest} bytes) has more than {} times the smallest \
+                 ({smallest})",
                 Self::MAX_UNITS
             ));
         }
@@ -204,7 +206,8 @@ impl BlockSizes {
     #[must_use]
     pub const fn starts(self, units: u64) -> u64 {
         let (mut class, mut covering, mut starts) = (0, units, 0);
-        // Of `covering`, a bit says whether any unit of a block of `class` from there on is one of them.
+        // Of `covering`, a bit says whether any unit of a block of `class` from there on is one of
+        // them.
         while class <= self.top() {
             if self.has(class) {
                 starts |= covering & ALIGNED[class as usize];
@@ -216,12 +219,12 @@ impl BlockSizes {
         starts
     }
 
-    /// Cuts missing units of a region into blocks: from the first on, always the largest that is
-    /// aligned there and does not reach beyond what is missing.
+    /// Cuts missing units of a region into blocks. Takes from the first unit on the largest block
+    /// that is aligned there and covers only missing units.
     ///
-    /// This is the paper's prose. As printed, Algorithm 1 allocates a unit too many for requests that
-    /// end on a boundary and does not end after a hit beyond the request, and Algorithm 2 goes on
-    /// with smaller blocks behind the one it has just allocated.
+    /// This follows the paper's prose. As printed, Algorithm 1 allocates a unit too many for
+    /// requests that end on a boundary, and does not end after a hit beyond the request. Algorithm
+    /// 2 continues with smaller blocks behind the one that it has just allocated.
     pub fn cut(self, missing: u64) -> impl Iterator<Item = Span> {
         let mut rest = missing;
         std::iter::from_fn(move || {
@@ -250,9 +253,9 @@ impl BlockSizes {
 }
 
 impl BlockSizes {
-    /// Cuts missing units of a region into blocks where only some of them were asked for, and the rest
-    /// comes along: what was asked for as [`BlockSizes::cut`] does, the rest in the smallest blocks,
-    /// since part of it may prove useless while the rest is warm. A whole region is one block.
+    /// Cuts missing units of a region into blocks if only some of them were requested. Requested
+    /// units are cut as by [`BlockSizes::cut`]. The rest is cut into the smallest blocks, since
+    /// part of it may prove useless while another part is warm. A whole region is one block.
     pub fn cut_asked(self, missing: u64, asked: u64) -> impl Iterator<Item = Span> {
         let whole = missing == ones(self.region_units());
         let (large, small) = match whole {

@@ -1,15 +1,17 @@
-//! The blocks of a cache with several block sizes: how they are found, how they lie in groups, and
-//! how recently they were used (AdaCache, sections III-B to III-D).
+//! The blocks of a cache with several block sizes: their index, their groups and their recency
+//! (AdaCache, sections III-B to III-D).
 //!
-//! A *group* is a stretch of the cache as long as the largest block and holds blocks of one size, so
-//! that giving it up makes room for a block of any size. Of each size, only groups with free slots
-//! are filled before another group is opened.
+//! A *group* is a stretch of the cache as long as the largest block. It holds blocks of one size,
+//! so evicting it makes room for a block of any size. Groups of a size with free slots are filled
+//! before another group is opened.
 //!
-//! A region's blocks are found through a line of heads, one for each two units that a block may begin at: so few blocks are
-//! looked at that do not touch what is asked for, and those that are do not wait for each other.
+//! A region's blocks are found through a line of heads, one for each two units at which a block may
+//! begin. So a look-up visits few blocks outside the requested range, and the visits do not depend
+//! on each other's results.
 //!
-//! Memory: 28 bytes a block, for the free slots of groups in use too, as many as there ever were at a time; for each group five bytes, a
-//! bit or two a unit and a bit or two a size; and the index's heads, two bytes a unit of the cache, or four where there is one size.
+//! Memory: 28 bytes a block, including the free slots of groups in use, for as many as there ever
+//! were at a time. Each group takes five bytes, a bit or two a unit, and a bit or two a size. The
+//! index's heads take two bytes a unit of the cache, or four if there is one size.
 
 mod groups;
 mod index;
@@ -25,13 +27,13 @@ use super::sizes::{BlockSizes, Span};
 use groups::Groups;
 use index::line_power;
 
-/// A cached block's number; numbers are used again.
+/// Number of a cached block. Numbers are reused.
 pub type BlockId = u32;
 /// A group's number: where it lies, in groups from the start of the cache.
 pub type GroupId = u32;
 
-/// A block's address: volume (16 bits), class (3), whether it is protected (1) and leaving (1), number
-/// of its first unit (43).
+/// A block's address: volume (16 bits), class (3), whether it is protected (1) and leaving (1),
+/// number of its first unit (43).
 const CLASS_SHIFT: u32 = 45;
 pub(super) const PROTECTED: u64 = 1 << 44;
 pub(super) const LEAVING: u64 = 1 << 43;
@@ -112,13 +114,14 @@ pub struct BlockTable {
     /// Numbers drawn so far, wrapping.
     draws: u32,
     groups: Groups,
-    /// Lines of half as many as a region has units, at least one; a region's line is chosen by hash.
+    /// Lines of half as many as a region has units, at least one; a region's line is chosen by
+    /// hash.
     heads: Vec<u32>,
     /// By unit of a region: where blocks that it lies in may begin.
     starts: Vec<u64>,
     /// By segment, by class.
     pub(super) recency: [[List; 8]; 2],
-    /// What groups and index take, however much is cached.
+    /// Memory of groups and index, in bytes, independent of the number of cached blocks.
     fixed_bytes: usize,
 }
 
@@ -133,8 +136,8 @@ impl BlockTable {
         Self::with_units(sizes, units.expect("a cache has less than 2^32 units"))
     }
 
-    /// An empty table for a cache of so many units. Where blocks have one size, nothing is gained by
-    /// groups that are given up whole, and a group has 64 blocks, since that takes least memory.
+    /// An empty table for a cache of so many units. Where blocks have one size, nothing is gained
+    /// by groups that are given up whole, and a group has 64 blocks, since that takes least memory.
     ///
     /// # Panics
     /// If there are 2^32 - 2 units or more.
@@ -229,13 +232,15 @@ impl BlockTable {
         self.groups.free() as usize
     }
 
-    /// Numbers that blocks have had; all are below this. What is kept of each is kept when it is free again.
+    /// Returns a bound above all numbers that blocks have had. The state of a number survives until
+    /// its reuse.
     #[must_use]
     pub const fn numbers(&self) -> usize {
         self.blocks.len()
     }
 
-    /// A number of 16 bits that looks drawn by chance, and is the same for tables that were used alike.
+    /// A number of 16 bits that looks drawn by chance, and is the same for tables that were used
+    /// alike.
     pub(super) fn draw(&mut self) -> u32 {
         self.draws = self.draws.wrapping_add(1);
         (crate::BlockKey::new(0, u64::from(self.draws)).hash() >> 48) as u32
@@ -302,8 +307,8 @@ impl BlockTable {
     /// free group; none if there is neither.
     ///
     /// # Panics
-    /// If the block lies beyond [`BlockSizes::MAX_VOLUME_UNITS`]; in debug builds, if the region has a block there
-    /// already.
+    /// If the block lies beyond [`BlockSizes::MAX_VOLUME_UNITS`]; in debug builds, if the region
+    /// has a block there already.
     pub fn allocate(&mut self, volume: u16, region: u64, span: Span) -> Option<BlockId> {
         debug_assert!(self.sizes.has(span.class));
         debug_assert!(
@@ -385,7 +390,7 @@ impl BlockTable {
                 self.blocks[at as usize].next = block.next;
             }
         }
-        // What it was can still be asked.
+        // The old values of a removed block stay readable.
         self.blocks[id as usize].next = GONE;
         self.live_blocks -= 1;
     }

@@ -8,7 +8,7 @@ use super::*;
 
 const K: u64 = 1 << 10;
 
-/// What a block is, as the model knows it: region, span.
+/// The model's blocks: region and span.
 type Known = BTreeMap<BlockId, (u16, u64, Span)>;
 
 fn check(table: &BlockTable, known: &Known, recent: &[BlockId], groups: &[GroupId]) {

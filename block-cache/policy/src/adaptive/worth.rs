@@ -1,6 +1,6 @@
-//! What it costs to bring in more than was asked for, by what the backing device costs.
+//! Cost of read-ahead, given the costs of the backing device.
 
-/// What bringing in costs beside what a miss costs.
+/// Cost of read-ahead in addition to the cost of a miss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Worth {
     /// Granules that the backing device delivers in the time of its smallest operation.
@@ -10,8 +10,8 @@ pub struct Worth {
 }
 
 impl Worth {
-    /// Of a backing device that answers a read after `latency_ns` and serves so many operations and bytes a
-    /// second.
+    /// Of a backing device that answers a read after `latency_ns` and serves so many operations and
+    /// bytes a second.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     pub fn of(latency_ns: u64, iops: u64, bytes_per_s: u64, granule_bytes: u64) -> Self {
@@ -25,8 +25,8 @@ impl Worth {
     /// From what the backing device costs: the capacity that its smallest read takes, a read's
     /// latency, and the capacity that a granule's bytes take; any unit of time.
     ///
-    /// A granule that takes no time still takes its bytes; they are held as dear as the time they would
-    /// take. A miss that it saves is worth an operation and its latency.
+    /// A granule that takes no time still takes its bytes; they are held as dear as the time they
+    /// would take. A miss that it saves is worth an operation and its latency.
     #[must_use]
     pub fn new(operation: f32, latency: f32, granule: f32) -> Self {
         #[expect(

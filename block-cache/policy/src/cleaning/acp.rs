@@ -1,5 +1,6 @@
-//! `acp`: the least dirty data at any price. Always, as much at a time as goes, whoever waits for it and
-//! whoever writes to it again; where most is dirty first, which makes the longest runs.
+//! `acp`: the least dirty data at any price. It always writes back as much at a time as possible,
+//! regardless of waiting clients and of rewrites. It begins where most is dirty, which gives the
+//! longest runs.
 
 use super::{Turn, WIDEST};
 

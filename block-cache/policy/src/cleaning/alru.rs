@@ -1,8 +1,10 @@
-//! `alru`: by age. A pass over the volume begins every half minute and writes back what nobody has written to
-//! since the pass before: half a minute to a minute old, or older. A bit a block is all that it takes.
+//! `alru`: by age. A pass over the volume begins every half minute. It writes back blocks that were
+//! not written since the pass before, which are half a minute old or older. That takes only a bit a
+//! block.
 //!
-//! It does not look at the clients, except that it has few blocks under way at a time. Above the high mark, and
-//! when room is needed, passes follow each other, so that what is oldest still goes first.
+//! It ignores the clients, except that it has few blocks in flight at a time. Above the high mark,
+//! and when room is needed, passes follow each other without a pause, so the oldest data is still
+//! written first.
 
 use std::time::Duration;
 

@@ -1,28 +1,31 @@
-//! `auto`, the default: in the order of the backing device, as fast as the clients do not feel much.
+//! `auto`, the default: in the order of the backing device, as fast as possible without much harm
+//! to the clients.
 //!
-//! What a client's I/O takes is compared with what it takes when nothing is being written back. To know the
-//! latter, the cleaner rests now and then for about three times as long as an I/O takes. If clients wait
-//! longer beside it than it may cost them, it halves what it has under way, and below one it pauses between
-//! batches, twice as long each time; else it takes one more. Both devices count, each beside itself: the
-//! backing device has clients when they miss, the cache device always. So it takes no more as long as some wait at
-//! one of them, and too few were seen to tell what that costs.
+//! The latency of client I/O is compared with its latency without write-back. To measure the
+//! latter, the cleaner rests now and then for about three times the duration of an I/O. If clients
+//! wait longer than the cleaner may cost them, it halves its blocks in flight. Below one block it
+//! pauses between batches, twice as long each time. Otherwise it takes one more block. Each device
+//! is compared only with itself: clients use the backing device when they miss, and the cache
+//! device always. As long as clients wait at a device with too few measurements, the cleaner takes
+//! no more blocks.
 //!
-//! How much it may cost depends on the marks. Below the low one nothing is in a hurry: a small batch every
-//! half second. From there to the high mark it may cost a tenth, and pauses become shorter. From the high mark
-//! on clients go round the cache, and what is written back makes room for them: two fifths. With nobody there,
-//! as fast as it goes.
+//! The permitted cost depends on the marks. Below the low mark nothing is urgent: a small batch
+//! every half second. From there to the high mark it may cost a tenth, with shorter pauses. From
+//! the high mark on clients bypass the cache, and write-back makes room for them: two fifths.
+//! Without clients it runs as fast as possible.
 
 use std::time::Duration;
 
 use super::{Ended, GENTLE, Look, Turn, WIDEST, Whose};
 
-/// After so long without a request nobody is there.
+/// Time without a request after which there are no clients.
 const IDLE: Duration = Duration::from_secs(1);
 /// Between batches below the low mark.
 const PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause between batches from the low mark on: it is shorter the closer the high mark is.
+/// The longest pause between batches from the low mark on: it is shorter the closer the high mark
+/// is.
 const SLOW: Duration = Duration::from_millis(50);
-/// What it may cost, in percent of what clients' I/O takes alone.
+/// Permitted latency, in percent of the latency of client I/O alone.
 const PERCENT_BELOW_HIGH: u64 = 110;
 const PERCENT_ABOVE_HIGH: u64 = 140;
 /// I/Os from which an average says something.
@@ -31,11 +34,12 @@ const ENOUGH: u64 = 16;
 const HOLD: u32 = 16;
 /// Pauses are at most so many times twice as long as a batch takes.
 const LOWEST: i32 = -6;
-/// How long it looks at the clients alone: at least, at most, and what part of the time that may take.
+/// Time during which it observes the clients alone: at least, at most, and the fraction of the
+/// total time.
 const ALONE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(300));
 const ALONE_SHARE: u32 = 4;
 
-/// What the clients' I/O takes on one device.
+/// Latency of client I/O on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Latency {
     /// With nothing being written back: an average that forgets, nanoseconds, and of how many.
@@ -49,8 +53,9 @@ struct Latency {
 }
 
 impl Latency {
-    /// What it takes beside the cleaner, in percent of what it takes alone. Where clients come only beside it, since
-    /// what it makes room for keeps them away when it rests, the least that one took stands for that.
+    /// Returns the latency beside the cleaner, in percent of the latency alone. Some clients use
+    /// the device only beside the cleaner: when it rests, there is no room for them. Then their
+    /// least latency stands for the latency alone.
     fn percent(&self) -> Option<u64> {
         let alone_ns = match self.alone {
             ENOUGH.. => self.alone_ns,
@@ -68,7 +73,7 @@ impl Latency {
 /// A volume's pace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Auto {
-    /// What is under way at a time; from zero downwards one, and a pause.
+    /// Number of blocks in flight. At zero and below there is one, with a pause.
     level: i32,
     latency: [Latency; 2],
     /// When the clients were looked at alone last.
@@ -167,14 +172,15 @@ impl Auto {
                     few => (few - 1).max(LOWEST),
                 }
             }
-            // Somebody waits on the other device, of whom too little was seen.
+            // Clients wait on the other device, which has too few measurements.
             Some(_) if self.unheard() && self.held < HOLD => {
                 self.held += 1;
                 return;
             }
             Some(_) => self.level = (self.level + 1).min(WIDEST as i32),
             None => {
-                // Clients of whom little is seen are not gone; of whom nothing is seen, nothing waits.
+                // Clients of whom little is seen are not gone; of whom nothing is seen, nothing
+                // waits.
                 let seen = self.latency.iter().map(|latency| latency.beside).sum();
                 if std::mem::replace(&mut self.seen, seen) == seen {
                     self.level = (self.level + 1).min(WIDEST as i32);

@@ -1,9 +1,11 @@
-//! When dirty blocks are written back, how many at a time, and from where: one file a policy.
+//! Policies for write-back: when dirty blocks are written back, how many at a time, and which. Each
+//! policy has a file.
 //!
-//! Each attached volume has a [`Cleaner`] of its own, since each has a backing device of its own: what one
-//! device bears says nothing about another, and none waits for another's. The engine asks it for a [`Turn`],
-//! writes a batch back, says how that went ([`Cleaner::ended`]), rests, and asks again; meanwhile it tells
-//! what the clients' own I/O took ([`Cleaner::note`]).
+//! Each attached volume has its own [`Cleaner`], since each has its own backing device. The load of
+//! one device says nothing about another, and no volume waits for another's device. The engine asks
+//! the cleaner for a [`Turn`] and writes a batch back. It reports the result ([`Cleaner::ended`]),
+//! rests, and asks for the next. Meanwhile it reports the latency of the clients' I/O
+//! ([`Cleaner::note`]).
 
 mod acp;
 mod alru;
@@ -19,11 +21,11 @@ pub enum Cleaning {
     /// `auto`: in the backing device's order, as fast as the clients' latency allows.
     #[default]
     Auto,
-    /// `alru`: what nobody has written to for half a minute or longer.
+    /// `alru`: blocks that were not written for half a minute or longer.
     Alru,
     /// `acp`: always and as fast as it goes, the fullest part of the volume first.
     Acp,
-    /// `nop`: only what room is needed for, or what somebody asks for.
+    /// `nop`: only if room is needed, or on request.
     Nop,
 }
 
@@ -60,7 +62,7 @@ pub const WIDEST: usize = 64;
 /// How many when nothing is in a hurry.
 const GENTLE: usize = 4;
 
-/// What a policy is told when it is asked.
+/// State that a policy gets when it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// The time, since any moment.
@@ -69,7 +71,7 @@ pub struct Look {
     pub dirty_percent: u64,
     /// The low mark: below it nothing is in a hurry.
     pub low_percent: u64,
-    /// The high mark: from it on, writes that miss go round the cache.
+    /// High mark: from it on, writes that miss bypass the cache.
     pub high_percent: u64,
     /// Room is needed where dirty blocks lie.
     pub wanted: bool,
@@ -90,7 +92,7 @@ impl Look {
 pub struct Turn {
     /// How many windows at a time, at most [`WIDEST`].
     pub width: usize,
-    /// What was written to since the hand came by last is left alone.
+    /// Whether blocks that were written since the hand last passed are left alone.
     pub spare: bool,
     /// Begin where most is dirty, not where the hand is.
     pub fullest: bool,
@@ -98,7 +100,7 @@ pub struct Turn {
     pub only_wanted: bool,
 }
 
-/// How a turn went.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The time.
@@ -109,7 +111,7 @@ pub struct Ended {
     pub empty: bool,
 }
 
-/// What a client's I/O waited for.
+/// The device that a client's I/O waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The backing device.
@@ -154,7 +156,7 @@ impl Cleaner {
         }
     }
 
-    /// What to do now; none to wait until something changes, half a second at most.
+    /// Returns the next action, or `None` to wait until something changes, half a second at most.
     pub fn turn(&mut self, look: &Look) -> Option<Turn> {
         match self {
             Self::Auto(auto) => Some(auto.turn(look)),

@@ -1,5 +1,6 @@
-//! `nop`: nothing on its own account. What the reclaimer needs is written back, and what somebody asks for
-//! with `forebay flush`; a cache that is full of dirty data stays so, and writes that miss go round it.
+//! `nop`: no write-back on its own. It writes back only blocks that the reclaimer needs, and those
+//! of `forebay flush`. A cache that is full of dirty data stays full, and writes that miss bypass
+//! it.
 
 use super::{Look, Turn, WIDEST};
 

@@ -86,8 +86,9 @@ fn alru_makes_a_pass_every_half_minute() {
     assert!(!turn.spare && turn.width == WIDEST);
 }
 
-/// The widest that `auto` gets while its client writes to the cache mostly, which costs nothing, and once a turn round it,
-/// which takes `slow` beside the cleaner and a millisecond alone.
+/// Returns the largest width of `auto`. Its client mostly writes to the cache, which costs nothing.
+/// Once a turn it bypasses the cache, which takes `slow` beside the cleaner and a millisecond
+/// alone.
 fn widest_beside(slow: Duration) -> usize {
     let mut auto = Cleaner::new(Cleaning::Auto);
     let mut turn = |turn: u32| {
@@ -114,7 +115,7 @@ fn who_is_only_there_beside_it_is_compared_with_the_least_that_one_took() {
     let mut turn = |turn: u32| {
         let now = turn * 10 * MS;
         let width = auto.turn(&look(50)).expect("auto").width;
-        // What it has under way goes first.
+        // The cleaner's blocks in flight are served first.
         let slow = MS + width as u32 * MS / 3;
         auto.note(Whose::Backing, slow, true);
         for beside in [true, false] {
@@ -147,8 +148,8 @@ struct Served {
     dirty_percent: u64,
 }
 
-/// What `auto` came to after a while: clients' mean latency in percent of what it is alone, and blocks that it
-/// wrote back a second.
+/// Runs `auto` for a while. Returns the clients' mean latency in percent of the latency alone, and
+/// the number of blocks written back a second.
 fn served(
     Served {
         iops,
@@ -206,7 +207,8 @@ fn served(
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever the device and however many wait for it, cleaning costs clients what it may and goes on.
+    /// Whatever the device and however many wait for it, cleaning costs clients what it may and
+    /// goes on.
     #[test]
     fn auto_costs_clients_what_it_may(iops in 50u64..50_000, clients in 1u64..128) {
         let (percent, cleaned) = served(Served { iops, clients, dirty_percent: 100 });

@@ -1,7 +1,7 @@
 //! Where blocks lie: groups, the size of the blocks of each, and which of its slots are in use.
 //!
-//! The blocks of a group have numbers one behind the other, so that the place says the number, and a group's blocks lie beside
-//! each other in memory.
+//! The blocks of a group have numbers one behind the other, so that the place says the number, and
+//! a group's blocks lie beside each other in memory.
 
 use std::ops::Range;
 
@@ -27,7 +27,8 @@ pub(in crate::adaptive) struct Groups {
     used: Vec<u64>,
     free: BitSet,
     free_count: u32,
-    /// By class: groups with free slots, the units of those slots, and the group that was filled last.
+    /// By class: groups with free slots, the units of those slots, and the group that was filled
+    /// last.
     holes: [BitSet; 8],
     hole_units: [u32; 8],
     filling: [GroupId; 8],
@@ -154,7 +155,8 @@ impl Groups {
         ((id | ((1 << self.shift) - 1)) + 1).min(self.units)
     }
 
-    /// A free place for a block of a class, in use now: in a group of that class, else in a free one.
+    /// A free place for a block of a class, in use now: in a group of that class, else in a free
+    /// one.
     pub(super) fn take(&mut self, class: u8) -> Option<u32> {
         let nth = usize::from(class);
         let holes = &self.holes[nth];
@@ -179,8 +181,8 @@ impl Groups {
         Some((group << self.shift) + (slot << class))
     }
 
-    /// Takes a place for a block of a class. False if that cannot be, because the group has blocks of another size or the
-    /// place is in use. The block [fits](Groups::fits) there.
+    /// Takes a place for a block of a class. False if that cannot be, because the group has blocks
+    /// of another size or the place is in use. The block [fits](Groups::fits) there.
     pub(super) fn claim(&mut self, place: u32, class: u8) -> bool {
         let group = self.of(place);
         let slot = self.slot(place, class);

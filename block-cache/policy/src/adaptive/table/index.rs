@@ -1,6 +1,8 @@
-//! How blocks are found: by the line of heads of their region, each for the blocks that begin at one of two units.
+//! How blocks are found: by the line of heads of their region, each for the blocks that begin at
+//! one of two units.
 //!
-//! With several sizes there are fewer blocks than units, and a head for each unit would mostly lead nowhere.
+//! With several sizes there are fewer blocks than units, and a head for each unit would mostly lead
+//! nowhere.
 
 use super::{Block, BlockId, BlockTable, CLASS_SHIFT, LEAVING, NONE, PROTECTED};
 use crate::BlockKey;
@@ -41,8 +43,9 @@ impl BlockTable {
         self.find_near(volume, region, u64::MAX)
     }
 
-    /// The blocks of a region as bits of granules, of which `bits` says those of a block. All chains are followed at once: a
-    /// region's blocks are anywhere in memory, and waiting for one after the other is what takes time.
+    /// The blocks of a region as bits of granules, of which `bits` says those of a block. All
+    /// chains are followed at once: a region's blocks are anywhere in memory, and waiting for one
+    /// after the other is what takes time.
     pub fn gather(
         &self,
         volume: u16,
@@ -62,7 +65,8 @@ impl BlockTable {
         while chains > 0 {
             let mut left = 0;
             for nth in 0..chains {
-                // What is done next does not depend on what is read, so that all of it is read at once.
+                // The next step does not depend on the loaded values, so the processor loads all of
+                // them at once.
                 let id = at[nth];
                 let block = &self.blocks[id as usize];
                 found[matches] = id;
@@ -78,7 +82,8 @@ impl BlockTable {
         gathered
     }
 
-    /// A region's volume and number as they are in the address of its blocks, and the bits of the address that have them.
+    /// A region's volume and number as they are in the address of its blocks, and the bits of the
+    /// address that have them.
     #[inline]
     const fn key(&self, volume: u16, region: u64) -> (u64, u64) {
         let top = self.sizes.top() as u32;

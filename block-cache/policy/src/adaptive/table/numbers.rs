@@ -1,8 +1,9 @@
-//! Numbers for the slots of groups: as many as the group has, one behind the other, so that few large blocks take few.
+//! Numbers for the slots of groups: consecutive, and as many as the group has slots. So few large
+//! blocks take few numbers.
 //!
-//! They are given out in stretches of as many as the largest group has, each cut into halves, quarters and so on, and put
-//! together again when they are given back. So there are never more stretches in use than groups, and the numbers stay
-//! below the units of the cache.
+//! Numbers are allocated in stretches of as many as the largest group has. Stretches are split into
+//! halves, quarters and so on, and merged when they are released. So there are never more stretches
+//! in use than groups, and the numbers stay below the units of the cache.
 
 use super::BlockId;
 use crate::adaptive::sizes::{aligned, ones};
@@ -123,7 +124,7 @@ mod tests {
             for (first, power) in taken.drain(..) {
                 numbers.give_back(first, power);
             }
-            // Put together again, whole stretches are there for all.
+            // After merging, whole stretches are available for all.
             let whole = (0..6).map(|_| numbers.take(shift));
             prop_assert!(whole.eq((0..6).map(|stretch| stretch << shift)));
         }

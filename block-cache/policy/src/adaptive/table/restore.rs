@@ -15,11 +15,12 @@ pub enum Misplaced {
 }
 
 impl BlockTable {
-    /// Puts a block back where it lies, as the least recent: blocks are put back from the most recent on, before any is used.
+    /// Puts a block back where it lies, as the least recent: blocks are put back from the most
+    /// recent on, before any is used.
     ///
     /// # Errors
-    /// Why that cannot be; nothing is changed then. The caller makes sure that no block overlaps it in
-    /// its region.
+    /// Why that cannot be; nothing is changed then. The caller makes sure that no block overlaps it
+    /// in its region.
     pub fn restore(
         &mut self,
         volume: u16,
@@ -43,8 +44,8 @@ impl BlockTable {
         Ok(id)
     }
 
-    /// Looks at the memory that putting these back changes, at all of it at once: [`BlockTable::restore`] of one after the
-    /// other would wait for each piece in turn.
+    /// Looks at the memory that putting these back changes, at all of it at once:
+    /// [`BlockTable::restore`] of one after the other would wait for each piece in turn.
     pub fn look_ahead(&self, coming: impl Iterator<Item = (u16, u64, Span, u32)>) {
         let looked = coming.map(|(volume, region, span, place)| {
             let head = self.heads[self.head(volume, region, span.first)];
@@ -56,8 +57,8 @@ impl BlockTable {
         std::hint::black_box(looked.fold(0, std::ops::BitXor::bitxor));
     }
 
-    /// Keeps a place from being given out until [`BlockTable::free_place`]. Returns whether that was
-    /// necessary and possible: it is not where something lies already.
+    /// Keeps a place from being given out until [`BlockTable::free_place`]. Returns whether that
+    /// was necessary and possible: it is not where something lies already.
     pub fn hold(&mut self, place: u32, class: u8) -> bool {
         // A block that is put there and retired leaves just that.
         match self.restore(0, 0, Span { first: 0, class }, place) {
@@ -81,7 +82,8 @@ mod tests {
         let span = |class| Span { first: 0, class };
         let mut table = BlockTable::new(sizes, 8);
         let mut blocks = Vec::new();
-        // Regions 5, 4, ... 1, of two sizes, from the most recent on; what is held meanwhile leaves no trace.
+        // Regions 5, 4, ... 1, of two sizes, from the most recent on. Blocks held meanwhile leave
+        // no trace.
         for (nth, region) in (1..=5).rev().enumerate() {
             let (place, class) = (2 * nth as u32, (region % 2) as u8);
             table.look_ahead(std::iter::once((1, region, span(class), place)));
