@@ -1,8 +1,8 @@
-//! The `forebay` program and the library face.
+//! The `forebay` program, also usable as a library.
 //!
-//! As a library, Forebay is a [`Stack`] on a reactor of yours: [`Config::parse`] describes devices,
-//! a cache and volumes, [`Stack::open`] opens them, and each volume is a
-//! [`BlockDevice`](forebay_block::BlockDevice). `examples/in_process.rs` does that and some I/O.
+//! A program that uses the library runs a [`Stack`] on its own reactor. [`Config::parse`] describes
+//! devices, a cache and volumes, and [`Stack::open`] opens them. Each volume is a
+//! [`BlockDevice`](forebay_block::BlockDevice). `examples/in_process.rs` is an example.
 
 pub mod cli;
 pub mod config;

@@ -1,5 +1,5 @@
-//! The status as Prometheus reads it: text format 0.0.4, base units (bytes, seconds), `_total` on
-//! counters.
+//! The status in the text format 0.0.4 of Prometheus, with base units (bytes, seconds) and `_total`
+//! on counters.
 
 use std::fmt::{Display, Write as _};
 
@@ -18,7 +18,7 @@ struct Item<'a> {
     values: Vec<Value<'a>>,
 }
 
-/// The metrics of `status`.
+/// Returns the metrics of `status`.
 #[must_use]
 pub fn render(status: &Status) -> String {
     let mut text = Text(String::with_capacity(16 << 10));
@@ -28,7 +28,7 @@ pub fn render(status: &Status) -> String {
 }
 
 impl<'a> Item<'a> {
-    /// A record of `table` whose metrics have the labels `outer` and its own.
+    /// Returns a record of `table` whose metrics have the labels `outer` and its own.
     fn new(table: &Table, outer: &[(&'static str, String)], record: &'a dyn Fields) -> Self {
         let values = record.values();
         let own = table.entries.iter().zip(&values);
@@ -91,7 +91,7 @@ impl Text {
         }
     }
 
-    /// Writes the metric called `name`, which is always 1 and has the fields with it as labels.
+    /// Writes the metric `name`, which is always 1 and has its fields as labels.
     fn info(&mut self, name: &str, entry: &Entry, table: &Table, items: &[Item<'_>]) {
         self.family(name, "gauge", entry.help());
         for item in items {
@@ -113,7 +113,7 @@ impl Text {
         }
     }
 
-    /// Begins a family: all its samples follow.
+    /// Starts a family, before all its samples.
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }

@@ -1,5 +1,4 @@
-//! The status page: one self-contained HTML document that reloads itself. It shows and does nothing
-//! else.
+//! The status page: one self-contained HTML document that reloads itself. It is read-only.
 
 use std::fmt::Write as _;
 
@@ -19,7 +18,7 @@ b{background:#d58a2a}\
 @media(prefers-color-scheme:dark){body{background:#12181d;color:#dce4ea}th,td{border-color:#2a343c}\
 th{color:#93a3af}.bar{background:#2a343c}}";
 
-/// The page for `status`.
+/// Returns the page for `status`.
 #[must_use]
 pub fn render(status: &Status) -> String {
     let mut html = String::with_capacity(8 << 10);

@@ -1,4 +1,4 @@
-//! Files with what nobody else may read: the secrets of NVMe hosts, and keys.
+//! Private files: the secrets of NVMe hosts, and keys.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,31 +9,31 @@ use forebay_auth::Secrets;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use zeroize::Zeroizing;
 
-/// Such a file is no larger, bytes: 1,000 hosts have two secrets each in a third of it.
+/// Largest such file, bytes: two secrets for each of 1,000 hosts take a third of it.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads the secrets in the file at `path`.
 ///
 /// # Errors
-/// `Permission` if others can read or change it; `InvalidInput` if it is no such file, with the
-/// line that is wrong.
+/// `Permission` if other users can read or change it; `InvalidInput` for an invalid file, with the
+/// line.
 pub(crate) fn read(path: &Path) -> Result<Secrets> {
     let text = read_private(path, "the secrets")?;
     Secrets::parse(&text).context(|| format!("the secrets in {}", path.display()))
 }
 
-/// Reads `what` in the file at `path`, which is this process's alone.
+/// Reads `what` from the private file at `path`.
 ///
 /// # Errors
-/// `Permission` if others can read or change it; `InvalidInput` if it is no such file.
+/// `Permission` if other users can read or change it; `InvalidInput` for an invalid file.
 pub(crate) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>> {
     let shown = path.display();
     let unreadable = || format!("cannot read {what} in {shown}");
-    // A named pipe is refused below, and not waited for.
+    // Opening must not wait on a named pipe, which is refused below.
     let mut options = File::options();
     let options = options.read(true).custom_flags(libc::O_NONBLOCK);
     let mut file = options.open(path).context(unreadable)?;
-    // Of the open file: what is checked is what is read.
+    // Of the open file: the check applies to the file that is read.
     let about = file.metadata().context(unreadable)?;
     if !about.is_file() || about.len() > MAX_BYTES {
         let why = format!("{shown}, which should have {what}, is no regular file, or above 1 MiB");
@@ -57,7 +57,7 @@ pub(crate) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>>
         );
         return Err(Error::new(ErrorKind::Permission, why));
     }
-    // What grows leaves copies behind.
+    // A buffer that grows would leave copies in memory.
     let room = usize::try_from(about.len()).unwrap_or(0) + 64;
     let mut text = Zeroizing::new(String::with_capacity(room));
     file.read_to_string(&mut text).context(unreadable)?;

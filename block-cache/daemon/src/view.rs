@@ -1,5 +1,4 @@
-//! What the status says to people, in lines and tables: `forebay status` and the page show the
-//! same.
+//! The status for people, in lines and tables: `forebay status` and the page show the same.
 
 use std::time::Duration;
 
@@ -9,7 +8,7 @@ use crate::control::status::{CacheStatus, DeviceStatus, Latency, Status, VolumeS
 use forebay_terminal::size::{human_bytes, human_count, human_duration};
 use forebay_terminal::table::Table;
 
-/// Version, process, state and time, as one line.
+/// Returns version, process, state and time, as one line.
 pub(crate) fn process(status: &Status) -> String {
     let state = match status.shutting_down {
         true => "shutting down",
@@ -24,7 +23,7 @@ pub(crate) fn process(status: &Status) -> String {
     )
 }
 
-/// Where clients find what, and which reactors have how many of them.
+/// Returns the addresses of the exports, and the number of connections of each reactor.
 pub(crate) fn reach(status: &Status) -> Vec<String> {
     let mut lines = status.listening.clone();
     let reactors = status.reactors.iter();
@@ -37,7 +36,7 @@ pub(crate) fn reach(status: &Status) -> Vec<String> {
     lines
 }
 
-/// The cache, or that there is none.
+/// Returns the lines about the cache, or that there is none.
 pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
     let Some(cache) = cache else {
         return vec!["none: volumes are served straight from their backing devices".into()];
@@ -137,7 +136,7 @@ pub(crate) fn cache(cache: Option<&CacheStatus>) -> Vec<String> {
     lines
 }
 
-/// What volumes with limits let through, one line each.
+/// Returns the effect of limits on volumes, one line each.
 pub(crate) fn limits(status: &Status) -> Vec<String> {
     let volumes = status.volumes.iter();
     volumes
@@ -161,7 +160,7 @@ pub(crate) fn limits(status: &Status) -> Vec<String> {
         .collect()
 }
 
-/// The transit caches, one line each.
+/// Returns the transit caches, one line each.
 pub(crate) fn transits(status: &Status) -> Vec<String> {
     let transits = status.transits.iter();
     transits
@@ -172,8 +171,7 @@ pub(crate) fn transits(status: &Status) -> Vec<String> {
             };
             format!(
                 "transit cache {:?} ({}): {} of {} used, {} on the way; blocks: {} written ({} \
-                 again), {} \
-                 evicted, {} bypassed, {} by FUA, {} waited{refused}",
+                 again), {} evicted, {} bypassed, {} by FUA, {} waited{refused}",
                 transit.name,
                 transit.policy,
                 human_bytes(transit.used_bytes),
@@ -190,7 +188,7 @@ pub(crate) fn transits(status: &Status) -> Vec<String> {
         .collect()
 }
 
-/// What is wrong with volumes and devices, one line each.
+/// Returns the problems of volumes and devices, one line each.
 pub(crate) fn trouble(status: &Status) -> Vec<String> {
     let late = status.volumes.iter().filter(|volume| volume.timed_out > 0);
     let late = late.map(|volume| {
@@ -228,7 +226,9 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
     let damaged = (damaged > 0).then(|| {
         format!(
             "THE CACHE MAY HAVE LOST DATA: at its start {} of its log could not be read; dirty \
-             data of which they told is read as it was before. Check what the clients stored last, then run `forebay check --repair` while the daemon is stopped: until then every start drops clean data as uncertain",
+             data of which they told is read as it was before. Check what the clients stored last, \
+             then run `forebay check --repair` while the daemon is stopped: until then every start \
+             drops clean data as uncertain",
             human_count(damaged, "record")
         )
     });
@@ -244,7 +244,7 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
     .collect()
 }
 
-/// How a volume is served whose cache has failed.
+/// Describes how a volume with a failed cache is served.
 fn without_failed_cache(volume: &VolumeStatus) -> String {
     let name = &volume.name;
     match volume.mode {
@@ -254,8 +254,8 @@ fn without_failed_cache(volume: &VolumeStatus) -> String {
         ),
         Some(mode) if volume.refuses_writes => format!(
             "VOLUME {name:?} REFUSES WRITES: its cache has failed, and its mode is {mode}. Restart \
-             when the cache's device is \
-             well, or let it go on at its backing device: forebay mode {name} wt"
+             when the cache's device is well, or let it go on at its backing device: forebay mode \
+             {name} wt"
         ),
         _ => format!(
             "volume {name:?}: its cache has failed; reads and writes go to the backing device"
@@ -263,7 +263,7 @@ fn without_failed_cache(volume: &VolumeStatus) -> String {
     }
 }
 
-/// `p50 / p99`, or a dash where nothing was measured.
+/// Returns `p50 / p99`, or a dash without measurements.
 fn latency(latency: &Latency) -> String {
     if latency.count == 0 {
         return "-".into();
@@ -272,7 +272,7 @@ fn latency(latency: &Latency) -> String {
     format!("{} / {}", time(latency.p50_us), time(latency.p99_us))
 }
 
-/// The volumes; with the status of a second ago, rates too.
+/// Returns the volumes. `before` is the status of a second ago, for rates.
 pub(crate) fn volumes(status: &Status, before: Option<&Status>) -> Table {
     let fields = VolumeStatus::TABLE;
     let mut titles = fields.titles();
@@ -312,7 +312,7 @@ pub(crate) fn volumes(status: &Status, before: Option<&Status>) -> Table {
     table
 }
 
-/// The devices.
+/// Returns the devices.
 pub(crate) fn devices(status: &Status) -> Table {
     let fields = DeviceStatus::TABLE;
     let mut table = Table::new(&fields.titles());

@@ -1,5 +1,5 @@
-//! `forebay bench`: the cache's own speed, in memory and in one process, so that neither media nor
-//! protocols count.
+//! `forebay bench`: measures the speed of the cache's own code. Cache and volume are memory of one
+//! process, so that neither media nor protocols add time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,15 +16,15 @@ use forebay_terminal::out;
 use forebay_terminal::size::human_duration;
 use forebay_terminal::table::Table;
 
-/// Bytes of the volume, all of which fit into the cache.
+/// Size of the volume, bytes. All of it fits into the cache.
 const VOLUME_BYTES: u64 = 256 << 20;
 const CACHE_BYTES: u64 = 512 << 20;
 const REQUEST_BYTES: u64 = 4096;
 
-/// Measure the cache's own speed, in memory
+/// Measure the speed of the cache's own code, in memory
 ///
-/// Hits of 4 KiB at random on one thread, in write-back mode, copies and metadata included. Devices
-/// and protocols add their own time.
+/// Hits of 4 KiB at random offsets on one thread, in write-back mode, including copies and
+/// metadata. Devices and protocols add their own time.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// Time for each row, in seconds
@@ -154,7 +154,7 @@ async fn measure(time: Duration) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Runs one load: `depth` tasks, each with one request at a time.
+/// Runs one load: `depth` tasks with one request in flight each.
 async fn run_load(device: &Rc<dyn BlockDevice>, load: Load, time: Duration) -> Result<Row> {
     let latencies = Rc::new(RefCell::new(Vec::with_capacity(1 << 20)));
     let (tell, mut told) = tokio::sync::mpsc::channel(load.depth);
@@ -195,7 +195,7 @@ async fn client(
     latencies: &RefCell<Vec<u32>>,
 ) -> Result<u64> {
     let buf = Buf::zeroed(REQUEST_BYTES as usize);
-    // SplitMix64, seeded by the client's number.
+    // SplitMix64, seeded with the client's number.
     let mut state = number;
     let mut random = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -222,7 +222,7 @@ async fn client(
         if end >= until {
             return Ok(count);
         }
-        // Memory answers at once; the other clients and the cache's own tasks get their turn.
+        // Memory completes at once; this lets other clients and the cache's own tasks run.
         if count % 32 == 0 {
             rt::yield_now().await;
         }

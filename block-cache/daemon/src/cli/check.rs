@@ -1,4 +1,4 @@
-//! `forebay check`: a configuration, or a cache that is not in use, is looked at, and changed only
+//! `forebay check`: inspects a configuration, or a cache that is not in use. Changes the cache only
 //! to repair it.
 
 mod foresee;
@@ -34,73 +34,76 @@ use open::{Backing, Sized, look_at_backing};
 pub(super) use open::{open_configured, open_named};
 use report::{as_json, render, summary, summary_as_json};
 
-/// The exit status for a cache with damage.
+/// Exit status for a cache with damage.
 const DAMAGED: u8 = 3;
 
 /// Check a configuration and the cache that it names, or a cache alone
 ///
-/// Nothing is changed or allocated without --repair: a block translation table under the cache
-/// finishes a write that power loss interrupted, and replaces a damaged info block, in memory
-/// alone. The cache must not be in use. What the daemon that serves the configuration holds itself
-/// (its sockets and mount points) is not in the way. The exit status is 0 if all is in order, 1 if
-/// it could not be checked (a wrong configuration, no cache, a device in use or unreadable), 2 for
-/// a wrong command line, and 3 if the cache has damage, or slots of a transit cache are gone. After
-/// a crash a cache is in order: the next start recovers it. What its checksums cannot verify then
-/// is told, and is no damage. A cache that was repaired is in order, too, unless something that was
-/// dirty is lost, or may be: then this run ends with 3.
+/// Without --repair, nothing is changed or allocated. A block translation table under the cache
+/// completes an interrupted write, and replaces a damaged info block, in memory alone. The cache
+/// must not be in use. Sockets and mount points of the daemon that serves the configuration are no
+/// errors.
+///
+/// The exit status is 0 if all is in order. It is 1 if the check was not possible: a wrong
+/// configuration, no cache, a device in use or unreadable. It is 2 for a wrong command line. It is
+/// 3 if the cache has damage, or slots of a transit cache are missing.
+///
+/// A cache is in order after a crash: the next start recovers it. Data that its checksums cannot
+/// verify then is reported, but is no damage. A repaired cache is in order, too, unless dirty data
+/// is lost or may be lost: the exit status of the repair is then 3.
 #[derive(Debug, clap::Args)]
 #[group(id = "what", required = true)]
 pub(super) struct Arguments {
-    /// The configuration
+    /// Configuration file
     #[arg(required_unless_present = "cache", conflicts_with = "cache")]
     pub(super) config: Option<PathBuf>,
-    /// The device or file that holds a cache
+    /// Device or file that holds a cache
     #[arg(long, value_name = "PATH")]
     pub(super) cache: Option<PathBuf>,
-    /// The device or file that holds the cache's metadata, where that is another one
+    /// Device or file that holds the cache's metadata, if it is a separate one
     #[arg(long, value_name = "PATH", requires = "cache")]
     pub(super) metadata: Option<PathBuf>,
-    /// The process journal, where it is not in its usual place
+    /// Process journal, if it is not at its default path
     #[arg(long, value_name = "PATH", requires = "cache")]
     pub(super) journal: Option<PathBuf>,
-    /// Read all that is cached, too, and verify it where the cache has checksums
+    /// Also read all cached data, and verify it if the cache has checksums
     #[arg(long)]
     pub(super) data: bool,
-    /// Mend what can be mended: copies of the superblock, the bit-tree, the log around what is
-    /// damaged; with --data, forget what is clean and corrupt. Nothing that is dirty is given up.
-    /// What is lost already is named, and noted in the state directory of the configuration, so
-    /// that no block device or virtual machine goes on without it
+    /// Repair copies of the superblock, the bit-tree and the damaged log; with --data, drop clean
+    /// data that is corrupt. Dirty data is never dropped. Lost data is listed, and recorded in the
+    /// state directory of the configuration. So no block device or virtual machine continues
+    /// without it
     #[arg(long)]
     pub(super) repair: bool,
-    /// Print what was found as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(super) json: bool,
 }
 
-/// Where a cache lies.
+/// Paths of a cache.
 pub(super) struct Place {
     pub(super) data: PathBuf,
     pub(super) metadata: Option<PathBuf>,
     pub(super) journal: Option<PathBuf>,
-    /// The configuration that names it.
+    /// Configuration that names it.
     pub(super) config: Option<Config>,
 }
 
-/// A cache, as far as it can be looked at.
+/// Result of an attempt to inspect a cache.
 enum Looked {
     At(Box<Found>),
-    /// Not before this has happened.
+    /// Inspection is not possible before this event.
     NotBefore(String),
 }
 
-/// What was found of a cache, and done.
+/// Results of an inspection, and of a repair.
 struct Found {
     inspection: Inspection,
-    /// Where its process journal lies, or is to lie, and whose it is.
+    /// Path of its process journal, existing or not, and its owner.
     journal: PathBuf,
     whose: Whose,
     work: Option<Work>,
-    /// Bytes of cached data that nothing verifies, of a cache with checksums.
+    /// Unverified cached data of a cache with checksums, bytes.
     unverified_bytes: u64,
     /// Refusals of the attaches of volumes, in the order of the configuration.
     refused: Vec<Error>,
@@ -111,10 +114,10 @@ pub(super) fn run(
     control: Option<&Path>,
     patience: Patience,
 ) -> Result<ExitCode> {
-    // As the daemon, whose limits are compared.
+    // As in the daemon, whose limits are compared.
     system::one_heap();
     address_space_at_start();
-    // What is mended as it is opened is told; who uses this as a library may log already.
+    // Logs repairs that happen on opening. A program that uses this as a library may log already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
         .with_writer(std::io::stderr)
@@ -193,9 +196,8 @@ pub(super) fn run(
                 ErrorKind::Busy,
                 format!(
                     "the cache on {what} was not looked at: it is in use, and a daemon (process \
-                     {}) answers \
-                     on the control socket. See `forebay status`, or stop the daemon and check \
-                     again",
+                     {}) answers on the control socket. See `forebay status`, or stop the daemon \
+                     and check again",
                     status.pid
                 ),
             ));
@@ -246,8 +248,7 @@ pub(super) fn run(
             if let Some(at) = known.and_then(|known| known.differs_at) {
                 out::note(&format!(
                     "warning: {}: its backing device differed from a clean copy at byte {at}: the \
-                     next start looks there \
-                     first, and is refused if it still does",
+                     next start looks there first, and is refused if it still does",
                     place()
                 ));
             }
@@ -282,7 +283,7 @@ pub(super) fn run(
     })
 }
 
-/// Tells of what is damaged or gone so that nothing more can be told.
+/// Reports damage, or a missing device, that prevents further inspection.
 fn damage(error: &Error, json: bool) -> Result<ExitCode> {
     if json {
         out::print(&super::error_as_json(error))?;
@@ -291,12 +292,12 @@ fn damage(error: &Error, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::from(DAMAGED))
 }
 
-/// Looks at all that a configuration names but for what is in its cache, as `forebay serve` does.
-/// The status of the daemon that answers on its control socket, if one does, and what the backing
-/// devices say.
+/// Checks all that a configuration names, except the contents of its cache, as `forebay serve`
+/// does. Returns the status of the daemon that answers on its control socket, if one does, and the
+/// backing devices.
 fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Status>>, Backing)> {
     let running = running(&config.server.control, patience)?;
-    // Another daemon is in the way of the start.
+    // A daemon of another configuration blocks the start.
     let running = running.filter(|status| is_of(config, status));
     Descriptors::raise().check(config)?;
     guard::check(config)?;
@@ -321,24 +322,24 @@ fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Statu
     Ok((running, backing))
 }
 
-/// Returns whether a daemon serves this configuration, or one that this is to replace: the file has
-/// the same path, or the state directory is the same.
+/// Returns whether a daemon serves this configuration, or one that this will replace. Either the
+/// file has the same path, or the state directory is the same.
 fn is_of(config: &Config, status: &Status) -> bool {
     let is_same = |path: &Path, other: &str| {
         let found = |path: &Path| path.canonicalize().ok();
         place_of_path(path) == other
             || found(path).is_some_and(|path| Some(path) == found(Path::new(other)))
     };
-    // An earlier version does not tell.
+    // Earlier versions do not report it.
     status.configuration.is_empty()
         || is_same(&config.path, &status.configuration)
         || is_same(&config.server.state, &status.state)
 }
 
-/// The status of the daemon that answers on a control socket, if one does.
+/// Returns the status of the daemon that answers on a control socket, if one does.
 ///
 /// # Errors
-/// `TimedOut` if a daemon is there that does not answer.
+/// `TimedOut` if a daemon does not answer.
 pub(super) fn running(control: &Path, patience: Patience) -> Result<Option<Box<Status>>> {
     let control = Control {
         path: control.to_path_buf(),
@@ -353,7 +354,7 @@ pub(super) fn running(control: &Path, patience: Patience) -> Result<Option<Box<S
     }
 }
 
-/// What the daemon of a configuration needs of memory when its cache is full.
+/// Returns the memory that the daemon of a configuration needs when its cache is full.
 fn needs(config: &Config, found: &Inspection) -> Needs {
     Needs::of(
         config,
@@ -364,7 +365,7 @@ fn needs(config: &Config, found: &Inspection) -> Needs {
     )
 }
 
-/// Where the cache of a configuration lies; none if it has none that outlives the process.
+/// Returns the paths of a configuration's cache; `None` if no cache outlives the process.
 pub(super) fn place(config: &Config) -> Option<Place> {
     let cache = config.cache.as_ref()?;
     let file = |name: &str| config.file_of(name).map(Path::to_path_buf);
@@ -402,7 +403,7 @@ async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool)
     let of = (&whose, journal.as_path());
     let work = match (repair, data) {
         (true, _) => {
-            // What a copy lacks, the original has.
+            // The original has the data that a copy lacks.
             if let (Err(error), Some(_)) = (
                 journal::own(&whose, &journal, false)?,
                 &inspection.journal_problem,
@@ -414,7 +415,7 @@ async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool)
             let data_place = place.data_place();
             let work = mend::repair(&devices, of, data, data_place, losses).await;
             let work = work.context(failed)?;
-            // The repair was an opening, and a clean end needs no process journal.
+            // The repair was an opening, and a cleanly closed cache needs no process journal.
             let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
             let found = Superblock::read(holder.as_ref()).await.context(failed)?;
             let repaired = Whose::of(&found, &devices, named.clone(), false);
@@ -429,7 +430,7 @@ async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool)
     let unverified_bytes = match read {
         Some(bytes) => bytes,
         None if inspection.checksums => match mend::count_unverified(&devices, of).await {
-            // What is told of damage matters more.
+            // A report of damage matters more.
             Err(_) if !inspection.problems.is_empty() => 0,
             counted => counted.context(failed)?,
         },
@@ -452,7 +453,7 @@ async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool)
 }
 
 impl Place {
-    /// Path of the data device, where the metadata lies elsewhere; else empty.
+    /// Path of a separate data device; otherwise empty.
     pub(super) fn data_place(&self) -> String {
         match self.metadata {
             Some(_) => place_of_path(&self.data),
@@ -460,7 +461,7 @@ impl Place {
         }
     }
 
-    /// The place in a configuration that names it.
+    /// Returns its place in a configuration.
     fn named_at(&self) -> Option<String> {
         let config = self.config.as_ref()?;
         Some(config.place(config.cache.as_ref()?.line))

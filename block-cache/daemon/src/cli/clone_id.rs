@@ -1,4 +1,4 @@
-//! `forebay clone-id`: makes the copy of a cache a cache of its own.
+//! `forebay clone-id`: turns the copy of a cache into a cache of its own.
 
 use std::path::PathBuf;
 
@@ -15,29 +15,30 @@ use crate::state::hex;
 use forebay_terminal::out;
 use forebay_terminal::size::human_bytes;
 
-/// Make the copy of a cache device a cache of its own
+/// Turn the copy of a cache device into a cache of its own
 ///
-/// A copy has the UUID of the original. This gives it another one, so that both can be used on one
-/// machine. The original and its process journal are not touched. What is dirty in the copy stays
-/// dirty, as it was when it was copied: what the original had acknowledged without a flush, and
-/// kept in its process journal alone, is not in the copy. Each volume has to be adopted once
-/// (`forebay serve --adopt VOLUME`), with a backing device that is a copy, too: to that of the
-/// original, the copy would write older data back.
+/// A copy has the UUID of the original. This command gives it a new one, so that both can be used
+/// on one machine. It does not touch the original and its process journal.
+///
+/// Dirty data in the copy stays dirty, as of the time of the copy. Writes that the original had
+/// acknowledged without a flush, and held only in its process journal, are not in the copy. Each
+/// volume must be adopted once (`forebay serve --adopt VOLUME`), with a backing device that is a
+/// copy, too. On the backing device of the original, the copy would overwrite newer data.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// The device or file that holds the copy
+    /// Device or file that holds the copy
     #[arg(long, value_name = "PATH")]
     pub(super) cache: PathBuf,
-    /// The device or file that holds the copy's metadata, where that is another one
+    /// Device or file that holds the copy's metadata, if it is a separate one
     #[arg(long, value_name = "PATH")]
     pub(super) metadata: Option<PathBuf>,
 }
 
-/// What was done.
+/// Result of the command.
 struct Cloned {
     former: [u8; 16],
     uuid: [u8; 16],
-    /// Volumes and their dirty data, in words.
+    /// Descriptions of volumes and their dirty data.
     dirty: Vec<String>,
     was_clean: bool,
 }
@@ -86,15 +87,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     if !was_clean {
         out::print(
             "The copy was not shut down cleanly: what was acknowledged and not flushed before it \
-             was copied is \
-             not in it. In this boot of the machine, start it once with --accept-journal-loss\n",
+             was copied is not in it. In this boot of the machine, start it once with \
+             --accept-journal-loss\n",
         )?;
     }
     Ok(())
 }
 
-/// Gives the copy on these devices an identity of its own. `place` has its metadata, and `what`
-/// names both devices.
+/// Gives the copy on these devices a new identity. `place` has its metadata, and `what` names both
+/// devices.
 async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let found = Superblock::read(holder.as_ref()).await?;
@@ -138,7 +139,7 @@ async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> 
     })
 }
 
-/// Checks that the devices are the parts of one cache; one of them may have its new UUID already.
+/// Checks that the devices are parts of one cache. One of them may have its new UUID already.
 async fn check_parts(devices: &Devices, found: &Superblock) -> Result<()> {
     let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
     let name = devices.data.info().name;

@@ -1,4 +1,4 @@
-//! `forebay forget`: a cache lets go of a volume that nobody serves.
+//! `forebay forget`: removes an unserved volume from a cache.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,30 +20,30 @@ use crate::stack::{forget, place_of_path};
 use crate::state::{CacheId, Opening, StateDirectory};
 use forebay_terminal::out;
 
-/// Let a cache forget a volume that nobody serves
+/// Remove a volume that is not served from a cache
 ///
-/// The volume's place in the cache is free then, and what is cached of it is gone. Its backing
-/// device is not needed. The running daemon is asked; where none runs, name the configuration or
-/// the cache. A volume with data that its backing device does not have is refused, unless that is
-/// given up in so many words. To write such data back, serve the volume and use `forebay detach`.
+/// This frees the volume's entry in the cache and drops its cached data. The backing device is not
+/// needed. The command asks the running daemon. If none runs, name the configuration or the cache.
+/// A volume with data that its backing device lacks is refused, unless --discard-dirty is given. To
+/// write such data back, serve the volume and use `forebay detach`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// The volume
+    /// Name of the volume
     volume: String,
-    /// The configuration of the cache; if its daemon runs, that is asked
+    /// Configuration of the cache; if its daemon runs, the command asks that
     #[arg(conflicts_with = "cache")]
     config: Option<PathBuf>,
-    /// The device or file that holds a cache that no daemon uses
+    /// Device or file that holds a cache which no daemon uses
     #[arg(long, value_name = "PATH")]
     cache: Option<PathBuf>,
-    /// The device or file that holds the cache's metadata, where that is another one
+    /// Device or file that holds the cache's metadata, if it is a separate one
     #[arg(long, value_name = "PATH", requires = "cache")]
     metadata: Option<PathBuf>,
-    /// The process journal, where it is not in its usual place
+    /// Process journal, if it is not at its default path
     #[arg(long, value_name = "PATH", requires = "cache")]
     journal: Option<PathBuf>,
-    /// Give up what the backing device does not have: THE DATA IS LOST. It is listed, range by
-    /// range, and in the state directory of the configuration
+    /// Give up data that the backing device lacks: THE DATA IS LOST. It is listed, range by range,
+    /// also in the state directory of the configuration
     #[arg(long)]
     discard_dirty: bool,
     /// Print the answer as JSON
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>, patience: Patie
     }
 }
 
-/// What was done, in words.
+/// Runs the command. Returns a description of the result.
 fn done(arguments: &Arguments, control: Option<&Path>, patience: Patience) -> Result<String> {
     let ask = |path: PathBuf| ask(arguments, &Control { path, patience });
     if let Some(path) = &arguments.config {
@@ -115,7 +115,7 @@ fn ask(arguments: &Arguments, control: &Control) -> Result<String> {
     }
 }
 
-/// Forgets in a cache that no daemon uses.
+/// Removes the volume from a cache that no daemon uses.
 fn alone(
     arguments: &Arguments,
     place: Place,
@@ -142,7 +142,7 @@ fn alone(
             generation: last.map_or(0, |last| last.generation),
             place: named.clone(),
             data_place: place.data_place(),
-            // What a copy lacks, the original has.
+            // The original has the data that a copy lacks.
             journal: journal::own(&whose, &path, true)??,
             boot_id: system::boot_id()?,
             data: false,
@@ -158,7 +158,7 @@ fn alone(
         let (cache, _) = opened.context(|| "the cache cannot be opened")?;
         let forgotten =
             forget_in(&cache, &name, discard, state.as_ref(), CacheId::Uuid(uuid)).await;
-        // What it had is as it was, or forgotten: either way this is a clean end.
+        // The volume is unchanged or forgotten: the cache can be closed cleanly in both cases.
         let closed = cache.close().await;
         if closed.is_ok() {
             if let Some(state) = &state {
@@ -171,7 +171,8 @@ fn alone(
                 };
                 state.store_opening(&uuid, &opening)?;
             }
-            // The opening took another generation, and a clean end needs no process journal.
+            // The opening took a new generation, and a cleanly closed cache needs no process
+            // journal.
             let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
             let found = Superblock::read(holder.as_ref()).await?;
             journal::remove(&Whose::of(&found, &devices, named.clone(), false), &path);

@@ -1,5 +1,5 @@
-//! `forebay format`: makes an empty cache or block translation table, and destroys nothing in
-//! silence.
+//! `forebay format`: creates an empty cache or block translation table. Never destroys data
+//! silently.
 
 mod btt;
 
@@ -26,39 +26,40 @@ use crate::state::opening::clone_command;
 use forebay_terminal::out;
 use forebay_terminal::size::{Size, human_bytes};
 
-/// Make an empty cache on a device or file, or a block translation table on byte-addressable media
+/// Create an empty cache on a device or file, or a block translation table on byte-addressable
+/// media
 ///
-/// What has a block translation table (--btt) is formatted through that. A device that holds
-/// anything is refused, unless --force is given. A cache with data that its backing devices do not
-/// have is refused even then, unless --discard-dirty is given too; what is lost is then listed.
+/// A device with a block translation table (--btt) is formatted through the table. A device that is
+/// not empty is refused, unless --force is given. A cache with data that its backing devices lack
+/// is refused even then, unless --discard-dirty is given too; the lost data is then listed.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// The device or file for cached data
+    /// Device or file for cached data
     #[arg(long, value_name = "PATH", required_unless_present = "btt")]
     pub(super) cache: Option<PathBuf>,
-    /// A device or file of its own for metadata
+    /// Separate device or file for metadata
     #[arg(long, value_name = "PATH")]
     pub(super) metadata: Option<PathBuf>,
-    /// The metadata's device is byte-addressable: a DAX device, a file on a DAX mount, or for tests
-    /// any file, each of which is mapped. Metadata is then written in lines of 64 bytes, not in
-    /// blocks; the configuration says so with kind = "pmem"
+    /// The metadata device is byte-addressable: a DAX device, a file on a DAX mount, or for tests
+    /// any file, each of which is mapped. Metadata is then written in lines of 64 bytes instead of
+    /// blocks; the configuration needs kind = "pmem" for this device
     #[arg(long, requires = "metadata")]
     pub(super) pmem: bool,
-    /// Make a block translation table on this DAX device or file, in place of a cache: blocks that
-    /// a power loss does not tear, in the layout that Linux calls sector mode
+    /// Create a block translation table on this DAX device or file, instead of a cache. A power
+    /// loss does not tear its blocks. Linux calls the layout sector mode
     #[arg(long, value_name = "PATH", conflicts_with_all = ["cache", "metadata"])]
     pub(super) btt: Option<PathBuf>,
-    /// With --btt: the version of the layout. Linux expects 1.1 in a namespace without a label
+    /// With --btt: version of the layout. Linux expects 1.1 in a namespace without a label
     #[arg(long, value_name = "VERSION", requires = "btt", default_value = "2.0")]
     pub(super) btt_version: String,
-    /// The size of a cache block, 4K to 1M [default: 32K]; several, as in 32K,64K,128K,256K, where
-    /// each missed range is to have the largest blocks that fit. Or the size of a table's block,
-    /// 512 or 4K [default: 4K]
+    /// Size of a cache block, 4K to 1M [default: 32K]; several, as in 32K,64K,128K,256K, to fill
+    /// each missed range with the largest blocks that fit. With --btt: size of a table's block, 512
+    /// or 4K [default: 4K]
     #[arg(long, value_name = "SIZE", value_delimiter = ',')]
     pub(super) block_size: Vec<Size>,
-    /// How the cache is to know after a crash which blocks were overwritten: exact (marks in its
-    /// log), abt (an adaptive bit-tree: fewer writes in service, more to write back after a crash),
-    /// or none (everything is written back)
+    /// How the cache recognizes overwritten blocks after a crash. exact: marks in its log. abt: an
+    /// adaptive bit-tree, with fewer writes in service and more to write back after a crash. none:
+    /// everything is written back
     #[arg(
         long,
         value_name = "HOW",
@@ -66,19 +67,19 @@ pub(super) struct Arguments {
         conflicts_with = "btt"
     )]
     pub(super) dirty_tracking: DirtyTracking,
-    /// Keep a checksum of each 4 KiB of cached data (0.1% of it), verify it on every read and
-    /// write-back, and serve what is clean and corrupt from the backing device. Who does not know
-    /// them cannot open the cache
+    /// Store a checksum of each 4 KiB of cached data (0.1% of it). Verify it on every read and
+    /// write-back, and serve corrupt clean data from the backing device. Versions without checksums
+    /// cannot open the cache
     #[arg(long, conflicts_with = "btt")]
     pub(super) checksums: bool,
-    /// Make the file with this size, if it does not exist; one that does must have it. 64G and
-    /// 64GiB are powers of 1024, 64GB is a power of 1000
+    /// Create the file with this size; an existing file must have this size already. 64G and 64GiB
+    /// are powers of 1024, 64GB is a power of 1000
     #[arg(long, value_name = "SIZE")]
     pub(super) create: Option<Size>,
-    /// Format even if the device holds something
+    /// Format even if the device is not empty
     #[arg(long)]
     pub(super) force: bool,
-    /// With --force: format even if the device holds data that is nowhere else
+    /// With --force: format even if the device holds the only copy of data
     #[arg(long, requires = "force")]
     pub(super) discard_dirty: bool,
 }
@@ -154,11 +155,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     ))
 }
 
-/// A file that is made here, and goes when formatting it fails.
+/// A file created by this command, which is removed if formatting fails.
 struct MadeHere(PathBuf);
 
 impl MadeHere {
-    /// Makes it, empty: what somebody else made in the meantime is not ours to remove.
+    /// Creates an empty file. Fails if another program has created it: that one must not be
+    /// removed.
     fn new(path: &Path) -> Result<Self> {
         let mut options = OpenOptions::new();
         let made = options.write(true).create_new(true).mode(0o600).open(path);
@@ -177,7 +179,7 @@ impl Drop for MadeHere {
     }
 }
 
-/// Refuses one device in two roles, whatever it is called there.
+/// Refuses one device in two roles, under whatever names.
 fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
     let Some(metadata) = metadata else {
         return Ok(());
@@ -185,7 +187,7 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
     let place = |path: &Path| std::fs::metadata(path).ok().as_ref().map(Place::of);
     let same = match (place(cache), place(metadata)) {
         (Some(one), Some(other)) => one.overlaps(&other),
-        // Not there yet: only the name can tell.
+        // The device does not exist yet: only the name can show it.
         _ => std::path::absolute(cache).ok() == std::path::absolute(metadata).ok(),
     };
     if !same {
@@ -195,19 +197,18 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
         ErrorKind::InvalidInput,
         format!(
             "--cache {} and --metadata {} are one and the same: give metadata a device of its own, \
-             or \
-             leave --metadata out to have it on the cache device",
+             or leave --metadata out to have it on the cache device",
             cache.display(),
             metadata.display()
         ),
     ))
 }
 
-/// Less than any cache needs.
+/// Less than any cache needs, bytes.
 const LEAST_CREATE_BYTES: u64 = 64 << 10;
 
-/// Returns the bytes that the file system of a file to be made has free; none if it does not tell,
-/// or has no limit.
+/// Returns the free space for a new file, bytes; `None` if its file system reports none, or has no
+/// limit.
 fn room_for(path: &Path) -> Option<u64> {
     let path = std::path::absolute(path).ok()?;
     let directory = path.ancestors().skip(1).find(|above| above.is_dir())?;
@@ -215,7 +216,7 @@ fn room_for(path: &Path) -> Option<u64> {
     (room.blocks > 0).then(|| room.available * u64::from(room.block_bytes))
 }
 
-/// Says which sizes a file can have that is too small for a cache.
+/// Returns the error for a file that is too small for a cache, with the possible sizes.
 fn no_size(error: &Error, path: &Path) -> Error {
     let most = room_for(path).map_or_else(String::new, |room| {
         format!(", and at most {}", human_bytes(room))
@@ -227,7 +228,7 @@ fn no_size(error: &Error, path: &Path) -> Error {
     Error::with_source(error.kind(), "", what)
 }
 
-/// Looks at what --create meets. What is going to be made, if nothing is there.
+/// Checks an existing file against --create. Returns the file to create if there is none.
 fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
     let refuse = |kind, what: String| {
         let path = path.display();
@@ -271,7 +272,7 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
                         parent.display()
                     ),
                 ),
-                // A link that leads nowhere is not ours to remove.
+                // A dangling link must not be removed.
                 _ if path.is_symlink() => Ok(None),
                 _ => MadeHere::new(path).map(Some),
             };
@@ -294,8 +295,7 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
             ErrorKind::InvalidInput,
             format!(
                 "is there already and has {len} bytes, not {bytes}: leave --create out to format \
-                 it as \
-                 it is, name another file, or remove it first"
+                 it as it is, name another file, or remove it first"
             ),
         ),
     }
@@ -322,27 +322,26 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
     open_path(path, options).map_err(|error| missing(error, path))
 }
 
-/// What to do about a device that is not there.
+/// Returns the error for a device that does not exist, with the remedy.
 fn missing(error: Error, path: &Path) -> Error {
     if path.exists() || error.kind() != ErrorKind::NotFound {
         return error;
     }
-    // A file there would be memory that goes with the machine.
+    // A file there would be memory that ends with the machine.
     let is_node = path.starts_with("/dev") && !path.starts_with("/dev/shm");
     let name = path.display();
     let what = match is_node {
         true => format!("{name} does not exist: bring the device back, or name another"),
         false => format!(
             "{name} does not exist: name a device, or make a file (--create SIZE makes that of \
-             --cache or --btt, \
-             `truncate -s SIZE {name}` any)"
+             --cache or --btt, `truncate -s SIZE {name}` any)"
         ),
     };
     Error::new(ErrorKind::NotFound, what)
 }
 
-/// Looks at what the devices hold, and refuses what the flags do not allow. Returns the dirty data
-/// that is given up, in words, and the cache that is replaced.
+/// Inspects the contents of the devices, and refuses those that the flags do not allow. Returns a
+/// description of discarded dirty data, and the cache that is replaced.
 async fn look(
     devices: &Devices,
     force: bool,
@@ -354,7 +353,7 @@ async fn look(
         .flatten()
     {
         let found = signature::probe(device.as_ref()).await?;
-        // The second copy of a superblock tells of a cache even where the first is damaged.
+        // The second copy of a superblock reveals a cache even if the first is damaged.
         forebay |= found.is_forebay()
             || match Superblock::read(device.as_ref()).await {
                 Ok(_) => true,
@@ -378,7 +377,7 @@ async fn look(
     let place = place_of_path(Path::new(&holder.info().name));
     let (lost, replaced) = match inspect_with_journal(devices, &place, None).await {
         Ok((found, replaced)) => (dirty_data(&found), Some(replaced)),
-        // Somebody serves it, under whatever name.
+        // A daemon serves it, under whatever name.
         Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
         Err(error) => {
             let report = error.report();
@@ -398,14 +397,13 @@ async fn look(
         ErrorKind::Busy,
         format!(
             "{} holds a cache with data that is nowhere else: {lost}. {serve} --discard-dirty to \
-             lose \
-             that data",
+             lose that data",
             devices.data.info().name
         ),
     ))
 }
 
-/// The dirty data of a cache, in words; none if there is none.
+/// Describes the dirty data of a cache; `None` if there is none.
 fn dirty_data(found: &Inspection) -> Option<String> {
     let dirty: Vec<_> = found
         .volumes
@@ -422,7 +420,7 @@ fn dirty_data(found: &Inspection) -> Option<String> {
     let sound = found.problems.is_empty() && found.journal_problem.is_none();
     match (dirty.is_empty(), found.clean_shutdown && sound) {
         (true, true) => None,
-        // A journal that is gone may have held more, and damage may hide more.
+        // A missing journal may have held more data, and damage may hide data.
         (true, false) if found.volumes.is_empty() && sound => None,
         (true, false) => {
             let names: Vec<_> = found
@@ -439,11 +437,11 @@ fn dirty_data(found: &Inspection) -> Option<String> {
     }
 }
 
-/// A cache, and where its process journal lies.
+/// A cache, and the path of its process journal.
 pub(super) type Replaced = (Whose, PathBuf);
 
-/// Inspects a cache at `place` together with its process journal. One of another copy, or of
-/// another opening, says nothing of it, and is told of.
+/// Inspects a cache at `place` together with its process journal. A journal of another copy, or of
+/// another opening, does not apply to this cache and is reported.
 pub(super) async fn inspect_with_journal(
     devices: &Devices,
     place: &str,
@@ -463,12 +461,11 @@ pub(super) async fn inspect_with_journal(
         && inspection.journal_problem.is_some()
         && let Some(twin) = &whose.twin
     {
-        // The journal that is missing is the original's, if there is one.
+        // The missing journal belongs to the original, if there is one.
         inspection.journal_problem = Some(format!(
             "{place} is a copy of the cache on {twin}, made while that was in use\n    \
              help: serve {twin}; or make this copy a cache of its own with `{}`; or, if it takes \
-             the place of {twin}, start once \
-             with --moved-cache and --accept-journal-loss",
+             the place of {twin}, start once with --moved-cache and --accept-journal-loss",
             clone_command(place, &whose.data_place)
         ));
     }

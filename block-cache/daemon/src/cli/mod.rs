@@ -1,4 +1,4 @@
-//! The command line: one file a command.
+//! The command line. Each command has its own file.
 
 mod bench;
 mod check;
@@ -33,12 +33,11 @@ use forebay_terminal::size::Interval;
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, propagate_version = true)]
 pub struct Arguments {
-    /// The control socket of the daemon; for `serve`, in place of the configuration's [default:
+    /// Control socket of the daemon; for `serve`, instead of the configuration's [default:
     /// /run/forebay/control.sock, or under $XDG_RUNTIME_DIR for users other than root]
     #[arg(long, global = true, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// How long a command waits for the daemon: for a word, and for one that is new [default: 10s
-    /// and 2m]
+    /// Longest silence of the daemon, and longest time without progress [default: 10s and 2m]
     #[arg(long, global = true, value_name = "TIME", value_parser = patience)]
     timeout: Option<Interval>,
     #[command(subcommand)]
@@ -72,7 +71,7 @@ enum Command {
 /// Runs the command line of this process.
 #[must_use]
 pub fn main() -> ExitCode {
-    // Whoever asks for JSON gets it whatever happens, a wrong command line too.
+    // With --json, all output is JSON, even for a wrong command line.
     let json = std::env::args_os().any(|argument| argument == "--json");
     let arguments = match parse(std::env::args_os()) {
         Ok(arguments) => arguments,
@@ -97,13 +96,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// An error as the daemon would answer it, for programs:
+/// Returns an error in the daemon's format for programs:
 /// `{"error":{"kind":"...","message":"..."}}`.
 fn error_as_json(error: &Error) -> String {
     String::from_utf8_lossy(&line(&Reply::error(error))).into_owned()
 }
 
-/// Reads a command line. What people write from habit gets a hint at what is meant here.
+/// Parses a command line. Common mistakes get a hint.
 fn parse<T: Into<OsString> + Clone>(
     words: impl IntoIterator<Item = T>,
 ) -> Result<Arguments, clap::Error> {

@@ -1,4 +1,4 @@
-//! The commands that ask the daemon to do something: flush, mode, detach, grow and scrub.
+//! Commands that the daemon executes: flush, mode, detach, grow and scrub.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -11,10 +11,10 @@ use crate::control::protocol::{Reply, Request, line};
 use forebay_terminal::out;
 use forebay_terminal::size::Size;
 
-/// Write dirty data back to the backing devices, and wait until it is there
+/// Write dirty data back to the backing devices, and wait for the end
 #[derive(Debug, Args)]
 pub(super) struct Flush {
-    /// The volume; all volumes if it is left out
+    /// Name of the volume [default: all volumes]
     volume: Option<String>,
     #[command(flatten)]
     answer: Answer,
@@ -22,10 +22,10 @@ pub(super) struct Flush {
 
 /// Change how a volume uses the cache, while it is served
 ///
-/// The configuration file is not changed: the next start uses what stands there.
+/// The configuration file is not changed: the next start uses its value.
 #[derive(Debug, Args)]
 pub(super) struct SetMode {
-    /// The volume
+    /// Name of the volume
     volume: String,
     /// wb (write-back), wt (write-through), wa (write-around), wi (write-invalidate), wo
     /// (write-only) or pt (pass-through)
@@ -34,68 +34,68 @@ pub(super) struct SetMode {
     answer: Answer,
 }
 
-/// Change when dirty data is written back, while volumes are served
+/// Change the cleaning policy, while volumes are served
 ///
-/// The configuration file is not changed: the next start uses what stands there.
+/// The configuration file is not changed: the next start uses its value.
 #[derive(Debug, Args)]
 pub(super) struct SetCleaning {
-    /// auto (as fast as clients allow), alru (by age), acp (always, as fast as it goes) or nop
-    /// (only what room is needed for, and on `forebay flush`)
+    /// auto (as fast as clients allow), alru (by age), acp (always, at full speed) or nop (only to
+    /// make room, and on `forebay flush`)
     policy: String,
     #[command(flatten)]
     answer: Answer,
 }
 
-/// Write a volume back and let the cache forget it
+/// Write a volume back and remove it from the cache
 ///
-/// It is not served any more; the backing device alone has the data then, and may be used without
-/// Forebay.
+/// The volume is not served any more. The backing device alone has the data then, and may be used
+/// without Forebay.
 #[derive(Debug, Args)]
 pub(super) struct Detach {
     #[command(flatten)]
     one: One,
-    /// Give up what cannot be written back: THE DATA IS LOST. It is listed, range by range, and in
-    /// the state directory
+    /// Give up data that cannot be written back: THE DATA IS LOST. It is listed, range by range,
+    /// also in the state directory
     #[arg(long)]
     abandon_dirty: bool,
 }
 
-/// Take a backing device that has grown into use, while the volume is served
+/// Apply the new size of a backing device that has grown, while the volume is served
 ///
-/// A device that has become smaller is refused: data could lie beyond its new end.
+/// A device that has shrunk is refused: data could lie beyond its new end.
 #[derive(Debug, Args)]
 pub(super) struct Grow {
     #[command(flatten)]
     one: One,
 }
 
-/// Read all that is cached and verify it against its checksums, while volumes are served
+/// Read all cached data and verify it against its checksums, while volumes are served
 ///
-/// What is clean and corrupt is brought in anew from the backing device; what is dirty and corrupt
-/// is named in the daemon's log, and reading it is an error until it is rewritten whole. Goes on in
-/// the daemon when this command is interrupted; `forebay status` shows how far it is.
+/// Corrupt clean data is read from the backing device and replaced. Corrupt dirty data is named in
+/// the daemon's log, and reading it is an error until it is overwritten completely. The scrub
+/// continues in the daemon if this command is interrupted; `forebay status` shows its progress.
 #[derive(Debug, Args)]
 pub(super) struct Scrub {
-    /// Read at most so much in a second [default: 64M]
+    /// Bytes to read per second at most [default: 64M]
     #[arg(long, value_name = "SIZE", conflicts_with = "stop")]
     rate: Option<Size>,
-    /// Stop the one that is under way
+    /// Stop the running scrub
     #[arg(long)]
     stop: bool,
     #[command(flatten)]
     answer: Answer,
 }
 
-/// What is done to one volume.
+/// A command on one volume.
 #[derive(Debug, Args)]
 struct One {
-    /// The volume
+    /// Name of the volume
     volume: String,
     #[command(flatten)]
     answer: Answer,
 }
 
-/// How the answer is shown.
+/// Format of the output.
 #[derive(Debug, Args)]
 struct Answer {
     /// Print the answer as JSON
@@ -156,7 +156,7 @@ impl Scrub {
 }
 
 impl Answer {
-    /// Sends `request` and prints how far it is and how it ended: a sentence, or the reply as JSON.
+    /// Sends `request` and prints its progress and result: a sentence, or the reply as JSON.
     fn show(&self, control: &Control, request: &Request) -> Result<()> {
         let mut client = Client::connect(control)?;
         let terminal = std::io::stderr().is_terminal();

@@ -1,4 +1,4 @@
-//! `forebay secret`: what NVMe hosts authenticate themselves by.
+//! `forebay secret`: secrets with which NVMe hosts authenticate.
 
 use clap::{Args, Subcommand, ValueEnum};
 use forebay_auth::{Hash, Secret};
@@ -6,7 +6,7 @@ use forebay_block::Result;
 
 use forebay_terminal::out;
 
-/// Secrets by which NVMe hosts and this machine authenticate themselves
+/// Manage secrets with which NVMe hosts and this machine authenticate
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -20,13 +20,12 @@ enum Command {
 
 /// Print a new secret
 ///
-/// It goes behind the host's name into the file that an export names with `secrets`, and to the
-/// host: `nvme connect --dhchap-secret`. A second one behind it is what this machine proves itself
-/// by: `--dhchap-ctrl-secret`.
+/// Write it after the host's name into the file that an export names with `secrets`, and give it to
+/// the host: `nvme connect --dhchap-secret`. A second secret on that line authenticates this
+/// machine to the host: `--dhchap-ctrl-secret`.
 #[derive(Debug, Args)]
 struct Generate {
-    /// The hash function by which the secret is bound to a name before it is used; its length is
-    /// the hash's
+    /// Hash function that binds the secret to a name before use; also sets the length of the secret
     #[arg(long, value_name = "HASH", default_value = "sha256")]
     hash: HashName,
 }

@@ -9,35 +9,35 @@ use crate::stack::Wishes;
 
 /// Serve the volumes of a configuration, in the foreground
 ///
-/// SIGTERM and SIGINT end it in an orderly way; dirty data stays in the cache. The exit status is 0
-/// after an orderly end, and 1 otherwise. FOREBAY_LOG sets what is logged to standard error (info,
+/// SIGTERM and SIGINT end it cleanly; dirty data stays in the cache. The exit status is 0 after a
+/// clean end, and 1 otherwise. FOREBAY_LOG sets the level of the log on standard error (info,
 /// debug, warn; the syntax of tracing's filters).
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// The configuration file
+    /// Configuration file
     pub(super) config: PathBuf,
-    /// Serve this volume straight from its backing device; may be given more than once. What is
-    /// written is remembered, and dropped from the cache at the next attach
+    /// Serve this volume from its backing device, without the cache; may be given more than once.
+    /// Written ranges are recorded, and dropped from the cache at the next attach
     #[arg(long, value_name = "VOLUME")]
     pub(super) without_cache: Vec<String>,
-    /// Take this volume's cache and backing device as belonging together, whatever the state
-    /// directory says; may be given more than once
+    /// Accept that this volume's cache and backing device belong together, despite the state
+    /// directory; may be given more than once
     #[arg(long, value_name = "VOLUME")]
     pub(super) adopt: Vec<String>,
-    /// Give up dirty data of this volume where the volume was written without the cache since; may
-    /// be given more than once
+    /// Discard dirty data of this volume where the volume was written without the cache; may be
+    /// given more than once
     #[arg(long, value_name = "VOLUME")]
     pub(super) discard_stale_dirty: Vec<String>,
     /// Open the cache although its process journal is gone: acknowledged writes may be lost
     #[arg(long)]
     pub(super) accept_journal_loss: bool,
-    /// The cache was copied to the device in the configuration, which takes the place of the former
-    /// one: the process journal that was left there counts here, if the copy is as new as it
+    /// The cache was copied to the device in the configuration, which replaces the former one.
+    /// Accept the former process journal, if the copy is as new as the journal
     #[arg(long)]
     pub(super) moved_cache: bool,
-    /// Should the cache's device fail in service, go on without the cache in wb and wo, too, in
-    /// place of refusing writes. Writes take the place of dirty data, which has to be given up by
-    /// name at the next attach
+    /// If the cache's device fails in service, continue without the cache in wb and wo, too,
+    /// instead of refusing writes. Such writes overwrite dirty data, which must be discarded by
+    /// volume name at the next attach
     #[arg(long)]
     pub(super) accept_divergence: bool,
 }

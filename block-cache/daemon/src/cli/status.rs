@@ -1,4 +1,4 @@
-//! `forebay status`: what the daemon does.
+//! `forebay status`: the status of the daemon.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::control::status::Status;
 use crate::view;
 use forebay_terminal::out;
 
-/// Show what the daemon does
+/// Show the status of the daemon
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// Show it anew every second, until interrupted
+    /// Refresh the output every second, until interrupted
     #[arg(long)]
     pub(super) watch: bool,
-    /// Print it as JSON (with --watch: one object a line)
+    /// Print it as JSON (with --watch: one object per line)
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -44,7 +44,7 @@ pub(super) fn run(arguments: &Arguments, control: &Control) -> Result<()> {
     }
 }
 
-/// The status for a terminal; with the one of a second ago, rates are shown too.
+/// Returns the status for a terminal. `before` is the status of a second ago, for rates.
 fn render(status: &Status, before: Option<&Status>) -> String {
     let mut text = format!("Forebay {}\n", view::process(status));
     for line in view::reach(status) {

@@ -1,4 +1,4 @@
-//! The command line says what it takes, and takes what it says.
+//! The command line accepts what its help and the documentation describe.
 
 use super::*;
 use clap::CommandFactory as _;
@@ -59,7 +59,7 @@ fn every_command_of_the_documentation_is_taken() {
     }
 }
 
-/// A command's own words, not only the line that the list of commands has of it.
+/// The long help of a command, not only its line in the list of commands.
 #[test]
 fn the_help_of_a_command_says_all_there_is_to_say() {
     let mut command = Arguments::command();
@@ -68,7 +68,7 @@ fn the_help_of_a_command_says_all_there_is_to_say() {
         ("serve", "FOREBAY_LOG"),
         ("check", "3 if the cache has damage"),
         ("format", "--discard-dirty is given too"),
-        ("grow", "smaller is refused"),
+        ("grow", "shrunk is refused"),
         ("replay", "REPLACES THE DATA OF THE VOLUME"),
         ("replay", "forebay replay monday.fbt --on forebay.toml"),
     ] {

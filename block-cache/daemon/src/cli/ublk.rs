@@ -1,4 +1,4 @@
-//! `forebay remove-ublk`: a block device that nobody serves any more.
+//! `forebay remove-ublk`: removes a block device that no daemon serves any more.
 
 use clap::Args;
 use forebay_block::Result;
@@ -6,14 +6,14 @@ use forebay_frontend::ublk;
 
 use forebay_terminal::out;
 
-/// Remove a block device that waits for a daemon which will not come
+/// Remove a block device whose daemon will not return
 ///
-/// Whoever still uses it gets errors: what the kernel holds of it unwritten is lost. Nothing is
-/// changed of the volume that it was. One that a daemon serves is not removed: stop the daemon, or
-/// `forebay detach` the volume.
+/// Its users get errors: data that the kernel has not written yet is lost. The volume behind it is
+/// not changed. A device that a daemon serves is not removed: stop the daemon, or `forebay detach`
+/// the volume.
 #[derive(Debug, Args)]
 pub(super) struct Remove {
-    /// The number: 0 is /dev/ublkb0
+    /// Number of the device: 0 is /dev/ublkb0
     number: u32,
 }
 

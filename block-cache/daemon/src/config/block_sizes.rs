@@ -1,12 +1,12 @@
-//! Sizes of cache blocks: which are possible, and how they are written.
+//! Sizes of cache blocks: the possible ones, and their notation.
 
 use forebay_cache::BlockSizes;
 use forebay_terminal::size::{Size, human_bytes};
 
-/// The sizes in bytes, if a cache can have blocks of them.
+/// Returns the sizes in bytes, if a cache can have blocks of them.
 ///
 /// # Errors
-/// What is wrong, and the remedy, in words.
+/// A description of the problem, with the remedy.
 pub(crate) fn block_sizes(sizes: &[Size]) -> std::result::Result<Vec<u64>, String> {
     let bytes: Vec<u64> = sizes.iter().map(|size| size.0).collect();
     let good = |block: &u64| block.is_power_of_two() && (4 << 10..=1 << 20).contains(block);
@@ -22,7 +22,7 @@ pub(crate) fn block_sizes(sizes: &[Size]) -> std::result::Result<Vec<u64>, Strin
     }
 }
 
-/// Cache block sizes: `32 KiB`, or, of several, `32K..256K`.
+/// Returns cache block sizes in words: `32 KiB`, or, for several, `32K..256K`.
 #[must_use]
 pub(crate) fn block_sizes_in_words(smallest_bytes: u64, all: &str) -> String {
     match all.contains(['.', ',']) {

@@ -1,4 +1,4 @@
-//! `[cache]`: the fast devices and what an acknowledgement promises.
+//! `[cache]`: the fast devices, and the durability of acknowledged writes.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,64 +12,64 @@ use super::problem::Problems;
 use crate::config::block_sizes::block_sizes;
 use forebay_terminal::size::{Interval, Percent, Size};
 
-/// Size of the process journal where the configuration says nothing.
+/// Default size of the process journal, bytes.
 pub const JOURNAL_BYTES: u64 = 4 << 20;
-/// Share of the cache that may be dirty where the configuration says nothing.
+/// Default share of the cache that may be dirty, percent.
 pub const DIRTY_LIMIT_PERCENT: u8 = 60;
-/// Longest time that metadata waits for a flush where the configuration says nothing.
+/// Default limit on the time that metadata waits for a flush.
 pub const COMMIT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// The name of the device that holds cached data.
+    /// Name of the device that holds cached data.
     pub data: String,
-    /// The name of the device that holds the metadata; none where it lies on the data device.
+    /// Name of the device that holds the metadata; `None` if it is on the data device.
     pub metadata: Option<String>,
-    /// What an acknowledged write survives.
+    /// Events that acknowledged writes survive.
     pub durability: Durability,
-    /// The high mark: above this dirty share of the cache, writes that miss go round it.
+    /// High mark: above this dirty share of the cache, writes that miss bypass it, percent.
     pub dirty_limit_percent: u8,
-    /// The low mark: below this dirty share, writing back is in no hurry.
+    /// Low mark: below this dirty share, write-back is slow, percent.
     pub dirty_low_percent: u8,
-    /// When dirty blocks are written back.
+    /// Cleaning policy.
     pub cleaning: Cleaning,
-    /// What becomes of writes for which there is no room.
+    /// Treatment of writes when the cache is full.
     pub admission: Admission,
-    /// Longest time that metadata waits for a flush before it is written anyway.
+    /// Longest time that metadata waits for a flush before it is written.
     pub commit_interval: Duration,
-    /// Where the process journal lies, and the line that says so; none for
+    /// Path of the process journal, and its line in the file; `None` for
     /// `/dev/shm/forebay-UUID.journal`.
     pub journal: Option<(PathBuf, usize)>,
     /// Size of the process journal, bytes.
     pub journal_bytes: u64,
-    /// The cache block sizes, bytes, and the line that names them; none for those that the cache
-    /// was formatted with.
+    /// Cache block sizes, bytes, and their line in the file; `None` for those of the cache's
+    /// format.
     pub block_sizes: Option<(Vec<u64>, usize)>,
-    /// How the cache knows after a crash what was overwritten in place, and the line that says so;
-    /// none for what it was formatted with.
+    /// Method of finding data that was overwritten in place after a crash, and its line in the
+    /// file; `None` for that of the cache's format.
     pub dirty_tracking: Option<(DirtyTracking, usize)>,
-    /// Whether cached data is expected to have checksums, and the line that says so.
+    /// Whether cached data should have checksums, and the line of this in the file.
     pub checksums: Option<(bool, usize)>,
-    /// The line of the file.
+    /// Line in the file.
     pub line: usize,
 }
 
 impl Cache {
-    /// Where the process journal lies, if the configuration says so.
+    /// Returns the path of the process journal, if the configuration sets it.
     #[must_use]
     pub fn journal_path(&self) -> Option<&Path> {
         self.journal.as_ref().map(|(path, _)| &**path)
     }
 
-    /// The line of the file that a complaint about the process journal belongs to.
+    /// Returns the line in the file for problems of the process journal.
     #[must_use]
     pub fn journal_line(&self) -> usize {
         self.journal.as_ref().map_or(self.line, |(_, line)| *line)
     }
 }
 
-/// What an acknowledged write survives besides the death of the process.
+/// Events that acknowledged writes survive, besides the death of the process.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
@@ -99,7 +99,7 @@ pub(super) struct RawCache {
 }
 
 impl RawCache {
-    /// Whether an acknowledgement means that a write is durable.
+    /// Whether an acknowledged write is durable.
     pub(super) fn is_sync(&self) -> bool {
         self.durability == Some(Durability::Sync)
     }

@@ -1,4 +1,4 @@
-//! `[[device]]`: what stores bytes.
+//! `[[device]]`: a device that stores bytes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use forebay_terminal::size::{Interval, Rate, Size};
 /// A named device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub name: String,
-    /// What it is.
+    /// Kind of the device, with its settings.
     pub kind: DeviceKind,
-    /// The line of the file that names it.
+    /// Line in the file.
     pub line: usize,
-    /// Whether its path identifies it, should its medium have no name (`identity = "path"`).
+    /// Whether its path identifies it if its medium has no name (`identity = "path"`).
     pub known_by_path: bool,
 }
 
@@ -32,73 +32,73 @@ pub struct Device {
 pub enum DeviceKind {
     /// A regular file or a raw block device.
     File {
-        /// Where it is; absolute.
+        /// Absolute path.
         path: PathBuf,
-        /// Whether the page cache is passed by (`O_DIRECT`).
+        /// Whether I/O bypasses the page cache (`O_DIRECT`).
         direct: bool,
     },
     /// A namespace of an NVMe/TCP target.
     NvmeTcp {
-        /// Where it is, and how to get there.
+        /// Address, with the options of the connection.
         uri: Box<Uri>,
-        /// The file with this host's secret, where the target asks for it; absolute.
+        /// File with this host's secret, if the target requires one; absolute path.
         secrets: Option<PathBuf>,
     },
     /// Memory of the process.
     Mem {
-        /// Size in bytes.
+        /// Size, bytes.
         size_bytes: u64,
-        /// Whether the user accepts that acknowledged writes go with the process.
+        /// Whether the user accepts that acknowledged writes are lost with the process.
         volatile: bool,
     },
     /// Byte-addressable media: a DAX character device, or a file that is mapped.
     Pmem {
-        /// Where it is; absolute.
+        /// Absolute path.
         path: PathBuf,
     },
     /// A block translation table over byte-addressable media.
     Btt {
-        /// The name of the device under it, of kind `pmem`.
+        /// Name of the device under it, of kind `pmem`.
         on: String,
     },
     /// A DRAM transit cache over another device.
     Transit {
-        /// The name of the device under it.
+        /// Name of the device under it.
         on: String,
-        /// Room for data, bytes.
+        /// Capacity for data, bytes.
         capacity_bytes: u64,
-        /// What it does with it.
+        /// Policy of its slots.
         policy: Policy,
     },
     /// Byte-addressable media with the declared latencies and bandwidths of a memory.
     EmulatedMemory {
-        /// The name of the device under it, of kind `pmem`.
+        /// Name of the device under it, of kind `pmem`.
         on: String,
-        /// What is declared.
+        /// Declared latencies and bandwidths.
         profile: MemoryProfile,
     },
     /// Another device with the declared arm and platter of a disk.
     EmulatedDisk {
-        /// The name of the device under it.
+        /// Name of the device under it.
         on: String,
-        /// What is declared.
+        /// Declared arm and platter.
         profile: DiskProfile,
     },
     /// Another device with declared latency and bandwidth.
     Emulate {
-        /// The name of the device under it.
+        /// Name of the device under it.
         on: String,
-        /// Time that each read takes.
+        /// Latency of each read.
         read_latency: Duration,
-        /// Time that each write takes.
+        /// Latency of each write.
         write_latency: Duration,
-        /// Time that each flush takes.
+        /// Latency of each flush.
         flush_latency: Duration,
-        /// Bytes a second over all operations; none for no limit.
+        /// Bandwidth of all operations, bytes per second; `None` for no limit.
         bandwidth_bytes_per_s: Option<u64>,
-        /// Operations a second; none where there is no limit.
+        /// Operations per second; `None` for no limit.
         iops: Option<u32>,
-        /// Operations that it works on at once; none for no limit.
+        /// Number of concurrent operations; `None` for no limit.
         queue_depth: Option<u32>,
     },
 }
@@ -116,7 +116,7 @@ pub(super) enum Kind {
     Emulate,
 }
 
-/// Room for data of a transit cache where the configuration says nothing.
+/// Default capacity of a transit cache, bytes.
 const TRANSIT_BYTES: u64 = 512 << 20;
 
 impl Kind {
@@ -163,18 +163,18 @@ fn span<T>(value: Option<&Spanned<T>>) -> Option<Span> {
 }
 
 impl RawDevice {
-    /// What it is.
+    /// Returns the kind.
     pub(super) fn kind(&self) -> Kind {
         *self.kind.get_ref()
     }
 
-    /// The name of the device under this one.
+    /// Returns the name of the device under this one.
     pub(super) fn under(&self) -> Option<&Spanned<String>> {
         let layer = matches!(self.kind(), Kind::Btt | Kind::Transit | Kind::Emulate);
         self.on.as_ref().filter(|_| layer)
     }
 
-    /// Checks the keys against the kind. None where something needed is missing.
+    /// Checks the keys against the kind. Returns `None` if a required key is missing.
     pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Option<Device> {
         let name = self.name.get_ref();
         let kind = *self.kind.get_ref();
@@ -345,7 +345,7 @@ impl RawDevice {
         })
     }
 
-    /// Whether it is byte-addressable: media, or media with a memory's profile.
+    /// Whether it is byte-addressable: media, or media with the profile of a memory.
     pub(super) fn is_memory(&self) -> bool {
         let profile = self.profile.as_ref().map(Spanned::get_ref);
         self.kind() == Kind::Pmem
@@ -353,7 +353,7 @@ impl RawDevice {
                 && profile.is_some_and(|profile| DiskProfile::named(profile).is_none())
     }
 
-    /// What has the profile that is named, which says everything.
+    /// Returns the kind of a device with a profile, which sets all other values.
     fn with_profile(
         &self,
         on: &str,

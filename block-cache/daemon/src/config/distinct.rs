@@ -1,16 +1,16 @@
-//! Paths that the daemon itself makes: no two of them may be one, and nothing may lie under a file.
+//! Checks paths that the daemon creates: no two are equal, and none is under a file.
 
 use std::path::{Component, Path, PathBuf};
 
 use super::problem::Problems;
 use super::{Config, Listen, Protocol};
 
-/// Something that the daemon makes.
+/// A path that the daemon creates.
 struct Made {
-    /// Its key in the configuration, and the volume that it is for.
+    /// Its key in the configuration, and its volume.
     what: String,
     path: PathBuf,
-    /// The path without links, as far as it is there.
+    /// Path without links, as far as it exists.
     resolved: PathBuf,
     line: Option<usize>,
     is_directory: bool,
@@ -37,7 +37,7 @@ impl Made {
         }
     }
 
-    /// Why both cannot be made.
+    /// Returns the reason why both paths cannot be created.
     fn conflict(&self, other: &Self) -> Option<String> {
         if self.resolved == other.resolved {
             let shared = self.is_shared && other.is_shared;
@@ -72,8 +72,8 @@ impl Made {
 }
 
 impl Config {
-    /// Checks what the daemon makes: control socket, state directory, process journal (if the cache
-    /// is used), sockets and mount points.
+    /// Checks the paths that the daemon creates: control socket, state directory, process journal
+    /// (if the cache is used), sockets and mount points.
     pub(super) fn check_distinct(&self, cached: bool, problems: &mut Problems<'_>) {
         let made = self.made(cached);
         for (number, one) in made.iter().enumerate() {
@@ -117,8 +117,8 @@ impl Config {
     }
 }
 
-/// The path without links and `..`, as far as it is there; below that, `..` leads to the name
-/// before.
+/// Returns the path without links and `..`, as far as it exists. In the rest, `..` removes the
+/// preceding name.
 fn resolved(path: &Path) -> PathBuf {
     let mut ancestors = path.ancestors();
     let Some((there, rest)) = ancestors.find_map(|above| {

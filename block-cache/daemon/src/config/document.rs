@@ -1,5 +1,5 @@
-//! From text to raw tables. Reading goes on behind an error, so that all errors of a file are told
-//! at once.
+//! Parses text to raw tables. Continues after an error, so that all errors of a file are reported
+//! together.
 
 use serde::Deserialize as _;
 use toml::Spanned;
@@ -8,10 +8,10 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 use super::File;
 use super::problem::{Problems, Span};
 
-/// Problems that are told of one file.
+/// Most problems that are reported for one file.
 const MOST: usize = 20;
 
-/// The tables of `text`; none if what is wrong with them leaves too much open. What is wrong is in
+/// Returns the tables of `text`; `None` if errors make further checks meaningless. Adds errors to
 /// `problems`.
 pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
     let (mut tree, errors) = DeTable::parse_recoverable(text);
@@ -34,7 +34,7 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
             Err(error) => error,
         };
         problems.add_syntax(&error);
-        // A key that nobody knows says nothing; all else may be missed below.
+        // An unknown key hides nothing; another error may hide further ones.
         is_whole &= error.message().starts_with("unknown field");
         let span = error.span()?;
         if !remove(tree.get_mut(), &span) {
@@ -44,13 +44,13 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
     None
 }
 
-/// Takes the key, value or table at `span` out. Whether it was there.
+/// Removes the key, value or table at `span`. Returns whether it existed.
 fn remove(table: &mut DeTable<'_>, span: &Span) -> bool {
     let (mut removed, mut emptied) = (false, None);
     for (key, value) in table.iter_mut() {
         if !removed && remove_in(value, span) {
             removed = true;
-            // An array of nothing would be the next error.
+            // An empty array would be the next error.
             let is_empty = matches!(value.get_ref(), DeValue::Array(array) if array.is_empty());
             emptied = is_empty.then(|| key.span());
         }

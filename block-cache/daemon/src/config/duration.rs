@@ -1,4 +1,4 @@
-//! Ranges of the durations that keys and options take.
+//! Allowed ranges of durations in keys and options.
 
 use std::time::Duration;
 
@@ -15,28 +15,28 @@ const fn ms(ms: u64) -> Duration {
 const HOUR: Duration = ms(3_600_000);
 const DAY: Duration = ms(24 * 3_600_000);
 
-/// `commit_interval` of the cache. Below, the engine would do nothing but commit.
+/// Range of `commit_interval` of the cache. Below it, the engine would only commit.
 pub(crate) const COMMIT_INTERVALS: Durations = Durations::new(
     ms(1)..=HOUR,
     ("1ms", "1h"),
     "write 1ms to 1h, or leave `commit_interval` out for 500ms",
 );
 
-/// `timeout` of a volume.
+/// Range of `timeout` of a volume.
 pub(crate) const TIMEOUTS: Durations = Durations::new(
     ms(1000)..=HOUR,
     ("1s", "1h"),
     "write 1s to 1h; a device that is slow and well must answer within it",
 );
 
-/// `burst` of a volume.
+/// Range of `burst` of a volume.
 pub(crate) const BURSTS: Durations = Durations::new(
     ms(1)..=HOUR,
     ("1ms", "1h"),
     "write 1ms to 1h, or leave `burst` out for 100ms",
 );
 
-/// The latencies of an emulated device.
+/// Range of the latencies of an emulated device.
 pub(crate) const LATENCIES: Durations = Durations::new(
     Duration::ZERO..=HOUR,
     ("0s", "1h"),
@@ -51,7 +51,7 @@ const RECORDINGS: Durations = Durations::new(
     "write 1ms to 8784h, or leave it out and end the recording with Ctrl-C",
 );
 
-/// Returns the duration of a key, if the key is there. Adds a problem if the duration is outside of
+/// Returns the duration of a key, if the key exists. Adds a problem if the duration is outside of
 /// the range. `what` names the key.
 pub(super) fn check(
     durations: &Durations,
@@ -67,15 +67,15 @@ pub(super) fn check(
     Some(time)
 }
 
-/// Reads `--timeout` of all commands.
+/// Parses `--timeout`, an option of all commands.
 ///
 /// # Errors
-/// If the text is no duration, or one that is not in the range.
+/// If the text is not a duration, or outside of the range.
 pub(crate) fn patience(text: &str) -> Result<Interval, BadValue> {
     PATIENCE.parse(text)
 }
 
-/// Reads `--duration` of a recording.
+/// Parses `--duration` of a recording.
 ///
 /// # Errors
 /// As [`patience`].
@@ -87,7 +87,7 @@ pub(crate) fn recording(text: &str) -> Result<Interval, BadValue> {
 mod tests {
     use super::*;
 
-    /// Of a range, a text, and whether it is taken.
+    /// Parser of a range, a text, and whether the parser accepts it.
     type Case = (fn(&str) -> Result<Interval, BadValue>, &'static str, bool);
 
     #[test]

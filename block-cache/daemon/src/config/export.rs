@@ -16,54 +16,54 @@ use super::tls::{RawDemand, Tls};
 /// An export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Export {
-    /// The name of the volume.
+    /// Name of the volume.
     pub volume: String,
-    /// Where clients find it.
+    /// Protocol and address.
     pub protocol: Protocol,
-    /// The line of the file.
+    /// Line in the file.
     pub line: usize,
 }
 
-/// The protocols.
+/// Protocol of an export, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// NBD, fixed newstyle; the volume's name is the export's name.
     Nbd(Nbd),
-    /// One file in a FUSE file system that is mounted here.
+    /// One file in a FUSE file system mounted at this path.
     Fuse(PathBuf),
     /// A namespace of an NVMe subsystem, over TCP.
     NvmeTcp(NvmeTcp),
-    /// The disk of a virtual machine, whose monitor connects to this Unix socket.
+    /// Disk of a virtual machine, whose monitor connects to this Unix socket.
     VhostUserBlk(PathBuf),
-    /// The block device of this machine with this number.
+    /// Block device of this machine with this number.
     Ublk(u32),
 }
 
-/// A server at an address, with TLS or without.
+/// A server at an address, with or without TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nbd {
-    /// Where it listens.
+    /// Address of the server.
     pub listen: Listen,
-    /// What clients find when they begin with TLS; none if they may not.
+    /// TLS settings; `None` if clients may not use TLS.
     pub tls: Option<Tls>,
 }
 
-/// A subsystem at an address. Exports of one name are namespaces of one subsystem, which all of its
-/// addresses offer.
+/// A subsystem at an address. Exports with one name are namespaces of one subsystem, which is
+/// available at all of its addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmeTcp {
-    /// Where it listens.
+    /// Address of the server.
     pub listen: SocketAddr,
-    /// The subsystem's name.
+    /// Name of the subsystem.
     pub nqn: String,
-    /// The hosts that may connect, by their names; all where there is no list.
+    /// Names of the hosts that may connect; `None` for all.
     pub allow_hosts: Option<Vec<String>>,
-    /// The file with the hosts' secrets, if they have to authenticate themselves; absolute.
+    /// File with the hosts' secrets, if they must authenticate; absolute path.
     pub secrets: Option<PathBuf>,
 }
 
 impl Protocol {
-    /// Where it listens; none of a mount or a block device.
+    /// Returns the address; `None` for a mount or a block device.
     pub(crate) fn listen(&self) -> Option<Listen> {
         match self {
             Self::Nbd(nbd) => Some(nbd.listen.clone()),
@@ -73,37 +73,37 @@ impl Protocol {
         }
     }
 
-    /// Whether reactors serve it: connections, or the queues of a block device.
+    /// Whether reactors serve its connections, or the queues of a block device.
     #[must_use]
     pub const fn has_connections(&self) -> bool {
         !matches!(self, Self::Fuse(_))
     }
 
-    /// Whether the kernel of this machine may need it to find memory: a file system on it may have
-    /// dirty pages.
+    /// Whether the kernel of this machine may need it to reclaim memory: a file system on it may
+    /// have dirty pages.
     #[must_use]
     pub const fn is_local(&self) -> bool {
         matches!(self, Self::Fuse(_) | Self::Ublk(_))
     }
 }
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// A TCP address.
     Tcp(SocketAddr),
-    /// The path of a Unix socket; absolute.
+    /// Path of a Unix socket; absolute.
     Unix(PathBuf),
 }
 
 impl Listen {
-    /// Whether only one of two different addresses can be listened on: one is all of a port, and
-    /// the other a part of it.
+    /// Whether two different addresses conflict: one is the wildcard of a port, and the other is
+    /// included in it.
     pub(super) fn clashes_with(&self, other: &Self) -> bool {
         let (Self::Tcp(one), Self::Tcp(other)) = (self, other) else {
             return false;
         };
-        // All of IPv6 is all of IPv4, too.
+        // The IPv6 wildcard includes IPv4.
         let covers = |all: &SocketAddr, part: &SocketAddr| {
             all.ip().is_unspecified() && (all.is_ipv6() || part.is_ipv4())
         };
@@ -147,7 +147,7 @@ pub(super) struct RawExport {
     insecure: Option<Spanned<bool>>,
 }
 
-/// Keys that only one protocol has a use for: what is wrong where they stand beside another.
+/// Problem of a key next to a protocol to which it does not apply.
 const ONLY_NVME: &str = "means something to an NVMe/TCP export only";
 
 /// Parses `127.0.0.1:10809` or `unix:/path`.
@@ -210,8 +210,8 @@ impl RawExport {
                 &span,
                 format!("this export of volume {volume:?} names no protocol"),
                 "add nbd = \"127.0.0.1:10809\", nbd = \"unix:/run/forebay/db.sock\", nvme-tcp = \
-                 \"127.0.0.1:4420\" \
-                 with an nqn, vhost-user-blk = \"/run/forebay/vm.sock\", ublk = 0, or fuse = \
+                 \"127.0.0.1:4420\" with an nqn, vhost-user-blk = \"/run/forebay/vm.sock\", ublk = \
+                 0, or fuse = \
                  \"/run/forebay/db\"",
             );
             return None;
@@ -269,12 +269,12 @@ impl RawExport {
                         problems.warn(
                             &span,
                             "everybody who reaches this export may use it, though nobody on the \
-                             way can read along: \
-                             `tls_client_ca` would ask clients for certificates",
+                             way can read along: `tls_client_ca` would ask clients for \
+                             certificates",
                         );
                     }
                 }
-                // What is wrong with TLS is told already.
+                // The problem with TLS is reported already.
                 None if self.names_tls() => {}
                 _ => {
                     let remedy = "set tls = \"required\" with `tls_certificate` and `tls_key`, listen on 127.0.0.1 or a \
@@ -289,7 +289,7 @@ impl RawExport {
         Some(Nbd { listen, tls })
     }
 
-    /// An address that others can reach needs a word.
+    /// An address that other machines can reach needs explicit consent.
     fn check_open(
         &self,
         problems: &mut Problems<'_>,
@@ -350,8 +350,7 @@ impl RawExport {
                     &name.span(),
                     format!("{:?} is no NVMe qualified name", name.get_ref()),
                     "write \"nqn.\", a year and month, a domain reversed, a colon and a name, in \
-                     at most 223 \
-                     bytes; a host's own is in its /etc/nvme/hostnqn",
+                     at most 223 bytes; a host's own is in its /etc/nvme/hostnqn",
                 );
             }
         }
@@ -378,7 +377,7 @@ impl RawExport {
 }
 
 impl Config {
-    /// Exports of one subsystem agree on who may use it.
+    /// Checks that exports of one subsystem have the same access rights.
     pub(super) fn check_subsystems(&self, problems: &mut Problems<'_>) {
         let mut seen: Vec<(&NvmeTcp, usize)> = Vec::new();
         for export in &self.exports {
@@ -393,8 +392,7 @@ impl Config {
                     export.line,
                     format!(
                         "this export and the one in line {line} are one subsystem, {}, and do not \
-                         allow the same \
-                         hosts",
+                         allow the same hosts",
                         target.nqn
                     ),
                     "give both the same `allow_hosts` and `secrets`, or one of them another `nqn`",
@@ -404,7 +402,7 @@ impl Config {
         }
     }
 
-    /// Addresses that cannot all be listened on.
+    /// Checks for addresses that conflict.
     pub(super) fn check_addresses(&self, problems: &mut Problems<'_>) {
         let mut all: Vec<(Listen, &Protocol, usize)> = Vec::new();
         for export in &self.exports {
@@ -422,8 +420,7 @@ impl Config {
                     export.line,
                     format!("{listen} and {other} of the export in line {line} cannot both be listened on"),
                     "use another port; exports of one protocol may have the same address, too \
-                     (their names tell \
-                     them apart)",
+                     (their names tell them apart)",
                 );
             }
             all.push((listen, &export.protocol, export.line));

@@ -1,4 +1,4 @@
-//! What kinds of device may lie on each other, and under a cache or volume.
+//! Checks the kinds of devices that are stacked on each other, and used by a cache or volume.
 
 use toml::Spanned;
 
@@ -11,7 +11,7 @@ impl File {
         self.device.iter().find(|raw| raw.name.get_ref() == name)
     }
 
-    /// A memory's profile needs byte-addressable media.
+    /// Checks that the profile of a memory is used over byte-addressable media.
     fn check_memory_profiles(&self, problems: &mut Problems<'_>) {
         let emulated = |raw: &&RawDevice| raw.is_memory() && raw.kind() == Kind::Emulate;
         for device in self.device.iter().filter(emulated) {
@@ -29,16 +29,15 @@ impl File {
                         under.kind().as_str()
                     ),
                     "let `on` name a device of kind pmem, or write `latency` and `bandwidth` in \
-                     place of \
-                     `profile`",
+                     place of `profile`",
                 );
             }
         }
     }
 
-    /// A block translation table needs byte-addressable media, and whatever is used for data needs
-    /// a table over them: without it a power loss tears blocks. A cache's metadata may lie there as
-    /// it is, with nothing between. Names that lead nowhere are told of elsewhere.
+    /// Checks that a block translation table has byte-addressable media under it. Such media need a
+    /// table if used for data: without it a power loss tears blocks. A cache's metadata needs no
+    /// table. Unknown names are reported elsewhere.
     pub(super) fn check_kinds(&self, problems: &mut Problems<'_>) {
         self.check_memory_profiles(problems);
         for device in self.device.iter().filter(|raw| raw.kind() == Kind::Btt) {
@@ -56,8 +55,7 @@ impl File {
                         under.kind().as_str()
                     ),
                     "let `on` name a device of kind pmem; other kinds need no table: their blocks \
-                     are \
-                     atomic",
+                     are atomic",
                 );
             }
         }
@@ -70,21 +68,19 @@ impl File {
                     &name.span(),
                     format!(
                         "{user} would lie on device {raw:?} of kind pmem, which is atomic by 8 \
-                         bytes: a power \
-                         loss tears blocks"
+                         bytes: a power loss tears blocks"
                     ),
                     format!(
                         "put a table over it ([[device]] with kind = \"btt\" and on = {raw:?}; \
-                         make it with \
-                         `forebay format --btt PATH`), and use that"
+                         make it with `forebay format --btt PATH`), and use that"
                     ),
                 );
             }
         }
     }
 
-    /// What a `sync` cache writes has to be on media at once, so that nothing of it passes through
-    /// slots.
+    /// Warns of a transit cache under a `sync` cache. Writes of such a cache must reach the medium
+    /// at once, so that none uses the slots.
     fn warn_of_sync_over_transit(&self, problems: &mut Problems<'_>) {
         let Some(cache) = self.cache.as_ref().filter(|cache| cache.is_sync()) else {
             return;
@@ -98,8 +94,7 @@ impl File {
                     &name.span(),
                     &format!(
                         "durability = \"sync\" has every write wait for what is under the transit \
-                         cache \
-                         {:?}, which makes nothing faster then",
+                         cache {:?}, which makes nothing faster then",
                         name.get_ref()
                     ),
                 );
@@ -107,14 +102,14 @@ impl File {
         }
     }
 
-    /// What a network holds can be used by others, and goes away: a cache has its devices to
-    /// itself.
+    /// Refuses devices of a network for a cache: others can use them, and they can disappear. A
+    /// cache needs exclusive devices.
     fn refuse_remote_caches(&self, problems: &mut Problems<'_>) {
         let Some(cache) = &self.cache else { return };
         for name in [Some(&cache.data), cache.metadata.as_ref()] {
             let Some(name) = name else { continue };
             let mut under = self.raw(name.get_ref());
-            // No more steps than devices, should they lie on each other in a circle.
+            // Bounded by the number of devices, in case they form a circle.
             for _ in 0..self.device.len() {
                 let Some(on) = under.and_then(RawDevice::under) else {
                     break;
@@ -129,19 +124,18 @@ impl File {
                         name.get_ref()
                     ),
                     "let the cache lie on a device of this machine; one of kind nvme-tcp can be \
-                     the `backing` \
-                     of a volume",
+                     the `backing` of a volume",
                 );
             }
         }
     }
 
-    /// Slots are found again by the medium that is under them: of two caches over one they would be
-    /// the same.
+    /// Refuses a transit cache over another one. Slots are named after the medium under them, so
+    /// both caches would have the same slots.
     fn refuse_transit_over_transit(&self, problems: &mut Problems<'_>) {
         for device in self.device.iter().filter(|raw| raw.kind() == Kind::Transit) {
             let mut under = device.under();
-            // No more steps than devices, should they lie on each other in a circle.
+            // Bounded by the number of devices, in case they form a circle.
             for _ in 0..self.device.len() {
                 let Some(raw) = under.and_then(|on| self.raw(on.get_ref())) else {
                     break;
@@ -174,10 +168,10 @@ impl File {
         uses
     }
 
-    /// The byte-addressable device at the bottom of `name`, if no table lies between.
+    /// Returns the byte-addressable device at the bottom of `name` if no table is in between.
     fn torn<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         let mut name = name;
-        // No more steps than devices, should they lie on each other in a circle.
+        // Bounded by the number of devices, in case they form a circle.
         for _ in 0..self.device.len() {
             let raw = self.raw(name)?;
             match raw.kind() {

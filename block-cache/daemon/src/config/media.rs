@@ -1,4 +1,4 @@
-//! What a configuration's files and block devices are on this machine, before any is opened.
+//! Inspects the files and block devices of a configuration on this machine, before any is opened.
 
 use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind as IoKind;
@@ -14,16 +14,16 @@ use forebay_io::system::may_write;
 use super::problem::Problems;
 use super::{Config, Device, DeviceKind};
 
-/// What a file is used for.
+/// Use of a file.
 #[derive(Clone, Copy)]
 enum Use<'a> {
     Cache,
-    /// Of the volume with this name.
+    /// Backing device of the volume with this name.
     Backing(&'a str),
 }
 
 impl Use<'_> {
-    /// What to do when it is not there, or holds nothing.
+    /// Returns the remedy if the file is missing or empty.
     fn help(self, path: &Path) -> String {
         let name = path.display();
         match self {
@@ -32,8 +32,7 @@ impl Use<'_> {
             ),
             Self::Backing(volume) if path.starts_with("/dev") => format!(
                 "correct `path`, bring the device back, or take volume {volume:?} and its exports \
-                 out of \
-                 the configuration: what the cache has of it stays"
+                 out of the configuration: what the cache has of it stays"
             ),
             Self::Backing(volume) => format!(
                 "correct `path`, make it there (a file: `truncate -s SIZE {name}`), or take volume \
@@ -44,14 +43,14 @@ impl Use<'_> {
     }
 }
 
-/// The file under a loop device, given its folder in sysfs.
+/// Returns the file under a loop device, given its directory in sysfs.
 fn under_loop(folder: &Path) -> Option<Metadata> {
     let path = std::fs::read_to_string(folder.join("loop/backing_file")).ok()?;
     std::fs::metadata(path.trim_end_matches('\n')).ok()
 }
 
-/// The loop device that stands on a file, if there is one: who uses both changes the file behind
-/// the kernel's back.
+/// Returns the loop device over a file, if there is one. A user of both would change the file
+/// without the kernel's knowledge.
 pub(crate) fn loop_on(file: &Metadata) -> Option<PathBuf> {
     if !file.is_file() {
         return None;
@@ -68,9 +67,8 @@ pub(crate) fn loop_on(file: &Metadata) -> Option<PathBuf> {
 }
 
 impl Config {
-    /// Looks at the files and block devices that are going to be opened: all must be there, be what
-    /// they should be, take writes, and be different ones. `cached` says whether the cache's are
-    /// used.
+    /// Inspects the files and block devices that will be opened. All must exist, have the right
+    /// kind, be writable, and be distinct. `cached` says whether those of the cache are used.
     pub(super) fn look_at_media(&self, cached: bool, problems: &mut Problems<'_>) {
         let mut seen: Vec<(Place, &Device, &Path)> = Vec::new();
         for (name, used) in self.uses(cached) {
@@ -118,16 +116,15 @@ impl Config {
                             leaf.line,
                             format!(
                                 "devices {:?} and {:?} have one identity, for one lies in a clone \
-                                 of the other's file \
-                                 system: {} and {}",
+                                 of the other's file system: {} and {}",
                                 other.name,
                                 leaf.name,
                                 other_path.display(),
                                 path.display()
                             ),
                             "unmount the clone and give its file system a UUID of its own (ext4: \
-                             `tune2fs -U random`, \
-                             XFS: `xfs_admin -U generate`), or copy the file within the clone and \
+                             `tune2fs -U random`, XFS: `xfs_admin -U generate`), or copy the file \
+                             within the clone and \
                              name the copy",
                         );
                     }
@@ -156,7 +153,7 @@ impl Config {
         problems.add_at(*line, format!("`journal` {name} {what}"), help);
     }
 
-    /// What [`Config::look_at_media`] finds.
+    /// Returns the problems that [`Config::look_at_media`] finds.
     #[cfg(test)]
     pub(crate) fn check_media(&self, cached: bool) -> Result<()> {
         let mut problems = Problems::new(&self.path, "");
@@ -177,7 +174,7 @@ impl Config {
     }
 }
 
-/// What is at `path`; or what is wrong with it, and the remedy.
+/// Returns the metadata of the file at `path`; otherwise its problem and the remedy.
 fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
     let found = match std::fs::metadata(path) {
         Ok(found) => found,
@@ -221,7 +218,7 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
     Ok(found)
 }
 
-/// What keeps a process journal from being made, or opened, at `path`, and the remedy.
+/// Returns the problem and the remedy if a process journal cannot be created or opened at `path`.
 fn look_at_journal(path: &Path) -> Result<(), (String, String)> {
     let own =
         "give the journal a path of its own, where nothing is: a file on a tmpfs, as in /dev/shm";
@@ -243,7 +240,7 @@ fn look_at_journal(path: &Path) -> Result<(), (String, String)> {
         };
         return Err((what.into(), help));
     }
-    // Who may open it is told when it is known to be a journal.
+    // Permissions are checked only once it is known to be a journal.
     if let Err(error) = check_shared(path)
         && error.kind() != ErrorKind::Permission
     {
@@ -269,7 +266,7 @@ fn look_at_journal(path: &Path) -> Result<(), (String, String)> {
     Ok(())
 }
 
-/// As [`look`], for what is going to be mapped, under a table or without one.
+/// As [`look`], for a file to be mapped, with or without a table on it.
 fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, String)> {
     let found = std::fs::metadata(path).map_err(|error| {
         let help = match of_table {
@@ -287,8 +284,7 @@ fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, Stri
     let is_device = found.file_type().is_char_device() && is_dax(&found);
     if !is_device && !found.is_file() {
         let help = "let `path` name a DAX character device (/dev/dax0.0) or a regular file, best \
-                    on a file \
-                    system mounted with -o dax";
+                    on a file system mounted with -o dax";
         let what = format!(
             "is {}, which cannot be mapped as memory",
             kind_in_words(&found)
@@ -305,7 +301,7 @@ fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, Stri
     Ok(found)
 }
 
-/// What is wrong with a block device, and the remedy.
+/// Returns the problem of a block device, and the remedy.
 fn device(path: &Path) -> Result<(), (String, String)> {
     let error = match may_write_device(path) {
         Ok(()) => return Ok(()),
@@ -316,8 +312,8 @@ fn device(path: &Path) -> Result<(), (String, String)> {
             "is read-only".to_owned(),
             format!(
                 "make it writable (`blockdev --setrw {}`; a loop device: attach it without \
-                 --read-only), \
-                 or let `path` name another: in every mode a cache and what it caches are written \
+                 --read-only), or let `path` name another: in every mode a cache and what it \
+                 caches are written \
                  to",
                 path.display()
             ),

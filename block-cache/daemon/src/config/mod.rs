@@ -1,9 +1,8 @@
-//! The configuration: a list of named devices, a cache, volumes and exports, nothing else.
+//! The configuration: named devices, a cache, volumes and exports.
 //!
-//! Reading goes in two steps. TOML becomes raw tables that remember where each value stands; these
-//! are then resolved into small typed values, and what refers to what is checked. Every problem
-//! names the file, the line and the remedy, and all problems of a file are told at once, as far as
-//! one step finds them.
+//! Reading has two steps. The first parses TOML to raw tables with the place of each value. The
+//! second resolves these to small typed values and checks references. Every problem names the file,
+//! the line and the remedy. All problems that one step finds are reported together.
 
 pub(crate) mod block_sizes;
 pub mod cache;
@@ -36,30 +35,30 @@ pub use server::{Io, Poll, Server};
 pub use tls::Tls;
 pub use volume::{Mode, Promotion, Volume};
 
-/// The longest path that a Unix socket can have on Linux, bytes.
+/// Longest path of a Unix socket on Linux, bytes.
 const SOCKET_PATH_BYTES: usize = 107;
 const LONG_SOCKET: &str = "the path of a Unix socket has at most 107 bytes, and this one is longer";
 const LONG_SOCKET_HELP: &str = "choose a shorter path, such as one under /run";
 
-/// No configuration is longer, bytes.
+/// Longest configuration, bytes.
 const LONGEST_BYTES: u64 = 1 << 20;
 
-/// A configuration whose names all lead somewhere.
+/// A configuration in which all names are resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The file that it was read from.
+    /// File of the configuration.
     pub path: PathBuf,
-    /// The process.
+    /// Settings of the process.
     pub server: Server,
     /// The devices, in the file's order.
     pub devices: Vec<Device>,
-    /// The cache; none where volumes are served straight from their backing devices.
+    /// The cache; `None` if volumes are served without one.
     pub cache: Option<Cache>,
     /// The volumes.
     pub volumes: Vec<Volume>,
     /// The exports.
     pub exports: Vec<Export>,
-    /// What is allowed but deserves a look: sentences with file and line.
+    /// Warnings: sentences with file and line.
     pub warnings: Vec<String>,
 }
 
@@ -81,7 +80,7 @@ impl Config {
     /// Reads and checks the file at `path`.
     ///
     /// # Errors
-    /// When the file cannot be read; `InvalidInput` when it is wrong, with file, line and remedy.
+    /// If the file cannot be read; `InvalidInput` for a wrong one, with file, line and remedy.
     pub fn load(path: &Path) -> Result<Self> {
         Self::parse(path, &read(path)?)
     }
@@ -89,7 +88,7 @@ impl Config {
     /// Checks `text`, which was read from `path`.
     ///
     /// # Errors
-    /// `InvalidInput` when it is wrong, with file, line and remedy.
+    /// `InvalidInput` if it is wrong, with file, line and remedy.
     pub fn parse(path: &Path, text: &str) -> Result<Self> {
         let mut problems = Problems::new(path, text);
         let Some(file) = document::read(text, &mut problems) else {
@@ -142,17 +141,17 @@ impl Config {
         Ok(config)
     }
 
-    /// The device called `name`.
+    /// Returns the device `name`.
     ///
     /// # Panics
-    /// If there is none: a loaded configuration has only names that lead somewhere.
+    /// If there is none. A loaded configuration has no unknown names.
     #[must_use]
     pub fn device(&self, name: &str) -> &Device {
         let found = self.devices.iter().find(|device| device.name == name);
         found.expect("names were checked when the file was read")
     }
 
-    /// The device called `name`, and what lies under it, down to the leaf.
+    /// Returns the device `name` and the devices under it, from the top down.
     #[must_use]
     pub fn stack(&self, name: &str) -> Vec<&Device> {
         let mut stack = vec![self.device(name)];
@@ -167,8 +166,8 @@ impl Config {
         stack
     }
 
-    /// The file or device node at the bottom of the device called `name`; none where that is memory
-    /// of the process.
+    /// Returns the file or device node at the bottom of device `name`; `None` if that is memory of
+    /// the process.
     #[must_use]
     pub fn file_of(&self, name: &str) -> Option<&Path> {
         match &self.stack(name).last()?.kind {
@@ -177,7 +176,7 @@ impl Config {
         }
     }
 
-    /// Whether the data device is memory, and, if so, whether the user accepts what that means.
+    /// Returns whether the user accepts the loss of a cache in memory; `None` for other caches.
     #[must_use]
     pub fn memory_cache(&self) -> Option<bool> {
         let cache = self.cache.as_ref()?;
@@ -187,7 +186,7 @@ impl Config {
         }
     }
 
-    /// `file:line` of something, for messages that are found out later.
+    /// Returns `file:line`, for problems that are found later.
     #[must_use]
     pub fn place(&self, line: usize) -> String {
         format!("{}:{line}", self.path.display())
@@ -226,7 +225,7 @@ impl Config {
         }
     }
 
-    /// One medium has one user: two devices on one file would write over each other.
+    /// Checks that each medium has one user: two devices on one file would overwrite each other.
     fn check_paths(&self, file: &File, problems: &mut Problems<'_>) {
         let mut seen: Vec<(String, &str)> = Vec::new();
         for device in &self.devices {
@@ -257,8 +256,8 @@ impl Config {
         }
     }
 
-    /// A cache in memory goes with the process, so it may not hold the only copy of anything,
-    /// unless the user says that this is meant.
+    /// Refuses a cache in memory for the only copy of data, since it ends with the process. The
+    /// user can override this.
     fn check_memory(&self, file: &File, problems: &mut Problems<'_>) {
         let (Some(accepted), Some(cache)) = (self.memory_cache(), &file.cache) else {
             return;
@@ -274,8 +273,7 @@ impl Config {
                     &mode.span(),
                     format!(
                         "volume {:?} in mode {} on a cache in memory loses acknowledged writes \
-                         when \
-                         the process dies",
+                         when the process dies",
                         volume.name.get_ref(),
                         mode.get_ref()
                     ),
@@ -287,8 +285,8 @@ impl Config {
     }
 }
 
-/// Reads the text of a configuration. What is none, such as the image of a disk, is named as that
-/// and not parsed, however long it is.
+/// Reads the text of a configuration. Another file, such as a disk image of any length, is reported
+/// as such and not parsed.
 fn read(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
     let opened = std::fs::File::open(path);
@@ -306,10 +304,9 @@ fn read(path: &Path) -> Result<String> {
             "",
             format!(
                 "{path} is no configuration: {why}. A configuration is a TOML file that names \
-                 devices \
-                 by their `path` (docs/start/first-volume.md has an example); to look at the cache \
-                 on a device, \
-                 `forebay check --cache {path}`"
+                 devices by their `path` (docs/start/first-volume.md has an example); to look at \
+                 the cache \
+                 on a device, `forebay check --cache {path}`"
             ),
         )
     };
@@ -322,7 +319,7 @@ fn read(path: &Path) -> Result<String> {
 }
 
 impl File {
-    /// No two devices, and no two volumes, share a name.
+    /// Checks that no two devices, and no two volumes, have the same name.
     fn check_names(&self, problems: &mut Problems<'_>) {
         let devices: Vec<_> = self.device.iter().map(|d| &d.name).collect();
         let volumes: Vec<_> = self.volume.iter().map(|v| &v.name).collect();
@@ -343,7 +340,7 @@ impl File {
         }
     }
 
-    /// Every name that is used exists, and no device has two users.
+    /// Checks that every used name exists, and that no device has two users.
     fn check_uses(&self, problems: &mut Problems<'_>) {
         let mut uses: Vec<(&Spanned<String>, String)> = Vec::new();
         if let Some(cache) = &self.cache {
@@ -411,7 +408,7 @@ impl File {
         }
     }
 
-    /// A device does not lie on itself.
+    /// Checks that a device is not under itself.
     fn check_loop(&self, device: &device::RawDevice, problems: &mut Problems<'_>) {
         let mut current = device;
         for _ in 0..self.device.len() {
@@ -448,7 +445,7 @@ fn known<'a>(noun: &str, names: impl Iterator<Item = &'a String>) -> String {
     }
 }
 
-/// Names end up in file names, metrics and export names: they are kept plain.
+/// Checks a name. Names become parts of file names, metrics and export names, so they are plain.
 fn check_name(problems: &mut Problems<'_>, name: &Spanned<String>, noun: &str) {
     let text = name.get_ref();
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');

@@ -1,5 +1,5 @@
-//! What this machine has where a configuration's sockets, mount points and state are to be, before
-//! any is made: `forebay check` says what `forebay serve` would refuse.
+//! Checks the places of sockets, mount points and state on this machine, before any is created:
+//! `forebay check` reports all that `forebay serve` would refuse.
 
 use std::io::ErrorKind as IoKind;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::control::status::Status;
 use crate::state::StateDirectory;
 
 impl Listen {
-    /// As the sockets' layer has it.
+    /// Returns the address in the type of the sockets' layer.
     #[must_use]
     pub fn address(&self) -> Address {
         match self {
@@ -28,18 +28,18 @@ impl Listen {
     }
 }
 
-/// A subsystem at an address, as status lines name it.
+/// Returns the address and name of a subsystem, as in status lines.
 pub(crate) fn nvme_uri(address: &SocketAddr, nqn: &str) -> String {
     format!("nvme-tcp://{address}/{nqn}")
 }
 
-/// Before the socket of a virtual machine's disk, in status lines.
+/// Prefix of the socket of a virtual machine's disk in status lines.
 pub(crate) const VHOST_USER_AT: &str = "vhost-user-blk: ";
 
-/// Before a block device of this machine, in status lines.
+/// Prefix of a block device of this machine in status lines.
 pub(crate) const UBLK_AT: &str = "ublk: ";
 
-/// The address as an NBD URI, which every NBD client takes; with TLS where that is required.
+/// Returns the address as an NBD URI, which every NBD client accepts; with TLS if that is required.
 pub(crate) fn nbd_uri(address: &Address, volume: &str, tls: bool) -> String {
     let nbd = if tls { "nbds" } else { "nbd" };
     match address {
@@ -49,13 +49,13 @@ pub(crate) fn nbd_uri(address: &Address, volume: &str, tls: bool) -> String {
 }
 
 impl Config {
-    /// Looks at what this machine has of all that the configuration names, and changes nothing:
-    /// devices and files (the cache's if `cached`), sockets, mount points and the state directory.
-    /// What a daemon that is `running` on the configuration's control socket holds itself is not in
-    /// the way.
+    /// Checks everything on this machine that the configuration names, and changes nothing. This
+    /// covers devices and files (the cache's if `cached`), sockets, mount points and the state
+    /// directory. Places that the `running` daemon on the configuration's control socket holds
+    /// itself are no problem.
     ///
     /// # Errors
-    /// `InvalidInput` with file, line and remedy for everything that is wrong.
+    /// `InvalidInput` with file, line and remedy for each problem.
     pub fn check_machine(&self, cached: bool, running: Option<&Status>) -> Result<()> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let mut problems = Problems::new(&self.path, &text);
@@ -65,7 +65,7 @@ impl Config {
             listening: running.map_or(&[], |status| &status.listening),
             patient_until: Instant::now() + RELEASE_TIME,
         };
-        // Whose control socket it is, his is the rest.
+        // The daemon on the control socket holds the other places, too.
         let alone = running.is_some() || places.look_at_control(self, &mut problems);
         if alone {
             if let Err((what, help)) = state(self, running.is_some()) {
@@ -83,18 +83,18 @@ impl Config {
     }
 }
 
-/// What is wrong, and the remedy.
+/// A problem, and the remedy.
 type Wrong = (String, String);
 
 struct Places<'a> {
-    /// Where the daemon that runs listens, in its words.
+    /// Addresses of the running daemon, as in its status.
     listening: &'a [String],
-    /// A process that was killed holds its sockets and mounts for a moment more.
+    /// A killed process holds its sockets and mounts for a short time.
     patient_until: Instant,
 }
 
 impl Places<'_> {
-    /// What `look` says, once it is not only that somebody is about to let go.
+    /// Returns the result of `look`. Waits while another process may be about to release the place.
     fn patiently(&self, look: impl Fn() -> Result<()>) -> Result<()> {
         loop {
             match look() {
@@ -151,8 +151,8 @@ impl Places<'_> {
         }
     }
 
-    /// Whether an export may listen; a daemon that runs says of its own what begins and ends like
-    /// this.
+    /// Whether an export may listen. Addresses of the running daemon that begin and end like this
+    /// one are its own.
     fn look_at_socket(
         &self,
         volume: &str,
@@ -193,15 +193,15 @@ impl Places<'_> {
         match &export.protocol {
             Protocol::Nbd(Nbd { listen, tls }) => {
                 let (before, after) = match listen {
-                    // With TLS or without: the daemon that runs may have been started otherwise.
+                    // With or without TLS: the running daemon may have another setting.
                     Listen::Tcp(tcp) => (format!("://{tcp}/"), String::new()),
                     Listen::Unix(path) => (String::new(), format!("?socket={}", path.display())),
                 };
                 if let Some(Err(error)) = tls.as_ref().map(crate::serve::tls::load) {
                     let what = format!("the export of volume {volume:?}: {}", error.report());
                     let help = "let `tls_certificate`, `tls_key` and `tls_client_ca` name PEM \
-                                files that this user may \
-                                read, the key of mode 0600 and the certificate's own";
+                                files that this user may read, the key of mode 0600 and the \
+                                certificate's own";
                     return Err((what, help.into()));
                 }
                 self.look_at_socket(volume, listen, &before, &after)
@@ -251,8 +251,8 @@ impl Places<'_> {
     }
 }
 
-/// A directory's path without links but for the last part, which may be a mount that does not
-/// answer.
+/// Returns a directory's path without links, except for the last part, which may be a mount that
+/// does not respond.
 fn as_mounted(directory: &Path) -> PathBuf {
     let parent = directory.parent().and_then(|p| p.canonicalize().ok());
     match (parent, directory.file_name()) {
@@ -261,12 +261,12 @@ fn as_mounted(directory: &Path) -> PathBuf {
     }
 }
 
-/// Whether it was not there, or something above it is no directory.
+/// Whether it does not exist, or a parent is not a directory.
 fn is_absent(error: &std::io::Error) -> bool {
     matches!(error.kind(), IoKind::NotFound | IoKind::NotADirectory)
 }
 
-/// Whether something could be made at `path`, with the directories above it.
+/// Whether a file could be created at `path`, with its parent directories.
 fn may_make(path: &Path) -> Result<()> {
     let above = path.ancestors().skip(1);
     let Some((directory, found)) = above
@@ -287,11 +287,11 @@ fn may_make(path: &Path) -> Result<()> {
     made.map_err(|error| error.context(format!("nothing can be made in {name}")))
 }
 
-/// Files that a start writes into the state directory beside those of volumes: a new one before it
-/// replaces a former one, what is noted of the cache, and of slots.
+/// Number of files that a start writes into the state directory besides those of volumes. These are
+/// a temporary file, and the records of the cache and of slots.
 const STATE_FILES: usize = 4;
 
-/// Returns the number of files that a start makes in the state directory.
+/// Returns the number of files that a start creates in the state directory.
 fn state_files(config: &Config) -> usize {
     let path = &config.server.state;
     let is_absent = |name: &String| !path.join(name).exists();
@@ -300,8 +300,8 @@ fn state_files(config: &Config) -> usize {
     names.chain(["lock".to_owned()]).filter(is_absent).count() + STATE_FILES
 }
 
-/// Checks that a start can write its files into the state directory, or into the directory in which
-/// it is to be made.
+/// Checks that a start can write its files into the state directory, or into the parent in which it
+/// will be created.
 fn may_store_state(config: &Config) -> Result<()> {
     let path = &config.server.state;
     let there = path.ancestors().find(|directory| directory.exists());
@@ -309,7 +309,7 @@ fn may_store_state(config: &Config) -> Result<()> {
     may_store(there.unwrap_or(path), files as u64, files)
 }
 
-/// Looks at the state directory; `ours` if the daemon that holds it is the one that is asked about.
+/// Checks the state directory. `ours` says whether the daemon under check holds it.
 fn state(config: &Config, ours: bool) -> Result<(), Wrong> {
     let path = &config.server.state;
     let looked = match std::fs::metadata(path) {

@@ -1,5 +1,4 @@
-//! What is wrong with a configuration: each problem names file, line and remedy, and all of them
-//! are told at once.
+//! Problems of a configuration. Each has file, line and remedy, and all are reported together.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -9,10 +8,10 @@ use forebay_block::{Error, ErrorKind, Result};
 
 use forebay_terminal::size::HELP;
 
-/// The longest part of a line that is shown, characters.
+/// Longest part of a line that is shown, characters.
 const SOURCE_CHARS: usize = 160;
 
-/// A byte range of the file, as the parser counts.
+/// A byte range of the file, as in the parser.
 pub(super) type Span = Range<usize>;
 
 /// Problems of one file, collected while it is read.
@@ -34,7 +33,7 @@ impl<'a> Problems<'a> {
         }
     }
 
-    /// The line, counted from 1, that holds byte `offset`.
+    /// Returns the line, counted from 1, that holds byte `offset`.
     pub(super) fn line(&self, offset: usize) -> usize {
         let end = offset.min(self.text.len());
         1 + self.text.as_bytes()[..end]
@@ -43,18 +42,18 @@ impl<'a> Problems<'a> {
             .count()
     }
 
-    /// The directory that relative paths start from.
+    /// Returns the directory of relative paths.
     pub(super) fn base(&self) -> PathBuf {
         let parent = self.path.parent().filter(|parent| *parent != Path::new(""));
         std::path::absolute(parent.unwrap_or(Path::new("."))).unwrap_or_default()
     }
 
-    /// Notes that what stands at `span` is wrong, and how to put it right.
+    /// Adds a problem of the text at `span`, with the remedy.
     pub(super) fn add(&mut self, span: &Span, what: impl Into<String>, help: impl Into<String>) {
         self.add_at(self.line(span.start), what, help);
     }
 
-    /// Like [`Problems::add`], where the line is known; none for what the file does not mention.
+    /// Like [`Problems::add`], with a known line; `None` for a value that is not in the file.
     pub(super) fn add_at(
         &mut self,
         line: impl Into<Option<usize>>,
@@ -64,14 +63,14 @@ impl<'a> Problems<'a> {
         self.found.push((line.into(), what.into(), help.into()));
     }
 
-    /// Notes something that deserves a look.
+    /// Adds a warning.
     pub(super) fn warn(&mut self, span: &Span, what: &str) {
         let line = self.line(span.start);
         let path = self.path.display();
         self.warnings.push(format!("{path}:{line}: {what}"));
     }
 
-    /// What the TOML parser or a value's parser said.
+    /// Adds an error of the TOML parser or a value's parser.
     pub(super) fn add_syntax(&mut self, error: &toml::de::Error) {
         let span = error.span().unwrap_or(0..0);
         let message = error.message();
@@ -93,7 +92,8 @@ impl<'a> Problems<'a> {
         self.add_at(line, table, help);
     }
 
-    /// One table where there may be several, or the reverse: the brackets of its head are wrong.
+    /// Returns the problem of a table whose brackets are wrong: one table instead of several, or
+    /// the reverse.
     fn wrong_brackets(&self, line: usize, message: &str) -> Option<(String, String)> {
         if !message.starts_with("invalid type: map, expected ") {
             return None;
@@ -115,7 +115,7 @@ impl<'a> Problems<'a> {
         })
     }
 
-    /// A line of the file, as far as people read it.
+    /// Returns a line of the file, shortened for people.
     fn source(&self, line: usize) -> Option<&str> {
         let source = self.text.lines().nth(line.checked_sub(1)?)?.trim_end();
         let end = source.char_indices().nth(SOURCE_CHARS);
@@ -126,7 +126,7 @@ impl<'a> Problems<'a> {
         !self.found.is_empty()
     }
 
-    /// An error if there is any problem.
+    /// Returns an error if there is any problem.
     pub(super) fn into_result(self) -> Result<()> {
         match self.any() {
             true => Err(self.into_error()),
@@ -134,7 +134,7 @@ impl<'a> Problems<'a> {
         }
     }
 
-    /// All problems as one error, in the order of the file.
+    /// Returns all problems as one error, in the order of the file.
     pub(super) fn into_error(mut self) -> Error {
         self.found.sort_by_key(|(line, ..)| *line);
         let mut text = String::new();
@@ -154,20 +154,19 @@ impl<'a> Problems<'a> {
             }
             let _ = write!(text, "\n    help: {help}");
         }
-        // Said in whole sentences: the kind's name has nothing to add.
+        // The sentences are complete: the name of the kind adds nothing.
         Error::with_source(ErrorKind::InvalidInput, "", text)
     }
 }
 
-/// For a name that is not known: the one of those that are listed which comes closest to it, if one
-/// does.
+/// Returns the listed name that is nearest to an unknown one, if one is near.
 fn nearest_help(message: &str) -> Option<String> {
     let unknown = message.strip_prefix("unknown ")?;
     let noun = match unknown.split_once(' ')?.0 {
         "field" => "key",
         _ => "value",
     };
-    // Names stand between backticks: first the unknown one, then the others.
+    // Names are between backticks: first the unknown one, then the others.
     let mut names = unknown.split('`').skip(1).step_by(2);
     let wrong = names.next()?;
     let nearest = names

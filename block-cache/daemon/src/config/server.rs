@@ -1,4 +1,4 @@
-//! `[server]`: the process itself.
+//! `[server]`: settings of the process.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -9,48 +9,48 @@ use toml::Spanned;
 
 use super::problem::Problems;
 
-/// The process.
+/// Settings of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Number of reactor threads: one runs the cache, the others serve connections.
     pub reactors: usize,
-    /// The path of the control socket.
+    /// Path of the control socket.
     pub control: PathBuf,
-    /// The line of the file that names it.
+    /// Line of it in the file.
     pub control_line: Option<usize>,
-    /// Where `/metrics` and the status page are served; loopback.
+    /// Address of `/metrics` and the status page; loopback.
     pub metrics: SocketAddr,
-    /// The line of the file that names it.
+    /// Line of it in the file.
     pub metrics_line: Option<usize>,
-    /// The directory that remembers the volumes' epochs.
+    /// State directory, with the volumes' epochs.
     pub state: PathBuf,
-    /// The line of the file that names it.
+    /// Line of it in the file.
     pub state_line: Option<usize>,
-    /// How I/O reaches the kernel.
+    /// I/O engine.
     pub io: Io,
-    /// What reactors do while nothing is asked of them.
+    /// Polling of idle reactors.
     pub poll: Poll,
 }
 
-/// What reactors do while nothing is asked of them.
+/// Polling of idle reactors.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Poll {
-    /// Look for work awake where it has come soon of late, and sleep.
+    /// Poll if work has arrived soon lately, then sleep.
     #[default]
     Adaptive,
-    /// Look for work all the time: each takes a processor.
+    /// Poll always: each reactor uses a whole processor.
     Busy,
 }
 
-/// How I/O reaches the kernel.
+/// I/O engine.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Io {
-    /// io_uring where the kernel allows it, else threads.
+    /// io_uring if the kernel allows it, otherwise threads.
     #[default]
     Auto,
-    /// io_uring, or no start.
+    /// io_uring; the start fails without it.
     Uring,
     /// A pool of threads.
     Threads,
@@ -133,8 +133,8 @@ impl RawServer {
 }
 
 impl Server {
-    /// Puts another control socket in the place of the configuration's; a relative path starts at
-    /// the working directory.
+    /// Replaces the control socket of the configuration. A relative path starts at the working
+    /// directory.
     ///
     /// # Errors
     /// `InvalidInput` for a path that is too long for a socket.
@@ -160,8 +160,8 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Where the control socket lies when nobody says: under `/run` for root, else in the user's own
-/// runtime directory.
+/// Returns the default control socket: under `/run` for root, otherwise in the user's runtime
+/// directory.
 #[must_use]
 pub fn default_control() -> PathBuf {
     if is_root() {
@@ -177,7 +177,7 @@ pub fn default_control() -> PathBuf {
     }
 }
 
-/// Where the volumes' epochs are kept when nobody says.
+/// Returns the default state directory.
 #[must_use]
 pub fn default_state() -> PathBuf {
     if is_root() {

@@ -1,4 +1,4 @@
-//! What a good configuration means, and that every bad one names file, line and remedy.
+//! Results of a valid configuration; every invalid one is reported with file, line and remedy.
 
 use super::*;
 
@@ -72,7 +72,7 @@ fn parse(text: &str) -> Result<Config> {
     Config::parse(Path::new("/etc/forebay.toml"), text)
 }
 
-/// The error of GOOD with `from` replaced by `to`.
+/// Returns the error of GOOD with `from` replaced by `to`.
 fn broken(from: &str, to: &str) -> String {
     assert!(GOOD.contains(from), "{from:?} is in the example");
     let text = GOOD.replacen(from, to, 1);
@@ -321,14 +321,14 @@ fn an_nvme_export_says_who_it_is() {
     assert_eq!(target.allow_hosts.as_ref().map(Vec::len), Some(1));
     let open = good.replace("127.0.0.1", "0.0.0.0");
     assert!(with(&format!("{open}\ninsecure = true")).is_ok());
-    // A name that a host says of itself proves nothing.
+    // A name that a host claims proves nothing.
     for address in ["0.0.0.0", "192.0.2.7", "[::]", "[::ffff:127.0.0.1]"] {
         let open = good.replace("127.0.0.1", address);
         let named = format!("{open}\nallow_hosts = [\"nqn.2014-08.org.nvmexpress:uuid:1\"]");
         let report = with(&named).expect_err("others reach it").report();
         assert!(report.contains("or add insecure = true"), "{report}");
     }
-    // Who authenticates its hosts may be reached.
+    // A server that authenticates hosts may be reachable.
     let config = with(&format!("{open}\nsecrets = \"nvme.secrets\"")).expect("it is right");
     let Protocol::NvmeTcp(target) = &config.exports[0].protocol else {
         panic!("an NVMe/TCP export");
@@ -431,7 +431,7 @@ fn blocks_on_byte_addressable_media_need_a_table() {
     assert!(bare.starts_with("/etc/forebay.toml:23: "), "{bare}");
     assert!(bare.contains("a power loss tears blocks"), "{bare}");
     assert!(bare.contains("forebay format --btt"), "{bare}");
-    // Metadata may lie there with nothing between, as it is or slowed down.
+    // Metadata needs no table there, with or without emulated latency.
     let apart = |metadata: &str, kind: &str| {
         let data = format!("data = \"ssd\"\nmetadata = \"{metadata}\"");
         let text = GOOD.replacen("data = \"ssd\"", &data, 1);
@@ -558,7 +558,7 @@ fn addresses_that_clash_are_named_where_they_stand() {
         report.contains("`metrics` is 127.0.0.1:10809, and so is the export in line 38"),
         "{report}"
     );
-    // The default is the configuration's as well.
+    // The default is used as well.
     let report = broken(tcp, &tcp.replace("10809", "9809"));
     assert!(
         report.contains("where 127.0.0.1:9809 is the default"),

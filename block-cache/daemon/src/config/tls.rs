@@ -9,15 +9,15 @@ use super::export::RawExport;
 use super::problem::{Problems, Span};
 use super::{Config, Nbd, Protocol};
 
-/// What clients of an NBD export find when they begin with TLS.
+/// TLS settings of an NBD export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The file with the server's certificate, and those between it and its authority; absolute.
+    /// File with the server's certificate and intermediate certificates; absolute path.
     pub certificate: PathBuf,
-    /// The file with its key; absolute.
+    /// File with its key; absolute path.
     pub key: PathBuf,
-    /// The file with the authorities that sign clients' certificates, if clients have to show one;
-    /// absolute.
+    /// File with the authorities that sign clients' certificates, if clients need one; absolute
+    /// path.
     pub client_ca: Option<PathBuf>,
     /// Whether clients without TLS are refused.
     pub required: bool,
@@ -31,7 +31,7 @@ pub(super) enum RawDemand {
 }
 
 impl RawExport {
-    /// The keys of TLS that stand there.
+    /// Returns the keys of TLS that are present.
     fn tls_keys(&self) -> impl Iterator<Item = (&'static str, Span)> {
         let file =
             |key, file: &Option<Spanned<PathBuf>>| file.as_ref().map(|file| (key, file.span()));
@@ -45,12 +45,12 @@ impl RawExport {
         .flatten()
     }
 
-    /// Whether any of them does.
+    /// Whether any key of TLS is present.
     pub(super) fn names_tls(&self) -> bool {
         self.tls_keys().next().is_some()
     }
 
-    /// That no key of TLS stands beside another protocol than NBD.
+    /// Checks that no key of TLS is next to another protocol than NBD.
     pub(super) fn check_no_tls(&self, problems: &mut Problems<'_>) {
         for (key, span) in self.tls_keys() {
             let what = format!("`{key}` means something to an NBD export only");
@@ -67,8 +67,8 @@ impl RawExport {
                     "`{first}` needs a certificate with its key, by which clients know this server"
                 ),
                 "add tls_certificate = \"/etc/forebay/nbd.pem\" and tls_key = \
-                 \"/etc/forebay/nbd.key\", both in PEM \
-                 form, the key of mode 0600; or remove all that begins with `tls`",
+                 \"/etc/forebay/nbd.key\", both in PEM form, the key of mode 0600; or remove all \
+                 that begins with `tls`",
             );
             return None;
         };
@@ -95,8 +95,8 @@ impl RawExport {
 }
 
 impl Config {
-    /// Exports of one address agree on TLS, which begins before a client says which of them it
-    /// wants.
+    /// Checks that exports of one address have the same TLS settings: TLS starts before a client
+    /// selects an export.
     pub(super) fn check_tls(&self, problems: &mut Problems<'_>) {
         let mut seen: Vec<(&Nbd, usize)> = Vec::new();
         for export in &self.exports {
@@ -111,13 +111,11 @@ impl Config {
                     export.line,
                     format!(
                         "this export and the one in line {line} are at one address, {}, and differ \
-                         in TLS, which begins \
-                         before a client says which of them it wants",
+                         in TLS, which begins before a client says which of them it wants",
                         nbd.listen
                     ),
                     "give both the same `tls`, `tls_certificate`, `tls_key` and `tls_client_ca`, \
-                     or one of them another \
-                     address",
+                     or one of them another address",
                 );
             }
             seen.push((nbd, export.line));

@@ -1,4 +1,4 @@
-//! `[[volume]]`: what clients see, and how it uses the cache.
+//! `[[volume]]`: a volume for clients, and its use of the cache.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -13,34 +13,34 @@ use super::duration::{self, BURSTS, TIMEOUTS};
 use super::problem::Problems;
 use forebay_terminal::size::{BadValue, Interval, Rate, Size};
 
-/// What a request may take where nobody says: longer than a disk with a bad sector tries, shorter
+/// Default time limit of a request: longer than the retries of a disk with a bad sector, shorter
 /// than people wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// Its name, also as an export.
+    /// Name, also of its NBD export.
     pub name: String,
-    /// The name of its backing device.
+    /// Name of its backing device.
     pub backing: String,
-    /// How it uses the cache.
+    /// Cache mode.
     pub mode: Mode,
-    /// What a miss needs to be taken into the cache.
+    /// Condition for a miss to fill a block.
     pub promotion: Promotion,
-    /// A sequential stream longer than this passes the cache by, bytes; zero for never.
+    /// Length from which a sequential stream bypasses the cache, bytes; zero for never.
     pub sequential_cutoff_bytes: u64,
-    /// Whether clients may not write.
+    /// Whether writes of clients are refused.
     pub read_only: bool,
-    /// What it lets through at most.
+    /// Limits on its rate.
     pub limits: Limits,
-    /// What a request may take.
+    /// Time limit of a request.
     pub timeout: Duration,
-    /// The line of the file.
+    /// Line in the file.
     pub line: usize,
 }
 
-/// The six cache modes, by the short names that the field uses.
+/// The six cache modes. Their short names are used in the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// `wb`: a write is acknowledged when the cache has it.
@@ -48,31 +48,31 @@ pub enum Mode {
     /// `wt`: a write goes to the cache and to the backing device.
     #[default]
     WriteThrough,
-    /// `wa`: a write goes to the backing device, and to the cache where the block is there already.
+    /// `wa`: a write goes to the backing device, and also to the cache if that has the block.
     WriteAround,
     /// `wi`: a write goes to the backing device and drops the block from the cache.
     WriteInvalidate,
-    /// `wo`: writes are cached as in `wb`, reads of other blocks are not taken in.
+    /// `wo`: writes are cached as in `wb`, but read misses fill no blocks.
     WriteOnly,
     /// `pt`: everything goes to the backing device.
     PassThrough,
 }
 
-/// What a miss needs to be taken into the cache.
+/// Condition for a miss to fill a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Promotion {
-    /// `always`: nothing.
+    /// `always`: none.
     #[default]
     Always,
-    /// `nhit:N`: to be the N-th access to its block.
+    /// `nhit:N`: the miss is the N-th access to its block.
     Nhit {
-        /// The N.
+        /// The number N.
         hits: u32,
     },
 }
 
 impl Mode {
-    /// All of them, with what they do in a few words.
+    /// All modes, with long names and short descriptions.
     pub const ALL: [(Self, &'static str, &'static str); 6] = [
         (Self::WriteBack, "wb", "write-back"),
         (Self::WriteThrough, "wt", "write-through"),
@@ -92,7 +92,7 @@ impl Mode {
         &Self::ALL[self as usize]
     }
 
-    /// The long name.
+    /// Returns the long name.
     #[must_use]
     pub fn long_name(self) -> &'static str {
         self.entry().2

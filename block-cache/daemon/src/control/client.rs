@@ -1,4 +1,4 @@
-//! The command line's side of the control socket.
+//! Client of the control socket, for the command line.
 
 use std::io::{BufRead as _, BufReader, ErrorKind as IoKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -9,12 +9,12 @@ use forebay_block::{Context as _, Error, ErrorKind, Result};
 
 use super::protocol::{LINE_BYTES, Reply, Request, line};
 
-/// How long a command waits for the daemon.
+/// Time limits of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Longest time in which it says nothing: at work it says something every two seconds.
+    /// Longest silence of the daemon, which reports at least every two seconds.
     pub silence: Duration,
-    /// Longest time in which it says the same.
+    /// Longest time without a new report.
     pub standstill: Duration,
 }
 
@@ -28,7 +28,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Returns the patience with one limit for both, where one is asked for.
+    /// Returns limits that both equal `limit`, or the defaults.
     #[must_use]
     pub fn new(limit: Option<Duration>) -> Self {
         limit.map_or_else(Self::default, |limit| Self {
@@ -38,12 +38,12 @@ impl Patience {
     }
 }
 
-/// Where the daemon is asked, and for how long.
+/// Address of the daemon, and time limits.
 #[derive(Clone, Debug)]
 pub struct Control {
-    /// The path of its socket.
+    /// Path of its socket.
     pub path: PathBuf,
-    /// How long a command waits.
+    /// Time limits of a command.
     pub patience: Patience,
 }
 
@@ -59,7 +59,7 @@ impl Client {
     /// Connects to the daemon.
     ///
     /// # Errors
-    /// When nothing answers there, or one may not; `TimedOut` if a daemon is there that takes no
+    /// If no daemon answers, or permission is denied; `TimedOut` if a daemon does not accept
     /// connections.
     pub fn connect(control: &Control) -> Result<Self> {
         let Control { path, patience } = control;
@@ -68,8 +68,7 @@ impl Client {
             let what = match error.kind() {
                 std::io::ErrorKind::PermissionDenied => format!(
                     "you may not open the control socket {path}: run this as the user that runs \
-                     the daemon \
-                     (root: with sudo)"
+                     the daemon (root: with sudo)"
                 ),
                 std::io::ErrorKind::TimedOut => {
                     return unanswered(
@@ -79,8 +78,7 @@ impl Client {
                 }
                 _ => format!(
                     "no daemon answers on {path}: start one with `forebay serve CONFIG`, or name \
-                     its socket \
-                     with --control"
+                     its socket with --control"
                 ),
             };
             Error::from(error).context(what)
@@ -96,11 +94,11 @@ impl Client {
         })
     }
 
-    /// Sends a request and waits for its end. `progress` is told how far it is.
+    /// Sends a request and waits for its end. Calls `progress` with each report.
     ///
     /// # Errors
-    /// What the daemon says; that the connection failed; `TimedOut` if the daemon is silent for too
-    /// long, or says nothing new.
+    /// The error of the daemon, or of the connection; `TimedOut` if the daemon is silent for too
+    /// long, or reports nothing new.
     pub fn call(&mut self, request: &Request, mut progress: impl FnMut(&str)) -> Result<Reply> {
         let sent = self.stream.get_mut().write_all(&line(request));
         sent.map_err(|error| self.failed(request, error))?;
@@ -128,7 +126,7 @@ impl Client {
                     }
                 }
                 Reply::Error { kind, message } => {
-                    // Already as people read it, with the kind where that says something.
+                    // The message is complete, with the kind if that adds anything.
                     return Err(Error::with_source(kind_of(&kind), "", message));
                 }
                 reply => return Ok(reply),
@@ -137,7 +135,7 @@ impl Client {
     }
 
     fn failed(&self, request: &Request, error: std::io::Error) -> Error {
-        // What a socket with a time limit says when that is over.
+        // Error of a socket after its time limit.
         if matches!(error.kind(), IoKind::WouldBlock | IoKind::TimedOut) {
             let what = request.waits_for().unwrap_or("waiting for the daemon");
             let silence = self.patience.silence;
@@ -148,15 +146,15 @@ impl Client {
     }
 }
 
-/// Connects within a time: where a daemon does not accept, connecting waits for ever as soon as
-/// enough others wait.
+/// Connects within a time limit. If a daemon does not accept and its queue is full, connecting
+/// waits for ever.
 fn connect(path: &Path, limit: Duration) -> std::io::Result<UnixStream> {
     let (tell, told) = std::sync::mpsc::channel();
     let path = path.to_path_buf();
     std::thread::Builder::new()
         .name("connect".into())
         .spawn(move || {
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             let _ = tell.send(UnixStream::connect(path));
         })?;
     let late = |_| std::io::Error::from(IoKind::TimedOut);
@@ -183,7 +181,7 @@ fn stands_still(limit: Duration, said: &str) -> Error {
     )
 }
 
-/// The kind by its name; `Io` for one that this version does not know.
+/// Returns the kind with this name; `Io` for a name that this version does not know.
 pub(crate) fn kind_of(name: &str) -> ErrorKind {
     use ErrorKind as K;
     [

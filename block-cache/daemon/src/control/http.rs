@@ -24,21 +24,21 @@ use super::seats::{Seat, Seats};
 use super::server::Answer;
 use super::status::Status;
 
-/// Gives the present status.
+/// Returns the present status.
 pub type Source = Arc<dyn Fn() -> Answer + Send + Sync>;
 
-/// Most clients at a time.
+/// Most concurrent clients.
 pub const CLIENTS: usize = 64;
-/// Least time between two lines of the log that say that no client can be taken.
+/// Least time between two log lines about refused clients.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
-/// What the engine may take for an answer.
+/// Time limit for an answer of the engine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves for ever, `most` clients at a time: who comes then gets the place of the one that was
-/// idle longest. Runs on a tokio runtime.
+/// Serves for ever, with at most `most` clients: a further one replaces the client that was idle
+/// longest. Runs on a tokio runtime.
 ///
 /// # Errors
-/// When the listener cannot be used.
+/// If the listener cannot be used.
 pub async fn serve(listener: StdListener, source: Source, most: usize) -> Result<()> {
     let what = || "HTTP listener for metrics";
     listener.set_nonblocking(true).context(what)?;
@@ -50,7 +50,7 @@ pub async fn serve(listener: StdListener, source: Source, most: usize) -> Result
     axum::serve(limited, router(source)).await.context(what)
 }
 
-/// A listener whose clients have seats.
+/// A listener with a bounded number of clients.
 struct Limited {
     listener: TcpListener,
     seats: Seats,
@@ -66,7 +66,7 @@ impl Listener for Limited {
             match self.listener.accept().await {
                 Ok((stream, address)) => {
                     if let Some(seat) = self.seats.take() {
-                        // Who was sent away gives the descriptor back before the next one comes.
+                        // Lets a disconnected client release its descriptor before the next accept.
                         tokio::task::yield_now().await;
                         return (Seated::new(stream, seat), address);
                     }
@@ -87,7 +87,7 @@ impl Listener for Limited {
     }
 }
 
-/// A client's connection, which ends when somebody else has its seat.
+/// A client's connection, which ends when another client takes its seat.
 struct Seated {
     stream: TcpStream,
     seat: Arc<Seat>,
@@ -113,7 +113,7 @@ impl AsyncRead for Seated {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         if self.evicted.as_mut().poll(cx).is_ready() {
-            // The future is over.
+            // The future has completed.
             self.evicted = Box::pin(std::future::ready(()));
             return Poll::Ready(Ok(()));
         }
@@ -153,8 +153,8 @@ fn router(source: Source) -> Router {
         .with_state(source)
 }
 
-/// Answers those alone who named an address or this machine: a page of somebody else, whose name
-/// leads here, would read along in the browser of whoever looks at it (DNS rebinding).
+/// Answers only requests for an address or for this machine. Otherwise another site whose name
+/// resolves to this address could read the page in a user's browser (DNS rebinding).
 async fn meant(request: Request, next: Next) -> Response {
     let header = request.headers().get(header::HOST);
     let header = header.map(|host| host.to_str().is_ok_and(is_here));
@@ -163,8 +163,8 @@ async fn meant(request: Request, next: Next) -> Response {
         true => next.run(request).await,
         false => {
             let why = "this page is served to who asks for an address or for localhost: ask for \
-                       one of these, or have the proxy \
-                       in front put the address into the Host header\n";
+                       one of these, or have the proxy in front put the address into the Host \
+                       header\n";
             (StatusCode::MISDIRECTED_REQUEST, why).into_response()
         }
     }
@@ -196,7 +196,7 @@ async fn status(source: &Source) -> Result<Status, Box<Response>> {
     ))
 }
 
-/// The present status as `render` shows it.
+/// Returns the present status, rendered with `render`.
 async fn shown(
     source: &Source,
     kind: &'static str,
@@ -223,7 +223,7 @@ async fn json(State(source): State<Source>) -> Response {
     shown(&source, "application/json", render).await
 }
 
-/// 200 while I/O is served, 503 on the way out or when the engine does not answer.
+/// Returns 200 while I/O is served, 503 on shutdown or if the engine does not answer.
 async fn health(State(source): State<Source>) -> Response {
     match status(&source).await {
         Ok(status) if status.shutting_down => {

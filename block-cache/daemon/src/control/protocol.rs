@@ -8,10 +8,10 @@
 //!
 //! A request has any number of `progress` replies, then one of `done`, `status` and `error`.
 //!
-//! `record` has `recorded` replies besides. Behind the line of each come as many bytes as it says;
-//! all of them together are a trace in the native format, each reply a whole number of its frames.
-//! It goes on until the client sends something or ends its side of the connection, and then has the
-//! last of it and `done`.
+//! `record` has `recorded` replies besides. Each line is followed by the number of bytes that it
+//! states. All of these bytes together are a trace in the native format. Each reply has a whole
+//! number of frames. The recording continues until the client sends anything, or shuts down its
+//! side of the connection. Then the rest and `done` follow.
 
 use forebay_block::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
@@ -19,75 +19,74 @@ use serde::{Deserialize, Serialize};
 use super::status::Status;
 use crate::config::Mode;
 
-/// The longest line that either side accepts, bytes.
+/// Longest line that either side accepts, bytes.
 pub const LINE_BYTES: usize = 1 << 20;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "command", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
-    /// The state of everything.
+    /// Return the complete status.
     Status {},
     /// Write back all dirty data, of one volume or of all.
     Flush {
-        /// The volume; none for all.
+        /// Name of the volume; `None` for all.
         volume: Option<String>,
     },
     /// Change a volume's cache mode.
     Mode {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// The mode from now on.
+        /// New mode.
         mode: Mode,
     },
-    /// Change when dirty blocks are written back.
+    /// Change the cleaning policy.
     Cleaning {
-        /// The policy from now on: `auto`, `alru`, `acp` or `nop`.
+        /// New policy: `auto`, `alru`, `acp` or `nop`.
         policy: String,
     },
-    /// Write everything of a volume back, and let the cache forget it.
+    /// Write back all data of a volume, and remove it from the cache.
     Detach {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// Whether what is dirty is given up in place of being written back.
+        /// Whether dirty data is abandoned instead of written back.
         #[serde(default)]
         abandon_dirty: bool,
     },
-    /// Let the cache forget a volume that is not served.
+    /// Remove a volume from the cache that is not served.
     Forget {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
-        /// Whether what is dirty is given up.
+        /// Whether dirty data is discarded.
         #[serde(default)]
         discard_dirty: bool,
     },
-    /// Take a larger backing device into use.
+    /// Apply the size of a larger backing device.
     Grow {
-        /// The volume.
+        /// Name of the volume.
         volume: String,
     },
-    /// Verify all that is cached against its checksums, or stop doing so.
+    /// Verify all cached data against its checksums, or stop.
     Scrub {
-        /// The most bytes that are read in a second; none for a default.
+        /// Most bytes to read per second; `None` for the default.
         #[serde(default)]
         bytes_per_second: Option<u64>,
-        /// Stop the one that is under way, and begin none.
+        /// Stop the running scrub, and start none.
         #[serde(default)]
         stop: bool,
     },
-    /// Send a trace of what clients ask from now on.
+    /// Send a trace of clients' requests from now on.
     Record {
-        /// The volumes; none for all.
+        /// Names of the volumes; empty for all.
         #[serde(default)]
         volumes: Vec<String>,
-        /// The most bytes that the trace may have.
+        /// Largest size of the trace, bytes.
         max_bytes: Option<u64>,
     },
 }
 
 impl Request {
-    /// What whoever sent it waits for, in words; none where the daemon says something by itself all
-    /// the time.
+    /// Describes what the client waits for; `None` if the daemon reports continuously by itself.
     #[must_use]
     pub const fn waits_for(&self) -> Option<&'static str> {
         match self {
@@ -104,40 +103,40 @@ impl Request {
     }
 }
 
-/// What the daemon answers.
+/// A reply of the daemon.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reply {
-    /// It goes on; how far it is.
+    /// Progress of the request.
     Progress(String),
-    /// A piece of a trace follows this line.
+    /// A part of a trace follows this line.
     Recorded(Recorded),
-    /// It is done; what was done, in words.
+    /// The request succeeded; a description of the result.
     Done(String),
-    /// The state of everything.
+    /// The complete status.
     Status(Box<Status>),
-    /// It failed.
+    /// The request failed.
     Error {
-        /// The kind, for programs.
+        /// Kind of the error, for programs.
         kind: String,
-        /// What happened and what to do, for people.
+        /// Description and remedy, for people.
         message: String,
     },
 }
 
-/// What a piece of a trace has.
+/// Description of a part of a trace.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Recorded {
-    /// Its length, bytes; zero where nothing was asked for a while.
+    /// Length, bytes; zero if there were no requests for a while.
     pub bytes: u64,
-    /// Requests that are in it.
+    /// Number of requests in it.
     pub requests: u64,
-    /// Requests that were served and are not in it, since the ring was full.
+    /// Number of requests that are missing in it, since the ring was full.
     pub lost: u64,
 }
 
 impl Reply {
-    /// The reply for an error.
+    /// Returns the reply for an error.
     #[must_use]
     pub fn error(error: &Error) -> Self {
         Self::Error {
@@ -146,17 +145,17 @@ impl Reply {
         }
     }
 
-    /// Whether another reply follows.
+    /// Whether no further reply follows.
     #[must_use]
     pub const fn is_last(&self) -> bool {
         !matches!(self, Self::Progress(_) | Self::Recorded(_))
     }
 }
 
-/// Reads a request from its line.
+/// Parses a request from its line.
 ///
 /// # Errors
-/// `InvalidInput` if it is none; the message names what was expected.
+/// `InvalidInput` for an invalid request; the message names the expected form.
 pub fn parse_request(line: &[u8]) -> Result<Request, Error> {
     serde_json::from_slice(line).map_err(|error| {
         Error::new(
@@ -169,7 +168,7 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Error> {
     })
 }
 
-/// A value as its line, with the line's end.
+/// Returns a value as its line, with the line feed.
 #[must_use]
 pub fn line(value: &impl Serialize) -> Vec<u8> {
     let mut line = serde_json::to_vec(value).unwrap_or_else(|error| {

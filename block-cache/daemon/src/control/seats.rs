@@ -1,8 +1,7 @@
-//! Room for the clients of a server: who comes when all of it is taken gets that of the client that
-//! has been idle longest.
+//! Seats for the clients of a server. If all seats are taken, a new client gets that of the client
+//! that was idle longest.
 //!
-//! So clients that connect and ask nothing keep nobody from an answer, and take a bounded number of
-//! descriptors.
+//! So idle clients block no others, and use a bounded number of descriptors.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -19,12 +18,12 @@ pub(super) struct Seats {
 /// One client.
 #[derive(Debug)]
 struct Occupant {
-    /// Since when it asks nothing; none while it is being answered.
+    /// Time of its last answer; `None` while a request is being answered.
     idle_since: Mutex<Option<Instant>>,
     evicted: Notify,
 }
 
-/// A client's seat; dropping it gives it back.
+/// A client's seat, returned on drop.
 #[derive(Debug)]
 pub(super) struct Seat {
     seats: Seats,
@@ -43,8 +42,8 @@ impl Seats {
         }
     }
 
-    /// Takes a seat, that of the client that has been idle longest if all are taken. None if all
-    /// clients are being answered.
+    /// Takes a seat; if all are taken, that of the client that was idle longest. Returns `None` if
+    /// all clients are being answered.
     pub(super) fn take(&self) -> Option<Seat> {
         let mut taken = lock(&self.taken);
         if taken.len() >= self.most {
@@ -73,12 +72,12 @@ impl Seat {
         self.occupant.evicted.notified().await;
     }
 
-    /// The client is being answered: nobody gets its seat.
+    /// Marks the client as busy: it keeps its seat.
     pub(super) fn begin(&self) {
         *lock(&self.occupant.idle_since) = None;
     }
 
-    /// The client asks nothing from now on.
+    /// Marks the client as idle.
     pub(super) fn end(&self) {
         *lock(&self.occupant.idle_since) = Some(Instant::now());
     }
@@ -109,7 +108,7 @@ mod tests {
     fn the_client_that_has_been_idle_longest_makes_room() {
         let seats = Seats::new(3);
         let taken: Vec<Seat> = (0..3).map(|_| seats.take().expect("room")).collect();
-        // The first is at work, the second came back last.
+        // The first is busy, the second was active last.
         taken[0].begin();
         taken[1].begin();
         taken[1].end();

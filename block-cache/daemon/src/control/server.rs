@@ -1,4 +1,4 @@
-//! The Unix socket's side of the daemon: reads requests, hands them to the engine, writes replies.
+//! Server of the control socket: reads requests, passes them to the engine, writes replies.
 
 use std::future::Future;
 use std::io::ErrorKind as IoKind;
@@ -18,27 +18,27 @@ use tokio::sync::{mpsc, watch};
 use super::protocol::{LINE_BYTES, Recorded, Reply, Request, line, parse_request};
 use super::seats::{Seat, Seats};
 
-/// What becomes of a request: a future that ends with the last reply.
+/// Future of the last reply to a request.
 pub type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
 
-/// Answers requests.
+/// Handles requests.
 pub type Handler = Arc<dyn Fn(Request, Caller) -> Answer + Send + Sync>;
 
-/// Who asked.
+/// The client of a request.
 #[derive(Debug)]
 pub struct Caller {
-    /// Takes what comes before the last reply.
+    /// Receives the parts before the last reply.
     pub parts: mpsc::Sender<Part>,
-    /// True once the caller has said more, or has left.
+    /// True once the client has sent more data, or has disconnected.
     pub heard: watch::Receiver<bool>,
 }
 
-/// What comes before the last reply.
+/// A part before the last reply.
 #[derive(Debug)]
 pub enum Part {
-    /// How far it is.
+    /// Progress of the request.
     Progress(String),
-    /// A piece of a trace.
+    /// A part of a trace.
     Trace(Recorded, Vec<u8>),
 }
 
@@ -54,21 +54,21 @@ impl Part {
     }
 }
 
-/// Most clients at a time.
+/// Most concurrent clients.
 pub const CLIENTS: usize = 64;
-/// A client hears something at least so often while its request is being answered.
+/// Longest time between two reports to a client while its request is handled.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Least time between two lines of the log that say that no client can be taken.
+/// Least time between two log lines about refused clients.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// Makes the control socket at `path`, mode 0600, in a directory that is made if it is not there. A
-/// socket that nothing answers on is replaced.
+/// Creates the control socket at `path`, with mode 0600, and its directory if that does not exist.
+/// Replaces a socket on which no process answers.
 ///
 /// Call it before there are other threads: it sets the process's umask for a moment, so that the
 /// socket is never open to others.
 ///
 /// # Errors
-/// `Busy` when another daemon answers there; what the operating system says otherwise.
+/// `Busy` if another daemon answers there; otherwise the error of the operating system.
 pub fn bind(path: &Path) -> Result<StdListener> {
     let what = || format!("control socket {}", path.display());
     if let Some(directory) = path.parent().filter(|parent| !parent.exists()) {
@@ -133,11 +133,11 @@ fn bind_private(path: &Path) -> std::io::Result<StdListener> {
     bound
 }
 
-/// Serves clients for ever, `most` at a time: of more, those that ask nothing are sent away. Runs
+/// Serves clients for ever, at most `most` at a time: a further client replaces an idle one. Runs
 /// on a tokio runtime.
 ///
 /// # Errors
-/// When the listener cannot be used; a client's failure only ends that client.
+/// If the listener cannot be used. An error of a client ends only its connection.
 pub async fn serve(listener: StdListener, handler: Handler, most: usize) -> Result<()> {
     let listener = UnixListener::from_std(listener).context(|| "control socket")?;
     let seats = Seats::new(most);
@@ -152,7 +152,7 @@ pub async fn serve(listener: StdListener, handler: Handler, most: usize) -> Resu
                             tracing::debug!("a control client left: {error}");
                         }
                     });
-                    // Who was sent away gives the descriptor back before the next one comes.
+                    // Lets a disconnected client release its descriptor before the next accept.
                     tokio::task::yield_now().await;
                 }
                 None => {
@@ -205,8 +205,8 @@ async fn client(stream: UnixStream, handler: Handler, seat: Seat) -> std::io::Re
     }
 }
 
-/// Passes on what there is while the work goes on. The work itself goes on to its end even when the
-/// client leaves: the handler gave it to the engine's reactor.
+/// Sends parts of the answer while the work continues. The work completes even if the client
+/// disconnects: the handler has passed it to the engine's reactor.
 async fn answer(
     request: Request,
     handler: &Handler,
@@ -228,12 +228,12 @@ async fn answer(
                 }
                 return write.write_all(&line(&last)).await;
             }
-            // What it is is looked at when this is answered.
+            // The data is parsed after this answer.
             _ = read.fill_buf(), if silent => { say.send_replace(true); }
             () = tokio::time::sleep(HEARTBEAT), if waits_for.is_some() => {
                 let text = waits_for.unwrap_or_default().to_owned();
-                // What has several steps is not left between two of them because nobody listens any
-                // more.
+                // Work with several steps is completed even if the client disconnects between two
+                // of them.
                 let _ = Part::Progress(text).send(write).await;
             }
         }
@@ -253,7 +253,7 @@ mod tests {
         }
     }
 
-    /// A daemon that flushes in two steps and knows nothing else.
+    /// Returns a daemon that flushes in two steps and supports nothing else.
     fn handler() -> Handler {
         Arc::new(|request, caller| {
             Box::pin(async move {

@@ -1,4 +1,4 @@
-//! The daemon's status, told once: the terminal, JSON, the page and the metrics show this table.
+//! The daemon's status, defined once: the terminal, JSON, the page and the metrics show this table.
 
 mod latency;
 pub mod record;
@@ -77,7 +77,7 @@ records! {
     /// Checksums of cached data, one for each 4 KiB.
     #[derive(Default, Eq)]
     pub struct ChecksumStatus {
-        /// Pieces of 4 KiB that had no checksum that was known: believed, and given one.
+        /// Pieces of 4 KiB without a known checksum: accepted, and given one.
         unverified: u64 => counter("forebay_cache_checksum_unverified_total");
         /// Pieces of 4 KiB that were clean and corrupt: served from the backing device.
         refetched: u64 => counter("forebay_cache_checksum_refetched_total");
@@ -96,7 +96,7 @@ records! {
         /// All of this in words.
         text: String;
         /// Whether it runs.
-        running: bool => gauge("forebay_cache_scrub_running", "1 while a scrub goes on.");
+        running: bool => gauge("forebay_cache_scrub_running", "1 while a scrub runs.");
         /// Whether it was stopped before its end.
         stopped: bool;
         /// Cached bytes that it read.
@@ -105,7 +105,7 @@ records! {
         blocks_done: u64 => gauge("forebay_cache_scrub_blocks_done");
         /// Blocks that the last scrub began with.
         blocks: u64 => gauge("forebay_cache_scrub_blocks");
-        /// Corrupt pieces of 4 KiB that it read again from the backing device.
+        /// Corrupt pieces of 4 KiB that it replaced from the backing device.
         refetched: u64 => gauge("forebay_cache_scrub_refetched");
         /// Blocks with corrupt dirty data that it found.
         corrupt_blocks: u64 => gauge("forebay_cache_scrub_corrupt_blocks");
@@ -149,16 +149,14 @@ records! {
         #[serde(default)]
         recovered_blocks: u64;
         /// Blocks that counted as dirty at the start though no record said so, and were not
-        /// compared
-        /// with the backing device, and written back where they differ, yet.
+        /// compared with the backing device, and written back where they differ, yet.
         #[serde(default)]
         recovering_blocks: u64 => gauge("forebay_cache_recovering_blocks");
         /// Estimated time until they are written back. Null without an estimate.
         #[serde(default)]
         recovering_ms: Option<u64>;
         /// Bytes that counted as dirty at the start though no record said so, and were compared
-        /// with
-        /// the backing device.
+        /// with the backing device.
         #[serde(default)]
         recovery_compared_bytes: u64 => counter("forebay_cache_recovery_compared_bytes_total");
         /// Of these, bytes that it had already.
@@ -204,7 +202,7 @@ records! {
         cleaning: String => info(
             "forebay_cache_cleaning_info", policy, "When dirty blocks are written back."
         );
-        /// Blocks that made room for others.
+        /// Blocks evicted to make room.
         evictions: u64 => counter("forebay_cache_evictions_total");
         /// Blocks that reads filled.
         promotions: u64 => counter("forebay_cache_promotions_total");
@@ -218,7 +216,7 @@ records! {
         commit_time_us: u64 => counter("forebay_cache_commit_seconds_total");
         /// Bytes of metadata that were written.
         metadata_written_bytes: u64 => counter("forebay_cache_metadata_written_bytes_total");
-        /// Write-backs that failed; they are tried again.
+        /// Write-backs that failed; they are retried.
         write_back_errors: u64 => counter("forebay_cache_write_back_errors_total");
         /// Reads of the cache device that failed.
         read_errors: u64 => counter("forebay_cache_read_errors_total");
@@ -253,7 +251,7 @@ records! {
         dirty_bytes: u64 => gauge("forebay_volume_dirty_bytes");
         /// The volume's data in the cache.
         cached_bytes: u64 => gauge("forebay_volume_cached_bytes");
-        /// Pieces of reads (a cache block each) that the cache answered.
+        /// Pieces of reads (a cache block each) that the cache served.
         read_hits: u64 => counter("forebay_volume_read_hits_total");
         /// Pieces of reads that needed the backing device.
         read_misses: u64 => counter("forebay_volume_read_misses_total");
@@ -265,10 +263,10 @@ records! {
         bypassed_reads: u64 => counter("forebay_volume_bypassed_reads_total");
         /// Pieces of writes to the backing device alone.
         bypassed_writes: u64 => counter("forebay_volume_bypassed_writes_total");
-        /// Pieces of read hits that the backing device answered, since it does so sooner.
+        /// Pieces of read hits that the backing device served, since it is faster.
         #[serde(default)]
         split_reads: u64 => counter("forebay_volume_split_reads_total");
-        /// Writes that found no room and bypassed the cache, since that takes less.
+        /// Writes that found no room and bypassed the cache, since that costs less.
         #[serde(default)]
         sent_round_writes: u64 => counter("forebay_volume_sent_round_writes_total");
         /// Requests that have started and not ended.
@@ -295,7 +293,7 @@ records! {
         #[serde(default)]
         loss: Option<String> => gauge(
             "forebay_volume_loss",
-            "1 when what clients wrote to the backing device may be lost."
+            "1 when writes of clients to the backing device may be lost."
         );
         /// Whether the volume is written without its cache, which has failed.
         #[serde(default)]
@@ -385,11 +383,11 @@ records! {
         owed_bytes: u64 => gauge("forebay_transit_owed_bytes");
         /// Written into slots.
         written: u64 => counter("forebay_transit_written_blocks_total");
-        /// Written over what was in a slot.
+        /// Overwrote the data in a slot.
         rewritten: u64 => counter("forebay_transit_rewritten_blocks_total");
-        /// Written round the slots, because none was free.
+        /// Bypassed the slots, because none was free.
         bypassed: u64 => counter("forebay_transit_bypassed_blocks_total");
-        /// Written round slots, for FUA.
+        /// Bypassed the slots, for FUA.
         fua: u64 => counter("forebay_transit_fua_blocks_total");
         /// Writes that waited for a slot.
         waited: u64 => counter("forebay_transit_waited_blocks_total");
@@ -403,7 +401,7 @@ records! {
         read_misses: u64 => counter("forebay_transit_read_miss_blocks_total");
         /// Flushes.
         flushes: u64 => counter("forebay_transit_flushes_total");
-        /// That flushes found waiting.
+        /// Found waiting by flushes.
         flushed: u64 => counter("forebay_transit_flushed_blocks_total");
     }
 
@@ -424,13 +422,13 @@ records! {
 }
 
 impl VolumeStatus {
-    /// Share of reads that the cache answered, in percent; none before the first.
+    /// Returns the share of reads that the cache served, percent; `None` before the first.
     #[must_use]
     pub fn read_hit_percent(&self) -> Option<f64> {
         percent(self.read_hits, self.read_hits + self.read_misses)
     }
 
-    /// The counters of one kind of request; zeroes where there are none.
+    /// Returns the counters of one kind of request; zeroes if there are none.
     #[must_use]
     pub fn operation(&self, kind: &str) -> OperationStatus {
         let found = self
@@ -442,20 +440,20 @@ impl VolumeStatus {
 }
 
 impl CacheStatus {
-    /// Failures of the cache's own work.
+    /// Returns the number of failures of the cache's own work.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.write_back_errors + self.read_errors
     }
 
-    /// Mean time of a durable write of metadata, microseconds; zero before the first.
+    /// Returns the mean time of a durable write of metadata, microseconds; zero before the first.
     #[must_use]
     pub fn commit_us(&self) -> u64 {
         self.commit_time_us.checked_div(self.commits).unwrap_or(0)
     }
 }
 
-/// `part` of `whole` in percent; none of nothing.
+/// Returns `part` of `whole` in percent; `None` if `whole` is zero.
 #[must_use]
 pub fn percent(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 * 100.0 / whole as f64)

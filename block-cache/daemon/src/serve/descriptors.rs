@@ -1,4 +1,5 @@
-//! Descriptors: some are kept for control and for devices, and connections share the rest.
+//! Limits on file descriptors: some are reserved for control and devices; connections share the
+//! rest.
 
 use std::collections::BTreeSet;
 
@@ -10,37 +11,36 @@ use crate::config::{Config, DeviceKind, Protocol};
 use crate::control::{http, server};
 use crate::stack::memory::FEW_CONNECTIONS;
 
-/// Descriptors that are kept for devices that connect again, files of the state directory and the
-/// like.
+/// Descriptors reserved for devices that reconnect, files of the state directory and similar uses.
 const SPARE: u64 = 16;
 /// Descriptors that a virtual machine sends: its memory, and two events for each of its queues.
 const MACHINE: u64 = 40;
-/// Descriptors that a daemon without devices and exports has open: standard streams, the control
-/// plane with its two sockets, the engine's reactor, the lock of the state directory and the
-/// process journal.
+/// Descriptors of a daemon without devices and exports. They are the standard streams, the control
+/// plane with two sockets, the engine's reactor, the lock of the state directory and the process
+/// journal.
 const BASE: u64 = 17;
 /// Descriptors of each further reactor: its ring, its wake-up event, and its end of a message
 /// queue.
 const REACTOR: u64 = 3;
 /// Descriptors of a mount, or of a block device of this machine with its queues.
 const LOCAL: u64 = 4;
-/// Clients of control and of metrics, of each at the least.
+/// Least number of clients of control, and of metrics.
 const CLIENTS: u64 = 2;
-/// Of the limit, the part that clients of control have, and those of metrics.
+/// Divisor of the limit for clients of control, and for those of metrics.
 const PART: u64 = 16;
 
-/// How many descriptors who may have.
+/// Limits on descriptors by use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptors {
     limit: u64,
-    /// Clients of the control socket.
+    /// Number of clients of the control socket.
     pub(super) control: usize,
-    /// Clients of metrics and the status page.
+    /// Number of clients of metrics and the status page.
     pub(super) http: usize,
 }
 
 impl Descriptors {
-    /// Raises the limit as far as this process may, and takes the share of control.
+    /// Raises the limit as far as this process may, and reserves the share of control.
     pub(crate) fn raise() -> Self {
         match raise_descriptor_limit() {
             Ok(limit) => Self::of(limit),
@@ -81,16 +81,16 @@ impl Descriptors {
         }
     }
 
-    /// What is left for connections beside what is `open` and what is kept.
+    /// Returns the number of connections, besides `open` and reserved descriptors.
     fn connections(self, open: u64, machines: u64) -> usize {
         let kept = self.control as u64 + self.http as u64 + SPARE + machines * MACHINE;
         let left = self.limit.saturating_sub(open + kept);
-        // One at the least: there is a client that is served.
+        // At least one, so that one client is served.
         usize::try_from(left).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Lets connections share what is left when everything is open. `memory` is the number of
-    /// connections whose requests fit into the memory, and whose limit that is; none without such
+    /// Sets the limit on connections once everything is open. `memory` is the number of connections
+    /// whose requests fit into memory, and the owner of that limit; `None` without such
     /// connections.
     pub(super) fn share(self, running: &Running, config: &Config, memory: Option<(u64, String)>) {
         let Some(reactors) = running.reactors() else {
@@ -104,7 +104,7 @@ impl Descriptors {
                     "the memory suffices for the requests of {in_memory} connections: raise {limit}"
                 );
             }
-            // Those of monitors need no such memory.
+            // Connections of monitors do not count towards memory.
             let all = in_memory.saturating_add(machines(config));
             admitted = most.min(usize::try_from(all).unwrap_or(usize::MAX));
         }
@@ -129,12 +129,12 @@ fn machines(config: &Config) -> u64 {
         .count() as u64
 }
 
-/// Returns the number of descriptors with which a configuration can be served: of each device and
-/// export one at the least, [`SPARE`], and one connection.
+/// Returns the least number of descriptors for a configuration: one for each device and export,
+/// [`SPARE`], and one connection.
 fn needed(config: &Config) -> u64 {
     let opened = |kind: &DeviceKind| match kind {
         DeviceKind::File { .. } | DeviceKind::Pmem { .. } | DeviceKind::Transit { .. } => 1,
-        // Its queues: of administration and of I/O.
+        // Its queues: one for administration and one for I/O.
         DeviceKind::NvmeTcp { .. } => 2,
         _ => 0,
     };

@@ -1,21 +1,22 @@
-//! The order in which volumes become block devices of this machine.
+//! Attaches volumes as block devices of this machine.
 
 use std::collections::BTreeMap;
 
 use forebay_block::Result;
 
-/// A volume that is to be a block device.
+/// A volume to attach as a block device.
 pub(super) trait Disk {
-    /// The volume's name.
+    /// Returns the volume's name.
     fn volume(&self) -> &str;
 }
 
-/// Attaches all of them. Why a volume may lack writes is asked for before the first and forgotten
-/// behind the last: it concerns each device of the volume that waits, whichever was made anew
-/// before.
+/// Attaches all of them. Reads the reason for missing writes before the first attach, and removes
+/// it after the last. The reason concerns each waiting device of the volume, even if another device
+/// was recreated before.
 ///
 /// # Errors
-/// The first one of the three; what was attached stays so, and nothing is forgotten.
+/// The first error of the three operations. Attached devices stay attached, and no reason is
+/// removed.
 pub(super) async fn attach_all<D: Disk>(
     disks: Vec<D>,
     gap: impl AsyncFn(&D) -> Result<Option<String>>,
@@ -54,8 +55,8 @@ mod tests {
         }
     }
 
-    /// Attaches them where "db" may lack writes, but for a number that fails; what each was told,
-    /// and what is still remembered.
+    /// Attaches devices while "db" may lack writes; one number may fail. Returns the reasons passed
+    /// to each device, and the remaining records.
     fn attached(
         disks: Vec<(&'static str, u32)>,
         fails: Option<u32>,

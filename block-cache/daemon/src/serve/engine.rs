@@ -1,4 +1,4 @@
-//! The engine reactor's thread, and how other threads ask it.
+//! The thread of the engine reactor, and requests of other threads to it.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -21,7 +21,7 @@ thread_local! {
     static ENGINE: RefCell<Option<Rc<Engine>>> = const { RefCell::new(None) };
 }
 
-/// What runs on the engine reactor.
+/// State on the engine reactor.
 pub(super) struct Engine {
     pub(super) stack: Stack,
     io_engine: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct Engine {
     configuration: String,
     state: String,
     started: Instant,
-    /// Where clients find what, and who serves their connections.
+    /// Addresses of the exports, and the reactors that serve their connections.
     listening: RefCell<Vec<String>>,
     reactors: RefCell<Option<Reactors>>,
     pub(super) shutting_down: Cell<bool>,
@@ -37,7 +37,7 @@ pub(super) struct Engine {
     end: RefCell<Option<oneshot::Sender<()>>>,
 }
 
-/// How other threads reach the engine.
+/// Access to the engine for other threads.
 #[derive(Clone)]
 pub(super) struct Handle {
     remote: Remote,
@@ -45,7 +45,7 @@ pub(super) struct Handle {
     ended: watch::Receiver<()>,
 }
 
-/// Opens the stack, says so, and keeps it until the end is asked for.
+/// Opens the stack, reports that, and holds it until the end.
 async fn main(
     config: Config,
     wishes: Wishes,
@@ -81,7 +81,7 @@ async fn main(
 }
 
 impl Engine {
-    /// Starts the thread, and opens the stack on it; `stop` ends that early.
+    /// Starts the thread, and opens the stack on it; `stop` cancels that.
     pub(super) async fn start(
         config: Config,
         wishes: Wishes,
@@ -120,7 +120,7 @@ impl Engine {
         self.reactors.replace(reactors);
     }
 
-    /// Refuses what would change something on the way out.
+    /// Refuses changes during shutdown.
     pub(super) fn check_open(&self) -> Result<()> {
         match self.shutting_down.get() {
             true => Err(Error::new(
@@ -131,7 +131,7 @@ impl Engine {
         }
     }
 
-    /// Lets the reactor end; the stack goes with it.
+    /// Ends the reactor and drops the stack.
     pub(super) fn end(&self) {
         if let Some(end) = self.end.take() {
             let _ = end.send(());
@@ -157,10 +157,10 @@ impl Engine {
 }
 
 impl Handle {
-    /// Runs `ask` on the engine's reactor, to its end even when nobody waits for it any more.
+    /// Runs `ask` on the engine's reactor. It completes even if the caller stops waiting.
     ///
     /// # Errors
-    /// `ShuttingDown` when the engine is gone.
+    /// `ShuttingDown` if the engine has ended.
     pub(super) async fn ask<T: Send + 'static, F: Future<Output = T> + 'static>(
         &self,
         ask: impl FnOnce(Rc<Engine>) -> F + Send + 'static,
@@ -177,12 +177,12 @@ impl Handle {
             .map_err(|_| Error::new(ErrorKind::ShuttingDown, "the engine has ended"))
     }
 
-    /// The reactor of the engine, for what is to run beside the stack.
+    /// Returns the reactor of the engine, for tasks besides the stack.
     pub(super) const fn remote(&self) -> &Remote {
         &self.remote
     }
 
-    /// Waits until the engine's thread is at its end.
+    /// Waits until the engine's thread has ended.
     pub(super) async fn ended(&self) {
         let mut ended = self.ended.clone();
         while ended.changed().await.is_ok() {}

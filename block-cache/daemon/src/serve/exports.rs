@@ -1,5 +1,4 @@
-//! Puts the volumes on their protocols: NBD, NVMe/TCP, vhost-user-blk and ublk on reactors, FUSE
-//! mounts on threads.
+//! Exports the volumes: NBD, NVMe/TCP, vhost-user-blk and ublk on reactors, FUSE mounts on threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,25 +24,25 @@ use crate::config::places::{UBLK_AT, VHOST_USER_AT, nbd_uri, nvme_uri};
 use crate::config::{Config, Export, Listen, Nbd, NvmeTcp, Protocol};
 use crate::control::status::ReactorStatus;
 
-/// What other threads need to take a volume out of service.
+/// State that other threads need to withdraw a volume.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// The volumes of each NBD server.
+    /// Volumes of each NBD server.
     nbd: Mutex<Vec<Arc<Exports>>>,
-    /// The NVMe subsystems.
+    /// NVMe subsystems.
     nvme: Mutex<Vec<Arc<Subsystem>>>,
-    /// Volume and mount.
+    /// Mounts with their volumes.
     mounts: Mutex<Vec<(String, FuseMount)>>,
-    /// Volume and block device.
+    /// Block devices with their volumes.
     disks: Mutex<Vec<(String, UblkDevice)>>,
-    /// Volumes that are disks of virtual machines.
+    /// Disks of virtual machines with their volumes.
     machines: Mutex<Vec<(String, Succession)>>,
 }
 
-/// Subsystems with their volumes, by names.
+/// Names of subsystems and their volumes.
 type Offered<'a> = Vec<(&'a str, &'a str)>;
 
-/// A volume that is to be a block device, of a number.
+/// A volume to export as a block device with a number.
 struct Disk<'a> {
     export: &'a Export,
     volume: VolumeHandle,
@@ -56,18 +55,18 @@ impl disks::Disk for Disk<'_> {
     }
 }
 
-/// The front-ends, running.
+/// The running front-ends.
 pub(super) struct Running {
     engine: Handle,
     shared: Arc<Shared>,
     listening: Vec<String>,
-    /// Reactors beside the engine's, each with what ends it.
+    /// Reactors besides the engine's, each with the sender that ends it.
     reactors: Vec<(Remote, oneshot::Sender<()>, JoinHandle<()>)>,
-    /// Who serves connections; none when nothing is exported on sockets.
+    /// Reactors that serve connections; `None` without exports on sockets.
     serving: Option<Reactors>,
 }
 
-/// The reactors that serve connections.
+/// Reactors that serve connections.
 #[derive(Clone)]
 pub(super) struct Reactors {
     names: Vec<String>,
@@ -75,7 +74,7 @@ pub(super) struct Reactors {
 }
 
 impl Reactors {
-    /// Serves at most so many connections at a time from now on.
+    /// Limits the number of concurrent connections.
     pub(super) fn limit(&self, connections: usize) {
         self.spread.limit(connections);
     }
@@ -103,7 +102,7 @@ impl Running {
         }
     }
 
-    /// Who serves connections.
+    /// Returns the reactors that serve connections.
     pub(super) fn reactors(&self) -> Option<Reactors> {
         self.serving.clone()
     }
@@ -112,13 +111,12 @@ impl Running {
         Arc::clone(&self.shared)
     }
 
-    /// Where clients find what, in words.
+    /// Describes the addresses of the exports.
     pub(super) fn listening(&self) -> Vec<String> {
         self.listening.clone()
     }
 
-    /// Starts everything that `config` exports. On an error, what runs is ended by
-    /// [`Running::stop`].
+    /// Starts all exports of `config`. After an error, [`Running::stop`] ends those that run.
     pub(super) async fn start(&mut self, config: &Config) -> Result<()> {
         let mut names = Vec::new();
         for number in 1..config.server.reactors {
@@ -162,12 +160,12 @@ impl Running {
                 lock(&self.shared.mounts).push((export.volume.clone(), mount));
             }
         }
-        // The last, since they wait until the cache is open.
+        // Last, since these wait until the cache is open.
         self.start_vhost_user(config, &spread).await?;
         self.start_ublk(config, &spread).await
     }
 
-    /// Starts an NBD server for each address, with all volumes that are exported there.
+    /// Starts an NBD server for each address, with all volumes exported there.
     async fn start_nbd(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
         let mut servers: BTreeMap<String, (&Nbd, usize, Vec<&str>)> = BTreeMap::new();
         for export in &config.exports {
@@ -203,10 +201,9 @@ impl Running {
         Ok(())
     }
 
-    /// Makes the NVMe subsystems, and starts a target for each address with all that are exported
-    /// there.
+    /// Creates the NVMe subsystems, and starts a target for each address with all its subsystems.
     async fn start_nvme(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
-        // What tells this machine's volumes from another's of the same names.
+        // Distinguishes the volumes of this machine from another's with the same names.
         let origin = std::fs::read("/etc/machine-id").unwrap_or_default();
         let mut subsystems: BTreeMap<&str, Arc<Subsystem>> = BTreeMap::new();
         let mut namespaces: BTreeMap<(&str, &str), u32> = BTreeMap::new();
@@ -261,7 +258,7 @@ impl Running {
         Ok(())
     }
 
-    /// Starts a server for each disk of a virtual machine; not before the cache is open, as
+    /// Starts a server for each disk of a virtual machine. Not before the cache is open, as in
     /// [`Running::start_ublk`].
     async fn start_vhost_user(&mut self, config: &Config, spread: &Arc<Spread>) -> Result<()> {
         for export in &config.exports {
@@ -290,8 +287,8 @@ impl Running {
         Ok(())
     }
 
-    /// Makes volumes block devices of this machine, or goes on with those that wait for them. Not
-    /// before the cache is open: should that fail, their users go on waiting, and have no error.
+    /// Exports volumes as block devices of this machine, or takes over waiting devices. Not before
+    /// the cache is open: if opening fails, users of the devices keep waiting and get no errors.
     async fn start_ublk<'a>(&mut self, config: &'a Config, spread: &Arc<Spread>) -> Result<()> {
         let ublk = |export: &'a Export| match export.protocol {
             Protocol::Ublk(number) => Some((export, number)),
@@ -348,8 +345,8 @@ impl Running {
             .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("volume {name:?}")))
     }
 
-    /// Starts a server, which accepts on the first reactor beside the engine's, if there is one;
-    /// returns where it listens.
+    /// Starts a server, which accepts on the first reactor besides the engine's, if there is one.
+    /// Returns its address.
     async fn listen<F: Future<Output = Result<()>> + 'static>(
         &self,
         address: Address,
@@ -375,7 +372,7 @@ impl Running {
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the reactor has ended")))
     }
 
-    /// Ends the reactors beside the engine's: connections are dropped.
+    /// Ends the reactors besides the engine's, and drops their connections.
     pub(super) fn stop(self) {
         for (_, end, thread) in self.reactors {
             let _ = end.send(());
@@ -384,7 +381,7 @@ impl Running {
     }
 }
 
-/// What tells these volumes from others of the same names: two daemons do not share it.
+/// Distinguishes these volumes from others with the same names; unique for each daemon.
 fn origin(config: &Config) -> &[u8] {
     config.server.state.as_os_str().as_encoded_bytes()
 }
@@ -406,7 +403,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes out what belongs to a volume, or to all.
+/// Removes and returns the entries of a volume, or of all.
 fn take<T>(list: &Mutex<Vec<(String, T)>>, volume: Option<&str>) -> Vec<(String, T)> {
     let mut list = lock(list);
     let (taken, stay) = list
@@ -416,7 +413,7 @@ fn take<T>(list: &Mutex<Vec<(String, T)>>, volume: Option<&str>) -> Vec<(String,
     taken
 }
 
-/// Removes block devices, from the list too, until one cannot be.
+/// Removes block devices, also from the list, until one fails.
 fn remove_unused(disks: &mut Vec<(String, UblkDevice)>) -> Result<()> {
     let busy = |disk: &UblkDevice| {
         let disk = disk.path().display().to_string();
@@ -441,12 +438,12 @@ fn remove_unused(disks: &mut Vec<(String, UblkDevice)>) -> Result<()> {
 }
 
 impl Shared {
-    /// Removes the block devices of a volume that is taken out of service for good; none while
-    /// somebody uses one. Blocks, as long as the volume takes to answer.
+    /// Removes the block devices of a volume that is withdrawn permanently; none if one is in use.
+    /// Blocks as long as the volume takes to respond.
     ///
     /// # Errors
-    /// `Busy` with the device, or why it could not be removed: then the volume has to stay, for the
-    /// device does.
+    /// `Busy` with the device, or the reason why it could not be removed. The volume must stay
+    /// then, since the device does.
     pub(super) fn remove_disks(&self, volume: &str) -> Result<()> {
         let mut disks = take(&self.disks, Some(volume));
         let removed = remove_unused(&mut disks);
@@ -454,9 +451,9 @@ impl Shared {
         removed
     }
 
-    /// Takes a volume, or all, out of service: no new NBD connection finds it, NVMe hosts are told
-    /// that it is gone, its file is unmounted, and its block device is removed, or waits for the
-    /// next process if it is in use. Blocks while the kernel writes back what it has of the file.
+    /// Withdraws a volume, or all. New NBD connections do not find it, NVMe hosts learn that it is
+    /// gone, and its file is unmounted. Its block device is removed, or waits for the next process
+    /// if it is in use. Blocks while the kernel writes back its data of the file.
     pub(super) fn withdraw(&self, volume: Option<&str>) {
         for exports in lock(&self.nbd).iter() {
             if let Some(volume) = volume {
@@ -469,7 +466,7 @@ impl Shared {
             }
         }
         for (name, machine) in lock(&self.machines).iter() {
-            // At the process's end what is left over is the next one's.
+            // When the process ends, the remaining devices are left to the next one.
             if volume == Some(name) {
                 machine.end();
             }
@@ -491,8 +488,7 @@ impl Shared {
                 Ok(true) => tracing::info!("volume {name:?}: {file} is unmounted"),
                 Ok(false) => tracing::warn!(
                     "volume {name:?}: {file} is still in use (a loop device?); its users get \
-                     errors \
-                     from now on"
+                     errors from now on"
                 ),
                 Err(error) => tracing::warn!("volume {name:?}: {file}: {}", error.report()),
             }

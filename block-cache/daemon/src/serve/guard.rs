@@ -1,9 +1,9 @@
-//! Refuses to keep the daemon's own files on a file system that lies on a volume that it serves: a
-//! write to one of them would wait for the daemon, which waits for the write.
+//! Refuses files of the daemon on a file system that is on one of its own volumes. A write to such
+//! a file would wait for the daemon, which waits for the write.
 //!
-//! What can be seen is checked: paths under a FUSE export, and file systems whose block device is,
-//! down through partitions and device-mapper, a loop device on a file of an export, or an NBD
-//! device whose client is connected to one of our addresses, or a ublk device of ours.
+//! The check covers paths under a FUSE export. It also covers file systems on block devices,
+//! through partitions and device-mapper. Such a device is a loop device over a file of an
+//! export, an NBD device with a client of our addresses, or our ublk device.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::config::{Config, DeviceKind, Listen, Nbd, Protocol};
 /// Checks all paths that the daemon writes to.
 ///
 /// # Errors
-/// `InvalidInput` with the path and the export that it lies on.
+/// `InvalidInput` with the path, and the export that it is on.
 pub(crate) fn check(config: &Config) -> Result<()> {
     let served = Served::of(config);
     for (what, path) in own_paths(config) {
@@ -29,8 +29,7 @@ pub(crate) fn check(config: &Config) -> Result<()> {
                 ErrorKind::InvalidInput,
                 format!(
                     "{what} {} lies on a volume that this configuration serves ({export}): the \
-                     daemon \
-                     would wait for itself. Move it to another file system",
+                     daemon would wait for itself. Move it to another file system",
                     path.display()
                 ),
             ));
@@ -39,17 +38,17 @@ pub(crate) fn check(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// The export, of a daemon that listens on these places (in its status's words), that `path` lies
-/// on, if that can be seen.
+/// Returns the export under `path`, if one is found. `listening` has the addresses of the daemon,
+/// as in its status.
 pub(crate) fn export_with(path: &Path, listening: &[String]) -> Option<String> {
     let path = std::path::absolute(path).ok()?;
     Served::at(listening).holds(&path, Path::new("/sys"), 0)
 }
 
-/// Where the volumes appear.
+/// Places where volumes appear.
 struct Served {
     directories: Vec<PathBuf>,
-    /// Socket paths and TCP ports, as a client's command line names them.
+    /// Socket paths and TCP ports, as in a client's command line.
     addresses: Vec<String>,
     /// TCP ports of NVMe subsystems.
     nvme_ports: Vec<u16>,
@@ -57,7 +56,7 @@ struct Served {
     disks: Vec<String>,
 }
 
-/// The last part of a block device's path.
+/// Returns the last part of a block device's path.
 fn disk(number: u32) -> String {
     let path = ublk::path(number);
     path.file_name().unwrap_or_default().display().to_string()
@@ -90,14 +89,14 @@ impl Served {
                     served.nvme_ports.push(target.listen.port());
                 }
                 Protocol::Ublk(number) => served.disks.push(disk(*number)),
-                // A virtual machine's disk is none of this machine's.
+                // The disk of a virtual machine is not a device of this machine.
                 Protocol::Nbd(_) | Protocol::NvmeTcp(_) | Protocol::VhostUserBlk(_) => {}
             }
         }
         served
     }
 
-    /// From what a daemon says about where it listens.
+    /// Returns the places from the addresses in a daemon's status.
     fn at(listening: &[String]) -> Self {
         let mut served = Self {
             directories: Vec::new(),
@@ -134,14 +133,14 @@ impl Served {
         served
     }
 
-    /// The export that `path` lies on, if it does.
+    /// Returns the export under `path`, if there is one.
     fn holds(&self, path: &Path, sys: &Path, depth: u32) -> Option<String> {
         for directory in &self.directories {
             if path.starts_with(directory) {
                 return Some(format!("the FUSE export {}", directory.display()));
             }
         }
-        // A file that is not made yet will lie where its directory does.
+        // A new file will be where its directory is.
         let there = path
             .ancestors()
             .find_map(|path| std::fs::metadata(path).ok())?;
@@ -163,7 +162,7 @@ impl Served {
         self.holds_node(&node.canonicalize().ok()?, sys, depth)
     }
 
-    /// Looks at a block device's folder in sysfs, and at what lies under it.
+    /// Checks a block device's directory in sysfs, and the devices under it.
     fn holds_node(&self, node: &Path, sys: &Path, depth: u32) -> Option<String> {
         if depth > 16 {
             return None;
@@ -196,8 +195,8 @@ impl Served {
             .find_map(|slave| self.holds_node(&slave, sys, depth + 1))
     }
 
-    /// The subsystem of ours that an NVMe namespace is reached at: sysfs has the controllers'
-    /// addresses, below what the namespace belongs to if it has several paths.
+    /// Returns our subsystem to which an NVMe namespace is connected. The addresses of controllers
+    /// are in sysfs, one level deeper for a namespace with several paths.
     fn nvme_path(&self, device: &Path) -> Option<String> {
         let below = std::fs::read_dir(device).into_iter().flatten().flatten();
         let folders = below.map(|entry| entry.path());
@@ -216,7 +215,7 @@ impl Served {
         })
     }
 
-    /// One of our addresses that a command line names.
+    /// Returns one of our addresses that a command line names.
     fn named_in(&self, command: &[u8]) -> Option<&str> {
         let words: BTreeSet<_> = command
             .split(|&byte| byte == 0 || byte == b' ' || byte == b'=')
@@ -230,7 +229,7 @@ impl Served {
     }
 }
 
-/// What the daemon itself writes to, in words and as paths.
+/// Returns the paths that the daemon itself writes to, with descriptions.
 fn own_paths(config: &Config) -> Vec<(String, PathBuf)> {
     let mut paths = vec![
         (
@@ -254,7 +253,7 @@ fn own_paths(config: &Config) -> Vec<(String, PathBuf)> {
         ("the log on standard error,", std::io::stderr().as_raw_fd()),
         ("standard output,", std::io::stdout().as_raw_fd()),
     ] {
-        // A file or terminal has a path, a pipe or socket has not.
+        // A file or terminal has a path; a pipe or socket has none.
         let link = std::fs::read_link(format!("/proc/self/fd/{descriptor}"));
         paths.extend(
             link.ok()

@@ -1,4 +1,4 @@
-//! Answers control requests by asking the engine.
+//! Handles control requests by asking the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::control::protocol::{Reply, Request};
 use crate::control::server::{Caller, Handler, Part};
 use forebay_terminal::size::human_bytes;
 
-/// How often progress is told.
+/// Interval of progress reports.
 const PROGRESS: Duration = Duration::from_secs(1);
 
-/// What the engine may take for its status.
+/// Time limit of the engine for its status.
 const STATUS: Duration = Duration::from_secs(5);
 
-/// What the control socket's server calls.
+/// Returns the handler for the control socket's server.
 pub(super) fn new(engine: Handle, exports: Arc<Shared>, recordings: Arc<Recordings>) -> Handler {
     Arc::new(move |request, caller| {
         let (engine, exports) = (engine.clone(), Arc::clone(&exports));
@@ -32,7 +32,7 @@ pub(super) fn new(engine: Handle, exports: Arc<Shared>, recordings: Arc<Recordin
     })
 }
 
-/// Where the HTTP server has the status from.
+/// Returns the source of the status for the HTTP server.
 pub(super) fn source(engine: Handle) -> Source {
     Arc::new(move || {
         let engine = engine.clone();
@@ -106,7 +106,7 @@ async fn answer(
         } => {
             let name = volume.clone();
             let work = engine.ask(move |engine| async move {
-                // Refused before anything is taken from clients.
+                // Refused before clients lose access.
                 engine.stack.check_detach(&name).await
             });
             work.await??;
@@ -127,12 +127,11 @@ async fn answer(
                     Ok(done) => tracing::info!("{done}"),
                     Err(error) => tracing::error!("detach of {name:?}: {}", error.report()),
                 }
-                // Clients that are connected go on.
+                // Connected clients continue.
                 done.map_err(|error| {
                     error.context(format!(
                         "volume {name:?} has no export any more: mend the cause and detach it \
-                         again, or restart the \
-                         daemon to serve it"
+                         again, or restart the daemon to serve it"
                     ))
                 })
             });
@@ -184,7 +183,7 @@ async fn answer(
     Ok(Reply::Done(done))
 }
 
-/// Waits for `work`, and says every second how far the scrub is.
+/// Waits for `work`, and reports the progress of the scrub every second.
 async fn scrubbing<T>(
     work: impl Future<Output = T>,
     engine: &Handle,
@@ -204,7 +203,7 @@ async fn scrubbing<T>(
     }
 }
 
-/// Waits for `work`, and says every second how much dirty data is left.
+/// Waits for `work`, and reports the remaining dirty data every second.
 async fn with_progress<T>(
     work: impl Future<Output = T>,
     engine: &Handle,
@@ -222,7 +221,7 @@ async fn with_progress<T>(
                     .await;
                 if let Ok(left) = left {
                     let text = format!("{} left to write back", human_bytes(left));
-                    // Nobody may listen any more; the work goes on.
+                    // The client may be gone; the work continues.
                     let _ = progress.try_send(Part::Progress(text));
                 }
             }

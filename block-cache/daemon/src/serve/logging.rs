@@ -1,7 +1,9 @@
-//! Logs to standard error, through a thread: nobody who logs waits for whoever reads.
+//! Logs to standard error through a thread, so that no logging thread waits for the reader of the
+//! log.
 //!
-//! A reactor that logs while the reader of the pipe is stuck would stop serving, and if that reader
-//! waits for our volume, for ever. Lines that do not fit into the queue are counted and left out.
+//! A reactor that logs while the reader of the pipe is stuck would stop serving. If the reader
+//! waits for one of our volumes, that would last for ever. Lines that do not fit into the queue are
+//! counted and dropped.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,21 +16,21 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use forebay_terminal::log_filter;
 
-/// Lines that may wait.
+/// Most lines in the queue.
 const QUEUE: usize = 4096;
 
-/// Longest wait for the last lines to be written.
+/// Time limit for writing the last lines.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 
-/// The thread that writes.
+/// The writing thread.
 pub(super) struct Log {
     lines: SyncSender<Vec<u8>>,
     thread: JoinHandle<()>,
 }
 
-/// One line under construction; it is sent when it is dropped.
+/// A line under construction, sent on drop.
 struct Line {
     text: Vec<u8>,
     lines: SyncSender<Vec<u8>>,
@@ -67,8 +69,8 @@ impl Drop for Line {
     }
 }
 
-/// Starts to log, at the level that `FOREBAY_LOG` says (`info` if it says nothing), and makes a
-/// panic end the process at once, like a kill: a half-broken daemon must not go on.
+/// Starts logging at the level in `FOREBAY_LOG`, or `info`. A panic then ends the process at once,
+/// like a kill: a damaged daemon must not continue.
 ///
 /// # Errors
 /// As [`log_filter::from_environment`].
@@ -79,7 +81,7 @@ pub(super) fn start() -> Result<Log> {
         .name("log".into())
         .spawn(move || write(&queue))
         .expect("a thread can be started");
-    // Somebody who uses this as a library may log already.
+    // A program that uses this as a library may log already.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
@@ -90,8 +92,7 @@ pub(super) fn start() -> Result<Log> {
         let _ = writeln!(
             std::io::stderr(),
             "forebay: {panic}\n{backtrace}\nforebay: this is a bug. The process ends at once; \
-             nothing \
-             that was acknowledged is lost, the next start recovers"
+             nothing that was acknowledged is lost, the next start recovers"
         );
         std::process::abort();
     }));
@@ -113,7 +114,7 @@ fn write(queue: &Receiver<Vec<u8>>) {
 }
 
 impl Log {
-    /// Writes the last lines, if whoever reads them does.
+    /// Writes the last lines, if the reader accepts them.
     pub(super) fn finish(self) {
         let begin = Instant::now();
         let mut end = Vec::new();

@@ -1,8 +1,8 @@
-//! `forebay serve`: the process around a stack.
+//! `forebay serve`: the process that runs a stack.
 //!
-//! Threads: the *engine* reactor runs the stack; NBD and NVMe/TCP connections and the queues of
-//! disks are spread over it and the other reactors; FUSE has threads of its own; and the main
-//! thread runs the control plane, one tokio runtime that never touches data.
+//! Threads: the *engine* reactor runs the stack. NBD and NVMe/TCP connections and the queues of
+//! disks are spread over it and the other reactors. FUSE has threads of its own. The main thread
+//! runs the control plane, one tokio runtime that never accesses data.
 
 pub(crate) mod descriptors;
 mod disks;
@@ -37,16 +37,16 @@ use exports::{Reactors, Running};
 use forebay_terminal::size::human_duration;
 use record::Recordings;
 
-/// What a start may take to end after a signal: a device may have to answer first.
+/// Time limit for the end of a start after a signal: a device may have to respond first.
 const STOP: Duration = Duration::from_secs(30);
-/// Time for the last look at the devices.
+/// Time limit for the last check of the devices.
 const LAST_LOOK: Duration = Duration::from_secs(3);
 
-/// Serves what `config` describes until a signal asks for the end.
+/// Serves the volumes of `config` until a signal ends the process.
 ///
 /// # Errors
-/// What keeps the daemon from starting, or from ending in an orderly way; the latter loses nothing,
-/// since the next start recovers as after a crash.
+/// The error that prevents the start, or a clean end. The latter loses nothing, since the next
+/// start recovers as after a crash.
 pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
     system::one_heap();
     system::ignore_file_size_signal();
@@ -71,7 +71,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     let local = config.exports.iter().any(local);
     if let Err(error) = system::io_flusher() {
         match local {
-            // A file system on the volume may be what the kernel empties to find memory.
+            // The kernel may need a file system on the volume to reclaim memory.
             true => tracing::info!("{}", error.report()),
             false => tracing::debug!("{}", error.report()),
         }
@@ -92,7 +92,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         .build()
         .context(|| "control plane")?;
     runtime.block_on(async {
-        // From here on a signal is heeded.
+        // From here on signals are handled.
         let mut signals = Signals::new()?;
         let metrics_address = metrics.local_addr().context(|| "metrics")?;
         let stop = Stop::default();
@@ -116,7 +116,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
             false => running.start(&config).await.map(|()| true),
         };
         let result = match started {
-            // The signal came when it was open.
+            // The signal arrived when everything was open.
             Ok(false) => Ok(()),
             Ok(true) => {
                 let mut listening = running.listening();
@@ -144,28 +144,28 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                     Ok(Err(error)) = http => Err(error),
                     () = engine.ended() => Ok(()),
                     () = watch.run(&engine) => Ok(()),
-                    // A start that fails though some reads were served is a failed start.
+                    // A start that fails after some reads is still a failed start.
                     Ok(Err(error)) = engine.ask(|engine| async move { engine.stack.ready().await }) => Err(error),
                 }
             }
             Err(error) => Err(error),
         };
-        // A device that does not answer keeps no daemon from its end.
+        // A device that does not respond does not delay the end.
         let _ = tokio::time::timeout(LAST_LOOK, watch.look(&engine)).await;
         let ended = shutdown::run(&engine, running, &recordings, &mut signals).await;
         if ended.is_ok() {
-            // It ended its last task; what is left is the thread's own end.
+            // Its last task has ended; only the end of the thread remains.
             let _ = thread.join();
         }
         result.and(ended)
     })
 }
 
-/// Waits for a start, which a signal stops: it ends at its next step, and takes away what it made.
+/// Waits for a start. A signal stops it at its next step; the start then removes all that it
+/// created.
 ///
 /// # Errors
-/// As the start, which says `ShuttingDown` if it was stopped; `TimedOut` if a device does not let
-/// it come to its next step.
+/// As the start, or `ShuttingDown` if it was stopped; `TimedOut` if a device blocks the next step.
 async fn unless_stopped<T>(
     starting: impl Future<Output = Result<T>>,
     stop: &Stop,
@@ -182,17 +182,16 @@ async fn unless_stopped<T>(
             ErrorKind::TimedOut,
             format!(
                 "the start did not stop within {}: see that the devices answer. It ends as after a \
-                 kill: nothing that was \
-                 acknowledged is lost",
+                 kill: nothing that was acknowledged is lost",
                 human_duration(STOP)
             ),
         ))
     })
 }
 
-/// Has threads do the I/O of a process that is no I/O flusher where io_uring may make a request
-/// wait for ever: with a limit of version 1 on its memory, the kernel thread that a ring starts in
-/// the middle of a request may need memory that is free when that request has been served.
+/// Selects threads for the I/O of a process that is not an I/O flusher if io_uring could deadlock.
+/// With a memory limit of control group version 1, a kernel thread of the ring may need memory in
+/// the middle of a request. The memory may become free only after this request.
 fn avoid_deadlock(config: &mut Config) {
     if !system::memory_limited_v1() {
         return;
@@ -201,33 +200,29 @@ fn avoid_deadlock(config: &mut Config) {
         Io::Auto => {
             tracing::info!(
                 "a control group of version 1 limits this process's memory: using the slower \
-                 threads engine, since \
-                 io_uring could wait for memory that the kernel gets by writing to these volumes; \
-                 give the process \
-                 CAP_SYS_RESOURCE, or `io = \"uring\"` in [server] if nothing on this machine is a \
-                 client"
+                 threads engine, since io_uring could wait for memory that the kernel gets by \
+                 writing to these volumes; give the process CAP_SYS_RESOURCE, or `io = \"uring\"` \
+                 in [server] if nothing on \
+                 this machine is a client"
             );
             config.server.io = Io::Threads;
         }
         Io::Uring => tracing::warn!(
             "a control group of version 1 limits this process's memory, and `io = \"uring\"`: \
-             under memory pressure, \
-             file systems on these volumes that are mounted on this machine may wait for ever; \
-             give the process \
-             CAP_SYS_RESOURCE, or let `io` be \"auto\""
+             under memory pressure, file systems on these volumes that are mounted on this machine \
+             may wait for ever; give the process CAP_SYS_RESOURCE, or let `io` be \"auto\""
         ),
         Io::Threads => {}
     }
 }
 
-/// Says where everything is listening, and what is emulated: on standard output, in the status, to
-/// systemd.
+/// Announces addresses and emulated devices: on standard output, in the status, and to systemd.
 async fn announce(
     engine: &engine::Handle,
     listening: Vec<String>,
     reactors: Option<Reactors>,
 ) -> Result<()> {
-    // Whoever started the daemon need not read on.
+    // The parent process may have closed standard output.
     let say = |line: &str| _ = writeln!(std::io::stdout(), "{line}");
     for place in &listening {
         say(place);
@@ -248,14 +243,14 @@ async fn announce(
     Ok(())
 }
 
-/// Tells systemd, if it started this process.
+/// Notifies systemd, if it started this process.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("systemd was not told: {error}");
     }
 }
 
-/// What carries out the I/O.
+/// Returns the I/O engine.
 pub(crate) const fn io_engine(config: &Config) -> IoEngine {
     match config.server.io {
         Io::Auto => IoEngine::Auto,
@@ -264,15 +259,15 @@ pub(crate) const fn io_engine(config: &Config) -> IoEngine {
     }
 }
 
-/// Has the reactor of this thread never sleep, if that is what the configuration says.
+/// Makes the reactor of this thread poll always, if that is configured.
 fn poll(config: &Config) {
     if config.server.poll == Poll::Busy {
-        // A reactor runs here.
+        // This thread runs a reactor.
         let _ = forebay_io::never_sleep();
     }
 }
 
-/// Removes the control socket when the daemon ends.
+/// Removes the control socket when dropped.
 struct RemoveAtEnd<'a>(&'a Config);
 
 impl Drop for RemoveAtEnd<'_> {
@@ -281,7 +276,7 @@ impl Drop for RemoveAtEnd<'_> {
     }
 }
 
-/// The signals that mean something here.
+/// The signals that the daemon handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -298,7 +293,7 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal that asks for the end.
+    /// Waits for a signal to end.
     async fn end(&mut self) {
         loop {
             tokio::select! {

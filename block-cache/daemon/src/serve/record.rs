@@ -1,6 +1,6 @@
-//! Recording: from the engine's ring to whoever asked, as a trace. The control plane's thread
-//! empties the ring; if it or the client is too slow, the ring runs full and requests are counted
-//! as lost, but none ever waits.
+//! Recording: transfers the engine's ring to a client, as a trace. The control plane's thread
+//! drains the ring. If this thread or the client is too slow, the ring fills. Requests are then
+//! counted as lost, but none ever waits.
 
 use std::time::Duration;
 
@@ -17,25 +17,26 @@ use crate::control::protocol::Recorded;
 use crate::control::server::{Caller, Part};
 use forebay_terminal::size::human_count;
 
-/// Requests that the ring holds: 6 MiB, a fifth of a second at more than a million a second.
+/// Capacity of the ring, requests: 6 MiB, a fifth of a second at more than a million a second.
 const RING_REQUESTS: usize = 1 << 18;
-/// How often the ring is emptied. Each time takes the processor from clients with one request under
-/// way: every 50 ms took 1.3% of what they did, this 0.5% (`cargo xtask bench record`).
+/// Interval of draining the ring. Each time takes processor time from clients with one request in
+/// flight. An interval of 50 ms cost 1.3% of their throughput, this one 0.5% (`cargo xtask bench
+/// record`).
 const TICK: Duration = Duration::from_millis(200);
-/// Ticks between two signs of life, where nothing is recorded.
+/// Number of ticks between two messages while nothing is recorded.
 const SILENT_TICKS: u32 = 5;
-/// Requests of one piece, one frame of the native format.
+/// Requests in one part, which is one frame of the native format.
 const PIECE_REQUESTS: usize = 16 << 10;
 const _: () = assert!(PIECE_REQUESTS <= native::MAX_FRAME_REQUESTS);
-// The ring's records are the format's: they are passed on as they are.
+// The ring's records have the format of the trace, so they are sent unchanged.
 const _: () = assert!(record::RECORD_BYTES == RECORD_BYTES);
-/// What a piece takes besides its records, bytes: a frame of requests and one that says what was
-/// lost.
+/// Size of a part besides its records, bytes: a frame of requests and one with the number of lost
+/// requests.
 const PIECE_BYTES: u64 = 2 * FRAME_BYTES as u64;
-/// How long the daemon's end waits for that of a recording.
+/// Time that the daemon's end waits for the end of a recording.
 const END: Duration = Duration::from_secs(5);
 
-/// The recordings of a daemon, one at a time.
+/// Recordings of a daemon, one at a time.
 #[derive(Debug)]
 pub(super) struct Recordings {
     place: Semaphore,
@@ -52,8 +53,8 @@ impl Default for Recordings {
 }
 
 impl Recordings {
-    /// Records until the caller says otherwise, the daemon stops, or the trace has `max_bytes`.
-    /// Returns what was done, in words.
+    /// Records until the client ends it, the daemon stops, or the trace has `max_bytes`. Returns a
+    /// description of the result.
     pub(super) async fn run(
         &self,
         engine: &Handle,
@@ -79,14 +80,14 @@ impl Recordings {
         engine
             .ask(|engine| async move { engine.stack.end_recording() })
             .await?;
-        // What came in since the last look.
+        // Requests since the last tick.
         while recording.piece(&caller).await? > 0 {}
         let done = recording.in_words(why);
         tracing::info!("{done}");
         Ok(done)
     }
 
-    /// Ends a recording, and waits until it has: for so long as that may reasonably take.
+    /// Ends a recording, and waits for its end, for at most [`END`].
     pub(super) async fn end(&self) {
         self.stop.send_replace(true);
         let ended = tokio::time::timeout(END, self.place.acquire()).await;
@@ -131,14 +132,14 @@ impl Recording {
         })
     }
 
-    /// Sends what there is, again and again. Returns why it ends.
+    /// Sends parts at each tick. Returns the reason of the end.
     async fn until_its_end(
         &mut self,
         caller: &Caller,
         mut stop: watch::Receiver<bool>,
     ) -> &'static str {
         let mut heard = caller.heard.clone();
-        // The header at once: the file has its name from then on.
+        // The header is sent at once: the client names its file then.
         if self.piece(caller).await.is_err() {
             return "nobody takes it";
         }
@@ -151,7 +152,7 @@ impl Recording {
                 () = tokio::time::sleep(TICK) => {}
             }
             let ended = self.drain.ended();
-            // What comes in meanwhile is for the next tick.
+            // Requests that arrive now are for the next tick.
             loop {
                 let Ok(requests) = self.piece(caller).await else {
                     return "nobody takes it";
@@ -180,7 +181,7 @@ impl Recording {
         }
     }
 
-    /// Sends a piece, if there is one; how many requests are in it.
+    /// Sends a part, if there is one. Returns the number of requests in it.
     async fn piece(&mut self, caller: &Caller) -> Result<usize> {
         // The first one has the file's header.
         let mut bytes = std::mem::take(self.writer.get_mut());

@@ -1,5 +1,5 @@
-//! The orderly end. Each step is bounded in time; when one does not end, the process does, as if it
-//! had been killed, which loses nothing that was acknowledged: the next start recovers.
+//! The clean end. Each step has a time limit. If a step exceeds it, the process ends as if killed.
+//! This loses no acknowledged writes: the next start recovers.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -14,15 +14,15 @@ use super::record::Recordings;
 use crate::stack::CLOSE;
 use forebay_terminal::size::{human_count, human_duration};
 
-/// Time that unmounting may take: the kernel writes back what it has.
+/// Time limit for unmounting, during which the kernel writes back its data.
 const UNMOUNT: Duration = Duration::from_secs(60);
-/// Time that requests in flight may take.
+/// Time limit for requests in flight.
 const DRAIN: Duration = Duration::from_secs(60);
-/// What a step may take beyond its bound, after which the engine names what is not over: past that
-/// it does not answer itself.
+/// Additional time of a step, for the engine to report what is not complete. After it, the engine
+/// itself does not respond.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Stops taking I/O, makes durable what was acknowledged, and marks the cache as cleanly shut down.
+/// Stops I/O, makes acknowledged writes durable, and marks the cache as cleanly shut down.
 pub(super) async fn run(
     engine: &Handle,
     running: Running,
@@ -38,7 +38,7 @@ pub(super) async fn run(
         exports.withdraw(None);
         Ok(())
     });
-    // A file that cannot be unmounted in time gets errors; its data is safe all the same.
+    // A file that cannot be unmounted in time returns errors; its data is safe.
     if let Err(error) = step("unmounting files", UNMOUNT, unmount, engine, signals).await {
         tracing::warn!("{}", error.report());
     }
@@ -75,7 +75,7 @@ async fn flat<T>(asked: impl Future<Output = Result<Result<T>>>) -> Result<T> {
     asked.await?
 }
 
-/// Runs `work` with a bound, and logs every second that it goes on. More signals change nothing.
+/// Runs `work` with a time limit, and logs its progress every second. More signals change nothing.
 async fn step<T>(
     what: &str,
     bound: Duration,
@@ -113,7 +113,7 @@ async fn step<T>(
     }
 }
 
-/// Runs `work`, which may block, on a thread of its own.
+/// Runs blocking `work` on a thread of its own.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

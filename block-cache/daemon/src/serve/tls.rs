@@ -11,14 +11,14 @@ use forebay_frontend::nbd::{self, Demand};
 use crate::config::Tls;
 use crate::secrets::read_private;
 
-/// A file of certificates is no larger, bytes.
+/// Largest file of certificates, bytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads what `tls` names.
+/// Reads the files that `tls` names.
 ///
 /// # Errors
-/// `Permission` if others can read or change the key; `InvalidInput` if a file is not what it
-/// should be, or the key belongs to another certificate. Nothing of the key is in them.
+/// `Permission` if other users can read or change the key. `InvalidInput` for an invalid file, or a
+/// key of another certificate. No error contains part of the key.
 pub(crate) fn load(tls: &Tls) -> Result<nbd::Tls> {
     let certificate = read_public(&tls.certificate, "the certificate")?;
     let key = read_private(&tls.key, "the key")?;
@@ -45,7 +45,7 @@ pub(crate) fn load(tls: &Tls) -> Result<nbd::Tls> {
 fn read_public(path: &Path, what: &str) -> Result<Vec<u8>> {
     let shown = path.display();
     let unreadable = || format!("cannot read {what} in {shown}");
-    // A named pipe is refused below, and not waited for.
+    // Opening must not wait on a named pipe, which is refused below.
     let mut options = File::options();
     let options = options.read(true).custom_flags(libc::O_NONBLOCK);
     let file = options.open(path).context(unreadable)?;

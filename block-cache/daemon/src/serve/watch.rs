@@ -1,5 +1,5 @@
-//! Says in the log what goes wrong with devices: the first time at once, then at most one line in
-//! ten seconds for each, with a count. The reactors only count.
+//! Logs the errors of devices: the first one at once, then at most one line in ten seconds for each
+//! device, with a count. The reactors only count.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,18 +8,18 @@ use super::engine::Handle;
 use crate::control::status::DeviceStatus;
 use forebay_terminal::size::human_bytes;
 
-/// How often the devices are looked at.
+/// Interval between checks of the devices.
 const EVERY: Duration = Duration::from_secs(1);
-/// Time between two lines about the same device.
+/// Least time between two lines about the same device.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// What is known of the devices so far.
+/// Last known state of the devices.
 #[derive(Default)]
 pub(super) struct Watch {
     devices: BTreeMap<String, Seen>,
-    /// What was wrong with the state directory at the last look.
+    /// Problem of the state directory at the last check.
     trouble: Option<String>,
-    /// What was wrong with open files at the last look.
+    /// Problems of open files at the last check.
     file_troubles: Vec<String>,
 }
 
@@ -30,7 +30,7 @@ struct Seen {
 }
 
 impl Watch {
-    /// Watches for ever.
+    /// Checks the devices for ever.
     pub(super) async fn run(&mut self, engine: &Handle) {
         loop {
             self.look(engine).await;
@@ -38,7 +38,7 @@ impl Watch {
         }
     }
 
-    /// Looks once.
+    /// Checks the devices once.
     pub(super) async fn look(&mut self, engine: &Handle) {
         let seen = engine.ask(|engine| async move {
             let stack = &engine.stack;
@@ -65,7 +65,7 @@ impl Watch {
         self.file_troubles = files;
     }
 
-    /// What there is to say.
+    /// Returns the lines to log.
     fn news(&mut self, now: Instant, devices: &[DeviceStatus]) -> Vec<String> {
         let mut lines = Vec::new();
         for device in devices {
@@ -79,8 +79,7 @@ impl Watch {
             if size < before {
                 lines.push(format!(
                     "device {name:?} has shrunk from {} to {}: what lay beyond its end is gone, \
-                     and \
-                     requests for it fail until it has its size again",
+                     and requests for it fail until it has its size again",
                     human_bytes(before),
                     human_bytes(size)
                 ));

@@ -60,8 +60,7 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
         return Some(format!(
             "a Forebay cache, {}, {of}. If that is not the cache of a guest that has this volume \
              as its disk, stop, and give the volume another device: what is written here goes over \
-             what that cache has, which \
-             may be nowhere else",
+             what that cache has, which may be nowhere else",
             hex(&found.uuid)
         ));
     }
@@ -76,8 +75,7 @@ async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
             return Some(
                 "a block translation table, and is served as it is, with that in it. If the volume \
                  was on the table, stop, and write kind = \"pmem\" for the file and a device of \
-                 kind \"btt\" over it: what is \
-                 written here goes over the table"
+                 kind \"btt\" over it: what is written here goes over the table"
                     .to_owned(),
             );
         }
@@ -109,8 +107,8 @@ pub(crate) fn judge_identity(
             format!(
                 "nothing tells backing device {device:?} from another one, and mode {mode} keeps \
                  dirty data for it; help: use a device with a serial number or world-wide name, or \
-                 mode wt, wa, wi or pt; or \
-                 write identity = \"path\" for the device if its path always means this one"
+                 mode wt, wa, wi or pt; or write identity = \"path\" for the device if its path \
+                 always means this one"
             ),
         ));
     }

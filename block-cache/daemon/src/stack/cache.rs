@@ -399,8 +399,7 @@ pub(crate) fn unreadable(
             format!(
                 "there is no cache on {what}: make one with `forebay format{devices}`, unless \
                  there was one: then put its device back, or a copy of it, since what was \
-                 acknowledged and not yet written \
-                 back IS LOST with it"
+                 acknowledged and not yet written back IS LOST with it"
             ),
         ),
         ErrorKind::Corrupt => error.context(format!(
@@ -472,8 +471,7 @@ impl OpenCache {
                 format!(
                     "volume {volume:?} in mode {mode} on a cache in memory loses acknowledged \
                      writes when the process dies: use wt, wa, wi or pt, or set volatile = true on \
-                     the \
-                     memory device"
+                     the memory device"
                 ),
             ));
         }

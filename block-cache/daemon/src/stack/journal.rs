@@ -142,8 +142,7 @@ fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
              {own}\n    \
              help: put the newest state of the device back: the journal {path} belongs to it. If \
              that is gone, make a new cache with `forebay format --force --discard-dirty`, and \
-             start once \
-             with --adopt VOLUME: what was not written back IS LOST THEN"
+             start once with --adopt VOLUME: what was not written back IS LOST THEN"
         ),
         Relation::Older => format!(
             "{here}: the process journal is of opening {own}, and the cache's last one was \
@@ -228,10 +227,9 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
         format!(
             "{path} is not a process journal, or was overwritten where it says whose it is; it is \
              left alone. If it was this cache's, put a sound copy of it back; if there is none, \
-             move it away and start once with \
-             --accept-journal-loss, and check what the clients stored last{stake}. If it is \
-             something else, set `journal` in [cache] to a \
-             path where nothing is",
+             move it away and start once with --accept-journal-loss, and check what the clients \
+             stored last{stake}. If it is \
+             something else, set `journal` in [cache] to a path where nothing is",
             path = path.display()
         ),
     ))

@@ -54,8 +54,7 @@ pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
             format!(
                 "{}: device {:?}: {} has a block translation table, through which alone the rest \
                  of it can be read: write kind = \"pmem\" here, and name a device of kind \"btt\" \
-                 over it where this one is \
-                 named",
+                 over it where this one is named",
                 config.place(leaf.line),
                 leaf.name,
                 path.display()

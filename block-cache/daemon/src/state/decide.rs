@@ -160,20 +160,20 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 format!(
                     "the state directory is older than this cache: it knows volume {name:?} up to \
                      epoch {}, and the cache remembers epoch {epoch}, as if a backup of the state \
-                     directory had been put \
-                     back. Put the newest one back; or, if nothing wrote to the backing device \
-                     without this cache since, \
-                     start with --adopt {name}: what is dirty in the cache is kept",
+                     directory had been put back. Put the newest one back; or, if nothing wrote to \
+                     the backing device \
+                     without this cache since, start with --adopt {name}: what is dirty in the \
+                     cache is kept",
                     record.epoch
                 )
             } else if is_behind {
                 format!(
                     "the state directory knows volume {name:?} up to epoch {} on cache {}, and \
                      this cache remembers epoch {epoch}: it may be an older backup. Put the newest \
-                     one back; or, if the \
-                     volume was served through that cache since, `forebay detach {name}` there \
-                     first; or, if nothing wrote to the \
-                     backing device without this cache, start with --adopt {name}: what is dirty \
+                     one back; or, if the volume was served through that cache since, `forebay \
+                     detach {name}` there \
+                     first; or, if nothing wrote to the backing device without this cache, start \
+                     with --adopt {name}: what is dirty \
                      in the cache is kept",
                     record.epoch, record.cache
                 )
@@ -181,8 +181,8 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 format!(
                     "this cache does not know what happened to volume {name:?} since epoch \
                      {epoch}, and the state directory knows epoch {}, as if an earlier copy of the \
-                     cache device had been put back. Put \
-                     the newest one back; or, if that is gone, make a new cache with `forebay \
+                     cache device had been put back. Put the newest one back; or, if that is gone, \
+                     make a new cache with `forebay \
                      format --force --discard-dirty`, and start once \
                      with --adopt {name}: what was not written back IS LOST THEN",
                     record.attached
@@ -193,8 +193,7 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                      epochs {} to {} on cache {}\n\
                      help: use this cache's own state directory (`state` in [server]), or serve \
                      the volume with the cache that had it last, and detach it there; or, if this \
-                     cache and the backing \
-                     device belong together, start with --adopt {name}",
+                     cache and the backing device belong together, start with --adopt {name}",
                     record.attached, record.epoch, record.cache
                 )
             }
@@ -292,8 +291,8 @@ pub fn renamed(
             format!(
                 "the backing device was last served as volume {other:?} through cache {}, which \
                  may hold data that it does not have: serve it under that name with that cache and \
-                 `forebay \
-                 detach {other}` first, or start with --adopt {volume} to go on without that data",
+                 `forebay detach {other}` first, or start with --adopt {volume} to go on without \
+                 that data",
                 record.cache
             ),
         ));
@@ -348,12 +347,11 @@ pub fn check_without(volume: &str, last: &str, record: Record) -> Result<()> {
         format!(
             "volume {volume:?} would be served without a cache, but {was} was last served through \
              cache {}, which may hold data that the backing device does not have: serve volume \
-             {last:?} with that \
-             cache (`[cache]` in the configuration) and `forebay detach {last}` first, or start \
-             with --without-cache \
-             {volume} to serve the backing device as it is; what is written then is logged, and \
-             nothing else of that \
-             data is given up",
+             {last:?} with that cache (`[cache]` in the configuration) and `forebay detach {last}` \
+             first, or start \
+             with --without-cache {volume} to serve the backing device as it is; what is written \
+             then is logged, and \
+             nothing else of that data is given up",
             record.cache
         ),
     ))

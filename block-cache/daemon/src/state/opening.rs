@@ -194,8 +194,7 @@ pub fn check(
                  was {}{where_}\n    \
                  help: put the newest state of the device back. If that is gone, make a new cache \
                  with `forebay format --force --discard-dirty`, and start once with --adopt \
-                 VOLUME: \
-                 what was not written back IS LOST THEN",
+                 VOLUME: what was not written back IS LOST THEN",
                 record.generation
             ),
         );

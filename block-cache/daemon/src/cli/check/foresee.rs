@@ -1,5 +1,5 @@
-//! The refusals of the attaches of volumes, before a start: what the state directory decides, and
-//! what the cache holds that is older than writes without it.
+//! Finds the refusals of attaches before a start. They depend on the state directory, and on data
+//! in the cache that is older than writes without it.
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_cache::{Devices, Inspection};
@@ -11,11 +11,11 @@ use crate::stack::{foresee_attach, options_of, place_of_volume};
 use crate::state::CacheId;
 use crate::state::decide::Attach;
 
-/// A volume, and how it will be attached to the cache.
+/// A volume, and the decision on its attach.
 type Planned<'a> = (&'a Volume, Attach);
 
-/// Decides on the attach of each volume. `backing` has the backing device of each volume. Without a
-/// cache that was looked at, volumes have none, or one in memory. Returns also the refusals.
+/// Decides on the attach of each volume. `backing` has the backing device of each volume. Without
+/// an inspected cache, volumes have none, or one in memory. Also returns the refusals.
 pub(super) fn attaches<'a>(
     config: &'a Config,
     backing: &[Sized],
@@ -39,10 +39,10 @@ pub(super) fn attaches<'a>(
     (planned, refused)
 }
 
-/// Returns the refusals of the attaches to a cache on these devices. Nothing is changed.
+/// Returns the refusals of the attaches to a cache on these devices. Changes nothing.
 ///
 /// # Errors
-/// What the devices say, if the cache seems sound.
+/// The errors of the devices, if the cache seems undamaged.
 pub(super) async fn refusals(
     config: &Config,
     backing: &[Sized],
@@ -52,7 +52,7 @@ pub(super) async fn refusals(
 ) -> Result<Vec<Error>> {
     let (planned, mut refused) = attaches(config, backing, Some(found));
     if let Some(problem) = &found.journal_problem {
-        // The opening is refused for it, and no attach goes further.
+        // The opening is refused for it, so that no attach is reached.
         if !refused.is_empty() {
             refused.push(Error::with_source(ErrorKind::Lost, "", problem.clone()));
         }
@@ -71,7 +71,7 @@ pub(super) async fn refusals(
     let asked: Vec<_> = asked.collect();
     let options = mend::options(place, false, false)?;
     let checked = match forebay_cache::foresee_stale(devices, &options, &asked).await {
-        // What is told of damage matters more.
+        // A report of damage matters more.
         Err(_) if !found.problems.is_empty() => return Ok(refused),
         checked => checked.context(|| "cannot tell what is stale")?,
     };

@@ -1,5 +1,5 @@
-//! `forebay check --data` and `--repair`: all that is cached is read, and what is damaged is mended
-//! as far as it can be.
+//! `forebay check --data` and `--repair`: reads all cached data, and repairs damage as far as
+//! possible.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::stack::journal::{self, Whose};
 use crate::state::{Opening, StateDirectory};
 use forebay_terminal::size::{human_bytes, human_count};
 
-/// What was done beside looking at the metadata.
+/// Work beyond the inspection of the metadata.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     repaired: bool,
@@ -22,39 +22,39 @@ pub(super) struct Work {
     noted: Noted,
 }
 
-/// Where it is noted that something is lost.
+/// Place where losses are recorded.
 #[derive(Debug, Default)]
 enum Noted {
-    /// There is nothing to note, or nobody who would go on without it.
+    /// There is no loss to record, or no client that would continue without the data.
     #[default]
     Needless,
-    /// Nobody said where.
+    /// No state directory is known.
     Nowhere,
-    /// In this state directory, of these volumes.
+    /// In this state directory, for these volumes.
     In(PathBuf, Vec<String>),
 }
 
-/// Takes note of what a repair finds lost, of which nothing tells any more when it has ended:
-/// clients that outlive the daemon (block devices of this machine, virtual machines) must not go on
-/// as if they had all that was acknowledged to them.
+/// Records the losses that a repair finds, since the cache no longer shows them afterwards. Clients
+/// that outlive the daemon (block devices of this machine, virtual machines) must not continue as
+/// if all acknowledged writes were present.
 pub(super) struct Losses {
     state: State,
     volumes: Vec<String>,
     log_is_damaged: bool,
 }
 
-/// The state directory of the daemons that serve a cache.
+/// State directory of the daemons that serve a cache.
 enum State {
     /// No configuration names it.
     Unknown,
     /// It was never used.
     Unused,
-    /// Held by this process.
+    /// Locked by this process.
     Held(StateDirectory),
 }
 
 impl Losses {
-    /// Holds the state directory of the daemons that serve the cache.
+    /// Locks the state directory of the daemons that serve the cache.
     ///
     /// # Errors
     /// As [`StateDirectory::open`].
@@ -74,7 +74,7 @@ impl Losses {
         })
     }
 
-    /// Returns the last generation of the cache that is remembered; zero if none is.
+    /// Returns the recorded generation of the cache; zero without a record.
     fn generation(&self, uuid: &[u8; 16]) -> Result<u64> {
         let State::Held(state) = &self.state else {
             return Ok(0);
@@ -83,7 +83,7 @@ impl Losses {
         Ok(last.map_or(0, |last| last.generation))
     }
 
-    /// Remembers durably that the repair was an opening.
+    /// Records durably that the repair was an opening.
     fn note_opening(
         &self,
         uuid: &[u8; 16],
@@ -102,7 +102,7 @@ impl Losses {
         state.store_opening(uuid, &opening)
     }
 
-    /// Remembers durably that these volumes may lack something; where.
+    /// Records durably that these volumes may lack data. Returns where.
     fn note<'a>(&self, volumes: impl Iterator<Item = &'a String>) -> Result<Noted> {
         let volumes: Vec<String> = volumes.cloned().collect();
         let state = match &self.state {
@@ -119,12 +119,12 @@ impl Losses {
     }
 }
 
-/// Whose process journal, and where.
+/// Owner and path of a process journal.
 pub(super) type Place<'a> = (&'a Whose, &'a Path);
 
 pub(super) fn options((whose, path): Place<'_>, data: bool, mend: bool) -> Result<RepairOptions> {
     Ok(RepairOptions {
-        // A copy has no journal; that of another opening refuses.
+        // A copy has no journal; a journal of another opening is an error.
         journal: match journal::own(whose, path, mend)? {
             Err(error) if error.kind() == ErrorKind::Busy => None,
             found => found?,
@@ -136,13 +136,13 @@ pub(super) fn options((whose, path): Place<'_>, data: bool, mend: bool) -> Resul
     })
 }
 
-/// Returns how many bytes of cached data have no checksum that is known. Nothing is changed.
+/// Returns the number of bytes of cached data without a known checksum. Changes nothing.
 pub(super) async fn count_unverified(devices: &Devices, place: Place<'_>) -> Result<u64> {
     let counted = forebay_cache::count_unverified(devices, &options(place, false, false)?).await;
     counted.context(|| "cannot tell what is not verified")
 }
 
-/// Reads all that is cached, and changes nothing.
+/// Reads all cached data. Changes nothing.
 pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> {
     let data = forebay_cache::verify(devices, &options(place, true, false)?)
         .await
@@ -157,7 +157,7 @@ pub(super) async fn verify(devices: &Devices, place: Place<'_>) -> Result<Work> 
     })
 }
 
-/// Mends what can be mended.
+/// Repairs the cache as far as possible.
 pub(super) async fn repair(
     devices: &Devices,
     place: Place<'_>,
@@ -165,7 +165,7 @@ pub(super) async fn repair(
     data_place: String,
     losses: Losses,
 ) -> Result<Work> {
-    // Of which dirty data only damaged records told nobody knows: it may be any volume's.
+    // Only damaged records name this dirty data, so it may be of any volume.
     if losses.log_is_damaged {
         losses.note(losses.volumes.iter())?;
     }
@@ -179,7 +179,7 @@ pub(super) async fn repair(
         .await
         .map_err(|error| {
             let what = match error.kind() {
-                // Of the process journal: who decides is asked before anything is written.
+                // About the process journal: the user must decide before any write.
                 ErrorKind::Lost => "the log was not repaired, since this is to be decided first, by how the daemon is started",
                 _ => "the repair did not come to its end: nothing is worse than before, repair again",
             };
@@ -195,7 +195,7 @@ pub(super) async fn repair(
     })
 }
 
-/// Whether data of a volume is lost by name.
+/// Whether a report names lost data of a volume.
 fn has_lost(report: &RepairReport, volume: &str) -> bool {
     let corrupt = report.data.iter().flat_map(|data| &data.corrupt);
     let RecoveryReport { lost, cut, .. } = &report.recovery;
@@ -210,23 +210,23 @@ fn named(range: &LostRange) -> String {
 }
 
 impl Work {
-    /// Whether something was to be mended.
+    /// Whether a repair was requested.
     pub(super) const fn is_repair(&self) -> bool {
         self.repaired
     }
 
-    /// Bytes that were read and have no checksum that was known; none if no data was read.
+    /// Returns the number of bytes read without a known checksum; `None` if no data was read.
     pub(super) fn unverified_bytes(&self) -> Option<u64> {
         self.report.data.as_ref().map(|data| data.unverified_bytes)
     }
 
-    /// Whether something is lost, or damaged still.
+    /// Whether data is lost, or damage remains.
     pub(super) fn is_damaged(&self) -> bool {
         let forgotten = |data: &DataReport| data.forgotten_bytes > 0 && !self.repaired;
         self.report.has_losses() || self.report.data.as_ref().is_some_and(forgotten)
     }
 
-    /// In words, a line each.
+    /// Describes the results, one line each.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(data) = &self.report.data {
@@ -251,8 +251,7 @@ impl Work {
         if recovery.damaged_records + recovery.unreadable_units > 0 {
             lines.push(format!(
                 "REPAIRED: {} and {} of the log left behind. LOST: dirty data of which only these \
-                 told; nobody \
-                 knows which: check what the clients stored",
+                 told; nobody knows which: check what the clients stored",
                 human_count(recovery.damaged_records, "damaged record"),
                 human_count(recovery.unreadable_units, "unreadable unit"),
             ));
@@ -281,16 +280,16 @@ impl Work {
             Noted::Needless => {}
             Noted::Nowhere => lines.push(
                 "NOT NOTED: which state directory the daemon has only its configuration says, and \
-                 the next start knows nothing of \
-                 what is lost. Remove the volumes' block devices before it (`forebay \
-                 remove-ublk`), and start virtual machines \
-                 anew: they would go on as if all were there"
+                 the next start knows nothing of what is lost. Remove the volumes' block devices \
+                 before it (`forebay remove-ublk`), and start virtual machines anew: they would go \
+                 on as if all were \
+                 there"
                     .to_owned(),
             ),
             Noted::In(state, volumes) => lines.push(format!(
                 "NOTED in {}, of volume {}: a block device that waits is not taken over by the \
-                 next start before it is removed, nor \
-                 does a virtual machine go on before it is started anew",
+                 next start before it is removed, nor does a virtual machine go on before it is \
+                 started anew",
                 state.display(),
                 volumes.join(", ")
             )),
@@ -309,13 +308,11 @@ impl Work {
             lines.push(match self.repaired {
                 true => format!(
                     "REPAIRED: {bytes} that are clean and corrupt or unreadable are forgotten: the \
-                     backing \
-                     devices have them"
+                     backing devices have them"
                 ),
                 false => format!(
                     "DAMAGE: {bytes} are clean, and corrupt or unreadable: nothing is lost, the \
-                     backing devices \
-                     have them; --repair forgets them here"
+                     backing devices have them; --repair forgets them here"
                 ),
             });
         }
@@ -323,8 +320,7 @@ impl Work {
             let range = named(range);
             lines.push(format!(
                 "LOST: {range} are dirty in the cache, and what its device holds is not what was \
-                 written: write \
-                 them anew, whole, from a backup"
+                 written: write them anew, whole, from a backup"
             ));
         }
         for range in &data.unreadable {

@@ -1,5 +1,5 @@
-//! What `forebay check` opens: backing devices beside whoever has them, and the cache's devices for
-//! itself alone.
+//! Opens devices for `forebay check`: backing devices without a lock, and the cache's devices with
+//! one.
 
 use std::path::Path;
 
@@ -21,14 +21,14 @@ use crate::stack::{
 };
 use forebay_terminal::out;
 
-/// What the backing devices of volumes say that are files or other machines': warnings about those
-/// that end in the middle of a block, and what names each.
+/// Results from the backing devices that are files or on other machines: warnings about those that
+/// end within a block, and identities.
 #[derive(Default)]
 pub(super) struct Backing {
     pub(super) warnings: Vec<String>,
-    /// By the volume's place in the configuration.
+    /// Devices by the volume's number in the configuration.
     pub(super) devices: Vec<(usize, DeviceInfo)>,
-    /// Identity of the backing device of each volume, and its size in bytes, in the order of the
+    /// Identity and size in bytes of each volume's backing device, in the order of the
     /// configuration.
     pub(super) identities: Vec<Sized>,
 }
@@ -37,11 +37,11 @@ pub(super) struct Backing {
 pub(super) type Sized = (Identity, u64);
 
 impl Backing {
-    /// Notes what is known of the backing device of the volume at this place in the configuration.
+    /// Adds the backing device of the volume with this number in the configuration.
     ///
     /// # Errors
-    /// `InvalidInput` if that is too little for the volume's mode, `Busy` if the device has bytes
-    /// in common with another volume's.
+    /// `InvalidInput` if its identity is insufficient for the volume's mode; `Busy` if it shares
+    /// bytes with another volume's device.
     fn add(&mut self, config: &Config, number: usize, info: DeviceInfo) -> Result<()> {
         let volume = &config.volumes[number];
         let place = || place_of_volume(config, volume);
@@ -67,14 +67,14 @@ fn sized(info: &DeviceInfo) -> Sized {
     (info.identity, info.size_bytes)
 }
 
-/// Returns whether the file at the bottom of a stack is known by its path, should its medium have
-/// no name.
+/// Returns whether the file at the bottom of a stack is identified by its path if its medium has no
+/// name.
 fn known_by_path(config: &Config, name: &str) -> bool {
     (config.stack(name).pop()).is_some_and(|leaf| leaf.known_by_path)
 }
 
-/// A daemon that is `running` has what slots hold itself. Nothing is read that may not answer, or
-/// written.
+/// Reads the backing devices. If a daemon is `running`, it holds the data of the slots itself.
+/// Reads nothing that may hang, and writes nothing.
 pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Backing> {
     let mut seen = Backing::default();
     if !running {
@@ -120,7 +120,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
             read_only: true,
             direct: *direct,
             known_by_path: known_by_path(&config, name),
-            // A daemon that runs has it. Without one, nobody may.
+            // A running daemon has the lock. Without one, no process may have it.
             exclusive: !running,
             ..FileDeviceOptions::default()
         };
@@ -140,8 +140,8 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
     Ok(seen)
 }
 
-/// Opens the cache's devices as the daemon does that serves the configuration; or what is to happen
-/// before they tell what the cache holds.
+/// Opens the cache's devices like the daemon of the configuration. Otherwise returns the event that
+/// must precede an inspection.
 pub(in crate::cli) async fn open_configured(
     config: &Config,
     repair: bool,
@@ -177,7 +177,7 @@ pub(in crate::cli) async fn open_configured(
         metadata: opened.next(),
     };
     let found = read_superblock(config, cache, &devices).await?;
-    // To look at it takes memory, too.
+    // The inspection takes memory, too.
     check_memory(config, &found)?;
     let places = place_of(config, cache);
     let copy = refuse_copy(&config.server.state, &devices, &found, &places, false).await;
@@ -190,7 +190,7 @@ pub(in crate::cli) async fn open_configured(
     Ok(Ok(devices))
 }
 
-/// Opens devices of which paths are known, and no more.
+/// Opens devices of which only the paths are known.
 pub(in crate::cli) async fn open_named(place: &Place, repair: bool) -> Result<Devices> {
     let options = FileDeviceOptions {
         read_only: !repair,

@@ -1,4 +1,4 @@
-//! What `forebay check` prints of a configuration and of the cache that it found.
+//! Output of `forebay check` about a configuration and its cache.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub(super) fn summary(config: &Config) -> String {
     )
 }
 
-/// What a configuration has, for programs.
+/// Returns a summary of a configuration for programs.
 pub(super) fn summary_as_json(config: &Config, more: &[String]) -> serde_json::Value {
     json!({
         "path": config.path,
@@ -107,9 +107,8 @@ pub(super) fn render(
     if unverified_bytes > 0 {
         text.push_str(&format!(
             "UNVERIFIED: {} of cached data have no checksum that is known, as data that was \
-             written shortly before a crash. They \
-             are believed as they are; the daemon gives them checksums when it reads or rewrites \
-             them.\n",
+             written shortly before a crash. They are believed as they are; the daemon gives them \
+             checksums when it reads or rewrites them.\n",
             human_bytes(unverified_bytes)
         ));
     }
@@ -125,15 +124,13 @@ pub(super) fn render(
     if found.journal_problem.is_some() && whose.twin.is_some() {
         text.push_str(
             "NOT IN ORDER, see above: no start serves this copy as it is. --repair has nothing to \
-             mend there, and waits for the \
-             decision, too.\n",
+             mend there, and waits for the decision, too.\n",
         );
     } else if found.journal_problem.is_some() {
         text.push_str(&format!(
             "NOT IN ORDER, see above. The next start is refused until the process journal {} is \
-             there and sound, or until it is told \
-             once, with --accept-journal-loss, to go on without it. --repair has nothing to mend \
-             there, and waits for that, too.\n",
+             there and sound, or until it is told once, with --accept-journal-loss, to go on \
+             without it. --repair has nothing to mend there, and waits for that, too.\n",
             journal.display()
         ));
     } else if !found.problems.is_empty() {
@@ -152,7 +149,7 @@ pub(super) fn render(
     text
 }
 
-/// The volumes that a cache knows.
+/// Returns the volumes that a cache knows.
 fn volumes(found: &Inspection) -> Table {
     let mut table = Table::new(&["volume", ">size", ">cached", ">dirty", ">epoch"]);
     for volume in &found.volumes {

@@ -1,4 +1,4 @@
-//! `forebay format --btt`: makes a block translation table.
+//! `forebay format --btt`: creates a block translation table.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -69,8 +69,8 @@ fn options(arguments: &Arguments) -> Result<FormatOptions> {
     Ok(options)
 }
 
-/// Looks at what the medium holds, and at what a table on it holds, as for a cache. The dirty data
-/// that is given up, in words.
+/// Inspects the contents of the medium, and of a table on it, as for a cache. Returns a description
+/// of discarded dirty data.
 async fn look_at(
     memory: Arc<PmemMapping>,
     name: String,

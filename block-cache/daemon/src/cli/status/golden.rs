@@ -1,4 +1,4 @@
-//! The status in each of its views, compared with recorded files.
+//! Compares each view of the status with recorded files.
 
 use crate::config::{Mode, Promotion};
 use crate::control::protocol::line;
@@ -9,7 +9,7 @@ use crate::control::status::{
 
 use super::render;
 
-/// Files of the recorded views, from the root of the package.
+/// Directory of the recorded views, relative to the package.
 const FOLDER: &str = "tests/golden";
 
 /// Compares the four views of `status` with the recorded files.
@@ -72,7 +72,7 @@ fn a_daemon_without_anything_is_shown_as_recorded() {
     check("empty", &Status::default(), None);
 }
 
-/// A status with every field set, each number another one.
+/// Returns a status with every field set to a different number.
 fn open() -> Status {
     Status {
         version: "0.1.0".into(),

@@ -11,7 +11,7 @@ use forebay_planner_cli::{convert, generate, stats};
 
 use crate::control::client::Control;
 
-/// Record, look at, convert and make block I/O traces
+/// Record, inspect, convert and generate block I/O traces
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]

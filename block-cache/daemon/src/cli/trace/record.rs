@@ -1,4 +1,4 @@
-//! `forebay trace record`: what a running daemon serves, as a trace.
+//! `forebay trace record`: records the requests to a running daemon as a trace.
 
 use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
@@ -20,36 +20,35 @@ use crate::serve::guard;
 use forebay_terminal::out;
 use forebay_terminal::size::{Interval, Size, human_bytes, human_count};
 
-/// Smallest size that a recording may be held to, bytes.
+/// Least limit on the size of a recording, bytes.
 const SMALLEST_BYTES: u64 = 4096;
 
-/// Record what clients ask of a running daemon
+/// Record the requests of clients to a running daemon
 ///
-/// Every request that the daemon takes is recorded with its volume, operation, offset, length and
-/// time of arrival (writes of zeroes as discards), not its data. Clients do not wait for it: what
-/// cannot be written down in time is counted, and the file says so. It goes on until Ctrl-C,
-/// --duration, --max-size or the daemon's end; a recorder that is killed leaves a file that can be
-/// read up to there.
+/// Records every request with its volume, operation, offset, length and time of arrival, without
+/// its data. Writes of zeroes are recorded as discards. Clients never wait for the recorder:
+/// requests that it cannot record in time are counted, and the file contains the count. It ends
+/// with Ctrl-C, --duration, --max-size or the daemon's end. A killed recorder leaves a file that is
+/// readable up to that point.
 ///
-/// The file has Forebay's own format, which all of `forebay trace`, `simulate`, `mrc` and `replay`
-/// read.
+/// The file has Forebay's own format, which `forebay trace`, `simulate`, `mrc` and `replay` read.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   forebay trace record monday.fbt --duration 1h
   forebay trace record db.fbt --volume db --max-size 1G --control /run/forebay/control.sock")]
 pub(super) struct Arguments {
-    /// The file to write
+    /// File to write
     pub(super) out: PathBuf,
-    /// Only this volume; may be given several times
+    /// Record only this volume; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(super) volume: Vec<String>,
     /// End after this time, such as 60s or 30m
     #[arg(long, value_name = "TIME", value_parser = recording)]
     pub(super) duration: Option<Interval>,
-    /// End before the file is larger than this
+    /// End before the file exceeds this size
     #[arg(long, value_name = "SIZE")]
     pub(super) max_size: Option<Size>,
-    /// Write over an existing file
+    /// Overwrite an existing file
     #[arg(long)]
     pub(super) force: bool,
 }
@@ -91,8 +90,7 @@ pub(super) fn run(arguments: &Arguments, control: &Control) -> Result<()> {
     }
 }
 
-/// Refuses a file on a volume of the very daemon that is to be recorded: each piece of the
-/// recording would be recorded.
+/// Refuses a file on a volume of the recorded daemon: the recording would record its own writes.
 fn check_place(path: &Path, control: &Control) -> Result<()> {
     let reply = Client::connect(control)?.call(&Request::Status {}, |_| ())?;
     let Reply::Status(status) = reply else {
@@ -109,8 +107,8 @@ fn check_place(path: &Path, control: &Control) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, what))
 }
 
-/// The file of a recording. It has its name once the daemon records: until then what has it stays,
-/// and when nothing comes of it, nothing is left.
+/// File of a recording. It gets its name once the daemon records. Until then an existing file stays
+/// unchanged, and a failure leaves no file.
 struct Place {
     path: PathBuf,
     part: Option<Part>,
@@ -129,7 +127,7 @@ impl Place {
         Ok((place, file))
     }
 
-    /// Something was recorded.
+    /// Renames the file, since the recording has begun.
     fn begun(&mut self) -> Result<()> {
         let Some(part) = self.part.take() else {
             return Ok(());
@@ -147,7 +145,7 @@ struct Recording<'a> {
     file: File,
     total: Recorded,
     shown: ProgressBar,
-    /// Longest time in which the daemon says nothing: while it records it says something every
+    /// Longest time between two messages of the daemon. While it records, it sends one every
     /// second.
     silence: Duration,
 }
@@ -180,7 +178,7 @@ impl<'a> Recording<'a> {
         })
     }
 
-    /// Writes what comes until the end. Returns the daemon's last words.
+    /// Writes messages until the recording ends. Returns the daemon's last message.
     async fn run(&mut self, duration: Option<Duration>) -> Result<String> {
         let of = |kind| signal(kind).context(|| "signal handler");
         let mut interrupt = of(SignalKind::interrupt())?;
@@ -191,7 +189,7 @@ impl<'a> Recording<'a> {
         loop {
             let ask = wish_to_end(&mut interrupt, &mut terminate, end.filter(|_| !asked));
             tokio::select! {
-                // Kept in `text` if the other is first.
+                // The part read so far stays in `text` if the other branch completes first.
                 read = read_line(&mut self.read, &mut text, self.silence) => read?,
                 () = ask => {
                     if asked {
@@ -199,7 +197,7 @@ impl<'a> Recording<'a> {
                         return Err(Error::new(ErrorKind::Disconnected, what));
                     }
                     asked = true;
-                    // The daemon sees it and sends the rest.
+                    // The daemon detects the shutdown and sends the rest.
                     self.write.shutdown().await.context(|| "control socket")?;
                     continue;
                 }
@@ -214,7 +212,7 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Takes a reply and what belongs to it. Returns the last one's words.
+    /// Handles a reply and its data. Returns the text of the last one.
     async fn take(&mut self, text: &[u8]) -> Result<Option<String>> {
         let reply: Reply = serde_json::from_slice(text).map_err(|error| {
             let what = "the daemon's answer makes no sense; is it of another version?";
@@ -262,7 +260,7 @@ impl<'a> Recording<'a> {
     }
 }
 
-/// Reads on until the end of a line. What was read stays in `text` if it is dropped before.
+/// Reads to the end of a line. The part read so far stays in `text` if the future is dropped.
 async fn read_line(
     read: &mut BufReader<OwnedReadHalf>,
     text: &mut Vec<u8>,
@@ -289,7 +287,7 @@ fn silent(limit: Duration) -> Error {
     Error::new(ErrorKind::TimedOut, what)
 }
 
-/// Waits for a signal, or for the moment.
+/// Waits for a signal, or for the time `end`.
 async fn wish_to_end(interrupt: &mut Signal, terminate: &mut Signal, end: Option<Instant>) {
     let time = async {
         match end {

@@ -5,7 +5,7 @@ use forebay_trace::{OpenOptions, Trace};
 
 use super::super::{Arguments, run};
 
-/// A folder that goes with the test.
+/// A directory that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -70,7 +70,7 @@ fn a_trace_is_generated_converted_and_looked_at() {
         "forebay trace stats {csv} --volume generated-prn_1 --top 3"
     ))
     .unwrap();
-    // Nothing else is left behind.
+    // No other file remains.
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 3);
 }
 
@@ -85,7 +85,7 @@ fn a_load_of_ones_own() {
     assert_eq!(requests(&out).0, 1_000);
 }
 
-/// A pipe can be read once only.
+/// A pipe can be read only once.
 #[test]
 fn several_caches_and_the_page_take_one_pass() {
     let folder = Folder::new("pipe");
@@ -110,9 +110,9 @@ fn several_caches_and_the_page_take_one_pass() {
     .unwrap();
     source.join().unwrap().unwrap();
     let html = std::fs::read_to_string(&page).unwrap();
-    // Two sizes of eleven caches, in each of the drawings that have one bar a cache.
+    // Two sizes of eleven caches, in each drawing with one bar per cache.
     assert_eq!(html.matches("<rect class=\"s1\"").count(), 2 * 11 * 5);
-    // The page is not read back, nor anything else written.
+    // The page is not read back, and no other file is written.
     let both = "--cache 10%wss --html";
     let said = command(&format!("forebay simulate {trace} {both} {page}")).unwrap_err();
     assert!(
@@ -179,7 +179,7 @@ fn what_selects_nothing_says_what_there_is() {
     );
     std::fs::write(&trace, "7,R,0,512,100\n7,R,512,512,100\n8,W,0,512,300\n").unwrap();
     std::fs::write(&empty, "").unwrap();
-    // A recording of an hour in which nothing was asked.
+    // A recording of an hour without requests.
     drop(forebay_trace::write::Appender::create(Path::new(&native), 1).unwrap());
     let refused = |line: &str| command(&format!("forebay {line}")).expect_err(line);
     for reads in ["simulate", "mrc", "trace stats", "replay --on c.toml"] {
@@ -240,7 +240,7 @@ fn sizes_out_of_range_are_refused_before_anything_is_read() {
 
 #[test]
 fn a_share_of_the_working_set_needs_a_file() {
-    // It is refused before it is opened: a pipe without a writer would be waited for.
+    // The refusal precedes the opening, which would wait for the writer of a pipe.
     let folder = Folder::new("share");
     let pipe = folder.path("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();

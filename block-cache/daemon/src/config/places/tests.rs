@@ -1,11 +1,11 @@
-//! What `check` and `serve` find in the way, on this machine.
+//! Problems that `check` and `serve` find on this machine.
 
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 
 use super::*;
 
-/// A directory of its own, with a configuration that is in order there.
+/// A directory with a valid configuration.
 struct Place(PathBuf);
 
 const TEXT: &str = r#"
@@ -50,7 +50,7 @@ impl Place {
         checked.map_err(|error| error.report())
     }
 
-    /// The report names the line and has a remedy, and says all of `parts`.
+    /// Checks that the report names the line, has a remedy, and contains all of `parts`.
     fn refused(&self, from: &str, to: &str, line: usize, parts: &[&str]) {
         let report = self.check(from, to).expect_err(to);
         let at = format!("{}:{line}: ", self.0.join("f.toml").display());
@@ -97,7 +97,7 @@ fn a_socket_has_a_directory_and_nobody_else() {
     place.refused("", "", 12, &["is in use", "stop the program"]);
     drop(listener);
     assert_eq!(place.check("", ""), Ok(()), "nobody answers any more");
-    // Whoever has the control socket has the rest: one problem and not many.
+    // The daemon on the control socket has the other places: one problem, not many.
     let _nbd = UnixListener::bind(run.join("other.sock")).expect("bound");
     let _control = UnixListener::bind(run.join("control.sock")).expect("bound");
     let said = ["a daemon answers on the control socket", "--control"];
@@ -107,8 +107,7 @@ fn a_socket_has_a_directory_and_nobody_else() {
 #[test]
 fn a_port_is_free() {
     let place = Place::new("ports");
-    // On a loopback address that no other process uses, so that the port is free once it is given
-    // back.
+    // On a loopback address that no other process uses, so that the port is free after its release.
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let own = std::net::Ipv4Addr::new(127, high, middle, low);
     let taken = TcpListener::bind((own, 0)).expect("a free port");
@@ -141,7 +140,7 @@ fn the_state_has_a_directory_of_its_own() {
         18,
         &["is not a directory, and"],
     );
-    // Where the file does not say it, there is no line to name.
+    // A default has no line to name.
     let mut config = place.config("state = \"state\"", "");
     config.server.state = "/dev/null".into();
     let report = config.check_machine(true, None).expect_err("no directory");

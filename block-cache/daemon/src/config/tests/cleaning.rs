@@ -1,4 +1,4 @@
-//! Cleaning and its marks, and the disk that it is measured on.
+//! Cleaning and its marks, and the disk on which it is measured.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn admission_is_named() {
     assert_eq!(of(GOOD).admission, forebay_cache::Admission::Always);
 }
 
-/// A disk's profile goes over any device.
+/// A disk's profile can be used over any device.
 #[test]
 fn a_disk_is_emulated_over_anything() {
     let slow = "kind = \"emulate\"\non = \"disk\"\nprofile = \"hdd\"";

@@ -1,15 +1,15 @@
-//! Several errors of one file, and names that are nearly right.
+//! Several errors of one file, and misspelled names.
 
 use super::*;
 
-/// The problems that are told, each from its place on.
+/// Returns the reported problems, each from its place on.
 fn told(text: &str) -> Vec<String> {
     let report = parse(text).expect_err("it is wrong").report();
     let parts = report.split("/etc/forebay.toml:").skip(1);
     parts.map(str::to_owned).collect()
 }
 
-/// The example with `from` replaced by `to`, for each of these.
+/// Returns the example with `from` replaced by `to`, for each of these.
 fn changed(changes: &[(&str, &str)]) -> String {
     changes.iter().fold(GOOD.to_owned(), |text, (from, to)| {
         assert!(text.contains(from), "{from:?} is in the example");
@@ -36,7 +36,7 @@ fn the_nearest_name_is_suggested() {
             .any(|part| part.contains(&format!("did you mean {nearest}?")));
         assert!(suggested, "{to}: {told:?}");
     }
-    // Nothing is near.
+    // No name is near.
     for (from, to) in [
         ("reactors = ", "colour = "),
         ("io = \"threads\"", "io = \"steam engine\""),
@@ -56,7 +56,7 @@ fn all_errors_of_a_file_are_told_in_its_order() {
         ("burst = \"2s\"", "burst = \"2 moons\""),
         ("direct = false", "direct = \"no\""),
     ];
-    // What names lead to, and addresses.
+    // References and addresses.
     let meaning = [
         ("backing = \"slow\"", "backing = \"fast\""),
         ("127.0.0.1:10809", "0.0.0.0:10809"),

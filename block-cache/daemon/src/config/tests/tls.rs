@@ -39,7 +39,7 @@ fn required_tls_opens_the_door_and_offered_does_not() {
     assert!(told.contains("set tls = \"required\""), "{told}");
     let authenticated = format!("{open}\n{FILES}\ntls_client_ca = \"ca.pem\"");
     assert_eq!(with(&authenticated).expect("safe").warnings, [""; 0]);
-    // Nobody reads along, and anybody may come: that is said.
+    // Eavesdropping is impossible, but any client may connect: this is a warning.
     let warnings = with(&format!("{open}\n{FILES}")).expect("safe").warnings;
     assert!(
         warnings[0].contains("tls_client_ca") && warnings[0].starts_with("/etc/forebay.toml:"),
@@ -85,7 +85,7 @@ fn what_makes_no_sense_of_tls_is_told_with_its_line() {
             format!("nvme-tcp = \"127.0.0.1:4420\"\nnqn = \"nqn.2026-11.io.forebay:db\"\n{FILES}"),
             "`tls_key` means something to an NBD export only",
         ),
-        // Who says nothing of the door must not learn of it twice.
+        // Without a wildcard address there must be only one report.
         (
             format!(
                 "{}\ntls = \"required\"",
@@ -114,7 +114,7 @@ fn exports_of_one_address_agree_on_tls() {
         let report = with(&differ).unwrap_err().report();
         assert!(report.contains("differ in TLS"), "{report}");
     }
-    // Of another address it may be otherwise.
+    // Exports of another address may differ.
     let differ = format!("{NBD}\n{FILES}\n{second}{}", NBD.replace("10809", "10810"));
     assert!(with(&differ).is_ok());
 }

@@ -9,8 +9,8 @@ pub const LATENCY_BOUNDS_US: [u64; 19] = [
 ];
 
 impl Latency {
-    /// A distribution from the buckets of a histogram: (largest value in ns, how many), in order.
-    /// A bucket that straddles a bound counts for the next one, so that no bucket claims too much.
+    /// Returns the distribution of histogram buckets, in order: (largest value in ns, count). A
+    /// bucket that straddles a bound counts for the next one, so that no bound counts too much.
     pub fn from_buckets(buckets: impl Iterator<Item = (u64, u64)>, sum_ns: u64) -> Self {
         let buckets: Vec<_> = buckets.filter(|(_, count)| *count > 0).collect();
         let count: u64 = buckets.iter().map(|(_, count)| count).sum();

@@ -19,8 +19,7 @@ fn earlier(file: &Path) -> String {
     format!(
         "{}: it was put back after newer writes. Put the newest one back, if it is not that; if \
          there is none, remove it, and start again: that start says whether acknowledged writes \
-         are lost with the \
-         newest one",
+         are lost with the newest one",
         file.display()
     )
 }
@@ -130,12 +129,12 @@ pub(super) fn removed(file: &Path) -> String {
     format!(
         "{} was removed, or overwritten where it says whose it is, since a daemon was killed that \
          may have had acknowledged writes in it. They are lost, unless another daemon, with \
-         another state directory, sent \
-         them on and was stopped (then nothing is). Where the medium was copied or replaced since, \
-         that is another one: \
-         what was not sent on lies in {DIRECTORY} under the number of the old one. Put it back \
-         (the medium, then), or start \
-         with --accept-journal-loss and, if there was no such daemon, check what \
+         another state directory, sent them on and was stopped (then nothing is). Where the medium \
+         was copied or replaced since, \
+         that is another one: what was not sent on lies in {DIRECTORY} under the number of the old \
+         one. Put it back \
+         (the medium, then), or start with --accept-journal-loss and, if there was no such daemon, \
+         check what \
          the clients stored last",
         file.display()
     )

@@ -1,5 +1,5 @@
-//! Reads the trace on a thread of its own, so that the reactor does nothing but I/O, and says which
-//! target each request is for.
+//! Reads the trace on a thread of its own, so that the reactor does nothing but I/O, and selects
+//! the target of each request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,16 +10,16 @@ use tokio::sync::mpsc;
 use super::Mapping;
 use forebay_planner_cli::input::{Input, some};
 
-/// Batches that are read ahead.
+/// Number of batches to read ahead.
 const AHEAD: usize = 8;
 
-/// The requests of a trace, with targets in place of volumes.
+/// Requests of a trace, with targets in place of volumes.
 pub(super) struct Feed {
     batches: mpsc::Receiver<Result<Vec<Request>>>,
     seen: Arc<Mutex<Seen>>,
 }
 
-/// What there is to say about the trace.
+/// Results about the trace.
 #[derive(Default)]
 struct Seen {
     /// Volumes of the trace and their targets.
@@ -28,10 +28,10 @@ struct Seen {
 }
 
 impl Feed {
-    /// Begins to read.
+    /// Starts the thread.
     ///
     /// # Errors
-    /// `NotFound` if a volume is mapped to a target that is not there; `InvalidInput` if it is
+    /// `NotFound` if a volume is mapped to a target that does not exist; `InvalidInput` if it is
     /// mapped twice.
     pub(super) fn start(input: Input, targets: Vec<String>, map: Vec<Mapping>) -> Result<Self> {
         if let Some(wrong) = map.iter().find(|mapping| !targets.contains(&mapping.to)) {
@@ -69,12 +69,12 @@ impl Feed {
         Ok(Self { batches, seen })
     }
 
-    /// The next requests; none at the end.
+    /// Returns the next requests; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<Request>>> {
         self.batches.recv().await.transpose()
     }
 
-    /// Which volumes of the trace went where, and what to say about the trace.
+    /// Returns the volumes of the trace with their targets, and remarks about the trace.
     pub(super) fn end(self) -> (Vec<(String, String)>, Vec<String>) {
         drop(self.batches);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +109,7 @@ fn read(
         });
         let last = match filled {
             Ok(true) => None,
-            // What --limit cuts off may have had the others.
+            // The missing volumes may be in the part that --limit cuts off.
             Ok(false) if input.is_cut() => {
                 if let Err(error) = routes.check_met(input.volumes().names()) {
                     let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,36 +129,35 @@ fn read(
             Err(error) => Some(error),
         };
         let ends = last.is_some();
-        // Whoever replays may have had enough.
+        // The receiver may have ended.
         if tell.blocking_send(last.map_or(Ok(batch), Err)).is_err() || ends {
             break;
         }
     }
 }
 
-/// Which target each volume of the trace is for.
+/// Target of each volume of the trace.
 struct Routes {
     targets: Vec<String>,
     map: Vec<Mapping>,
-    /// By the volume's number.
+    /// Targets by the volume's number.
     numbers: Vec<u32>,
 }
 
 impl Routes {
-    /// Volumes that have not been seen before. Once one is mapped nothing goes where it was not
-    /// sent: a name that was mistyped would let its volume's writes replace the data of another.
+    /// Adds volumes that have appeared in the trace. With any mapping, each volume needs one.
+    /// Otherwise a misspelled name would let one volume's writes overwrite the data of another.
     ///
     /// # Errors
-    /// `NotFound` for a volume that is not mapped where others are.
+    /// `NotFound` for a volume that is not mapped although others are.
     fn extend(&mut self, names: &[String]) -> Result<()> {
         for (number, name) in names.iter().enumerate().skip(self.numbers.len()) {
             let mapped = self.map.iter().find(|mapping| mapping.from == *name);
             if mapped.is_none() && !self.map.is_empty() {
                 let what = format!(
                     "--map does not say where volume {name:?} of the trace goes (volumes so far: \
-                     {}): map each \
-                     one, or choose with --volume those that are replayed; nothing of it was \
-                     replayed",
+                     {}): map each one, or choose with --volume those that are replayed; nothing \
+                     of it was replayed",
                     some(names)
                 );
                 return Err(Error::new(ErrorKind::NotFound, what));
@@ -172,7 +171,7 @@ impl Routes {
         Ok(())
     }
 
-    /// At the trace's end: whether it had every volume that is mapped.
+    /// Checks, at the end of the trace, that it had every mapped volume.
     ///
     /// # Errors
     /// `NotFound` for one that it did not have.
@@ -210,7 +209,7 @@ mod tests {
     fn routed(names: &[&str], targets: &[&str], map: &[&str]) -> Vec<u32> {
         let mut routes = routes(targets, map);
         let names = own(names);
-        // As they appear, not all at once.
+        // In the order of appearance, not all at once.
         routes.extend(&names[..names.len() / 2]).expect("few");
         routes.extend(&names).expect("few");
         routes.numbers
@@ -229,7 +228,7 @@ mod tests {
 
     #[test]
     fn where_one_is_mapped_nothing_goes_where_it_was_not_sent() {
-        // Neither to the target of its name nor to the next one.
+        // Neither to the target of the same name nor to the next one.
         for names in [["a", "db"], ["a", "c"]] {
             let mut routes = routes(&["db", "logs"], &["a=logs"]);
             routes.extend(&own(&names[..1])).expect("it is mapped");

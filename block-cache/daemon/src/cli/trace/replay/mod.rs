@@ -1,4 +1,4 @@
-//! `forebay replay`: real I/O as a trace says.
+//! `forebay replay`: performs the I/O of a trace.
 
 mod feed;
 mod report;
@@ -24,56 +24,53 @@ use report::Measured;
 use target::{On, Opened};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Do the I/O of a trace, on the volumes of a configuration or over NBD
+/// Perform the I/O of a trace, on the volumes of a configuration or over NBD
 ///
-/// With --on CONFIG the cache and its volumes are opened in this process, as `forebay serve` would
-/// open them, without exports: nothing else may use them meanwhile. Besides latencies it then says
-/// what the engine's own code took for a request, how many requests hit, and what went to and from
-/// the cache and the backing devices.
+/// With --on CONFIG this process opens the cache and its volumes as `forebay serve` would, without
+/// exports; no other program may use them meanwhile. The result then also has the engine's own time
+/// per request, the hits, and the traffic of cache and backing devices.
 ///
-/// WHAT A TRACE WRITES REPLACES THE DATA OF THE VOLUME. A trace with writes is refused without
-/// --destroy-data; --skip-writes replays the rest of it.
+/// EACH WRITE OF THE TRACE REPLACES THE DATA OF THE VOLUME. A trace with writes is refused without
+/// --destroy-data; --skip-writes replays only its reads.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   forebay replay monday.fbt --on forebay.toml --destroy-data --verify
   forebay replay a.csv.gz b.csv.gz --on forebay.toml --map host0.1=db --map host0.2=logs --speed 10 --destroy-data
   forebay replay db.fbt --on 'nbd+unix:///db?socket=/run/forebay/db.sock' --skip-writes --depth 8 --json")]
 pub(in crate::cli) struct Arguments {
-    /// The files of the trace; the volumes of several are used at the same time
+    /// Files of the trace; the volumes of several files are used concurrently
     #[arg(required = true, value_name = "TRACE")]
     pub(super) files: Vec<PathBuf>,
-    /// Where: a configuration file, or nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH,
+    /// Target: a configuration file, or nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH,
     /// which may be given several times
     #[arg(long, required = true, value_name = "CONFIG|URI")]
     pub(super) on: Vec<String>,
     /// Replay this volume of the trace on that volume of the configuration (or export); may be
-    /// given several times, and then for each volume that is replayed. Without it a volume goes to
-    /// the one of its name, else the first to the first, the second to the second and so on, and
-    /// round again
+    /// given several times, and then for each replayed volume. Without it, a volume goes to the
+    /// target of the same name. If there is none, volumes go to the targets in turn
     #[arg(long, value_name = "FROM=TO")]
     pub(super) map: Vec<Mapping>,
-    /// max: as fast as requests are answered; a number: at the recorded times, so many times as
-    /// fast
+    /// max: as fast as requests complete; a number: at the recorded times, this many times as fast
     #[arg(long, default_value = "max", value_parser = parse_speed)]
     pub(super) speed: Pace,
-    /// Requests in flight at most, over all volumes
+    /// Most requests in flight, over all volumes
     #[arg(long, value_name = "NUMBER", default_value = "32", value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(super) depth: u16,
-    /// Requests that reach past the end of their volume: fold (modulo its size, and say how many),
-    /// skip, or refuse
+    /// Treatment of requests past the end of their volume: fold (modulo its size, and report the
+    /// number), skip, or refuse
     #[arg(long, value_name = "WHAT", default_value = "fold", value_parser = parse_past_end)]
     pub(super) past_end: PastEnd,
     /// Overwrite the data of the volumes
     #[arg(long, conflicts_with = "skip_writes")]
     pub(super) destroy_data: bool,
-    /// Leave writes and discards out
+    /// Skip writes and discards
     #[arg(long)]
     pub(super) skip_writes: bool,
-    /// At the end, read back what was written, and fail if it is not there. Writes to the same 4
-    /// KiB then wait for each other; about 60 bytes of memory for each 4 KiB that are written
+    /// At the end, read back all written data, and fail if it differs. Writes to the same 4 KiB
+    /// then wait for each other; takes about 60 bytes of memory for each written 4 KiB
     #[arg(long, conflicts_with = "skip_writes")]
     pub(super) verify: bool,
-    /// The format of the trace, where it cannot be told (see `forebay trace stats --help`)
+    /// Format of the trace, if it is not recognized (see `forebay trace stats --help`)
     #[arg(long)]
     pub(super) format: Option<Format>,
     #[command(flatten)]
@@ -83,7 +80,7 @@ pub(in crate::cli) struct Arguments {
     pub(super) json: bool,
 }
 
-/// A volume of the trace and where it goes.
+/// A volume of the trace and its target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) from: String,
@@ -94,7 +91,7 @@ impl FromStr for Mapping {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        // A volume of ours has no equals sign in its name; one of a trace may.
+        // A volume of Forebay has no equals sign in its name; one of a trace may.
         let parts = text.rsplit_once('=').filter(|(_, to)| !to.is_empty());
         let (from, to) =
             parts.ok_or("write a volume of the trace, =, and where it goes: host0.1=db")?;
@@ -152,7 +149,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let measured = reactor.run(async move {
         let opened = on.open().await?;
         let measured = measure(&opened, input, map, &options, &stop).await;
-        // Closed whatever happened; what happened is said first.
+        // Closes in any case; an error of the replay is reported first.
         let closed = opened.close().await;
         let measured = measured?;
         closed.map(|()| measured)
@@ -160,13 +157,13 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let interrupted = interrupted.load(Ordering::Relaxed);
     let concluded = conclude(&measured);
     if !arguments.json {
-        // Where nothing was done there is nothing to show but what was in the way.
+        // Without completed requests there is nothing to show but the error.
         if concluded.is_ok() || !measured.is_empty() {
             out::print(&report::text(&title, &measured, interrupted))?;
         }
         return concluded.map(|()| ExitCode::SUCCESS);
     }
-    // One object, whatever happened.
+    // One object in any case.
     let error = concluded.err();
     let all = report::json(&measured, interrupted, error.as_ref());
     out::print(&format!("{all}\n"))?;
@@ -222,7 +219,7 @@ async fn measure(
     })
 }
 
-/// What the targets are, and hold: what a trace with writes would replace.
+/// Describes the targets and their contents, which a trace with writes would replace.
 async fn holdings(targets: &[Target]) -> String {
     let mut all = Vec::new();
     for target in targets {
@@ -237,15 +234,14 @@ async fn holdings(targets: &[Target]) -> String {
     all.join(", ")
 }
 
-/// Whether it went well.
+/// Checks whether the replay succeeded.
 fn conclude(measured: &Measured) -> Result<()> {
     let report = &measured.report;
     if let Some(failed) = report.failed.clone() {
         if let Some(holdings) = &measured.refused {
             return Err(failed.context(format!(
                 "give --destroy-data to replace what the volumes hold, {holdings}, or \
-                 --skip-writes to leave \
-                 writes out",
+                 --skip-writes to leave writes out",
             )));
         }
         return Err(match failed.kind() {
@@ -268,11 +264,11 @@ fn conclude(measured: &Measured) -> Result<()> {
     })
 }
 
-/// Set by the first Ctrl-C or SIGTERM; the second ends the process as ever.
+/// Returns a flag that the first Ctrl-C or SIGTERM sets; the second ends the process.
 fn watch_for_interrupt() -> Arc<AtomicBool> {
     let flag = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&flag);
-    // Where it cannot be watched for, a signal ends the process; the next start recovers.
+    // If this fails, a signal ends the process; the next start recovers.
     let _ = std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || {

@@ -1,4 +1,4 @@
-//! What came of a replay, for people and for programs.
+//! Result of a replay, for people and for programs.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use super::target::{EngineReport, Way};
 use forebay_terminal::size::{human_bytes, human_count, human_duration};
 use forebay_terminal::table::Table;
 
-/// The shares of the latencies that are shown.
+/// Percentiles of the latency that are shown.
 const SHARES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
-/// Volumes of the trace that are named.
+/// Number of volumes of the trace that are named.
 const ROUTES: usize = 20;
 
-/// A replay and what belongs to it.
+/// A replay and its results.
 pub(super) struct Measured {
     pub(super) report: Report,
     pub(super) engine: Option<EngineReport>,
-    /// Volumes of the trace and where they went.
+    /// Volumes of the trace and their targets.
     pub(super) routes: Vec<(String, String)>,
-    /// What to say about the trace.
+    /// Remarks about the trace.
     pub(super) remarks: Vec<String>,
-    /// If writes were refused: what they would have replaced.
+    /// Description of the data that refused writes would have replaced.
     pub(super) refused: Option<String>,
     pub(super) depth: usize,
 }
 
 impl Measured {
-    /// Whether nothing was answered.
+    /// Whether no request completed.
     pub(super) fn is_empty(&self) -> bool {
         self.report.ops().iter().all(|(_, op)| op.requests == 0)
     }
@@ -52,7 +52,7 @@ fn latencies(of: &Latencies) -> Value {
     all
 }
 
-/// The result as JSON, with the error that the command ends with.
+/// Returns the result as JSON, with the error that ends the command.
 pub(super) fn json(measured: &Measured, interrupted: bool, error: Option<&Error>) -> Value {
     let Measured { report, engine, .. } = measured;
     let ops = report.ops().map(|(name, op)| {
@@ -113,15 +113,17 @@ pub(super) fn json(measured: &Measured, interrupted: bool, error: Option<&Error>
             "wrong": verified.wrong,
             "first_wrong": verified.first_wrong,
         })),
-        "volumes": measured.routes.iter().map(|(from, to)| json!({ "from": from, "to": to })).collect::<Vec<_>>(),
+        "volumes": measured.routes.iter().map(|(from, to)| json!({ "from": from, "to": to \
+         })).collect::<Vec<_>>(),
         "remarks": measured.remarks,
         "interrupted": interrupted,
         "failed": report.failed.as_ref().map(Error::report),
-        "error": error.map(|error| json!({ "kind": error.kind().as_str(), "message": error.report() })),
+        "error": error.map(|error| json!({ "kind": error.kind().as_str(), "message": \
+         error.report() })),
     })
 }
 
-/// The result for a terminal.
+/// Returns the result for a terminal.
 pub(super) fn text(title: &str, measured: &Measured, interrupted: bool) -> String {
     let report = &measured.report;
     let seconds = report.elapsed.as_secs_f64();
@@ -220,7 +222,8 @@ fn of_engine(engine: &EngineReport) -> String {
         human_bytes(engine.memory_bytes)
     );
     text += &format!(
-        "  request processing: {:.2} us a request of the engine's own code (waiting and devices not counted; \
+        "  request processing: {:.2} us a request of the engine's own code (waiting and devices \
+         not counted; \
          {} left out, when the processor was taken away)\n",
         us(engine.processing),
         human_duration(engine.spent.taken_away)
@@ -231,7 +234,7 @@ fn of_engine(engine: &EngineReport) -> String {
     text
 }
 
-/// What else there is to know.
+/// Returns the remarks about the result.
 fn remarks(measured: &Measured) -> Vec<String> {
     let report = &measured.report;
     let mut remarks = Vec::new();

@@ -1,5 +1,4 @@
-//! What a trace is replayed on: the volumes of a configuration, opened in this process, or NBD
-//! exports.
+//! Targets of a replay: volumes of a configuration, opened in this process, or NBD exports.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -21,17 +20,17 @@ use crate::serve::{self, guard};
 use crate::stack::{Stack, Wishes};
 use forebay_planner_cli::input::is_same_file;
 
-/// Where to replay, before anything is opened.
+/// Targets before they are opened.
 pub(super) enum On {
     Config(Box<Config>),
     Nbd(Vec<Uri>),
 }
 
 impl On {
-    /// From the command line.
+    /// Parses the targets of a command line.
     ///
     /// # Errors
-    /// What a configuration's reader says; `InvalidInput` for what is no URI, or a mixture.
+    /// The error of a configuration; `InvalidInput` for an invalid URI, or a mixture.
     pub(super) fn parse(texts: &[String]) -> Result<Self> {
         match texts {
             [config] if !config.contains("://") => {
@@ -45,11 +44,10 @@ impl On {
                 let uris = uris.collect::<Result<Vec<Uri>>>()?;
                 for (number, uri) in uris.iter().enumerate() {
                     if let Some(other) = uris[..number].iter().find(|o| is_same(o, uri)) {
-                        // One would overwrite what the other wrote.
+                        // One would overwrite the writes of the other.
                         let what = format!(
                             "--on {other} and --on {uri} are the same export, or may be (without a \
-                             name it is \
-                             the server's default one): give each once, by its name"
+                             name it is the server's default one): give each once, by its name"
                         );
                         return Err(Error::new(ErrorKind::InvalidInput, what));
                     }
@@ -58,14 +56,13 @@ impl On {
             }
             _ => {
                 let what = "a trace is replayed on one configuration, or on NBD exports: give --on \
-                            CONFIG \
-                            once, or --on URI as often as there are exports";
+                            CONFIG once, or --on URI as often as there are exports";
                 Err(Error::new(ErrorKind::InvalidInput, what))
             }
         }
     }
 
-    /// What the configuration asks for.
+    /// Returns the I/O engine in the configuration.
     pub(super) fn io_engine(&self) -> Option<IoEngine> {
         match self {
             Self::Config(config) => Some(serve::io_engine(config)),
@@ -76,7 +73,7 @@ impl On {
     /// Opens the stack, or connects.
     ///
     /// # Errors
-    /// What is in the way, as `forebay serve` would say it.
+    /// As for `forebay serve`.
     pub(super) async fn open(self) -> Result<Opened> {
         match self {
             Self::Config(config) => {
@@ -128,7 +125,7 @@ fn is_same(one: &Uri, other: &Uri) -> bool {
     server && (one.export == other.export || one.export.is_empty() || other.export.is_empty())
 }
 
-/// Runs `work` as the engine's, with all that it spawns.
+/// Runs `work` as a task of the engine, with all tasks that it spawns.
 async fn engine<T: 'static>(work: impl Future<Output = T> + 'static) -> T {
     let (tell, told) = oneshot::channel();
     meter::within(Account::Engine, || {
@@ -142,22 +139,22 @@ async fn engine<T: 'static>(work: impl Future<Output = T> + 'static) -> T {
 /// Open targets.
 pub(super) struct Opened {
     pub(super) targets: Vec<Target>,
-    /// Which of them cannot be written.
+    /// Whether each of them is read-only.
     read_only: Vec<bool>,
     stack: Option<Rc<Stack>>,
 }
 
-/// The engine's counters at one moment.
+/// Counters of the engine at one time.
 pub(super) struct Look(Status);
 
-/// Bytes and operations that went one way.
+/// Bytes and operations in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) bytes: u64,
     pub(super) ios: u64,
 }
 
-/// What the engine did during a replay.
+/// Work of the engine during a replay.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EngineReport {
     pub(super) read_hits: u64,
@@ -168,25 +165,25 @@ pub(super) struct EngineReport {
     pub(super) write_to_core: Way,
     pub(super) read_from_cache: Way,
     pub(super) write_to_cache: Way,
-    /// Of what was written to the cache, metadata.
+    /// Metadata among the bytes written to the cache.
     pub(super) metadata_bytes: u64,
-    /// At the end, not yet on the backing devices.
+    /// Dirty data at the end, bytes.
     pub(super) dirty_bytes: u64,
-    /// Memory of the map at the end.
+    /// Memory of the map at the end, bytes.
     pub(super) memory_bytes: u64,
-    /// Devices whose speed is not their own, in words.
+    /// Descriptions of devices with emulated speed.
     pub(super) emulated: Vec<String>,
     pub(super) spent: Spent,
-    /// Of the engine's code, for each request.
+    /// Time of the engine's code per request.
     pub(super) processing: Duration,
 }
 
 impl Opened {
-    /// Whether those of the targets that are used can take what a trace asks for; `writes` says
-    /// whether it may be to write.
+    /// Checks that the used targets support the requests of a trace. `writes` says whether it may
+    /// write.
     ///
     /// # Errors
-    /// `InvalidInput` for one that has no bytes; `ReadOnly` for one that cannot be written.
+    /// `InvalidInput` for a target without bytes; `ReadOnly` for one that cannot be written.
     pub(super) fn check(&self, used: impl Fn(&Target) -> bool, writes: bool) -> Result<()> {
         for (target, read_only) in self.targets.iter().zip(&self.read_only) {
             let name = &target.name;
@@ -202,8 +199,7 @@ impl Opened {
             if writes && *read_only {
                 let what = format!(
                     "{name} is read-only, and --destroy-data would write to it: give --skip-writes \
-                     to leave \
-                     writes out, or replay on a volume that can be written"
+                     to leave writes out, or replay on a volume that can be written"
                 );
                 return Err(Error::new(ErrorKind::ReadOnly, what));
             }
@@ -211,7 +207,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Looks at the counters before a replay; none over NBD.
+    /// Reads the counters before a replay; `None` over NBD.
     pub(super) fn look(&self) -> Option<Look> {
         let stack = self.stack.as_ref()?;
         let look = Look(stack.status());
@@ -219,7 +215,7 @@ impl Opened {
         Some(look)
     }
 
-    /// What was done since.
+    /// Returns the work of the engine since then.
     pub(super) fn since(&self, begin: &Look, requests: u64) -> EngineReport {
         let spent = meter::spent();
         let Some(stack) = &self.stack else {
@@ -286,7 +282,7 @@ impl Opened {
     /// Closes the stack, as at the end of `forebay serve`.
     ///
     /// # Errors
-    /// Its own; nothing that was acknowledged is lost then.
+    /// The error of the close; no acknowledged write is lost then.
     pub(super) async fn close(self) -> Result<()> {
         drop(self.targets);
         match self.stack {
