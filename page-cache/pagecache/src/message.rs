@@ -44,6 +44,13 @@ impl NodeId {
     }
 }
 
+/// Iterates over the nodes of a set, which has one bit for each ([`NodeId::bit`]).
+pub(crate) fn nodes(set: u32) -> impl Iterator<Item = NodeId> {
+    (0..NODES_MAX)
+        .filter_map(NodeId::new)
+        .filter(move |node| set & node.bit() != 0)
+}
+
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "node {}", self.0)

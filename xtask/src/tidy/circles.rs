@@ -17,7 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 22] = [
+const ALLOWED: [(&str, &str, &[&str]); 21] = [
     ("forebay-cluster", "", &["file", "names", "node"]),
     (
         "forebay",
@@ -65,7 +65,6 @@ const ALLOWED: [(&str, &str, &[&str]); 22] = [
         "sim",
         &["cut", "disk", "inline", "pmem", "world"],
     ),
-    ("forebay-pagecache", "directory", &["evict", "members"]),
     ("forebay-policy", "adaptive", &["recency", "table"]),
     ("forebay-transit", "", &["core", "evictor", "hold"]),
     (

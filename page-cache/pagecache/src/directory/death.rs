@@ -1,9 +1,8 @@
 //! Death of a node: its pages, its locks, its acknowledgements.
 
 use super::entry::{FINAL, WRITING, WRITTEN};
-use super::evict::nodes;
 use super::{Directory, Fault, Life, NONE, Outbox, State};
-use crate::message::{NodeId, ToNode};
+use crate::message::{NodeId, ToNode, nodes};
 
 impl Directory {
     /// Declares a node dead. It must be fenced before this call: the store refuses its requests,

@@ -3,7 +3,7 @@
 
 use super::entry::{Entry, FINAL, WRITING};
 use super::{Directory, Fault, Life, NONE, Outbox, State};
-use crate::message::{NodeId, PageId, Place, ToNode};
+use crate::message::{NodeId, PageId, Place, ToNode, nodes};
 
 /// Nodes that wait until a page is in the store.
 #[derive(Debug, Default)]
@@ -284,11 +284,4 @@ impl Directory {
             .extend(self.waiting.remove(&page).unwrap_or_default());
         self.serve_room(out);
     }
-}
-
-/// Iterates over the nodes of a set.
-pub(super) fn nodes(set: u32) -> impl Iterator<Item = NodeId> {
-    (0..crate::message::NODES_MAX)
-        .filter_map(NodeId::new)
-        .filter(move |node| set & node.bit() != 0)
 }

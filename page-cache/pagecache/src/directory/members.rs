@@ -1,9 +1,8 @@
 //! Membership: joining, leaving, and the reuse of node numbers and frames.
 
 use super::entry::Entry;
-use super::evict::nodes;
 use super::{Directory, Fault, NONE, Outbox, State};
-use crate::message::{NODES_MAX, NodeId, ToNode};
+use crate::message::{NODES_MAX, NodeId, ToNode, nodes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
