@@ -17,7 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 21] = [
+const ALLOWED: [(&str, &str, &[&str]); 18] = [
     ("forebay-cluster", "", &["file", "names", "node"]),
     (
         "forebay",
@@ -74,9 +74,6 @@ const ALLOWED: [(&str, &str, &[&str]); 21] = [
     ),
     ("forebay-testkit", "", &["crash", "outcome"]),
     ("forebay-testkit", "", &["model", "stack"]),
-    ("forebay-trace", "read", &["detect", "open"]),
-    ("forebay-trace", "sim", &["changes", "model", "serve"]),
-    ("forebay-trace", "write", &["output", "part"]),
     ("xtask", "", &["bench", "study"]),
     ("xtask", "", &["inventory", "junit", "nextest"]),
     ("xtask", "bench::hosts", &["drive", "limit", "verdict"]),

@@ -6,7 +6,7 @@
 use forebay_block::{Error, ErrorKind, Result};
 
 use super::input::Input;
-use super::open::line_format;
+use super::line_formats::line_format;
 use super::title::{BYTE_ORDER_MARK, agrees, is_title};
 use super::{EXCERPT_BYTES, oracle_general, vscsi};
 use crate::{Format, Volumes, native};

@@ -12,6 +12,7 @@ mod field;
 mod fio;
 mod fiu;
 mod input;
+mod line_formats;
 mod lines;
 mod lis;
 mod merge;

@@ -7,22 +7,16 @@ use std::path::Path;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 
-use super::blkparse::Blkparse;
 use super::block_ids::BlockIds;
-use super::fio::Fio;
-use super::fiu::Fiu;
 use super::input::{Input, Progress};
+use super::line_formats::line_format;
 use super::lines::LineReader;
-use super::lis::Lis;
 use super::native::NativeReader;
 use super::oracle_general::OracleGeneral;
 use super::records::{Record, RecordReader};
-use super::smartphone::Smartphone;
-use super::ssdsim::Ssdsim;
 use super::unit::{self, TimeUnit};
 use super::vscsi::{self, VscsiV1, VscsiV2};
-use super::vscsi_csv::VscsiCsv;
-use super::{LineFormat, Source, alibaba, detect, msr, spc, systor, tencent};
+use super::{Source, detect};
 use crate::{Format, Volumes};
 
 /// As much of a file is looked at for what its first records alone do not say.
@@ -228,28 +222,6 @@ fn records<R: Record + 'static>(
     skip_bad: bool,
 ) -> Box<dyn Source> {
     Box::new(RecordReader::new(input, record, volumes, skip_bad))
-}
-
-/// How the lines of a text that begins like this are decoded; none for binary formats.
-pub(super) fn line_format(format: Format, head: &[u8]) -> Option<Box<dyn LineFormat>> {
-    Some(match format {
-        Format::Msr => Box::new(msr::Msr),
-        Format::Alibaba => Box::new(alibaba::Alibaba),
-        Format::Tencent => Box::new(tencent::Tencent),
-        Format::Systor => Box::new(systor::Systor),
-        Format::Spc => Box::new(spc::Spc),
-        Format::Ssdsim => Box::new(Ssdsim::NANOSECONDS),
-        Format::Replayer => Box::new(Ssdsim::REPLAYER),
-        Format::Flashsim => Box::new(Ssdsim::FLASHSIM),
-        Format::VscsiCsv => Box::new(VscsiCsv::SECONDS),
-        Format::VscsiCsvUs => Box::new(VscsiCsv::MICROSECONDS),
-        Format::Lis => Box::new(Lis::default()),
-        Format::Smartphone => Box::new(Smartphone),
-        Format::Blkparse => Box::new(Blkparse::of(head)),
-        Format::Fio => Box::new(Fio::default()),
-        Format::Fiu => Box::new(Fiu),
-        Format::Native | Format::Vscsi | Format::OracleGeneral | Format::BlockIds => return None,
-    })
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use forebay_policy::{Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, Vi
 
 use super::changes::{Change, Changed};
 use super::cost::{Clock, Costs};
+use super::fetch::Fetch;
 use super::maps::bits;
 use super::replacer::{Replace, Replacer};
-use super::serve::Fetch;
 use super::volumes::Counts;
 use crate::request::{Op, Request};
 

@@ -4,31 +4,12 @@ use forebay_policy::{BlockId, Span};
 
 use super::changes::Change;
 use super::cost::Way;
+use super::fetch::Fetch;
 use super::maps::{bits, runs};
 use super::model::{Fill, Part, Simulated};
 
 /// Most bytes of one read of the backing device that is put together from missing granules.
 const READ_MAX_BYTES: u64 = 256 << 10;
-
-/// Granules of a block that are to be read from the backing device.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Fetch {
-    /// Their first byte on the volume.
-    start: u64,
-    bytes: u64,
-    /// The block, and the granules of its region.
-    id: BlockId,
-    mask: u64,
-}
-
-impl Fetch {
-    /// Their block went.
-    pub(super) fn forget(&mut self, id: BlockId) {
-        if self.id == id {
-            self.mask = 0;
-        }
-    }
-}
 
 impl Simulated {
     /// Serves what of a part lies in one block; returns how many of the bytes it held.

@@ -1,6 +1,7 @@
 //! Writing traces: one file a format, behind [`Writer`].
 
 mod alibaba;
+mod destination;
 mod fio;
 mod msr;
 mod native;
@@ -14,8 +15,9 @@ use std::path::PathBuf;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 
+pub use destination::{destination, with_remedy};
 pub use native::{Appender, Recorded};
-pub use output::{Output, destination, with_remedy};
+pub use output::Output;
 pub use part::{Part, abandon};
 
 use crate::{Format, Op, Request, Volumes};

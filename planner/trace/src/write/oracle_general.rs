@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Result};
 
-use super::output::with_remedy;
+use super::destination::with_remedy;
 use super::{Encode, OneVolume, Written, is_data, sectors};
 use crate::bytes::u64_at;
 use crate::{Format, Request, Volumes};

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use forebay_block::{Context as _, Result};
 
-use super::output::folder;
+use super::destination::folder;
 
 /// The parts of this process, with the names that they are to have.
 static PARTS: Mutex<Vec<(PathBuf, PathBuf)>> = Mutex::new(Vec::new());
