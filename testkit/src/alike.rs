@@ -5,7 +5,8 @@
 use forebay_io::sim::Stop;
 
 use crate::case::Case;
-use crate::crash::{Depth, Failure, Target};
+use crate::crash::{Failure, Target};
+use crate::depth::Depth;
 use crate::machine::{Crash, End, Machine};
 use crate::outcome::choices;
 use crate::stack::Stack;

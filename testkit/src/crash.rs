@@ -8,6 +8,7 @@ use std::rc::Rc;
 use forebay_io::sim::{FaultPlan, Keep, OpClass, Rng, Stop};
 
 use crate::case::Case;
+use crate::depth::Depth;
 use crate::machine::{Crash, End, Life, Machine};
 use crate::outcome::{choices, draw_crash, draw_failure, draw_spell};
 use crate::stack::Stack;
@@ -30,21 +31,6 @@ pub struct Target<S> {
     pub label: String,
     /// The command that replays a case which it finds in `FOREBAY_REPLAY`.
     pub command: &'static str,
-}
-
-/// How thorough a sweep is at each crash point.
-#[derive(Clone, Copy, Debug)]
-pub struct Depth {
-    /// With more unflushed writes than this, this many are drawn to be kept alone or lost alone.
-    pub singles: usize,
-    /// Seeded subsets that are kept.
-    pub subsets: u64,
-    /// Seeded outcomes of process death.
-    pub deaths: u64,
-    /// Every how many I/Os the run is cut off; one for all.
-    pub stride: u64,
-    /// Whether each recovery is cut off at each of its I/Os in turn.
-    pub recoveries: bool,
 }
 
 /// Of the crashes of random lives, where they are tried with several outcomes.

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use forebay_io::sim::{Outcome, Stop};
 
-use crate::crash::Depth;
+use crate::depth::Depth;
 use crate::machine::Machine;
 use crate::outcome::choices;
 use crate::stack::{Process, Stack};

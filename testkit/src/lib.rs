@@ -7,6 +7,7 @@
 //! - [`machine`]: simulated devices, a stack on them and the model, through lives and crashes.
 //! - [`crash`]: the drivers: every crash point of one workload, every failure of one operation, and
 //!   random lives by seed.
+//! - [`depth`]: how many crashes a sweep tries.
 //! - [`rot`]: random lives on devices whose contents rot.
 //! - [`rotation`]: which random lives, and which slice of each sweep, a run takes.
 //! - [`traces`]: references to blocks, made or from real traces.
@@ -15,6 +16,7 @@
 mod alike;
 pub mod case;
 pub mod crash;
+pub mod depth;
 mod job;
 pub mod machine;
 pub mod model;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use forebay_io::sim::{FaultPlan, Keep, OpClass, Rng, Spell, Trouble};
 
-use crate::crash::Depth;
+use crate::depth::Depth;
 use crate::machine::{Crash, Machine};
 use crate::stack::Stack;
 

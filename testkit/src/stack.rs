@@ -8,8 +8,6 @@ use std::sync::Arc;
 use forebay_block::{BlockDevice, Buf, Result};
 use forebay_io::sim::{SimDisk, SimPmem, Stopper, World};
 
-use crate::model::Promise;
-
 /// What a process finds when it starts.
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -45,6 +43,15 @@ pub struct Damage {
     pub lost: Vec<LostRange>,
     /// Whether a crash of a process that reads the data may take the evidence along.
     pub needs_calm: bool,
+}
+
+/// Promise of an acknowledgement against power loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// Everything.
+    Sync,
+    /// Nothing, before a FLUSH.
+    Flush,
 }
 
 /// A stack of block devices under test.

@@ -5,8 +5,9 @@ mod toy;
 use std::rc::Rc;
 
 use forebay_testkit::case::Case;
-use forebay_testkit::crash::{Depth, Failure, Target};
-use forebay_testkit::model::Promise;
+use forebay_testkit::crash::{Failure, Target};
+use forebay_testkit::depth::Depth;
+use forebay_testkit::stack::Promise;
 use forebay_testkit::workload::{Mix, Plan};
 use toy::{Flaw, Toy};
 

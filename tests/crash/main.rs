@@ -15,7 +15,7 @@ mod stack;
 
 use forebay_cache::{Durability, Mode};
 use forebay_testkit::case::Case;
-use forebay_testkit::crash::Depth;
+use forebay_testkit::depth::Depth;
 use forebay_testkit::rotation::{Rotation, print_row};
 use stack::families::{DEPTH, target};
 use stack::{CHANGING, CLEANED, EARLY, LINES, SUMS, Setup, TREE, families};

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use forebay_cache::failpoints::{Fault, Part, SitePart, plant, reached, take_out};
 use forebay_cache::{LostRange, inspect, repair, verify};
 use forebay_io::sim::{Rng, Stop};
-use forebay_testkit::crash::Depth;
+use forebay_testkit::depth::Depth;
 use forebay_testkit::machine::{Crash, End, Life, Machine};
 use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
 use forebay_testkit::stack::{Decay, Process};

@@ -4,7 +4,8 @@
 //! of the rest ([`Rotation`]). The nightly run takes everything.
 
 use forebay_cache::{Durability, Mode};
-use forebay_testkit::crash::{Depth, Target};
+use forebay_testkit::crash::Target;
+use forebay_testkit::depth::Depth;
 use forebay_testkit::rotation::{Lives, Rotation};
 
 use super::CacheStack;

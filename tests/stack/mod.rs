@@ -18,7 +18,7 @@ use forebay_cache::{Cache, Cleaning, Devices, Durability, FormatOptions, Mode, R
 use forebay_io::sim::{DiskConfig, World};
 use forebay_io::sync::Promise;
 use forebay_metadata::superblock::{LINE_BYTES, PlanInput, Superblock};
-use forebay_testkit::model::Promise as Promised;
+use forebay_testkit::stack::Promise as Promised;
 use forebay_testkit::stack::{Damage, Decay, LostRange, Process, Running, Stack};
 use forebay_volume::Volume;
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use forebay_cache::{Admission, Cleaning, DirtyTracking, Durability, Mode, Promotion};
 use forebay_io::sim::Rng;
-use forebay_testkit::crash::{Depth, Failure, Report, Target};
+use forebay_testkit::crash::{Failure, Report, Target};
+use forebay_testkit::depth::Depth;
 use forebay_testkit::workload::{Mix, Plan};
 
 use super::CacheStack;

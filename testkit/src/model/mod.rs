@@ -23,19 +23,10 @@ mod rot;
 
 use forebay_block::{Buf, Op, Request, Result};
 
-use crate::stack::LostRange;
+use crate::stack::{LostRange, Promise};
 use crate::stamp::{self, Content, SECTOR_BYTES};
 use history::{Ending, History};
 use rot::Rot;
-
-/// What an acknowledgement promises against power loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Promise {
-    /// Everything.
-    Sync,
-    /// Nothing, before a FLUSH.
-    Flush,
-}
 
 /// How a simulated process ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,7 @@ use forebay_block::{
 use forebay_io::rt;
 use forebay_io::sim::{DiskConfig, SimDisk, World};
 use forebay_io::sync::Semaphore;
-use forebay_testkit::model::Promise;
-use forebay_testkit::stack::{LostRange, Process, Running, Stack};
+use forebay_testkit::stack::{LostRange, Process, Promise, Running, Stack};
 
 const VOLUME: u64 = 96 << 10;
 const VOLUMES: usize = 2;

@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Buf, Op, Result};
 use forebay_io::rt::Executor;
-use forebay_testkit::model::{Intent, Loss, Model, Promise, Ticket};
+use forebay_testkit::model::{Intent, Loss, Model, Ticket};
+use forebay_testkit::stack::Promise;
 
 use super::gate::Gate;
 use crate::comparators;

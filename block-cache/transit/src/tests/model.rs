@@ -7,10 +7,10 @@ use std::str::FromStr;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
 use forebay_io::sim::{DiskConfig, Rng, World};
-use forebay_testkit::crash::{Depth, Report, Target};
-use forebay_testkit::model::Promise;
+use forebay_testkit::crash::{Report, Target};
+use forebay_testkit::depth::Depth;
 use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
-use forebay_testkit::stack::{LostRange, Process, Running, Stack};
+use forebay_testkit::stack::{LostRange, Process, Promise, Running, Stack};
 use forebay_testkit::workload::{Mix, Plan};
 
 use crate::comparators;
