@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use forebay_block::{Error, ErrorKind, Op};
 
-use crate::forward::Answer;
+use crate::answer::Answer;
 use crate::stats::OpKind;
 
 #[cfg(test)]

@@ -1,53 +1,22 @@
 //! Handle of a volume for any thread.
 
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use forebay_block::{BlockDevice, DeviceInfo, Error, ErrorKind, Request, Result};
+use forebay_block::{BlockDevice, DeviceInfo, Error, Request, Result};
 use forebay_io::rt::Remote;
 
+use crate::answer::Away;
 use crate::blocking::Slot;
-use crate::forward::{Ask, Away, ForwardDevice};
-use crate::local;
-use crate::mailbox::Mailbox;
-use crate::stats::{Counters, VolumeStats};
-
-/// State of a volume that all threads share.
-pub(crate) struct Shared {
-    pub(crate) id: u64,
-    pub(crate) name: String,
-    pub(crate) read_only: bool,
-    pub(crate) engine: Remote,
-    pub(crate) info: Mutex<DeviceInfo>,
-    pub(crate) counters: Counters,
-    pub(crate) inbox: Arc<Mailbox<Ask>>,
-}
-
-impl Shared {
-    pub(crate) fn info(&self) -> DeviceInfo {
-        self.info
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-
-    /// Sends a request to the engine reactor.
-    pub(crate) fn ask(&self, request: Request, answer: Away) {
-        let ask = Ask {
-            volume: self.id,
-            request,
-            answer,
-        };
-        if let Err(refused) = self.inbox.post(ask) {
-            refused.answer.refuse(ErrorKind::ShuttingDown.into());
-        }
-    }
-}
+use crate::forward::ForwardDevice;
+use crate::local::{self, Volume};
+use crate::shared::Shared;
+use crate::stats::VolumeStats;
 
 /// Handle of a volume for any thread; see the [crate documentation](crate).
 #[derive(Clone)]
 pub struct VolumeHandle {
-    pub(crate) shared: Arc<Shared>,
+    shared: Arc<Shared>,
 }
 
 impl std::fmt::Debug for VolumeHandle {
@@ -55,6 +24,16 @@ impl std::fmt::Debug for VolumeHandle {
         f.debug_struct("VolumeHandle")
             .field("name", &self.shared.name)
             .finish_non_exhaustive()
+    }
+}
+
+impl Volume {
+    /// Returns a handle for front-ends.
+    #[must_use]
+    pub fn handle(&self) -> VolumeHandle {
+        VolumeHandle {
+            shared: Arc::clone(self.shared()),
+        }
     }
 }
 

@@ -25,6 +25,7 @@
 //! **Buffers.** A request that crosses reactors carries its buffer. The device on the engine
 //! reactor holds it until the completion, even if the requesting reactor ends.
 
+mod answer;
 mod blocking;
 mod deadline;
 mod forward;
@@ -34,6 +35,7 @@ mod limit;
 mod local;
 mod mailbox;
 pub mod record;
+mod shared;
 mod stats;
 
 pub use handle::VolumeHandle;

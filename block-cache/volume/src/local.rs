@@ -16,12 +16,12 @@ use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_io::told::Told;
 
+use crate::answer::{Answer, Ask};
 use crate::deadline::{Deadlines, Seat};
-use crate::forward::{Answer, Ask};
-use crate::handle::{Shared, VolumeHandle};
 use crate::limit::{Limits, Line};
 use crate::mailbox::Mailbox;
 use crate::record::Recorder;
+use crate::shared::Shared;
 use crate::stats::{Counters, OpKind};
 
 thread_local! {
@@ -125,12 +125,8 @@ impl Volume {
         Self { local }
     }
 
-    /// Returns a handle for front-ends.
-    #[must_use]
-    pub fn handle(&self) -> VolumeHandle {
-        VolumeHandle {
-            shared: Arc::clone(&self.local.shared),
-        }
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.local.shared
     }
 
     /// Sets the limits of later requests. Requests above the limits wait, in order of arrival.

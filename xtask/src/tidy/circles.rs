@@ -17,7 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 16] = [
+const ALLOWED: [(&str, &str, &[&str]); 15] = [
     ("forebay-cluster", "", &["file", "names", "node"]),
     (
         "forebay",
@@ -67,11 +67,6 @@ const ALLOWED: [(&str, &str, &[&str]); 16] = [
     ),
     ("forebay-policy", "adaptive", &["recency", "table"]),
     ("forebay-transit", "", &["core", "evictor", "hold"]),
-    (
-        "forebay-volume",
-        "",
-        &["deadline", "forward", "handle", "local"],
-    ),
     ("xtask", "", &["bench", "study"]),
     ("xtask", "", &["inventory", "junit", "nextest"]),
     ("xtask", "bench::hosts", &["drive", "limit", "verdict"]),

@@ -1,0 +1,42 @@
+//! State of a volume that all threads share.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay_block::{DeviceInfo, ErrorKind, Request};
+use forebay_io::rt::Remote;
+
+use crate::answer::{Ask, Away};
+use crate::mailbox::Mailbox;
+use crate::stats::Counters;
+
+/// State of a volume, without its device.
+pub(crate) struct Shared {
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) read_only: bool,
+    pub(crate) engine: Remote,
+    pub(crate) info: Mutex<DeviceInfo>,
+    pub(crate) counters: Counters,
+    pub(crate) inbox: Arc<Mailbox<Ask>>,
+}
+
+impl Shared {
+    pub(crate) fn info(&self) -> DeviceInfo {
+        self.info
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Sends a request to the engine reactor.
+    pub(crate) fn ask(&self, request: Request, answer: Away) {
+        let ask = Ask {
+            volume: self.id,
+            request,
+            answer,
+        };
+        if let Err(refused) = self.inbox.post(ask) {
+            refused.answer.refuse(ErrorKind::ShuttingDown.into());
+        }
+    }
+}
