@@ -17,7 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 15] = [
+const ALLOWED: [(&str, &str, &[&str]); 14] = [
     ("forebay-cluster", "", &["file", "names", "node"]),
     (
         "forebay",
@@ -65,7 +65,6 @@ const ALLOWED: [(&str, &str, &[&str]); 15] = [
         "sim",
         &["cut", "disk", "inline", "pmem", "world"],
     ),
-    ("forebay-policy", "adaptive", &["recency", "table"]),
     ("forebay-transit", "", &["core", "evictor", "hold"]),
     ("xtask", "", &["bench", "study"]),
     ("xtask", "", &["inventory", "junit", "nextest"]),

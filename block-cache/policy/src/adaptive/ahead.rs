@@ -252,8 +252,8 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Rule
 
 #[cfg(test)]
 mod tests {
-    use super::super::recency::Segment;
     use super::super::replace::TwoSegments;
+    use super::super::segment::Segment;
     use super::super::sizes::Span;
     use super::*;
 

@@ -20,6 +20,7 @@ mod footprint;
 mod list;
 mod recency;
 mod replace;
+mod segment;
 mod sizes;
 mod table;
 mod worth;
@@ -30,8 +31,8 @@ pub use decisions::Decision;
 #[cfg(feature = "decisions")]
 pub use decisions::take_decisions;
 pub use footprint::Footprint;
-pub use recency::Segment;
 pub use replace::{ColdestGroups, GroupOrder, TwoLevel, TwoSegments, Victim};
+pub use segment::Segment;
 pub use sizes::{BlockSizes, Span};
 pub use table::{BlockId, BlockTable, GroupId, Misplaced};
 pub use worth::Worth;

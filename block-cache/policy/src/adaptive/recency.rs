@@ -7,19 +7,11 @@
 
 use super::decisions::{Decision, note};
 use super::list::NONE;
+use super::segment::Segment;
 use super::table::{BlockId, BlockTable, GroupId, LEAVING, PROTECTED};
 
-/// Where a block stands in the order of replacement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
-    /// Where blocks enter.
-    Probation,
-    /// Where a policy puts blocks that are to outlive those.
-    Protected,
-}
-
-/// A walk over blocks, from the least recently used on, those on probation before those that are
-/// protected. It knows the next of each segment and class.
+/// A walk over blocks, from the least recently used on, those on probation before those that are protected. It knows the next
+/// of each segment and class.
 #[derive(Clone, Debug)]
 pub(super) struct Walk([[BlockId; 8]; 2]);
 

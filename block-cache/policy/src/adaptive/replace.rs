@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::list::NONE;
-use super::recency::{Segment, Walk};
+use super::recency::Walk;
+use super::segment::Segment;
 use super::table::{BlockId, BlockTable, GroupId};
 
 /// A victim.

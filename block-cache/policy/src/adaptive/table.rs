@@ -22,7 +22,7 @@ pub use restore::Misplaced;
 
 use super::decisions::{Decision, note};
 use super::list::{Link, List, NONE};
-use super::recency::Segment;
+use super::segment::Segment;
 use super::sizes::{BlockSizes, Span};
 use groups::Groups;
 use index::line_power;

@@ -74,7 +74,7 @@ impl BlockTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adaptive::recency::Segment;
+    use crate::adaptive::segment::Segment;
 
     #[test]
     fn what_is_put_back_goes_in_the_order_of_its_use_and_before_what_comes() {
