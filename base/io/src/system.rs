@@ -228,9 +228,15 @@ pub fn may_store(directory: &Path, files: u64, contents: usize) -> Result<()> {
     let bytes = contents * SMALL_FILE_BYTES;
     match unnamed {
         Ok(mut file) => {
-            file.write_all(&vec![0; bytes])?;
+            // A limit of file sizes holds for each file, so the probe is as long as one alone.
+            file.write_all(&vec![0; bytes.min(SMALL_FILE_BYTES)])?;
             // Some file systems find out late that they are full.
-            Ok(file.sync_all()?)
+            file.sync_all()?;
+            let blocks = (bytes as u64).div_ceil(u64::from(room.block_bytes.max(1)));
+            match is_full(blocks, room.blocks, room.free) {
+                true => Err(io::Error::from_raw_os_error(libc::ENOSPC).into()),
+                false => Ok(()),
+            }
         }
         // Not every file system has files without a name.
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {

@@ -22,6 +22,9 @@ use crate::foundation::Foundation;
 use crate::intent::dirty_tracking::DirtyTracker;
 use crate::superblock::SuperblockStore;
 
+/// Number of times that metadata is rewritten for one truncation, if others follow meanwhile.
+const REWRITES: u32 = 3;
+
 /// The watch on the device that holds the metadata, in service.
 #[derive(Debug)]
 pub(crate) struct MetadataWatch {
@@ -72,7 +75,12 @@ impl MetadataWatch {
     /// enough, rewrites all metadata.
     pub(crate) async fn look(&self) {
         self.turn.acquire(1).await;
-        if self.committer.is_alive() && !planted(Fault::OverlookCut) {
+        if !self.committer.is_alive() {
+            // Nothing is written anew. The length says nothing of the metadata any more.
+            if self.devices.metadata().info().size_bytes >= self.end() {
+                self.short_bytes.set(None);
+            }
+        } else if !planted(Fault::OverlookCut) {
             self.look_alone().await;
         }
         self.turn.release(1);
@@ -83,6 +91,16 @@ impl MetadataWatch {
         let size = self.short_bytes.get()?;
         let device = self.devices.metadata();
         let (name, end, whole) = (device.info().name, self.end(), self.size_bytes.get());
+        if !self.committer.is_alive() {
+            return Some(Error::new(
+                ErrorKind::Lost,
+                format!(
+                    "{name} was cut while it is in use, and the cache failed at its next write of metadata: dirty \
+                     data IS LOST at the next start\n    \
+                     help: read the dirty data through the volume now; {size} of {end} bytes of metadata are left"
+                ),
+            ));
+        }
         let length = match is_file(device.as_ref()) {
             true => format!("make the file as long as it was (`truncate -s {whole} FILE`)"),
             false => format!("give the device the {whole} bytes that it had"),
@@ -91,7 +109,8 @@ impl MetadataWatch {
             ErrorKind::Lost,
             format!(
                 "{name} was cut while it is in use: {size} of {end} bytes of metadata are left\n    \
-                 help: do not stop the daemon; {length}: it then writes its metadata anew, and nothing is lost"
+                 help: do not stop the daemon; {length} before clients write more: it then writes its metadata anew, and \
+                 nothing is lost. A write of metadata before that fails the cache, and dirty data IS LOST at the next start"
             ),
         ))
     }
@@ -134,13 +153,23 @@ impl MetadataWatch {
     /// # Errors
     /// The device's own. The cache has failed then.
     async fn write_anew(&self) -> Result<()> {
-        // Without a superblock no start finds the rest.
-        self.superblock.change(|_| ()).await?;
-        self.tracker.rewrite_tree().await?;
-        if let Some(checksums) = &self.checksums {
-            checksums.note_all_changed();
+        for _ in 0..REWRITES {
+            // Without a superblock no start finds the rest.
+            self.superblock.change(|_| ()).await?;
+            self.tracker.rewrite_tree().await?;
+            let holes = self.present_holes();
+            if let Some(checksums) = &self.checksums {
+                checksums.note_all_changed();
+            }
+            self.committer.log_anew().await?;
+            // A truncation while the log was written can have taken the superblock.
+            if !has_new(&self.present_holes(), &holes) {
+                return Ok(());
+            }
         }
-        self.committer.log_anew().await
+        let name = self.devices.metadata().info().name;
+        let again = format!("{name} was cut {REWRITES} times while its metadata was written anew");
+        Err(Error::new(ErrorKind::Lost, again))
     }
 
     /// Returns the holes in the metadata.

@@ -114,6 +114,7 @@ pub(super) fn run(
     control: Option<&Path>,
     patience: Patience,
 ) -> Result<ExitCode> {
+    forebay_io::system::ignore_file_size_signal();
     // As in the daemon, whose limits are compared.
     system::one_heap();
     address_space_at_start();

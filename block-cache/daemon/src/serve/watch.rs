@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::Handle;
 use crate::control::status::DeviceStatus;
+use crate::stack::Presence;
 use forebay_terminal::size::human_bytes;
 
 /// Interval between checks of the devices.
@@ -40,6 +41,11 @@ impl Watch {
 
     /// Checks the devices once.
     pub(super) async fn look(&mut self, engine: &Handle) {
+        let files = engine.ask(|engine| async move { engine.stack.presences() });
+        let files = files.await.unwrap_or_default();
+        let look = move || files.iter().for_each(Presence::look);
+        // The look fails only if the runtime ends.
+        let _ = tokio::task::spawn_blocking(look).await;
         let seen = engine.ask(|engine| async move {
             let stack = &engine.stack;
             stack.look_for_cut().await;

@@ -444,6 +444,11 @@ impl OpenCache {
         self.opened.now()?.ok()
     }
 
+    /// Returns the file of the process journal.
+    pub(super) fn journal_presence(&self) -> Option<Presence> {
+        self.journal_presence.clone()
+    }
+
     /// Describes a process journal that is missing at its path, with the remedy.
     pub(super) fn journal_trouble(&self) -> Option<String> {
         let journal = self.journal_presence.as_ref()?;

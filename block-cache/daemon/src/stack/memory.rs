@@ -51,8 +51,10 @@ impl CacheNeeds {
 struct Need {
     /// Description of its use.
     what: String,
-    /// Memory, bytes.
+    /// Largest memory, bytes.
     bytes: u64,
+    /// Memory that is taken whatever clients do, bytes. The rest is taken when requests need it.
+    taken_bytes: u64,
     /// Place in the configuration, and the value there.
     place: String,
     /// Remedy that reduces the need.
@@ -76,15 +78,18 @@ impl Needs {
     /// known before the cache is read.
     pub(crate) fn of(config: &Config, cache: Option<CacheNeeds>) -> Self {
         let mut needs = Vec::new();
-        let mut need = |line: usize, whose: String, what: String, bytes: u64, help| {
+        let mut add = |line: usize, whose: String, what: String, bytes: [u64; 2], help| {
             let place = format!("{}: {whose}", config.place(line));
+            let [bytes, taken_bytes] = bytes;
             needs.push(Need {
                 what,
                 bytes,
+                taken_bytes,
                 place,
                 help,
             });
         };
+        let mut need = |line, whose, what, bytes, help| add(line, whose, what, [bytes; 2], help);
         if let (Some(known), Some(cache)) = (cache, &config.cache) {
             let what = "the map of the cache".to_owned();
             let help = "format the cache with larger blocks, or a smaller one";
@@ -132,13 +137,14 @@ impl Needs {
         }
         for (export, what, bytes) in requests(config) {
             let help = "export fewer volumes, or export them on other protocols";
-            need(export.line, "the export".into(), what, bytes, help);
+            add(export.line, "the export".into(), what, bytes, help);
         }
         let reactors = config.server.reactors as u64;
         let (own, shared) = forebay_block::POOL_BYTES;
         let bytes = PROCESS_BYTES + reactors * own as u64 + shared as u64;
+        let bytes = [bytes, PROCESS_BYTES];
         let help = "use fewer `reactors`";
-        need(1, "[server]".into(), "the process".into(), bytes, help);
+        add(1, "[server]".into(), "the process".into(), bytes, help);
         let connection_bytes = connection_bytes(config);
         let mut needs = Self {
             needs,
@@ -151,6 +157,7 @@ impl Needs {
             needs.needs.push(Need {
                 what: "requests of a connection".into(),
                 bytes: connection_bytes * FEWEST_CONNECTIONS,
+                taken_bytes: 0,
                 place,
                 help: "serve the volume on another protocol",
             });
@@ -164,11 +171,18 @@ impl Needs {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Returns the least need that counts towards a limit, bytes.
+    /// Returns the need that counts towards a limit, bytes.
+    ///
+    /// An allocation beyond a limit of address space ends the process, so the largest need counts.
+    /// Other limits count used memory, and requests seldom use all that they may: they count the
+    /// memory that is taken whatever clients do.
     fn total_of(&self, limit: &MemoryLimit) -> u64 {
         match limit.is_address_space {
             true => self.total().saturating_add(self.mapped_bytes),
-            false => self.total(),
+            false => {
+                let taken = self.needs.iter().map(|need| need.taken_bytes);
+                taken.fold(0, u64::saturating_add)
+            }
         }
     }
 
@@ -182,14 +196,15 @@ impl Needs {
             .try_for_each(|limit| self.check_against(limit))
     }
 
-    /// Returns the number of connections whose requests fit into the remaining memory, and the
-    /// lowest limit; `None` without exports on sockets.
+    /// Returns the number of connections whose requests fit into the remaining address space, and
+    /// the limit's owner; `None` without exports on sockets.
     pub(crate) fn connections(&self) -> Option<(u64, String)> {
         (self.connection_bytes > 0).then(|| self.connections_within(&memory_limits()))
     }
 
     fn connections_within(&self, limits: &[MemoryLimit]) -> (u64, String) {
-        let left = limits.iter().map(|limit| {
+        let hard = limits.iter().filter(|limit| limit.is_address_space);
+        let left = hard.map(|limit| {
             let left = limit.bytes.saturating_sub(self.total_of(limit));
             (left / self.connection_bytes.max(1), &limit.who)
         });
@@ -207,7 +222,14 @@ impl Needs {
         if needed <= limit.bytes {
             return Ok(());
         }
-        let largest = self.needs.iter().max_by_key(|need| need.bytes);
+        let mut counted = self.clone();
+        if !limit.is_address_space {
+            counted.needs.retain(|need| need.taken_bytes > 0);
+            for need in &mut counted.needs {
+                need.bytes = need.taken_bytes;
+            }
+        }
+        let largest = counted.needs.iter().max_by_key(|need| need.bytes);
         let (place, help) = largest.map_or(("", ""), |need| (&need.place, need.help));
         let mapped = match limit.is_address_space && self.mapped_bytes > 0 {
             true => format!(", mapped files {}", human_bytes(self.mapped_bytes)),
@@ -218,7 +240,7 @@ impl Needs {
             "",
             format!(
                 "{place}: the daemon needs {} of memory, and may have {} ({})\n    \
-                 help: {help}, or raise that limit; needed are {self}{mapped}",
+                 help: {help}, or raise that limit; needed are {counted}{mapped}",
                 human_bytes(needed),
                 human_bytes(limit.bytes),
                 limit.who,
@@ -248,8 +270,8 @@ impl Needs {
 }
 
 /// Returns the exports whose memory for requests does not depend on connections, each with a
-/// description and that memory in bytes.
-fn requests(config: &Config) -> Vec<(&Export, String, u64)> {
+/// description, that memory, and the part of it that is reserved at the start, bytes.
+fn requests(config: &Config) -> Vec<(&Export, String, [u64; 2])> {
     let is_local = |export: &&Export| export.protocol.is_local();
     let is_machine = |export: &&Export| matches!(export.protocol, Protocol::VhostUserBlk(_));
     let count = |of: &dyn Fn(&&Export) -> bool| config.exports.iter().filter(of).count() as u64;
@@ -259,11 +281,12 @@ fn requests(config: &Config) -> Vec<(&Export, String, u64)> {
         let is_mount = |export: &&Export| matches!(export.protocol, Protocol::Fuse(_));
         let mounts = count(&is_mount) * fuse::MOUNT_BYTES;
         let bytes = RESERVE_BYTES + (count(&is_local) - 1) * LOCAL_BYTES + mounts;
-        requests.push((export, "requests of block devices and FUSE".into(), bytes));
+        let what = "requests of block devices and FUSE".into();
+        requests.push((export, what, [bytes, RESERVE_BYTES]));
     }
     if let Some(export) = first(&is_machine) {
         let bytes = count(&is_machine).saturating_mul(vhost_user::DISK_BYTES);
-        requests.push((export, "requests of virtual machines".into(), bytes));
+        requests.push((export, "requests of virtual machines".into(), [bytes, 0]));
     }
     requests
 }
@@ -337,7 +360,7 @@ volume = [
     fn limit(bytes: u64) -> MemoryLimit {
         MemoryLimit {
             bytes,
-            is_address_space: false,
+            is_address_space: true,
             who: "a test".into(),
         }
     }
@@ -430,6 +453,37 @@ volume = [
         assert!(line.contains("requests of at most 2 connections"), "{line}");
     }
 
+    /// Requests take memory when they come. Only a limit of address space counts all that they may.
+    #[test]
+    fn a_limit_of_used_memory_refuses_no_requests() {
+        let machine = |n: u32| format!("{{ volume = \"db\", vhost-user-blk = \"vm{n}.sock\" }}");
+        let nbd = "{ volume = \"db\", nbd = \"127.0.0.1:1\" }";
+        let exports: Vec<String> = (0..4).map(machine).chain([nbd.to_owned()]).collect();
+        let needs = Needs::of(&parsed(&exports.join(", ")), None);
+        let used = MemoryLimit {
+            is_address_space: false,
+            ..limit(128 << 20)
+        };
+        needs.check_against(&used).expect("they are seldom full");
+        let connections = needs.connections_within(std::slice::from_ref(&used)).0;
+        assert_eq!(connections, MAX_CONNECTIONS);
+        needs
+            .check_against(&limit(1 << 30))
+            .expect_err("an allocation could fail");
+        let tight = MemoryLimit {
+            is_address_space: false,
+            ..limit(16 << 20)
+        };
+        let refused = needs
+            .check_against(&tight)
+            .expect_err("the process needs more");
+        assert!(
+            !refused.report().contains("requests of"),
+            "{}",
+            refused.report()
+        );
+    }
+
     #[test]
     fn mapped_files_count_as_address_space_alone() {
         let path = std::env::temp_dir().join(format!("fb-mapped-{}", std::process::id()));
@@ -443,9 +497,9 @@ volume = [
         let config = Config::parse(Path::new("f.toml"), &text).expect("right");
         let needs = Needs::of(&config, None);
         let mut limit = limit(needs.total());
-        needs.check_against(&limit).expect("memory suffices");
-        limit.is_address_space = true;
         let refused = needs.check_against(&limit).expect_err("it is mapped");
+        limit.is_address_space = false;
+        needs.check_against(&limit).expect("memory suffices");
         assert!(refused.report().contains("mapped files 3 GiB"));
         std::fs::remove_file(&path).expect("it was there");
     }

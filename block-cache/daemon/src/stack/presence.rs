@@ -7,13 +7,18 @@ use std::fs::Metadata;
 use std::io::ErrorKind as IoKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// An open regular file and its path.
-#[derive(Debug)]
-pub(super) struct Presence {
+///
+/// Looking at a path may wait for its file system, so a reactor only reads the last finding.
+#[derive(Clone, Debug)]
+pub(crate) struct Presence {
     path: PathBuf,
     /// Device and inode.
     number: (u64, u64),
+    /// Finding of the last look.
+    last: Arc<Mutex<Option<Absence>>>,
 }
 
 /// An open file that is not at its path.
@@ -39,13 +44,26 @@ impl Presence {
         (found.is_file() && found.nlink() > 0).then(|| Self {
             path: path.to_path_buf(),
             number: number(&found),
+            last: Arc::default(),
         })
+    }
+
+    /// Looks at the path. The call may wait for a file system.
+    pub(crate) fn look(&self) {
+        let found = self.absence();
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// Returns the location of the file if it was not at its path at the last look.
+    pub(super) fn known_absence(&self) -> Option<Absence> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.clone()
     }
 
     /// Describes the absence of the file `what` from its path, with the remedy; `None` if it is
     /// present. The file holds acknowledged writes until a stop sends them to `goal`.
     pub(super) fn danger(&self, what: &str, goal: &str) -> Option<String> {
-        let absence = self.absence()?;
+        let absence = self.known_absence()?;
         let back = match absence.is_removed {
             true => "",
             false => "move the file back, or ",
@@ -53,7 +71,7 @@ impl Presence {
         Some(format!(
             "{}: if it dies now, acknowledged writes are LOST\n    \
              help: {back}stop the daemon with SIGTERM and start it again: at a stop, all of them \
-             reach {goal}",
+             reach {goal}, unless a file of the cache was removed as well: copy that one first",
             absence.in_words(what)
         ))
     }

@@ -6,6 +6,7 @@ use forebay_cache::BlockSizes;
 use forebay_volume::{OpStats, bucket_upper_ns};
 
 use super::cache::{OpenCache, Opened};
+use super::presence::Presence;
 use super::transit::OpenTransit;
 use super::watched::Watched;
 use super::{Served, Stack};
@@ -36,7 +37,23 @@ impl Stack {
         self.state.trouble()
     }
 
-    /// Describes open files that are not at their paths or were truncated, with the remedy.
+    /// Returns the files that the daemon has open, for a look at their paths.
+    pub(crate) fn presences(&self) -> Vec<Presence> {
+        let devices = self.devices.borrow();
+        let files = devices
+            .iter()
+            .filter_map(|watched| watched.presence.clone());
+        let transits = devices.iter().flat_map(|watched| &watched.transits);
+        let slots = transits.filter_map(OpenTransit::presence);
+        let journal = self
+            .cache
+            .as_ref()
+            .and_then(|cache| cache.journal_presence());
+        files.chain(slots).chain(journal).collect()
+    }
+
+    /// Describes open files that were not at their paths at the last look or were truncated, with
+    /// the remedy.
     #[must_use]
     pub fn file_troubles(&self) -> Vec<String> {
         let devices = self.devices.borrow();

@@ -401,6 +401,11 @@ impl OpenTransit {
         }
     }
 
+    /// Returns the file of its slots.
+    pub(super) fn presence(&self) -> Option<Presence> {
+        self.presence.clone()
+    }
+
     /// Describes the absence of the file of its slots from its path, with the remedy.
     pub(super) fn trouble(&self) -> Option<String> {
         let what = format!("the slots of transit cache {:?}", self.name);

@@ -61,7 +61,7 @@ impl Watched {
     }
 
     fn absence(&self) -> Option<Absence> {
-        self.presence.as_ref().and_then(Presence::absence)
+        self.presence.as_ref().and_then(Presence::known_absence)
     }
 
     /// Describes the absence of the file under it from its path, with the remedy. A removed file
@@ -94,7 +94,7 @@ impl Watched {
         match self.role {
             "backing" => "",
             _ => {
-                ", with no client writing; stop the daemon, put the copy at the path, and start \
+                ", with no client connected; stop the daemon, put the copy at the path, and start \
                  once with --moved-cache"
             }
         }
