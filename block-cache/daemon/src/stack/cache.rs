@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{BlockDevice, Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
-    BlockSizes, Cache, CacheOptions, Devices, DirtyTracking, EarlyMap, FormatOptions,
-    OpeningProgress, RecoveryReport,
+    BlockSizes, Cache, CacheOptions, Devices, EarlyMap, FormatOptions, OpeningProgress,
+    RecoveryReport,
 };
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
@@ -18,6 +18,7 @@ use forebay_metadata::superblock::Superblock;
 
 use super::copies::{Places, note_opening};
 use super::devices;
+use super::formatted::{check_block_sizes, check_checksums, check_dirty_tracking, warning_of_few};
 use super::journal::{self, Whose};
 use super::memory::{CacheNeeds, Needs};
 use super::presence::Presence;
@@ -27,7 +28,6 @@ use super::watched::Watched;
 use super::{Wishes, offload, place_of, refuse_copy};
 use crate::config::{self, Config, DeviceKind, Durability};
 use crate::state::{CacheId, StateDirectory, hex};
-use forebay_terminal::size::{human_bytes, human_count};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
 pub(crate) const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
@@ -241,105 +241,12 @@ pub(super) async fn open(
     })
 }
 
-/// Below this number of blocks a cache is hardly useful: eviction and write-back work on many
-/// blocks at a time.
-const FEW_BLOCKS: u64 = 256;
-
-/// Returns a warning for a cache with few blocks; `None` if it has enough.
-pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
-    let (blocks, block_bytes) = (u64::from(blocks), u64::from(block_bytes));
-    (blocks < FEW_BLOCKS).then(|| {
-        format!(
-            "the cache has room for {} of {}, {} in all: it keeps next to nothing. Use a device of \
-             {} or more, or smaller blocks (`forebay format --block-size`)",
-            human_count(blocks, "block"),
-            human_bytes(block_bytes),
-            human_bytes(blocks * block_bytes),
-            human_bytes(FEW_BLOCKS * block_bytes * 5 / 4),
-        )
-    })
-}
-
 /// Checks that there is enough memory for the cache's map and all other needs of a configuration.
 ///
 /// # Errors
 /// `NoSpace` with each need and its size.
 pub(crate) fn check_memory(config: &Config, known: &Superblock) -> Result<()> {
     Needs::of(config, Some(CacheNeeds::of(known))).check()
-}
-
-/// Checks that the block sizes in the configuration match those of the cache.
-///
-/// # Errors
-/// `InvalidInput` with file, line and remedy.
-pub(crate) fn check_block_sizes(config: &Config, cache: &config::Cache, there: &str) -> Result<()> {
-    let Some((wanted, line)) = &cache.block_sizes else {
-        return Ok(());
-    };
-    let wanted = BlockSizes::new(wanted).expect("checked when the configuration was read");
-    if wanted.to_string() == there {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::InvalidInput,
-        format!(
-            "{}: the cache was formatted with blocks of {there}, not {wanted}: correct or remove \
-             `block_sizes`, or `forebay detach` its volumes and format it with --block-size {}",
-            config.place(*line),
-            sizes_for_format(wanted),
-        ),
-    ))
-}
-
-/// Checks that dirty tracking in the configuration matches that of the cache.
-///
-/// # Errors
-/// `InvalidInput` with file, line and remedy.
-pub(crate) fn check_dirty_tracking(
-    config: &Config,
-    cache: &config::Cache,
-    there: DirtyTracking,
-) -> Result<()> {
-    match cache.dirty_tracking {
-        Some((wanted, line)) if wanted != there => Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!(
-                "{}: the cache was formatted with dirty tracking {there}, not {wanted}: correct or \
-                 remove `dirty_tracking`, or `forebay detach` its volumes and format it with \
-                 --dirty-tracking {wanted}",
-                config.place(line),
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Checks that `checksums` in the configuration matches the format of the cache.
-///
-/// # Errors
-/// `InvalidInput` with file, line and remedy.
-pub(crate) fn check_checksums(config: &Config, cache: &config::Cache, there: bool) -> Result<()> {
-    let (found, remedy) = match there {
-        true => ("with checksums", "without --checksums"),
-        false => ("without checksums", "with --checksums"),
-    };
-    match cache.checksums {
-        Some((wanted, line)) if wanted != there => Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!(
-                "{}: the cache was formatted {found}: correct or remove `checksums`, or `forebay \
-                 detach` its volumes and format it {remedy}",
-                config.place(line),
-            ),
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// Returns block sizes as an argument of `forebay format --block-size`.
-fn sizes_for_format(sizes: BlockSizes) -> String {
-    let kib = |class| format!("{}K", sizes.block_bytes(class) >> 10);
-    sizes.classes().map(kib).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the error for a cache that cannot be opened. Errors of a device lack a remedy, which

@@ -12,6 +12,7 @@ mod diverge;
 mod file_size;
 mod foresee;
 pub(crate) mod forget;
+mod formatted;
 pub(crate) mod journal;
 mod lines;
 pub(crate) mod memory;
@@ -42,15 +43,15 @@ use futures_util::future::try_join_all;
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use attach::{judge_identity, shared_bytes};
-pub(crate) use cache::{
-    MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, check_memory,
-    read_superblock, unreadable, warning_of_few,
-};
+pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, read_superblock, unreadable};
 pub(crate) use close::CLOSE;
 pub(crate) use copies::{place_of, place_of_path, refuse_copy};
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
 pub(crate) use foresee::{
     foresee_attach, foresee_records, options_of, place_of_volume, refuse_all,
+};
+pub(crate) use formatted::{
+    check_block_sizes, check_checksums, check_dirty_tracking, warning_of_few,
 };
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
