@@ -87,6 +87,14 @@ impl Log {
     /// `counting` count. Records before the oldest of them are given up, and the next batch
     /// declares that.
     pub fn give_up_before(&mut self, counting: impl Iterator<Item = u32>) {
+        self.retire_before(counting);
+        self.declared = self.tail;
+    }
+
+    /// Moves the tail in service, as [`Log::give_up_before`] does. The batch being built still
+    /// declares the former tail, and overwrites nothing behind that. The next one declares the new
+    /// tail.
+    pub fn retire_before(&mut self, counting: impl Iterator<Item = u32>) {
         let (records, tail) = (self.geometry.records, self.tail);
         let behind_tail = |place: u32| (u64::from(place) + records - tail % records) % records;
         self.tail = counting
@@ -94,7 +102,6 @@ impl Log {
             .min()
             .map_or(self.next, |oldest| tail + oldest);
         debug_assert!(self.tail <= self.next);
-        self.declared = self.tail;
     }
 
     /// The number that the next record gets.
@@ -303,5 +310,21 @@ mod tests {
         log.seal()[0].buf.copy_to(0, &mut record);
         let (position, _) = decode(&record, seed).expect("verifies");
         assert_eq!(position.tail, 17, "the first batch declares it");
+    }
+
+    #[test]
+    fn in_service_nothing_is_overwritten_before_the_new_tail_is_durable() {
+        let seed = Seed::new(&[1; 16]);
+        let mut log = Log::new(GEOMETRY, seed, 0, 24);
+        log.retire_before([20, 17].into_iter());
+        assert_eq!((log.used(), log.room()), (7, 8));
+        let mut record = [0; RECORD_BYTES];
+        for tail in [0, 17] {
+            log.push(&Body::Close);
+            log.seal()[0].buf.copy_to(0, &mut record);
+            let (position, _) = decode(&record, seed).expect("verifies");
+            assert_eq!(position.tail, tail);
+            log.committed();
+        }
     }
 }

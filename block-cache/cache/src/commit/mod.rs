@@ -295,6 +295,12 @@ impl Committer {
         (self.log.borrow_mut()).give_up_before(counting.filter(|place| *place != NO_RECORD));
     }
 
+    /// Moves the tail of the log behind all records that do not count, in service.
+    pub(crate) fn retire_before(&self, counting: impl Iterator<Item = u32>) {
+        let counting = counting.chain(std::iter::once(self.opened_at.get()));
+        (self.log.borrow_mut()).retire_before(counting.filter(|place| *place != NO_RECORD));
+    }
+
     /// Gives up all records of the log.
     pub(crate) fn give_up_log(&self) {
         self.log.borrow_mut().give_up_before(std::iter::empty());

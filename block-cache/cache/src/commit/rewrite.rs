@@ -37,8 +37,10 @@ impl Committer {
         let counting = (0..slots).filter(|slot| is_live(*slot));
         let counting = counting.map(|slot| self.map.borrow().record_at(slot));
         let marks = (0..self.marks.numbers()).filter_map(|id| self.marks.record_at(id));
-        self.give_up_before(counting.chain(marks));
-        // The batch that declares the tail.
+        self.retire_before(counting.chain(marks));
+        // The first batch keeps the former tail until it is durable. The second declares the new one.
+        self.queue_entry(Entry::Open);
+        self.commit_all().await?;
         self.queue_entry(Entry::Open);
         self.commit().await
     }
