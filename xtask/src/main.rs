@@ -10,6 +10,7 @@ mod junit;
 mod metadata;
 mod nextest;
 mod nightly;
+mod pages;
 mod reference;
 mod soak;
 mod steps;

@@ -1,13 +1,13 @@
 //! `cargo xtask study`: what the papers claim, measured or simulated.
 
 mod applications;
+mod beside_paper;
 mod caiti;
 mod claims;
 mod dpc;
 mod jobs;
 mod mapperx;
 mod opencas;
-pub(crate) mod page;
 mod sections;
 mod simulation;
 mod table;
@@ -19,8 +19,8 @@ use std::time::Instant;
 use clap::{Args, Subcommand};
 
 use crate::bench::{Outcome, built_program, conclude, run_for_output};
-use crate::claims::{Report, machine};
-use page::Header;
+use crate::claims::{Report, figure, machine};
+use crate::pages::{ADACACHE, Grid, Header, claims_grid};
 
 /// Studies, each with its baselines in the same run.
 #[derive(Debug, Subcommand)]
@@ -42,6 +42,8 @@ pub(crate) enum Study {
     /// Open CAS's rule for metadata beside ours: bytes, and bandwidth by the devices' time alone; writes
     /// docs/results/opencas.md
     Opencas(opencas::Options),
+    /// Render the pages from the grids under docs/results/data; runs no study
+    Render,
 }
 
 /// What a study takes.
@@ -74,6 +76,7 @@ pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
         Study::Dpc(options) => dpc::run(root, options),
         Study::Mapperx(options) => mapperx::run(root, options),
         Study::Opencas(options) => opencas::study(root, options),
+        Study::Render => crate::pages::render_all(root),
     };
     match held {
         Ok(true) => ExitCode::SUCCESS,
@@ -111,13 +114,26 @@ fn adacache(root: &Path, options: &Options) -> Outcome<bool> {
     };
     let out = options.out.clone().unwrap_or_else(|| match options.quick {
         true => program.with_file_name("adacache-quick.md"),
-        false => root.join("docs/results/adacache.md"),
+        false => ADACACHE.path(root),
     });
-    let speed = page::kept_section(&out, page::SPEED);
-    let text = page::render(&header, &report, &speed);
-    std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
-    println!("written: {}", out.display());
+    let mut data = sections::grids(&header, &report.rows);
+    if options.quick {
+        data.0.extend(no_speed());
+    }
+    ADACACHE.write(&out, &data, options.quick)?;
     conclude(&report, options.json.as_deref())
+}
+
+/// Grids of `cargo xtask bench policy` without rows, for a page that the benchmark has not extended.
+fn no_speed() -> Vec<Grid> {
+    let mut values = Grid::new("speed-values", &["name", "value"]);
+    for name in ["speed_machine", "speed_references", "speed_mib"] {
+        values.row([name, "-"].map(String::from));
+    }
+    let claims = claims_grid("speed-claims", &[], figure);
+    let decisions = Grid::new("speed-decisions", &["rules"]);
+    let simulators = Grid::new("speed-simulators", &["simulator"]);
+    vec![values, claims, decisions, simulators]
 }
 
 fn date() -> Command {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::build;
 use super::{Outcome, json_of, run_for_output};
 use crate::claims::{Claim, Kind, Report, machine};
-use crate::study::page::{SPEED, with_section};
+use crate::pages::{ADACACHE, Data, Grid, claims_grid};
 
 /// What deciding may cost on average, and of what a fixed 32K cache's costs, at most.
 const MOST_NS: f64 = 500.0;
@@ -93,12 +93,8 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome<Report<Rows>> {
         claims: claims(&rows),
         rows: vec![rows],
     };
-    let text = section(&report);
-    println!("{text}");
     if options.page {
-        let page = root.join("docs/results/adacache.md");
-        std::fs::write(&page, with_section(&page, SPEED, &text))
-            .map_err(|error| format!("{}: {error}", page.display()))?;
+        ADACACHE.write(&ADACACHE.path(root), &speed(&report), false)?;
     }
     Ok(report)
 }
@@ -193,61 +189,60 @@ fn claims(rows: &Rows) -> Vec<Claim> {
     claims
 }
 
-/// The page's section.
-fn section(report: &Report<Rows>) -> String {
-    let mut text = format!(
-        "{SPEED}\n\nBy `cargo xtask bench policy --page`, on {}: processor time of one thread, the fastest of several passes. Not quiet: whoever shares the machine's caches adds to the figures.\n\n\
-         Deciding about a request (what is found, what else comes, what goes; no data), ns, by the request's size; a cache of 2 GiB, Zipf 0.95 over 20 GiB, 70% reads. *Mix* is mostly small, like Alibaba's.\n\n",
-        machine()
-    );
+/// Grids of the section on speed of docs/results/adacache.md.
+fn speed(report: &Report<Rows>) -> Data {
+    let mut values = Grid::new("speed-values", &["name", "value"]);
+    values.row(["speed_machine".into(), machine()]);
+    let mut grids = vec![claims_grid(
+        "speed-claims",
+        &report.claims,
+        crate::claims::figure,
+    )];
     for rows in &report.rows {
-        let cases = rows.decisions.first().map(|row| row.cases.clone());
-        let titles = cases.unwrap_or_default();
-        let titles: Vec<&str> = titles.iter().map(|case| case.sizes.as_str()).collect();
-        text += &format!(
-            "| rules | {} | table, bytes a block |\n",
-            titles.join(" | ")
-        );
-        text += &format!("|---|{}\n", "---:|".repeat(titles.len() + 1));
-        for row in &rows.decisions {
-            let cells: Vec<String> = row
-                .cases
-                .iter()
-                .map(|case| format!("{:.0}", case.ns))
-                .collect();
-            text += &format!(
-                "| {} | {} | {:.1} |\n",
-                row.name,
-                cells.join(" | "),
-                row.bytes_a_block
-            );
-        }
-        text += &format!(
-            "\nThe simulator, from a file of {} references in libCacheSim's oracleGeneral format to the counts, decoding included, {} MiB of cache. *With devices* counts the I/O volumes and models latency, which libCacheSim does not.\n\n| simulator | million requests a second | misses | bytes a cached block |\n|---|---:|---:|---:|\n",
-            rows.references,
-            rows.simulator.first().map_or(0, |row| row.capacity_bytes) >> 20,
-        );
-        for row in &rows.simulator {
-            let bytes = row.bytes_a_block;
-            text += &format!(
-                "| {} | {:.1} | {} | {} |\n",
-                row.name,
-                row.requests_per_s / 1e6,
-                row.misses,
-                bytes.map_or_else(|| "-".into(), |bytes| format!("{bytes:.0}"))
-            );
-        }
+        let capacity = rows.simulator.first().map_or(0, |row| row.capacity_bytes);
+        values.row(["speed_references".into(), rows.references.to_string()]);
+        values.row(["speed_mib".into(), (capacity >> 20).to_string()]);
+        grids.push(decisions(&rows.decisions));
+        grids.push(simulators(&rows.simulator));
     }
-    text += "\n| claim | figure | bar | |\n|---|---:|---:|---|\n";
-    for claim in &report.claims {
-        let verdict = if claim.holds { "holds" } else { "**fails**" };
-        text += &format!(
-            "| {} | {} {} | {} | {verdict} |\n",
-            claim.name,
-            crate::claims::figure(claim.ours),
-            claim.unit,
-            claim.bar
-        );
+    grids.push(values);
+    Data(grids)
+}
+
+fn decisions(rows: &[Decisions]) -> Grid {
+    let cases = rows
+        .first()
+        .map(|row| row.cases.clone())
+        .unwrap_or_default();
+    let titles = cases.iter().map(|case| case.sizes.as_str());
+    let titles = std::iter::once("rules").chain(titles);
+    let titles: Vec<&str> = titles.chain(["table, bytes a block"]).collect();
+    let mut grid = Grid::new("speed-decisions", &titles);
+    for row in rows {
+        let mut cells = vec![row.name.clone()];
+        cells.extend(row.cases.iter().map(|case| format!("{:.0}", case.ns)));
+        cells.push(format!("{:.1}", row.bytes_a_block));
+        grid.row(cells);
     }
-    text
+    grid
+}
+
+fn simulators(rows: &[Simulator]) -> Grid {
+    let titles = [
+        "simulator",
+        "million requests a second",
+        "misses",
+        "bytes a cached block",
+    ];
+    let mut grid = Grid::new("speed-simulators", &titles);
+    for row in rows {
+        let bytes = row.bytes_a_block;
+        grid.row([
+            row.name.clone(),
+            format!("{:.1}", row.requests_per_s / 1e6),
+            row.misses.to_string(),
+            bytes.map_or_else(|| "-".into(), |bytes| format!("{bytes:.0}")),
+        ]);
+    }
+    grid
 }

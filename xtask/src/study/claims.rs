@@ -44,7 +44,7 @@ impl Verdict<'_> {
         let failed: Vec<&str> = failed.map(|(_, what)| *what).collect();
         match failed[..] {
             [] => "holds".into(),
-            _ => format!("**fails**: {}", failed.join(", ")),
+            _ => format!("fails: {}", failed.join(", ")),
         }
     }
 }
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(verdict_.words(), "holds");
         assert!((verdict_.memory_alike - 99.0 / 100.0).abs() < 1e-9);
         let merged = verdict(&result, PERCENT, &MERGED).expect("all are there");
-        assert_eq!(merged.words(), "**fails**: backend I/O, latency");
+        assert_eq!(merged.words(), "fails: backend I/O, latency");
         assert!(verdict(&result, 5, &BASELINES).is_none());
     }
 
@@ -185,7 +185,7 @@ mod tests {
         let words = verdict(&result, PERCENT, &BASELINES).map(|verdict| verdict.words());
         assert_eq!(
             words.as_deref(),
-            Some("**fails**: backend I/O, latency, memory")
+            Some("fails: backend I/O, latency, memory")
         );
     }
 }

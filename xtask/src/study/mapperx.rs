@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 use super::jobs::{in_parallel, shared_folder};
 use super::{commit, date};
 use crate::bench::{Outcome, built_program, conclude, json_of, run_for_output};
-use crate::claims::Report;
+use crate::claims::{Report, machine};
+use crate::pages::{Header, MAPPERX};
 use result::{Crash, DIRTY_PERCENTS, Simulation, Trace, claims};
 
 const QUICK_REQUESTS: u64 = 100_000;
@@ -156,18 +157,18 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
         claims: claims(&traces),
         rows: traces,
     };
-    let header = page::Header {
+    let header = Header {
+        machine: machine(),
         commit,
         date: run_for_output(date())?,
+        command: "cargo xtask study mapperx".into(),
         minutes: began.elapsed().as_secs_f64() / 60.0,
     };
     let out = options.out.clone().unwrap_or_else(|| match options.quick {
         true => program.with_file_name("mapperx-quick.md"),
-        false => root.join("docs/results/mapperx.md"),
+        false => MAPPERX.path(root),
     });
-    let text = page::render(&header, &report);
-    std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
-    println!("written: {}", out.display());
+    MAPPERX.write(&out, &page::grids(&header, &report), options.quick)?;
     conclude(&report, options.json.as_deref())
 }
 

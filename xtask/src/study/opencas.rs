@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{commit, date};
 use crate::bench::{Outcome, built_program, conclude, run_for_output};
-use crate::claims::{Claim, Kind, Report};
+use crate::claims::{Claim, Kind, Report, machine};
+use crate::pages::{Header, OPENCAS};
 
 /// What the study takes.
 #[derive(Debug, Args)]
@@ -125,16 +126,16 @@ pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
     };
     let out = options.out.clone().unwrap_or_else(|| match options.quick {
         true => program.with_file_name("opencas-quick.md"),
-        false => root.join("docs/results/opencas.md"),
+        false => OPENCAS.path(root),
     });
-    let head = format!(
-        "# The Open CAS study\n\nWritten by `cargo xtask study opencas`, which took {:.0} min; no figure is typed by hand. Commit {commit}, {}.\n",
-        began.elapsed().as_secs_f64() / 60.0,
-        run_for_output(date())?,
-    );
-    let text = head + &page::body(&study);
-    std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
-    println!("written: {}", out.display());
+    let header = Header {
+        machine: machine(),
+        commit,
+        date: run_for_output(date())?,
+        command: "cargo xtask study opencas".into(),
+        minutes: began.elapsed().as_secs_f64() / 60.0,
+    };
+    OPENCAS.write(&out, &page::grids(&header, &study), options.quick)?;
     conclude(&study.report, options.json.as_deref())
 }
 

@@ -27,6 +27,14 @@ pub(super) fn ratio(ratio: f64) -> String {
     format!("{ratio:.3}")
 }
 
+/// Multiple with two decimals below 100.
+pub(super) fn times(value: f64) -> String {
+    match value {
+        small if small < 100.0 => format!("{small:.2}"),
+        large => format!("{large:.0}"),
+    }
+}
+
 /// Bytes with at least three digits.
 pub(super) fn size(bytes: f64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];

@@ -1,63 +1,62 @@
-//! What the engine itself did after crashes, on the page.
+//! Grid of the crashes of the engine.
 
 use super::result::{Crash, DIRTY_PERCENTS, Trace, median_and_most, with_tree};
-use crate::study::table::{Table, percent};
+use crate::pages::Grid;
+use crate::study::table::{number, percent, times};
 
-const HOW: &str = "\
-The first 100,000 requests of each trace, one after the other, by the engine, in mode `wb`, on simulated disks (a cache of 10% of the whole trace's working set, 20 to 60 us an operation; a backing device of 0.4 to 1.2 ms), with its own cleaning: `auto`, the high mark at 5, 20 or 50% dirty and the low one at half of it. So it writes back beside the clients, and is clean where they are slow: what was dirty at the crash is told.
-Each write has data of its own. Power is lost at 40, 60, 80 and 100% of them, behind a flush; nothing that was not flushed survives. Then the cache is opened, its volume attached, and nobody writes until nothing is dirty; every sector that was ever written is compared with what was written last (none was lost). Medians, and the least and the most, of the four crashes.
-
-- **Dirty**: of the cached blocks, at the crash. **May be dirty**: blocks over those. **Compared** and **written back**: bytes that were read from both devices, and bytes that were written to the backing device, over those that were dirty (in granules of 4 KiB).
-- What is written back beyond what was dirty, its records call dirty: it was written back before the crash, and the record that says so was waiting for room in a batch.
-- **Metadata**: writes of the tree, or marks, over the pieces of client writes, from the first one on, without a warm-up.";
-
-pub(super) fn section(traces: &[Trace]) -> String {
-    let mut text = format!("{HOW}\n");
+pub(super) fn grid(traces: &[&Trace]) -> Grid {
+    let mut columns = ["high mark", "trace", "tracking"]
+        .map(String::from)
+        .to_vec();
+    for figure in ["dirty", "may be dirty", "compared", "written back"] {
+        columns.extend(["median", "least", "most"].map(|of| format!("{figure}: {of}")));
+    }
+    columns.push("metadata".into());
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let mut grid = Grid::new("engine", &columns);
     for mark in DIRTY_PERCENTS {
-        let mut table = Table::new(&[
-            "trace",
-            "tracking",
-            "dirty",
-            "may be dirty, of dirty",
-            "compared, of dirty",
-            "written back, of dirty",
-            "metadata, of writes",
-        ]);
-        for trace in traces.iter().rev() {
+        for trace in traces {
             for tracking in ["abt", "exact", "none"] {
                 let crashes = trace.crashes.iter();
                 let crashes: Vec<&Crash> = crashes
                     .filter(|crash| crash.dirty_percent == mark && crash.tracking == tracking)
                     .collect();
                 if !crashes.is_empty() {
-                    table.row(&row(trace.title, tracking, &crashes));
+                    let mut cells = vec![format!("{mark}%"), trace.title.to_owned()];
+                    cells.extend(row(tracking, &crashes));
+                    grid.row(cells);
                 }
             }
         }
-        text += &format!("\nThe high mark at {mark}%:\n\n{}", table.0);
     }
-    text
+    grid
 }
 
-/// The crash of a cache with a tree after which most was written back, over what was dirty.
-pub(super) fn worst(traces: &[Trace]) -> Option<String> {
+/// Values of the crash of a cache with a tree after which most was written back, over the dirty
+/// bytes.
+pub(super) fn worst(traces: &[Trace]) -> Option<[(&'static str, String); 6]> {
     let crashes = traces.iter().flat_map(|trace| {
         let crashes = with_tree(&trace.crashes, None);
         crashes.filter_map(|crash| Some((crash.written_over_dirty()?, trace.title, crash)))
     });
     let (most, title, crash) = crashes.max_by(|one, other| one.0.total_cmp(&other.0))?;
-    Some(format!(
-        "- Worst of the engine: {most:.2} times the dirty bytes written back ({title}, the mark at {}%, power lost at {}% of the trace, {} of {} blocks dirty).",
-        crash.dirty_percent, crash.at, crash.dirty_blocks, crash.cached_blocks
-    ))
+    Some([
+        ("crash_times", times(most)),
+        ("crash_trace", title.to_owned()),
+        ("crash_mark", format!("{}%", crash.dirty_percent)),
+        ("crash_at", format!("{}%", crash.at)),
+        ("crash_dirty_blocks", number(crash.dirty_blocks)),
+        ("crash_cached_blocks", number(crash.cached_blocks)),
+    ])
 }
 
-fn row(title: &str, tracking: &str, crashes: &[&Crash]) -> Vec<String> {
+fn row(tracking: &str, crashes: &[&Crash]) -> Vec<String> {
     let spread = |values: Vec<f64>, show: fn(f64) -> String| {
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        median_and_most(values).map_or("-".to_owned(), |(median, most)| {
-            format!("{} ({} to {})", show(median), show(least), show(most))
-        })
+        match median_and_most(values) {
+            Some((median, most)) => [show(median), show(least), show(most)],
+            None => ["-", "-", "-"].map(String::from),
+        }
     };
     let of = |part: fn(&Crash) -> Option<f64>, show| {
         let values = crashes.iter().filter_map(|crash| part(crash));
@@ -71,23 +70,14 @@ fn row(title: &str, tracking: &str, crashes: &[&Crash]) -> Vec<String> {
         .iter()
         .map(|crash| over(crash.dirty_blocks, crash.cached_blocks));
     let ratio = crashes.iter().find(|crash| crash.at == 100);
-    vec![
-        title.to_owned(),
-        match tracking {
-            "exact" => "marks".to_owned(),
-            other => other.to_owned(),
-        },
-        spread(dirty.flatten().collect(), percent),
-        spread(blocks.flatten().collect(), times),
-        of(Crash::compared_over_dirty, times),
-        of(Crash::written_over_dirty, times),
-        ratio.map_or("-".to_owned(), |crash| format!("{:.5}", crash.ratio())),
-    ]
-}
-
-pub(super) fn times(value: f64) -> String {
-    match value {
-        small if small < 100.0 => format!("{small:.2}"),
-        large => format!("{large:.0}"),
-    }
+    let mut cells = vec![match tracking {
+        "exact" => "marks".to_owned(),
+        other => other.to_owned(),
+    }];
+    cells.extend(spread(dirty.flatten().collect(), percent));
+    cells.extend(spread(blocks.flatten().collect(), times));
+    cells.extend(of(Crash::compared_over_dirty, times));
+    cells.extend(of(Crash::written_over_dirty, times));
+    cells.push(ratio.map_or("-".to_owned(), |crash| format!("{:.5}", crash.ratio())));
+    cells
 }

@@ -1,47 +1,18 @@
-//! The page.
+//! Grids of the page docs/results/opencas.md; `pages/opencas.tmpl` has its prose.
 
 use super::speeds::{NBD_NS, of_client, to_lose_ns};
 use super::{Cell, Processor, Row, Study, find};
+use crate::pages::{Data, Grid, Header, claims_grid, values_grid};
+use crate::study::table::ratio;
 
-const HOW: &str = "\
-A file is written twice, front to back, through a write-back cache: one write at a time, each durable before the next, the cleaner off, the file created before, as in the study (Z. Lin and others, \"When Caching Systems Meet Emerging Storage Devices: A Case Study\", HotStorage '23, section 3.1). The cache has 64 MiB where theirs had 4 GB, and files are as large beside it.
-
-- **Devices** are *emulated*: *pmem* is four interleaved modules of the profile `optane-dimm` (305 ns a read, 90 ns a write, units of 256 bytes, 26.4 GB/s read, 9.2 GB/s written), *nvme* an Intel P4800X (8 us, 2.4 and 2.0 GB/s), *fast* a Samsung PM9A3 (80 us a read, 20 us a write, 3.5 GB/s), *slow* a SATA SSD (120 and 50 us, 520 and 480 MB/s); sources in [timed.rs](../../benches/opencas/timed.rs).
-- **Time is modelled**: it is that of these devices and of waiting for them, on a virtual clock, the same in each run on every machine. The study's figures have the processor's time in them (a file system, the block layer and Open CAS take most of it: its Table 1), these have none. So what metadata costs is larger here, in percent, than what the study measured, for Open CAS as for us. **Bytes are counted.**
-- **opencas-evict** is Open CAS's rule, [re-implemented](../../benches/opencas/layout.rs) for this study and used in nothing else: entries of 12, 18 or 42 bytes in pages of 4 KiB, shared among the lines of one request; data is written, then pages; without a free line the oldest is read, written back, and its page rewritten first. **opencas-static** is the same, and a request that needs more than 32 evictions goes round the cache.
-- **blocks** and **lines** are the engine as it is: `durability = \"sync\"`, dirty tracking `exact`, `cleaning = \"nop\"`, metadata in blocks on the cache device, or in lines of 64 bytes on persistent memory (of the same medium for pmem, beside the SSD for nvme).
-- **blocks, measured** and **lines, measured** are the same with `admission = \"measured\"`.
-- **raw** is the device alone.
-";
-
-/// What stands over the processor's time.
-const CLIENTS: &str = "\
-Writes of 4 KiB, pmem before fast, a file of half the cache. *processor* is **measured** on this machine: the time that the one thread uses for a write, by its own clock, of the same engine with the same options on memory that answers at once, the median of nine fresh caches. *devices* is **modelled**, as everywhere on this page. A client in the same process waits for both. One over NBD waits for its way as well, which is alike for both accesses and is not measured here: it is declared, from what a write at queue depth 1 takes over NBD on this machine ([foundation.md](foundation.md)). The copy is counted twice, as the processor's and as the medium's.
-";
-
-/// Why claims that do not hold do not.
-const WHY: &str = "\
-- **The first access of pmem, lines of 4 KiB.** A record of 64 bytes follows the data and is fenced behind it, which on a virtual clock, with nothing else to do, is a part of a microsecond beside half a microsecond for the data. With the processor's time it is less of the whole, but a first write costs the processor more as well: a slot, a lock and its record. Only with a protocol in between, as every client but one in the same process has, is it within the bar. The fence stays: without it a record could outlive the data that it speaks of (rule 1 in durability.md).
-- **The worst cells without measured admission.** Two kinds. A file that is larger than the cache, written front to back again and again, is where every policy that evicts what was used longest ago keeps nothing of use; a rule that lets a request pass when it needs many evictions keeps a part of it, by luck. The engine bypasses nothing by such a rule. Measured admission compares what a write takes either way, and where that is about the same it goes round: the backing device gets as much either way, and what the cache has stays; so it keeps that part, too. And a file that fills the cache to its last block: the engine makes room ahead of need, so that no client waits for an eviction, and gives up blocks for it that the next access would have hit; with measured admission it gives up nothing before a write finds no room.
-- **Measured admission by the same without it.** Without it the engine does both at a time: it writes back for room, and what finds none at once goes round, which is quicker the first time than either alone. And to know what evicting takes, room is made for 512 blocks or a sixteenth of the cache, at least for 64, which are written back at a time, and the first write waits for them all.
-";
-
-/// What the study does not say.
-fn slow(rows: &[Row]) -> String {
-    format!(
-        "- **Static write-invalidate on a slow backing device** is said to lose against evicting; the study does not compare these two. It compares a file larger than the cache with one that fits, and finds that the slower SSD loses more: that holds here, in the claim *larger than the cache by smaller*. Against evicting, whoever evicts for every write moves every byte over the slow device, and what goes round leaves the rest of the file cached. For that to lose, a request that goes round would have to take {:.1} ms longer than here (half a turn of a disk at 7,200 a minute takes 4.2); the study's is an SSD, and the device was not made slower for the claim.\n",
-        to_lose_ns(rows) / 1e6
-    )
-}
-
-/// What is compared.
-const SYSTEMS: [&str; 6] = [
-    "opencas-evict",
-    "opencas-static",
-    "blocks",
-    "lines",
-    "blocks-measured",
-    "lines-measured",
+/// Systems that are compared, and their columns.
+const SYSTEMS: [(&str, &str); 6] = [
+    ("opencas-evict", "opencas-evict"),
+    ("opencas-static", "opencas-static"),
+    ("blocks", "blocks"),
+    ("lines", "lines"),
+    ("blocks-measured", "blocks, measured"),
+    ("lines-measured", "lines, measured"),
 ];
 
 fn kib(bytes: u64) -> String {
@@ -61,52 +32,26 @@ fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     distinct
 }
 
-/// The page below its title.
-pub(super) fn body(study: &Study) -> String {
-    let (report, processor) = (&study.report, &study.processor);
-    let rows = &report.rows;
-    let mut text = String::new();
-    if report.quick {
-        text += "\n**A quick run: a part of the cells. For a look, not for a result.**\n";
-    }
-    text += "\n| claim | the study, or Open CAS's rule | ours | bar | holds |\n|---|---:|---:|---:|---:|\n";
-    for claim in &report.claims {
-        let beside = claim
-            .paper_or_peer
-            .map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
-        let holds = if claim.holds { "yes" } else { "**no**" };
-        text += &format!(
-            "| {} ({}) | {beside} | {:.3} | {} | {holds} |\n",
-            claim.name,
-            format!("{:?}", claim.kind).to_lowercase(),
-            claim.ours,
-            claim.bar
-        );
-    }
-    text += &format!(
-        "\n## How\n\n{HOW}\n## What does not hold, and why\n\n{WHY}{}",
-        slow(rows)
-    );
-    text += "\n## The devices alone\n\nMB/s, by the size of a write.\n\n";
-    text += &raw(rows);
-    text += "\n## With the processor's time\n\n";
-    text += &clients(rows, processor);
-    text += "\n## Bytes written to the cache device for each of the client's\n\nWrites as large as a line, fast backing device: pmem and nvme alike but for *lines*, whose records lie in units of 256 bytes that the medium writes whole.\n\n";
-    text += &bytes(rows);
-    for (cache, backing) in distinct(rows.iter().map(|row| (&row.cache, &row.backing))) {
-        text += &format!("\n## {cache} before {backing}: MB/s\n\n");
-        text += "| lines | writes | file | access | opencas-evict | opencas-static | blocks | lines | blocks, measured | lines, measured |\n|---|---|---|---|---:|---:|---:|---:|---:|---:|\n";
-        let cells = rows.iter().filter(|row| {
-            (&row.cache, &row.backing) == (cache, backing) && SYSTEMS.contains(&&*row.system)
-        });
-        for cell in distinct(cells.map(Row::cell)) {
-            text += &speeds(rows, cell);
-        }
-    }
-    text
+/// Grids of the study.
+pub(super) fn grids(header: &Header, study: &Study) -> Data {
+    let (rows, processor) = (&study.report.rows, &study.processor);
+    let mut values = values_grid(header);
+    values.row([
+        "to_lose_ms".into(),
+        format!("{:.1}", to_lose_ns(rows) / 1e6),
+    ]);
+    Data(vec![
+        values,
+        claims_grid("claims", &study.report.claims, ratio),
+        devices(rows),
+        clients(rows, processor),
+        layers(processor),
+        bytes(rows),
+        speeds(rows),
+    ])
 }
 
-fn raw(rows: &[Row]) -> String {
+fn devices(rows: &[Row]) -> Grid {
     let alone = |system: &str, name: &str, write: u64| {
         let row = rows.iter().find(|row| {
             let called = if system == "raw-cache" {
@@ -120,41 +65,51 @@ fn raw(rows: &[Row]) -> String {
     };
     let mut writes = distinct(rows.iter().map(|row| row.write_bytes));
     writes.sort_unstable();
-    let heads: Vec<String> = writes.iter().map(|write| kib(*write)).collect();
-    let mut text = format!(
-        "| | {} |\n|---|{}\n",
-        heads.join(" | "),
-        "---:|".repeat(heads.len())
-    );
+    let sizes: Vec<String> = writes.iter().map(|write| kib(*write)).collect();
+    let sizes = sizes.iter().map(String::as_str);
+    let columns: Vec<&str> = ["device"].into_iter().chain(sizes).collect();
+    let mut grid = Grid::new("devices", &columns);
     for (system, name) in [
         ("raw-cache", "pmem"),
         ("raw-cache", "nvme"),
         ("raw-backing", "fast"),
         ("raw-backing", "slow"),
     ] {
-        let figures = writes
-            .iter()
-            .map(|write| format!("{:.0}", alone(system, name, *write)));
-        text += &format!("| {name} | {} |\n", figures.collect::<Vec<_>>().join(" | "));
+        let figures = writes.iter().map(|write| alone(system, name, *write));
+        let figures = figures.map(|figure| format!("{figure:.0}"));
+        grid.row(
+            std::iter::once(name.into())
+                .chain(figures)
+                .collect::<Vec<_>>(),
+        );
     }
-    text
+    grid
 }
 
-/// Writes of 4 KiB as a client in the process waits for them, and what the processor does meanwhile.
-fn clients(rows: &[Row], processor: &[Processor]) -> String {
-    let own = |system: &str, access: u64| {
-        let mut own = processor.iter();
-        own.find(|one| one.system == system && one.access == access)
-    };
-    let ns = |system, access| own(system, access).map_or(f64::NAN, |one| one.processor_ns);
-    let mut text = format!(
-        "{CLIENTS}\n| | access | processor, ns | (least to most) | devices, ns | client, ns | MB/s | over NBD, MB/s |\n|---|---|---:|---:|---:|---:|---:|---:|\n"
-    );
+/// Processor's time of a system and an access.
+fn own<'a>(processor: &'a [Processor], system: &str, access: u64) -> Option<&'a Processor> {
+    let mut own = processor.iter();
+    own.find(|one| one.system == system && one.access == access)
+}
+
+/// Writes of 4 KiB by a client in the process: its wait, and the processor's part of it.
+fn clients(rows: &[Row], processor: &[Processor]) -> Grid {
+    let columns = [
+        "system",
+        "access",
+        "processor, ns",
+        "least to most",
+        "devices, ns",
+        "client, ns",
+        "MB/s",
+        "over NBD, MB/s",
+    ];
+    let mut grid = Grid::new("processor", &columns);
     for (system, access) in ["raw-cache", "blocks", "lines"]
         .into_iter()
         .flat_map(|system| [1, 2].map(|access| (system, access)))
     {
-        let Some(one) = own(system, access) else {
+        let Some(one) = own(processor, system, access) else {
             continue;
         };
         let (took, called) = match system {
@@ -165,23 +120,29 @@ fn clients(rows: &[Row], processor: &[Processor]) -> String {
             true => "-".to_owned(),
             false => format!("{value:.0}"),
         };
-        text += &format!(
-            "| {called} | {access} | {:.0} | {:.0} to {:.0} | {} | {} | {} | {} |\n",
-            one.processor_ns,
-            one.least_ns,
-            one.most_ns,
+        grid.row([
+            called.to_owned(),
+            access.to_string(),
+            figure(one.processor_ns),
+            format!("{:.0} to {:.0}", one.least_ns, one.most_ns),
             figure(took - one.processor_ns),
             figure(took),
             figure(4096e3 / took),
             figure(4096e3 / (took + NBD_NS)),
-        );
+        ]);
     }
+    grid
+}
+
+fn layers(processor: &[Processor]) -> Grid {
+    let ns =
+        |system, access| own(processor, system, access).map_or(f64::NAN, |one| one.processor_ns);
     let copy = ns("raw-cache", 2);
     let (first, second) = (ns("lines", 1), ns("lines", 2));
-    text += "\nThe share of the processor's time that each layer has, *lines* (the study's Table 1 has Open CAS with 45% and 38% of a kernel's way, of which up to half is metadata):\n\n| | first access | second access |\n|---|---:|---:|\n";
+    let mut grid = Grid::new("layers", &["layer", "first access", "second access"]);
     for (layer, first_ns, second_ns) in [
         (
-            "the copy to the device's memory, and the loop that asks",
+            "the copy to the device's memory, and the client's loop",
             copy,
             copy,
         ),
@@ -191,24 +152,27 @@ fn clients(rows: &[Row], processor: &[Processor]) -> String {
             second - copy,
         ),
         (
-            "what a first write has beside: a slot, its record",
+            "the rest of a first write: a slot, its record",
             first - second,
             0.0,
         ),
     ] {
-        text += &format!(
-            "| {layer} | {:.0}% | {:.0}% |\n",
-            first_ns / first * 100.0,
-            second_ns / second * 100.0
-        );
+        grid.row([
+            layer.to_owned(),
+            format!("{:.0}%", first_ns / first * 100.0),
+            format!("{:.0}%", second_ns / second * 100.0),
+        ]);
     }
-    text
+    grid
 }
 
-fn bytes(rows: &[Row]) -> String {
-    let mut text = String::from(
-        "| lines | file | access | opencas-evict | blocks | lines |\n|---|---|---|---:|---:|---:|\n",
-    );
+fn bytes(rows: &[Row]) -> Grid {
+    let systems = ["opencas-evict", "blocks", "lines"];
+    let columns: Vec<&str> = ["line", "file", "access"]
+        .into_iter()
+        .chain(systems)
+        .collect();
+    let mut grid = Grid::new("bytes", &columns);
     let cells = rows.iter().filter(|row| {
         row.system == "opencas-evict"
             && row.cache == "pmem"
@@ -216,35 +180,62 @@ fn bytes(rows: &[Row]) -> String {
             && row.write_bytes == row.line_bytes
     });
     for cell in cells.map(Row::cell) {
-        let written = |system| {
-            let row = find(rows, system, cell);
-            row.map_or_else(String::new, |row| format!("{:.3}", row.cache_written))
-        };
-        text += &format!(
-            "| {} | {}% | {} | {} | {} | {} |\n",
+        let mut row = vec![
             kib(cell.line_bytes),
-            cell.file_percent,
-            cell.access,
-            written("opencas-evict"),
-            written("blocks"),
-            written("lines")
-        );
+            format!("{}%", cell.file_percent),
+            cell.access.to_string(),
+        ];
+        row.extend(systems.map(|system| {
+            let row = find(rows, system, cell);
+            row.map_or_else(String::new, |row| ratio(row.cache_written))
+        }));
+        grid.row(row);
     }
-    text
+    grid
 }
 
-fn speeds(rows: &[Row], cell: Cell<'_>) -> String {
-    let speed = |system: &&str| {
-        let row = find(rows, system, cell);
-        row.map_or_else(String::new, |row| format!("{:.0}", row.bytes_per_s / 1e6))
-    };
-    let figures: Vec<String> = SYSTEMS.iter().map(speed).collect();
-    format!(
-        "| {} | {} | {}% | {} | {} |\n",
+fn speeds(rows: &[Row]) -> Grid {
+    let mut columns = ["cache", "backing", "line", "write", "file", "access"]
+        .map(String::from)
+        .to_vec();
+    columns.extend(SYSTEMS.map(|(_, column)| column.to_owned()));
+    columns.extend(
+        SYSTEMS[2..]
+            .iter()
+            .map(|(_, column)| format!("{column} by theirs")),
+    );
+    let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+    let mut grid = Grid::new("speeds", &columns);
+    let compared = |row: &&Row| SYSTEMS.iter().any(|(system, _)| *system == row.system);
+    for (cache, backing) in distinct(rows.iter().map(|row| (&row.cache, &row.backing))) {
+        let of = rows.iter().filter(compared);
+        let of = of.filter(|row| (&row.cache, &row.backing) == (cache, backing));
+        for cell in distinct(of.map(Row::cell)) {
+            grid.row(speed(rows, cell));
+        }
+    }
+    grid
+}
+
+/// MB/s of each system, and ours over the better of Open CAS's two as printed.
+fn speed(rows: &[Row], cell: Cell<'_>) -> Vec<String> {
+    let mut row = vec![
+        cell.cache.to_owned(),
+        cell.backing.to_owned(),
         kib(cell.line_bytes),
         kib(cell.write_bytes),
-        cell.file_percent,
-        cell.access,
-        figures.join(" | ")
-    )
+        format!("{}%", cell.file_percent),
+        cell.access.to_string(),
+    ];
+    let figures = SYSTEMS.map(|(system, _)| {
+        let row = find(rows, system, cell);
+        row.map(|row| (row.bytes_per_s / 1e6).round())
+    });
+    row.extend(figures.map(|figure| figure.map_or_else(String::new, |mb| format!("{mb:.0}"))));
+    let better = figures[..2].iter().flatten().copied().reduce(f64::max);
+    row.extend(figures[2..].iter().map(|figure| match (figure, better) {
+        (Some(ours), Some(theirs)) if theirs > 0.0 => format!("{:.2}", ours / theirs),
+        _ => "-".to_owned(),
+    }));
+    row
 }

@@ -83,7 +83,15 @@ fn claims_compare_the_cells_that_they_name() {
         },
         processor: processor(500.0),
     };
-    assert!(page::body(&study).contains("| 125% | 2 |"));
+    let header = Header {
+        machine: "m".into(),
+        commit: "c".into(),
+        date: "d".into(),
+        command: "study".into(),
+        minutes: 1.0,
+    };
+    let text = OPENCAS.text(&page::grids(&header, &study)).unwrap();
+    assert!(text.contains("| 125% | 2 |"), "{text}");
 }
 
 #[test]
