@@ -113,30 +113,27 @@ fn each_page_matches_its_grids() {
     }
 }
 
-/// A changed figure in a grid, and a changed figure in a page, are differences.
+/// A page differs from its grids when the figures of one grid that it shows differ.
 #[test]
 fn a_changed_figure_is_a_difference() {
     for page in PAGES {
         let path = page.path(&root());
         let checked_in = std::fs::read_to_string(&path).unwrap();
         let data = Data::read(&page.data_folder(&path)).unwrap();
-        let mut changed = 0;
         for nth in 0..data.0.len() {
+            let name = &data.0[nth].name;
+            let shown = ["table", "count", "median"].map(|command| format!("{{{{{command} {name}"));
+            if !shown.iter().any(|place| page.template.contains(place)) {
+                continue;
+            }
             let mut planted = data.clone();
-            for row in &mut planted.0[nth].rows {
-                for cell in row.iter_mut().filter(|cell| figure(cell).is_some()) {
-                    *cell = "987654321".into();
-                }
+            let cells = planted.0[nth].rows.iter_mut().flatten();
+            for cell in cells.filter(|cell| cell.contains(|one: char| one.is_ascii_digit())) {
+                *cell = "987654321".into();
             }
             let text = render(page.template, &planted).unwrap();
-            changed += usize::from(text != checked_in);
+            assert_ne!(text, checked_in, "{}: {name}", page.study);
         }
-        assert_eq!(
-            changed,
-            data.0.len(),
-            "{}: a grid that no place shows",
-            page.study
-        );
     }
 }
 
