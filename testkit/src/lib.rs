@@ -12,10 +12,12 @@
 //! - [`rotation`]: which random lives, and which slice of each sweep, a run takes.
 //! - [`traces`]: references to blocks, made or from real traces.
 //! - [`case`]: one run of a driver as text, so that a failure is replayed with one command.
+//! - [`daemon`]: the program from outside: its files, its daemon and its clients.
 
 mod alike;
 pub mod case;
 pub mod crash;
+pub mod daemon;
 pub mod depth;
 mod job;
 pub mod machine;

@@ -7,13 +7,22 @@ use std::path::Path;
 use std::time::Duration;
 
 /// A connection in the transmission phase.
-pub(crate) struct Nbd {
+#[derive(Debug)]
+pub struct Nbd {
     stream: UnixStream,
-    pub(crate) size_bytes: u64,
+    /// Size of the export, bytes.
+    pub size_bytes: u64,
 }
 
 impl Nbd {
-    pub(crate) fn connect(socket: &Path, export: &str) -> Result<Self> {
+    /// Connects to the export of this name.
+    ///
+    /// # Errors
+    /// The socket's, or the end of the connection where the server has no such export.
+    ///
+    /// # Panics
+    /// If the greeting is not that of NBD.
+    pub fn connect(socket: &Path, export: &str) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         let mut greeting = [0; 18];
@@ -50,12 +59,14 @@ impl Nbd {
         ))
     }
 
-    /// Reads; the server's error number if it is not zero.
-    pub(crate) fn read(
-        &mut self,
-        offset: u64,
-        len: u32,
-    ) -> Result<std::result::Result<Vec<u8>, u32>> {
+    /// Reads a range. Returns the data, or the server's error number if it is not zero.
+    ///
+    /// # Errors
+    /// The socket's.
+    ///
+    /// # Panics
+    /// If the reply breaks the protocol.
+    pub fn read(&mut self, offset: u64, len: u32) -> Result<std::result::Result<Vec<u8>, u32>> {
         let error = self.request(0, offset, len, &[])?;
         if error != 0 {
             return Ok(Err(error));
@@ -65,13 +76,25 @@ impl Nbd {
         Ok(Ok(data))
     }
 
-    /// Writes; the server's error number.
-    pub(crate) fn write(&mut self, offset: u64, data: &[u8]) -> Result<u32> {
+    /// Writes a range. Returns the server's error number.
+    ///
+    /// # Errors
+    /// The socket's.
+    ///
+    /// # Panics
+    /// If the reply breaks the protocol.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<u32> {
         self.request(1, offset, data.len() as u32, data)
     }
 
-    /// Flushes; the server's error number.
-    pub(crate) fn flush(&mut self) -> Result<u32> {
+    /// Flushes. Returns the server's error number.
+    ///
+    /// # Errors
+    /// The socket's.
+    ///
+    /// # Panics
+    /// If the reply breaks the protocol.
+    pub fn flush(&mut self) -> Result<u32> {
         self.request(3, 0, 0, &[])
     }
 }

@@ -1,0 +1,40 @@
+//! Drives the `forebay` program from outside: files, configuration, daemon and clients.
+//!
+//! - [`Scratch`]: a directory that is removed on drop.
+//! - [`Site`]: a scratch directory with a configuration, and the program that runs there.
+//! - [`Serve`]: one start of `forebay serve`; [`Daemon`]: the running daemon, killed on drop.
+//! - [`Process`]: a child process, killed on drop.
+//! - [`nbd`]: a blocking NBD client.
+//!
+//! The caller passes the path of the program. All failures are panics, as tests want them.
+
+pub mod nbd;
+mod process;
+mod scratch;
+mod serve;
+mod site;
+
+use std::time::{Duration, Instant};
+
+pub use process::{Process, in_group};
+pub use scratch::Scratch;
+pub use serve::{Daemon, Serve};
+pub use site::Site;
+
+/// Longest wait for anything that the program does.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time between two looks at a file or a process.
+const POLL: Duration = Duration::from_millis(2);
+
+/// Waits until `done` returns true, for at most [`PATIENCE`]. Sleeps for `poll` between two calls.
+///
+/// # Panics
+/// With the text of `describe` if the time is over.
+fn wait_until(poll: Duration, mut done: impl FnMut() -> bool, describe: impl Fn() -> String) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < PATIENCE, "{}", describe());
+        std::thread::sleep(poll);
+    }
+}

@@ -1,0 +1,149 @@
+//! A directory with a configuration, and the program that runs there.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::process::after;
+use super::{POLL, Process, Scratch, Serve, wait_until};
+
+/// A scratch directory with the files of one daemon: `forebay.toml`, `control.sock` and `log`.
+#[derive(Debug)]
+pub struct Site {
+    program: PathBuf,
+    scratch: Scratch,
+}
+
+impl Site {
+    /// Uses a directory for the program at this path.
+    #[must_use]
+    pub fn new(program: &Path, scratch: Scratch) -> Self {
+        Self {
+            program: program.to_owned(),
+            scratch,
+        }
+    }
+
+    /// Returns the directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.scratch.directory()
+    }
+
+    /// Returns the path of `name` in the directory.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path(name)
+    }
+
+    /// Makes a sparse file of `size_bytes` zeroes, which must not exist yet.
+    pub fn create_file(&self, name: &str, size_bytes: u64) {
+        self.scratch.create_file(name, size_bytes);
+    }
+
+    /// Writes the configuration.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write_config(&self, text: &str) {
+        std::fs::write(self.path("forebay.toml"), text).expect("written");
+    }
+
+    /// Returns the program with these arguments, run in the directory.
+    #[must_use]
+    pub fn local_command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).current_dir(self.directory());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Returns the program with these arguments and the control socket of the directory.
+    #[must_use]
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--control").arg(self.path("control.sock"));
+        command.args(arguments);
+        command
+    }
+
+    /// Runs a command to its end. Kills one that does not end, as `serve` without an error.
+    #[must_use]
+    pub fn run(&self, arguments: &[&str]) -> Output {
+        Process::spawn_piped(&mut self.command(arguments)).output()
+    }
+
+    /// Runs a command after a line of shell, without the control socket.
+    #[must_use]
+    pub fn run_after(&self, line: &str, arguments: &[&str]) -> Output {
+        let mut command = after(line, &self.program);
+        command.args(arguments);
+        Process::spawn_piped(&mut command).output()
+    }
+
+    /// Runs a command that must succeed. Returns its output.
+    ///
+    /// # Panics
+    /// If it fails, or does not print text.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs a command that must fail with exit code 1. Returns its error output.
+    ///
+    /// # Panics
+    /// If it does not, or does not print text.
+    #[must_use]
+    pub fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).expect("text")
+    }
+
+    /// Returns a start of the daemon.
+    #[must_use]
+    pub fn serve(&self) -> Serve {
+        Serve::new(&self.program, self.directory())
+    }
+
+    /// Returns the log of the daemon.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Waits until the log contains `text`.
+    ///
+    /// # Panics
+    /// With the log if that takes longer than [`super::PATIENCE`].
+    pub fn wait_for_log(&self, text: &str) {
+        let logged = || self.log().contains(text);
+        wait_until(POLL, logged, || format!("{text} in {}", self.log()));
+    }
+
+    /// Returns the status of the running daemon.
+    ///
+    /// # Panics
+    /// If the daemon does not answer with JSON.
+    #[must_use]
+    pub fn status(&self) -> Value {
+        serde_json::from_str(&self.ok(&["status", "--json"])).expect("JSON")
+    }
+
+    /// Waits until the status satisfies `condition`.
+    ///
+    /// # Panics
+    /// With the status if that takes longer than [`super::PATIENCE`].
+    pub fn wait_until(&self, condition: impl Fn(&Value) -> bool) {
+        // Each look is a run of the program.
+        wait_until(
+            Duration::from_millis(20),
+            || condition(&self.status()),
+            || self.status().to_string(),
+        );
+    }
+}
