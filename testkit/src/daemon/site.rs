@@ -70,13 +70,11 @@ impl Site {
     }
 
     /// Runs a command to its end. Kills one that does not end, as `serve` without an error.
-    #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Output {
         Process::spawn_piped(&mut self.command(arguments)).output()
     }
 
     /// Runs a command after a line of shell, without the control socket.
-    #[must_use]
     pub fn run_after(&self, line: &str, arguments: &[&str]) -> Output {
         let mut command = after(line, &self.program);
         command.args(arguments);
@@ -97,7 +95,6 @@ impl Site {
     ///
     /// # Panics
     /// If it does not, or does not print text.
-    #[must_use]
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
@@ -129,7 +126,6 @@ impl Site {
     ///
     /// # Panics
     /// If the daemon does not answer with JSON.
-    #[must_use]
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.ok(&["status", "--json"])).expect("JSON")
     }

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::support::{Place, text};
+use super::support::{PROGRAM, Place, text};
 use super::{check_blocks, write_blocks};
 
 pub(crate) fn set_len(path: &Path, bytes: u64) {
@@ -56,7 +56,7 @@ fn check_leaves_a_running_daemon_its_own() {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(told.contains("the configuration is in order (2 devices, 1 volume, 1 export)"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let process = format!("a daemon (process {}) answers", daemon.child.id());
+    let process = format!("a daemon (process {}) answers", daemon.id());
     assert!(
         said.contains("it is in use") && said.contains(&process),
         "{said}"
@@ -454,7 +454,7 @@ fn a_control_socket_that_is_not_yours_is_told_from_one_that_is_not_there() {
     }
     // The program itself may lie where nobody else may go.
     let program = place.path("forebay");
-    std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &program).expect("copied");
+    std::fs::copy(PROGRAM, &program).expect("copied");
     let daemon = place.serve(&[]);
     let mut status = Command::new(&program);
     status.arg("--control").arg(place.path("control.sock"));

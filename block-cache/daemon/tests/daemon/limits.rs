@@ -32,7 +32,7 @@ fn control_is_answered_beside_a_hundred_idle_clients_of_any_front_end() {
     place.configure("wb", more);
     for limit in ["ulimit -n 96", "ulimit -Sn 64"] {
         let daemon = place.serve_after(limit, &[]);
-        let said = daemon.listening.clone();
+        let said = daemon.listening();
         let (nbd, nvme) = (address(&said, "nbd://"), address(&said, "nvme-tcp://"));
         let http = address(&said, "http://");
         for crowded in [false, true] {

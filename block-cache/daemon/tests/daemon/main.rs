@@ -60,9 +60,9 @@ fn it_serves_ends_and_starts_again() {
     let place = Place::new("serve", "wb");
     let daemon = place.serve(&[]);
     assert!(
-        daemon.listening.contains("nbd+unix:///db?socket="),
+        daemon.listening().contains("nbd+unix:///db?socket="),
         "{}",
-        daemon.listening
+        daemon.listening()
     );
     let mut nbd = place.connect();
     assert_eq!(nbd.size_bytes, 64 << 20);

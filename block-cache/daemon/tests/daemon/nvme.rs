@@ -24,8 +24,8 @@ const READ: u8 = 2;
 const WRITE: u8 = 1;
 
 fn address(daemon: &Daemon) -> SocketAddr {
-    let (_, rest) = daemon
-        .listening
+    let listening = daemon.listening();
+    let (_, rest) = listening
         .split_once("NVMe/TCP: nvme-tcp://")
         .expect("it says where");
     let (address, rest) = rest.split_once('/').expect("and what");

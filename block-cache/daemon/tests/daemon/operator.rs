@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::support::{Daemon, Place, text};
+use super::support::{PROGRAM, Place, text};
 use super::{block, check_blocks, write_blocks};
 
 fn set_len(path: &Path, bytes: u64) {
@@ -56,12 +56,12 @@ fn the_control_socket_is_where_the_command_line_says() {
     let other = place.path("other.sock");
     let daemon = place.serve(&["--control", text(&other)]);
     assert!(
-        daemon.listening.contains("other.sock"),
+        daemon.listening().contains("other.sock"),
         "{}",
-        daemon.listening
+        daemon.listening()
     );
     assert!(!place.path("control.sock").exists());
-    let status = Command::new(env!("CARGO_BIN_EXE_forebay"))
+    let status = Command::new(PROGRAM)
         .args(["status", "--control", text(&other)])
         .output()
         .expect("it runs");
@@ -70,7 +70,7 @@ fn the_control_socket_is_where_the_command_line_says() {
     assert!(!other.exists());
     let long = format!("/tmp/{}", "x".repeat(120));
     let config = place.path("forebay.toml");
-    let refused = Command::new(env!("CARGO_BIN_EXE_forebay"))
+    let refused = Command::new(PROGRAM)
         .args(["serve", text(&config), "--control", &long])
         .output()
         .expect("it runs");
@@ -220,18 +220,8 @@ fn commands_end_quietly_when_nobody_reads() {
     ends(&["format", "--create", "64M", "--cache", text(&new)]);
     ends(&["bench", "--seconds", "0.01"]);
     // The daemon itself has more to do than to print.
-    let mut serve = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    let log = std::fs::File::create(place.path("log")).expect("made");
-    let child = serve
-        .arg("serve")
-        .arg(&config)
-        .stdout(broken_pipe())
-        .stderr(log);
-    let daemon = Daemon {
-        child: child.spawn().expect("it runs"),
-        listening: String::new(),
-    };
-    place.wait_for_log("ready");
+    let serve = place.start().stdout(broken_pipe());
+    let daemon = serve.start_until(|_| place.log().contains("ready"));
     for arguments in [
         &["status"][..],
         &["status", "--json"],
@@ -326,7 +316,7 @@ fn the_status_page_is_for_who_asks_for_this_machine() {
     let daemon = place.serve(&[]);
     for path in ["/", "/metrics", "/status.json", "/healthz"] {
         for host in ["127.0.0.1", "127.0.0.1:9809", "[::1]:9809", "localhost:1"] {
-            let answer = daemon.asked(path, host);
+            let answer = daemon.request(path, host);
             assert!(
                 answer.starts_with("HTTP/1.1 200"),
                 "{path} {host}: {answer}"
@@ -334,7 +324,7 @@ fn the_status_page_is_for_who_asks_for_this_machine() {
         }
         // A page of theirs, whose name leads here, would read it in somebody's browser.
         for host in ["evil.example:9809", "127.0.0.1.evil.example"] {
-            let answer = daemon.asked(path, host);
+            let answer = daemon.request(path, host);
             assert!(
                 answer.starts_with("HTTP/1.1 421"),
                 "{path} {host}: {answer}"

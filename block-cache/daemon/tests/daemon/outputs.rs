@@ -3,12 +3,12 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::support::{Place, text};
+use super::support::{PROGRAM, Place, Process, text};
 
 /// The names in a place that were not there before.
 fn more_than(place: &Place, before: &[String]) -> Vec<String> {
@@ -117,13 +117,9 @@ fn an_output_that_is_an_input_is_refused_by_whatever_name() {
 }
 
 /// Starts a command that writes for long, and waits until it does.
-fn begun(place: &Place, arguments: &[&str], part: &str) -> Child {
+fn begun(place: &Place, arguments: &[&str], part: &str) -> Process {
     let mut command = place.command(arguments);
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn();
-    let child = child.expect("the program can be run");
+    let child = Process::spawn_piped(&mut command);
     let begin = Instant::now();
     let is_there = |name: &String| name.starts_with(part) && name.ends_with(".part");
     while !names(&place.path(".")).iter().any(is_there) {
@@ -156,10 +152,8 @@ fn a_command_that_is_interrupted_leaves_nothing_and_says_so() {
         (libc::SIGHUP, 129),
     ] {
         let child = begun(&place, &generate, ".big.fbt.");
-        let pid = libc::pid_t::try_from(child.id()).expect("a process number");
-        // SAFETY: no memory is involved; the child has not been waited for, so the number is its.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-        let ended = child.wait_with_output().expect("it ends");
+        child.signal(signal);
+        let ended = child.output();
         assert_eq!(ended.status.code(), Some(code), "{ended:?}");
         let said = String::from_utf8(ended.stderr).expect("text");
         assert!(
@@ -171,8 +165,7 @@ fn a_command_that_is_interrupted_leaves_nothing_and_says_so() {
     }
     // One that is killed cannot clean up: the next does.
     let mut child = begun(&place, &generate, ".big.fbt.");
-    child.kill().expect("it runs");
-    child.wait().expect("it ends");
+    child.kill();
     assert_eq!(more_than(&place, &before).len(), 1);
     place.ok(&[
         "trace",
@@ -190,10 +183,7 @@ fn with_little_room(folder: &Path, arguments: &[&str]) -> Option<std::process::O
     let script = "mount -t tmpfs -o size=64k none \"$0\" || exit 99; \"$@\"; code=$?; ls -A \"$0\"; exit $code";
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "sh", "-c", script]);
-    command
-        .arg(folder)
-        .arg(env!("CARGO_BIN_EXE_forebay"))
-        .args(arguments);
+    command.arg(folder).arg(PROGRAM).args(arguments);
     let output = command.output().ok()?;
     (output.status.code() != Some(99) && !output.stderr.starts_with(b"unshare:")).then_some(output)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::support::{Place, text, wait_until_caught};
+use super::support::{Place, Process, text};
 
 /// A trace of 2,000 requests to two volumes, half of them writes.
 fn generate(place: &Place) -> String {
@@ -347,21 +347,10 @@ fn a_server_that_vanishes_ends_the_replay_with_its_name() {
     // Ten seconds of requests.
     let mut command = place.command(&["replay", &trace, "--on", &uri, "--skip-writes"]);
     let command = command.args(["--speed", "0.001"]);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it runs");
+    let replay = Process::spawn_piped(command);
     place.wait_until(|status| status["volumes"][0]["operations"][0]["count"].as_u64() > Some(3));
     daemon.kill();
-    let begin = Instant::now();
-    while child.try_wait().expect("a child").is_none() {
-        if begin.elapsed() > Duration::from_secs(20) {
-            let _ = child.kill();
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let output = child.wait_with_output().expect("it ended");
+    let output = replay.output();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
@@ -383,11 +372,7 @@ fn a_replay_that_is_told_to_end_says_how_far_it_came() {
         // It would take ten seconds.
         let mut command = place.command(&["replay", &trace, "--on", text(&config), "--json"]);
         command.args(["--speed", "0.001", "--skip-writes"]);
-        let child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let child = child.expect("the program can be run");
+        let replay = Process::spawn_piped(&mut command);
         let begin = Instant::now();
         while !place.path("journal").exists() {
             assert!(
@@ -396,11 +381,9 @@ fn a_replay_that_is_told_to_end_says_how_far_it_came() {
             );
             std::thread::sleep(Duration::from_millis(20));
         }
-        wait_until_caught(&child, signal);
-        let pid = libc::pid_t::try_from(child.id()).expect("a process number");
-        // SAFETY: no memory is involved; the child has not been waited for, so the number is its.
-        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-        let ended = child.wait_with_output().expect("it ends");
+        replay.wait_until_caught(signal);
+        replay.signal(signal);
+        let ended = replay.output();
         assert_eq!(ended.status.code(), Some(0), "{ended:?}");
         let all: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
         assert_eq!(all["interrupted"], true, "{all}");

@@ -19,7 +19,7 @@ pub(super) fn limit_files(daemon: &Daemon, bytes: u64) {
         rlim_cur: bytes,
         rlim_max: libc::RLIM_INFINITY,
     };
-    let pid = libc::pid_t::try_from(daemon.child.id()).expect("a process");
+    let pid = libc::pid_t::try_from(daemon.id()).expect("a process");
     // SAFETY: `limit` outlives the call, which writes nothing.
     let set = unsafe { libc::prlimit(pid, libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut()) };
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());

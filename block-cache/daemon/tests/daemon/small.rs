@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use crate::support::{Place, text};
+use crate::support::{PROGRAM, Place, text};
 
 #[test]
 fn a_level_of_the_log_that_there_is_not_is_an_error() {
@@ -15,7 +15,7 @@ fn a_level_of_the_log_that_there_is_not_is_an_error() {
     ] {
         // Should it serve, it is ended.
         let mut command = std::process::Command::new("timeout");
-        command.args(["60", env!("CARGO_BIN_EXE_forebay"), "serve", text(&config)]);
+        command.args(["60", PROGRAM, "serve", text(&config)]);
         let output = command.env("FOREBAY_LOG", level).output().expect("it runs");
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{told}");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::checked::both_refuse;
 use crate::slots::slots_file;
-use crate::support::{Place, text, wait_until_caught};
+use crate::support::{PROGRAM, Place, text};
 
 /// A configuration of these devices, with `more` above the export.
 pub(crate) fn configure(place: &Place, devices: &str, more: &str) {
@@ -40,14 +40,7 @@ fn in_small_memory(place: &Place, size: &str, arguments: &[&str]) -> Option<(Out
          ls -A /dev/shm > \"$LEFT\"\nexit $code"
     );
     let output = Command::new("unshare")
-        .args([
-            "--mount",
-            "sh",
-            "-c",
-            &script,
-            "sh",
-            env!("CARGO_BIN_EXE_forebay"),
-        ])
+        .args(["--mount", "sh", "-c", &script, "sh", PROGRAM])
         .args(arguments)
         .env("LEFT", place.path("left"))
         .output();
@@ -209,24 +202,14 @@ fn a_start_that_allocates_heeds_a_signal() {
     configure(&place, &format!("{DISK}, {fast}"), &volume("fast"));
     let mut stopped = 0;
     for _ in 0..5 {
-        let log = std::fs::File::create(place.path("log")).expect("made");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(["serve", text(&place.path("forebay.toml"))])
-            .stdout(std::process::Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("the program can be run");
-        wait_until_caught(&child, libc::SIGTERM);
+        let daemon = place.start().spawn();
+        daemon.wait_until_caught(libc::SIGTERM);
         let begin = Instant::now();
         while !slots.exists() {
             assert!(begin.elapsed() < Duration::from_secs(60), "{}", place.log());
             std::thread::sleep(Duration::from_micros(200));
         }
-        // SAFETY: no memory is involved; the child has not been waited for.
-        let sent = unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
-        assert_eq!(sent, 0);
-        let status = child.wait().expect("it ends");
-        assert_eq!(status.code(), Some(0), "{}", place.log());
+        daemon.terminate();
         assert!(!slots.exists(), "{}", place.log());
         assert_eq!(notes(&place), [] as [PathBuf; 0]);
         assert!(!place.path("control.sock").exists());

@@ -1,16 +1,16 @@
 //! Recording what the daemon serves.
 
 use std::path::Path;
-use std::process::{Child, Output, Stdio};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use forebay_trace::read::Counts;
 use forebay_trace::{Op, OpenOptions, Request, Trace};
 
-use super::support::{Place, text, wait_until_caught};
+use super::support::{Place, Process, text};
 
-/// A recorder at work; killed when it is dropped.
-struct Recorder(Option<Child>);
+/// A running recorder, killed on drop.
+struct Recorder(Process);
 
 impl Recorder {
     /// Starts one and waits until the daemon records.
@@ -18,27 +18,22 @@ impl Recorder {
         let before = place.log().matches("recording db").count();
         let mut command = place.command(&["trace", "record"]);
         command.args(arguments);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().expect("the program can be run");
-        wait_until_caught(&child, libc::SIGINT);
+        let recorder = Process::spawn_piped(&mut command);
+        recorder.wait_until_caught(libc::SIGINT);
         let begin = Instant::now();
         while place.log().matches("recording db").count() == before {
             assert!(begin.elapsed() < Duration::from_secs(20), "{}", place.log());
             std::thread::sleep(Duration::from_millis(5));
         }
-        Self(Some(child))
+        Self(recorder)
     }
 
     fn interrupt(&self) {
-        let child = self.0.as_ref().expect("it runs");
-        let pid = libc::pid_t::try_from(child.id()).expect("a process number");
-        // SAFETY: no memory is involved; the child has not been waited for, so the number is its.
-        assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+        self.0.signal(libc::SIGINT);
     }
 
-    fn ended(mut self) -> Output {
-        let child = self.0.take().expect("it runs");
-        child.wait_with_output().expect("it ends")
+    fn ended(self) -> Output {
+        self.0.output()
     }
 
     /// What it printed; it must have ended well.
@@ -46,15 +41,6 @@ impl Recorder {
         let output = self.ended();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text")
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use crate::checked::both_refuse;
-use crate::support::{Place, text};
+use crate::support::{PROGRAM, Place, text};
 
 /// Runs `check` and `serve` where `folder` is a small file system of its own, after these lines of shell. Returns their
 /// output, and what is in the folder then; none where that cannot be had.
@@ -22,7 +22,7 @@ fn on_small_file_system(
         );
         Command::new("unshare")
             .args(["--map-root-user", "--mount", "sh", "-c", &script, "sh"])
-            .args([env!("CARGO_BIN_EXE_forebay"), command, text(&config)])
+            .args([PROGRAM, command, text(&config)])
             .env("FOLDER", &folder)
             .env("LEFT", place.path("left"))
             .output()

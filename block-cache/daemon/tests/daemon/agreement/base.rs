@@ -1,17 +1,14 @@
 //! The configurations and media that faults are planted in.
 
-use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+use forebay_testkit::daemon::{Scratch, Serve, Site};
 
 use super::{Outcome, message};
 use crate::support::nbd::Nbd;
-use crate::support::{slots_noted_in, text};
+use crate::support::{Daemon, PROGRAM, Process, slots_noted_in, text};
 use crate::write_blocks;
-
-/// Longest wait for the end of a command.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a volume lies on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +79,7 @@ impl Base {
 
 /// A directory with a base in it, removed at the end.
 pub(crate) struct Place {
-    path: PathBuf,
+    site: Site,
     pub(crate) base: Base,
     /// The file of the slots that a daemon left.
     pub(crate) slots: Option<PathBuf>,
@@ -90,14 +87,13 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new(name: &str, base: Base) -> Self {
-        let path = std::env::temp_dir().join(format!("fb-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a temporary directory");
+        let scratch = Scratch::new(&format!("fb-{name}"));
         let mut place = Self {
-            path,
+            site: Site::new(Path::new(PROGRAM), scratch),
             base,
             slots: None,
         };
-        place.make("db.img", 4 << 20);
+        place.create_file("db.img", 4 << 20);
         place.write_config(&place.config());
         match base.shape {
             Shape::Cached => {
@@ -110,8 +106,8 @@ impl Place {
                 ]);
             }
             Shape::Lines => {
-                place.make("cache", 8 << 20);
-                place.make("map", 4 << 20);
+                place.create_file("cache", 8 << 20);
+                place.create_file("map", 4 << 20);
                 let (cache, map) = (place.path("cache"), place.path("map"));
                 place.run(&[
                     "format",
@@ -123,7 +119,7 @@ impl Place {
                 ]);
             }
             Shape::Table => {
-                place.make("medium", 16 << 20);
+                place.create_file("medium", 16 << 20);
                 place.run(&["format", "--btt", text(&place.path("medium"))]);
                 place.run(&["format", "--cache", text(&place.path("medium"))]);
             }
@@ -134,31 +130,25 @@ impl Place {
         place
     }
 
-    fn make(&self, name: &str, bytes: u64) {
-        let file = std::fs::File::create(self.path(name)).expect("made");
-        file.set_len(bytes).expect("sparse");
-    }
-
     fn live(&self) {
         if self.base.life == Life::New {
             return;
         }
-        let mut child = self.start();
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let mut said = String::new();
-        while !said.contains("http://") {
-            assert_ne!(lines.read_line(&mut said).expect("text"), 0, "{said}");
-        }
-        let mut nbd = Nbd::connect(&self.path("nbd.sock"), "db").expect("it answers");
-        write_blocks(&mut nbd, 512..520);
-        if self.base.life == Life::Stopped {
-            end(&child, libc::SIGTERM);
-        } else {
-            end(&child, libc::SIGKILL);
-        }
-        child.wait().expect("it ends");
+        let daemon = self.site.serve().start();
+        self.write(512..520);
+        daemon.signal(match self.base.life {
+            Life::Stopped => libc::SIGTERM,
+            Life::New | Life::Killed => libc::SIGKILL,
+        });
+        daemon.wait();
         let _ = std::fs::remove_file(self.path("control.sock"));
         let _ = std::fs::remove_file(self.path("nbd.sock"));
+    }
+
+    /// Writes these blocks by NBD.
+    fn write(&self, blocks: std::ops::Range<u64>) {
+        let mut nbd = Nbd::connect(&self.path("nbd.sock"), "db").expect("it answers");
+        write_blocks(&mut nbd, blocks);
     }
 
     fn config(&self) -> String {
@@ -214,15 +204,6 @@ impl Place {
         )
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.path.join(name)
-    }
-
-    pub(crate) fn write_config(&self, config: &str) {
-        std::fs::write(self.path("forebay.toml"), config).expect("written");
-    }
-
-    /// Changes the configuration, where `from` must be.
     pub(crate) fn change(&self, from: &str, to: &str) {
         let path = self.path("forebay.toml");
         let config = std::fs::read_to_string(&path).expect("there");
@@ -230,30 +211,16 @@ impl Place {
         self.write_config(&config.replacen(from, to, 1));
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        command.args(arguments).current_dir(&self.path);
-        command
-    }
-
     fn run(&self, arguments: &[&str]) {
-        let output = self
-            .command(arguments)
-            .output()
-            .expect("the program can be run");
+        let output = self.local_command(arguments).output();
+        let output = output.expect("the program can be run");
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
 
     pub(crate) fn check(&self) -> Outcome {
         let config = self.path("forebay.toml");
-        let mut command = self.command(&["check", text(&config)]);
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the program can be run");
-        watch(&mut child);
-        let output = child.wait_with_output().expect("it ended");
+        let mut command = self.local_command(&["check", text(&config)]);
+        let output = Process::spawn_piped(&mut command).output();
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {
@@ -266,40 +233,18 @@ impl Place {
         }
     }
 
-    fn start(&self) -> std::process::Child {
-        self.start_with(&[])
-    }
-
-    fn start_with(&self, more: &[&str]) -> std::process::Child {
-        let log = std::fs::File::create(self.path("log")).expect("made");
-        let config = self.path("forebay.toml");
-        self.command(&["serve", text(&config)])
-            .args(more)
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the program can be run")
-    }
-
     /// Has the volume written without its cache, which holds dirty data there, unless another fault keeps the daemon from it.
     pub(crate) fn write_without_cache(&self) {
-        let mut child = self.start_with(&["--without-cache", "db"]);
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let mut said = String::new();
-        while !said.contains("http://") {
-            if lines.read_line(&mut said).expect("text") == 0 {
-                child.wait().expect("it ended");
-                return;
-            }
+        let serve = self.site.serve().arguments(&["--without-cache", "db"]);
+        if let Ok(daemon) = serve.try_start() {
+            self.write(514..516);
+            daemon.signal(libc::SIGTERM);
+            daemon.wait();
         }
-        let mut nbd = Nbd::connect(&self.path("nbd.sock"), "db").expect("it answers");
-        write_blocks(&mut nbd, 514..516);
-        end(&child, libc::SIGTERM);
-        child.wait().expect("it ends");
     }
 
     /// Starts another daemon, which has the control socket of this place. It is killed when the handle is dropped.
-    pub(crate) fn start_another(&self) -> Another {
+    pub(crate) fn start_another(&self) -> Daemon {
         let there = self.path("another");
         std::fs::create_dir_all(&there).expect("made");
         let image = std::fs::File::create(there.join("db.img")).expect("made");
@@ -309,50 +254,30 @@ impl Place {
              export = [{ volume = \"db\", nbd = \"unix:nbd.sock\" }]\n\
              server = { control = \"../control.sock\", metrics = \"127.0.0.1:0\", state = \"state\" }\n";
         std::fs::write(there.join("forebay.toml"), config).expect("written");
-        let config = there.join("forebay.toml");
-        let mut child = self
-            .command(&["serve", text(&config)])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the program can be run");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let mut said = String::new();
-        while !said.contains("http://") {
-            assert_ne!(lines.read_line(&mut said).expect("text"), 0, "{said}");
-        }
-        Another(child)
+        Serve::new(Path::new(PROGRAM), &there).start()
     }
 
     /// Starts the daemon, and stops it if it serves.
     pub(crate) fn serve(&self) -> Outcome {
-        let mut child = self.start();
-        let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        let mut told = String::new();
-        while !told.contains("http://") {
-            if lines.read_line(&mut told).expect("text") == 0 {
-                let status = child.wait().expect("it ended");
-                let log = std::fs::read_to_string(self.path("log")).expect("there");
-                assert_eq!(status.code(), Some(1), "{log}");
-                return Outcome::Refused(message(&log, self));
+        match self.site.serve().try_start() {
+            Ok(daemon) => {
+                daemon.signal(libc::SIGTERM);
+                daemon.wait();
+                Outcome::Good
+            }
+            Err(status) => {
+                assert_eq!(status.code(), Some(1), "{}", self.log());
+                Outcome::Refused(message(&self.log(), self))
             }
         }
-        end(&child, libc::SIGTERM);
-        let mut rest = Vec::new();
-        lines.read_to_end(&mut rest).expect("it ends");
-        watch(&mut child);
-        child.wait().expect("it ended");
-        Outcome::Good
     }
 }
 
-/// Another daemon.
-pub(crate) struct Another(std::process::Child);
+impl Deref for Place {
+    type Target = Site;
 
-impl Drop for Another {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    fn deref(&self) -> &Site {
+        &self.site
     }
 }
 
@@ -363,22 +288,5 @@ impl Drop for Place {
             let _ = std::fs::remove_file(slots);
             let _ = std::fs::remove_dir(slots);
         }
-        let _ = std::fs::remove_dir_all(&self.path);
     }
-}
-
-/// Kills a child that does not end in time.
-fn watch(child: &mut std::process::Child) {
-    let begin = Instant::now();
-    while child.try_wait().expect("a child").is_none() {
-        if begin.elapsed() > PATIENCE {
-            let _ = child.kill();
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn end(child: &std::process::Child, signal: libc::c_int) {
-    // SAFETY: no memory is involved; the child has not been waited for.
-    assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
 }
