@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use forebay_tests::stamp::mix;
 
-use crate::daemon::{Daemon, Devices, Folder, Setup};
+use crate::daemon::{Daemon, Devices, Setup, scratch};
 use crate::ext4::{LEAST_SYNCED, Mounted, obstacle, wait_for_synced, write_files, wrong_files};
 use crate::{number, row, say};
 
@@ -57,11 +57,11 @@ fn wrong_keys(store: &str, folder: &Path, seed: u64, acknowledged: u64) -> u64 {
 
 /// The stores whose libraries this machine has; `asks` tells tests apart that run at once.
 fn stores(asks: &str) -> Vec<&'static str> {
-    let folder = Folder::new(&format!("stores-{asks}"));
+    let scratch = scratch(&format!("stores-{asks}"));
     let here = |store: &&str| {
         let mut keep = program();
         keep.args(["keep", store])
-            .arg(folder.join(store))
+            .arg(scratch.path(store))
             .args(["0", "0"]);
         let output = keep.output().expect("the program runs");
         if !output.status.success() {
@@ -239,11 +239,11 @@ fn largest(folder: &Path) -> PathBuf {
 fn a_database_that_is_changed_behind_its_back_is_found() {
     use std::os::unix::fs::FileExt as _;
     for store in stores("planted") {
-        let folder = Folder::new(&format!("planted-{store}"));
-        let keeper = Keeper::start(store, &folder.join("database"), 7, 300);
+        let scratch = scratch(&format!("planted-{store}"));
+        let keeper = Keeper::start(store, &scratch.path("database"), 7, 300);
         let count = keeper.end();
         assert_eq!(count, 300, "{store}");
-        let wrong = |acknowledged| wrong_keys(store, &folder.join("database"), 7, acknowledged);
+        let wrong = |acknowledged| wrong_keys(store, &scratch.path("database"), 7, acknowledged);
         assert_eq!(wrong(count), 0, "{store}, as it was written");
         // One that was never written counts as lost.
         assert_eq!(
@@ -251,7 +251,7 @@ fn a_database_that_is_changed_behind_its_back_is_found() {
             3,
             "{store}, with three acknowledged that are not there"
         );
-        let path = largest(&folder.join("database"));
+        let path = largest(&scratch.path("database"));
         let file = File::options().read(true).write(true).open(&path);
         let file = file.expect("it opens");
         let middle = file.metadata().expect("there").len() / 2;

@@ -1,19 +1,17 @@
 //! The program under test: configured in a folder of its own, started, killed, stopped.
 
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::sleep;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use forebay_testkit::daemon::{self, Scratch, Serve, Site};
 use forebay_tests::client::Client;
 use forebay_tests::program;
 
 /// The volume's name in the configuration.
 pub(crate) const VOLUME: &str = "v";
-/// A start or a stop that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 const FILES: &str = r#"
 [[device]]
@@ -113,37 +111,6 @@ on = "slow"
     )
 }
 
-/// A folder that is removed at the end.
-#[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new(name: &str) -> Self {
-        let unique = format!("forebay-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(unique);
-        fs::create_dir(&path).expect("a folder of our own");
-        Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(crate) fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = fs::remove_dir_all(&self.0);
-        } else {
-            eprintln!("what was there is kept in {}", self.0.display());
-        }
-    }
-}
-
 /// What to serve.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
@@ -157,36 +124,32 @@ pub(crate) struct Setup {
     pub(crate) dirty_tracking: &'static str,
 }
 
-/// The program, running or not, with its folder.
+/// The program, running or not, with its directory.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    pub(crate) folder: Folder,
-    /// The control group to run in, by its folder, if not the test's own.
+    /// Dropped first: the daemon uses the directory.
+    running: Option<daemon::Daemon>,
+    pub(crate) site: Site,
+    /// Control group to run in, by its directory, if not that of the test.
     pub(crate) group: Option<PathBuf>,
-    child: Option<Child>,
 }
 
 impl Daemon {
     /// Makes the files, formats the cache and writes the configuration. Does not start yet.
     pub(crate) fn new(name: &str, setup: &Setup) -> Self {
-        let folder = Folder::new(name);
-        let (free, needed) = (free_bytes(folder.path()), setup.cache_bytes);
+        let site = Site::new(program(), scratch(name));
+        let (free, needed) = (free_bytes(site.directory()), setup.cache_bytes);
         assert!(
             free > needed,
             "{free} bytes are free in {}, and the cache may take {needed}: set TMPDIR to a folder with more room",
             std::env::temp_dir().display()
         );
-        let sizes = [
-            ("backing", setup.volume_bytes),
-            ("cache", setup.cache_bytes),
-        ];
-        let files = if setup.devices.has_cache() { 2 } else { 1 };
-        for (file, size) in &sizes[..files] {
-            let file = File::create_new(folder.join(file)).expect("a new file");
-            file.set_len(*size).expect("a sparse file");
+        site.create_file("backing", setup.volume_bytes);
+        if setup.devices.has_cache() {
+            site.create_file("cache", setup.cache_bytes);
         }
         let fuse = if setup.fuse {
-            fs::create_dir(folder.join("mnt")).expect("a mount point");
+            fs::create_dir(site.path("mnt")).expect("a mount point");
             format!("[[export]]\nvolume = \"{VOLUME}\"\nfuse = \"mnt\"\n")
         } else {
             String::new()
@@ -202,7 +165,7 @@ impl Daemon {
             ),
             false => (String::new(), ""),
         };
-        let config = format!(
+        site.write_config(&format!(
             r#"
 {devices}
 {cache}
@@ -222,14 +185,11 @@ control = "control.sock"
 metrics = "127.0.0.1:0"
 state = "state"
 "#
-        );
-        let mut file = File::create_new(folder.join("forebay.toml")).expect("a new file");
-        file.write_all(config.as_bytes())
-            .expect("the configuration");
+        ));
         let daemon = Self {
-            folder,
+            site,
             group: None,
-            child: None,
+            running: None,
         };
         match setup.devices {
             Devices::Files => {}
@@ -246,23 +206,18 @@ state = "state"
 
     /// Says how many reactors the next start is to have.
     pub(crate) fn set_reactors(&self, count: usize) {
-        let path = self.folder.join("forebay.toml");
-        let config = fs::read_to_string(&path).expect("the configuration");
+        let config = fs::read_to_string(self.site.path("forebay.toml"));
+        let config = config.expect("the configuration");
         let (before, _) = config.split_once("[server]").expect("our own text");
         let (_, after) = config.split_once("control =").expect("our own text");
         let config = format!("{before}[server]\nreactors = {count}\ncontrol ={after}");
-        fs::write(&path, config).expect("the configuration");
+        self.site.write_config(&config);
     }
 
     /// Runs another of the program's commands, which must succeed. Returns what it printed.
     pub(crate) fn command(&self, name: &str, arguments: &[&str]) -> String {
-        let output = Command::new(program())
-            .arg(name)
-            .args(arguments)
-            .current_dir(&self.folder.0)
-            .stdin(Stdio::null())
-            .output()
-            .expect("the program runs");
+        let mut command = self.site.local_command(&[name]);
+        let output = command.args(arguments).output().expect("the program runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "forebay {name}: {text}{errors}");
@@ -275,101 +230,57 @@ state = "state"
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.folder.join("nbd.sock")
+        self.site.path("nbd.sock")
     }
 
     /// Starts the daemon and waits for the first read to be answered. Returns how long that took.
     pub(crate) fn start(&mut self) -> Duration {
-        assert!(self.child.is_none(), "started once");
+        assert!(self.running.is_none(), "started once");
         let begin = Instant::now();
-        self.child = Some(self.spawn());
-        loop {
-            let answer = Client::connect(&self.socket(), VOLUME).and_then(|mut c| c.read(0, 4096));
-            let Err(error) = answer else {
-                return begin.elapsed();
-            };
-            let over = self
-                .child
-                .as_mut()
-                .and_then(|c| c.try_wait().ok().flatten());
-            assert!(
-                over.is_none(),
-                "the daemon ended: {over:?}\n{}",
-                self.log_tail()
-            );
-            let waited = begin.elapsed();
-            assert!(waited < PATIENCE, "no answer: {error}\n{}", self.log_tail());
-            sleep(Duration::from_millis(5));
+        let socket = self.socket();
+        let answers = |_: &daemon::Daemon| {
+            let client = Client::connect(&socket, VOLUME);
+            client.and_then(|mut client| client.read(0, 4096)).is_ok()
+        };
+        self.running = Some(self.serve().start_until(answers));
+        begin.elapsed()
+    }
+
+    fn serve(&self) -> Serve {
+        let serve = self.site.serve().append_log();
+        match &self.group {
+            Some(group) => serve.in_group(group),
+            None => serve,
         }
     }
 
-    fn spawn(&self) -> Child {
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.folder.join("log"))
-            .expect("a log");
-        let mut command = match &self.group {
-            Some(group) => in_group(group, program()),
-            None => Command::new(program()),
-        };
-        command
-            .args(["serve", "forebay.toml"])
-            .current_dir(&self.folder.0)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("one log for both"))
-            .stderr(log)
-            .spawn()
-            .expect("the program starts")
-    }
-
-    /// Starts the daemon, which must refuse to serve. Returns the end of what it said.
+    /// Starts the daemon, which must refuse to serve. Returns the end of its log.
     pub(crate) fn start_refused(&self) -> String {
-        let mut child = self.spawn();
-        let status = wait(&mut child);
-        let said = self.log_tail();
-        let refused = status.code().is_some_and(|code| code != 0);
-        assert!(refused, "it serves ({status}): {said}");
-        said
+        self.serve().refused()
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().expect("it runs").id()
+        self.running.as_ref().expect("it runs").id()
     }
 
     /// `kill -9`.
     pub(crate) fn kill(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        child.kill().expect("the signal is sent");
-        let status = child.wait().expect("it ends");
-        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-        assert_eq!(
-            signal,
-            Some(9),
-            "it ended by itself: {status}\n{}",
-            self.log_tail()
-        );
+        let running = self.running.take().expect("it runs");
+        running.signal(9);
+        let status = running.wait();
+        let by_itself = || format!("it ended by itself: {status}\n{}", self.site.log());
+        assert_eq!(status.signal(), Some(9), "{}", by_itself());
     }
 
     /// SIGTERM: a clean shutdown.
     pub(crate) fn stop(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        let pid = child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status();
-        assert!(
-            sent.is_ok_and(|status| status.success()),
-            "kill -TERM {pid}"
-        );
-        let status = wait(&mut child);
-        assert!(status.success(), "SIGTERM: {status}\n{}", self.log_tail());
+        self.running.take().expect("it runs").terminate();
     }
+}
 
-    /// The end of what the daemon said.
-    fn log_tail(&self) -> String {
-        let log = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
-        let lines: Vec<_> = log.lines().collect();
-        lines[lines.len().saturating_sub(30)..].join("\n")
-    }
+/// A directory that stays if the test fails.
+pub(crate) fn scratch(name: &str) -> Scratch {
+    Scratch::new(&format!("forebay-{name}")).keep_on_panic()
 }
 
 /// What a file in `folder` may still take, bytes.
@@ -380,35 +291,4 @@ fn free_bytes(folder: &Path) -> u64 {
     let text = String::from_utf8_lossy(&output.stdout);
     let last = text.lines().last().expect("a heading and a number");
     last.trim().parse().expect("a number")
-}
-
-/// Runs `program` in a control group from its first instruction.
-pub(crate) fn in_group(group: &Path, program: &Path) -> Command {
-    let mut command = Command::new("sh");
-    let enter = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
-    command.args(["-c", enter]).arg(group).arg(program);
-    command
-}
-
-/// Waits for the end; after [`PATIENCE`] there is no more waiting.
-fn wait(child: &mut Child) -> ExitStatus {
-    let begin = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().expect("it can be waited for") {
-            return status;
-        }
-        if begin.elapsed() > PATIENCE {
-            child.kill().expect("the signal is sent");
-        }
-        sleep(Duration::from_millis(5));
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }

@@ -76,9 +76,9 @@ pub(crate) struct Mounted {
 
 impl Mounted {
     pub(crate) fn new(daemon: &Daemon) -> Self {
-        let mount = daemon.folder.join("ext4");
+        let mount = daemon.site.path("ext4");
         fs::create_dir_all(&mount).expect("a mount point");
-        let fuse = daemon.folder.join("mnt");
+        let fuse = daemon.site.path("mnt");
         let file = fuse.join(VOLUME);
         // NBD may answer a moment before the mount is there.
         let begin = Instant::now();
@@ -301,13 +301,13 @@ fn ext4_survives_with_durability_flush() {
 
 #[test]
 fn a_file_that_differs_is_found() {
-    let folder = crate::daemon::Folder::new("planted");
+    let scratch = crate::daemon::scratch("planted");
     let name = "file".to_owned();
     let synced = [Synced { name, seed: 7 }];
-    fs::write(folder.join("file"), content(7)).expect("written");
-    assert!(wrong_files(folder.path(), &synced).is_empty());
-    fs::write(folder.join("file"), &content(7)[1..]).expect("written");
-    assert_eq!(wrong_files(folder.path(), &synced), ["file"]);
-    fs::remove_file(folder.join("file")).expect("removed");
-    assert_eq!(wrong_files(folder.path(), &synced), ["file"]);
+    fs::write(scratch.path("file"), content(7)).expect("written");
+    assert!(wrong_files(scratch.directory(), &synced).is_empty());
+    fs::write(scratch.path("file"), &content(7)[1..]).expect("written");
+    assert_eq!(wrong_files(scratch.directory(), &synced), ["file"]);
+    fs::remove_file(scratch.path("file")).expect("removed");
+    assert_eq!(wrong_files(scratch.directory(), &synced), ["file"]);
 }

@@ -210,7 +210,7 @@ fn killed_under_load(durability: &'static str, transit: bool, dirty_tracking: &'
     // What is left dirty reaches the backing device, and a clean stop loses nothing either.
     daemon.control("flush", &[]);
     daemon.stop();
-    let backing = File::open(daemon.folder.join("backing")).expect("the backing file");
+    let backing = File::open(daemon.site.path("backing")).expect("the backing file");
     assert_none(
         &verify_backing(&backing, &mut writers),
         "on the backing file",
@@ -249,7 +249,7 @@ fn without_its_process_journal_a_killed_cache_is_not_served() {
     let (mut daemon, mut writers) = set_up("journal", "flush", false, seed);
     daemon.start();
     load_and_kill(&mut daemon, &mut writers, Duration::from_millis(300));
-    let (journal, elsewhere) = (daemon.folder.join("journal"), daemon.folder.join("away"));
+    let (journal, elsewhere) = (daemon.site.path("journal"), daemon.site.path("away"));
     std::fs::rename(&journal, &elsewhere).expect("the journal is there");
     let said = daemon.start_refused();
     assert!(said.contains("journal"), "it names what is missing: {said}");

@@ -10,9 +10,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_testkit::daemon::in_group;
 use forebay_tests::stamp::mix;
 
-use crate::daemon::{Daemon, Devices, Setup, in_group};
+use crate::daemon::{Daemon, Devices, Setup};
 use crate::ext4::{Mounted, obstacle};
 use crate::{row, say};
 
@@ -192,7 +193,7 @@ fn memory_is_reclaimed_through_the_volume_without_a_deadlock() {
         !may_wait_for_itself(daemon.pid()) || !status.contains(r#""io_uring""#),
         "io_uring starts kernel threads in the middle of requests, for memory that these may be needed to free"
     );
-    let source = daemon.folder.join("pattern");
+    let source = daemon.site.path("pattern");
     let mut file = fs::File::create_new(&source).expect("a new file");
     file.write_all(&pattern()).expect("written");
     let mut mounted = Mounted::new(&daemon);
