@@ -2,22 +2,13 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything that the program does.
-const PATIENCE: Duration = Duration::from_secs(30);
+use forebay_testkit::daemon::{PATIENCE, Process};
 
 /// A process that is killed at the end. What it says later finds a reader, or it would fail.
-struct Running(Child, BufReader<ChildStdout>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+struct Running(Process, BufReader<ChildStdout>);
 
 /// A source and a pool, removed at the end.
 struct Place {
@@ -66,12 +57,9 @@ impl Drop for Place {
 
 /// Starts a command and waits for its first line.
 fn start(mut command: Command) -> (Running, String) {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it can be run");
-    let stdout = child.stdout.take().expect("piped");
-    let mut running = Running(child, BufReader::new(stdout));
+    let mut process = Process::spawn(command.stdout(Stdio::piped()));
+    let stdout = process.take_stdout().expect("piped");
+    let mut running = Running(process, BufReader::new(stdout));
     let mut line = String::new();
     let read = running.1.read_line(&mut line);
     read.expect("it says something");
@@ -138,17 +126,8 @@ fn a_node_joins_is_seen_and_leaves() {
     let (_directory, line) = start(place.directory("4M"));
     assert!(line.contains("waits for 1 nodes"), "{line}");
 
-    let pid = one.0.id().to_string();
-    let sent = Command::new("kill").args(["-TERM", &pid]).status();
-    assert!(sent.expect("it runs").success());
-    let begin = Instant::now();
-    let ended = loop {
-        if let Some(status) = one.0.try_wait().expect("a child") {
-            break status;
-        }
-        assert!(begin.elapsed() < PATIENCE, "it does not end");
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    one.0.signal(libc::SIGTERM);
+    let ended = one.0.wait().expect("it ends in time");
     assert!(ended.success());
     let status = place.run(&["status", "--json"]);
     let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
@@ -203,8 +182,7 @@ fn a_second_directory_on_a_source_is_told_who_has_it() {
         place.pool.display()
     );
     assert!(refused.contains(&who), "{refused}");
-    first.0.kill().expect("ours");
-    first.0.wait().expect("ended");
+    first.0.kill();
     let (_second, line) = start(second);
     assert!(line.ends_with(": ready\n"), "{line}");
 }
@@ -274,8 +252,7 @@ fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
     let (mut directory, _) = start(place.directory("4M"));
     let node = place.command(&["node", "--id", "1", "--memory", "1M"]);
     let (mut node, log) = start_logging(&place, node, "node");
-    directory.0.kill().expect("ours");
-    directory.0.wait().expect("ended");
+    directory.0.kill();
     // The next directory takes it for dead: it does not see its process, say.
     let nodes = place.pool.join("nodes");
     let text = std::fs::read_to_string(&nodes).expect("there");
@@ -285,14 +262,7 @@ fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
     parts[4] = "0";
     std::fs::write(&nodes, text.replace(line, &parts.join(" "))).expect("written");
     let (_again, directory_log) = start_logging(&place, place.directory("4M"), "again");
-    let begin = Instant::now();
-    let status = loop {
-        if let Some(status) = node.0.try_wait().expect("a child") {
-            break status;
-        }
-        assert!(begin.elapsed() < PATIENCE, "it does not end");
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let status = node.0.wait().expect("it ends in time");
     let remedy = |text: &str| text.contains("start it again");
     let text = logged(&log, remedy);
     assert!(text.contains("coming back to the directory"), "{text}");
@@ -356,8 +326,7 @@ fn thousands_of_pages_that_are_given_up_are_a_line_a_file() {
     let inode = std::fs::metadata(&mine).expect("there").ino();
     let kept = place.source.join(".forebay/files").join(inode.to_string());
     std::fs::remove_file(kept).expect("its second name");
-    dies.0.kill().expect("ours");
-    dies.0.wait().expect("ended");
+    dies.0.kill();
     let begin = Instant::now();
     let lost = file
         .fsync()
