@@ -1,15 +1,14 @@
 //! Real clients against the `forebay` program: a write-back cache smaller than what they write.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::ops::Deref;
+use std::path::Path;
+use std::process::Command;
+
+use forebay_testkit::daemon::{self, Scratch, Site};
 
 use crate::clients::{noise, text};
 use crate::programs::{requires, requires_fio, run};
 
-/// A start or a stop that takes longer has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
 const CACHE_BYTES: u64 = 48 << 20;
 pub(crate) const VOLUME_BYTES: u64 = 96 << 20;
 
@@ -43,10 +42,11 @@ metrics = "127.0.0.1:0"
 state = "state"
 "#;
 
+/// The program, running or not, with its directory.
 pub(crate) struct Daemon {
-    program: PathBuf,
-    folder: PathBuf,
-    child: Option<Child>,
+    /// Dropped first: the daemon uses the directory.
+    running: Option<daemon::Daemon>,
+    site: Site,
 }
 
 impl Daemon {
@@ -56,80 +56,38 @@ impl Daemon {
         daemon
     }
 
-    /// All but started.
+    /// Makes the files, writes the configuration and formats the cache. Does not start the daemon.
     pub(crate) fn prepared(name: &str, config: &str) -> Self {
-        let unique = format!("forebay-interop-{name}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(unique);
-        std::fs::create_dir(&folder).expect("a folder of our own");
-        for (name, size) in [("cache", CACHE_BYTES), ("backing", VOLUME_BYTES)] {
-            let file = File::create_new(folder.join(name)).expect("a new file");
-            file.set_len(size).expect("a sparse file");
-        }
-        std::fs::write(folder.join("forebay.toml"), config).expect("a configuration");
-        let daemon = Self {
-            program: forebay_tests::program().to_path_buf(),
-            folder,
-            child: None,
-        };
-        let format = daemon.command(&["format", "--cache", "cache"]).output();
+        let scratch = Scratch::new(&format!("forebay-interop-{name}")).keep_on_panic();
+        let site = Site::new(forebay_tests::program(), scratch);
+        site.create_file("cache", CACHE_BYTES);
+        site.create_file("backing", VOLUME_BYTES);
+        site.write_config(config);
+        let format = site.local_command(&["format", "--cache", "cache"]).output();
         assert!(format.expect("it runs").status.success());
-        daemon
+        Self {
+            site,
+            running: None,
+        }
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        command
-            .args(arguments)
-            .current_dir(&self.folder)
-            .stdin(Stdio::null());
-        command
+        self.site.local_command(arguments)
     }
 
     pub(crate) fn start(&mut self) {
-        let log = File::create(self.folder.join("log")).expect("a log");
-        let child = self
-            .command(&["serve", "forebay.toml"])
-            .stdout(log.try_clone().expect("one log for both"))
-            .stderr(log)
-            .spawn();
-        self.child = Some(child.expect("the program starts"));
-        let begin = Instant::now();
-        // Said once all of it listens.
-        while !self.log().contains("control on ") {
-            assert!(begin.elapsed() < PATIENCE, "not up: {}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        self.running = Some(self.site.serve().start());
     }
 
     /// SIGTERM, which must end it in order.
     pub(crate) fn stop(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        run("kill", &["-TERM", &child.id().to_string()]);
-        let begin = Instant::now();
-        while child.try_wait().expect("it can be waited for").is_none() {
-            if begin.elapsed() > PATIENCE {
-                child.kill().expect("the signal is sent");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let status = child.wait().expect("it has ended");
-        assert!(status.success(), "{status}: {}", self.log());
+        self.running.take().expect("it runs").terminate();
     }
 
+    /// Returns all that the daemon printed: its addresses, then its log.
     pub(crate) fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
-    }
-
-    pub(crate) fn wait_for_log(&self, words: &str) {
-        let begin = Instant::now();
-        while !self.log().contains(words) {
-            assert!(begin.elapsed() < PATIENCE, "{words} in {}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        let addresses = std::fs::read_to_string(self.path("stdout"));
+        addresses.unwrap_or_default() + &self.site.log()
     }
 
     pub(crate) fn uri(&self) -> String {
@@ -138,15 +96,11 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(&self.folder);
-        }
+impl Deref for Daemon {
+    type Target = Site;
+
+    fn deref(&self) -> &Site {
+        &self.site
     }
 }
 
@@ -183,7 +137,7 @@ fn fio_verifies_the_program() {
     }
     let mut daemon = Daemon::new("fio");
     let uri = format!("--uri={}", daemon.uri());
-    let aux = format!("--aux-path={}", text(&daemon.folder));
+    let aux = format!("--aux-path={}", text(daemon.directory()));
     let mut arguments = vec!["--name=verify", "--ioengine=nbd", "--rw=randrw"];
     arguments.extend([
         "--bsrange=4k-64k",

@@ -3,36 +3,14 @@
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use forebay_testkit::daemon::{PATIENCE, Process};
 
 use crate::clients::text;
 use crate::daemon::Daemon;
 use crate::programs::{requires, run, run_any};
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A child that is killed when it is dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Killed {
-    /// Waits for its end; whether that was a good one.
-    fn ended(mut self) -> bool {
-        let begin = Instant::now();
-        while self.0.try_wait().expect("a child").is_none() {
-            assert!(begin.elapsed() < PATIENCE, "it does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        self.0.wait().expect("it has ended").success()
-    }
-}
 
 fn forebay(arguments: &[&str]) -> String {
     run(text(forebay_tests::program()), arguments)
@@ -45,17 +23,10 @@ fn what_qemu_asks_is_recorded() {
     }
     let mut daemon = Daemon::new("record");
     let (out, control) = (daemon.path("out.fbt"), daemon.path("control.sock"));
-    let recorder = Command::new(forebay_tests::program())
-        .args(["trace", "record", text(&out), "--control", text(&control)])
-        .stdout(Stdio::null())
-        .spawn()
-        .expect("the program starts");
-    let recorder = Killed(recorder);
-    let begin = Instant::now();
-    while !daemon.log().contains("recording disk") {
-        assert!(begin.elapsed() < PATIENCE, "{}", daemon.log());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let mut recorder = Command::new(forebay_tests::program());
+    recorder.args(["trace", "record", text(&out), "--control", text(&control)]);
+    let mut recorder = Process::spawn(recorder.stdout(Stdio::null()));
+    daemon.wait_for_log("recording disk");
     let mut arguments = vec!["-f", "raw"];
     for command in [
         "write -P 7 64k 12k",
@@ -72,7 +43,7 @@ fn what_qemu_asks_is_recorded() {
     run("qemu-io", &arguments);
     // Its end is that of the recording.
     daemon.stop();
-    assert!(recorder.ended());
+    assert!(recorder.wait().is_some_and(|status| status.success()));
     // As fio's iolog, which people can read: action, offset, length.
     let log = daemon.path("out.log");
     forebay(&["trace", "convert", text(&out), text(&log), "--to", "fio"]);
@@ -111,8 +82,7 @@ fn replay_on(name: &str, start: impl FnOnce(&PathBuf, &PathBuf) -> Command) {
         .and_then(|file| file.set_len(64 << 20))
         .expect("a sparse file");
     let mut server = start(&image, &socket);
-    let server = server.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    let server = Killed(server.expect("the server starts"));
+    let server = Process::spawn(server.stdin(Stdio::null()).stdout(Stdio::null()));
     let begin = Instant::now();
     // A socket that is bound and not listened on yet refuses.
     while UnixStream::connect(&socket).is_err() {
