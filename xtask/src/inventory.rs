@@ -13,6 +13,7 @@ use clap::Args;
 
 use crate::metadata::Metadata;
 use crate::nextest::Nextest;
+use crate::test_name::Test;
 
 /// The inventory's path, relative to the workspace root.
 pub(crate) const PATH: &str = "tests/inventory.txt";
@@ -62,33 +63,6 @@ impl Tier {
     fn name(self) -> &'static str {
         let found = Self::NAMES.iter().find(|(_, tier)| *tier == self);
         found.map_or("", |(name, _)| name)
-    }
-}
-
-/// One test.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Test {
-    /// The binary that holds the test, as nextest names it.
-    pub(crate) binary: String,
-    /// The path of the test inside its binary, with `::` between the parts.
-    pub(crate) name: String,
-}
-
-impl Test {
-    /// Returns the name of the package that holds the test.
-    pub(crate) fn package(&self) -> &str {
-        self.binary.split("::").next().unwrap_or_default()
-    }
-
-    /// Returns the name of the test function.
-    pub(crate) fn function(&self) -> &str {
-        self.name.rsplit("::").next().unwrap_or_default()
-    }
-}
-
-impl std::fmt::Display for Test {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.binary, self.name)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use roxmltree::{Document, Node};
 use serde_json::Value;
 
-use crate::inventory::Test;
+use crate::test_name::Test;
 
 /// One test that ran.
 #[derive(Debug)]

@@ -12,9 +12,11 @@ mod nextest;
 mod nightly;
 mod pages;
 mod reference;
+mod section;
 mod soak;
 mod steps;
 mod study;
+mod test_name;
 mod tidy;
 
 use std::path::PathBuf;

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::inventory::Test;
 use crate::junit::{self, Case};
 use crate::metadata::cargo;
+use crate::test_name::Test;
 
 const PROGRAM: &str = "cargo-nextest";
 

@@ -428,7 +428,7 @@ fn today() -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::Test;
+    use crate::test_name::Test;
 
     #[test]
     fn rows_of_all_tests_are_added_up() {

@@ -17,13 +17,14 @@
 
 mod drive;
 mod limit;
+mod row;
 mod verdict;
 
 use std::path::Path;
 
-use self::drive::{Busy, Host, Ran, drive};
-use self::limit::{FIRST_S, Limit};
-use self::verdict::{Held, Phase, Row};
+use self::drive::{Busy, FIRST_S, Host, Ran, drive};
+use self::limit::Limit;
+use self::row::{Held, Phase, Row};
 use super::server::{Forebay, Scratch, counter, free_port};
 use super::{Outcome, require, take_processors};
 use crate::claims::{Report, Table, figure};

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::limit::FIRST_S;
 use crate::bench::others::{Processors, children_s, used_s};
 use crate::bench::{Outcome, json_of};
 
 /// How often the daemon's memory is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// First part of the load, which is counted apart, seconds.
+pub(super) const FIRST_S: f64 = 1.0;
 /// What the load may take beyond its time: connecting, and what is asked at the end.
 const PATIENCE: Duration = Duration::from_secs(120);
 

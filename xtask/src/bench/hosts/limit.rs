@@ -3,13 +3,12 @@
 use std::fmt;
 
 use super::VOLUMES;
-use super::verdict::{Phase, Row};
+use super::drive::FIRST_S;
+use super::row::{Phase, Row};
 use crate::claims::{Claim, Kind};
 
 /// How far a volume may be from its limit, percent.
 const LIMIT_PERCENT: f64 = 5.0;
-/// What the load counts apart at its beginning, seconds.
-pub(super) const FIRST_S: f64 = 1.0;
 
 /// What a volume lets through.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,9 @@
 //! What the hosts' figures come to, and what they have to be.
 
-use serde::Serialize;
-
 use super::drive::Busy;
 use super::limit::limited;
-use super::{DEPTH, GREEDY_BYTES, HOSTS, REQUEST_BYTES};
+use super::row::{Held, Phase, Row};
+use super::{DEPTH, HOSTS, REQUEST_BYTES};
 use crate::bench::median;
 use crate::claims::{Claim, Kind};
 
@@ -22,129 +21,6 @@ const KEPT_BYTES: f64 = 64.0 * 1048576.0;
 const TRIED_BYTES: f64 = 24.0 * 1048576.0;
 /// Use of one processor by others from which a run is called disturbed, percent.
 const DISTURBED_PERCENT: f64 = 5.0;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(in crate::bench) enum Phase {
-    EqualRead,
-    EqualWrite,
-    GreedyRead,
-    GreedyWrite,
-    GreedyLargeRead,
-    Limits,
-}
-
-impl Phase {
-    /// Those without limits.
-    pub(super) const FAIR: [Self; 5] = [
-        Self::EqualRead,
-        Self::EqualWrite,
-        Self::GreedyRead,
-        Self::GreedyWrite,
-        Self::GreedyLargeRead,
-    ];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::EqualRead => "equal, read",
-            Self::EqualWrite => "equal, write",
-            Self::GreedyRead => "greedy, read",
-            Self::GreedyWrite => "greedy, write",
-            Self::GreedyLargeRead => "greedy, 128 KiB read",
-            Self::Limits => "limits",
-        }
-    }
-
-    pub(super) const fn is_greedy(self) -> bool {
-        matches!(
-            self,
-            Self::GreedyRead | Self::GreedyWrite | Self::GreedyLargeRead
-        )
-    }
-
-    pub(super) const fn load(self) -> &'static str {
-        match self {
-            Self::EqualWrite | Self::GreedyWrite => "write",
-            _ => "read",
-        }
-    }
-
-    pub(super) const fn greedy_bytes(self) -> u32 {
-        match self {
-            Self::GreedyLargeRead => GREEDY_BYTES,
-            _ => REQUEST_BYTES,
-        }
-    }
-}
-
-/// Whom the daemon holds memory for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(in crate::bench) enum Held {
-    Nobody,
-    Connected,
-    Filled,
-    AtDepth,
-    Stalled,
-    After,
-}
-
-impl Held {
-    pub(super) const ALL: [Self; 6] = [
-        Self::Nobody,
-        Self::Connected,
-        Self::Filled,
-        Self::AtDepth,
-        Self::Stalled,
-        Self::After,
-    ];
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Nobody => "nobody connected",
-            Self::Connected => "64 hosts that ask nothing",
-            Self::Filled => "all is written, nobody connected",
-            Self::AtDepth => "4 KiB reads, 4 in flight each",
-            Self::Stalled => "512 KiB reads, 127 each, that nobody takes",
-            Self::After => "all have gone",
-        }
-    }
-
-    /// What it is compared with.
-    pub(super) const fn beside(self) -> Self {
-        match self {
-            Self::Nobody | Self::Connected => Self::Nobody,
-            Self::Filled | Self::AtDepth | Self::Stalled | Self::After => Self::Filled,
-        }
-    }
-}
-
-/// One figure with what it is of.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "of", rename_all = "snake_case")]
-pub(in crate::bench) enum Row {
-    Host {
-        phase: Phase,
-        host: usize,
-        volume: usize,
-        load: &'static str,
-        depth: u32,
-        request_bytes: u32,
-        iops: f64,
-        /// In the first second, which `iops` leaves out.
-        first_iops: f64,
-    },
-    /// Use of a processor during a phase.
-    Processors {
-        phase: Phase,
-        #[serde(flatten)]
-        busy: Busy,
-    },
-    Memory {
-        held: Held,
-        resident_bytes: u64,
-    },
-}
 
 /// The IOPS of the hosts of a phase.
 #[derive(Debug)]
