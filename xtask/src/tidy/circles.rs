@@ -17,7 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 11] = [
+const ALLOWED: [(&str, &str, &[&str]); 9] = [
     ("forebay-cluster", "", &["file", "names", "node"]),
     (
         "forebay",
@@ -53,8 +53,6 @@ const ALLOWED: [(&str, &str, &[&str]); 11] = [
             "subsystem",
         ],
     ),
-    ("forebay-frontend", "ublk", &["command", "queue"]),
-    ("forebay-frontend", "vhost_user", &["command", "queue"]),
     (
         "forebay-io",
         "",

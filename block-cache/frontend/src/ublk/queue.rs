@@ -6,13 +6,12 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, ErrorKind, Result};
+use forebay_block::{ErrorKind, Result};
 use forebay_io::rt;
-use forebay_io::sync::Semaphore;
 use forebay_volume::VolumeHandle;
 use forebay_wire::ublk::{Descriptor, Io, io};
 
-use super::command;
+use super::command::{Executor, errno};
 use super::driver::{Node, Port, refusal};
 use crate::net::Place;
 
@@ -52,11 +51,8 @@ pub(super) enum QueueEvent {
 pub(super) struct Queue<P: Port> {
     number: u16,
     path: String,
-    pub(super) port: P,
-    pub(super) device: Rc<dyn BlockDevice>,
+    executor: Executor<P>,
     recovers: bool,
-    pub(super) budget: Semaphore,
-    pub(super) budget_bytes: u64,
     /// First refusal of a command by the driver.
     refused: Cell<Option<i32>>,
     _end: End,
@@ -85,11 +81,8 @@ pub(super) fn start<N: Node>(start: Start<N>) {
     let queue = Rc::new(Queue {
         number: start.queue,
         path: super::path(start.device).display().to_string(),
-        port,
-        device: start.volume.open(),
+        executor: Executor::new(port, start.volume.open(), start.budget_bytes),
         recovers: start.recovers,
-        budget: Semaphore::new(start.budget_bytes),
-        budget_bytes: start.budget_bytes,
         refused: Cell::new(None),
         _end: End(start.events.clone()),
         _place: start.place,
@@ -122,21 +115,21 @@ impl<P: Port> Queue<P> {
                 tag,
                 result,
             };
-            match self.port.command(number, argument.encode()).await {
+            match self.executor.port.command(number, argument.encode()).await {
                 io::RESULT_OK => {}
                 io::RESULT_ABORT => return,
                 refusal => return self.refused(tag, refusal),
             }
-            let request = Descriptor::decode(self.port.descriptor(tag));
+            let request = Descriptor::decode(self.executor.port.descriptor(tag));
             number = io::COMMIT_AND_FETCH;
-            result = match command::run(&self, tag, request).await {
+            result = match self.executor.run(tag, request).await {
                 Ok(result) => result,
                 // The volume is closed because this process ends. The kernel gives the request to
                 // the next process. An error would reach a file system without need.
                 Err(error) if self.recovers && error.kind() == ErrorKind::ShuttingDown => {
                     return std::future::pending().await;
                 }
-                Err(error) => -command::errno(error.kind()),
+                Err(error) => -errno(error.kind()),
             };
         }
     }

@@ -16,6 +16,7 @@
 //! trusted more**: it may truncate the memory that it has shared, which ends this process. It runs
 //! as the same user.
 
+mod chain;
 mod command;
 mod export;
 mod handshake;
@@ -42,7 +43,7 @@ use export::Export;
 pub use handshake::Talk;
 
 /// Maximum memory of the requests of a disk, bytes.
-pub const DISK_BYTES: u64 = queue::BUDGET_BYTES * export::QUEUES as u64;
+pub const DISK_BYTES: u64 = command::BUDGET_BYTES * export::QUEUES as u64;
 
 /// Accepts monitors one at a time and serves `volume` to them as a disk, for as long as the
 /// listener lives. The queues are spread over reactors. `succession` decides whether virtual

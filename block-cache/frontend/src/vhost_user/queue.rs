@@ -8,19 +8,17 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, mpsc};
 use std::task::Poll;
 
-use forebay_block::BlockDevice;
 use forebay_io::event::{self, Event};
 use forebay_io::rt;
-use forebay_io::sync::{Semaphore, WaitList};
+use forebay_io::sync::WaitList;
 use virtio_queue::{DescriptorChain, Queue as Ring, QueueT as _};
 
-use super::command;
+use super::chain::Chain;
+use super::command::Executor;
 use super::export::Export;
 use super::inflight::Tracker;
-use super::memory::{Memory, Piece, Ram};
+use super::memory::{Memory, Ram};
 
-/// Maximum memory of the requests of one queue, bytes.
-pub(super) const BUDGET_BYTES: u64 = 32 << 20;
 /// Number of requests that are started before other tasks run.
 const BURST: u32 = 8;
 
@@ -45,11 +43,7 @@ pub(super) struct Queue {
     id: u64,
     ring: RefCell<Ring>,
     tracker: Option<RefCell<Tracker>>,
-    pub(super) export: Arc<Export>,
-    pub(super) memory: Arc<Memory>,
-    pub(super) device: Rc<dyn BlockDevice>,
-    pub(super) flushes: bool,
-    pub(super) budget: Semaphore,
+    executor: Executor,
     call: Option<OwnedFd>,
     /// Whether to notify the guest of requests that have ended.
     must_notify: Cell<bool>,
@@ -59,18 +53,6 @@ pub(super) struct Queue {
     stop: WaitList,
     /// Memory of ended requests, for reuse.
     spare: RefCell<Vec<Chain>>,
-}
-
-/// A request in the guest's memory.
-#[derive(Default)]
-pub(super) struct Chain {
-    head: u16,
-    /// Memory that the guest has written.
-    pub(super) readable: Vec<Piece>,
-    /// Memory that the target writes.
-    pub(super) writable: Vec<Piece>,
-    /// Whether it is a valid request.
-    sound: bool,
 }
 
 thread_local! {
@@ -96,12 +78,8 @@ pub(super) fn start(start: Start) {
     let queue = Rc::new(Queue {
         id: start.id,
         ring: RefCell::new(start.ring),
+        executor: Executor::new(start.export, start.memory, start.flushes, tracker.is_some()),
         tracker: tracker.map(RefCell::new),
-        device: start.export.volume().open(),
-        export: start.export,
-        memory: start.memory,
-        flushes: start.flushes,
-        budget: Semaphore::new(BUDGET_BYTES),
         call: start.call,
         must_notify: Cell::new(false),
         in_flight: Cell::new(0),
@@ -115,7 +93,7 @@ pub(super) fn start(start: Start) {
     rt::spawn(async move {
         queue.resume_inflight(&left.unwrap_or_default());
         if let Err(error) = queue.serve(kick).await {
-            let (volume, why) = (queue.export.volume().name(), error.report());
+            let (volume, why) = (queue.executor.export.volume().name(), error.report());
             tracing::debug!(volume, why, "a virtual machine's queue has ended");
         }
         queue.idle.until(|| queue.in_flight.get() == 0).await;
@@ -132,7 +110,7 @@ impl Queue {
         // An earlier owner of the ring may have answered requests without notifying the guest. This
         // queue has answered none yet, so it cannot tell from the ring whether the guest wants a
         // notification.
-        let _ = (self.ring.borrow_mut()).needs_notification(self.memory.ram());
+        let _ = (self.ring.borrow_mut()).needs_notification(self.executor.memory.ram());
         if let Some(call) = &self.call {
             event::signal(call.as_fd());
         }
@@ -158,7 +136,7 @@ impl Queue {
         // A ring with invalid indices always claims to have more entries.
         let mut empty_handed = 0;
         while empty_handed < 2 {
-            let _ = (self.ring.borrow_mut()).disable_notification(self.memory.ram());
+            let _ = (self.ring.borrow_mut()).disable_notification(self.executor.memory.ram());
             empty_handed += 1;
             while !self.stopping.get()
                 && let Some(chain) = self.next()
@@ -170,7 +148,7 @@ impl Queue {
                     rt::yield_now().await;
                 }
             }
-            let more = (self.ring.borrow_mut()).enable_notification(self.memory.ram());
+            let more = (self.ring.borrow_mut()).enable_notification(self.executor.memory.ram());
             if self.stopping.get() || !more.unwrap_or(false) {
                 return;
             }
@@ -188,9 +166,9 @@ impl Queue {
         if heads.is_empty() {
             return;
         }
-        let rings = self.memory.with_heads(&self.ring.borrow(), heads);
+        let rings = self.executor.memory.with_heads(&self.ring.borrow(), heads);
         let Some((ram, mut ring)) = rings else {
-            let volume = self.export.volume().name();
+            let volume = self.executor.export.volume().name();
             tracing::warn!(
                 volume,
                 "a virtual machine's requests in flight cannot be read from the ring"
@@ -204,7 +182,8 @@ impl Queue {
 
     /// Returns the next request in the ring.
     fn next(&self) -> Option<Chain> {
-        let descriptors = (self.ring.borrow_mut()).pop_descriptor_chain(self.memory.ram())?;
+        let descriptors =
+            (self.ring.borrow_mut()).pop_descriptor_chain(self.executor.memory.ram())?;
         if let Some(tracker) = &self.tracker {
             tracker.borrow_mut().take(descriptors.head_index());
         }
@@ -213,28 +192,13 @@ impl Queue {
 
     fn chain(&self, descriptors: DescriptorChain<&Ram>) -> Chain {
         let mut chain = self.spare.borrow_mut().pop().unwrap_or_default();
-        chain.head = descriptors.head_index();
-        chain.readable.clear();
-        chain.writable.clear();
-        let (mut ordered, mut goes_on) = (true, true);
-        for descriptor in descriptors {
-            let piece = (descriptor.addr(), descriptor.len());
-            if descriptor.is_write_only() {
-                chain.writable.push(piece);
-            } else {
-                ordered &= chain.writable.is_empty();
-                chain.readable.push(piece);
-            }
-            goes_on = descriptor.has_next();
-        }
-        // A chain that continues after its last descriptor is circular or invalid.
-        chain.sound = ordered && !goes_on;
+        chain.read(descriptors);
         chain
     }
 
     async fn run(self: Rc<Self>, chain: Chain) {
         let written = match chain.sound {
-            true => command::run(&self, &chain).await,
+            true => self.executor.run(&chain).await,
             false => Some(0),
         };
         let used = written.map(|written| self.answer(chain.head, written));
@@ -250,11 +214,6 @@ impl Queue {
         }
     }
 
-    /// Returns whether the next process takes over the requests in flight.
-    pub(super) fn outlives(&self) -> bool {
-        self.tracker.is_some() && !self.export.succession.is_over()
-    }
-
     /// Returns a request to the ring.
     fn answer(&self, head: u16, written: u32) -> Result<(), virtio_queue::Error> {
         let mut ring = self.ring.borrow_mut();
@@ -262,7 +221,7 @@ impl Queue {
         if let Some(tracker) = &tracker {
             tracker.answering(head);
         }
-        ring.add_used(self.memory.ram(), head, written)?;
+        ring.add_used(self.executor.memory.ram(), head, written)?;
         if let Some(tracker) = &tracker {
             tracker.answered(head, ring.next_used());
         }
@@ -274,7 +233,7 @@ impl Queue {
         if !self.must_notify.replace(false) {
             return;
         }
-        let wanted = (self.ring.borrow_mut()).needs_notification(self.memory.ram());
+        let wanted = (self.ring.borrow_mut()).needs_notification(self.executor.memory.ram());
         if wanted.unwrap_or(true)
             && let Some(call) = &self.call
         {
