@@ -17,7 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 9] = [
+const ALLOWED: [(&str, &str, &[&str]); 8] = [
     ("forebay-cluster", "", &["file", "names", "node"]),
     (
         "forebay",
@@ -33,26 +33,6 @@ const ALLOWED: [(&str, &str, &[&str]); 9] = [
         &["engine", "exports", "record", "shutdown"],
     ),
     ("forebay", "stack::transit", &["left", "others"]),
-    (
-        "forebay-frontend",
-        "nvme_tcp",
-        &[
-            "admin",
-            "authenticate",
-            "command",
-            "connection",
-            "controller",
-            "events",
-            "export",
-            "feature",
-            "handshake",
-            "identify",
-            "log",
-            "memory",
-            "property",
-            "subsystem",
-        ],
-    ),
     (
         "forebay-io",
         "",

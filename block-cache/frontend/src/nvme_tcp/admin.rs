@@ -9,12 +9,12 @@ use forebay_io::rt;
 use forebay_wire::nvme::admin::opcode;
 use forebay_wire::nvme::{Command, Data, Status, fabrics};
 
-use super::connection::{self, Connection, Failure, Outcome, no_data};
+use super::connection::{Connection, Failure, Outcome, no_data};
 use super::events::MAX_REQUESTS;
 use super::memory::Memory;
 use super::receive::Capsule;
 use super::slots::Verdict;
-use super::{feature, identify, log, property};
+use super::{feature, identify, link, log, property};
 
 /// Interval between two checks of keep-alive timers and changes.
 const TICK: Duration = Duration::from_millis(500);
@@ -49,10 +49,10 @@ pub(super) async fn run(
         opcode::KEEP_ALIVE => no_data(command).map(|()| (0, None)).map_err(Failure::from),
         opcode::ASYNC_EVENT_REQUEST => {
             no_data(command)?;
-            if connection.slots.idle() >= MAX_REQUESTS {
+            if connection.slots().idle() >= MAX_REQUESTS {
                 return Err(Status::EVENT_LIMIT_EXCEEDED.into());
             }
-            match connection.slots.event(memory.slot()).await {
+            match connection.slots().event(memory.slot()).await {
                 Verdict::Event(code) => Ok((code, None)),
                 Verdict::Aborted => Err(Status::ABORT_REQUESTED.into()),
                 _ => Err(Failure::Unanswered),
@@ -93,14 +93,14 @@ async fn abort(connection: &Connection, command: &Command) -> Outcome {
     let word = command.words[0];
     let queue = u16::try_from(word & 0xffff).expect("16 bits");
     let cid = u16::try_from(word >> 16).expect("16 bits");
-    let Some((reactor, id)) = connection.controller().connection(queue) else {
+    let Some((reactor, number)) = connection.controller().connection(queue) else {
         return Err(Status::INVALID_FIELD.into());
     };
     let answer = Answer::default();
     let given = answer.clone();
     reactor.call(move || {
-        let found = connection::find(id);
-        given.give(found.is_some_and(|connection| connection.slots.abort(cid)));
+        let found = link::find(number);
+        given.give(found.is_some_and(|link| link.slots.abort(cid)));
     });
     let aborted = answer.get().await;
     Ok((u64::from(!aborted), None))
@@ -119,7 +119,7 @@ pub(super) async fn watch(connection: Weak<Connection>) {
         if now != commands {
             (commands, heard) = (now, rt::now());
         }
-        let limit = match (controller.keep_alive_ms(), controller.subsystem()) {
+        let limit = match (controller.keep_alive_ms(), controller.namespaces()) {
             (0, None) => DISCOVERY_IDLE_TIME,
             (time, _) => Duration::from_millis(time.into()),
         };
@@ -128,6 +128,7 @@ pub(super) async fn watch(connection: Weak<Connection>) {
             controller.end(ErrorKind::TimedOut, &silent);
             return;
         }
-        connection.events.look(&connection);
+        let events = &connection.events;
+        events.look(controller, &connection.exports, connection.slots());
     }
 }

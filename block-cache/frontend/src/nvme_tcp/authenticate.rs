@@ -13,9 +13,8 @@ use crate::net::Receiver;
 use super::End;
 use super::auth::{Chap, Outcome};
 use super::connection::{Connection, Failure, Outcome as Done};
-use super::handshake::next_capsule;
 use super::memory::Memory;
-use super::receive::Capsule;
+use super::receive::{Capsule, next_capsule};
 use super::reply::{Outbox, Reply, Style};
 
 /// Submission queue of a connection that is not in use yet.

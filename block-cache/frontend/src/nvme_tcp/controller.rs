@@ -9,15 +9,16 @@ use forebay_io::rt::{self, Remote};
 use forebay_wire::nvme::fabrics::{cc, csts};
 use forebay_wire::nvme::log::ErrorEntry;
 
-use super::connection;
-use super::subsystem::Subsystem;
+use super::link;
+use super::namespaces::Namespaces;
 
 /// Entries of the error log.
 pub(super) const ERROR_ENTRIES: usize = 32;
 
 /// Type of a controller.
 pub(super) enum Role {
-    Io(Arc<Subsystem>),
+    /// Of a subsystem with these namespaces.
+    Io(Arc<Namespaces>),
     Discovery,
 }
 
@@ -98,10 +99,10 @@ impl Controller {
         self.host_id
     }
 
-    /// Returns the subsystem, or `None` for a discovery controller.
-    pub(super) const fn subsystem(&self) -> Option<&Arc<Subsystem>> {
+    /// Returns the namespaces of the subsystem, or `None` for a discovery controller.
+    pub(super) fn namespaces(&self) -> Option<&Namespaces> {
         match &self.role {
-            Role::Io(subsystem) => Some(subsystem),
+            Role::Io(namespaces) => Some(namespaces),
             Role::Discovery => None,
         }
     }
@@ -225,7 +226,7 @@ impl Controller {
         if queues.ended.is_some() {
             return;
         }
-        let nqn = self.subsystem().map_or("discovery", |it| it.nqn());
+        let nqn = self.namespaces().map_or("discovery", |it| it.nqn());
         let (id, host) = (self.id, &self.host);
         let what = format!("controller {id} of {nqn} for host {host:?} has ended: {reason}");
         queues.ended = Some(Error::new(kind, what));
@@ -238,11 +239,17 @@ impl Controller {
         self.queues().ended.clone()
     }
 
+    /// Returns whether the association has ended and no queue is left.
+    pub(super) fn is_gone(&self) -> bool {
+        let queues = self.queues();
+        queues.ended.is_some() && queues.list.is_empty()
+    }
+
     fn shut(&self, which: impl Fn(&QueueShared) -> bool) {
         let queues = self.queues();
         for queue in queues.list.iter().filter(|queue| which(queue)) {
             let connection = queue.connection;
-            queue.reactor.call(move || connection::shut(connection));
+            queue.reactor.call(move || link::shut(connection));
         }
     }
 
@@ -302,10 +309,5 @@ impl Drop for Membership {
         self.lost();
         let mut queues = self.controller.queues();
         queues.list.retain(|queue| !Arc::ptr_eq(queue, &self.queue));
-        let gone = queues.ended.is_some() && queues.list.is_empty();
-        drop(queues);
-        if gone && let Some(subsystem) = self.controller.subsystem() {
-            subsystem.forget(self.controller.id);
-        }
     }
 }

@@ -4,8 +4,10 @@ use std::cell::{Cell, RefCell};
 
 use forebay_wire::nvme::admin::event;
 
-use super::connection::Connection;
-use super::subsystem::Subsystem;
+use super::controller::Controller;
+use super::export::Exports;
+use super::namespaces::Namespaces;
+use super::slots::Slots;
 
 /// Maximum number of asynchronous event requests of a controller.
 pub(super) const MAX_REQUESTS: usize = 4;
@@ -32,10 +34,10 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(subsystem: &Subsystem) -> Self {
-        let generation = subsystem.generation();
-        let namespaces = subsystem.namespaces();
-        let sizes = namespaces.iter();
+    fn of(namespaces: &Namespaces) -> Self {
+        let generation = namespaces.generation();
+        let list = namespaces.list();
+        let sizes = list.iter();
         let sizes = sizes.map(|it| (it.nsid, it.volume.info().size_bytes));
         Self {
             generation,
@@ -69,16 +71,17 @@ impl Events {
         self.changed.take()
     }
 
-    /// Checks for changes since the last time, and sends an event if the host has a request for it.
-    pub(super) fn look(&self, connection: &Connection) {
-        let (bit, code) = match connection.controller().subsystem() {
+    /// Checks for changes since the last time, and sends an event if the host has a request for it
+    /// in `slots`.
+    pub(super) fn look(&self, controller: &Controller, exports: &Exports, slots: &Slots) {
+        let (bit, code) = match controller.namespaces() {
             Some(_) => (event::NAMESPACE_CHANGED_BIT, event::NAMESPACE_CHANGED),
             None => (event::DISCOVERY_CHANGED_BIT, event::DISCOVERY_CHANGED),
         };
-        let now = match connection.controller().subsystem() {
-            Some(subsystem) => Seen::of(subsystem),
+        let now = match controller.namespaces() {
+            Some(namespaces) => Seen::of(namespaces),
             None => Seen {
-                generation: connection.exports.generation(),
+                generation: exports.generation(),
                 sizes: Vec::new(),
             },
         };
@@ -90,7 +93,7 @@ impl Events {
         }
         self.before.replace(Some(now));
         let may_send = self.pending.get() && !self.awaiting_read.get() && self.wanted() & bit != 0;
-        if may_send && connection.slots.complete_event(code) {
+        if may_send && slots.complete_event(code) {
             self.pending.set(false);
             self.awaiting_read.set(true);
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_wire::nvme::fabrics::{DISCOVERY_ENTRY_BYTES, DiscoveryEntry, discovery_header};
 
-use super::handshake::ADMIN_QUEUE_SIZE;
+use super::ADMIN_QUEUE_SIZE;
 use super::subsystem::Subsystem;
 
 /// Subsystems that a listener exports. Any thread may change the list while it is in use.

@@ -3,8 +3,9 @@
 use forebay_wire::nvme::admin::feature;
 use forebay_wire::nvme::{Command, Status};
 
+use super::MAX_IO_QUEUES;
 use super::connection::{Connection, Outcome};
-use super::handshake::MAX_IO_QUEUES;
+use super::namespaces::Namespace;
 
 /// Granularity of the keep-alive timer in units of 100 ms. Times are rounded up to it.
 pub(super) const KEEP_ALIVE_100MS: u16 = 10;
@@ -15,7 +16,7 @@ pub(super) fn get(connection: &Connection, command: &Command) -> Outcome {
     let value = match command.words[0].to_le_bytes()[0] {
         feature::KEEP_ALIVE_TIMER => controller.keep_alive_ms(),
         feature::ASYNC_EVENTS => connection.events.wanted(),
-        _ if controller.subsystem().is_none() => return Err(Status::INVALID_FIELD.into()),
+        _ if controller.namespaces().is_none() => return Err(Status::INVALID_FIELD.into()),
         feature::ARBITRATION
         | feature::POWER_MANAGEMENT
         | feature::TEMPERATURE_THRESHOLD
@@ -36,7 +37,7 @@ pub(super) fn set(connection: &Connection, command: &Command) -> Outcome {
     match command.words[0].to_le_bytes()[0] {
         feature::KEEP_ALIVE_TIMER => controller.set_keep_alive_ms(value),
         feature::ASYNC_EVENTS => connection.events.want(value),
-        _ if controller.subsystem().is_none() => return Err(Status::INVALID_FIELD.into()),
+        _ if controller.namespaces().is_none() => return Err(Status::INVALID_FIELD.into()),
         feature::VOLATILE_WRITE_CACHE if has_cache(connection) => {
             controller.set_write_cache(value & 1 != 0);
         }
@@ -69,7 +70,7 @@ fn queues(count: u16) -> u32 {
 
 /// Returns whether completed writes may be in a volatile cache.
 pub(super) fn has_cache(connection: &Connection) -> bool {
-    let subsystem = connection.controller().subsystem();
-    let volatile = |namespace: &super::subsystem::Namespace| namespace.volume.info().volatile_cache;
-    subsystem.is_some_and(|subsystem| subsystem.namespaces().iter().any(volatile))
+    let namespaces = connection.controller().namespaces();
+    let volatile = |namespace: &Namespace| namespace.volume.info().volatile_cache;
+    namespaces.is_some_and(|namespaces| namespaces.list().iter().any(volatile))
 }

@@ -10,50 +10,26 @@ use forebay_wire::nvme::fabrics::{
     DISCOVERY_NQN, HOST_FIELD, HOST_ID_FIELD, SUBSYSTEM_FIELD, bad_parameter, fctype,
 };
 use forebay_wire::nvme::{Completion, Data, Status};
-use forebay_wire::nvme_tcp::{
-    ADMIN_IN_CAPSULE_BYTES, COMMON_BYTES, Common, Fatal, Fault, Initialize, Kind,
-};
+use forebay_wire::nvme_tcp::{COMMON_BYTES, Common, Fatal, Fault, Initialize, Kind};
 
 use crate::net::Receiver;
 
 use super::auth::Chap;
 use super::authenticate::{self, Head};
-use super::connection::next_id;
 use super::controller::{Controller, Membership, Role};
 use super::export::Exports;
-use super::receive::{Capsule, take_capsule};
+use super::link::next_number;
+use super::receive::{Capsule, next_capsule};
 use super::reply::Style;
+use super::session::Session;
 use super::subsystem::Subsystem;
-use super::{End, MAX_H2C_DATA_BYTES};
-
-/// Recommended entries of an admin queue in discovery.
-pub(super) const ADMIN_QUEUE_SIZE: u16 = 32;
-/// Maximum entries of a queue.
-pub(super) const MAX_QUEUE_SIZE: u16 = 128;
-/// Maximum number of I/O queues of a controller.
-pub(super) const MAX_IO_QUEUES: u16 = 64;
+use super::{ADMIN_QUEUE_SIZE, End, MAX_H2C_DATA_BYTES, MAX_IO_QUEUES, MAX_QUEUE_SIZE};
 
 /// Offsets of fields of Connect in a refusal (Base 6.3).
 mod at {
     pub(super) const FORMAT: u16 = 40;
     pub(super) const QUEUE: u16 = 42;
     pub(super) const QUEUE_SIZE: u16 = 44;
-}
-
-/// Result of a handshake.
-pub(super) struct Session {
-    pub(super) membership: Membership,
-    pub(super) connection: u64,
-    pub(super) style: Style,
-    pub(super) queue: u16,
-    /// Number of entries.
-    pub(super) queue_size: u16,
-    /// Whether the host disables flow control of the submission queue.
-    pub(super) no_flow_control: bool,
-    /// Submission queue head after Connect.
-    pub(super) head: u16,
-    /// Authentication of the host, if it was required.
-    pub(super) chap: Option<Chap>,
 }
 
 /// A refused Connect: its status and result.
@@ -91,7 +67,7 @@ pub(super) async fn negotiate(
         };
         let command = capsule.command;
         head += 1;
-        let connection = next_id();
+        let connection = next_number();
         let outcome = connect(&capsule, connection, exports).await;
         let (status, result) = match &outcome {
             Ok(place) => (Status::SUCCESS, place.result()),
@@ -150,23 +126,6 @@ pub(super) async fn negotiate(
             Err(refusal) => return Err(End::Refused(refused(&capsule, &refusal))),
         }
     }
-}
-
-/// Receives the next command. Returns `None` if the host disconnected.
-pub(super) async fn next_capsule(
-    receiver: &mut Receiver,
-    style: Style,
-) -> Result<Option<Capsule>, End> {
-    let Some(header) = receiver.take::<COMMON_BYTES>().await? else {
-        return Ok(None);
-    };
-    // The host adds no padding, since this target requests no alignment.
-    let layout = Common::decode(header).check(style.digests, 0)?;
-    if layout.kind != Kind::CapsuleCmd {
-        return Err(Fault::plain(Fatal::SequenceError).into());
-    }
-    let capsule = take_capsule(receiver, &header, layout, ADMIN_IN_CAPSULE_BYTES).await?;
-    Ok(Some(capsule))
 }
 
 /// Exchanges the initialization PDUs. Returns `None` if the host disconnected.
@@ -292,13 +251,12 @@ async fn connect(capsule: &Capsule, connection: u64, exports: &Exports) -> Resul
     }
     let data = connect_data(capsule)?;
     if fields.queue > 0 {
-        let controller = find(&data, exports)?;
+        let (subsystem, controller) = find(&data, exports)?;
         if !controller.is_ready() {
             return Err(Refusal(Status::COMMAND_SEQUENCE_ERROR, 0));
         }
         let number = fields.queue;
-        let subsystem = controller.subsystem();
-        if let Some(chap) = subsystem.and_then(|it| it.authentication(&data.host)) {
+        if let Some(chap) = subsystem.authentication(&data.host) {
             let promise = Promise::Queue { controller, number };
             return Ok(Place::Promised(promise, Box::new(chap)));
         }
@@ -349,8 +307,11 @@ async fn connect(capsule: &Capsule, connection: u64, exports: &Exports) -> Resul
         .ok_or(busy(Status::CONNECT_BUSY))
 }
 
-/// Finds the controller of a host's I/O queue.
-fn find(data: &ConnectData, exports: &Exports) -> Result<Arc<Controller>, Refusal> {
+/// Finds the subsystem and the controller of a host's I/O queue.
+fn find(
+    data: &ConnectData,
+    exports: &Exports,
+) -> Result<(Arc<Subsystem>, Arc<Controller>), Refusal> {
     let subsystem = exports.find(&data.subsystem);
     let subsystem = subsystem.ok_or(Refusal::data(SUBSYSTEM_FIELD))?;
     let controller = subsystem.controller(data.controller);
@@ -361,7 +322,7 @@ fn find(data: &ConnectData, exports: &Exports) -> Result<Arc<Controller>, Refusa
     if controller.host_id() != data.host_id {
         return Err(Refusal::data(HOST_ID_FIELD));
     }
-    Ok(controller)
+    Ok((subsystem, controller))
 }
 
 /// Decodes the data of Connect, which is in its capsule.

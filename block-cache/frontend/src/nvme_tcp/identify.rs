@@ -11,9 +11,8 @@ use super::connection::Connection;
 use super::controller::ERROR_ENTRIES;
 use super::events::MAX_REQUESTS;
 use super::feature::{KEEP_ALIVE_100MS, has_cache};
-use super::handshake::MAX_QUEUE_SIZE;
-use super::subsystem::{self, MAX_NAMESPACES};
-use super::{IN_CAPSULE_BYTES, MAX_TRANSFER_SHIFT};
+use super::namespaces::{self, MAX_NAMESPACES};
+use super::{IN_CAPSULE_BYTES, MAX_QUEUE_SIZE, MAX_TRANSFER_SHIFT};
 
 /// Model number.
 const MODEL: &str = "Forebay";
@@ -26,11 +25,11 @@ pub(super) fn page(connection: &Connection, command: &Command) -> Result<Page, S
     if structure == cns::CONTROLLER {
         return Ok(controller(connection));
     }
-    let subsystem = connection
+    let namespaces = connection
         .controller()
-        .subsystem()
+        .namespaces()
         .ok_or(Status::INVALID_FIELD)?;
-    let found = || subsystem.namespace(command.nsid);
+    let found = || namespaces.get(command.nsid);
     match structure {
         // Common properties of namespaces: the possible formats.
         cns::NAMESPACE if command.nsid == ALL_NAMESPACES => Ok([0; PAGE_BYTES]),
@@ -39,7 +38,7 @@ pub(super) fn page(connection: &Connection, command: &Command) -> Result<Page, S
             Ok(found().map_or([0; PAGE_BYTES], |it| namespace(&it)))
         }
         cns::ACTIVE_NAMESPACES if command.nsid < ALL_NAMESPACES - 1 => {
-            let list = subsystem.namespaces();
+            let list = namespaces.list();
             Ok(namespace_list(list.iter().map(|it| it.nsid), command.nsid))
         }
         cns::NAMESPACE_DESCRIPTORS => {
@@ -59,8 +58,8 @@ const fn is_possible(nsid: u32) -> bool {
 
 fn controller(connection: &Connection) -> Page {
     let controller = connection.controller();
-    let subsystem = controller.subsystem();
-    let kind = match subsystem {
+    let namespaces = controller.namespaces();
+    let kind = match namespaces {
         Some(_) => ControllerKind::Io,
         None => ControllerKind::Discovery,
     };
@@ -68,15 +67,15 @@ fn controller(connection: &Connection) -> Page {
         ControllerKind::Io => event::NAMESPACE_CHANGED_BIT,
         ControllerKind::Discovery => event::DISCOVERY_CHANGED_BIT,
     };
-    let namespaces = subsystem.map(|it| it.namespaces()).unwrap_or_default();
-    let atomic = namespaces.iter().map(|it| geometry(it).atomic_blocks).min();
+    let list = namespaces.map(|it| it.list()).unwrap_or_default();
+    let atomic = list.iter().map(|it| geometry(it).atomic_blocks).min();
     Controller {
         kind,
-        serial: subsystem.map_or("discovery", |it| it.serial()).to_owned(),
+        serial: namespaces.map_or("discovery", |it| it.serial()).to_owned(),
         model: MODEL.to_owned(),
         revision: REVISION.to_owned(),
         id: controller.id(),
-        subsystem: subsystem.map_or(DISCOVERY_NQN, |it| it.nqn()).to_owned(),
+        subsystem: namespaces.map_or(DISCOVERY_NQN, |it| it.nqn()).to_owned(),
         max_transfer_shift: MAX_TRANSFER_SHIFT,
         events,
         event_requests: u8::try_from(MAX_REQUESTS).expect("a few"),
@@ -91,7 +90,7 @@ fn controller(connection: &Connection) -> Page {
     .encode()
 }
 
-fn geometry(it: &subsystem::Namespace) -> Namespace {
+fn geometry(it: &namespaces::Namespace) -> Namespace {
     let info = it.volume.info();
     let block_bytes = info.logical_block_bytes;
     let blocks = |bytes: u32| {
@@ -108,7 +107,7 @@ fn geometry(it: &subsystem::Namespace) -> Namespace {
     }
 }
 
-fn namespace(it: &subsystem::Namespace) -> Page {
+fn namespace(it: &namespaces::Namespace) -> Page {
     let mut page = geometry(it).encode();
     identify::former(&mut page, &it.former_uuid);
     page

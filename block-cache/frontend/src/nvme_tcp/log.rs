@@ -10,7 +10,7 @@ use forebay_wire::nvme::{ALL_NAMESPACES, Command, Status};
 use super::connection::Connection;
 use super::controller::ERROR_ENTRIES;
 use super::identify::REVISION;
-use super::subsystem::MAX_NAMESPACES;
+use super::namespaces::MAX_NAMESPACES;
 
 /// Returns the part of a page that a command requests, as far as the page reaches, and the
 /// requested length, bytes.
@@ -19,7 +19,7 @@ pub(super) fn page(connection: &Connection, command: &Command) -> Result<(Vec<u8
     if request.length > u64::from(super::MAX_TRANSFER_BYTES) || !request.offset.is_multiple_of(4) {
         return Err(Status::INVALID_FIELD);
     }
-    let whole = match connection.controller().subsystem() {
+    let whole = match connection.controller().namespaces() {
         Some(_) => io_page(connection, command, &request)?,
         None => discovery_page(connection, &request)?,
     };
@@ -60,10 +60,10 @@ fn io_page(
             changed_namespaces(&changed).to_vec()
         }
         lid::ANA => {
-            let subsystem = controller.subsystem().ok_or(Status::INVALID_LOG_PAGE)?;
-            let ids: Vec<u32> = subsystem.namespaces().iter().map(|it| it.nsid).collect();
+            let namespaces = controller.namespaces().ok_or(Status::INVALID_LOG_PAGE)?;
+            let ids: Vec<u32> = namespaces.list().iter().map(|it| it.nsid).collect();
             // "RGO": groups without their namespaces.
-            let page = ana(subsystem.generation(), &ids, request.specific & 1 != 0);
+            let page = ana(namespaces.generation(), &ids, request.specific & 1 != 0);
             // Hosts read the page in pieces, up to its length with the maximum number of
             // namespaces.
             let most = page.len().max(ana_bytes(MAX_NAMESPACES as usize));
@@ -82,18 +82,18 @@ fn filled(mut page: Vec<u8>, length: usize) -> Vec<u8> {
 /// Returns the health of a namespace, or of all together.
 fn smart(connection: &Connection, nsid: u32) -> Result<Smart, Status> {
     let controller = connection.controller();
-    let subsystem = controller.subsystem().ok_or(Status::INVALID_LOG_PAGE)?;
-    let namespaces = match nsid {
-        0 | ALL_NAMESPACES => subsystem.namespaces(),
-        nsid => vec![subsystem.namespace(nsid).ok_or(Status::INVALID_NAMESPACE)?],
+    let namespaces = controller.namespaces().ok_or(Status::INVALID_LOG_PAGE)?;
+    let list = match nsid {
+        0 | ALL_NAMESPACES => namespaces.list(),
+        nsid => vec![namespaces.get(nsid).ok_or(Status::INVALID_NAMESPACE)?],
     };
     let (errors, _) = controller.errors();
     let mut smart = Smart {
-        hours: subsystem.uptime().as_secs() / 3600,
+        hours: namespaces.uptime().as_secs() / 3600,
         errors,
         ..Smart::default()
     };
-    for namespace in namespaces {
+    for namespace in list {
         let VolumeStats { read, write, .. } = namespace.volume.stats();
         smart.read_bytes += read.bytes;
         smart.written_bytes += write.bytes;

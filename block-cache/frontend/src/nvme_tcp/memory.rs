@@ -50,12 +50,12 @@ impl Memory<'_> {
         let connection = self.connection;
         let cost = count * cost_bytes(bytes);
         if !connection.budget.try_acquire(cost) {
-            connection.slots.pause(self.slot);
+            connection.slots().pause(self.slot);
             connection.budget.acquire(cost).await;
         }
         self.cost += cost;
         self.reserved += cost;
-        connection.slots.resume(self.slot).map_err(failure)
+        connection.slots().resume(self.slot).map_err(failure)
     }
 
     /// Returns a buffer of `bytes`, once there is memory for it.
@@ -82,8 +82,8 @@ impl Memory<'_> {
             Data::Transport { length } => {
                 let buf = self.take(length).await?;
                 let connection = self.connection;
-                connection.slots.expect(self.slot, buf.clone());
-                connection.slots.pause(self.slot);
+                connection.slots().expect(self.slot, buf.clone());
+                connection.slots().pause(self.slot);
                 let ask = DataHeader {
                     cid: capsule.command.cid,
                     tag: self.slot,
@@ -91,9 +91,9 @@ impl Memory<'_> {
                     length,
                 };
                 connection.reply(Reply::R2t(ask), 0).await;
-                match connection.slots.verdict(self.slot).await {
+                match connection.slots().verdict(self.slot).await {
                     Verdict::Ready => {
-                        connection.slots.resume(self.slot).map_err(failure)?;
+                        connection.slots().resume(self.slot).map_err(failure)?;
                         Ok(buf)
                     }
                     verdict => Err(failure(verdict)),

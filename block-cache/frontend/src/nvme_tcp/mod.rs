@@ -30,11 +30,15 @@ mod export;
 mod feature;
 mod handshake;
 mod identify;
+mod link;
 mod log;
 mod memory;
+mod namespaces;
 mod property;
+mod reader;
 mod receive;
 mod reply;
+mod session;
 mod slots;
 mod subsystem;
 
@@ -64,6 +68,13 @@ const HANDSHAKE_TIMEOUT: Duration = if cfg!(test) {
 };
 /// Time for a host to read the reason before its connection is closed.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Recommended entries of an admin queue in discovery.
+const ADMIN_QUEUE_SIZE: u16 = 32;
+/// Maximum entries of a queue.
+const MAX_QUEUE_SIZE: u16 = 128;
+/// Maximum number of I/O queues of a controller.
+const MAX_IO_QUEUES: u16 = 64;
 
 /// Maximum transfer of a command as a power of two of pages: 1 MiB.
 const MAX_TRANSFER_SHIFT: u8 = 8;
@@ -121,7 +132,7 @@ impl Protocol for NvmeTcp {
                 let (queue, host) = (session.queue, session.membership.controller().host());
                 tracing::debug!(peer, queue, host, "an NVMe/TCP host is connected");
                 let exports = Arc::clone(&self.exports);
-                connection::serve(&stream, &mut receiver, session, exports).await
+                reader::serve(&stream, &mut receiver, session, exports).await
             }
             Err(end) => Err(end),
         };

@@ -8,9 +8,9 @@ use forebay_wire::nvme::fabrics::{Property, fctype, property};
 use forebay_wire::nvme::identify::VERSION;
 use forebay_wire::nvme::{Command, Status};
 
+use super::MAX_QUEUE_SIZE;
 use super::command::flush_all;
 use super::connection::{Connection, Outcome, no_data};
-use super::handshake::MAX_QUEUE_SIZE;
 
 /// Controller capabilities (Base 3.1.3.1): entries of a queue from zero, queues contiguous, 15 s to
 /// become ready, the NVM command set, pages of 4 KiB.

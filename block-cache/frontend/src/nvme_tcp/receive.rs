@@ -4,11 +4,13 @@ use forebay_block::{Buf, Result};
 use forebay_wire::nvme::Command;
 use forebay_wire::nvme::command::COMMAND_BYTES;
 use forebay_wire::nvme_tcp::{
-    COMMON_BYTES, DIGEST_BYTES, DataHeader, Fatal, Fault, Layout, Terminate, digest,
+    ADMIN_IN_CAPSULE_BYTES, COMMON_BYTES, Common, DIGEST_BYTES, DataHeader, Fatal, Fault, Kind,
+    Layout, Terminate, digest,
 };
 
 use crate::net::Receiver;
 
+use super::reply::Style;
 use super::{End, cut_off};
 
 /// A command with the data in its capsule.
@@ -17,6 +19,23 @@ pub(super) struct Capsule {
     pub(super) data: Option<Buf>,
     /// Whether the data digest matches.
     pub(super) sound: bool,
+}
+
+/// Receives the next command. Returns `None` if the host disconnected.
+pub(super) async fn next_capsule(
+    receiver: &mut Receiver,
+    style: Style,
+) -> Result<Option<Capsule>, End> {
+    let Some(header) = receiver.take::<COMMON_BYTES>().await? else {
+        return Ok(None);
+    };
+    // The host adds no padding, since this target requests no alignment.
+    let layout = Common::decode(header).check(style.digests, 0)?;
+    if layout.kind != Kind::CapsuleCmd {
+        return Err(Fault::plain(Fatal::SequenceError).into());
+    }
+    let capsule = take_capsule(receiver, &header, layout, ADMIN_IN_CAPSULE_BYTES).await?;
+    Ok(Some(capsule))
 }
 
 /// Receives the rest of a command's PDU after the common header. Its data may have `most_bytes`.

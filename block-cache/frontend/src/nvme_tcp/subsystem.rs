@@ -1,23 +1,21 @@
 //! A subsystem: volumes as namespaces, the allowed hosts, and their controllers.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use forebay_auth::Secrets;
-use forebay_block::{DeviceInfo, Error, ErrorKind, Persistence, Result};
+use forebay_block::{ErrorKind, Result};
 use forebay_io::rt;
-use forebay_io::system::random;
 use forebay_volume::VolumeHandle;
 use forebay_wire::nvme::Status;
 use forebay_wire::nvme::fabrics::check_nqn;
 
 use super::auth::Chap;
-use super::connection;
 use super::controller::{Controller, Role};
+use super::link;
+use super::namespaces::Namespaces;
 
-/// Maximum number of namespaces of a subsystem.
-pub(super) const MAX_NAMESPACES: u32 = 1024;
 /// Maximum number of controllers of a subsystem at a time.
 const MAX_CONTROLLERS: usize = 1024;
 /// Largest controller identifier: those above are reserved (Base 6.3).
@@ -30,31 +28,13 @@ const BUSY_TIME: Duration = Duration::from_secs(20);
 /// Interval between two checks.
 const SETTLE_POLL: Duration = Duration::from_millis(1);
 
-/// A volume as a namespace.
-#[derive(Clone)]
-pub(super) struct Namespace {
-    pub(super) nsid: u32,
-    pub(super) volume: VolumeHandle,
-    /// UUID of the volume and the disk behind it.
-    pub(super) uuid: [u8; 16],
-    /// UUID of earlier versions, which is derived from the volume only.
-    pub(super) former_uuid: [u8; 16],
-}
-
 /// A subsystem, which several listeners may export. Its namespaces may change while hosts use it.
 pub struct Subsystem {
-    nqn: String,
-    serial: String,
-    origin: Vec<u8>,
+    namespaces: Arc<Namespaces>,
     hosts: Option<Vec<String>>,
     /// Secrets of the hosts, if they must authenticate themselves.
     secrets: Option<Secrets>,
-    /// Namespaces; the index is the NSID less 1.
-    namespaces: RwLock<Vec<Option<Namespace>>>,
-    /// Number of changes of the namespaces.
-    generation: AtomicU64,
     controllers: Mutex<Controllers>,
-    started: Instant,
 }
 
 #[derive(Default)]
@@ -66,53 +46,9 @@ struct Controllers {
 impl std::fmt::Debug for Subsystem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Subsystem")
-            .field("nqn", &self.nqn)
+            .field("nqn", &self.nqn())
             .finish_non_exhaustive()
     }
-}
-
-/// FNV-1a of 128 bits (Fowler, Noll, Vo). It must never change, and needs no other property.
-fn hash(parts: &[&[u8]]) -> u128 {
-    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
-    let mut hash = BASIS;
-    for part in parts {
-        // Lengths are included, so that different lists of parts are different bytes.
-        let len = (part.len() as u64).to_le_bytes();
-        for byte in len.iter().chain(*part) {
-            hash = (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
-        }
-    }
-    hash
-}
-
-/// Creates a UUID of version 8, variant 10b (RFC 9562), from these parts.
-fn uuid(parts: &[&[u8]]) -> [u8; 16] {
-    let mut uuid = hash(parts).to_be_bytes();
-    uuid[6] = uuid[6] & 0x0f | 0x80;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
-    uuid
-}
-
-/// Returns bytes that distinguish the disk behind a volume and stay the same when it is served
-/// again. Memory of this process is never served again. Returns nothing for an unidentified disk.
-fn disk_name(info: &DeviceInfo) -> Vec<u8> {
-    let identity = info.identity;
-    if !identity.is_known() {
-        return match info.persistence {
-            Persistence::Process => {
-                let mut once = vec![0; 16];
-                random(&mut once);
-                once
-            }
-            Persistence::Machine | Persistence::Media => Vec::new(),
-        };
-    }
-    let start = identity.start.unwrap_or(0);
-    [identity.medium, identity.birth, start]
-        .iter()
-        .flat_map(|number| number.to_be_bytes())
-        .collect()
 }
 
 impl Subsystem {
@@ -144,15 +80,10 @@ impl Subsystem {
             check_nqn(name)?;
         }
         Ok(Arc::new(Self {
-            nqn: nqn.to_owned(),
-            serial: format!("{:016x}", hash(&[origin, nqn.as_bytes()]) >> 64),
-            origin: origin.to_vec(),
+            namespaces: Arc::new(Namespaces::new(nqn, origin)),
             hosts,
             secrets,
-            namespaces: RwLock::default(),
-            generation: AtomicU64::new(1),
             controllers: Mutex::default(),
-            started: Instant::now(),
         }))
     }
 
@@ -161,76 +92,19 @@ impl Subsystem {
     /// # Errors
     /// `Busy` if the volume is a namespace already, `NoSpace` if the subsystem is full.
     pub fn add(&self, volume: VolumeHandle) -> Result<u32> {
-        let mut list = self
-            .namespaces
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        if list
-            .iter()
-            .flatten()
-            .any(|n| n.volume.name() == volume.name())
-        {
-            let what = format!(
-                "volume {} is a namespace of {} already",
-                volume.name(),
-                self.nqn
-            );
-            return Err(Error::new(ErrorKind::Busy, what));
-        }
-        let nsid = u32::try_from(list.len())
-            .unwrap_or(u32::MAX)
-            .saturating_add(1);
-        if nsid > MAX_NAMESPACES {
-            let what = format!(
-                "{} has {MAX_NAMESPACES} namespaces, the most there may be",
-                self.nqn
-            );
-            return Err(Error::new(ErrorKind::NoSpace, what));
-        }
-        let disk = disk_name(&volume.info());
-        let parts = [&self.origin, self.nqn.as_bytes(), volume.name().as_bytes()];
-        let [origin, nqn, name] = parts;
-        list.push(Some(Namespace {
-            nsid,
-            uuid: uuid(&[origin, nqn, name, &disk]),
-            former_uuid: uuid(&parts),
-            volume,
-        }));
-        drop(list);
-        self.generation.fetch_add(1, Ordering::Release);
-        Ok(nsid)
+        self.namespaces.add(volume)
     }
 
     /// Removes the volume called `name`. Commands on it fail from now on, and hosts are notified.
     /// Returns whether it existed. NSIDs of other volumes stay the same.
     pub fn remove(&self, name: &str) -> bool {
-        let mut list = self
-            .namespaces
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        let found = list
-            .iter_mut()
-            .find(|slot| slot.as_ref().is_some_and(|n| n.volume.name() == name));
-        let there = found.map(Option::take).is_some();
-        drop(list);
-        if there {
-            self.generation.fetch_add(1, Ordering::Release);
-        }
-        there
+        self.namespaces.remove(name)
     }
 
     /// Returns the name of the subsystem.
     #[must_use]
     pub fn nqn(&self) -> &str {
-        &self.nqn
-    }
-
-    pub(super) fn serial(&self) -> &str {
-        &self.serial
-    }
-
-    pub(super) fn uptime(&self) -> Duration {
-        self.started.elapsed()
+        self.namespaces.nqn()
     }
 
     pub(super) fn admits(&self, host: &str) -> bool {
@@ -241,32 +115,17 @@ impl Subsystem {
 
     /// Returns the authentication of an admitted host, or `None` if none is required.
     pub(super) fn authentication(&self, host: &str) -> Option<Chap> {
-        Chap::new(self.secrets.as_ref()?, host, &self.nqn)
+        Chap::new(self.secrets.as_ref()?, host, self.nqn())
     }
 
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
-    fn read(&self) -> RwLockReadGuard<'_, Vec<Option<Namespace>>> {
-        self.namespaces
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn namespace(&self, nsid: u32) -> Option<Namespace> {
-        let index = usize::try_from(nsid.checked_sub(1)?).ok()?;
-        self.read().get(index)?.clone()
-    }
-
-    pub(super) fn namespaces(&self) -> Vec<Namespace> {
-        self.read().iter().flatten().cloned().collect()
-    }
-
+    /// Returns the controllers whose associations continue or have queues left.
     fn controllers(&self) -> MutexGuard<'_, Controllers> {
-        self.controllers
+        let mut controllers = self
+            .controllers
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+            .unwrap_or_else(PoisonError::into_inner);
+        controllers.list.retain(|c| !c.is_gone());
+        controllers
     }
 
     pub(super) fn controller(&self, id: u16) -> Option<Arc<Controller>> {
@@ -295,7 +154,7 @@ impl Subsystem {
     /// [`Status::CONNECT_BUSY`] if they have not ended in time, if there are too many controllers,
     /// or if the identifier was reused since it was assigned.
     pub(super) async fn associate(
-        self: &Arc<Self>,
+        &self,
         id: u16,
         host: &str,
         host_id: [u8; 16],
@@ -307,14 +166,10 @@ impl Subsystem {
         if full || controllers.list.iter().any(|c| c.id() == id) {
             return Err(Status::CONNECT_BUSY);
         }
-        let role = Role::Io(Arc::clone(self));
+        let role = Role::Io(Arc::clone(&self.namespaces));
         let controller = Controller::new(id, role, host, host_id, keep_alive_ms);
         controllers.list.push(Arc::clone(&controller));
         Ok(controller)
-    }
-
-    pub(super) fn forget(&self, id: u16) {
-        self.controllers().list.retain(|c| c.id() != id);
     }
 
     /// Waits until all current commands of a host's older associations have ended. A host that
@@ -329,7 +184,7 @@ impl Subsystem {
             let one = Pending::new(&pending);
             reactor.call(move || {
                 rt::spawn(async move {
-                    connection::settle(connection).await;
+                    link::settle(connection).await;
                     drop(one);
                 });
             });

@@ -1,6 +1,7 @@
 use forebay_io::net::Address;
 use forebay_io::{Engine, Reactor};
 
+use super::namespaces::Namespaces;
 use super::*;
 
 #[test]
@@ -51,9 +52,9 @@ fn names_that_are_none_are_refused() {
 
 #[test]
 fn another_machine_has_other_identifiers() {
-    let here = Subsystem::new("nqn.a:b", None, b"here").expect("a name");
-    let same_origin = Subsystem::new("nqn.a:b", None, b"here").expect("a name");
-    let there = Subsystem::new("nqn.a:b", None, b"there").expect("a name");
+    let here = Namespaces::new("nqn.a:b", b"here");
+    let same_origin = Namespaces::new("nqn.a:b", b"here");
+    let there = Namespaces::new("nqn.a:b", b"there");
     assert_eq!(here.serial(), same_origin.serial());
     assert_ne!(here.serial(), there.serial());
     assert_eq!(here.serial().len(), 16);
