@@ -1,6 +1,7 @@
 //! File interface for programs: read, write, append, map and fsync through the cache.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -10,7 +11,7 @@ use forebay_pagecache::message::PageId;
 
 use crate::PAGE_BYTES;
 use crate::link::Way;
-use crate::node::Inner;
+use crate::node::{Inner, Node};
 use crate::room::Room;
 use crate::tree::Tree;
 
@@ -34,6 +35,26 @@ pub struct File {
     heard: Heard,
     /// Blocks of the source that were allocated by writes through this file.
     room: Room,
+}
+
+impl Node {
+    /// Opens a file below the source, by its relative path.
+    ///
+    /// # Errors
+    /// Errors of the system. `InvalidInput` for a path that leads out of the source.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
+        let inode = self.inner().client().store().open(path.as_ref(), false)?;
+        File::new(self.inner(), inode)
+    }
+
+    /// Like [`Node::open`], but creates the file if it does not exist.
+    ///
+    /// # Errors
+    /// As for [`Node::open`].
+    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
+        let inode = self.inner().client().store().open(path.as_ref(), true)?;
+        File::new(self.inner(), inode)
+    }
 }
 
 impl File {

@@ -25,7 +25,7 @@ use forebay_io::tree::{Room, link_open, raise_open_files, read_link, room};
 
 use crate::file::File;
 use crate::locks::Locks;
-use crate::node::Inner;
+use crate::node::{Inner, Node};
 use crate::second_names::{self, SecondNames};
 pub use mapped::Opened;
 
@@ -89,6 +89,16 @@ struct Known {
     lookups: u64,
     /// Whether it is a mapped directory, or in one.
     mapped: bool,
+}
+
+impl Node {
+    /// Returns the files of the source by name, for a mount.
+    ///
+    /// # Errors
+    /// `ReadOnly` if the source is not writable, or errors of the system.
+    pub fn names(&self) -> Result<Names> {
+        Names::new(self.inner())
+    }
 }
 
 impl Names {

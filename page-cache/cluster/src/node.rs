@@ -1,28 +1,28 @@
 //! Process of a node: joining, rejoining a restarted directory, and leaving.
 
+mod options;
+
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
-use forebay_pagecache::client::{Client, Emulated, Link};
+use forebay_pagecache::client::{Client, Link};
 use forebay_pagecache::message::{NodeId, ToDirectory, ToNode};
-use forebay_pagecache::node::{self, Consistency, Counts};
+use forebay_pagecache::node::{self, Counts};
 use forebay_pagecache::protocol::{Packet, encode, encode_empty};
 use forebay_pagecache::store::Store;
 
 use crate::claim::Claim;
-use crate::coherence::Coherence;
-use crate::file::File;
 use crate::link::{Incoming, Outgoing, Way};
-use crate::names::Names;
 use crate::pool::Pool;
 use crate::tree::Tree;
+pub use options::Options;
 
 /// Interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -35,48 +35,6 @@ const GREETING: Duration = Duration::from_secs(5);
 
 /// Pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(50);
-
-/// Configuration of a node.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The pool.
-    pub pool: PathBuf,
-    /// Number in the cluster, which no other node has.
-    pub id: NodeId,
-    /// Memory that it offers to the cluster, in pages of [`crate::PAGE_BYTES`].
-    pub pages: u32,
-    /// Visibility of its writes.
-    pub consistency: Consistency,
-    /// Maximum number of unpublished pages.
-    pub unpublished_pages: u32,
-    /// Maximum number of pages of a read-ahead; 0 disables it.
-    pub read_ahead_pages: u64,
-    /// Coherence of the processors' caches with the pool.
-    pub coherence: Coherence,
-    /// Emulated delay of copies from or to other nodes' memory.
-    pub emulated: Option<Emulated>,
-    /// Time to wait for a directory, at the join and after the directory is gone. Programs wait as
-    /// long.
-    pub patience: Duration,
-}
-
-impl Options {
-    /// Returns the options of a node of `pages` pages with strong consistency.
-    #[must_use]
-    pub fn new(pool: &Path, id: NodeId, pages: u32) -> Self {
-        Self {
-            pool: pool.to_owned(),
-            id,
-            pages,
-            consistency: Consistency::Strong,
-            unpublished_pages: 16,
-            read_ahead_pages: 32,
-            coherence: Coherence::Hardware,
-            emulated: None,
-            patience: Duration::from_secs(60),
-        }
-    }
-}
 
 /// A node of the cluster, in this process. When it and all its files are dropped, it leaves: its
 /// pages are written to the store, and none is lost.
@@ -117,30 +75,9 @@ impl Node {
         self.frames
     }
 
-    /// Opens a file below the source, by its relative path.
-    ///
-    /// # Errors
-    /// Errors of the system. `InvalidInput` for a path that leads out of the source.
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<File> {
-        let inode = self.inner.client.store().open(path.as_ref(), false)?;
-        File::new(Arc::clone(&self.inner), inode)
-    }
-
-    /// Like [`Node::open`], but creates the file if it does not exist.
-    ///
-    /// # Errors
-    /// As for [`Node::open`].
-    pub fn create(&self, path: impl AsRef<Path>) -> Result<File> {
-        let inode = self.inner.client.store().open(path.as_ref(), true)?;
-        File::new(Arc::clone(&self.inner), inode)
-    }
-
-    /// Returns the files of the source by name, for a mount.
-    ///
-    /// # Errors
-    /// `ReadOnly` if the source is not writable, or errors of the system.
-    pub fn names(&self) -> Result<Names> {
-        Names::new(Arc::clone(&self.inner))
+    /// Returns the state that its files share with it.
+    pub(crate) fn inner(&self) -> Arc<Inner> {
+        Arc::clone(&self.inner)
     }
 
     /// Leaves before the end of the process. Unlike a drop of the node, it waits for other threads

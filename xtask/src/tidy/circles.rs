@@ -17,8 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 8] = [
-    ("forebay-cluster", "", &["file", "names", "node"]),
+const ALLOWED: [(&str, &str, &[&str]); 7] = [
     (
         "forebay",
         "",

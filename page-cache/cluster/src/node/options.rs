@@ -1,0 +1,52 @@
+//! Configuration of a node.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use forebay_pagecache::client::Emulated;
+use forebay_pagecache::message::NodeId;
+use forebay_pagecache::node::Consistency;
+
+use crate::coherence::Coherence;
+
+/// Configuration of a node.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The pool.
+    pub pool: PathBuf,
+    /// Number in the cluster, which no other node has.
+    pub id: NodeId,
+    /// Memory that it offers to the cluster, in pages of [`crate::PAGE_BYTES`].
+    pub pages: u32,
+    /// Visibility of its writes.
+    pub consistency: Consistency,
+    /// Maximum number of unpublished pages.
+    pub unpublished_pages: u32,
+    /// Maximum number of pages of a read-ahead; 0 disables it.
+    pub read_ahead_pages: u64,
+    /// Coherence of the processors' caches with the pool.
+    pub coherence: Coherence,
+    /// Emulated delay of copies from or to other nodes' memory.
+    pub emulated: Option<Emulated>,
+    /// Time to wait for a directory, at the join and after the directory is gone. Programs wait as
+    /// long.
+    pub patience: Duration,
+}
+
+impl Options {
+    /// Returns the options of a node of `pages` pages with strong consistency.
+    #[must_use]
+    pub fn new(pool: &Path, id: NodeId, pages: u32) -> Self {
+        Self {
+            pool: pool.to_owned(),
+            id,
+            pages,
+            consistency: Consistency::Strong,
+            unpublished_pages: 16,
+            read_ahead_pages: 32,
+            coherence: Coherence::Hardware,
+            emulated: None,
+            patience: Duration::from_secs(60),
+        }
+    }
+}
