@@ -10,9 +10,8 @@ use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
 
 use crate::bars::Bars;
-use crate::evictor::Evictions;
+use crate::evictions::{Evictions, Hold};
 use crate::fault::Faults;
-use crate::hold::Hold;
 use crate::lines::{Lines, Outcome};
 use crate::memory::Memory;
 use crate::parts::{Lap, Part, Parts as Times};

@@ -9,7 +9,7 @@ use forebay_block::{
 use forebay_io::rt;
 
 use crate::core::{Core, Parts, Placed, Read};
-use crate::evictor::Evictions;
+use crate::evictions::Evictions;
 use crate::fault::{Fault, Faults};
 use crate::memory::{Expected, HEADER_BYTES, Memory};
 use crate::owner::Owner;

@@ -1,39 +1,13 @@
 //! Evictors: tasks that take the next slot, write it to the device, and go on, until there is
 //! nothing to evict.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Result};
+use forebay_block::{BlockDeviceExt, Result};
 use forebay_io::rt;
 
 use crate::core::{Core, IDLE};
 use crate::parts::{Lap, Part};
-
-/// Evictors and what they write to.
-pub(crate) struct Evictions {
-    device: Rc<dyn BlockDevice>,
-    most: usize,
-    evictors: Cell<usize>,
-    in_flight: Cell<usize>,
-}
-
-impl Evictions {
-    /// At most `most` evictions at a time.
-    pub(crate) fn new(device: Rc<dyn BlockDevice>, most: usize) -> Self {
-        Self {
-            device,
-            most: most.max(1),
-            evictors: Cell::new(0),
-            in_flight: Cell::new(0),
-        }
-    }
-
-    /// Slots on their way to the device.
-    pub(crate) const fn in_flight(&self) -> usize {
-        self.in_flight.get()
-    }
-}
 
 impl Core {
     /// Something may have to be evicted.

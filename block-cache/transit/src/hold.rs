@@ -6,24 +6,9 @@
 //! and for a request that needs a block which is held from the earlier process. For a write that
 //! waits for room, slots are evicted one after the other.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::core::Core;
-
-/// Whether evictions wait.
-#[derive(Debug, Default)]
-pub(crate) struct Hold {
-    on: Cell<bool>,
-    /// Slots that an earlier process left held, and the bars of their blocks.
-    left_held: RefCell<Vec<(u32, u64)>>,
-}
-
-impl Hold {
-    pub(crate) const fn is_on(&self) -> bool {
-        self.on.get()
-    }
-}
 
 impl Core {
     /// Has evictions wait. `left_held` are the slots that an earlier process left held.

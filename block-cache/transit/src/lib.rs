@@ -37,6 +37,7 @@
 mod bars;
 mod core;
 mod device;
+mod evictions;
 mod evictor;
 mod fault;
 mod hold;

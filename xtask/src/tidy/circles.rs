@@ -17,7 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 7] = [
+const ALLOWED: [(&str, &str, &[&str]); 6] = [
     (
         "forebay",
         "",
@@ -42,7 +42,6 @@ const ALLOWED: [(&str, &str, &[&str]); 7] = [
         "sim",
         &["cut", "disk", "inline", "pmem", "world"],
     ),
-    ("forebay-transit", "", &["core", "evictor", "hold"]),
 ];
 
 /// Neighbours that depend on each other, in order, below a parent.
