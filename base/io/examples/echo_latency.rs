@@ -102,7 +102,7 @@ fn measure(address: SocketAddr, rounds: u32) -> Vec<Duration> {
 /// Keeps this thread on one core; on all of them if negative.
 fn pin(core: i32) {
     // SAFETY: all zeroes is an empty set, the macro-like calls stay within it, and the kernel reads
-    // the size that it is told.
+    // exactly the size passed.
     let result = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         match usize::try_from(core) {

@@ -1,5 +1,5 @@
-//! Events: descriptors by which another process, such as a virtual machine's monitor, wakes a task here and is woken
-//! (eventfd).
+//! Events: descriptors by which another process, such as a virtual machine's monitor, wakes a task
+//! here and is woken (eventfd).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,8 @@ impl std::fmt::Debug for Event {
 }
 
 impl Event {
-    /// Takes over an eventfd, or what behaves like one, as an event of the calling thread's reactor.
+    /// Takes over an eventfd, or what behaves like one, as an event of the calling thread's
+    /// reactor.
     ///
     /// # Errors
     /// `InvalidInput` on a thread that runs no reactor, or what the system says.
@@ -54,7 +55,7 @@ impl Event {
                 ..0 if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => {}
                 ..0 => return Err(io::Error::last_os_error()).context(|| "reading an event"),
                 _ => {
-                    let what = "what was given as an event is none: an eventfd is needed";
+                    let what = "the descriptor given as an event is not an eventfd";
                     return Err(Error::new(ErrorKind::Disconnected, what));
                 }
             }
@@ -62,10 +63,10 @@ impl Event {
     }
 }
 
-/// Prepares a descriptor that is to be signalled: a pipe that is full must hold nobody up.
+/// Makes a descriptor non-blocking, so that signalling a full pipe does not block.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn never_block(fd: &OwnedFd) -> Result<()> {
     // SAFETY: the descriptor is open.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
@@ -80,7 +81,7 @@ pub fn never_block(fd: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-/// Signals an event of whoever holds the other end. One that is full is signalled already.
+/// Signals an event to the holder of the other end. A full pipe is signalled already.
 pub fn signal(fd: BorrowedFd<'_>) {
     let one = 1_u64.to_ne_bytes();
     // SAFETY: the descriptor is open, and the call reads the eight bytes.
@@ -98,7 +99,7 @@ mod tests {
     use crate::testing::engines;
 
     fn eventfd() -> OwnedFd {
-        // SAFETY: a plain system call; the descriptor is new and nobody else's.
+        // SAFETY: a plain system call; the descriptor is new and has no other owner.
         unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) }
     }
 

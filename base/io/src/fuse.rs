@@ -14,9 +14,9 @@ struct BackingMap {
     padding: u64,
 }
 
-/// `FUSE_DEV_IOC_BACKING_OPEN`: what to write, 16 bytes, type 229, number 1.
+/// `FUSE_DEV_IOC_BACKING_OPEN`: a write of 16 bytes, type 229, number 1.
 const OPEN: libc::c_ulong = 1 << 30 | 16 << 16 | 229 << 8 | 1;
-/// `FUSE_DEV_IOC_BACKING_CLOSE`: what to write, 4 bytes, type 229, number 2.
+/// `FUSE_DEV_IOC_BACKING_CLOSE`: a write of 4 bytes, type 229, number 2.
 const CLOSE: libc::c_ulong = 1 << 30 | 4 << 16 | 229 << 8 | 2;
 
 /// A mount, by its device.
@@ -26,9 +26,9 @@ pub struct Connection {
     left: AtomicBool,
 }
 
-/// An open file that a mount holds until this is dropped. If this process ends before, or leaves the mount
-/// ([`Connection::leave`]), the mount holds it for as long as it is there: until it is unmounted and no program has a
-/// file of it open or mapped.
+/// An open file that a mount holds until this is dropped. If this process ends before, or leaves
+/// the mount ([`Connection::leave`]), the mount holds it as long as the mount exists. The mount
+/// ends when it is unmounted and no program has one of its files open or mapped.
 #[derive(Debug)]
 pub struct Held {
     connection: Arc<Connection>,
@@ -47,16 +47,16 @@ impl Connection {
         })
     }
 
-    /// What the mount holds now it holds to its own end.
+    /// Makes the mount hold its present files to its own end.
     pub fn leave(&self) {
         self.left.store(true, Ordering::Relaxed);
     }
 
-    /// Has the mount hold an open file.
+    /// Makes the mount hold an open file.
     ///
     /// # Errors
-    /// `EPERM` without `CAP_SYS_ADMIN` or if the mount was not made with passthrough; `ELOOP` if the file's own file
-    /// system lies on another one; what else the system says.
+    /// `EPERM` without `CAP_SYS_ADMIN`, or if the mount has no passthrough. `ELOOP` if the file's
+    /// own file system lies on another one. Otherwise the system's error.
     pub fn hold(self: &Arc<Self>, file: &File) -> io::Result<Held> {
         let map = BackingMap {
             fd: file.as_raw_fd(),
@@ -87,7 +87,8 @@ impl Drop for Held {
             return;
         }
         let device = self.connection.device.as_raw_fd();
-        // SAFETY: the number lives through the call, which only reads it. Of a mount that is gone nothing is held.
+        // SAFETY: the number lives through the call, which only reads it. Of a mount that is gone
+        // nothing is held.
         unsafe { libc::ioctl(device, CLOSE, &raw const self.number) };
     }
 }

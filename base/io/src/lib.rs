@@ -1,18 +1,21 @@
-//! The only place for system calls, io_uring, clock and entropy, with its seeded, fault-injecting
-//! twin.
+//! The only place for system calls, io_uring, clock and entropy, with a seeded simulation that
+//! injects faults.
 //!
 //! - [`rt`]: the single-threaded executor that every reactor runs. The simulator runs the same one
-//!   with a virtual clock and a seeded choice of the next task, so that the engine is the same code
-//!   in production and under test.
-//! - [`reactor`]: a thread's executor with its driver: io_uring, or threads where that is forbidden.
-//! - [`mod@file`], [`net`], [`event`], [`fuse`], [`limits`], [`passthrough`], [`pmem`], [`shm`], [`process`], [`system`], [`tree`]: what tasks of a reactor use of the machine.
-//! - [`sync`]: what tasks of one reactor use to wait for each other; [`answer`]: for another thread.
+//!   with a virtual clock and a seeded choice of the next task. So the engine is the same code in
+//!   production and under test.
+//! - [`reactor`]: a thread's executor with its driver: io_uring, or threads if io_uring is
+//!   forbidden.
+//! - [`mod@file`], [`net`], [`event`], [`fuse`], [`limits`], [`passthrough`], [`pmem`], [`shm`],
+//!   [`process`], [`system`], [`tree`]: facilities of the machine for tasks of a reactor.
+//! - [`sync`]: synchronization of tasks of one reactor; [`answer`]: with another thread.
 
 pub mod answer;
 pub mod event;
 pub mod file;
 pub mod fuse;
 pub mod limits;
+pub mod log_limiter;
 pub mod net;
 pub mod passthrough;
 pub mod pmem;
@@ -28,7 +31,6 @@ pub mod system;
 #[cfg(test)]
 mod testing;
 mod threads;
-pub mod told;
 pub mod tree;
 mod uring;
 

@@ -1,4 +1,4 @@
-//! What the system lets this process have: descriptors and memory.
+//! Limits of this process: descriptors and memory.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -30,7 +30,8 @@ pub fn open_descriptors() -> u64 {
         .map_or(0, |entries| (entries.count() as u64).saturating_sub(1))
 }
 
-/// Returns the largest size that a file may get by a write of this process, in bytes; none if there is no limit.
+/// Returns the largest size that a file may get by a write of this process, in bytes; none if there
+/// is no limit.
 #[must_use]
 pub fn file_size_limit() -> Option<u64> {
     let limit = get(libc::RLIMIT_FSIZE).ok()?;
@@ -49,22 +50,24 @@ fn get(resource: libc::__rlimit_resource_t) -> std::io::Result<libc::rlimit> {
     }
 }
 
-/// Address space for the stacks of threads and what the allocator does not use of its pieces, in bytes.
+/// Address space for the stacks of threads and what the allocator does not use of its pieces, in
+/// bytes.
 const STACKS_BYTES: u64 = 64 << 20;
 
 /// A limit on the memory of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryLimit {
-    /// What this process may have, in bytes.
+    /// The limit, in bytes.
     pub bytes: u64,
     /// Whether mapped files count as well.
     pub is_address_space: bool,
-    /// Who says so, in words.
+    /// Source of the limit, as a message.
     pub who: String,
 }
 
-/// Returns the address space that this process used when this was first called, in bytes. Call it before other threads are
-/// started: what belongs to these is not used up by what is going to be allocated, and counts as [`STACKS_BYTES`].
+/// Returns the address space that this process used at the first call, in bytes. Call it before
+/// other threads are started: their address space does not reduce later allocations, and counts as
+/// [`STACKS_BYTES`].
 pub fn address_space_at_start() -> u64 {
     static USED: OnceLock<u64> = OnceLock::new();
     *USED.get_or_init(|| {
@@ -73,8 +76,8 @@ pub fn address_space_at_start() -> u64 {
     })
 }
 
-/// Returns the limits on the memory of this process: of its control groups, of its address space, and of the machine. Of its
-/// address space, [`address_space_at_start`] is used.
+/// Returns the limits on the memory of this process: of its control groups, of its address space,
+/// and of the machine. Of its address space, [`address_space_at_start`] is used.
 #[must_use]
 pub fn memory_limits() -> Vec<MemoryLimit> {
     let read = |path: &Path| std::fs::read_to_string(path).ok();
@@ -109,8 +112,8 @@ fn kib_of(text: &str, field: &str) -> Option<u64> {
     Some(kib.saturating_mul(1024))
 }
 
-/// The limits of the control groups in the text of /proc/self/cgroup, and of those above them. A process may see but a part of
-/// the hierarchy: a group that is not there has no limit.
+/// The limits of the control groups in the text of /proc/self/cgroup, and of those above them. A
+/// process may see but a part of the hierarchy: a group that is not there has no limit.
 fn group_limits(
     groups: &str,
     root: &Path,
@@ -192,9 +195,9 @@ mod tests {
     #[test]
     fn the_machine_has_a_limit_and_descriptors_are_counted() {
         let limits = memory_limits();
-        let is_told = |limit: &MemoryLimit| limit.bytes > 0 && limit.bytes < 1 << 60;
+        let is_plausible = |limit: &MemoryLimit| limit.bytes > 0 && limit.bytes < 1 << 60;
         assert!(
-            !limits.is_empty() && limits.iter().all(is_told),
+            !limits.is_empty() && limits.iter().all(is_plausible),
             "{limits:?}"
         );
         assert_eq!(

@@ -1,5 +1,6 @@
-//! Commands that io_uring passes through to the driver of a character device, in place of system calls of the driver's
-//! own: from tasks of a reactor ([`CommandDevice`]), and from a thread that may block ([`Controller`]).
+//! Commands that io_uring passes to the driver of a character device, in place of the driver's own
+//! system calls. Tasks of a reactor use [`CommandDevice`], and a thread that may block uses
+//! [`Controller`].
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
@@ -33,12 +34,14 @@ impl CommandDevice {
     /// Whether the calling thread's reactor can give commands.
     ///
     /// # Errors
-    /// `Unsupported` on a reactor without io_uring, `InvalidInput` on a thread that runs no reactor.
+    /// `Unsupported` on a reactor without io_uring, `InvalidInput` on a thread that runs no
+    /// reactor.
     pub fn check_reactor() -> Result<()> {
         if current()?.engine_name() != "io_uring" {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "its driver takes commands by io_uring only, which this process does not use: allow it, and let `io` in \
+                "its driver takes commands by io_uring only, which this process does not use: \
+                 allow it, and let `io` in \
                  [server] be \"auto\" or \"uring\"",
             ));
         }
@@ -56,9 +59,9 @@ impl CommandDevice {
         })
     }
 
-    /// Gives the driver a command, and resolves to its result: a count, or an error number, negated. A driver may keep
-    /// a command for as long as it likes; the argument points to no memory, so that nothing is lost by dropping the
-    /// future.
+    /// Gives the driver a command, and resolves to its result: a count, or an error number,
+    /// negated. A driver may keep a command for as long as it likes; the argument points to no
+    /// memory, so that nothing is lost by dropping the future.
     pub fn command(&self, number: u32, argument: [u8; 16]) -> impl Future<Output = i32> + use<> {
         let fd = self.descriptor.fd();
         let step = SocketStep::Command {
@@ -69,13 +72,15 @@ impl CommandDevice {
         self.descriptor.start(&step, Hold::Nothing)
     }
 
-    /// Reads as many bytes as `buf` has at `offset`. For drivers that answer at once: the reactor waits.
+    /// Reads as many bytes as `buf` has at `offset`. For drivers that answer at once: the reactor
+    /// waits.
     ///
     /// # Errors
     /// What the driver says; `Io` if there are fewer.
     pub fn read_at(&self, offset: u64, buf: &Buf) -> Result<()> {
         self.copy(offset, buf, |fd, at, left, offset| {
-            // SAFETY: the descriptor is open, and the call writes at most `left` bytes at `at`, which are the buffer's.
+            // SAFETY: the descriptor is open, and the call writes at most `left` bytes at `at`,
+            // which are the buffer's.
             unsafe { libc::pread(fd, at.cast(), left, offset) }
         })
     }
@@ -86,7 +91,8 @@ impl CommandDevice {
     /// What the driver says; `Io` if it takes fewer bytes.
     pub fn write_at(&self, offset: u64, buf: &Buf) -> Result<()> {
         self.copy(offset, buf, |fd, at, left, offset| {
-            // SAFETY: the descriptor is open, and the call reads `left` bytes at `at`, which are the buffer's.
+            // SAFETY: the descriptor is open, and the call reads `left` bytes at `at`, which are
+            // the buffer's.
             unsafe { libc::pwrite(fd, at.cast(), left, offset) }
         })
     }
@@ -163,8 +169,8 @@ impl View {
             offset <= self.len && N <= self.len - offset,
             "reading a mapping past its end"
         );
-        // SAFETY: in bounds, checked above, and mapped for as long as this value lives; bytes need no alignment. The
-        // driver may write meanwhile, hence the volatile read.
+        // SAFETY: in bounds, checked above, and mapped for as long as this value lives; bytes need
+        // no alignment. The driver may write meanwhile, hence the volatile read.
         unsafe {
             self.address
                 .cast::<u8>()
@@ -177,7 +183,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `CommandDevice::map` made, and nobody uses it any more.
+        // SAFETY: this is the mapping that `CommandDevice::map` made, and it is no longer used.
         unsafe { libc::munmap(self.address, self.len) };
     }
 }
@@ -206,13 +212,13 @@ impl Controller {
         Ok(Self { file, ring: None })
     }
 
-    /// Gives the driver a command, and waits for its result, at most for `patience`: a count, or an error number, negated.
-    /// `data` is memory that the driver may read and write; `argument` is told its address, and makes the command's
-    /// first bytes, with zeroes behind. Returns the data too.
+    /// Gives the driver a command and waits for its result, at most for `patience`: a count, or a
+    /// negated error number. The driver may read and write `data`. `argument` gets the address of
+    /// `data` and returns the command's first bytes; zeroes follow. Returns the data too.
     ///
     /// # Errors
-    /// `TimedOut`: the command may still be carried out, and the data is the driver's for ever. `Unsupported` where io_uring
-    /// is forbidden.
+    /// `TimedOut`: the command may still be carried out, and the driver owns the data for ever.
+    /// `Unsupported` if io_uring is forbidden.
     pub fn command(
         &mut self,
         number: u32,
@@ -349,13 +355,13 @@ mod tests {
         let patience = Duration::from_secs(10);
         let mut null = Controller::open(Path::new("/dev/null")).expect("it is there");
         for _ in 0..3 {
-            let mut told = 0;
+            let mut given = 0;
             let done = null.command(1, vec![5; 64], patience, |address| {
-                told = address;
+                given = address;
                 [0; 32]
             });
             assert_eq!(done.expect("an answer"), (0, vec![5; 64]));
-            assert_ne!(told, 0);
+            assert_ne!(given, 0);
         }
         let mut zero = Controller::open(Path::new("/dev/zero")).expect("it is there");
         let refused = zero.command(1, Vec::new(), patience, |_| [0; 32]);

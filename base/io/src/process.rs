@@ -1,4 +1,4 @@
-//! Other processes: who is at the other end of a socket, whether it lives, and its end.
+//! Other processes: the peer of a socket, whether it lives, and its end.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -15,11 +15,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process that connected `stream`, if it lives. To be sure that it is that one and not a later one with its
-    /// number, hear something from it afterwards that it could not have said before.
+    /// The process that connected `stream`, if it lives. To be sure that it is that one and not a
+    /// later one with its number, hear something from it afterwards that it could not have said
+    /// before.
     ///
     /// # Errors
-    /// `Unsupported` if this process cannot see it (another PID namespace), `NotFound` if it has ended.
+    /// `Unsupported` if this process cannot see it (another PID namespace), `NotFound` if it has
+    /// ended.
     pub fn of_peer(stream: &UnixStream) -> Result<Self> {
         let mut credentials = libc::ucred {
             pid: 0,
@@ -66,7 +68,7 @@ impl Process {
             return Err(error).context(|| format!("process {pid}"));
         }
         let fd = i32::try_from(fd).expect("descriptors are small numbers");
-        // SAFETY: the call has just given us this descriptor, which nobody else owns.
+        // SAFETY: the call has just returned this descriptor, which has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let started = start_time(pid)?;
         Ok(Self { pid, started, fd })
@@ -78,7 +80,8 @@ impl Process {
         self.pid
     }
 
-    /// When it was started, in ticks of the kernel since the boot: with the number, it names one process of a boot.
+    /// When it was started, in ticks of the kernel since the boot: with the number, it names one
+    /// process of a boot.
     #[must_use]
     pub const fn started(&self) -> u64 {
         self.started
@@ -129,9 +132,10 @@ fn start_time(pid: u32) -> Result<u64> {
     parsed.ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{path} has no start time")))
 }
 
-/// Whether a thread that sleeps in the kernel, and is not woken there by signals, has been sent one that it would be
-/// woken by: one of its own, or for the first thread of a process one of the process. Others of a process may be any
-/// thread's to take, so a thread that is not the first is not said to have them.
+/// Returns whether a thread that sleeps in the kernel, and is not woken there by signals, has a
+/// pending signal that would otherwise wake it. That is a signal to the thread itself, or to the
+/// process for its first thread. Any thread may take the process's signals, so they do not count
+/// for other threads.
 #[must_use]
 pub fn is_signalled(thread: u32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{thread}/status"));
@@ -172,7 +176,8 @@ mod tests {
     fn a_signal_is_seen_unless_it_is_blocked_or_another_threads() {
         let status = |pid: u32, own: &str, shared: &str, blocked: &str| {
             format!(
-                "Name:\tShdPnd: ff\nTgid:\t7\nPid:\t{pid}\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n"
+                "Name:\tShdPnd: \
+                 ff\nTgid:\t7\nPid:\t{pid}\nSigPnd:\t{own}\nShdPnd:\t{shared}\nSigBlk:\t{blocked}\n"
             )
         };
         let (none, alarm) = ("0000000000000000", "0000000000002000");

@@ -1,4 +1,4 @@
-//! Shared memory in a file: what it holds outlives this process.
+//! Shared memory in a file. Its content outlives this process.
 
 use std::ffi::CStr;
 use std::fs::{File, Metadata, OpenOptions};
@@ -24,8 +24,8 @@ struct Shared {
     file: File,
 }
 
-// SAFETY: the memory is plain bytes in a mapping that belongs to this value; what threads do with
-// them is their business, as for every `Buf`.
+// SAFETY: the memory is plain bytes in a mapping that belongs to this value. Threads coordinate
+// their accesses, as for every `Buf`.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -44,25 +44,25 @@ unsafe impl Mapping for Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `open_shared` made, and nobody uses it any more.
+        // SAFETY: this is the mapping that `open_shared` made, and it is no longer used.
         unsafe { libc::munmap(self.address, self.len) };
     }
 }
 
-/// Maps the file at `path` (on tmpfs, such as `/dev/shm`) with `size_bytes` bytes, and whether it
-/// existed with that size: then the contents are what was there, else they are zeroes.
+/// Maps the file at `path` (on tmpfs, such as `/dev/shm`) with `size_bytes` bytes. Returns also
+/// whether it existed with that size. If so, the contents are preserved, else they are zeroes.
 ///
-/// The file is held alone while any view of the memory lives, and only its owner may open it.
+/// The file is held exclusively while any view of the memory lives, and only its owner may open it.
 ///
 /// # Errors
-/// `Busy` if another process holds it, `Permission` if it belongs to another user or others may
-/// write to it, `InvalidInput` for a size of zero, `NoSpace`, or what the system says.
+/// `Busy` if another process holds it. `Permission` if it belongs to another user or others may
+/// write to it. `InvalidInput` for a size of zero. `NoSpace`, or the system's error.
 pub fn open_shared(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
     open_shared_until(path, size_bytes, &Stop::default())
 }
 
-/// As [`open_shared`], which may take long where `size_bytes` are many: `stop` ends it. A file that this made is removed
-/// then, as after every failure.
+/// As [`open_shared`], which may take long where `size_bytes` are many: `stop` ends it. A file that
+/// this made is removed then, as after every failure.
 ///
 /// # Errors
 /// As [`open_shared`], and `ShuttingDown` if it was stopped.
@@ -70,8 +70,9 @@ pub fn open_shared_until(path: &Path, size_bytes: usize, stop: &Stop) -> Result<
     open(path, size_bytes, size_bytes, stop).context(|| format!("shared memory {}", path.display()))
 }
 
-/// A private copy of the memory in the file at `path`, as [`open_shared`] would find it; none if there is no file, or an
-/// empty one. Nothing of the file is changed, and nothing is allocated in it. The file is held while the copy lives.
+/// A private copy of the memory in the file at `path`, as [`open_shared`] would find it; none if
+/// there is no file, or an empty one. Nothing of the file is changed, and nothing is allocated in
+/// it. The file is held while the copy lives.
 ///
 /// # Errors
 /// As [`open_shared`].
@@ -96,8 +97,8 @@ pub fn look_shared(path: &Path) -> Result<Option<Buf>> {
     look().context(|| format!("shared memory {}", path.display()))
 }
 
-/// Opens the file at `path` and holds it alone, as [`open_shared`] does, without mapping it; none if there is no file. Nothing
-/// of it is changed.
+/// Opens the file at `path` and holds it alone, as [`open_shared`] does, without mapping it; none
+/// if there is no file. Nothing of it is changed.
 ///
 /// # Errors
 /// As [`open_shared`].
@@ -116,7 +117,8 @@ pub fn hold_shared(path: &Path) -> Result<Option<File>> {
 /// Refuses anything at `path` but a file that [`open_shared`] takes; there may be nothing, too.
 ///
 /// # Errors
-/// `InvalidInput` for anything that is no regular file, `Permission` for a file of another user or one that others may open.
+/// `InvalidInput` for anything that is no regular file, `Permission` for a file of another user or
+/// one that others may open.
 pub fn check_shared(path: &Path) -> Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -136,9 +138,10 @@ pub fn check_shared(path: &Path) -> Result<()> {
     ))
 }
 
-/// As [`open_shared`]; the file ends at the next power of two ([`padded_bytes`]), where the memory of a PCI device has
-/// to, so that a virtual machine can be given it as one. What is behind `size_bytes` takes no memory. A process that was
-/// killed holds its memory for a moment longer: this waits for it, for [`RELEASE_TIME`].
+/// As [`open_shared`]. The file ends at the next power of two ([`padded_bytes`]), as the memory of
+/// a PCI device must, so that a virtual machine can be given it as one. The bytes after
+/// `size_bytes` take no memory. A killed process holds its memory for a moment longer: this waits
+/// for that, for [`RELEASE_TIME`].
 ///
 /// # Errors
 /// As [`open_shared`].
@@ -160,13 +163,13 @@ pub const fn padded_bytes(size_bytes: usize) -> usize {
     size_bytes.next_power_of_two()
 }
 
-/// Maps the first `size_bytes` of the file at `path` that another process made with [`open_shared`] or [`open_padded`],
-/// and holds it with that one. Inside of a virtual machine, the file is the memory of the PCI device that the maker's
-/// file is there.
+/// Maps the first `size_bytes` of the file at `path` that another process made with [`open_shared`]
+/// or [`open_padded`], and holds it together with that process. Inside a virtual machine, the file
+/// is the memory of the PCI device that exposes the maker's file.
 ///
 /// # Errors
-/// `NotFound` if nobody made it, `Permission` if it belongs to another user or others may write to it, `InvalidInput` if it
-/// is shorter, or what the system says.
+/// `NotFound` if no process made it. `Permission` if it belongs to another user or others may write
+/// to it. `InvalidInput` if it is shorter. Otherwise the system's error.
 pub fn join_shared(path: &Path, size_bytes: usize) -> Result<Buf> {
     let join = || {
         let file = OpenOptions::new()
@@ -182,7 +185,7 @@ pub fn join_shared(path: &Path, size_bytes: usize) -> Result<Buf> {
             return Err(Error::new(ErrorKind::NotFound, context));
         }
         if there < size_bytes as u64 {
-            // What is mapped behind its end cannot be touched.
+            // Mapped memory past its end cannot be touched.
             let context = format!("it has {there} bytes where {size_bytes} are expected");
             return Err(Error::new(ErrorKind::InvalidInput, context));
         }
@@ -191,11 +194,11 @@ pub fn join_shared(path: &Path, size_bytes: usize) -> Result<Buf> {
     join().context(|| format!("shared memory {}", path.display()))
 }
 
-/// Memory of `size_bytes` zeroes that has no name, and lives as long as a process has its file: one may give it to another.
-/// Nobody can make it smaller, so that whoever maps it is safe.
+/// Creates memory of `size_bytes` zeroes without a name. It lives as long as a process has its
+/// file, which may be passed to another process. It cannot be made smaller, so mapping it is safe.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn nameless(name: &CStr, size_bytes: u64) -> Result<File> {
     // SAFETY: the name is a string that lives through the call.
     let made =
@@ -203,7 +206,7 @@ pub fn nameless(name: &CStr, size_bytes: u64) -> Result<File> {
     if made < 0 {
         return Err(io::Error::last_os_error()).context(|| "shared memory without a name");
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let file = unsafe { File::from_raw_fd(made) };
     file.set_len(size_bytes)?;
     // SAFETY: the descriptor is open.
@@ -213,10 +216,10 @@ pub fn nameless(name: &CStr, size_bytes: u64) -> Result<File> {
     Ok(file)
 }
 
-/// The size of memory that somebody made with [`nameless`], bytes.
+/// Returns the size of memory that was made with [`nameless`], in bytes.
 ///
 /// # Errors
-/// `InvalidInput` if it can be made smaller, or what the system says.
+/// `InvalidInput` if it can be made smaller, or the system's error.
 pub fn nameless_bytes(file: &File) -> Result<u64> {
     // SAFETY: the descriptor is open.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -240,12 +243,12 @@ fn open(path: &Path, size_bytes: usize, file_bytes: usize, stop: &Stop) -> Resul
         .mode(0o600);
     let file = open_private(path, &mut options)?;
     hold(&file)?;
-    // Looked at again under the lock.
+    // Checked once more under the lock.
     let found = file.metadata()?;
     if found.nlink() == 0 {
         return Err(Error::new(
             ErrorKind::Busy,
-            "whoever made it, and found no room, removed it while it was being opened: try again",
+            "its creator found no room and removed it while it was being opened: retry",
         ));
     }
     let existed = found.size() == file_bytes as u64;
@@ -253,7 +256,8 @@ fn open(path: &Path, size_bytes: usize, file_bytes: usize, stop: &Stop) -> Resul
         if existed {
             return allocate(&file, size_bytes, stop);
         }
-        // Its size comes last: a process that is killed before leaves a file that nobody takes for one that was used.
+        // Its size is set last: a process that is killed before leaves a file that does not count
+        // as used.
         file.set_len(0)?;
         allocate(&file, size_bytes, stop)?;
         Ok(file.set_len(file_bytes as u64)?)
@@ -267,25 +271,25 @@ fn open(path: &Path, size_bytes: usize, file_bytes: usize, stop: &Stop) -> Resul
         })
         .and_then(|()| map(file, size_bytes, stop));
     if opened.is_err() && !existed {
-        // It holds nothing, and must not be taken for one that somebody used and that keeps its size.
+        // It is empty, and must not be taken for a used one that keeps its size.
         let _ = std::fs::remove_file(path);
     }
     Ok((opened?, existed))
 }
 
-/// Stretches of the file at `path` that nothing was written to since they came to be: of memory that was
-/// written to, what was cut off the file and given back to it since, bytes. Of a file system that does not
-/// tell, none.
+/// Returns the ranges, in bytes, of the file at `path` that were not written since they came to be.
+/// In memory that was fully written, those are ranges that were truncated and extended since. Empty
+/// if the file system cannot report holes.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn holes(path: &Path) -> Result<Vec<std::ops::Range<u64>>> {
     let file = File::open(path).context(|| path.display().to_string())?;
     let end = file.metadata()?.size();
     Ok(crate::file::holes::holes(file.as_fd(), 0..end).unwrap_or_default())
 }
 
-/// Opens a file, if it is one that nobody but this user may open.
+/// Opens a file, if only this user may open it.
 fn open_private(path: &Path, options: &mut OpenOptions) -> Result<File> {
     // Some of what it may be cannot be opened.
     check_shared(path)?;
@@ -312,7 +316,7 @@ fn hold(file: &File) -> Result<()> {
     })
 }
 
-/// Refuses a file that somebody but this user may open.
+/// Refuses a file that another user may open.
 fn private(found: &Metadata) -> Result<()> {
     // SAFETY: a plain system call.
     let user = unsafe { libc::geteuid() };
@@ -320,11 +324,13 @@ fn private(found: &Metadata) -> Result<()> {
     let what = match () {
         () if !found.is_file() => "it is not a regular file: choose another path".to_owned(),
         () if owner != user => format!(
-            "it belongs to user {owner} and not to {user}: start as that user, `chown` it, or choose another path"
+            "it belongs to user {owner} and not to {user}: start as that user, `chown` it, or \
+             choose another path"
         ),
         () if mode & 0o077 != 0 => {
             format!(
-                "others may open it (its mode is {mode:04o}): `chmod 600` it, or choose another path"
+                "others may open it (its mode is {mode:04o}): `chmod 600` it, or choose another \
+                 path"
             )
         }
         () => return Ok(()),
@@ -357,7 +363,8 @@ fn map(file: File, size_bytes: usize, stop: &Stop) -> Result<Buf> {
         stop.check()?;
         let len = STEP_BYTES.min(size_bytes - at);
         let offset = libc::off_t::try_from(at).map_err(io::Error::other)?;
-        // SAFETY: replaces a part of the mapping of above, which nobody has seen, by the file's, which is as long.
+        // SAFETY: replaces a part of the mapping from above, which no other code has seen, by the
+        // file's, which is as long.
         let piece = unsafe {
             libc::mmap(
                 address.byte_add(at),

@@ -1,7 +1,8 @@
-//! A private copy of a file in memory. Stores reach the copy alone, and nothing of the file is allocated.
+//! A private copy of a file in memory. Stores reach the copy alone, and nothing of the file is
+//! allocated.
 //!
-//! A page fault on a hole of a tmpfs file allocates the page, even for a load. Holes are therefore anonymous memory
-//! here, and only data is mapped from the file.
+//! A page fault on a hole of a tmpfs file allocates the page, even for a load. Holes are therefore
+//! anonymous memory here, and only data is mapped from the file.
 
 use std::fs::File;
 use std::io;
@@ -10,11 +11,12 @@ use std::os::unix::fs::FileExt as _;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Data extents that are mapped. The kernel limits the number of mappings; further extents are read into memory.
+/// Data extents that are mapped. The kernel limits the number of mappings; further extents are read
+/// into memory.
 const MAPPED_EXTENTS: usize = 8192;
 
-/// Maps the first `len` bytes of a file copy-on-write and returns the address. `len` is not zero and not beyond the end of
-/// the file. The caller unmaps `len` bytes.
+/// Maps the first `len` bytes of a file copy-on-write and returns the address. `len` is not zero
+/// and not beyond the end of the file. The caller unmaps `len` bytes.
 pub(crate) fn map(file: &File, len: usize) -> io::Result<*mut u8> {
     // SAFETY: a new mapping at an address of the kernel's choice.
     let address = unsafe {
@@ -33,7 +35,7 @@ pub(crate) fn map(file: &File, len: usize) -> io::Result<*mut u8> {
     let address: *mut u8 = address.cast();
     let filled = fill(file, address, len as u64);
     if filled.is_err() {
-        // SAFETY: the mapping of above, which nobody has seen.
+        // SAFETY: the mapping from above, which no other code has seen.
         unsafe { libc::munmap(address.cast(), len) };
     }
     filled.map(|()| address)
@@ -71,12 +73,13 @@ fn place(
     // SAFETY: within the mapping that `map` made.
     let target = unsafe { address.add(start) };
     if !mapped {
-        // SAFETY: this part of the mapping is writable, and nobody else has it yet.
+        // SAFETY: this part of the mapping is writable, and no other code has it yet.
         let bytes = unsafe { std::slice::from_raw_parts_mut(target, len) };
         return file.read_exact_at(bytes, range.start);
     }
     let offset = libc::off_t::try_from(range.start).map_err(io::Error::other)?;
-    // SAFETY: replaces a part of the mapping that `map` made; target and offset are multiples of a page.
+    // SAFETY: replaces a part of the mapping that `map` made; target and offset are multiples of a
+    // page.
     let placed = unsafe {
         libc::mmap(
             target.cast(),
@@ -93,11 +96,11 @@ fn place(
     }
 }
 
-/// The next data, or the next hole; none if there is no data any more. A file system that knows no holes has data
-/// everywhere.
+/// The next data, or the next hole; none if there is no data any more. A file system that knows no
+/// holes has data everywhere.
 fn seek(file: &File, at: u64, whence: libc::c_int) -> io::Result<Option<u64>> {
     let offset = libc::off_t::try_from(at).map_err(io::Error::other)?;
-    // SAFETY: a system call on an open descriptor; nobody else uses its position.
+    // SAFETY: a system call on an open descriptor; no other code uses its position.
     let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
     if found >= 0 {
         return Ok(Some(found.unsigned_abs()));

@@ -1,4 +1,4 @@
-//! A request from another thread to end a long step early.
+//! A request from another thread to stop a long step.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,16 +15,16 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether somebody asked.
+    /// Returns whether a stop was requested.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Ends a step that somebody asked to stop.
+    /// Ends a step if a stop was requested.
     ///
     /// # Errors
-    /// `ShuttingDown` if somebody asked.
+    /// `ShuttingDown` if it was.
     pub fn check(&self) -> Result<()> {
         match self.is_asked() {
             true => Err(Error::new(

@@ -1,4 +1,4 @@
-//! What tasks of one reactor use to wait for each other. Nothing here is shared between threads.
+//! Synchronization of tasks of one reactor. Nothing here is shared between threads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,9 +7,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// A list of tasks that wait for something to change.
+/// A list of tasks that wait for a change.
 ///
-/// Waiters re-check their condition in a loop; a wake-up says "look again", nothing more.
+/// Waiters re-check their condition in a loop; a wake-up means only that it may have changed.
 #[derive(Debug, Default)]
 pub struct WaitList {
     wakers: RefCell<Vec<Waker>>,
@@ -81,13 +81,13 @@ impl Semaphore {
         }
     }
 
-    /// Permits that nobody holds.
+    /// Returns the number of free permits.
     #[must_use]
     pub fn available(&self) -> u64 {
         self.state.borrow().available
     }
 
-    /// Takes `permits` now, if they are there and nobody waits for some.
+    /// Takes `permits` now, if they are free and no task waits for some.
     #[must_use]
     pub fn try_acquire(&self, permits: u64) -> bool {
         let mut state = self.state.borrow_mut();

@@ -1,4 +1,4 @@
-//! The machine: its boot, its entropy, its clock, and what a process in the I/O path asks of it.
+//! The machine: its boot, its entropy, its clock, and settings for a process in the I/O path.
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -18,11 +18,11 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// `PR_SET_IO_FLUSHER` of linux/prctl.h.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// A number that every boot of the machine draws anew: shared memory that names another boot is from
-/// before a power loss or restart.
+/// Returns a random number that is new with every boot of the machine. Shared memory that names
+/// another boot is from before a power loss or restart.
 ///
 /// # Errors
-/// If the kernel does not tell.
+/// If the kernel does not report it.
 pub fn boot_id() -> Result<[u8; 16]> {
     let text = std::fs::read_to_string(BOOT_ID).context(|| format!("reading {BOOT_ID}"))?;
     let digits: Vec<u8> = text
@@ -54,7 +54,7 @@ pub fn random(buf: &mut [u8]) {
     let mut filled = 0;
     while filled < buf.len() {
         let rest = &mut buf[filled..];
-        // SAFETY: the call writes at most the length that it is told.
+        // SAFETY: the call writes at most the length passed.
         let result = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
         match usize::try_from(result) {
             Ok(more) => filled += more,
@@ -69,9 +69,9 @@ pub fn random(buf: &mut [u8]) {
     }
 }
 
-/// Keeps this process's memory, what is used now and what will be, present and out of swap, if it may;
-/// the log says if not. A process that others' write-back depends on must not wait for a page: to find
-/// one, the kernel may wait for dirty pages to be written, by this process.
+/// Locks this process's present and future memory against swapping, if that is permitted; otherwise
+/// logs that. A process that others' write-back depends on must not wait for a page. To find one,
+/// the kernel may wait for dirty pages to be written, by this process.
 pub fn lock_memory() {
     let unlimited = libc::rlimit {
         rlim_cur: libc::RLIM_INFINITY,
@@ -79,7 +79,8 @@ pub fn lock_memory() {
     };
     // SAFETY: the limit lives through the call.
     let raised = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const unlimited) } == 0;
-    // Under a limit, allocations would fail later: all or nothing. Whoever may lock memory has no limit.
+    // Under a limit, allocations would fail later, so it is all or nothing. A process with the
+    // capability has no limit.
     let may = raised || has_capability(CAP_IPC_LOCK);
     // SAFETY: a plain system call.
     if !may || unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } < 0 {
@@ -102,8 +103,8 @@ fn has_capability(number: u32) -> bool {
     set.is_some_and(|set| set >> number & 1 == 1)
 }
 
-/// Has all threads allocate from one heap, so that [`reserve_memory`] is for all of them. Call it before
-/// other threads are started.
+/// Has all threads allocate from one heap, so that [`reserve_memory`] is for all of them. Call it
+/// before other threads are started.
 pub fn one_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: a plain call with integer arguments.
@@ -112,8 +113,8 @@ pub fn one_heap() {
     }
 }
 
-/// Takes `bytes` of memory from the system and keeps them for what is allocated later: a request then
-/// does not wait for the kernel to find a page (see [`lock_memory`]).
+/// Reserves `bytes` of memory for later allocations, so that a request does not wait for the kernel
+/// to find a page (see [`lock_memory`]).
 pub fn reserve_memory(bytes: usize) {
     #[cfg(target_env = "gnu")]
     // Nothing is given back, and nothing mapped beside the heap.
@@ -126,27 +127,29 @@ pub fn reserve_memory(bytes: usize) {
     drop(std::hint::black_box(vec![1_u8; bytes]));
 }
 
-/// Tells the kernel that this thread, and those that it starts from now on, serve a block device:
-/// their allocations then never wait for write-back, which could wait for them. Call it before other
-/// threads are started.
+/// Tells the kernel that this thread, and the threads that it starts from now on, serve a block
+/// device. Their allocations then never wait for write-back, which could wait for them. Call it
+/// before other threads are started.
 ///
 /// # Errors
-/// `Permission` without `CAP_SYS_RESOURCE`, or what the system says.
+/// `Permission` without `CAP_SYS_RESOURCE`, or the system's error.
 pub fn io_flusher() -> Result<()> {
     // SAFETY: a plain system call with integer arguments.
     if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } < 0 {
         return Err(io::Error::last_os_error()).context(|| {
-            "not marked as an I/O flusher: memory pressure may stall the volumes of a file system on \
+            "not marked as an I/O flusher: memory pressure may stall the volumes of a file system \
+             on \
              this machine; give the process CAP_SYS_RESOURCE"
         });
     }
     Ok(())
 }
 
-/// Whether this process's memory is limited by a control group of version 1 (cgroup-v1/memory in the kernel's
-/// documentation). Only there does a thread that looks for memory wait for write-back that is on its way, unless it
-/// is marked as an I/O flusher; io_uring has its submitter start kernel threads, for which it needs memory.
-/// Yes as well if the group cannot be looked at.
+/// Returns whether this process's memory is limited by a control group of version 1
+/// (cgroup-v1/memory in the kernel's documentation). Only there does a thread that looks for memory
+/// wait for write-back in flight, unless it is marked as an I/O flusher. io_uring makes its
+/// submitter start kernel threads, for which it needs memory. Returns `true` if the group cannot be
+/// read.
 #[must_use]
 pub fn memory_limited_v1() -> bool {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -159,7 +162,8 @@ pub fn memory_limited_v1() -> bool {
     std::fs::read_to_string(stat).map_or(true, |stat| is_limited_v1(&stat))
 }
 
-/// The path of the memory controller's group in the text of /proc/self/cgroup, if it is of version 1.
+/// The path of the memory controller's group in the text of /proc/self/cgroup, if it is of version
+/// 1.
 fn memory_group_v1(groups: &str) -> Option<&str> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -208,8 +212,9 @@ pub fn may_write(path: &Path) -> Result<()> {
 /// Bytes that a small file is taken to need.
 const SMALL_FILE_BYTES: usize = 4096;
 
-/// Checks that a directory takes `files` more files, and room for the content of `contents` of them, each small. A file
-/// without a name shows it, so that nothing is left behind, however the process ends.
+/// Checks that a directory takes `files` more files, and room for the content of `contents` of
+/// them, each small. A file without a name shows it, so that nothing is left behind, however the
+/// process ends.
 ///
 /// # Errors
 /// What the system says, such as that the file system is full or read-only.
@@ -250,7 +255,8 @@ pub fn may_store(directory: &Path, files: u64, contents: usize) -> Result<()> {
     }
 }
 
-/// Has a write beyond the limit of file sizes (`RLIMIT_FSIZE`) fail with an error. Without this call a signal ends the process.
+/// Has a write beyond the limit of file sizes (`RLIMIT_FSIZE`) fail with an error. Without this
+/// call a signal ends the process.
 pub fn ignore_file_size_signal() {
     // SAFETY: no handler runs.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -264,7 +270,8 @@ pub fn wall_clock() -> Duration {
         .unwrap_or_default()
 }
 
-/// Allocates the blocks of a range of a file, whose size stays. Returns false if the file system cannot.
+/// Allocates the blocks of a range of a file, whose size stays. Returns false if the file system
+/// cannot.
 ///
 /// # Errors
 /// An error of the system, such as a full file system; some of the blocks may be allocated then.

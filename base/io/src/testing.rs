@@ -1,4 +1,4 @@
-//! What this crate's tests share.
+//! Helpers of this crate's tests.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::{Engine, Reactor};
 
-/// The engines that every test of I/O runs on: both, or loudly only one where io_uring is forbidden.
+/// The engines that every test of I/O runs on: both, or loudly only one where io_uring is
+/// forbidden.
 pub(crate) fn engines() -> Vec<Engine> {
     match Reactor::new(Engine::Uring) {
         Ok(_) => vec![Engine::Uring, Engine::Threads],

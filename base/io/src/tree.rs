@@ -1,5 +1,5 @@
-//! What a tree of files that several processes share needs beside the standard library: locks, a name for a file that
-//! is open, and how much room there is.
+//! Functions beside the standard library for a tree of files that several processes share: locks, a
+//! name for an open file, and free space.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -41,11 +41,12 @@ impl From<i64> for ByteRange {
     }
 }
 
-/// Locks a byte of a file for this open file, in place of what it had locked there: against all other opens of the
-/// file, in this process too, and until this one is closed (`F_OFD_SETLKW` of fcntl(2)). Waits.
+/// Locks a byte of a file for this open file, in place of its earlier lock there. The lock excludes
+/// all other opens of the file, in this process too, until this one is closed (`F_OFD_SETLKW` of
+/// fcntl(2)). Waits.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn lock_byte(file: &File, byte: i64, lock: Lock) -> io::Result<()> {
     loop {
         match lock_by(file, byte.into(), lock, libc::F_OFD_SETLKW) {
@@ -76,10 +77,10 @@ pub fn try_lock_range(file: &File, range: ByteRange, lock: Lock) -> io::Result<b
     }
 }
 
-/// A lock of somebody else that keeps this open file from this one.
+/// Returns another program's lock that conflicts with one of this open file.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn conflicting_lock(
     file: &File,
     range: ByteRange,
@@ -99,7 +100,7 @@ pub fn conflicting_lock(
     Ok(Some((ByteRange { first, last }, lock)))
 }
 
-/// One fcntl(2); what it leaves in the description of the lock.
+/// One fcntl(2). Returns the description of the lock after it.
 fn lock_by(
     file: &File,
     range: ByteRange,
@@ -129,7 +130,8 @@ fn lock_by(
 /// Gives a file that is open one more name, `to`, on the same file system.
 ///
 /// # Errors
-/// `NotFound` if it has no name any more, `AlreadyExists` if there is something, or what the system says.
+/// `NotFound` if it has no name any more, `AlreadyExists` if there is something, or what the system
+/// says.
 pub fn link_open(file: &File, to: &Path) -> io::Result<()> {
     let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let to = CString::new(to.as_os_str().as_bytes())?;
@@ -180,13 +182,13 @@ pub fn raise_open_files() -> io::Result<()> {
 /// How much room a file system has.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Bytes of a block: what the next three count.
+    /// Size of a block in bytes, the unit of the next three fields.
     pub block_bytes: u32,
     /// All blocks.
     pub blocks: u64,
     /// Those that are free.
     pub free: u64,
-    /// Those of them that are not kept for root.
+    /// Number of free blocks that are not reserved for root.
     pub available: u64,
     /// Files that there can be.
     pub files: u64,
@@ -202,7 +204,7 @@ pub struct Room {
 /// What the system says.
 pub fn room(file: &File) -> io::Result<Room> {
     let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: the call writes one such value to where it is told.
+    // SAFETY: the call writes one such value to the given address.
     if unsafe { libc::fstatvfs(file.as_raw_fd(), answer.as_mut_ptr()) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -261,8 +263,8 @@ mod tests {
         link_open(&file, &dir.join("two")).expect("linked");
         let inode = |name| std::fs::metadata(dir.join(name)).expect("there").ino();
         assert_eq!(inode("one"), inode("two"));
-        let again = link_open(&file, &dir.join("two")).expect_err("there is one");
-        assert_eq!(again.kind(), io::ErrorKind::AlreadyExists);
+        let second = link_open(&file, &dir.join("two")).expect_err("there is one");
+        assert_eq!(second.kind(), io::ErrorKind::AlreadyExists);
         assert!(room(&file).expect("answers").blocks > 0);
         std::fs::remove_dir_all(&dir).expect("removed");
     }

@@ -1,8 +1,8 @@
 //! The io_uring engine.
 //!
-//! One `io_uring_enter` a turn submits everything that was queued and, if the reactor is idle, waits
-//! for the first completion. With `DEFER_TASKRUN` completions appear only inside that call, so that
-//! the ring is read without further system calls.
+//! One `io_uring_enter` a turn submits everything that was queued and, if the reactor is idle,
+//! waits for the first completion. With `DEFER_TASKRUN` completions appear only inside that call,
+//! so that the ring is read without further system calls.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -19,7 +19,7 @@ const SQ_ENTRIES: u32 = 256;
 const CQ_ENTRIES: u32 = 4096;
 /// Files that may be registered; more are used unregistered.
 const FILE_SLOTS: u32 = 64;
-/// The wake-up by other threads, and requests whose own result nobody needs.
+/// The wake-up by other threads, and requests whose own result is not needed.
 const WAKE: Token = FIRST_SPECIAL;
 const UNHEARD: Token = FIRST_SPECIAL + 1;
 
@@ -65,8 +65,9 @@ impl Ring {
         Ok(this)
     }
 
-    /// Has the kernel make the requests that it reuses from then on. Under memory pressure it would wait for
-    /// dirty pages to be written to get the memory of one, and this ring may be what writes them.
+    /// Has the kernel make the requests that it reuses from then on. Under memory pressure it would
+    /// wait for dirty pages to be written to get the memory of one, and this ring may be what
+    /// writes them.
     fn warm_up(&mut self) {
         for _ in 0..SQ_ENTRIES {
             self.push(&opcode::Nop::new().build().user_data(UNHEARD));
@@ -75,7 +76,8 @@ impl Ring {
         self.ring.completion().for_each(drop);
     }
 
-    /// A multishot poll completes at each write to the eventfd, and needs no memory and no re-arming.
+    /// A multishot poll completes at each write to the eventfd, and needs no memory and no
+    /// re-arming.
     fn arm(&mut self) {
         let events = u32::try_from(libc::POLLIN).expect("a small constant");
         let poll = opcode::PollAdd::new(Fd(self.parker.fd()), events).multi(true);
@@ -190,7 +192,7 @@ impl Ring {
         self.push(&entry.user_data(token));
     }
 
-    /// Asks the kernel to end an operation; its result arrives as ever.
+    /// Asks the kernel to end an operation. Its result arrives as usual.
     pub(crate) fn cancel(&mut self, token: Token) {
         let cancel = opcode::AsyncCancel::new(token).build();
         self.push(&cancel.user_data(UNHEARD));
@@ -198,7 +200,7 @@ impl Ring {
 
     fn push(&mut self, entry: &Entry) {
         loop {
-            // SAFETY: what the entry points to is kept alive by the operation until its result is
+            // SAFETY: the operation keeps the memory of the entry alive until its result is
             // delivered; see `reactor::slab`.
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return;
@@ -237,7 +239,7 @@ impl Ring {
         self.reap(results);
     }
 
-    /// Whether a turn would bring results, as far as the ring's memory says.
+    /// Returns whether a turn would deliver results, as far as the ring's memory says.
     pub(crate) fn has_results(&mut self) -> bool {
         let waiting = {
             let queue = self.ring.submission();

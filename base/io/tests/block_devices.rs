@@ -136,7 +136,8 @@ fn a_block_device_is_held_alone() {
     });
 }
 
-/// A device made read-only. Who has its number next would find it so: it is undone in every case.
+/// A device made read-only. Its setting would apply to the next device with its number, so it is
+/// undone in every case.
 struct ReadOnly<'a>(&'a Path);
 
 impl<'a> ReadOnly<'a> {

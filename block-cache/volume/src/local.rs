@@ -12,9 +12,9 @@ use std::time::Duration;
 use forebay_block::{
     BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Error, ErrorKind, Op, Request, Result,
 };
+use forebay_io::log_limiter::LogLimiter;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
-use forebay_io::told::Told;
 
 use crate::answer::{Answer, Ask};
 use crate::deadline::{Deadlines, Seat};
@@ -61,7 +61,7 @@ struct Local {
     limited: Cell<bool>,
     line: RefCell<Line<Taken>>,
     deadlines: Deadlines,
-    told: Told,
+    log_limiter: LogLimiter,
 }
 
 /// An accepted request that was not submitted to the device yet.
@@ -113,7 +113,7 @@ impl Volume {
             info: RefCell::new(info),
             device_fua,
             draining: Cell::new(false),
-            told: Told::default(),
+            log_limiter: LogLimiter::default(),
             idle: WaitList::new(),
             recorded: Cell::new(false),
             recorder: RefCell::new(None),
@@ -367,7 +367,7 @@ impl Local {
         };
         for seat in self.deadlines.count() {
             let error = seat.late(&self.shared.name, limit);
-            self.told.failure(&self.shared.name, &error);
+            self.log_limiter.failure(&self.shared.name, &error);
             self.shared.counters.is_late();
             self.finish(seat.kind, seat.len, seat.came, Err(error), seat.answer);
         }

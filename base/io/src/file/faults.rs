@@ -1,4 +1,4 @@
-//! What has gone wrong with a file: a count and the last of it, for whoever watches.
+//! Faults of a file, for monitoring: their number and the last one.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -28,8 +28,8 @@ impl Faults {
         self.last.borrow().clone()
     }
 
-    /// What is to be said of the file if somebody removed it, as far as that was seen: no operation fails, and all of it is
-    /// gone when it is closed.
+    /// Returns a message if the file was removed, as far as that was seen. No operation fails then,
+    /// and all data is gone when the file is closed.
     #[must_use]
     pub fn removed(&self) -> Option<Error> {
         self.removed.borrow().clone()
@@ -47,7 +47,8 @@ impl Faults {
         let error = Error::new(
             ErrorKind::Lost,
             format!(
-                "{} was REMOVED while it is in use: all that it holds is gone when this process ends\n    \
+                "{} was REMOVED while it is in use: all that it holds is gone when this process \
+                 ends\n    \
                  help: copy it while the process runs: cp --sparse=always /proc/{}/fd/{fd} NEW",
                 path.display(),
                 std::process::id()

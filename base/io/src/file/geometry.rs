@@ -1,4 +1,4 @@
-//! What a file or block device is: its size, its blocks and what it can do.
+//! Properties of a file or block device: size, block sizes and features.
 
 use std::ffi::CStr;
 use std::fs::Metadata;
@@ -33,11 +33,13 @@ pub struct Geometry {
     pub discard: bool,
     /// Whether the medium is known to rotate.
     pub rotational: bool,
-    /// Tells the medium from others, see [`DeviceInfo::identity`](forebay_block::DeviceInfo::identity).
+    /// Tells the medium from others, see
+    /// [`DeviceInfo::identity`](forebay_block::DeviceInfo::identity).
     pub identity: Identity,
 }
 
-/// Reads the geometry but for the identity, and the alignment in memory that I/O on this descriptor needs, bytes.
+/// Reads the geometry but for the identity, and the alignment in memory that I/O on this descriptor
+/// needs, bytes.
 pub(super) fn probe(
     fd: BorrowedFd<'_>,
     metadata: &Metadata,
@@ -93,18 +95,19 @@ pub(super) fn check_writable(fd: BorrowedFd<'_>) -> Result<()> {
     if known >= 0 && read_only != 0 {
         return Err(Error::new(
             ErrorKind::ReadOnly,
-            "the block device takes no writes: make it writable (`blockdev --setrw`; a loop device: \
+            "the block device takes no writes: make it writable (`blockdev --setrw`; a loop \
+             device: \
              attach it without --read-only), or name another",
         ));
     }
     Ok(())
 }
 
-/// What can be seen of a file at any time.
+/// Properties of a file that can be observed at any time.
 pub(super) struct Present {
     /// In whole logical blocks, bytes.
     pub(super) size_bytes: u64,
-    /// Nobody can open it any more: it ends when it is closed.
+    /// Whether it can no longer be opened, so that it ends when it is closed.
     pub(super) removed: bool,
 }
 
@@ -169,7 +172,8 @@ fn regular_file(
     (geometry, memory as usize)
 }
 
-/// What the kernel says (Linux 6.1) about direct I/O: alignment in memory and of offsets, bytes.
+/// Returns the kernel's requirements (Linux 6.1) on direct I/O: alignment in memory and of offsets,
+/// in bytes.
 fn direct_alignment(fd: RawFd) -> Option<(u32, u32)> {
     const EMPTY: &CStr = c"";
     // SAFETY: all zeroes is a valid value of this plain structure.

@@ -1,13 +1,13 @@
-//! Where a file holds nothing: what was never written to, or was cut off and given back.
+//! Holes of a file: ranges that were never written, or were truncated and extended since.
 
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `ZFS_SUPER_MAGIC`: what is written as zeroes may become a hole there.
+/// `ZFS_SUPER_MAGIC`: written zeroes may become a hole there.
 const ZFS: libc::c_long = 0x2fc1_2fc1;
 
-/// Returns the holes of a file within `range`, bytes. None where its file system does not tell, or calls
-/// written zeroes a hole.
+/// Returns the holes of a file within `range`, bytes. None where its file system does not tell, or
+/// calls written zeroes a hole.
 pub(crate) fn holes(fd: BorrowedFd<'_>, range: Range<u64>) -> Option<Vec<Range<u64>>> {
     let fd = fd.as_raw_fd();
     // SAFETY: all zeroes is a valid value of this plain structure.
@@ -19,7 +19,7 @@ pub(crate) fn holes(fd: BorrowedFd<'_>, range: Range<u64>) -> Option<Vec<Range<u
     }
     let seek = |at: u64, whence: libc::c_int| {
         let at = libc::off_t::try_from(at).ok()?;
-        // SAFETY: the descriptor is open; no memory is involved. Nobody uses its offset.
+        // SAFETY: the descriptor is open; no memory is involved. No other code uses its offset.
         let found = unsafe { libc::lseek(fd, at, whence) };
         u64::try_from(found).ok()
     };

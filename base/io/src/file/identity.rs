@@ -14,13 +14,15 @@ use crate::system::boot_id;
 
 /// Returns the identity of an open file or device that was found at `path`.
 ///
-/// A block device is known by what the kernel tells of the disk under it (a world-wide name, a serial number, a UUID), or
-/// by the file under a loop device, and by the first byte of that which it shows. A file is known by its file system,
-/// its inode and its birth.
+/// A block device is identified by the kernel's names of the disk under it (a world-wide name, a
+/// serial number, a UUID), or by the file under a loop device. The first byte of the disk that it
+/// shows is part of the identity. A file is identified by its file system, its inode and its birth
+/// time.
 ///
-/// A disk that has no name is known by its place in sysfs and its driver ([`Basis::Place`]), or by `path` if the user
-/// vouches for that ([`Basis::Path`]). A virtual disk is in no place: the kernel numbers those as they come. It is known
-/// by the name that it was given, if any. Nothing is known where there is none of these.
+/// A disk without a name is identified by its place in sysfs and its driver ([`Basis::Place`]), or
+/// by `path` if the user vouches for that ([`Basis::Path`]). A virtual disk has no place: the
+/// kernel numbers those in order of appearance. It is identified by the name that it was given, if
+/// any. Otherwise the identity is unknown.
 pub(crate) fn identity(
     fd: BorrowedFd<'_>,
     metadata: &Metadata,
@@ -50,7 +52,7 @@ fn known_by_path(found: Option<Identity>, path: &Path, by_path: bool) -> Identit
     let by_name = hash(&format!("path {}", path.display()));
     match found {
         Some(found) if found.basis == Basis::Name => found,
-        // What was recorded with the other setting agrees.
+        // An identity that was recorded with the other setting agrees.
         Some(found) if by_path => Identity {
             medium: by_name,
             also: found.medium,
@@ -99,7 +101,8 @@ fn block_device(sysfs: &Sysfs, folder: &Path) -> Option<Identity> {
         Bottom::Disk(folder) => disk(sysfs, folder)?,
     };
     found.start = Some(part.start_bytes);
-    // An earlier version put the number of a partition into its name, and the file under a loop device.
+    // An earlier version put the number of a partition into its name, and the file under a loop
+    // device.
     let former = former_name(folder).map_or(0, |name| hash(&name));
     if former != found.medium && found.basis == Basis::Name {
         found.also = former;
@@ -140,20 +143,20 @@ fn unnamed_disk(sysfs: &Sysfs, folder: &Path) -> Option<Identity> {
     })
 }
 
-/// Returns whether a disk is on no bus, so that a number of the kernel is all that its place says. After a restart of
-/// the machine, or of a client, the number may be another disk's.
+/// Returns whether a disk is on no bus, so that a number of the kernel is all that its place says.
+/// After a restart of the machine, or of a client, the number may be another disk's.
 fn is_virtual(sysfs: &Sysfs, folder: &Path) -> Option<bool> {
     Some((sysfs.location(folder)?).starts_with("devices/virtual/"))
 }
 
-/// Returns the name that a virtual disk was given when it was made, and which disk of that name it is. The medium does
-/// not carry the name: another one may get it.
+/// Returns the name that a virtual disk was given when it was made, and which disk of that name it
+/// is. The medium does not carry the name: another one may get it.
 fn given_name(folder: &Path) -> Option<(String, u64)> {
     let named = |attribute: &str| text(&folder.join(attribute));
     if let Some(name) = named("dm/name") {
         return Some((format!("dm/name {name}"), instance(folder)));
     }
-    // The client names the server and the export. Connected anew, it is the same export.
+    // The client names the server and the export. After a reconnection it is the same export.
     named("backend").map(|backend| (format!("nbd backend {backend}"), 0))
 }
 
@@ -202,7 +205,8 @@ fn character_device(sysfs: &Sysfs, device: u64) -> Option<Identity> {
     })
 }
 
-/// Returns the name that earlier versions gave a block device. What they recorded must agree with what is there now.
+/// Returns the name that earlier versions gave a block device. Identities that they recorded must
+/// agree with the present ones.
 fn former_name(folder: &Path) -> Option<String> {
     if let Some(number) = text(&folder.join("partition")) {
         let disk = canonicalize(folder).ok()?;
@@ -233,8 +237,8 @@ fn regular_file(fd: libc::c_int, metadata: &Metadata) -> Option<(String, u64)> {
     (file_system != 0).then(|| (format!("file {inode} of {file_system:x}"), birth))
 }
 
-/// Returns whether two regular files have one identity and are two all the same: the file system of one is a clone of
-/// the other's, with its UUID and inodes.
+/// Returns whether two different regular files have one identity: the file system of one is a clone
+/// of the other's, with its UUID and inodes.
 #[must_use]
 pub fn are_clones(one: &Path, other: &Path) -> bool {
     let look = |path: &Path| {

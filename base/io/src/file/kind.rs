@@ -74,8 +74,8 @@ pub fn open_to_look(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Removes `O_NONBLOCK`, which only the opening needs. With it, io_uring fails a request that has to
-/// wait.
+/// Removes `O_NONBLOCK`, which only the opening needs. With it, io_uring fails a request that has
+/// to wait.
 ///
 /// # Errors
 /// What the system says.

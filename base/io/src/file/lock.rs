@@ -1,14 +1,14 @@
-//! Locks by which programs keep each other away from an image.
+//! Locks by which programs exclude each other from an image.
 //!
-//! Each program that holds a file or block device alone has two kinds of lock on it:
+//! A program that holds a file or block device exclusively has two kinds of lock on it:
 //!
-//! - `flock`, which other Forebays and `losetup`-like tools look at.
-//! - Open file description locks on single bytes, as QEMU's `file` and `host_device` drivers hold them
-//!   (`block/file-posix.c`): a read lock on byte `100 + n` says that its holder uses permission *n*, one on byte
-//!   `200 + n` says that the holder shares permission *n* with nobody. Programs that lock whole files conflict with
-//!   these bytes, too.
+//! - `flock`, which other Forebays and `losetup`-like tools check.
+//! - Open file description locks on single bytes, as QEMU's `file` and `host_device` drivers hold
+//!   them (`block/file-posix.c`). A read lock on byte `100 + n` says that its holder uses
+//!   permission *n*. One on byte `200 + n` says that the holder does not share permission *n*.
+//!   Programs that lock whole files conflict with these bytes, too.
 //!
-//! Where a file system knows no such locks, `flock` has to do.
+//! If a file system has no such locks, `flock` must suffice.
 
 use std::fs::File;
 use std::io;
@@ -45,7 +45,7 @@ pub(crate) fn lock(file: &File, read_only: bool) -> Result<()> {
 
 /// Gives up all locks of a file: its descriptor may be in use for a moment more.
 pub(crate) fn unlock(fd: RawFd) {
-    // What fails here ends with the descriptor.
+    // Locks that could not be released end with the descriptor.
     let _ = set(fd, libc::F_UNLCK, USED..UNSHARED + PERMISSIONS);
     // SAFETY: the descriptor is open.
     unsafe { libc::flock(fd, libc::LOCK_UN) };
@@ -71,11 +71,13 @@ fn lock_whole(file: &File) -> Result<()> {
     }
 }
 
-/// Takes the locks of the permissions that are `used`, shares none but reading, and looks for others who mind.
+/// Takes the locks of the permissions that are `used`, shares none but reading, and looks for
+/// others who mind.
 fn lock_bytes(fd: RawFd, used: Range<i64>) -> Result<()> {
     let unshared = WRITE..PERMISSIONS;
     let at = |base: i64, permissions: &Range<i64>| base + permissions.start..base + permissions.end;
-    // First the locks, then the look: of two programs that come at once, at least one sees the other.
+    // First the locks, then the look: of two programs that come at once, at least one sees the
+    // other.
     for bytes in [at(USED, &used), at(UNSHARED, &unshared)] {
         match set(fd, libc::F_RDLCK, bytes) {
             Ok(()) => {}
@@ -161,8 +163,9 @@ mod tests {
 
     #[test]
     fn who_writes_as_qemu_does_is_seen_and_sees() {
-        // Permissions that are used, and that are shared with nobody, by QEMU for a guest's disk, by qemu-nbd, by
-        // qemu-img to read, by one who shares everything, and whether a writer of ours and a reader may be there.
+        // Used permissions and unshared permissions of several holders: QEMU for a guest's disk,
+        // qemu-nbd, qemu-img reading, and a holder that shares everything. Then whether a writer of
+        // ours and a reader are allowed.
         for (used, unshared, writer, reader) in [
             (0b1011, 0b1010, false, false),
             (0b1111, 0b1111, false, false),

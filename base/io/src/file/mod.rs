@@ -35,13 +35,13 @@ pub use place::{Medium, Place};
 pub struct FileOptions {
     /// Refuse writes.
     pub read_only: bool,
-    /// Go round the page cache (`O_DIRECT`). Where the file system refuses, a warning is logged and
-    /// the page cache is used.
+    /// Whether to bypass the page cache (`O_DIRECT`). If the file system refuses, a warning is
+    /// logged and the page cache is used.
     pub direct: bool,
     /// Hold it alone: a lock for files, and the kernel's exclusive claim for block devices.
     pub exclusive: bool,
-    /// Make a regular file of this size, bytes, sparse, if there is none or an empty one. A file that
-    /// has contents keeps its size.
+    /// Make a regular file of this size, bytes, sparse, if there is none or an empty one. A file
+    /// that has contents keeps its size.
     pub create_bytes: Option<u64>,
     /// Identify a medium that has no name by its path.
     pub known_by_path: bool,
@@ -52,7 +52,7 @@ pub struct File {
     handle: Rc<Handle>,
 }
 
-/// What operations in flight share with the file.
+/// State that operations in flight share with the file.
 pub(crate) struct Handle {
     driver: Rc<Driver>,
     target: Target,
@@ -61,9 +61,10 @@ pub(crate) struct Handle {
     read_only: bool,
     path: PathBuf,
     geometry: Geometry,
-    /// What requests are checked against: the largest size that the file is known to have had.
+    /// Properties against which requests are checked, with the largest size that the file is known
+    /// to have had.
     info: RefCell<DeviceInfo>,
-    /// Where it ended when somebody last looked, bytes.
+    /// End of the file at its last check, in bytes.
     end: Cell<u64>,
     faults: Rc<Faults>,
     /// Buffers at other addresses are bounced, bytes.
@@ -99,9 +100,10 @@ impl File {
     /// Opens `path`, which names a regular file or a block device.
     ///
     /// # Errors
-    /// `Busy` if somebody else holds it for [`RELEASE_TIME`] and `options.exclusive` is set,
-    /// `InvalidInput` if it is neither a file nor a block device or no reactor runs on this thread,
-    /// `ReadOnly` if it takes no writes and `options.read_only` is not set, else what the system says.
+    /// `Busy` if another program holds it for [`RELEASE_TIME`] and `options.exclusive` is set.
+    /// `InvalidInput` if it is neither a file nor a block device, or if no reactor runs on this
+    /// thread. `ReadOnly` if it takes no writes and `options.read_only` is not set. Otherwise the
+    /// system's error.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self> {
         let path = path.as_ref();
         let begin = Instant::now();
@@ -115,16 +117,16 @@ impl File {
         }
     }
 
-    /// The present size, bytes, in whole logical blocks. Requests up to it are taken from now on:
-    /// files and devices may grow while they are open. In one that has shrunk, what lies beyond its
-    /// end fails until it has its size again. A file that was removed is noted among its faults.
+    /// Returns the present size in bytes, in whole logical blocks. Requests up to it are accepted
+    /// from now on: files and devices may grow while they are open. If one has shrunk, requests
+    /// beyond its end fail until it has its size again. A removed file is noted among its faults.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.handle.size_bytes()
     }
 
-    /// Stretches of a regular file to which nothing was written since they came to be, within `range`,
-    /// bytes. None where that cannot be told.
+    /// Returns the ranges of a regular file within `range`, in bytes, that were not written since
+    /// they came to be. `None` if that cannot be determined.
     #[must_use]
     pub fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
         match self.handle.geometry.block_device {
@@ -142,7 +144,7 @@ impl File {
         }
     }
 
-    /// What has gone wrong since it was opened.
+    /// Returns the faults since it was opened.
     #[must_use]
     pub fn faults(&self) -> Rc<Faults> {
         Rc::clone(&self.handle.faults)
@@ -160,10 +162,10 @@ impl File {
         &self.handle.path
     }
 
-    /// Starts `request`; `done` tells the outcome, later, on this thread.
+    /// Starts `request`. `done` gets the outcome, later, on this thread.
     ///
     /// Requests that reach past the end, are misaligned or write to a read-only file fail. A read
-    /// never invents data: if the file ends early (it was truncated), it fails.
+    /// never invents data: if the file ends before the range (it was truncated), it fails.
     pub fn submit(&self, request: Request, done: Completion) {
         let handle = &self.handle;
         let checked = if handle.read_only && !matches!(request.op, Op::Read | Op::Flush) {
@@ -201,7 +203,7 @@ impl Handle {
         let end = request.offset + request.len;
         // A write there would make a hole of the data that is gone.
         if end > self.end.get() && end > self.size_bytes() {
-            let error = operation::ends_early(self, request);
+            let error = operation::truncation_error(self, request);
             self.faults.note(&error);
             return Err(error);
         }
@@ -275,8 +277,8 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
     })
 }
 
-/// Whether the block device at `path` could be written to. It is not opened for writing, which others
-/// would notice, nor held.
+/// Whether the block device at `path` could be written to. It is not opened for writing, which
+/// others would notice, nor held.
 ///
 /// # Errors
 /// `ReadOnly` if it takes no writes, `Permission` if this process may not write to it, or what the

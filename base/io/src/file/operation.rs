@@ -71,7 +71,7 @@ impl FileOp {
         (self.done, (self.handle, self.request, self.bounce))
     }
 
-    /// What to do next.
+    /// Returns the next step.
     pub(crate) fn step(&self) -> FileStep {
         let target = self.handle.target;
         let offset = self.request.offset + self.progress;
@@ -170,7 +170,7 @@ impl FileOp {
             }
             let (handle, request) = (&self.handle, &self.request);
             return Some(Err(match request.op {
-                Op::Read => ends_early(handle, request),
+                Op::Read => truncation_error(handle, request),
                 _ => {
                     let error = Error::new(ErrorKind::Io, "nothing was written");
                     error.context(describe(handle, request))
@@ -185,7 +185,7 @@ impl FileOp {
         Some(Ok(()))
     }
 
-    /// What to do after an error: another way, if there is one.
+    /// Decides on an error: another way, if there is one.
     fn refused(&mut self, errno: i32) -> Option<Result<()>> {
         let unsupported = errno == libc::EOPNOTSUPP || errno == libc::ENOSYS;
         match (self.stage, self.request.op) {
@@ -222,8 +222,8 @@ fn describe(handle: &Handle, request: &Request) -> String {
     format!("{verb} of {len} bytes at byte {offset} of {path}")
 }
 
-/// The file has lost what the request is about.
-pub(super) fn ends_early(handle: &Handle, request: &Request) -> Error {
+/// Returns the error for a request past the end of a truncated file.
+pub(super) fn truncation_error(handle: &Handle, request: &Request) -> Error {
     let what = "the file ends before that: was it truncated?";
     Error::new(ErrorKind::Io, what).context(describe(handle, request))
 }

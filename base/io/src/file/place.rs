@@ -1,7 +1,7 @@
 //! Place of a device: the disk or file at the bottom, and the bytes of it that the device shows.
 //!
-//! Partitions and loop devices are parts of something else, which may be a part in turn. This module follows them down
-//! to a disk or to a regular file.
+//! Partitions and loop devices are parts of something else, which may be a part in turn. This
+//! module follows them down to a disk or to a regular file.
 
 use std::fs::{Metadata, canonicalize, read_to_string};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -137,7 +137,7 @@ fn requests_outside_the_file_or_misaligned_fail() {
     });
 }
 
-/// What the kernel moves in part goes on from a block's start; what it does not move at all is an error.
+/// A partial transfer continues from the start of a block. A transfer of nothing is an error.
 #[test]
 fn short_reads_and_writes_go_on_where_they_ended() {
     on_both(async |scratch| {
@@ -203,9 +203,12 @@ fn a_file_that_is_removed_in_use_is_told_of_once() {
             assert!(file.size_bytes() > 0, "it goes on");
         }
         assert_eq!(file.faults().count(), 1);
-        let told = file.faults().removed().expect("seen");
-        assert!(told.report().contains("REMOVED"), "{told:?}");
-        assert!(told.report().contains("/proc/"), "how to save it: {told:?}");
+        let error = file.faults().removed().expect("seen");
+        assert!(error.report().contains("REMOVED"), "{error:?}");
+        assert!(
+            error.report().contains("/proc/"),
+            "how to save it: {error:?}"
+        );
     });
 }
 
@@ -229,7 +232,7 @@ fn a_look_at_a_truncated_file_changes_nothing_for_what_is_there() {
         assert!(read.expect_err("gone").report().contains("truncated"));
         let size = std::fs::metadata(file.path()).expect("there").len();
         assert_eq!(size, MIB);
-        // As soon as it has its size again, without anybody saying so.
+        // Requests succeed as soon as it has its size back, without a notification.
         set_len(4 * MIB);
         assert_eq!(write(2 * MIB).await, Ok(()));
         assert_eq!(write(4 * MIB).await, Err(ErrorKind::OutOfRange));

@@ -28,8 +28,8 @@ pub struct Listener {
     address: Address,
     /// Device and inode of a Unix socket's file, which is removed with the listener.
     file: Option<(u64, u64)>,
-    /// When it was logged last that descriptors or memory ran out.
-    told: Cell<Option<Duration>>,
+    /// Time at which it was last logged that descriptors or memory ran out.
+    logged_at: Cell<Option<Duration>>,
 }
 
 impl std::fmt::Debug for Listener {
@@ -41,22 +41,23 @@ impl std::fmt::Debug for Listener {
 impl Listener {
     /// Listens on `address`; port 0 means any free port.
     ///
-    /// A Unix socket can be connected to by its owner only (mode 0600). A socket file that is left
-    /// over, on which nobody answers, is replaced.
+    /// Only its owner can connect to a Unix socket (mode 0600). A left-over socket file that has no
+    /// listener is replaced.
     ///
     /// # Errors
-    /// `Busy` if something listens there already, `InvalidInput` if a file that is no socket is in the
-    /// way, or what the system says.
+    /// `Busy` if something listens there already. `InvalidInput` if a file that is no socket is in
+    /// the way. Otherwise the system's error.
     pub fn bind(address: &Address) -> Result<Self> {
         bind(address).context(|| format!("listening on {address}"))
     }
 
     /// Waits for a connection. Returns it with a name of the peer, for logs.
     ///
-    /// When descriptors or memory run out it logs that, every ten seconds at most, and tries again a little later.
+    /// When descriptors or memory run out it logs that, every ten seconds at most, and retries a
+    /// little later.
     ///
     /// # Errors
-    /// What the system says, if the listener can take no more connections.
+    /// The system's error, if the listener can take no more connections.
     pub async fn accept(&self) -> Result<(Stream, String)> {
         let (incoming, peer) = self.accept_for_any().await?;
         Ok((incoming.open()?, peer))
@@ -75,9 +76,9 @@ impl Listener {
             match -result {
                 libc::EINTR | libc::ECONNABORTED | libc::EAGAIN => (),
                 libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
-                    let told = self.told.get();
-                    if told.is_none_or(|told| now() - told >= EXHAUSTED_LOG_PAUSE) {
-                        self.told.set(Some(now()));
+                    let logged_at = self.logged_at.get();
+                    if logged_at.is_none_or(|at| now() - at >= EXHAUSTED_LOG_PAUSE) {
+                        self.logged_at.set(Some(now()));
                         tracing::warn!(
                             address = %self.address,
                             "connections wait: {}",
@@ -88,7 +89,7 @@ impl Listener {
                 }
                 _ => {
                     count(result).context(|| format!("accepting on {}", self.address))?;
-                    // SAFETY: the accept made this descriptor and nobody else has it.
+                    // SAFETY: the accept made this descriptor, and it has no other owner.
                     let fd = unsafe { OwnedFd::from_raw_fd(result) };
                     return Ok(Incoming::accepted(fd, &self.address));
                 }
@@ -103,14 +104,14 @@ impl Listener {
     }
 }
 
-/// Whether one could listen on `address` now; nothing is bound for longer than it takes to see, and no
-/// file is made or removed. A socket file on which nobody answers is not in the way.
+/// Checks whether one could listen on `address` now. Nothing is bound for longer than the check,
+/// and no file is created or removed. A socket file without a listener is not in the way.
 ///
 /// # Errors
 /// As [`Listener::bind`]'s.
 pub fn may_listen(address: &Address) -> Result<()> {
     match address {
-        // Bound and not listened on: nobody can connect meanwhile.
+        // Bound without listening, so no client can connect meanwhile.
         Address::Tcp(tcp) => bind_only(tcp),
         Address::Unix(path) => match std::fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => raw_unix(path).map(drop),
@@ -132,11 +133,11 @@ fn bind_only(address: &std::net::SocketAddr) -> Result<()> {
     if fd < 0 {
         return Err(io::Error::last_os_error().into());
     }
-    // SAFETY: the call above made this descriptor and nobody else has it.
+    // SAFETY: the call above made this descriptor, and it has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let on: libc::c_int = 1;
-    // As a listener does it: what is left of closed connections is not in the way.
-    // SAFETY: the value lives through the call and has the length that is told.
+    // As for a listener: remains of closed connections are not in the way.
+    // SAFETY: the value lives through the call and has the length passed.
     let set = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -174,7 +175,7 @@ fn bind(address: &Address) -> Result<Listener> {
             let fd = OwnedFd::from(listener);
             listen(fd.as_raw_fd())?;
             Ok(Listener {
-                told: Cell::new(None),
+                logged_at: Cell::new(None),
                 socket: Socket::adopt(&driver, fd),
                 address,
                 file: None,
@@ -191,7 +192,7 @@ fn bind(address: &Address) -> Result<Listener> {
             let metadata = std::fs::symlink_metadata(path)?;
             listen(fd.as_raw_fd())?;
             Ok(Listener {
-                told: Cell::new(None),
+                logged_at: Cell::new(None),
                 socket: Socket::adopt(&driver, fd),
                 address: address.clone(),
                 file: Some((metadata.dev(), metadata.ino())),
@@ -211,7 +212,8 @@ fn listen(fd: RawFd) -> io::Result<()> {
 fn bind_unix(driver: &Driver, path: &Path) -> io::Result<OwnedFd> {
     let raw = raw_unix(path).map_err(io::Error::other)?;
     let fd = new_socket(driver, libc::AF_UNIX).map_err(io::Error::other)?;
-    // The mode that a socket has before it is bound is that of its file: nobody else can slip in.
+    // The mode that a socket has before it is bound becomes that of its file, so no other user can
+    // connect before it is set.
     // SAFETY: the descriptor is open.
     if unsafe { libc::fchmod(fd.as_raw_fd(), 0o600) } < 0 {
         return Err(io::Error::last_os_error());
@@ -223,14 +225,14 @@ fn bind_unix(driver: &Driver, path: &Path) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Removes a socket file on which nobody answers.
+/// Removes a socket file that has no listener.
 fn clear_stale(path: &Path) -> Result<()> {
     stale(path)?;
     std::fs::remove_file(path)?;
     Ok(())
 }
 
-/// Whether `path` is a socket file on which nobody answers.
+/// Checks that `path` is a socket file that has no listener.
 fn stale(path: &Path) -> Result<()> {
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(Error::new(
@@ -244,6 +246,6 @@ fn stale(path: &Path) -> Result<()> {
             ErrorKind::Busy,
             "another program answers there: stop it or choose another path",
         )),
-        Err(error) => Err(error).context(|| "finding out who listens there"),
+        Err(error) => Err(error).context(|| "looking for a listener there"),
     }
 }

@@ -62,7 +62,7 @@ fn new_socket(driver: &Driver, family: libc::c_int) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error()).context(|| "making a socket");
     }
-    // SAFETY: the call above made this descriptor and nobody else has it.
+    // SAFETY: the call above made this descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

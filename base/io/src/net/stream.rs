@@ -23,8 +23,8 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A connected stream socket.
 ///
-/// Dropping a receive or send before it has ended leaves the stream at an unknown place in its data;
-/// after a dropped send it refuses to send more.
+/// Dropping a receive or send before it has ended leaves the stream at an unknown place in its
+/// data; after a dropped send it refuses to send more.
 pub struct Stream {
     socket: Rc<Socket>,
     message: Rc<Message>,
@@ -105,7 +105,7 @@ impl Stream {
     /// Connects to `address`.
     ///
     /// # Errors
-    /// `Disconnected` if nobody listens there, or what the system says.
+    /// `Disconnected` if there is no listener, or the system's error.
     pub async fn connect(address: &Address) -> Result<Self> {
         Self::connect_raw(address)
             .await
@@ -200,7 +200,8 @@ impl Stream {
     }
 
     /// Sends all of all parts, in one system call where possible: at once as far as the socket has
-    /// room, the rest when it has. Sends of several tasks go out whole, in the order of their calls.
+    /// room, the rest when it has. Sends of several tasks go out whole, in the order of their
+    /// calls.
     ///
     /// # Errors
     /// `Disconnected` if the connection broke, or what the system says. After an error the stream
@@ -277,7 +278,8 @@ impl Stream {
         stream.local_addr().ok()
     }
 
-    /// A descriptor of its own for the same connection, for a thread that receives by itself. It may or may not block.
+    /// A descriptor of its own for the same connection, for a thread that receives by itself. It
+    /// may or may not block.
     ///
     /// # Errors
     /// What the system says.
@@ -285,7 +287,7 @@ impl Stream {
         Ok(self.socket.duplicate()?)
     }
 
-    /// Bytes that have arrived and that nobody has received yet.
+    /// Returns the number of bytes that have arrived and were not received yet.
     #[must_use]
     pub fn unread_bytes(&self) -> u64 {
         let mut unread: libc::c_int = 0;
@@ -297,7 +299,8 @@ impl Stream {
         u64::try_from(unread).unwrap_or(0)
     }
 
-    /// Ends the connection in both directions: what waits for it, here and at the peer, sees the end.
+    /// Ends the connection in both directions. Waiting operations, here and at the peer, see the
+    /// end.
     pub fn shutdown(&self) {
         // SAFETY: the descriptor is open.
         unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
@@ -378,7 +381,7 @@ fn unix_peer(fd: &OwnedFd) -> String {
         gid: 0,
     };
     let mut len = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("a small size");
-    // SAFETY: the answer has the length that the call is told.
+    // SAFETY: the answer has the length passed to the call.
     let result = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),

@@ -20,7 +20,8 @@ fn loopback() -> Address {
     "127.0.0.1:0".parse().expect("an address")
 }
 
-/// A free port of a loopback address that no other process uses. It stays free when its listener has gone.
+/// A free port of a loopback address that no other process uses. It stays free when its listener
+/// has gone.
 fn own_loopback() -> Address {
     let [_, high, middle, low] = std::process::id().to_be_bytes();
     let text = format!("127.{high}.{middle}.{low}:0");

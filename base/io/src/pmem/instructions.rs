@@ -80,8 +80,8 @@ mod x86 {
         #[inline]
         pub(in crate::pmem) unsafe fn line(self, address: *const u8) {
             match self {
-                // SAFETY: the caller's promise; the instruction changes no memory that Rust sees, and as
-                // a use of memory it stays behind the stores before it.
+                // SAFETY: the caller's promise; the instruction changes no memory that Rust sees,
+                // and as a use of memory it stays behind the stores before it.
                 Self::Clwb => unsafe { asm!("clwb [{}]", in(reg) address, options(nostack)) },
                 // SAFETY: as above.
                 Self::Clflushopt => unsafe {
@@ -104,13 +104,14 @@ mod x86 {
     /// Copies whole lines with non-temporal stores.
     ///
     /// # Safety
-    /// Both ranges are mapped; `target` is aligned to a line and `len` a multiple of one; the source does
-    /// not overlap the target.
+    /// Both ranges are mapped; `target` is aligned to a line and `len` a multiple of one; the
+    /// source does not overlap the target.
     #[inline]
     pub(in crate::pmem) unsafe fn stream(target: *mut u8, source: *const u8, len: usize) {
         const PIECE: usize = size_of::<__m128i>();
         for at in (0..len).step_by(PIECE) {
-            // SAFETY: within both ranges; the target is aligned to 16 bytes, since its start is to 64.
+            // SAFETY: within both ranges; the target is aligned to 16 bytes, since its start is to
+            // 64.
             unsafe {
                 let piece = _mm_loadu_si128(source.add(at).cast());
                 _mm_stream_si128(target.add(at).cast(), piece);

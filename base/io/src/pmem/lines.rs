@@ -1,12 +1,14 @@
-//! Lines that other hosts load and store, where no hardware keeps the processors' caches of hosts apart.
+//! Lines that other hosts load and store, where no hardware keeps the processors' caches of hosts
+//! apart.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use super::{LINE_BYTES, Writeback};
 
-/// Writes the lines of these words back and drops them from this processor's caches: what was stored before is in memory
-/// then, and what is loaded afterwards comes from there. Returns the instruction; [`Writeback::None`] did nothing.
+/// Writes the lines of these words back and drops them from this processor's caches. Earlier stores
+/// are in memory then, and later loads come from there. Returns the instruction;
+/// [`Writeback::None`] did nothing.
 pub fn drop_lines(words: &[AtomicU64]) -> Writeback {
     static KIND: OnceLock<Writeback> = OnceLock::new();
     let kind = *KIND.get_or_init(Writeback::detect_dropping);
@@ -16,7 +18,8 @@ pub fn drop_lines(words: &[AtomicU64]) -> Writeback {
     // Stores come before, whatever they are to.
     fence(Ordering::SeqCst);
     for line in lines(words) {
-        // SAFETY: each line holds one of the words, and so is mapped; the processor was asked for the instruction.
+        // SAFETY: each line holds one of the words, and so is mapped; the processor was asked for
+        // the instruction.
         unsafe { kind.line(line) };
     }
     // Loads come after.

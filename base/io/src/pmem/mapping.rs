@@ -18,7 +18,7 @@ use crate::{Stop, snapshot};
 
 const PAGE_BYTES: u64 = 4096;
 
-/// What a mapping's stores reach.
+/// Medium that a mapping's stores reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Persistent memory, through a DAX character device.
@@ -41,9 +41,9 @@ impl Backing {
 
 /// Byte-addressable media mapped into this process.
 ///
-/// It is held alone while it is open. A file under it must not be cut short meanwhile: the lock keeps other
-/// programs of ours away, not `truncate`, and touching what is gone ends the process (SIGBUS). For the same
-/// reason every byte of a file is allocated when it is opened.
+/// It is held exclusively while it is open. A file under it must not be truncated meanwhile. The
+/// lock excludes other Forebays but not `truncate`, and touching truncated memory ends the process
+/// (SIGBUS). For the same reason every byte of a file is allocated when it is opened.
 #[derive(Debug)]
 pub struct PmemMapping {
     address: *mut u8,
@@ -55,33 +55,34 @@ pub struct PmemMapping {
     _file: File,
 }
 
-// SAFETY: the mapping belongs to this value and stays until it is dropped; words are reached by atomic
-// operations, and who copies ranges keeps others away from them (see `Pmem::read`).
+// SAFETY: the mapping belongs to this value and stays until it is dropped. Words are accessed by
+// atomic operations, and code that copies ranges excludes concurrent access to them (see
+// `Pmem::read`).
 unsafe impl Send for PmemMapping {}
 // SAFETY: as above.
 unsafe impl Sync for PmemMapping {}
 
 impl Drop for PmemMapping {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `map` made, and nobody uses it any more.
+        // SAFETY: this is the mapping that `map` made, and it is no longer used.
         unsafe { libc::munmap(self.address.cast(), self.size_bytes as usize) };
     }
 }
 
 impl PmemMapping {
-    /// Maps a DAX character device, or a regular file to its last whole page. With `create_bytes`, a file
-    /// that is missing or empty is made with this size.
+    /// Maps a DAX character device, or a regular file to its last whole page. With `create_bytes`,
+    /// a file that is missing or empty is created with this size.
     ///
     /// # Errors
-    /// `Busy` if somebody else holds it for [`RELEASE_TIME`], `InvalidInput` if it is neither of the two or
-    /// smaller than a page, `NoSpace` if its file system has no room for all of it, else what the system
-    /// says.
+    /// `Busy` if another program holds it for [`RELEASE_TIME`]. `InvalidInput` if it is neither of
+    /// the two or smaller than a page. `NoSpace` if its file system has no room for all of it.
+    /// Otherwise the system's error.
     pub fn open(path: &Path, create_bytes: Option<u64>) -> Result<Self> {
         patiently(path, || open(path, create_bytes, false))
     }
 
-    /// Maps as [`PmemMapping::open`], to look at what is there: stores to a file stay in this process, and nothing of it is
-    /// allocated. A device, of which everything is there, is mapped as ever.
+    /// Maps as [`PmemMapping::open`], for inspection. Stores to a file stay in this process, and
+    /// none of it is allocated. A device, which is always allocated, is mapped as usual.
     ///
     /// # Errors
     /// As [`PmemMapping::open`].
@@ -89,7 +90,7 @@ impl PmemMapping {
         patiently(path, || open(path, None, true))
     }
 
-    /// What the stores reach.
+    /// Returns the medium that the stores reach.
     #[must_use]
     pub const fn backing(&self) -> Backing {
         self.backing
@@ -101,7 +102,8 @@ impl PmemMapping {
         self.writeback
     }
 
-    /// Tells the medium from others, see [`DeviceInfo::identity`](forebay_block::DeviceInfo::identity).
+    /// Tells the medium from others, see
+    /// [`DeviceInfo::identity`](forebay_block::DeviceInfo::identity).
     #[must_use]
     pub const fn identity(&self) -> Identity {
         self.identity
@@ -141,7 +143,8 @@ impl Pmem for PmemMapping {
 
     fn read(&self, offset: u64, target: &Buf) -> Result<()> {
         let source = self.at(offset, target.len() as u64, 1);
-        // SAFETY: both ranges are live and of this length, and a buffer is never part of the mapping.
+        // SAFETY: both ranges are live and of this length, and a buffer is never part of the
+        // mapping.
         unsafe { std::ptr::copy_nonoverlapping(source, target.as_ptr(), target.len()) };
         Ok(())
     }
@@ -172,8 +175,8 @@ impl Pmem for PmemMapping {
         let len = source.len() as u64;
         assert!(len.is_multiple_of(LINE_BYTES), "a stream of {len} bytes");
         let target = self.at(offset, len, LINE_BYTES);
-        // SAFETY: the target is mapped and aligned to a line like its mapping, the source is live, and a
-        // buffer is never part of the mapping.
+        // SAFETY: the target is mapped and aligned to a line like its mapping, the source is live,
+        // and a buffer is never part of the mapping.
         unsafe { instructions::stream(target, source.as_ptr(), source.len()) };
     }
 
@@ -205,7 +208,7 @@ fn patiently(path: &Path, open: impl Fn() -> Result<PmemMapping>) -> Result<Pmem
 }
 
 fn open(path: &Path, create_bytes: Option<u64>, look: bool) -> Result<PmemMapping> {
-    // Who opens something else may wait, or start something.
+    // Opening anything else might block, or start something.
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && create_bytes.is_some() => {}
         found => check_mappable(&found?)?,
@@ -239,7 +242,8 @@ fn open(path: &Path, create_bytes: Option<u64>, look: bool) -> Result<PmemMappin
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "it has {} bytes, less than a page of 4096: give it the size that it is to have (`truncate -s SIZE {}`)",
+                "it has {} bytes, less than a page of 4096: give it the size that it is to have \
+                 (`truncate -s SIZE {}`)",
                 metadata.size(),
                 path.display()
             ),
@@ -274,7 +278,7 @@ fn open(path: &Path, create_bytes: Option<u64>, look: bool) -> Result<PmemMappin
 
 /// As [`map`], for a file of which nothing is to change.
 fn look_at(file: &File, len: usize) -> Result<(*mut u8, bool)> {
-    // Nobody touches this page: it tells what stores would reach.
+    // No code touches this page: it shows which medium stores would reach.
     let (page, synchronous) = map(file, PAGE_BYTES as usize, false)?;
     // SAFETY: this is the mapping of above.
     unsafe { libc::munmap(page.cast(), PAGE_BYTES as usize) };
@@ -282,8 +286,8 @@ fn look_at(file: &File, len: usize) -> Result<(*mut u8, bool)> {
     Ok((address, synchronous))
 }
 
-/// Maps the file, and whether its own metadata is durable before a store can reach a page (`MAP_SYNC`); on a
-/// device there is none.
+/// Maps the file, and whether its own metadata is durable before a store can reach a page
+/// (`MAP_SYNC`); on a device there is none.
 fn map(file: &File, len: usize, device: bool) -> Result<(*mut u8, bool)> {
     let attempt = |flags| {
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -336,7 +340,8 @@ fn check_mappable(metadata: &Metadata) -> Result<()> {
         ErrorKind::InvalidInput,
         format!(
             "it is {}, and neither a regular file nor a DAX character device\n    \
-             help: name a DAX device (/dev/dax0.0) or a regular file, for persistent memory best one on a file system \
+             help: name a DAX device (/dev/dax0.0) or a regular file, for persistent memory best \
+             one on a file system \
              mounted with -o dax",
             kind_in_words(metadata)
         ),
@@ -361,8 +366,8 @@ fn device_size_bytes(metadata: &Metadata) -> Result<u64> {
         })
 }
 
-/// Whether a DAX device is persistent memory: those of the NVDIMM bus are, what firmware or CXL set aside
-/// as memory is not.
+/// Returns whether a DAX device is persistent memory. Devices of the NVDIMM bus are. Ranges that
+/// firmware or CXL reserved as memory are not.
 fn on_nvdimm_bus(metadata: &Metadata) -> bool {
     std::fs::canonicalize(sysfs(metadata))
         .is_ok_and(|path| path.to_string_lossy().contains("/ndbus"))
@@ -397,8 +402,8 @@ mod tests {
         let bytes = std::fs::read(&path).expect("there");
         assert_eq!(bytes[8..16], [8, 7, 6, 5, 4, 3, 2, 1], "little-endian");
         assert_eq!(bytes[4096..8192], block);
-        let again = PmemMapping::open(&path, Some(PAGE_BYTES)).expect("as it was");
-        assert_eq!(again.size_bytes(), 3 * PAGE_BYTES);
+        let reopened = PmemMapping::open(&path, Some(PAGE_BYTES)).expect("as it was");
+        assert_eq!(reopened.size_bytes(), 3 * PAGE_BYTES);
     }
 
     #[test]

@@ -235,7 +235,7 @@ impl Driver {
         if self.busy.get() {
             self.turn_for(Wait::No, has_work);
             if !has_work() {
-                // Back to the loop in time for whoever waits for that.
+                // Returns to the loop in time for tasks that wait for a deadline.
                 let patience = timeout.map_or(BUSY_TURN, |timeout| timeout.min(BUSY_TURN));
                 self.look_out(Instant::now(), patience, has_work);
                 self.turn_for(Wait::No, has_work);
@@ -251,7 +251,7 @@ impl Driver {
         if let Some(patience) = patience
             && timeout.is_none_or(|timeout| timeout > 2 * patience)
         {
-            // What was queued starts now, and may have ended already.
+            // Queued steps start now, and may have ended already.
             self.turn_for(Wait::No, has_work);
             if has_work() {
                 return;
@@ -269,8 +269,8 @@ impl Driver {
         self.spin.borrow_mut().slept(begin.elapsed());
     }
 
-    /// Waits for something to do without sleeping, for at most `patience` from `begin`. Whether there
-    /// is.
+    /// Waits for something to do without sleeping, for at most `patience` from `begin`. Whether
+    /// there is.
     fn look_out(&self, begin: Instant, patience: Duration, has_work: impl Fn() -> bool) -> bool {
         const LOOKS_A_CLOCK: u32 = 32;
         let found = || {
@@ -374,7 +374,7 @@ impl Driver {
         }
     }
 
-    /// Has a socket operation end early; its result is delivered as ever.
+    /// Cancels a socket operation. Its result is delivered as usual.
     fn cancel(&self, token: Token) {
         let fd = match self.operations.borrow_mut().get(token) {
             Some(Operation::Socket(socket)) => socket.socket.fd(),
@@ -392,8 +392,9 @@ impl Driver {
         }
     }
 
-    /// Refuses new operations, cancels those on sockets and waits for the end of those in flight, but for those that
-    /// only a driver ends: the kernel gives these up with the ring.
+    /// Refuses new operations, cancels those on sockets and waits for the end of those in flight.
+    /// It does not wait for operations that only a driver ends: the kernel drops these with the
+    /// ring.
     pub(crate) fn close(&self) {
         self.closed.set(true);
         loop {
@@ -422,7 +423,7 @@ fn throw_away(taken: Option<Operation>, result: i32) {
         && socket.accepts
         && result >= 0
     {
-        // SAFETY: an accept that nobody waits for any more made this descriptor.
+        // SAFETY: an accept that no task waits for any more made this descriptor.
         drop(unsafe { OwnedFd::from_raw_fd(result) });
     }
 }

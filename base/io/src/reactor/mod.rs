@@ -1,7 +1,7 @@
 //! Reactors: a thread, its executor and its driver.
 //!
-//! The loop takes what other threads sent, runs ready tasks, hands the engine everything that they
-//! started in one system call, and sleeps in that same call when nothing is ready.
+//! The loop takes messages of other threads and runs ready tasks. It submits all their new
+//! operations to the engine in one system call, and sleeps in that same call when nothing is ready.
 
 mod driver;
 mod park;
@@ -27,11 +27,11 @@ pub(crate) use step::{FileStep, SocketStep, TRANSFER_MAX_BYTES, Target};
 /// Tasks polled before the engine gets its turn.
 const TASKS_PER_TURN: usize = 256;
 
-/// What carries out a reactor's I/O.
+/// Engine that carries out a reactor's I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Engine {
-    /// What the environment variable `FOREBAY_IO` says (`uring` or `threads`); without it io_uring
-    /// where the kernel allows it, else threads (with a warning that says why).
+    /// Engine named by the environment variable `FOREBAY_IO` (`uring` or `threads`). Without it,
+    /// io_uring if the kernel allows it, else threads (with a warning that says why).
     #[default]
     Auto,
     /// io_uring, or an error.
@@ -56,7 +56,8 @@ impl Engine {
             other => Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "the environment variable FOREBAY_IO is {other:?}: set it to uring, threads or auto"
+                    "the environment variable FOREBAY_IO is {other:?}: set it to uring, threads or \
+                     auto"
                 ),
             )),
         }
@@ -83,8 +84,8 @@ pub(crate) fn current() -> Result<Rc<Driver>> {
     })
 }
 
-/// Has the reactor of this thread look for work all the time from now on, and never sleep: it takes a whole processor. With
-/// threads in place of io_uring it sleeps all the same.
+/// Has the reactor of this thread look for work all the time from now on, and never sleep: it takes
+/// a whole processor. With threads in place of io_uring it sleeps all the same.
 ///
 /// # Errors
 /// If no reactor runs on this thread.
@@ -138,7 +139,7 @@ impl Reactor {
     }
 
     /// Makes this the thread's reactor and runs `future` and everything it spawns until `future`
-    /// ends. What was spawned and has not ended stays, and goes on in the next `run`.
+    /// ends. Spawned tasks that have not ended stay, and continue in the next `run`.
     ///
     /// # Panics
     /// If the kernel refuses to run the engine any longer.
@@ -159,8 +160,9 @@ impl Reactor {
         }
     }
 
-    /// A reactor whose clock is virtual and whose next task is drawn by `seed`, for whoever is both ends of a conversation
-    /// on one thread: it does nothing but in [`Reactor::settle`], [`Reactor::pass`] and [`Reactor::run_simulated`].
+    /// Returns a reactor with a virtual clock that draws the next task by `seed`. It serves tests
+    /// that are both ends of a conversation on one thread. It runs only in [`Reactor::settle`],
+    /// [`Reactor::pass`] and [`Reactor::run_simulated`].
     ///
     /// # Errors
     /// If the engine is not available.
@@ -177,7 +179,7 @@ impl Reactor {
         f()
     }
 
-    /// Runs what is ready, and what becomes ready by that, until all that is left waits for time or for others.
+    /// Runs all tasks that are ready or become ready, until the rest wait for time or for others.
     pub fn settle(&self) {
         let _entered = self.enter();
         loop {
@@ -205,8 +207,9 @@ impl Reactor {
         }
     }
 
-    /// Runs `future` to its end. The virtual clock advances by steps of two milliseconds, one each millisecond of real
-    /// time, and only while nothing is ready. A delay of this thread therefore uses up no time limit of its tasks.
+    /// Runs `future` to its end. The virtual clock advances by steps of two milliseconds, one each
+    /// millisecond of real time, and only while nothing is ready. A delay of this thread therefore
+    /// uses up no time limit of its tasks.
     ///
     /// # Panics
     /// If the clock is a real one.
@@ -252,8 +255,8 @@ impl Drop for Reactor {
     }
 }
 
-/// Starts a thread named `name` that runs a reactor. `main` is called on it and its future is run to
-/// its end; then the thread ends.
+/// Starts a thread named `name` that runs a reactor. `main` is called on it and its future is run
+/// to its end; then the thread ends.
 ///
 /// # Errors
 /// If the thread or its reactor cannot be made.

@@ -7,9 +7,9 @@ use forebay_block::{Context, Result};
 
 /// An eventfd that is written only when the reactor may be asleep.
 ///
-/// The reactor says that it is about to sleep, then looks for work once more; who brings work puts
-/// it in place, then looks whether the reactor sleeps. The two fences make sure that at least one of
-/// them sees the other.
+/// The reactor announces that it is about to sleep, then looks for work once more. A producer
+/// queues its work, then checks whether the reactor sleeps. The two fences ensure that at least one
+/// of them sees the other.
 #[derive(Debug)]
 pub(crate) struct Parker {
     asleep: AtomicBool,
@@ -25,7 +25,7 @@ impl Parker {
         }
         Ok(Self {
             asleep: AtomicBool::new(false),
-            // SAFETY: the call above made this descriptor and nobody else has it.
+            // SAFETY: the call above made this descriptor, and it has no other owner.
             event: unsafe { OwnedFd::from_raw_fd(fd) },
         })
     }

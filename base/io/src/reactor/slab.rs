@@ -8,7 +8,7 @@ use forebay_block::Buf;
 use crate::file::FileOp;
 use crate::net::{Message, Socket};
 
-/// What a socket operation keeps alive besides the socket.
+/// Objects that a socket operation keeps alive besides the socket.
 pub(crate) enum Hold {
     Nothing,
     Buf(#[allow(dead_code, reason = "kept alive, not read")] Buf),
@@ -17,7 +17,7 @@ pub(crate) enum Hold {
 }
 
 pub(crate) enum SocketState {
-    /// In flight, and who waits for it.
+    /// In flight, with the waker of its waiting task.
     Waiting(Option<Waker>),
     /// Done; the future has not looked yet.
     Ready(i32),
@@ -30,7 +30,8 @@ pub(crate) struct SocketOp {
     pub(crate) _hold: Hold,
     /// Whether a good result is a new descriptor.
     pub(crate) accepts: bool,
-    /// Whether the engine may be closed before it has ended: [`SocketStep::is_left_behind`](super::SocketStep::is_left_behind).
+    /// Whether the engine may be closed before it has ended:
+    /// [`SocketStep::is_left_behind`](super::SocketStep::is_left_behind).
     pub(crate) left_behind: bool,
     pub(crate) state: SocketState,
 }

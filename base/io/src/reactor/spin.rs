@@ -1,10 +1,10 @@
-//! Whether a reactor looks for work a little longer before it sleeps.
+//! Decides whether a reactor polls for work for a while before it sleeps.
 //!
-//! To be put to sleep and woken takes the kernel tens of microseconds, as much as all the rest of a
-//! request. A client with one request in flight comes back sooner than that. So where one idle time
-//! after another has been short, the next one is awaited awake; where it was not short after all,
-//! the wager is made less and less often. On a processor that others want too, who never sleeps is
-//! made to wait when there is work: one sign of that, and the reactor sleeps for a good while. A
+//! Falling asleep and waking take the kernel tens of microseconds, as much as all the rest of a
+//! request. A client with one request in flight returns sooner than that. So after several short
+//! idle times, the reactor polls during the next one. If that idle time was long after all, it
+//! polls less and less often. On a processor that others need too, a thread that never sleeps is
+//! preempted when there is work. After one sign of that, the reactor sleeps for a good while. A
 //! reactor without work sleeps.
 
 use std::time::Duration;
@@ -18,14 +18,15 @@ const ROW_MIN: u32 = 16;
 const ROW_MAX: u32 = 1 << 14;
 /// As many that were awaited awake and did end make up for one that did not.
 const TRUST: u32 = 32;
-/// Idle times that are slept through after the processor was taken away, at first and when that
-/// happens again and again; as many that were awaited awake in between make it a chance event, as a
-/// timer of the kernel or the hypervisor is, which costs less than the sleep that it would spare us.
+/// Number of idle times without polling after the processor was preempted, at first and when that
+/// happens repeatedly. If the reactor polled as many idle times in between, preemption counts as a
+/// chance event. A timer of the kernel or the hypervisor is one, and costs less than the sleep that
+/// polling avoids.
 const REST_MIN: u32 = 1 << 6;
 const REST_MAX: u32 = 1 << 14;
 const PEACE: u32 = 1 << 9;
 
-/// What the idle times of one reactor were like.
+/// Statistics of one reactor's idle times.
 #[derive(Debug)]
 pub(super) struct Spin {
     /// Short ones in a row, up to now.
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_does_not_pay_is_tried_ever_less_often() {
-        // A client on the same processor: it comes at once, unless it is kept from running.
+        // A client on the same processor: it returns at once, unless it cannot run.
         let spun = spun(|_| (false, SHORT));
         assert!((5..25).contains(&spun), "{spun} of {WAITS}");
     }
@@ -151,7 +152,7 @@ mod tests {
 
     #[test]
     fn where_others_want_the_processor_the_reactor_sleeps() {
-        // It comes soon, but every hundredth time the processor goes to somebody else first.
+        // It returns soon, but every hundredth time another program gets the processor first.
         let spun = spun(|wait| (true, if wait % 100 == 0 { LONG } else { SHORT / 2 }));
         assert!(spun < WAITS / 100, "{spun} of {WAITS}");
     }

@@ -1,7 +1,7 @@
-//! The system calls that operations are made of, as data: what an engine carries out.
+//! Steps of operations: system calls as data, which an engine carries out.
 //!
-//! A step holds raw pointers; the operation that it belongs to keeps the memory and the descriptor
-//! alive until the engine has delivered the step's result: a count, or an error number, negated.
+//! A step holds raw pointers. Its operation keeps the memory and the descriptor alive until the
+//! engine has delivered the step's result: a count, or a negated error number.
 
 use std::os::fd::RawFd;
 
@@ -176,8 +176,8 @@ impl SocketStep {
         }
     }
 
-    /// Whether the step ends when the driver behind the descriptor says so, and not before, and touches no memory
-    /// of this process: it is left behind when the ring is closed.
+    /// Returns whether only the driver behind the descriptor ends the step, and the step touches no
+    /// memory of this process. Such a step is left behind when the ring is closed.
     pub(crate) const fn is_left_behind(&self) -> bool {
         matches!(self, Self::Command { .. })
     }
@@ -190,8 +190,8 @@ impl SocketStep {
         )
     }
 
-    /// Tries the step: a send on any socket, the others on one that does not block. None if it would
-    /// block.
+    /// Tries the step: a send on any socket, the others on one that does not block. None if it
+    /// would block.
     pub(crate) fn attempt(&self) -> Option<i32> {
         let returned = match *self {
             Self::Recv {

@@ -26,14 +26,14 @@ fn the_engine_is_the_one_that_was_asked_for() {
 #[test]
 fn timers_are_on_time() {
     for engine in engines() {
-        let (early, late) = reactor(engine).run(async {
+        let (first, late) = reactor(engine).run(async {
             let start = now();
             sleep(Duration::from_millis(2)).await;
-            let early = now() - start;
+            let first = now() - start;
             sleep(Duration::from_millis(30)).await;
-            (early, now() - start)
+            (first, now() - start)
         });
-        assert!(early >= Duration::from_millis(2), "{engine:?} {early:?}");
+        assert!(first >= Duration::from_millis(2), "{engine:?} {first:?}");
         assert!(late >= Duration::from_millis(32), "{engine:?} {late:?}");
         assert!(late < Duration::from_secs(30), "{engine:?} {late:?}");
     }
@@ -337,22 +337,23 @@ fn an_event_that_others_have_a_copy_of_is_waited_for_again_under_its_old_number(
     use crate::event::{Event, signal};
 
     for engine in engines() {
-        // SAFETY: a plain system call; the descriptor is new and nobody else's.
-        let kept = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        // SAFETY: a plain system call; the descriptor is new and has no other owner.
+        let original = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
         reactor(engine).run(async move {
             let mut number: Option<i32> = None;
             for round in 0..3 {
                 let copy = match number {
-                    None => kept.try_clone().expect("a copy"),
-                    // SAFETY: the number was just closed; the descriptor is new and nobody else's.
+                    None => original.try_clone().expect("a copy"),
+                    // SAFETY: the number was just closed; the descriptor is new and has no other
+                    // owner.
                     Some(number) => unsafe {
-                        let made = libc::fcntl(kept.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number);
+                        let made = libc::fcntl(original.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number);
                         OwnedFd::from_raw_fd(made)
                     },
                 };
                 number = Some(copy.as_raw_fd());
                 let event = Event::adopt(copy).expect("an event");
-                let other = kept.try_clone().expect("a copy");
+                let other = original.try_clone().expect("a copy");
                 spawn(async move {
                     sleep(Duration::from_millis(5)).await;
                     signal(other.as_fd());

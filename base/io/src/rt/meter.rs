@@ -1,10 +1,11 @@
-//! Whose code a reactor runs, and for how long: the engine's own time apart from that of devices and of
-//! whoever asks.
+//! Meter of the time that a reactor spends in the engine's own code, separate from that of devices
+//! and clients.
 //!
-//! Time is charged to an [`Account`]: that of the task that runs (its spawner's, when it was spawned), or
-//! of the innermost [`within`]. What a task waits for costs it nothing. All is by the clock, less what
-//! looking at the clock takes; a stretch that is longer than any code of ours takes at a time is the
-//! processor's absence, and is counted apart. A meter that is off costs a branch for each task that runs.
+//! Time is charged to an [`Account`]: that of the running task (its spawner's, at the time), or of
+//! the innermost [`within`]. Waiting time is not charged to a task. All times are by the clock,
+//! less the cost of reading the clock. A stretch longer than any of our code takes at a time means
+//! that the processor was preempted, and is counted separately. A disabled meter costs a branch for
+//! each task that runs.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ const LOOKS: u32 = 1000;
 /// On whose behalf code runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Account {
-    /// None of the others': whoever asks for I/O, and the reactor itself.
+    /// None of the others': clients of I/O, and the reactor itself.
     #[default]
     Other,
     /// The engine's.
@@ -30,14 +31,14 @@ pub enum Account {
 
 const ACCOUNTS: usize = 3;
 
-/// What was charged since the meter was started or reset.
+/// Time charged since the meter was started or reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// The engine's own code.
     pub engine: Duration,
     /// Code of devices.
     pub device: Duration,
-    /// What was charged to none of the two, as too long.
+    /// Time charged to neither of the two, because the stretch was too long.
     pub taken_away: Duration,
 }
 
@@ -123,7 +124,7 @@ pub fn reset() {
     });
 }
 
-/// What was charged so far.
+/// Returns the time charged so far.
 ///
 /// # Panics
 /// On a thread that runs no executor.
@@ -145,7 +146,7 @@ pub fn is_on() -> bool {
     try_with_current(|executor| executor.meter.is_on()).unwrap_or(false)
 }
 
-/// Runs `run` on an account, and what it spawns.
+/// Runs `run`, and the tasks that it spawns, on an account.
 pub fn within<T>(account: Account, run: impl FnOnce() -> T) -> T {
     let mut run = Some(run);
     let metered = try_with_current(|executor| {
@@ -167,7 +168,8 @@ mod tests {
     use crate::sync::Promise;
 
     thread_local! {
-        /// The time that [`clock`] returns in place of the processor's. It passes in [`work`] alone.
+        /// The time that [`clock`] returns in place of the processor's. It passes in [`work`]
+        /// alone.
         pub(super) static CLOCK: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
@@ -186,7 +188,7 @@ mod tests {
             start();
             assert!(is_on());
             let done = Promise::new();
-            let told = done.clone();
+            let promise = done.clone();
             work(PIECE);
             within(Account::Engine, || {
                 work(PIECE);
@@ -196,7 +198,7 @@ mod tests {
                     within(Account::Device, || work(PIECE));
                     sleep(Duration::from_secs(3)).await;
                     work(PIECE);
-                    told.set(());
+                    promise.set(());
                 });
             });
             work(PIECE);

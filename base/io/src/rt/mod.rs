@@ -1,8 +1,8 @@
 //! A single-threaded executor: tasks, timers, wake-ups from other threads.
 //!
-//! One [`Executor`] belongs to one thread. Tasks are woken by index and generation, so that a waker
-//! is two words, is copied without counting, and may outlive its task. What polls devices and sockets
-//! (the driver) sits beside it and is given its turn when no task is ready.
+//! One [`Executor`] belongs to one thread. Tasks are woken by index and generation. So a waker is
+//! two words, is copied without counting, and may outlive its task. The driver, which polls devices
+//! and sockets, is separate and gets its turn when no task is ready.
 //!
 //! In simulation the clock is virtual and the next task is drawn from the ready ones by a seed.
 
@@ -301,8 +301,8 @@ impl Executor {
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        // Dropping tasks may need the executor as the current one (a future that spawns on drop);
-        // by now nobody can enter it, so such a drop finds no reactor and must cope.
+        // Dropping tasks may need the executor as the current one (a future that spawns on drop).
+        // It can no longer be entered, so such a drop finds no reactor and must cope.
         self.clear();
         wake::unregister(self.id);
     }
@@ -335,8 +335,8 @@ pub fn now() -> Duration {
     with_current(Executor::now)
 }
 
-/// How many turns this thread's executor has begun. What happens within one turn happens at the same
-/// time, as far as the reactor can tell.
+/// Returns the number of turns that this thread's executor has begun. Events within one turn happen
+/// at the same time, as far as the reactor can tell.
 ///
 /// # Panics
 /// On a thread that runs none.
@@ -376,8 +376,9 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Waits for this thread's next turn: other tasks that are ready run, and the driver looks for what has come. Who has
-/// much to do at once leaves others their turns by it, where [`yield_now`] leaves them to those that are ready already.
+/// Waits for this thread's next turn: other ready tasks run, and the driver polls for events. A
+/// task with much work uses it to yield to all tasks, where [`yield_now`] yields only to those that
+/// are ready already.
 pub async fn next_turn() {
     let here = turns();
     std::future::poll_fn(|cx| {
@@ -392,11 +393,11 @@ pub async fn next_turn() {
     .await;
 }
 
-/// Runs a future to its end on a fresh executor without a driver (tests and tools that do no real
-/// I/O). The clock is virtual; idle time passes at once.
+/// Runs a future to its end on a fresh executor without a driver (for tests and tools that do no
+/// real I/O). The clock is virtual; idle time passes at once.
 ///
 /// # Panics
-/// If the future waits for something that no task or timer will bring.
+/// If the future waits for something that no task or timer provides.
 pub fn block_on_simulated<T: 'static>(seed: u64, future: impl Future<Output = T> + 'static) -> T {
     block_on(&Executor::simulated(seed), future)
 }

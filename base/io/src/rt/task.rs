@@ -1,5 +1,5 @@
-//! Task storage: futures of any type in blocks of memory that are reused by size, so that a server
-//! in its steady state spawns a task for each request without asking the allocator.
+//! Storage of tasks: futures of any type in blocks of memory that are reused by size. So a server
+//! in its steady state spawns a task for each request without the allocator.
 
 use std::alloc::Layout;
 use std::future::Future;

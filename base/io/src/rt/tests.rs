@@ -40,7 +40,7 @@ fn the_next_turn_comes_after_all_that_is_ready_and_without_a_reason() {
     executor.collect();
     executor.run_ready(100);
     assert_eq!((executor.task_count(), executor.has_work()), (0, false));
-    // One that is dropped meanwhile wakes nobody.
+    // A dropped one wakes no task.
     executor.spawn(next_turn());
     executor.run_ready(1);
     executor.clear();

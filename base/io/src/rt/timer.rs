@@ -1,5 +1,5 @@
-//! Timers: a heap of deadlines. A cancelled timer stays until it is due and then wakes nobody of
-//! importance; deadlines here are short and few.
+//! Timers: a heap of deadlines. A cancelled timer stays until it is due, and its wake-up has no
+//! effect then. Deadlines here are short and few.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -72,7 +72,8 @@ impl Timers {
     }
 }
 
-/// What `future` resolves to; none if it has not within `limit`. It is dropped then, so it must be one that may be.
+/// Returns the result of `future`, or `None` after `limit`. It is dropped then, so dropping it must
+/// be safe.
 pub async fn at_most<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     let mut late = pin!(Sleep::until(super::now() + limit));

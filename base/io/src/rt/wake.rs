@@ -1,8 +1,8 @@
 //! Wakers that need no counting, and work that comes from other threads.
 //!
-//! A waker is a task's index and generation and its executor's number, packed into the data pointer.
-//! Waking on the executor's own thread is a queue push; from another thread it goes through the
-//! executor's shared queue and its `unpark`.
+//! A waker is a task's index and generation and its executor's number, packed into the data
+//! pointer. Waking on the executor's own thread is a queue push; from another thread it goes
+//! through the executor's shared queue and its `unpark`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,11 +1,13 @@
-//! When a simulated process is cut off: what its devices, which know no threads, share with memories, which do.
+//! The end of a simulated process: state that its devices, which have no threads, share with
+//! memories, which have.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::world::Stop;
 
-/// Counts I/Os, and stops the world at one of them. All orderings are relaxed: a run has one thread.
+/// Counts I/Os, and stops the world at one of them. All orderings are relaxed: a run has one
+/// thread.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
     stop: Mutex<Option<Stop>>,

@@ -16,7 +16,7 @@ use super::world::Shared;
 use crate::rt;
 use crate::sync::WaitList;
 
-/// What a simulated device is like.
+/// Properties of a simulated device.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// Its name in traces and errors.
@@ -191,7 +191,8 @@ impl SimDisk {
         copy
     }
 
-    /// Whether two devices on which nothing runs would do the same from now on; what goes wrong is not compared.
+    /// Returns whether two idle devices would behave the same from now on. Fault plans are not
+    /// compared.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let (one, other) = (&self.inner, &other.inner);
         one.rng == other.rng
@@ -199,7 +200,7 @@ impl SimDisk {
             && *one.media.borrow() == *other.media.borrow()
     }
 
-    /// Sets what goes wrong from now on, and counts operations from zero again.
+    /// Sets the faults from now on, and restarts the count of operations from zero.
     pub fn set_faults(&self, plan: FaultPlan) {
         *self.inner.faults.borrow_mut() = plan;
         self.inner.seen.set([0; 4]);
@@ -242,7 +243,7 @@ impl SimDisk {
         &self.inner.media
     }
 
-    /// Takes the completions of what is in flight: nobody is left to hear them.
+    /// Takes the completions of operations in flight, which have no receiver any more.
     pub(super) fn drain(&self) -> Vec<Completion> {
         let mut all: Vec<_> = self.inner.in_flight.borrow_mut().drain().collect();
         all.sort_unstable_by_key(|(id, _)| *id);
@@ -301,7 +302,7 @@ impl Inner {
         }
     }
 
-    /// What becomes of the device with this operation.
+    /// Applies the plan's trouble to the device at this operation.
     fn meet_trouble(self: &Rc<Self>, nth: u64) {
         match self.faults.borrow().from_nth {
             Some((from, Trouble::Vanishes)) if nth >= from => self.gone.set(true),
@@ -327,7 +328,7 @@ impl Inner {
         let mut media = self.media.borrow_mut();
         let (fua, data) = match request.op {
             Op::Read => {
-                // Nobody may look at the buffer before the completion.
+                // The buffer must not be read before the completion.
                 let buf = request.buf.as_ref().expect("checked: a read has a buffer");
                 buf.fill(0xa5);
                 return Step::Read;
@@ -437,7 +438,7 @@ impl BlockDevice for SimDisk {
             fails,
         };
         if counted && inner.shared.stops_after_io() {
-            // It has its effect, and nobody hears of it.
+            // It takes effect, and its completion is not delivered.
             let _ = inner.take_effect(&operation);
             return inner.shared.abandon(operation.done);
         }

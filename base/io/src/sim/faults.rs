@@ -1,4 +1,4 @@
-//! What goes wrong on a simulated device, and when.
+//! Faults of a simulated device, and their times.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ impl OpClass {
     }
 }
 
-/// What becomes of a device.
+/// Trouble of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trouble {
     /// Nothing that it is asked ends, for so many microseconds.
@@ -37,25 +37,29 @@ pub enum Trouble {
     Vanishes,
 }
 
-/// A while in which whatever changes a device fails, and may be read all the same until power is lost.
+/// A while in which whatever changes a device fails, and may be read all the same until power is
+/// lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spell {
-    /// Which writes, write-zeroes, discards and flushes fail, counted together, from one since the plan was set.
+    /// Which writes, write-zeroes, discards and flushes fail, counted together, from one since the
+    /// plan was set.
     pub changes: Range<u64>,
     /// Whether flushes among them fail; else they succeed.
     pub flushes: bool,
 }
 
-/// What goes wrong on one device.
+/// Plan of faults for one device.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
     /// The n-th operation of a kind fails, counted from one since the plan was set.
     pub fail_nth: Option<(OpClass, u64)>,
     /// Writes fail for a while.
     pub spell: Option<Spell>,
-    /// After a failed flush readers no longer see what it lost; else they see it until power is lost.
+    /// After a failed flush readers no longer see what it lost; else they see it until power is
+    /// lost.
     pub lose_at_failed_flush: bool,
-    /// What becomes of it with its n-th operation, of any kind, counted from one since the plan was set.
+    /// Trouble that begins with its n-th operation, of any kind, counted from one since the plan
+    /// was set.
     pub from_nth: Option<(u64, Trouble)>,
     /// Reads that touch this range fail: a medium error.
     pub bad_range: Option<Range<u64>>,
@@ -66,9 +70,9 @@ pub struct FaultPlan {
 pub(super) enum Fails {
     /// It does not.
     No,
-    /// Of a write, what took effect stays.
+    /// A failed write's effects stay.
     Once,
-    /// It is one of a [`Spell`]: what took effect of a write can be read, and no flush covers it.
+    /// It is one of a [`Spell`]: a failed write's effects can be read, and no flush covers them.
     InSpell,
 }
 

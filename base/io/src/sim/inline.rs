@@ -9,7 +9,7 @@ use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Request
 
 use super::world::Shared;
 
-/// Passes requests on, and tells nobody how they end once the world has stopped.
+/// Passes requests on, and delivers no completion once the world has stopped.
 pub(super) struct Inline {
     shared: Rc<Shared>,
     inner: Rc<dyn BlockDevice>,

@@ -1,5 +1,5 @@
-//! What a simulated device holds: its contents as a reader sees them, what would survive power
-//! loss, and the writes in between.
+//! Content of a simulated device: as a reader sees it, as it would survive power loss, and the
+//! writes in between.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ const NOT_YET: u64 = 0;
 /// A block of a write that will never take effect (a failed write, a discard that keeps old data).
 const NEVER: u64 = u64::MAX;
 
-/// What a write puts into its blocks.
+/// Data that a write puts into its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Data {
     Bytes(Rc<Vec<u8>>),
@@ -149,7 +149,7 @@ impl Media {
         );
     }
 
-    /// The device tells the caller that the write is done. What is durable by then is made so.
+    /// Acknowledges a write to the caller. Data that must be durable by then is made so.
     pub(super) fn acknowledge(&mut self, id: u64) {
         let now = self.tick();
         let index = self.find(id);
@@ -161,8 +161,8 @@ impl Media {
         }
     }
 
-    /// The device tells the caller that the write failed. What took effect of it is still to be
-    /// flushed, whatever the write asked for; on a device without a volatile cache it is on media.
+    /// Reports a write's failure to the caller. Its effects must still be flushed, whatever the
+    /// write asked for. On a device without a volatile cache they are on media.
     pub(super) fn fail(&mut self, id: u64) {
         let now = self.tick();
         let index = self.find(id);
@@ -174,7 +174,8 @@ impl Media {
         }
     }
 
-    /// As [`Media::fail`], but what took effect is durable now, or is shown to readers and never will be.
+    /// As [`Media::fail`], but the effects are durable now, or readers see them and they never will
+    /// be.
     pub(super) fn fail_and_show(&mut self, id: u64, rng: &Rng) {
         let index = self.find(id);
         let density = Part::Some([0, 0, 4, 8][rng.index(4)]);
@@ -206,11 +207,11 @@ impl Media {
         self.forget_times();
     }
 
-    /// The flush failed. Some of what it covered may be durable; the rest is gone from the set that
-    /// later flushes cover; with `lose_now` readers lose it at once.
+    /// Fails a flush. Some of the writes that it covered may be durable. Later flushes do not cover
+    /// the rest. With `lose_now` readers lose them at once.
     pub(super) fn fail_flush(&mut self, flush: u64, lose_now: bool, rng: &Rng) {
         self.flushes.retain(|&other| other != flush);
-        let (covered, kept): (Vec<Write>, Vec<Write>) = std::mem::take(&mut self.pending)
+        let (covered, remaining): (Vec<Write>, Vec<Write>) = std::mem::take(&mut self.pending)
             .into_iter()
             .partition(|write| write.acknowledged_at.is_some_and(|at| at < flush));
         self.pending = covered;
@@ -218,7 +219,7 @@ impl Media {
         for index in 0..self.pending.len() {
             self.persist(index, density, rng);
         }
-        let covered = std::mem::replace(&mut self.pending, kept);
+        let covered = std::mem::replace(&mut self.pending, remaining);
         if lose_now {
             for write in &covered {
                 for block in 0..write.applied.len() as u64 {
@@ -228,7 +229,7 @@ impl Media {
         }
     }
 
-    /// Readers see the durable contents of a block, and on top what is still pending.
+    /// Shows readers the durable contents of a block, with pending writes on top.
     fn show_durable(&mut self, number: u64) {
         let bytes = self.block_bytes;
         self.live
@@ -255,14 +256,14 @@ impl Media {
         let write = &self.pending[index];
         let mut run = Run::default();
         for (block, &at) in write.applied.iter().enumerate() {
-            let is_kept = at != NOT_YET && at != NEVER && part.draw(rng) && {
+            let survives = at != NOT_YET && at != NEVER && part.draw(rng) && {
                 let number = write.first_block + block as u64;
                 let durable_at = self.durable_at.entry(number).or_insert(NOT_YET);
                 let is_newer = *durable_at < at;
                 *durable_at = at.max(*durable_at);
                 is_newer
             };
-            if is_kept {
+            if survives {
                 run.add(block);
             } else {
                 run.put(
@@ -305,7 +306,8 @@ impl Media {
         self.flushes.clear();
         self.durable_at.clear();
         self.live = self.durable.clone();
-        // Nothing is left that has a time, so that what is kept is all that tells two outcomes apart.
+        // No remaining state has a time, so that only the remaining state distinguishes two
+        // outcomes.
         self.clock = NOT_YET;
     }
 

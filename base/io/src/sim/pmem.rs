@@ -1,14 +1,16 @@
-//! Byte-addressable memory behind a store buffer that loses what it may: the twin of
+//! Byte-addressable memory behind a store buffer that loses all that it may. It simulates
 //! [`PmemMapping`](crate::pmem::PmemMapping). The contract stands at the top of [`crate::pmem`].
 //!
-//! Memory is words of 8 bytes. Of each word the values are kept that it had since it was last durable; power
-//! loss leaves one of them, or the durable one. A flush marks how far a word would be written back, and the
-//! fence of the same *strand* makes that much durable. Strands stand for threads: a test says which one is
-//! running ([`SimPmem::set_strand`]), so that the interleaving of several is as deterministic as all else.
+//! Memory is words of 8 bytes. For each word this records the values that it had since it was last
+//! durable. Power loss leaves one of them, or the durable one. A flush marks how far a word would
+//! be written back, and the fence of the same *strand* makes that much durable. Strands stand for
+//! threads. A test says which one is running ([`SimPmem::set_strand`]), so that their interleaving
+//! is deterministic.
 //!
-//! An observer sees every step before it takes effect, and may take what a crash at this moment would leave
-//! ([`SimPmem::crash`]): one run explores as many crashes as it has steps. Flushes and fences are known by
-//! their places in the source, so that a test can leave each out and must find it missing.
+//! An observer sees every step before it takes effect, and may take the state after a crash at this
+//! moment ([`SimPmem::crash`]). So one run explores as many crashes as it has steps. Flushes and
+//! fences are identified by their places in the source. A test can leave each out and must then
+//! find lost data.
 
 mod word;
 
@@ -27,13 +29,13 @@ use word::Word;
 
 const WORD_BYTES: u64 = 8;
 const PAGE_BYTES: u64 = 4096;
-/// What is counted as a medium's own unit.
+/// Unit of a medium for the counters, in bytes.
 const UNIT_BYTES: u64 = 256;
 const PAGE_WORDS: usize = (PAGE_BYTES / WORD_BYTES) as usize;
 
 type Page = [u64; PAGE_WORDS];
 
-/// What a step is about to do.
+/// Operation of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PmemStep {
     /// A word is stored.
@@ -49,8 +51,8 @@ pub enum PmemStep {
 /// A flush or fence, by its place in the source: file, line, column.
 pub type PmemSite = (PmemStep, &'static str, u32, u32);
 
-/// What of the stores that are not durable survives power loss. Words are counted from zero in the order of
-/// their offsets; [`SimPmem::undurable_words`] says how many there are.
+/// Selection of the undurable stores that survive power loss. Words are counted from zero in the
+/// order of their offsets; [`SimPmem::undurable_words`] says how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
     /// Nothing.
@@ -65,15 +67,15 @@ pub enum Survival {
     Random(u64),
 }
 
-/// What was asked of a memory.
+/// Counters of a memory's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PmemCounts {
     /// Words stored.
     pub stores: u64,
     /// Bytes stored round the caches.
     pub streamed_bytes: u64,
-    /// Units of 256 bytes that were stored into so, each stream by itself: what a medium with such units writes inside if
-    /// it combines nothing.
+    /// Number of units of 256 bytes that were stored into by streams, counted for each stream
+    /// separately. A medium with such units writes as many internally if it combines nothing.
     pub streamed_units: u64,
     /// Lines flushed.
     pub flushed_lines: u64,
@@ -95,7 +97,7 @@ pub struct SimPmem {
 
 #[derive(Clone, Default)]
 struct State {
-    /// What loads see. Pages of zeroes are not there.
+    /// Content that loads see. Pages of zeroes are absent.
     seen: Vec<Option<Arc<Page>>>,
     durable: Vec<Option<Arc<Page>>>,
     /// The words of which `seen` is not known to be durable.
@@ -133,7 +135,7 @@ impl State {
         }
     }
 
-    /// What power loss would leave.
+    /// Returns the content after power loss.
     fn surviving(&self, survival: Survival) -> Vec<Option<Arc<Page>>> {
         let mut pages = self.durable.clone();
         let rng = match survival {
@@ -144,7 +146,7 @@ impl State {
         let eighths = rng.below(9);
         for (index, (&number, word)) in self.undurable.iter().enumerate() {
             let newest = word.values.len();
-            let kept = match survival {
+            let survivor = match survival {
                 Survival::None => 0,
                 Survival::All => newest,
                 Survival::Only(one) => newest * usize::from(one == index),
@@ -152,7 +154,7 @@ impl State {
                 Survival::Random(_) if rng.chance(eighths, 8) => 1 + rng.index(newest),
                 Survival::Random(_) => 0,
             };
-            if let Some(value) = kept.checked_sub(1).map(|last| word.values[last]) {
+            if let Some(value) = survivor.checked_sub(1).map(|last| word.values[last]) {
                 store(&mut pages, number, value);
             }
         }
@@ -160,7 +162,7 @@ impl State {
     }
 
     fn put(&mut self, word: u64, value: u64) {
-        // What never differed from the durable value need not be remembered.
+        // A value that equals the durable one need not be recorded.
         if value == load(&self.seen, word) && !self.undurable.contains_key(&word) {
             return;
         }
@@ -238,7 +240,7 @@ impl SimPmem {
         })
     }
 
-    /// A copy in another world, with what is not durable. Nobody observes it.
+    /// Returns a copy in another world, with undurable data and without an observer.
     pub(super) fn fork(&self, cut: Arc<Cut>) -> Arc<Self> {
         let state = State {
             observer: None,
@@ -247,7 +249,8 @@ impl SimPmem {
         Self::with(self.size_bytes, Some(cut), state)
     }
 
-    /// Whether two memories would do the same from now on; what was counted, and who observes, is not compared.
+    /// Returns whether two memories would behave the same from now on. Counters and observers are
+    /// not compared.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let (one, other) = (self.state(), other.state());
         one.seen == other.seen
@@ -264,8 +267,8 @@ impl SimPmem {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a machine would find that starts again after power is lost now: a memory of its own, all of it
-    /// durable. What is spoiled stays so.
+    /// Returns the memory that a machine would find after power loss now and a restart: a separate
+    /// one, all of it durable. Spoiled words stay spoiled.
     #[must_use]
     pub fn crash(&self, survival: Survival) -> Arc<Self> {
         let (pages, spoiled) = {
@@ -305,12 +308,12 @@ impl SimPmem {
         self.state().strand
     }
 
-    /// Calls `observer` before every step from now on; none for nobody.
+    /// Calls `observer` before every step from now on. `None` removes it.
     pub fn observe(&self, observer: Option<Observer>) {
         self.state().observer = observer;
     }
 
-    /// What was asked of it so far.
+    /// Returns the counters of its operations so far.
     #[must_use]
     pub fn counts(&self) -> PmemCounts {
         self.state().counts
@@ -333,7 +336,7 @@ impl SimPmem {
         self.state().spoiled.extend(lines);
     }
 
-    /// Flips a stored bit, and nobody notices.
+    /// Flips a stored bit, without any report.
     pub fn rot(&self, byte: u64, bit: u32) {
         let (word, flip) = (
             byte / WORD_BYTES,
@@ -347,7 +350,8 @@ impl SimPmem {
         }
     }
 
-    /// Panics outside the memory. The observer sees the step before it is taken. None if the process is over.
+    /// Panics outside the memory. The observer sees the step before it is taken. None if the
+    /// process is over.
     fn step(
         &self,
         step: PmemStep,

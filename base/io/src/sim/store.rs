@@ -32,7 +32,7 @@ impl Hasher for IntegerHasher {
 /// A map by block or page number.
 pub(super) type IntegerMap<T> = HashMap<u64, T, BuildHasherDefault<IntegerHasher>>;
 
-/// Sparse bytes; what was never written reads as zeroes. Copies are cheap.
+/// Sparse bytes. Bytes that were never written read as zeroes. Copies are cheap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Store {
     pages: IntegerMap<Rc<[u8; PAGE as usize]>>,

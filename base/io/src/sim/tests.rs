@@ -64,7 +64,8 @@ fn what_is_flushed_or_fua_survives_power_loss_and_nothing_else_need() {
     assert_eq!(disk.peek(512, 512), vec![0; 512], "still not flushed");
 }
 
-/// Alike is what holds the same, however it came to that; any difference that could ever be seen tells worlds apart.
+/// Alike is what holds the same, however it came to that; any difference that could ever be seen
+/// tells worlds apart.
 #[test]
 fn crashes_that_leave_the_same_are_alike() {
     let (mut world, disk) = one_disk(1, |_| ());
@@ -240,7 +241,7 @@ fn a_memory_is_cut_off_between_its_steps_and_its_copy_is_apart() {
 
 #[test]
 fn a_failed_flush_is_not_made_good_by_the_next() {
-    let (mut lost, mut kept, mut gone_at_once) = (0, 0, 0);
+    let (mut lost, mut survived, mut gone_at_once) = (0, 0, 0);
     for seed in 0..100 {
         let (world, disk) = one_disk(seed, |_| ());
         disk.set_faults(FaultPlan {
@@ -261,13 +262,13 @@ fn a_failed_flush_is_not_made_good_by_the_next() {
         world.crash_power(Keep::All);
         assert_eq!(disk.peek(512, 1), [2]);
         match (live, disk.peek(0, 1)[0]) {
-            (1, 1) => kept += 1,
+            (1, 1) => survived += 1,
             (1, 0) => lost += 1,
             (0, 0) => gone_at_once += 1,
             other => panic!("{other:?}"),
         }
     }
-    assert!(kept > 10 && lost > 10 && gone_at_once > 10);
+    assert!(survived > 10 && lost > 10 && gone_at_once > 10);
 }
 
 #[test]
@@ -400,11 +401,11 @@ fn what_a_spell_fails_can_be_read_until_power_is_lost_and_no_flush_covers_it() {
         world.crash_process(seed);
         assert_eq!(disk.peek(0, 4096), shown, "nor does process death");
         world.crash_power(Keep::All);
-        let kept = disk.peek(0, 4096);
-        for (kept, shown) in kept.chunks(512).zip(shown.chunks(512)) {
-            assert!(kept == [1; 512] || kept == [2; 512] && shown == [2; 512]);
+        let survived = disk.peek(0, 4096);
+        for (survived, shown) in survived.chunks(512).zip(shown.chunks(512)) {
+            assert!(survived == [1; 512] || survived == [2; 512] && shown == [2; 512]);
             if shown == [2; 512] {
-                durable[usize::from(kept[0]) - 1] += 1;
+                durable[usize::from(survived[0]) - 1] += 1;
             }
         }
     }

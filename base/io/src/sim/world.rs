@@ -16,8 +16,9 @@ use super::pmem::{SimPmem, Survival};
 use super::rng::Rng;
 use crate::rt::{self, Executor};
 
-/// Where a run is cut off. I/Os are writes, write-zeroes, discards and flushes on any device, and stores, flushes
-/// and fences on any memory, in the order of their submission, counted from one since the stop was set.
+/// Point at which a run stops. I/Os are writes, write-zeroes, discards and flushes on any device,
+/// and stores, flushes and fences on any memory. They are counted in the order of their submission,
+/// from one since the stop was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// When the n-th I/O is submitted; it never arrives at its device.
@@ -28,8 +29,8 @@ pub enum Stop {
     BeforePoll(u64),
 }
 
-/// What of the unflushed writes survives power loss. Writes are counted from zero over all devices
-/// in the order of their submission, and after them the words of memories that are not durable;
+/// Selection of the unflushed writes that survive power loss. Writes are counted from zero over all
+/// devices in the order of their submission. The undurable words of memories follow them.
 /// [`World::unflushed`] says how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
@@ -41,9 +42,11 @@ pub enum Keep {
     Only(usize),
     /// All but the i-th.
     AllBut(usize),
-    /// All on one device (in the order in which devices were added, memories behind them), nothing on the others.
+    /// All on one device (in the order in which devices were added, memories behind them), nothing
+    /// on the others.
     Disk(usize),
-    /// A seeded subset, each write wholly, not at all, or torn between logical blocks; of memories, word by word.
+    /// A seeded subset, each write wholly, not at all, or torn between logical blocks; of memories,
+    /// word by word.
     Random(u64),
     /// Of each write a seeded half of its logical blocks; of memories, word by word.
     Torn(u64),
@@ -65,7 +68,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(3600);
 /// Polls after which a run counts as deadlocked.
 const POLL_LIMIT: u64 = 5_000_000;
 
-/// What a world's devices share.
+/// State that a world's devices share.
 pub(super) struct Shared {
     cut: Arc<Cut>,
     next_id: Cell<u64>,
@@ -78,7 +81,7 @@ impl Shared {
         self.cut.is_stopped()
     }
 
-    /// Keeps a completion that nobody will hear until the process is gone.
+    /// Stores a completion that will not be delivered, until the process is gone.
     pub(super) fn abandon(&self, done: Completion) {
         self.abandoned.borrow_mut().push(done);
     }
@@ -161,8 +164,8 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// A process that panics: its tasks are not dropped. What they hold is in no state for that, and a second panic would end
-/// the program of a test which looks for the first one.
+/// A process that panics: its tasks are not dropped. Their objects are in no state for that, and a
+/// second panic would end the program of a test that expects the first.
 struct Left(Rc<Executor>);
 
 impl Drop for Left {
@@ -245,8 +248,8 @@ impl World {
         }
     }
 
-    /// Whether two worlds would run the same from now on: their devices hold the same, and what waits to become
-    /// durable is the same. Faults and stops are not compared.
+    /// Returns whether two worlds would run the same from now on: their devices have equal contents
+    /// and equal pending writes. Faults and stops are not compared.
     ///
     /// # Panics
     /// If both are one world with memories.
@@ -288,9 +291,9 @@ impl World {
         self.shared.digest.get()
     }
 
-    /// Runs a process until `future` ends or the world stops. Tasks that are left are dropped. After
-    /// a crash, [`World::crash_power`] or [`World::crash_process`] must decide what became of the
-    /// unflushed writes; after an end, operations still in flight end as in process death.
+    /// Runs a process until `future` ends or the world stops. Tasks that are left are dropped.
+    /// After a crash, [`World::crash_power`] or [`World::crash_process`] must decide what became of
+    /// the unflushed writes; after an end, operations still in flight end as in process death.
     pub fn run<T: 'static>(
         &self,
         seed: u64,
@@ -423,8 +426,9 @@ impl World {
         self.restart();
     }
 
-    /// The process dies; its devices live on and finish what was in flight, or not, as `seed` says. So it is with
-    /// what it was storing into memories; what it had stored there before the kernel makes durable when it ends it.
+    /// Ends the process. Its devices survive and finish operations in flight, or not, as `seed`
+    /// says. The same holds for its stores in progress to memories. The kernel makes earlier stores
+    /// durable when it ends the process.
     pub fn crash_process(&self, seed: u64) {
         if tracing_enabled() {
             eprintln!("the process ends");
@@ -458,7 +462,7 @@ impl std::fmt::Debug for Stopper {
 }
 
 impl Stopper {
-    /// Whether the run is over: what a task still does before it next waits never happened.
+    /// Returns whether the run is over. Actions of a task before its next wait then have no effect.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.0.is_stopped()
@@ -469,7 +473,7 @@ impl Stopper {
         self.0.cut.stop();
     }
 
-    /// A device that completes inline, of whose work nobody hears after the end.
+    /// Wraps a device that completes inline, so that it delivers no completion after the end.
     #[must_use]
     pub fn silences(&self, device: Rc<dyn BlockDevice>) -> Rc<dyn BlockDevice> {
         Rc::new(Inline::new(Rc::clone(&self.0), device))

@@ -15,10 +15,10 @@ use crate::reactor::{Parker, SocketStep, Token, Wait};
 pub(crate) use pool::Pool;
 
 const EVENTS: usize = 256;
-/// What the eventfd is called in epoll; no descriptor has this number.
+/// Token of the eventfd in epoll; no descriptor has this number.
 const WAKE: u64 = u64::MAX;
 
-/// What waits for one socket.
+/// Steps that wait for one socket.
 #[derive(Default)]
 struct Watch {
     registered: bool,
@@ -26,7 +26,7 @@ struct Watch {
     writes: VecDeque<(Token, SocketStep)>,
 }
 
-/// Sockets by epoll, edge-triggered: a step is tried at once, and again at each edge while it would
+/// Sockets by epoll, edge-triggered. A step is tried at once, and at each edge as long as it would
 /// block.
 pub(crate) struct Epoll {
     fd: OwnedFd,
@@ -46,7 +46,7 @@ impl Epoll {
             return Err(io::Error::last_os_error()).context(|| "epoll_create1 for a reactor");
         }
         let this = Self {
-            // SAFETY: the call above made this descriptor and nobody else has it.
+            // SAFETY: the call above made this descriptor, and it has no other owner.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
             watches: Vec::new(),
             events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
@@ -74,7 +74,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Tries a step; if it would block, it is kept until the socket is ready.
+    /// Tries a step. If it would block, it waits until the socket is ready.
     pub(crate) fn start(&mut self, token: Token, step: &SocketStep) -> Option<i32> {
         let fd = step.fd();
         let index = usize::try_from(fd).expect("an open descriptor");
@@ -119,8 +119,9 @@ impl Epoll {
         watch.reads.len() + watch.writes.len() < before
     }
 
-    /// A descriptor is about to be closed. The kernel forgets it by itself only if nobody else has a copy of it, as the monitor
-    /// of a virtual machine has of its events: what comes later under the same number could not be waited for.
+    /// Handles the coming close of a descriptor. The kernel forgets it by itself only if no other
+    /// copy of it exists; the monitor of a virtual machine has copies of its events. Otherwise a
+    /// later descriptor with the same number could not be waited for.
     pub(crate) fn forget(&mut self, fd: RawFd) {
         let epoll = self.fd.as_raw_fd();
         if let Some(watch) = self.watch(fd) {

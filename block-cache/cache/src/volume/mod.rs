@@ -10,9 +10,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{DeviceInfo, Error, ErrorKind, Result};
+use forebay_io::log_limiter::LogLimiter;
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
-use forebay_io::told::Told;
 use forebay_policy::cleaning::{Cleaning, Whose};
 use forebay_policy::{BlockKey, Measured, PromotionFilter, SequentialDetector, Split, Way};
 
@@ -100,7 +100,7 @@ pub(crate) struct AttachedVolume {
     may_show_lost: Cell<bool>,
     /// Turn to flush the backing device before the first comparison.
     first_flush: Semaphore,
-    log_limiter: Told,
+    log_limiter: LogLimiter,
 }
 
 impl AttachedVolume {
@@ -133,7 +133,7 @@ impl AttachedVolume {
             divergence: OnceCell::new(),
             may_show_lost: Cell::new(found.may_show_lost),
             first_flush: Semaphore::new(1),
-            log_limiter: Told::default(),
+            log_limiter: LogLimiter::default(),
         }
     }
 

@@ -149,7 +149,7 @@ fn a_number_of_the_kernel_is_no_place() {
         assert!(vouched.is_known() && vouched.basis == Basis::Path);
         assert!(!known_by_path(numbered, Path::new("/dev/x"), false).is_known());
     }
-    // What has a UUID is known by that, whatever its number is.
+    // A device with a UUID is identified by that, whatever its number is.
     for (one, other, uuid) in [
         ("virtual/block/dm-0", "virtual/block/dm-1", "dm/uuid"),
         ("virtual/block/md1", "virtual/block/md127", "md/uuid"),
