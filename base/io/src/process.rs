@@ -133,9 +133,9 @@ fn start_time(pid: u32) -> Result<u64> {
 }
 
 /// Returns whether a thread that sleeps in the kernel, and is not woken there by signals, has a
-/// pending signal that would otherwise wake it. That is a signal to the thread itself, or to the
-/// process for its first thread. Any thread may take the process's signals, so they do not count
-/// for other threads.
+/// pending signal that would otherwise wake it. Such a signal is sent to the thread itself, or to
+/// the process for its first thread. Any thread may take the process's signals, so they do not
+/// count for other threads.
 #[must_use]
 pub fn is_signalled(thread: u32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{thread}/status"));

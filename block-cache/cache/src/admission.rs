@@ -39,7 +39,7 @@ pub(crate) struct Visit {
     /// Whether none of the write is cached. Only such writes measure the cost of a bypass.
     all: bool,
     had_room: bool,
-    /// When it began, and the cleaner's turns then.
+    /// Start of the write, and the cleaner's turns at that time.
     began: (Duration, u64),
 }
 

@@ -94,8 +94,8 @@ impl BackingFailures {
     }
 
     /// Returns, before a volume is attached, whether data that its backing device shows may be lost
-    /// at that device's next power loss, in spite of a flush since. That is so if a write or a
-    /// flush failed, or may have failed: as its process died, or while the volume was served
+    /// at that device's next power loss, in spite of a flush since. This is the case if a write or
+    /// a flush failed, or may have failed: as its process died, or while the volume was served
     /// without this cache. It ends when all that recovery presumed to be dirty has been rewritten.
     pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
         let told =
@@ -103,8 +103,8 @@ impl BackingFailures {
         !self.presumed.is_over() && (!self.presumed.power_was_lost() || known.is_some_and(told))
     }
 
-    /// When all that recovery presumed to be dirty has been written back or dropped: earlier
-    /// failures no longer matter.
+    /// Forgets earlier failures. Called when all data that recovery presumed to be dirty has been
+    /// written back or dropped.
     pub(crate) async fn forget_failures(&self) {
         if !self.presumed.is_over() {
             return;

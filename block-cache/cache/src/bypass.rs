@@ -37,7 +37,7 @@ pub(crate) async fn write_beside(
     engine.each_block(volume, job, present, write_missed).await
 }
 
-/// Writes what lies in no block, and stays out of the cache.
+/// Writes data outside of cached blocks, which stays out of the cache.
 pub(crate) async fn write_missed(
     engine: Rc<Engine>,
     volume: Rc<AttachedVolume>,

@@ -381,7 +381,7 @@ impl Engine {
         self.committer.commit().await
     }
 
-    /// Whether something of an attached volume is being written back.
+    /// Returns whether a write-back of an attached volume is in flight.
     pub(crate) fn is_cleaning(&self) -> bool {
         let map = self.map.borrow();
         (0..map.numbers()).any(|slot| {

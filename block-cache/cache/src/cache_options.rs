@@ -9,7 +9,7 @@ use forebay_policy::cleaning::Cleaning;
 use crate::online_open::EarlyMap;
 use crate::options::{Admission, Durability, Settings};
 
-/// How a cache is opened.
+/// Options for opening a cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
     /// Durability that an acknowledgement promises.
@@ -31,7 +31,7 @@ pub struct CacheOptions {
     pub hold_write_back: bool,
     /// Policy for writes that find no room.
     pub admission: Admission,
-    /// How often the map is made durable without anybody asking.
+    /// Interval at which the map is made durable without a request for it.
     pub commit_interval: Duration,
     /// Time that devices may take for requests in flight when a volume is detached or the cache is
     /// closed. After that they are reported as late.

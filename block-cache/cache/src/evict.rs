@@ -35,7 +35,7 @@ const RETRY: Duration = Duration::from_millis(1);
 /// Blocks that are wanted clean at a time.
 const WANTED: usize = 16 * WIDEST;
 
-/// Whether blocks that are dirty are written back to make room.
+/// Policy for writing dirty blocks back to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dirty {
     /// Writes dirty blocks back only if they are colder than some clean blocks. No request has
@@ -67,8 +67,7 @@ pub(crate) struct Reclaimer {
     waiting: Cell<u32>,
     /// Round for which kills wait and which was not requested yet.
     waits_for: Cell<Option<Ticket>>,
-    /// Whether something could have been evicted, had it been written back, which was not asked
-    /// for.
+    /// Whether some block could have been evicted if its write-back had been requested.
     spared: Cell<bool>,
     dirty: Cell<Dirty>,
     /// End of the last round.
@@ -77,7 +76,7 @@ pub(crate) struct Reclaimer {
 }
 
 impl Reclaimer {
-    /// Returns the reclaimer of a cache of so many units, wired to the parts that it uses.
+    /// Returns the reclaimer of a cache of `units`, wired to the parts that it uses.
     pub(crate) fn new(
         base: &Foundation,
         committer: Rc<Committer>,
@@ -117,13 +116,13 @@ impl Reclaimer {
         self.ahead.borrow().batch()
     }
 
-    /// Whether it is time to make room.
+    /// Returns whether it is time to make room.
     fn is_low(&self) -> bool {
         self.map.borrow().is_low(&self.ahead.borrow())
     }
 
-    /// Blocks that wait to be written back are colder than what else could go: as long as nothing
-    /// presses, they are waited for.
+    /// Returns whether to reclaim now. Blocks that wait for write-back are colder than the other
+    /// candidates, so they are awaited unless room is urgent.
     fn is_time_to_reclaim(&self) -> bool {
         let pressed = || {
             let ahead = self.ahead.borrow();
@@ -183,7 +182,7 @@ impl Reclaimer {
         }
     }
 
-    /// Has room made, at the price of dirty blocks. False if that was tried in vain just now.
+    /// Requests room, at the price of dirty blocks. Returns false if that failed a moment ago.
     pub(crate) fn want_room(&self) -> bool {
         self.dirty.set(Dirty::Wanted);
         if self.signals.is_stuck() {
@@ -329,12 +328,12 @@ impl Reclaimer {
         }
     }
 
-    /// Whether some of what the reclaimer wants clean was not tried yet.
+    /// Returns whether some of the reclaimer's wanted blocks were not tried yet.
     fn is_clean_wanted(&self) -> bool {
         self.volumes.any(|volume| volume.cleaner.is_wanted())
     }
 
-    /// The reclaimer wants these clean, in place of what it wanted before.
+    /// Replaces the list of blocks that the reclaimer wants clean.
     fn want_clean(&self, mut blocks: Vec<BlockId>) {
         let map = self.map.borrow();
         // The coldest come first; more of them than are written back soon would only take time to

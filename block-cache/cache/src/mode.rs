@@ -55,7 +55,7 @@ pub(crate) enum WriteRule {
 }
 
 impl Mode {
-    /// Returns what a read does.
+    /// Returns the rule for reads.
     pub(crate) const fn read_rule(self) -> ReadRule {
         match self {
             Self::WriteBack | Self::WriteThrough | Self::WriteAround | Self::WriteInvalidate => {
@@ -66,7 +66,7 @@ impl Mode {
         }
     }
 
-    /// Returns what a write does.
+    /// Returns the rule for writes.
     pub(crate) const fn write_rule(self) -> WriteRule {
         match self {
             Self::WriteBack | Self::WriteOnly => WriteRule::Dirty,

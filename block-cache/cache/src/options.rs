@@ -19,11 +19,11 @@ pub enum Mode {
     WriteThrough,
     /// `wa`: writes go to the backing device, and to the cache where it holds the block already.
     WriteAround,
-    /// `wi`: writes go to the backing device and drop what the cache holds of them.
+    /// `wi`: writes go to the backing device and drop their cached copies.
     WriteInvalidate,
     /// `wo`: as write-back, but reads are not promoted.
     WriteOnly,
-    /// `pt`: reads and writes go to the backing device; the cache only serves what is dirty in it.
+    /// `pt`: reads and writes go to the backing device; the cache serves only its dirty data.
     PassThrough,
 }
 
@@ -51,7 +51,7 @@ impl Mode {
         }
     }
 
-    /// Whether what a read misses is taken in.
+    /// Returns whether read misses fill the cache.
     #[must_use]
     pub const fn promotes_reads(self) -> bool {
         !matches!(self, Self::WriteOnly | Self::PassThrough)
@@ -124,9 +124,9 @@ impl Admission {
 /// The devices of a cache.
 #[derive(Clone)]
 pub struct Devices {
-    /// Where cached data lies.
+    /// Device of the cached data.
     pub data: Rc<dyn BlockDevice>,
-    /// Where the metadata lies; on the data device if none.
+    /// Device of the metadata; if `None`, the data device has it.
     pub metadata: Option<Rc<dyn BlockDevice>>,
 }
 
@@ -139,7 +139,7 @@ impl fmt::Debug for Devices {
     }
 }
 
-/// How a cache is formatted.
+/// Options for formatting a cache.
 #[derive(Clone, Debug)]
 pub struct FormatOptions {
     /// The cache block sizes: powers of two from 4 KiB to 1 MiB, the largest at most 64 times the
@@ -147,7 +147,7 @@ pub struct FormatOptions {
     pub block_sizes_bytes: Vec<u64>,
     /// Blocks that share a mark (docs/internals/dirty-tracking.md), as a power of two, up to 16.
     pub region_shift: u8,
-    /// How the cache is to know after a crash what was overwritten in place
+    /// Method by which the cache knows after a crash which blocks were overwritten in place
     /// (docs/internals/dirty-tracking.md).
     pub dirty_tracking: DirtyTracking,
     /// Whether cached data has checksums, one for each 4 KiB.
@@ -212,7 +212,7 @@ pub(crate) struct Settings {
     pub(crate) data_place: String,
 }
 
-/// How a volume is attached.
+/// Options for attaching a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeOptions {
     /// Cache mode.
@@ -224,14 +224,14 @@ pub struct VolumeOptions {
     /// The epoch that the state directory remembers, zero for none: higher than the cache's own
     /// when the volume was served without this cache meanwhile.
     pub epoch: u64,
-    /// Where the volume was written without this cache; none if that is not known, which counts as
-    /// everywhere.
+    /// Ranges that were written without this cache. `None` if they are not known, which counts as
+    /// the whole volume.
     pub written_elsewhere: Option<Vec<std::ops::Range<u64>>>,
     /// Byte ranges, in ascending order, of all data that was dirty when the volume went on without
     /// this failed cache. With a higher `epoch`, nothing else in the cache counts. `None` if they
     /// are not known.
     pub dirty_at_failure: Option<Vec<std::ops::Range<u64>>>,
-    /// Throw dirty data away that is older than what was written without this cache.
+    /// Whether to discard dirty data that is older than writes made without this cache.
     pub discard_stale_dirty: bool,
     /// Whether cached data belongs to this backing device although the device looks like another
     /// one.

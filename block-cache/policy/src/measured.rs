@@ -3,7 +3,7 @@
 //! Static rules (Open CAS: bypass above 32 evictions) are right for one pair of devices and wrong
 //! for another (Z. Lin and others, HotStorage '23, section 3.3.3). Here both ways are measured as
 //! the client feels them, at the present load. One measure is the latency of a bypassing write. The
-//! other is the latency of a write into the cache, plus its share of the price of room. That price
+//! other is the latency of a write into the cache, plus its share of the price of room. The price
 //! occurs in lumps, since room is made for many blocks at a time: one write waits long, and many
 //! use the room. So the price is averaged over many blocks, of all sizes of writes.
 //!

@@ -127,9 +127,9 @@ impl std::fmt::Debug for Transit {
 
 impl Transit {
     /// Opens a cache over `device`, with as many slots as fit into `memory`. Evictions go to
-    /// `evictor`. That is the same device, or [`Workers`](crate::Workers) over it if its work is
-    /// done by the processor. Data that an earlier process left in the memory is on its way to the
-    /// device when this returns, unless [`TransitOptions::hold_evictions`] is set.
+    /// `evictor`. The evictor is the same device, or [`Workers`](crate::Workers) over it if its
+    /// work is done by the processor. Data that an earlier process left in the memory is on its way
+    /// to the device when this returns, unless [`TransitOptions::hold_evictions`] is set.
     ///
     /// Whether an acknowledged write outlives this process depends on `memory`.
     ///

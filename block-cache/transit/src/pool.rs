@@ -1,10 +1,10 @@
 //! Threads that carry out jobs, and wake the thread that waits for results.
 //!
 //! A thread that has just done a job polls for the next one for a few microseconds before it
-//! sleeps. That is about the cost of falling asleep and being woken. The wake-up also costs the
-//! pusher of the job, which is the thread that serves clients. A thread polls only while that has
-//! been worth it. It sleeps at once if jobs come further apart, or if others need the processor and
-//! preempt it meanwhile. Now and then it tries polling.
+//! sleeps. Polling lasts about the cost of falling asleep and being woken. The wake-up also costs
+//! the pusher of the job, which is the thread that serves clients. A thread polls only while that
+//! has been worth it. It sleeps at once if jobs come further apart, or if others need the processor
+//! and preempt it meanwhile. Now and then it tries polling.
 //!
 //! The cache shares nothing else between threads. This code knows nothing of slots, so it can be
 //! checked separately: see `tests/pool.rs`.

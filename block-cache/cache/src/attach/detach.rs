@@ -25,7 +25,7 @@ use crate::lock::lock_of;
 use crate::map::CLEANING;
 use crate::volume::AttachedVolume;
 
-/// How often it is looked whether they get on.
+/// Interval at which progress is checked.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Cache {
@@ -176,7 +176,7 @@ fn late(what: &str) -> Error {
     )
 }
 
-/// Runs `work` as a task of its own and waits for it so long.
+/// Runs `work` as a separate task and waits for it for a limited time.
 async fn in_time(
     what: &str,
     limit: Duration,
@@ -224,8 +224,8 @@ impl Engine {
         in_time(&what, self.settings.patience, flush).await
     }
 
-    /// As [`Cleaner::write_back_volume`](crate::clean::Cleaner::write_back_volume), for as long as
-    /// it gets on.
+    /// As [`Cleaner::write_back_volume`](crate::clean::Cleaner::write_back_volume), as long as it
+    /// makes progress.
     pub(crate) async fn write_back_in_time(
         self: &Rc<Self>,
         volume: u16,

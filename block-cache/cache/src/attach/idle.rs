@@ -72,8 +72,8 @@ impl Cache {
         idle.collect()
     }
 
-    /// Returns what is dirty in a volume that is not attached, in bytes and in ascending order,
-    /// ranges that touch joined.
+    /// Returns the dirty byte ranges of a volume that is not attached, in ascending order. Adjacent
+    /// ranges are merged.
     ///
     /// # Errors
     /// As [`Cache::forget`] for a volume that is unknown or attached.

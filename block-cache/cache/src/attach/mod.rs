@@ -265,7 +265,7 @@ impl Engine {
             .collect()
     }
 
-    /// Whether a slot still holds this block.
+    /// Returns whether a slot still holds this block.
     pub(crate) fn is_block(&self, volume: u16, slot: BlockId, block: Block) -> bool {
         let map = self.map.borrow();
         map.find(block.key(volume)) == Some(slot) && map.slot(slot).block() == block
@@ -298,7 +298,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Fits what is cached to a new size of the backing device.
+    /// Adapts the cached data of a volume to a new size of the backing device.
     async fn resize(&self, known: &VolumeEntry, size: u64, backing: &Backing) -> Result<()> {
         let old = known.size_bytes;
         if size < old {

@@ -75,8 +75,8 @@ const fn greatest_divisor(mut one: u32, mut other: u32) -> u32 {
 }
 
 impl Engine {
-    /// Compares a sample of what is clean of a volume with the backing device that it is about to
-    /// be attached to. With `adopt`, clean copies are dropped where one differs, and dirty data
+    /// Compares a sample of a volume's clean data with the backing device that the volume is about
+    /// to be attached to. With `adopt`, clean copies are dropped if one differs, and dirty data
     /// stays.
     ///
     /// # Errors
@@ -227,7 +227,7 @@ impl Engine {
             .collect()
     }
 
-    /// Returns a clean granule of a slot, the `nth` one from a `first` one on, if it has so many.
+    /// Returns the `nth` clean granule of a slot, counted from `first`, if there is one.
     fn clean_granule(&self, slot: BlockId, first: u32, nth: u32) -> Option<Granule> {
         let clean = self.clean_of(slot);
         let count = clean.count_ones();
@@ -242,7 +242,7 @@ impl Engine {
         })
     }
 
-    /// Returns which granules of a slot claim to be what the backing device has.
+    /// Returns the granules of a slot that claim to equal the backing device.
     fn clean_of(&self, slot: BlockId) -> u64 {
         let entry = self.map.borrow().slot(slot);
         match entry.has(DYING) {

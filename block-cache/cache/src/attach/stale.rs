@@ -16,7 +16,7 @@ use crate::options::VolumeOptions;
 /// Most places that the refusal names.
 const NAMED: usize = 8;
 
-/// A block with dirty data that is older than what the backing device has.
+/// A block with dirty data that is older than the backing device's data.
 struct StaleBlock {
     slot: BlockId,
     /// Offset of the block in its volume, bytes.
@@ -40,8 +40,8 @@ impl Cache {
 }
 
 impl Engine {
-    /// Drops what is cached of a volume that was written without this cache: all clean data, and
-    /// with `discard_stale_dirty` the dirty data that was overwritten there.
+    /// Drops cached data of a volume that was written without this cache: all clean data, and with
+    /// `discard_stale_dirty` the dirty data that was overwritten there.
     ///
     /// # Errors
     /// As [`Cache::check_stale`], and the devices' own.

@@ -42,7 +42,7 @@ pub(crate) struct Checksums {
     seed: Seed,
     place: SumsPlace,
     geometry: Geometry,
-    /// By cell.
+    /// Checksums, by cell.
     values: RefCell<Vec<u32>>,
     /// Units of the table, a bit each, that media does not have as they are here.
     changed: RefCell<Vec<u64>>,
@@ -52,7 +52,7 @@ pub(crate) struct Checksums {
     /// if a round is interrupted, the table matches the record that calls them bad, or the one
     /// before.
     bad_cells: RefCell<Vec<u64>>,
-    /// How many these are.
+    /// Number of bad cells.
     bad: Cell<u64>,
     pub(crate) counters: ChecksumCounters,
 }
@@ -97,7 +97,7 @@ pub(crate) fn sum_of(hash: &DataHash, buf: &Buf) -> u32 {
 }
 
 impl Checksums {
-    /// The cell that a byte of what lies at `place` is in.
+    /// Returns the cell of a byte of the block at `place`.
     #[inline]
     pub(crate) const fn cell(&self, place: u32, start: u32) -> usize {
         let byte = ((place as u64) << self.geometry.sizes().unit_shift()) + start as u64;
@@ -184,7 +184,7 @@ impl Checksums {
             .fold(0, |found, granule| found | 1 << granule)
     }
 
-    /// Whether the checksums of cells are known, and are those of zeroes.
+    /// Returns whether the checksums of cells are known, and are those of zeroes.
     fn are_zeroes(&self, cells: impl IntoIterator<Item = usize>) -> bool {
         let zeroes = self.hash.of(&[0; CELL_BYTES]);
         let values = self.values.borrow();
@@ -253,7 +253,7 @@ impl Checksums {
             .collect()
     }
 
-    /// Nothing is known any more of what a block's place holds.
+    /// Forgets the checksums of a block's place.
     pub(crate) fn forget(&self, place: u32, class: u8) {
         if self.bad.get() != 0 {
             let cells = self.cells_of(
@@ -295,7 +295,7 @@ impl Checksums {
         }
     }
 
-    /// Whether all of a buffer, whole cells, is what was written there.
+    /// Returns whether a buffer of whole cells has the data that was written there.
     #[inline]
     pub(crate) fn agree(&self, first: usize, buf: &Buf) -> bool {
         if planted(Fault::SkipVerify) {

@@ -55,7 +55,7 @@ impl LoadedChecksums {
         }))
     }
 
-    /// Takes over what is known of a block.
+    /// Takes over the known checksums of a block.
     pub(crate) fn restore(&mut self, record: &BlockRecord) {
         let (place, class) = (record.slot, record.class);
         let sums = &self.sums;

@@ -2,12 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 
-/// How far a scrub is, or how the last one ended.
+/// Progress of a scrub, or result of the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubProgress {
-    /// It goes on.
+    /// Whether it is running.
     pub running: bool,
-    /// It was stopped before its end.
+    /// Whether it was stopped before its end.
     pub stopped: bool,
     /// Cached bytes that were read.
     pub read_bytes: u64,
@@ -39,7 +39,7 @@ impl Scrubber {
         self.progress.borrow().clone()
     }
 
-    /// Begins a scrub of so many blocks.
+    /// Begins a scrub of this number of blocks.
     pub(crate) fn begin(&self, blocks: u64) {
         self.stop.set(false);
         *self.progress.borrow_mut() = Some(ScrubProgress {
@@ -49,7 +49,7 @@ impl Scrubber {
         });
     }
 
-    /// Has a scrub end.
+    /// Stops a scrub.
     pub(crate) fn stop(&self) {
         self.stop.set(true);
     }

@@ -21,7 +21,7 @@ use crate::volume::cleaner::VolumeCleaner;
 
 /// Interval at which an idle cleaner asks its policy.
 const TICK: Duration = Duration::from_millis(500);
-/// How long the cleaner rests when it finds nothing that it can clean.
+/// Time that the cleaner rests when it finds nothing to clean.
 const REST: Duration = Duration::from_millis(5);
 /// Wait after a failed write-back.
 const BACK_OFF: Duration = Duration::from_secs(1);
@@ -77,7 +77,7 @@ impl Cleaner {
         cleaner.is_suspended() || is_held
     }
 
-    /// Whether a volume's task has something to live for.
+    /// Returns whether a volume's task must continue.
     fn is_serving(&self, volume: &Rc<AttachedVolume>) -> bool {
         !self.service.is_stopping() && self.volumes.is_served(volume)
     }
@@ -102,7 +102,7 @@ impl Cleaner {
         volume.cleaner.rest_after(&ended)
     }
 
-    /// Has the policies asked every so often: nothing that is dirty lies for ever.
+    /// Makes the policies run at intervals, so that no data stays dirty for ever.
     pub(crate) async fn kick_at_times(self: Rc<Self>) {
         while !self.service.is_stopping() {
             rt::sleep(TICK).await;

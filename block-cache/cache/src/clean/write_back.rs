@@ -6,9 +6,9 @@
 //! block stays dirty. The cleaner then does not write the data that it read, which may be half old
 //! and half new.
 //!
-//! The cleaner may read slots whose data is still in the cache device's volatile cache. That is
-//! safe as long as no flush of that device failed: the dirty record stays until the copy is durable
-//! on the backing device.
+//! The cleaner may read slots whose data is still in the cache device's volatile cache. Reading
+//! them is safe as long as no flush of that device failed: the dirty record stays until the copy is
+//! durable on the backing device.
 
 use std::rc::Rc;
 
@@ -37,13 +37,13 @@ struct Part {
     granules: u64,
 }
 
-/// How a write-back of one block ended.
+/// Result of the write-back of one block.
 #[derive(Clone, Debug)]
 struct WrittenBack {
     slot: BlockId,
     volume: u16,
     granules: u64,
-    /// Of the backing device, when it began.
+    /// Session of the backing device when it began.
     session: u64,
     result: Result<()>,
 }

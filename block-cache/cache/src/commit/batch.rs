@@ -13,8 +13,8 @@ use crate::map::marks::MarkId;
 use crate::map::{CLEANED, DEFERRED, DYING, FIRST, LIVE, NO_RECORD, PENDING, TRACED, UNRECORDED};
 
 impl Committer {
-    /// Builds one batch from what is queued, as the map is now. `quota` counts the queued slots
-    /// that belong to this round. Returns what to write, and whether the round needs another batch.
+    /// Builds one batch from the queues and the present map. `quota` counts the queued slots that
+    /// belong to this round. Returns the data to write, and whether the round needs another batch.
     pub(crate) fn build_batch(&self, quota: &mut usize) -> Result<(Vec<LogExtent>, bool)> {
         let (first, limit) = {
             let log = self.log.borrow();
@@ -71,7 +71,7 @@ impl Committer {
         Ok((Vec::new(), more))
     }
 
-    /// Logs what may wait where padding would go, but not in the tail's half of the batch.
+    /// Logs records that may wait in place of padding, but not in the tail's half of the batch.
     fn fill_unit(&self, room: impl Fn() -> u64) {
         while self.log.borrow().unit_room() > 0
             && room() > 0
@@ -219,7 +219,7 @@ impl Committer {
         self.note_recorded(slot);
     }
 
-    /// The log says of a slot what its region's mark did.
+    /// Notes that the log now has for a slot the state that its region's mark had.
     fn note_recorded(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         if entry.has(UNRECORDED) {

@@ -64,7 +64,7 @@ impl Window {
         self.owners.fill(NOBODY);
     }
 
-    /// Where a place of the ring is in the window.
+    /// Returns the index in the window of a place of the ring.
     fn index(&self, place: u32, log: &Log) -> Option<usize> {
         let (capacity, first) = (log.capacity(), self.from % log.capacity());
         let place = u64::from(place);
@@ -76,7 +76,7 @@ impl Window {
         (index < self.to - self.from).then_some(index as usize)
     }
 
-    /// Looks at the next so many slots and marks.
+    /// Scans the next `count` slots and marks.
     fn search(&mut self, count: u32, map: &Map, marks: &Marks, log: &Log) {
         let slots = self.slots..map.numbers().min(self.slots.saturating_add(count));
         self.slots = slots.end;

@@ -65,8 +65,8 @@ pub(crate) struct Committer {
     log: RefCell<Log>,
     tail: RefCell<Tail>,
     journal: RefCell<Option<Journal>>,
-    /// Where the record of this opening stands: the next process must find it, however long this
-    /// one lives.
+    /// Place of the record of this opening. The next process must find it, however long this one
+    /// lives.
     opened_at: Cell<u32>,
     pending: RefCell<VecDeque<BlockId>>,
     later: RefCell<Later>,
@@ -79,7 +79,7 @@ pub(crate) struct Committer {
     started: Cell<u64>,
     completed: Cell<u64>,
     wanted: Cell<u64>,
-    /// The last round that is to log what waits for room, too.
+    /// Last round that must also log the records that wait for room.
     wanted_all: Cell<u64>,
     kick: WaitList,
     done: WaitList,
@@ -99,7 +99,7 @@ pub(crate) struct Committer {
     /// Serializes flushes of the data device. A failed flush must be reported before the next one
     /// begins, which might call the lost data durable.
     flushing: Semaphore,
-    /// The same of a metadata device of its own.
+    /// Serializes flushes of a separate metadata device.
     metadata_flushing: Semaphore,
     /// Whether a flush, or a write with FUA, failed. Data since the last good flush may be lost
     /// then.
@@ -220,7 +220,7 @@ impl Committer {
         self.failed.borrow().clone()
     }
 
-    /// Whether a flush failed, so that what it should have covered may be gone.
+    /// Returns whether a flush failed, so that the data that it covered may be lost.
     pub(crate) const fn flush_failed(&self) -> bool {
         self.flush_failed.get()
     }
@@ -243,12 +243,12 @@ impl Committer {
         written.iter().chain(&*covered).copied().collect()
     }
 
-    /// Has `hook` called behind each round.
+    /// Registers `hook` to be called after each round.
     pub(crate) fn on_round(&self, hook: impl Fn() + 'static) {
         self.on_round.borrow_mut().push(Box::new(hook));
     }
 
-    /// Has `hook` called when the cache fails.
+    /// Registers `hook` to be called when the cache fails.
     pub(crate) fn on_failure(&self, hook: impl Fn() + 'static) {
         self.on_failure.borrow_mut().push(Box::new(hook));
     }

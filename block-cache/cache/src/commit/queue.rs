@@ -27,7 +27,7 @@ pub(crate) enum Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Later {
     queue: VecDeque<BlockId>,
-    /// How many were ever taken off.
+    /// Number of slots that were ever removed.
     taken: u64,
     /// How many will have been when those of the timer's last tick are gone.
     due: u64,
@@ -44,7 +44,7 @@ impl Later {
         Some(slot)
     }
 
-    /// Whether some wait since the last call or longer.
+    /// Returns whether some slots have waited since the last call or longer.
     pub(crate) fn overdue(&mut self) -> bool {
         let overdue = self.taken < self.due;
         self.due = self.taken + self.queue.len() as u64;
@@ -67,7 +67,7 @@ impl Committer {
         trim(&mut self.later.borrow_mut().queue);
     }
 
-    /// Queues a slot: the next round records what it holds.
+    /// Queues a slot for the next round, which records its content.
     pub(crate) fn queue_record(&self, slot: BlockId) {
         let mut map = self.map.borrow_mut();
         if !map.slot(slot).has(PENDING | DYING) {
@@ -98,7 +98,7 @@ impl Committer {
         }
     }
 
-    /// Whether the log durably says of a slot all that the map says of its valid granules.
+    /// Returns whether the log durably has the map's state of a slot's valid granules.
     pub(crate) fn record_is_durable(&self, slot: BlockId) -> bool {
         let entry = self.map.borrow().slot(slot);
         !entry.has(PENDING | LATER | DEFERRED)

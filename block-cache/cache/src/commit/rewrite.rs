@@ -9,8 +9,8 @@ use crate::failpoints::{Fault, planted};
 use crate::map::{DYING, LIVE, NO_RECORD};
 
 impl Committer {
-    /// Logs all that counts once more, and moves the tail of the log up to there, both durably. So
-    /// the next start reads nothing of what the log held before. Requests go on meanwhile.
+    /// Logs all live records once more, and moves the tail of the log up to there, both durably. So
+    /// the next start reads nothing of the log's earlier content. Requests continue meanwhile.
     ///
     /// # Errors
     /// The devices' own. The cache has failed then.

@@ -138,17 +138,17 @@ impl Engine {
 }
 
 impl Engine {
-    /// Whether what is written to a volume bypasses the cache, which has failed.
+    /// Returns whether writes to a volume bypass the cache, which has failed.
     pub(crate) fn is_degraded(&self, volume: &AttachedVolume) -> bool {
         !self.committer.is_alive() && !self.committer.is_stopping() && volume.falls_back()
     }
 
-    /// Whether the cache has failed, and a volume refuses writes for that.
+    /// Returns whether the cache has failed and a volume refuses writes for that reason.
     pub(crate) fn refuses_writes(&self, volume: &AttachedVolume) -> bool {
         !self.committer.is_alive() && !self.committer.is_stopping() && !volume.falls_back()
     }
 
-    /// Whether no write is to take the place of what is dirty of a volume.
+    /// Returns whether no write may replace a volume's dirty data.
     fn keeps_dirty(&self, volume: &AttachedVolume, divergence: &Divergence) -> bool {
         let nothing_is = self.map.borrow().share(volume.id).dirty_bytes == 0;
         nothing_is || divergence.fallback() == Fallback::CleanModes

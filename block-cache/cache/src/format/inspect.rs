@@ -34,7 +34,7 @@ pub struct InspectedVolume {
     pub cached_bytes: u64,
     /// Bytes that the backing device may lack, in granules.
     pub dirty_bytes: u64,
-    /// Where the last of them end: the backing device must not end before.
+    /// End of the last dirty data, in bytes. The backing device must not end before it.
     pub dirty_end_bytes: u64,
     /// Whether the next attach must still report a loss of acknowledged writes.
     pub owes_report: bool,
@@ -54,7 +54,7 @@ pub struct Inspection {
     pub block_sizes: String,
     /// The same, as block sizes.
     pub(crate) sizes: BlockSizes,
-    /// How the cache knows after a crash what was overwritten in place.
+    /// Method by which the cache knows after a crash which blocks were overwritten in place.
     pub dirty_tracking: DirtyTracking,
     /// Whether cached data has checksums.
     pub checksums: bool,

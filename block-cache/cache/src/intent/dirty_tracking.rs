@@ -28,10 +28,10 @@ use crate::service::ServiceState;
 use crate::stats::{Stats, TreeStats};
 use crate::volume::Volumes;
 
-/// How often the tree is looked after.
+/// Interval at which the tree is adjusted and written.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How this cache does it.
+/// Method of tracking.
 #[derive(Debug)]
 pub(crate) enum Tracking {
     Exact,
@@ -77,14 +77,13 @@ impl Tracking {
         Ok((Self::Abt(Box::new(BlockTree { writer, cleaned })), report))
     }
 
-    /// Whether the log says what may be dirty.
+    /// Returns whether the log says exactly which data may be dirty.
     #[inline]
     pub(crate) const fn is_exact(&self) -> bool {
         matches!(self, Self::Exact)
     }
 
-    /// Whether what lies at a place may have been overwritten since its record; marks are not
-    /// asked.
+    /// Returns whether data at a place may have been overwritten since its record. Ignores marks.
     pub(crate) fn may_be_dirty(&self, place: u32, class: u8) -> bool {
         match self {
             Self::Exact => false,
@@ -146,13 +145,13 @@ impl DirtyTracker {
         }
     }
 
-    /// Returns whether the log says what may be dirty.
+    /// Returns whether the log says exactly which data may be dirty.
     #[inline]
     pub(crate) const fn is_exact(&self) -> bool {
         self.tracking.is_exact()
     }
 
-    /// Returns whether a bit-tree says what may be dirty.
+    /// Returns whether a bit-tree says which data may be dirty.
     #[inline]
     pub(crate) const fn has_tree(&self) -> bool {
         matches!(self.tracking, Tracking::Abt(_))
@@ -258,8 +257,8 @@ impl DirtyTracker {
         }
     }
 
-    /// A round of commits has ended: lets go of the marks of what is clean and flushed on the data
-    /// device as well. Without that flush a record that calls the block clean would speak of older
+    /// Clears, after a round of commits, the marks of blocks that are clean and flushed on the data
+    /// device as well. Without that flush a record that calls the block clean would describe older
     /// data.
     pub(crate) fn unmark_clean(&self) {
         let Tracking::Abt(tree) = &self.tracking else {
@@ -312,7 +311,8 @@ impl DirtyTracker {
         }
     }
 
-    /// For a clean end, when every record is exact and durable: the tree has nothing to add.
+    /// Closes the tree for a clean end, when every record is exact and durable and the tree adds
+    /// nothing.
     pub(crate) async fn close_tracking(&self) -> Result<()> {
         let Tracking::Abt(tree) = &self.tracking else {
             return Ok(());

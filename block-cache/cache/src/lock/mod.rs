@@ -63,7 +63,7 @@ struct Lock {
     region: Option<BlockKey>,
     /// Units that are held exclusively.
     exclusive: u64,
-    /// How often each granule is held by readers.
+    /// Number of readers that hold each granule.
     readers: [u8; 64],
     /// Units that readers hold.
     shared: u64,
@@ -141,7 +141,7 @@ impl Lock {
         self.queue.is_empty() && self.exclusive | self.shared == 0
     }
 
-    /// Those who wait and may go now; each checks for itself.
+    /// Returns the wakers of the waiters that may continue; each checks for itself.
     fn who_may_go(&self) -> Vec<Waker> {
         let mut who = Vec::new();
         for (place, waiting) in self.queue.iter().enumerate() {
@@ -175,7 +175,8 @@ type Locks = HashMap<u64, Lock, BuildHasherDefault<Identity>>;
 /// All block locks that are held or waited for.
 #[derive(Debug, Default)]
 pub(crate) struct LockTable {
-    /// By region. While a range is held, one lock stands for all ranges, so that this is not empty.
+    /// Locks by region. While a range is held, one lock stands for all ranges, so that this is not
+    /// empty.
     locks: RefCell<Locks>,
     /// Ranges of regions that are held.
     ranges: RefCell<Vec<Held>>,
@@ -242,7 +243,7 @@ impl LockTable {
         }
     }
 
-    /// Whether the lock could be had at once.
+    /// Returns whether the lock is available at once.
     #[inline]
     pub(crate) fn admits(&self, region: BlockKey, granules: u64, exclusive: bool) -> bool {
         self.locks.borrow().is_empty() || self.admits_beside(region, granules, exclusive)

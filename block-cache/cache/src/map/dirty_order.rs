@@ -19,7 +19,7 @@ impl Map {
         &mut self.dirty_orders[number]
     }
 
-    /// Makes room to know what is dirty of a volume of this size.
+    /// Reserves memory to track the dirty blocks of a volume of this size.
     pub(crate) fn expect_volume(&mut self, volume: u16, size_bytes: u64) {
         let last = self.geometry.region_at(size_bytes.saturating_sub(1));
         let window = last / self.geometry.window_regions();
@@ -62,7 +62,7 @@ impl Map {
         (self.dirty_orders.get(usize::from(volume))).map_or(0, DirtyOrder::len)
     }
 
-    /// How often the cleaner came to the end of a volume.
+    /// Returns the number of times that the cleaner reached the end of a volume.
     pub(crate) fn dirty_rounds(&self, volume: u16) -> u64 {
         (self.dirty_orders.get(usize::from(volume))).map_or(0, DirtyOrder::rounds)
     }

@@ -1,6 +1,6 @@
 //! Flags of slots.
 
-/// Something that is so or not so of a slot.
+/// A boolean property of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Flag {
@@ -33,7 +33,7 @@ enum Flag {
     /// Parts that no record called dirty at recovery may be compared with the backing device: they
     /// were not written since.
     Compared,
-    /// A write to it failed, and then the cache, before a record could say what that left.
+    /// A write to it failed, and then the cache, before a record could say which data is there.
     Unknown,
     /// The record that counts is the first: unless that is durable, none says anything of it.
     First,

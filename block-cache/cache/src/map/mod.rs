@@ -40,13 +40,13 @@ pub(crate) const NO_RECORD: u32 = u32::MAX;
 pub(crate) struct Map {
     geometry: Geometry,
     table: BlockTable,
-    /// By slot: the place in the ring of the record that counts.
+    /// Place in the ring of the live record, by slot.
     records: Vec<u32>,
-    /// By slot.
+    /// Flags, by slot.
     flags: Vec<Flags>,
     granules: Granules,
     presence: Presence,
-    /// By the volume's number.
+    /// Cached share of a volume, by its number.
     shares: Vec<Share>,
     /// Blocks that the cleaner will visit, by the volume's number.
     dirty_orders: Vec<DirtyOrder>,
@@ -98,7 +98,7 @@ impl Map {
         self.granules.get(self.table.place(slot), granules)
     }
 
-    /// Where a slot's data lies, units.
+    /// Returns the place of a slot's data, in units.
     #[inline]
     pub(crate) fn place(&self, slot: BlockId) -> u32 {
         self.table.place(slot)
@@ -124,7 +124,7 @@ impl Map {
         }
     }
 
-    /// How much of a volume is cached.
+    /// Returns the cached share of a volume.
     pub(crate) fn share(&self, volume: u16) -> Share {
         self.shares
             .get(usize::from(volume))
@@ -278,13 +278,14 @@ impl Map {
         TwoSegments.used(&mut self.table, slot, again, count);
     }
 
-    /// Whether it is time to make room.
+    /// Returns whether it is time to make room.
     #[inline]
     pub(crate) fn is_low(&self, ahead: &Ahead) -> bool {
         ahead.is_low(&self.table)
     }
 
-    /// Names what goes, which is leaving then; `look` says of each whether it can.
+    /// Names victims, which are leaving from then on. `look` says of each whether it can be
+    /// evicted.
     pub(crate) fn pick(&mut self, ahead: &mut Ahead, look: impl Fn(Candidate) -> Leave) -> Picked {
         let (geometry, granules, flags) = (self.geometry, &self.granules, &self.flags);
         ahead.pick(&TwoSegments, &mut self.table, |table, slot| {
@@ -360,7 +361,7 @@ impl Map {
         (self.granules).ask(self.table.place(slot), granules, filled & asked);
     }
 
-    /// Sets what a slot holds and which of it is dirty.
+    /// Sets the valid and the dirty granules of a slot.
     pub(crate) fn set(&mut self, slot: BlockId, valid: u64, dirty: u64) {
         debug_assert_eq!(dirty & !valid, 0, "dirty granules are valid");
         let (volume, region, span) = self.table.address(slot);
@@ -392,7 +393,7 @@ impl Map {
         self.flags[slot as usize].clear(flags);
     }
 
-    /// Whether a slot has one of these flags.
+    /// Returns whether a slot has one of these flags.
     pub(crate) fn has(&self, slot: BlockId, flags: Flags) -> bool {
         self.flags[slot as usize].has(flags)
     }

@@ -42,7 +42,7 @@ pub(crate) struct Candidate {
     pub(crate) flags: Flags,
 }
 
-/// How much of a volume is cached.
+/// Cached share of a volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Share {
     pub(crate) blocks: u64,

@@ -40,7 +40,7 @@ const LISTS: usize = 256;
 /// Bits of the hash of a region that an entry has, beside those of its list.
 const TAG_BITS: u32 = 23;
 
-/// Where the record of a block stands.
+/// Place of a block's record.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// From the highest bit: of the hash of its region, its first unit there, its class.
@@ -236,8 +236,8 @@ impl Sketch {
         })
     }
 
-    /// Reads from a volume what the map would have read. None if that is not certain, or cannot be
-    /// read.
+    /// Reads the data of a volume that the map would have read. Returns `None` if that is not
+    /// certain, or cannot be read.
     pub(super) async fn read(
         &self,
         volume: u16,

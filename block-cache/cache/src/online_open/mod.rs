@@ -30,7 +30,7 @@ use crate::options::{Devices, Durability, VolumeOptions};
 use crate::volume::volume_info;
 pub use map::EarlyMap;
 
-/// A volume that serves reads of what is certainly clean, until it is handed over to its cache.
+/// A volume that serves reads of certainly clean data, until it is handed over to its cache.
 pub struct EarlyVolume {
     info: DeviceInfo,
     volume: u16,
@@ -69,8 +69,8 @@ impl EarlyVolume {
     /// - The volume was written without the cache, is another volume, or has another size than
     ///   before.
     /// - Data in the cache of the backing device must be flushed before any read, by code that can
-    ///   record a failed flush. That is so with [`Durability::Sync`], where data that is read is
-    ///   durable, and after a failed flush.
+    ///   record a failed flush. This is the case with [`Durability::Sync`], where data that is read
+    ///   is durable, and after a failed flush.
     ///
     /// Reads of possibly dirty data ask `map`, which the opening also has. Without `map` they wait
     /// for the cache.
@@ -139,7 +139,8 @@ impl EarlyVolume {
         }
     }
 
-    /// Reads of what is certainly clean that were served, or begun, before the cache was open.
+    /// Returns the number of reads of certainly clean data that were served, or begun, before the
+    /// cache was open.
     #[must_use]
     pub fn served(&self) -> u64 {
         self.reads.count.get()

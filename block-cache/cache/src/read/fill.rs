@@ -36,7 +36,7 @@ struct Target {
 
 /// Resources that are held during a fill.
 pub(crate) struct Held<'a> {
-    /// All blocks of what comes.
+    /// Lock on all blocks of the fill.
     pub(crate) lock: Guard<'a>,
     /// Counter of read-ahead bytes, if there are any.
     pub(crate) ahead: Option<AheadBytes>,
@@ -235,7 +235,7 @@ struct Fill {
 }
 
 impl Fill {
-    /// Where a byte of the region lies in the volume.
+    /// Returns the offset in the volume of a byte of the region.
     fn offset(&self, start: u32) -> u64 {
         let (region, end) = (self.region, start);
         self.engine
@@ -271,8 +271,8 @@ impl Fill {
         Ok(Some(Run { run, buf }))
     }
 
-    /// Takes in what the client does not wait for. The locks are held, and the volume stays, until
-    /// it is there.
+    /// Fills data that the client does not wait for. The locks are held, and the volume stays
+    /// attached, until the fill ends.
     fn continue_behind(self: Rc<Self>, come: Vec<Run>, held: Held<'_>) {
         let Held { lock, ahead } = held;
         let lock = lock.hand_over();

@@ -19,7 +19,7 @@ use crate::slots::Verdict;
 use crate::volume::AttachedVolume;
 use fill::{Held, fill};
 
-/// Reads a part of a request, with what is read ahead: `wide` holds the part, which may be empty.
+/// Reads a part of a request, with its read-ahead: `wide` contains the part, which may be empty.
 pub(crate) async fn read(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -54,8 +54,8 @@ pub(crate) async fn read(
 }
 
 /// Serves a read that misses. Fills missing data of `wide`, if the policy admits it. The answer
-/// does not wait for read-ahead data. That data gets locks and room either at once or not at all,
-/// and most of it is read after the answer.
+/// does not wait for read-ahead data. Read-ahead data gets locks and room either at once or not at
+/// all, and most of it is read after the answer.
 async fn read_and_fill(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -105,7 +105,7 @@ async fn read_held(
     from_cache(&engine, &volume, slot, &job).await
 }
 
-/// Reads what lies in no block.
+/// Reads data outside of cached blocks.
 async fn read_missed(
     engine: Rc<Engine>,
     volume: Rc<AttachedVolume>,

@@ -58,8 +58,8 @@ pub struct RecoveryReport {
     /// Ranges that a failed flush of the cache device may have lost: [`RecoveryReport::loss`] has
     /// the message.
     pub lost: Vec<LostRange>,
-    /// No write of that was acknowledged: it was being written, over what was there, with
-    /// `durability = "sync"`.
+    /// Whether none of the lost writes was acknowledged: with `durability = "sync"` they were
+    /// overwriting earlier data.
     pub lost_in_flight: bool,
     /// Ranges that the superblock says may have had dirty data, if records are damaged. Data that
     /// only the damaged records named is lost.
@@ -109,7 +109,7 @@ pub(crate) struct RecoveredMap {
     pub(crate) recorded: HashMap<BlockId, u64>,
     pub(crate) tracking: Tracking,
     pub(crate) sums: Option<Checksums>,
-    /// The data device has holes in what is cached, though it was not cut.
+    /// Whether the data device has holes in cached data although it was not truncated.
     pub(crate) is_sparse: bool,
     pub(crate) report: RecoveryReport,
 }

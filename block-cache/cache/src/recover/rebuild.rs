@@ -45,7 +45,7 @@ pub(crate) struct Rebuild {
     /// Whether a region may have blocks already, by its hash. Most have none. A look-up without
     /// this filter would miss the processor's caches.
     filter: Vec<u64>,
-    /// By slot.
+    /// Flags, by slot.
     notes: Vec<u8>,
     sums: Option<LoadedChecksums>,
     /// Where nothing of the data is left.
@@ -80,7 +80,7 @@ impl Rebuild {
         }
     }
 
-    /// Puts in what a replay found next.
+    /// Adds the next blocks of a replay.
     pub(crate) fn add(&mut self, found: &[FoundBlock]) {
         self.look_ahead(found);
         for block in found {
@@ -172,7 +172,7 @@ impl Rebuild {
         }
     }
 
-    /// When all are there.
+    /// Completes the map when all blocks are there.
     pub(crate) fn finish(
         mut self,
         superblock: &Superblock,
@@ -352,7 +352,7 @@ impl Rebuild {
         marks
     }
 
-    /// The log, that goes on behind what was found.
+    /// Returns the log, which continues after the last record found.
     fn log(&self, superblock: &Superblock, replayed: &Replayed, marks: &Marks) -> Log {
         let unit = superblock.log.unit_records();
         let next = replayed.next.next_multiple_of(unit);
@@ -367,7 +367,7 @@ impl Rebuild {
     }
 }
 
-/// Where a record stands in a ring of so many.
+/// Returns the place of a record in a ring of `records` places.
 fn ring_place(lsn: u64, records: u64) -> u32 {
     u32::try_from(lsn % records).expect("a ring place")
 }

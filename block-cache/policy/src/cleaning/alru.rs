@@ -1,6 +1,6 @@
 //! `alru`: by age. A pass over the volume begins every half minute. It writes back blocks that were
-//! not written since the pass before, which are half a minute old or older. That takes only a bit a
-//! block.
+//! not written since the pass before, which are half a minute old or older. The policy needs only a
+//! bit a block.
 //!
 //! It ignores the clients, except that it has few blocks in flight at a time. Above the high mark,
 //! and when room is needed, passes follow each other without a pause, so the oldest data is still

@@ -144,8 +144,8 @@ impl Regions {
         }
     }
 
-    /// With checksums: whether the region of `key` has a mark that what is dirty may be overwritten
-    /// under, at once. With a bit-tree it is the tree that must have one, too.
+    /// With checksums: returns whether the region of `key` has a mark under which dirty data may be
+    /// overwritten at once. With a bit-tree, the tree must have a mark, too.
     #[inline]
     pub(crate) fn is_open_for_overwriting(&self, key: BlockKey) -> bool {
         self.marks.state(key).is_some_and(|state| match state {
