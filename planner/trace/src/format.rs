@@ -1,4 +1,4 @@
-//! The formats that traces come in.
+//! The supported trace formats.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub enum Format {
     Tencent,
     /// SYSTOR '17, enterprise virtual desktops.
     Systor,
-    /// Storage Performance Council, as the UMass Trace Repository has it.
+    /// Storage Performance Council, in the variant of the UMass Trace Repository.
     Spc,
     /// SSDSim and MQSim: five columns, time in nanoseconds.
     Ssdsim,
@@ -40,7 +40,7 @@ pub enum Format {
     BlockIds,
     /// Smartphone logs of eight columns.
     Smartphone,
-    /// What blkparse prints unless told otherwise.
+    /// The default output of blkparse.
     Blkparse,
     /// fio's I/O log, version 2 or 3.
     Fio,
@@ -49,7 +49,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// Every format.
+    /// All formats.
     pub const ALL: [Self; 19] = [
         Self::Native,
         Self::Msr,
@@ -72,7 +72,7 @@ impl Format {
         Self::Fiu,
     ];
 
-    /// The name that `--format` takes.
+    /// Returns the name for `--format`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl Format {
         }
     }
 
-    /// What a record holds, with units.
+    /// Returns the columns of a record, with units.
     #[must_use]
     pub const fn columns(self) -> &'static str {
         match self {
@@ -146,7 +146,7 @@ impl Format {
         }
     }
 
-    /// All names, for an error that lists them.
+    /// Returns all names, for an error that lists them.
     pub(crate) fn names() -> String {
         Self::ALL.map(Self::name).join(", ")
     }

@@ -1,5 +1,6 @@
-//! Block I/O traces: what clients asked of volumes, when. Reading, writing, describing and making
-//! them; the simulator, which drives the engine's own decisions; and the replayer.
+//! Block I/O traces: requests of clients to volumes, with times. The crate reads, writes, describes
+//! and generates traces. It also has the simulator, which uses the engine's own decisions, and the
+//! replayer.
 
 mod bytes;
 mod format;

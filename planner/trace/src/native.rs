@@ -5,14 +5,15 @@
 //!
 //! | at | bytes | what |
 //! |---|---|---|
-//! | 0 | 8 | magic: `8f 46 42 54 52 43 0d 0a` (a byte that is no text, `FBTRC`, and a line end that a transfer as text would damage) |
+//! | 0 | 8 | magic: `8f 46 42 54 52 43 0d 0a` |
 //! | 8 | 2 | version, 1 |
 //! | 10 | 2 | zero |
-//! | 12 | 8 | what time zero is, nanoseconds since 1970 UTC; 0 if not known |
+//! | 12 | 8 | time of the trace's zero, nanoseconds since 1970 UTC; 0 if unknown |
 //! | 20 | 8 | zero |
 //! | 28 | 4 | CRC32C of the 28 bytes before |
 //!
-//! Frames follow. A frame is a header of 16 bytes and a payload:
+//! The magic has a byte that is not text, `FBTRC`, and a line end that a transfer as text would of
+//! 16 bytes and a payload:
 //!
 //! | at | bytes | what |
 //! |---|---|---|
@@ -33,31 +34,31 @@
 //! | 22 | 1 | operation: 0 read, 1 write, 2 flush, 3 discard |
 //! | 23 | 1 | zero |
 //!
-//! A frame of lost requests says how many the recorder had to let go between the frames before and
-//! after it; it has no payload.
+//! A frame of lost requests has the number that the recorder lost between the frames before and
+//! after it. It has no payload.
 //!
-//! A volume is named before the first request for it. What follows the last whole frame is no
-//! damage but a recording that was cut off, and a recorder that goes on writes over it.
+//! A volume is named before the first request for it. Bytes after the last whole
+//! frame are a truncated recording, not damage. A recorder that continues overwrites them.
 
 use crate::bytes::{u32_at, u64_at};
 use crate::{Op, Request};
 
-/// What a file begins with.
+/// Magic at the start of a file.
 pub const MAGIC: [u8; 8] = *b"\x8fFBTRC\r\n";
 
-/// The version that is written, and the newest that is read.
+/// Version for writing, and the newest one for reading.
 pub const VERSION: u16 = 1;
 
 pub(crate) const HEADER_BYTES: usize = 32;
-/// Bytes of a frame's header.
+/// Size of a frame's header, bytes.
 pub const FRAME_BYTES: usize = 16;
-/// Bytes of a request's record.
+/// Size of a request's record, bytes.
 pub const RECORD_BYTES: usize = 24;
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 512 << 10;
-/// The most requests of a frame.
+/// Most requests in a frame.
 pub const MAX_FRAME_REQUESTS: usize = MAX_PAYLOAD_BYTES / RECORD_BYTES;
 
-/// What a frame holds.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Volumes = 1,
@@ -65,7 +66,7 @@ pub(crate) enum Kind {
     Lost = 3,
 }
 
-/// The header of a frame.
+/// Header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
@@ -82,7 +83,7 @@ fn crc32c(parts: [&[u8]; 2]) -> u32 {
     u32::try_from(digest.finalize()).expect("a 32-bit checksum")
 }
 
-/// The file's header.
+/// Returns the file's header.
 pub(crate) fn encode_header(origin_unix_ns: u64) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
@@ -93,7 +94,8 @@ pub(crate) fn encode_header(origin_unix_ns: u64) -> [u8; HEADER_BYTES] {
     bytes
 }
 
-/// What time zero is; an error says what is wrong with the header.
+/// Returns the time of the trace's zero, nanoseconds since 1970; otherwise the problem of the
+/// header.
 pub(crate) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Result<u64, &'static str> {
     if bytes[..8] != MAGIC {
         return Err("it does not begin as a native trace does: it has another format (--format)");
@@ -108,7 +110,7 @@ pub(crate) fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Result<u64, &'static 
     Ok(u64_at(bytes, 12))
 }
 
-/// A frame, made from its payload.
+/// Returns a frame with this payload.
 pub(crate) fn encode_frame(kind: Kind, count: usize, payload: &[u8]) -> [u8; FRAME_BYTES] {
     let mut bytes = [0; FRAME_BYTES];
     let count = u32::try_from(count).expect("a frame is small");
@@ -124,11 +126,11 @@ pub(crate) fn encode_frame(kind: Kind, count: usize, payload: &[u8]) -> [u8; FRA
     bytes
 }
 
-/// Completes a frame of requests: `frame` has [`FRAME_BYTES`] of room for its header, and behind
-/// that whole records, at most [`MAX_FRAME_REQUESTS`], as the format has them.
+/// Completes a frame of requests. `frame` has [`FRAME_BYTES`] of space for the header, and then
+/// whole records in the format, at most [`MAX_FRAME_REQUESTS`].
 ///
 /// # Panics
-/// If it has no room for a header, or more than so many records.
+/// If there is no space for a header, or there are too many records.
 pub fn complete_requests(frame: &mut [u8]) {
     let (header, records) = frame.split_at_mut(FRAME_BYTES);
     assert!(records.len() <= MAX_PAYLOAD_BYTES, "a frame has an end");
@@ -136,7 +138,7 @@ pub fn complete_requests(frame: &mut [u8]) {
     header.copy_from_slice(&made);
 }
 
-/// The header of a frame, whose checksum was not looked at yet.
+/// Returns the header of a frame, without a check of its checksum.
 pub(crate) fn decode_frame(bytes: &[u8; FRAME_BYTES]) -> Result<Frame, &'static str> {
     let kind = match u32_at(bytes, 0) {
         1 => Kind::Volumes,
@@ -179,7 +181,7 @@ impl Frame {
     }
 }
 
-/// The names of a frame of volumes; it ends early where they are damaged.
+/// Returns the names in a frame of volumes. Ends before a damaged name.
 pub(crate) fn names(mut payload: &[u8]) -> impl Iterator<Item = &str> {
     std::iter::from_fn(move || {
         let (len, rest) = payload.split_first()?;
@@ -191,7 +193,7 @@ pub(crate) fn names(mut payload: &[u8]) -> impl Iterator<Item = &str> {
 
 /// Adds a name to the payload of a frame of volumes.
 pub(crate) fn put_name(payload: &mut Vec<u8>, name: &str) {
-    // Longer names do not get into a trace; a name that is made by hand loses its end.
+    // A trace has no longer names; an invalid one is truncated.
     let len = (0..=name.len().min(usize::from(u8::MAX)))
         .rev()
         .find(|at| name.is_char_boundary(*at));
@@ -200,7 +202,7 @@ pub(crate) fn put_name(payload: &mut Vec<u8>, name: &str) {
     payload.extend_from_slice(name.as_bytes());
 }
 
-/// One request's record.
+/// Adds the record of a request.
 pub(crate) fn put_request(payload: &mut Vec<u8>, request: &Request) {
     let mut bytes = [0; RECORD_BYTES];
     bytes[..8].copy_from_slice(&request.time_ns.to_le_bytes());
@@ -217,7 +219,8 @@ pub(crate) fn put_request(payload: &mut Vec<u8>, request: &Request) {
     payload.extend_from_slice(&bytes);
 }
 
-/// One record's request; the volume is the number in the file. None if there is no such operation.
+/// Returns the request of a record, with the volume's number in the file. Returns `None` for an
+/// unknown operation.
 #[inline]
 pub(crate) fn decode_request(bytes: &[u8]) -> Option<Request> {
     Some(Request {

@@ -1,13 +1,13 @@
 //! One request of a trace.
 
-/// What was asked.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Data to the client.
     Read,
     /// Data from the client.
     Write,
-    /// Make durable what was acknowledged; `offset_bytes` and `len_bytes` are zero.
+    /// Make acknowledged writes durable; `offset_bytes` and `len_bytes` are zero.
     Flush,
     /// The range's content is no longer needed.
     Discard,
@@ -16,8 +16,8 @@ pub enum Op {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When it arrived, nanoseconds since the trace's first request. Traces are not always in
-    /// order of time; requests of a trace without times count up by one.
+    /// Time of arrival, nanoseconds since the trace's first request. Traces are not always ordered
+    /// by time. Requests of a trace without times count up by one.
     pub time_ns: u64,
     /// First byte on the volume.
     pub offset_bytes: u64,
@@ -25,12 +25,12 @@ pub struct Request {
     pub len_bytes: u32,
     /// The volume, numbered from zero in order of first appearance.
     pub volume: u32,
-    /// What was asked.
+    /// Operation.
     pub op: Op,
 }
 
 impl Request {
-    /// One past the last byte.
+    /// Returns the offset after the last byte.
     #[must_use]
     pub const fn end_bytes(&self) -> u64 {
         self.offset_bytes + self.len_bytes as u64

@@ -1,12 +1,12 @@
-//! The names of a trace's volumes.
+//! Names of a trace's volumes.
 
 use std::collections::HashMap;
 
-/// A trace has at most so many volumes: published ones have a few thousand, and a damaged file must
-/// not fill the memory with names.
+/// Most volumes in a trace. Published traces have a few thousand, and a damaged file must not fill
+/// the memory with names.
 pub const MAX_VOLUMES: usize = 1 << 16;
 
-/// A volume's name has at most so many bytes.
+/// Longest name of a volume, bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
 /// The volumes of a trace, numbered from zero in order of first appearance.
@@ -14,37 +14,37 @@ pub const MAX_NAME_BYTES: usize = 255;
 pub struct Volumes {
     names: Vec<String>,
     numbers: HashMap<Box<[u8]>, u32>,
-    /// What was looked up last: in most traces the next request is of the same volume.
+    /// Last lookup: in most traces the next request is of the same volume.
     last: Vec<u8>,
     last_number: u32,
 }
 
 impl Volumes {
-    /// No volumes yet.
+    /// Returns an empty list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The names, by number.
+    /// Returns the names, by number.
     #[must_use]
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The name of volume `number`, or an empty one if there is no such volume.
+    /// Returns the name of volume `number`; an empty one if there is no such volume.
     #[must_use]
     pub fn name(&self, number: u32) -> &str {
         self.names.get(number as usize).map_or("", String::as_str)
     }
 
-    /// The number of the volume with this name, a new one if it is new. None if there are too many
-    /// ([`MAX_VOLUMES`]) or the name is too long ([`MAX_NAME_BYTES`]).
+    /// Returns the number of the volume with this name; adds the volume if it is new. Returns
+    /// `None` if there are too many ([`MAX_VOLUMES`]) or the name is too long ([`MAX_NAME_BYTES`]).
     pub fn number(&mut self, name: &str) -> Option<u32> {
         self.number_of(name.as_bytes(), || name.to_owned())
     }
 
-    /// Like [`Volumes::number`], by whatever bytes of a record say which volume it is.
+    /// Like [`Volumes::number`], by the bytes that identify the volume in a record.
     #[inline]
     pub(crate) fn number_of(&mut self, key: &[u8], name: impl FnOnce() -> String) -> Option<u32> {
         if key == self.last && !self.names.is_empty() {
@@ -65,7 +65,7 @@ impl Volumes {
         if self.names.len() == MAX_VOLUMES || key.len() > MAX_NAME_BYTES {
             return None;
         }
-        // What is no UTF-8 may have become longer.
+        // Replacing invalid UTF-8 may have made it longer.
         let name = name();
         if name.len() > MAX_NAME_BYTES {
             return None;

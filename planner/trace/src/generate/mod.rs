@@ -1,4 +1,4 @@
-//! Making traces from a description, the same for a seed every time.
+//! Generation of traces from a description. The same seed gives the same trace.
 
 mod preset;
 mod random;
@@ -15,53 +15,53 @@ use crate::{Op, Request, Volumes};
 use random::Random;
 use zipf::Zipf;
 
-/// Requests begin at a multiple of this.
+/// Alignment of requests, bytes.
 pub const SLOT_BYTES: u64 = 4096;
 
-/// Slots that are neighbours on the volume and in popularity: hot data lies together in pieces of
-/// 256 KiB, and the pieces anywhere.
+/// Number of slots that are neighbours on the volume and in popularity: hot data forms pieces of
+/// 256 KiB, which are placed at random.
 const PIECE_SLOTS: u64 = 64;
 
-/// When requests arrive.
+/// Arrival times of requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Arrivals {
-    /// Independently of each other, so many a second on average.
+    /// Independent arrivals with an average rate.
     Poisson {
-        /// Requests a second.
+        /// Requests per second.
         rate_per_s: f64,
     },
-    /// At equal distances.
+    /// Arrivals at equal intervals.
     Fixed {
-        /// Requests a second.
+        /// Requests per second.
         rate_per_s: f64,
     },
 }
 
-/// What the requests of one volume are like.
+/// Properties of the requests of one volume.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VolumeLoad {
-    /// The volume's name.
+    /// Name of the volume.
     pub name: String,
-    /// How many requests.
+    /// Number of requests.
     pub requests: u64,
-    /// How many of them are reads, from 0 to 1; exactly, up to rounding.
+    /// Share of reads, from 0 to 1; exact up to rounding.
     pub read_share: f64,
-    /// The sizes of reads.
+    /// Sizes of reads.
     pub read_sizes: SizeCdf,
-    /// The sizes of writes.
+    /// Sizes of writes.
     pub write_sizes: SizeCdf,
-    /// What requests fall into, from the volume's beginning, rounded down to whole pieces of 256
-    /// KiB. All of it is used when there are enough requests.
+    /// Size of the range of requests at the start of the volume, bytes, rounded down to whole
+    /// pieces of 256 KiB. With enough requests, all of it is used.
     pub working_set_bytes: u64,
-    /// How unequal popularity is: the exponent of Zipf's law, 0 for none.
+    /// Skew of popularity: the exponent of Zipf's law, 0 for none.
     pub zipf_exponent: f64,
-    /// How many requests go on where the last one of their kind ended, from 0 to 1.
+    /// Share of requests that start at the end of the last one of their kind, from 0 to 1.
     pub sequential_share: f64,
-    /// When requests arrive.
+    /// Arrival times of requests.
     pub arrivals: Arrivals,
 }
 
-/// One volume, under way.
+/// State of one volume.
 #[derive(Debug)]
 struct Stream {
     load: VolumeLoad,
@@ -69,18 +69,18 @@ struct Stream {
     zipf: Zipf,
     pieces: u64,
     piece_slots: u64,
-    /// Popularity to place: `piece * stride + shift` modulo the pieces.
+    /// Mapping from popularity to place: `piece * stride + shift` modulo the pieces.
     stride: u64,
     shift: u64,
     left: u64,
     reads_left: u64,
     time_s: f64,
     next_ns: u64,
-    /// Where reads and writes ended last.
+    /// Ends of the last read and the last write.
     ends: [u64; 2],
 }
 
-/// Makes a trace.
+/// Generator of a trace.
 #[derive(Debug)]
 pub struct Generator {
     streams: Vec<Stream>,
@@ -88,10 +88,11 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// The trace of these volumes for `seed`; they are used concurrently.
+    /// Returns the generator of the trace of these volumes for `seed`. The volumes are used
+    /// concurrently.
     ///
     /// # Errors
-    /// If a volume's description makes no sense.
+    /// If a volume's description is invalid.
     pub fn new(loads: Vec<VolumeLoad>, seed: u64) -> Result<Self> {
         let mut volumes = Volumes::new();
         let mut streams = Vec::with_capacity(loads.len());
@@ -112,8 +113,8 @@ impl Generator {
         Ok(Self { streams, volumes })
     }
 
-    /// Clears `batch` and puts the next requests into it, at most [`BATCH_REQUESTS`]. False, and an
-    /// empty batch, when the trace is over.
+    /// Replaces the contents of `batch` with the next requests, at most [`BATCH_REQUESTS`]. Returns
+    /// false, with an empty batch, at the end of the trace.
     pub fn fill(&mut self, batch: &mut Vec<Request>) -> bool {
         batch.clear();
         while batch.len() < BATCH_REQUESTS {
@@ -130,13 +131,13 @@ impl Generator {
         !batch.is_empty()
     }
 
-    /// The volumes.
+    /// Returns the volumes.
     #[must_use]
     pub const fn volumes(&self) -> &Volumes {
         &self.volumes
     }
 
-    /// How many requests are to come.
+    /// Returns the number of remaining requests.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.streams.iter().map(|stream| stream.left).sum()
@@ -198,9 +199,9 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The next request; there is one.
+    /// Returns the next request, which must exist.
     fn next(&mut self, volume: u32) -> Request {
-        // As from an urn without replacement: the number of reads comes out exactly.
+        // As from an urn without replacement: the number of reads is exact.
         let read = self.random.below(self.left) < self.reads_left;
         self.left -= 1;
         self.reads_left -= u64::from(read);
@@ -216,7 +217,7 @@ impl Stream {
             true => end,
             false => self.draw_place(),
         };
-        // What would reach beyond the end is moved to the front of it.
+        // A request that would cross the end is moved before it.
         let last = (end_of_all.saturating_sub(u64::from(len_bytes))) / SLOT_BYTES * SLOT_BYTES;
         let offset_bytes = offset_bytes.min(last);
         self.ends[usize::from(read)] = offset_bytes + u64::from(len_bytes);
@@ -235,7 +236,7 @@ impl Stream {
         request
     }
 
-    /// Where a slot begins, by popularity.
+    /// Returns the offset of a slot, chosen by popularity.
     fn draw_place(&mut self) -> u64 {
         let rank = self.zipf.draw(&mut self.random) - 1;
         let (piece, slot) = (rank / self.piece_slots, rank % self.piece_slots);

@@ -1,9 +1,9 @@
 //! Loads with the published figures of three sets of traces.
 //!
-//! From the AdaCache paper (CLOUD '23): the numbers of volumes, of reads and writes, and of bytes
-//! read and written (its Table II), which volumes are mostly read or written, and that more than
-//! half of the requests of Alibaba and SYSTOR are of at most 4 KiB, and more than half of MSR's
-//! larger than 32 KiB. What it does not say is ours: how the volumes share the bytes, locality, and
+//! The AdaCache paper (CLOUD '23) has the numbers of volumes, of reads and writes, and of their
+//! bytes (its Table II). It also states which volumes have mostly reads or writes. More than half
+//! of the requests of Alibaba and SYSTOR have at most 4 KiB, and more than half of MSR's are larger
+//! than 32 KiB. Other properties are ours: the distribution of bytes over volumes, locality, and
 //! arrivals.
 
 use super::{Arrivals, SizeCdf, VolumeLoad};
@@ -11,7 +11,7 @@ use super::{Arrivals, SizeCdf, VolumeLoad};
 const GIB: f64 = (1_u64 << 30) as f64;
 const KIB: u32 = 1 << 10;
 
-/// A set of traces whose figures are published.
+/// A set of traces with published figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
     /// Alibaba Cloud, five virtual disks.
@@ -22,7 +22,7 @@ pub enum Preset {
     Systor,
 }
 
-/// What is published of a set, for 10 million requests a volume.
+/// Published figures of a set, for 10 million requests of each volume.
 #[derive(Clone, Copy, Debug)]
 struct Published {
     read_gib: f64,
@@ -31,17 +31,17 @@ struct Published {
     writes: f64,
 }
 
-/// A volume's name, its share of reads, and how large its reads and writes are beside the others'.
+/// Name of a volume, its share of reads, and the relative sizes of its reads and writes.
 type Volume = (&'static str, f64, f64, f64);
 
 impl Preset {
-    /// All of them.
+    /// All sets.
     pub const ALL: [Self; 3] = [Self::Alibaba, Self::Msr, Self::Systor];
 
     /// Requests of each volume in the paper.
     pub const REQUESTS: u64 = 10_000_000;
 
-    /// Its name.
+    /// Returns the name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -104,7 +104,7 @@ impl Preset {
         }
     }
 
-    /// Small and large requests, of which each volume has a mixture.
+    /// Returns small and large sizes; each volume has a mixture of them.
     fn sizes(self) -> (SizeCdf, SizeCdf) {
         let sizes = |weights: &[(u32, f64)]| {
             let bytes: Vec<_> = weights
@@ -125,7 +125,8 @@ impl Preset {
         }
     }
 
-    /// Zipf's exponent, the share of sequential requests, and requests a second of each volume.
+    /// Returns Zipf's exponent, the share of sequential requests, and the rate of each volume in
+    /// requests per second.
     const fn locality(self) -> (f64, f64, f64) {
         match self {
             Self::Alibaba => (0.95, 0.15, 500.0),
@@ -134,15 +135,15 @@ impl Preset {
         }
     }
 
-    /// The loads of all volumes, with so many requests each; numbers and bytes are in proportion to
-    /// the published ones. The names say that they are generated.
+    /// Returns the loads of all volumes, with `requests` requests each. Counts and bytes are in
+    /// proportion to the published ones. The names of the volumes say that they are generated.
     #[must_use]
     pub fn loads(self, requests: u64) -> Vec<VolumeLoad> {
         let published = self.published();
         let volumes = self.volumes();
         let (zipf_exponent, sequential_share, rate_per_s) = self.locality();
         let (small, large) = self.sizes();
-        // The factors, weighted by the numbers of requests, are made to have a mean of one.
+        // Scales the factors, weighted by the numbers of requests, to a mean of one.
         let weight = |share: fn(f64) -> f64, factor: fn(&Volume) -> f64| {
             let (mut sum, mut number) = (0.0, 0.0);
             for volume in volumes {

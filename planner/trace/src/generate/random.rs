@@ -1,4 +1,4 @@
-//! Random numbers that are the same for a seed on every machine and with every version.
+//! Random numbers that are the same for a seed on every machine and in every version.
 
 /// A generator (xoshiro256++).
 #[derive(Clone, Debug)]
@@ -7,7 +7,7 @@ pub(super) struct Random {
 }
 
 impl Random {
-    /// The generator of `seed`.
+    /// Returns the generator for `seed`.
     pub(super) fn new(seed: u64) -> Self {
         let mut counter = seed;
         let state = std::array::from_fn(|_| {
@@ -20,7 +20,7 @@ impl Random {
         Self { state }
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub(super) fn bits(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let bits = a.wrapping_add(d).rotate_left(23).wrapping_add(a);
@@ -29,13 +29,13 @@ impl Random {
         bits
     }
 
-    /// From zero to below one, at equal distances.
+    /// Returns a number from 0 to below 1, at equal distances.
     pub(super) fn unit(&mut self) -> f64 {
         const STEPS: f64 = (1_u64 << 53) as f64;
         (self.bits() >> 11) as f64 / STEPS
     }
 
-    /// A number below `bound`, each as likely as the others to within one part in 2^64 / bound.
+    /// Returns a number below `bound`. All are equally likely to within one part in 2^64 / bound.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.bits()) * u128::from(bound);
         (product >> 64) as u64
@@ -54,7 +54,7 @@ mod tests {
         };
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));
-        // Traces of a seed stay the same for ever.
+        // The trace of a seed never changes.
         assert_eq!(draw(0)[0], 0x53175d61490b23df);
     }
 

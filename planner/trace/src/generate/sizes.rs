@@ -1,10 +1,10 @@
-//! How large requests are.
+//! Sizes of requests.
 
 use forebay_block::{Error, ErrorKind, Result};
 
 use super::random::Random;
 
-/// A distribution of sizes: each size has a share.
+/// A distribution of sizes, each with a share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeCdf {
     /// `(bytes, share of requests that are not larger)`, both increasing, the last share one.
@@ -12,11 +12,12 @@ pub struct SizeCdf {
 }
 
 impl SizeCdf {
-    /// From sizes in bytes with weights, in any order; the shares are the weights over their sum.
+    /// Returns the distribution of sizes in bytes with weights, in any order. A share is a weight
+    /// over the sum of weights.
     ///
     /// # Errors
-    /// If there are none, a size is no multiple of 512 (or is zero), or a weight is negative or no
-    /// number, or all are zero.
+    /// If there are no sizes, a size is zero or not a multiple of 512, a weight is negative or not
+    /// a number, or all weights are zero.
     pub fn new(weights: &[(u32, f64)]) -> Result<Self> {
         let bad = |what: String| {
             let said = format!("{what}: write sizes with their weights, such as 4K:60,64K:40");
@@ -53,8 +54,8 @@ impl SizeCdf {
         Ok(Self { steps })
     }
 
-    /// Sizes of `self` and `larger`, mixed so that the mean is `mean_bytes`; if that is beyond both
-    /// means, the closer one alone.
+    /// Returns a mixture of sizes of `self` and `larger` with the mean `mean_bytes`. If that is
+    /// outside of both means, returns the distribution with the closer one.
     #[must_use]
     pub(super) fn mixed(&self, larger: &Self, mean_bytes: f64) -> Self {
         let (low, high) = (self.mean_bytes(), larger.mean_bytes());
@@ -67,14 +68,14 @@ impl SizeCdf {
         Self::new(&weights).expect("a mixture of distributions is one")
     }
 
-    /// The sizes, each with its share.
+    /// Returns the sizes, each with its share.
     pub fn shares(&self) -> impl Iterator<Item = (u32, f64)> {
         let before = std::iter::once(0.0).chain(self.steps.iter().map(|(_, share)| *share));
         let steps = self.steps.iter().zip(before);
         steps.map(|((bytes, share), before)| (*bytes, share - before))
     }
 
-    /// The mean.
+    /// Returns the mean, bytes.
     #[must_use]
     pub fn mean_bytes(&self) -> f64 {
         self.shares()
@@ -82,14 +83,14 @@ impl SizeCdf {
             .sum()
     }
 
-    /// The share of sizes of at most `bytes`.
+    /// Returns the share of sizes of at most `bytes`.
     #[must_use]
     pub fn at_most(&self, bytes: u32) -> f64 {
         let steps = self.steps.iter().take_while(|(size, _)| *size <= bytes);
         steps.last().map_or(0.0, |(_, share)| *share)
     }
 
-    /// The largest size.
+    /// Returns the largest size, bytes.
     #[must_use]
     pub fn max_bytes(&self) -> u32 {
         self.steps.last().map_or(0, |(bytes, _)| *bytes)

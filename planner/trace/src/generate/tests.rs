@@ -103,7 +103,7 @@ fn arrivals_are_poisson_or_fixed() {
     };
     let (mean, deviation) = gaps(Arrivals::Poisson { rate_per_s: 1000.0 });
     close("mean", mean, 1e6, 0.02);
-    // Of exponentially distributed gaps both are the same.
+    // They are equal for exponentially distributed gaps.
     close("deviation", deviation, 1e6, 0.02);
     let (mean, deviation) = gaps(Arrivals::Fixed { rate_per_s: 1000.0 });
     close("mean", mean, 1e6, 1e-6);
@@ -113,7 +113,7 @@ fn arrivals_are_poisson_or_fixed() {
 #[test]
 fn presets_have_the_published_figures() {
     const REQUESTS: u64 = 200_000;
-    // Table II of the paper, and how many volumes it names.
+    // Table II of the paper, and the number of volumes that it names.
     for (preset, volumes, reads, writes, read_gib, write_gib) in [
         (Preset::Alibaba, 5, 24.5e6, 25.5e6, 607.3, 375.9),
         (Preset::Msr, 7, 61e6, 9e6, 2416.8, 207.2),

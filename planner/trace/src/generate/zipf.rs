@@ -1,9 +1,9 @@
 //! Zipf's law over any number of ranks, in constant time and memory.
 //!
 //! The method is rejection-inversion (Hörmann and Derflinger, 1996). The probability of rank k is
-//! in proportion to k^-s, which is a step function. A curve h(x) = x^-s lies around it, whose
-//! integral H can be inverted: a point is drawn evenly under the curve, and rejected if it lies
-//! beside the step. For every exponent less than one point in ten is.
+//! proportional to k^-s, which is a step function. It is bounded by a curve h(x) = x^-s with an
+//! invertible integral H. A point is drawn evenly under the curve, and rejected if it is outside of
+//! the step. For every exponent, fewer than one point in ten is rejected.
 
 use super::random::Random;
 
@@ -12,14 +12,14 @@ use super::random::Random;
 pub(super) struct Zipf {
     ranks: f64,
     exponent: f64,
-    /// H at the ends of what is drawn from.
+    /// H at the ends of the drawing range.
     from: f64,
     to: f64,
-    /// Points this close to the left of a rank are under its step for sure.
+    /// Points this close to the left of a rank are certainly under its step.
     sure: f64,
 }
 
-/// (e^x - 1) / x, also where x is close to zero.
+/// Returns (e^x - 1) / x, also for x close to zero.
 fn expm1_ratio(x: f64) -> f64 {
     if x.abs() > 1e-8 {
         x.exp_m1() / x
@@ -28,7 +28,7 @@ fn expm1_ratio(x: f64) -> f64 {
     }
 }
 
-/// ln(1 + x) / x, also where x is close to zero.
+/// Returns ln(1 + x) / x, also for x close to zero.
 fn ln_1p_ratio(x: f64) -> f64 {
     if x.abs() > 1e-8 {
         x.ln_1p() / x
@@ -38,10 +38,10 @@ fn ln_1p_ratio(x: f64) -> f64 {
 }
 
 impl Zipf {
-    /// Over `ranks` ranks; `exponent` 0 is the uniform distribution.
+    /// Returns the law over `ranks` ranks. An `exponent` of 0 gives the uniform distribution.
     ///
     /// # Panics
-    /// If there are no ranks, or the exponent is negative or no number.
+    /// If there are no ranks, or the exponent is negative or not a number.
     pub(super) fn new(ranks: u64, exponent: f64) -> Self {
         assert!(ranks > 0 && exponent >= 0.0 && exponent.is_finite());
         let mut zipf = Self {
@@ -62,19 +62,20 @@ impl Zipf {
         (-self.exponent * x.ln()).exp()
     }
 
-    /// H, the integral of the height from 1 to x, in a form that holds for an exponent of one too.
+    /// Returns H, the integral of the height from 1 to x, in a form that also holds for an exponent
+    /// of one.
     fn integral(&self, x: f64) -> f64 {
         let log = x.ln();
         expm1_ratio((1.0 - self.exponent) * log) * log
     }
 
     fn inverse(&self, area: f64) -> f64 {
-        // Rounding may put the argument just below where H has values.
+        // Rounding may move the argument just below the range of H.
         let scaled = (area * (1.0 - self.exponent)).max(-1.0);
         (ln_1p_ratio(scaled) * area).exp()
     }
 
-    /// A rank from 1.
+    /// Returns a random rank, from 1.
     pub(super) fn draw(&self, random: &mut Random) -> u64 {
         loop {
             let area = self.to + random.unit() * (self.from - self.to);
@@ -93,8 +94,8 @@ mod tests {
 
     const DRAWS: u32 = 1_000_000;
 
-    /// Pearson's statistic of the draws against the law, over classes that all expect a hundred
-    /// draws or more; with the number of classes.
+    /// Returns Pearson's statistic of the draws against the law, over classes with at least a
+    /// hundred expected draws, and the number of classes.
     fn chi_squared(ranks: u32, exponent: f64) -> (f64, u32) {
         let zipf = Zipf::new(u64::from(ranks), exponent);
         let mut random = Random::new(42);

@@ -5,11 +5,11 @@
 pub struct Point {
     /// Size of the cache, blocks.
     pub blocks: u64,
-    /// Misses of all references.
+    /// Miss ratio of all references.
     pub miss_ratio: f64,
-    /// Misses of the reads among the reads; zero where there are none.
+    /// Miss ratio of the reads; zero if there are none.
     pub read_miss_ratio: f64,
-    /// Misses of the writes among the writes; zero where there are none.
+    /// Miss ratio of the writes; zero if there are none.
     pub write_miss_ratio: f64,
     /// Estimated standard error of `miss_ratio`; zero for an exact curve.
     pub standard_error: f64,
@@ -18,17 +18,17 @@ pub struct Point {
 /// Miss ratios of LRU caches by size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// In the order of the sizes that were asked for.
+    /// Points, in the order of the requested sizes.
     pub points: Vec<Point>,
-    /// References that it was made from, all told.
+    /// Number of all references.
     pub references: u64,
-    /// References that were looked at: all, or the samples.
+    /// Number of references used for the curve: all, or the samples.
     pub samples: u64,
 }
 
 impl Curve {
-    /// Mean absolute difference of the miss ratios of two curves at the same sizes: the measured
-    /// error, where one of them is exact.
+    /// Returns the mean absolute difference of the miss ratios of two curves at the same sizes. If
+    /// one of them is exact, this is the measured error.
     ///
     /// # Panics
     /// If the sizes differ.
@@ -45,7 +45,7 @@ impl Curve {
         sum / self.points.len().max(1) as f64
     }
 
-    /// Mean of the points' standard errors.
+    /// Returns the mean of the points' standard errors.
     #[must_use]
     pub fn mean_standard_error(&self) -> f64 {
         let sum: f64 = self.points.iter().map(|point| point.standard_error).sum();
@@ -53,8 +53,8 @@ impl Curve {
     }
 }
 
-/// `count` sizes from `least` to `most`, each larger than the one before by the same factor,
-/// without repetitions.
+/// Returns `count` sizes from `least` to `most`, each larger than the one before by the same
+/// factor, without repetitions.
 #[must_use]
 pub fn sizes(least: u64, most: u64, count: usize) -> Vec<u64> {
     let least = least.max(1);

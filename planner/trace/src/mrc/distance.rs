@@ -1,8 +1,8 @@
-//! Reuse distances: how many other blocks were referred to since this one was last.
+//! Reuse distances: the number of other blocks referenced since the last reference to a block.
 
 use hashbrown::HashTable;
 
-/// Positions of time are handed out up to this at least before they are compacted.
+/// Least number of positions before they are compacted.
 const MIN_POSITIONS: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -11,14 +11,14 @@ struct Last {
     position: u32,
 }
 
-/// For each block the time of its last reference, and a Fenwick tree that counts the last
-/// references by time: the distance is the count behind one's own. Positions whose block was
-/// referred to again later are dead; when the positions are used up, the live ones move together,
-/// so that memory grows with the blocks and not with the references. O(log blocks) a reference.
+/// Time of the last reference of each block, and a Fenwick tree that counts last references by
+/// time. The distance of a block is the count after its own time. The position of an earlier
+/// reference is dead. When all positions are used, the live ones are compacted, so that memory
+/// grows with the blocks and not with the references. O(log blocks) for each reference.
 #[derive(Debug)]
 pub(super) struct Distances {
     lasts: HashTable<Last>,
-    /// The block whose last reference was at a position, or was once.
+    /// Block of the reference at each position, live or dead.
     keys: Vec<u64>,
     /// Fenwick tree over the positions, one-based: 1 for each live one.
     tree: Vec<u32>,
@@ -27,7 +27,7 @@ pub(super) struct Distances {
 }
 
 impl Distances {
-    /// With memory for so many blocks; more of them make it grow.
+    /// Returns an empty set with memory for this many blocks. More blocks make it grow.
     pub(super) fn with_capacity(blocks: usize) -> Self {
         let positions = (2 * blocks).max(MIN_POSITIONS);
         Self {
@@ -38,7 +38,7 @@ impl Distances {
         }
     }
 
-    /// Notes a reference. Returns the distance, or None if it is the block's first.
+    /// Adds a reference. Returns the distance, or `None` for the first reference of a block.
     pub(super) fn reference(&mut self, key: u64) -> Option<u64> {
         if self.now == self.keys.len() {
             self.compact();
@@ -62,7 +62,7 @@ impl Distances {
         distance
     }
 
-    /// Forgets a block.
+    /// Removes a block.
     pub(super) fn remove(&mut self, key: u64) {
         if let Ok(entry) = self.lasts.find_entry(mix(key), |last| last.key == key) {
             let position = entry.remove().0.position as usize;
@@ -70,12 +70,12 @@ impl Distances {
         }
     }
 
-    /// Number of blocks.
+    /// Returns the number of blocks.
     pub(super) fn len(&self) -> usize {
         self.lasts.len()
     }
 
-    /// How many of the first `positions` are live.
+    /// Returns the number of live ones among the first `positions`.
     fn count(&self, positions: usize) -> usize {
         let mut sum = 0;
         let mut node = positions;
@@ -86,7 +86,7 @@ impl Distances {
         sum
     }
 
-    /// Adds to a position's count; `u32::MAX` takes one away.
+    /// Adds to a position's count; `u32::MAX` subtracts one.
     fn add(&mut self, position: usize, count: u32) {
         let mut node = position + 1;
         while node < self.tree.len() {
@@ -117,7 +117,7 @@ impl Distances {
         self.keys.resize(positions, 0);
         self.tree.clear();
         self.tree.resize(positions + 1, 0);
-        // Node n counts as many positions as its lowest set bit says, up to the n-th.
+        // The lowest set bit of n is the number of positions, up to the n-th, that node n counts.
         for node in 1..=positions {
             let first = node & (node - 1);
             self.tree[node] = (node.min(live) - first.min(live)) as u32;
@@ -131,7 +131,7 @@ impl Distances {
     }
 }
 
-/// Spreads keys over 64 bits (the finalizer of splitmix64, by S. Vigna).
+/// Returns a hash of 64 bits (the finalizer of splitmix64, by S. Vigna).
 pub(super) const fn mix(key: u64) -> u64 {
     let mut z = key.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

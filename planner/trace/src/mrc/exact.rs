@@ -4,8 +4,7 @@ use super::distance::Distances;
 use super::{Curve, Point, blocks};
 use crate::{Op, Request};
 
-/// References by their distance; the reuse of a block at distance d hits in caches of more than d
-/// blocks.
+/// Number of references by distance. A reuse at distance d hits in caches of more than d blocks.
 #[derive(Clone, Debug, Default)]
 struct Counts {
     references: u64,
@@ -48,7 +47,7 @@ impl Default for Exact {
 }
 
 impl Exact {
-    /// No references yet.
+    /// Returns a counter without references.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -58,7 +57,7 @@ impl Exact {
         }
     }
 
-    /// Notes a reference to a block. Only reads and writes are references.
+    /// Adds a reference to a block. Only reads and writes count.
     pub fn reference(&mut self, block: u64, op: Op) {
         let counts = match op {
             Op::Read => &mut self.reads,
@@ -68,32 +67,32 @@ impl Exact {
         counts.add(self.distances.reference(block));
     }
 
-    /// Notes references to the blocks of a request; see [`blocks`].
+    /// Adds references to the blocks of a request; see [`blocks`].
     pub fn request(&mut self, request: &Request, block_bytes: u32) {
         for block in blocks(request, block_bytes) {
             self.reference(block, request.op);
         }
     }
 
-    /// Misses of an LRU cache of so many blocks.
+    /// Returns the misses of an LRU cache of `size` blocks.
     #[must_use]
     pub fn misses(&self, size: u64) -> u64 {
         self.reads.misses(size) + self.writes.misses(size)
     }
 
-    /// References so far.
+    /// Returns the number of references.
     #[must_use]
     pub const fn references(&self) -> u64 {
         self.reads.references + self.writes.references
     }
 
-    /// Different blocks so far: the size of the working set.
+    /// Returns the number of different blocks: the size of the working set.
     #[must_use]
     pub fn unique_blocks(&self) -> u64 {
         self.distances.len() as u64
     }
 
-    /// The curve at these sizes, in blocks.
+    /// Returns the curve at these sizes, in blocks.
     #[must_use]
     pub fn curve(&self, sizes: &[u64]) -> Curve {
         let ratio = |misses: u64, of: u64| misses as f64 / of.max(1) as f64;
@@ -111,7 +110,7 @@ impl Exact {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the memory in use, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.distances.memory_bytes()

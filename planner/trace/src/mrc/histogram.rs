@@ -1,7 +1,7 @@
-//! Weights by distance in a fixed number of buckets.
+//! Weights by distance, in a fixed number of buckets.
 
-/// Buckets of each doubling: the distances of one bucket differ by 1/64 at most, and are exact
-/// below 64.
+/// Binary logarithm of the buckets for each doubling. Distances in one bucket differ by at most
+/// 1/64, and are exact below 64.
 const SUB_BITS: u32 = 6;
 const SUB: usize = 1 << SUB_BITS;
 const BUCKETS: usize = SUB * (u64::BITS - SUB_BITS + 1) as usize;
@@ -9,18 +9,18 @@ const BUCKETS: usize = SUB * (u64::BITS - SUB_BITS + 1) as usize;
 #[derive(Clone, Debug)]
 pub(super) struct Histogram {
     buckets: Vec<f64>,
-    /// Of references without a distance too.
+    /// Total weight, including references without a distance.
     total: f64,
 }
 
-/// The bucket of a distance.
+/// Returns the bucket of a distance.
 fn bucket(distance: u64) -> usize {
     let shift = distance.max(1).ilog2().saturating_sub(SUB_BITS);
     let octave = if distance < SUB as u64 { 0 } else { shift + 1 };
     octave as usize * SUB + ((distance >> shift) as usize & (SUB - 1))
 }
 
-/// The least distance of a bucket.
+/// Returns the least distance of a bucket.
 const fn least(bucket: usize) -> f64 {
     let (octave, sub) = (bucket / SUB, bucket % SUB);
     if octave == 0 {
@@ -44,7 +44,7 @@ impl Histogram {
         }
     }
 
-    /// The weight of distances below a size; within a bucket it is taken for even.
+    /// Returns the weight of distances below a size. Assumes an even distribution within a bucket.
     pub(super) fn below(&self, size: u64) -> f64 {
         let last = bucket(size);
         let whole: f64 = self.buckets[..last].iter().sum();

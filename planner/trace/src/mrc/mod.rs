@@ -1,9 +1,8 @@
-//! Miss-ratio curves: what share of references misses in an LRU cache, for every cache size at
-//! once.
+//! Miss-ratio curves: the miss ratio of an LRU cache, for every cache size at once.
 //!
-//! [`Exact`] keeps every block of the working set; [`Shards`] keeps a sample and says how far off
-//! it may be, in memory that does not grow with the trace. Both take block numbers one by one, or
-//! requests that are cut into blocks.
+//! [`Exact`] stores every block of the working set. [`Shards`] stores a sample, in memory that does
+//! not grow with the trace, and estimates its error. Both accept block numbers, or requests that
+//! are cut into blocks.
 
 mod curve;
 mod distance;
@@ -20,9 +19,9 @@ pub use shards::{Sampling, Shards};
 
 use crate::Request;
 
-/// Numbers of the blocks that a read or a write touches, none for other requests. The volume is in
-/// the upper 16 bits, so that volumes are kept apart as long as there are no more than 65,536 of
-/// less than 2^48 blocks each.
+/// Returns the numbers of the blocks that a read or write touches; none for other requests. The
+/// volume is in the upper 16 bits. Volumes are separate if there are at most 65,536 of less than
+/// 2^48 blocks each.
 pub fn blocks(request: &Request, block_bytes: u32) -> impl Iterator<Item = u64> + use<> {
     let block_bytes = u64::from(block_bytes);
     let volume = u64::from(request.volume) << 48;

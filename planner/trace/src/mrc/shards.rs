@@ -7,29 +7,29 @@ use super::histogram::Histogram;
 use super::{Curve, Point, blocks};
 use crate::{Op, Request};
 
-/// Samples that run at once and do not overlap, so that their differences tell the error.
+/// Number of disjoint samples. Their differences give the error.
 const GROUPS: usize = 8;
 const GROUP_BITS: u32 = GROUPS.ilog2();
-/// A block's place within its group, by its hash, is below this.
+/// Bound of a block's hash within its group.
 const PLACES: u64 = 1 << (u64::BITS - GROUP_BITS);
 
-/// Which blocks are looked at.
+/// Choice of the sampled blocks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Sampling {
-    /// This share of all blocks, above 0 and at most 1. Memory grows with the working set.
+    /// A share of all blocks, above 0 and at most 1. Memory grows with the working set.
     Rate(f64),
-    /// At most so many blocks; the share falls as the working set grows. Memory does not grow.
+    /// At most this many blocks. The share falls as the working set grows; memory does not grow.
     Blocks(usize),
 }
 
-/// An LRU miss-ratio curve from a sample of the blocks, chosen by the hashes of their numbers:
-/// distances among the samples, divided by the sampling rate, stand for the distances among all (C.
-/// Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST 2015: section 3: fixed rate,
-/// fixed size, and the correction that it calls SHARDS-adj).
+/// An LRU miss-ratio curve from a sample of the blocks, chosen by the hashes of their numbers.
+/// Distances among the samples, divided by the sampling rate, estimate the distances among all
+/// blocks. The method is from C. Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST
+/// 2015, section 3: fixed rate, fixed size, and the correction SHARDS-adj.
 ///
-/// The sample is eight samples of an eighth each. The curve is the mean of theirs, and its standard
-/// error is estimated from their differences, and from the steps of the curve, which all of them
-/// blur. Sizes of less than about eight blocks divided by the rate are coarse.
+/// The sample consists of eight samples of an eighth each. The curve is the mean of their curves.
+/// Its standard error is estimated from their differences, and from the steps of the curve, which
+/// all of them blur. Sizes of less than about eight blocks divided by the rate are coarse.
 #[derive(Debug)]
 pub struct Shards {
     groups: Vec<Group>,
@@ -44,12 +44,12 @@ struct Group {
     reads: Histogram,
     writes: Histogram,
     samples: u64,
-    /// Blocks whose places are below are looked at.
+    /// Blocks with hashes below this are sampled.
     threshold: u64,
-    /// References of all blocks for each one of those that are looked at.
+    /// Number of references that each sampled reference stands for.
     weight: f64,
-    /// With a fixed size: the blocks and their places, the highest first, and how many there may
-    /// be.
+    /// With a fixed size: the blocks with their hashes, the highest first, and the limit on their
+    /// number.
     fixed: Option<(BinaryHeap<(u64, u64)>, usize)>,
 }
 
@@ -66,7 +66,7 @@ impl Group {
             Sampling::Blocks(blocks) => (PLACES, Some(blocks.div_ceil(GROUPS).max(1))),
         };
         let mut group = Self {
-            // One more for the block that comes in before another goes.
+            // One more for the block that is inserted before another is removed.
             distances: Distances::with_capacity(limit.map_or(0, |limit| limit + 1)),
             reads: Histogram::new(),
             writes: Histogram::new(),
@@ -92,7 +92,7 @@ impl Group {
         } else {
             &mut self.reads
         };
-        // Half a block more: of the distances that the sample cannot tell apart, the middle.
+        // Adds half a block: the middle of the distances that the sample cannot distinguish.
         let scaled = distance.map(|distance| ((distance as f64 + 0.5) * self.weight) as u64);
         histogram.add(scaled, self.weight);
         if distance.is_none()
@@ -109,7 +109,7 @@ impl Group {
     }
 }
 
-/// References that a ratio is of.
+/// Reference count in the denominator of a ratio.
 #[derive(Clone, Copy)]
 enum Of {
     All,
@@ -117,13 +117,13 @@ enum Of {
     Writes,
 }
 
-/// How much the curve `at` is blurred at a size. All groups are in the same way, so that their
+/// Returns the blur of the curve `at` at a size. It is the same for all groups, so that their
 /// differences do not show it.
 ///
-/// A distance is told from the samples that lie in it, one for `weight` blocks: their number varies
-/// by its root. So the curve that is seen is the true one, blurred over that range. Blurring it a
-/// second time, as Gauss and Hermite would with three points, changes a step about half as much as
-/// the first time did.
+/// A distance is estimated from the number of samples in it, one for `weight` blocks. This number
+/// varies by its square root. So the observed curve is the true one, blurred over that range. A
+/// second blur, with three points as in Gauss-Hermite quadrature, changes a step about half as much
+/// as the first.
 fn blur(size: u64, weight: f64, at: impl Fn(u64) -> f64) -> f64 {
     let reach = (3.0 * size as f64 * weight).sqrt();
     let below = (size as f64 - reach).max(0.0) as u64;
@@ -132,7 +132,7 @@ fn blur(size: u64, weight: f64, at: impl Fn(u64) -> f64) -> f64 {
 }
 
 impl Shards {
-    /// No references yet. Another seed takes another sample.
+    /// Returns an empty sample. Another seed selects another sample.
     ///
     /// # Panics
     /// If a rate is not above 0 and at most 1.
@@ -146,7 +146,7 @@ impl Shards {
         }
     }
 
-    /// Notes a reference to a block. Only reads and writes are references.
+    /// Adds a reference to a block. Only reads and writes count.
     #[inline]
     pub fn reference(&mut self, block: u64, op: Op) {
         let write = match op {
@@ -167,33 +167,33 @@ impl Shards {
         }
     }
 
-    /// Notes references to the blocks of a request; see [`blocks`].
+    /// Adds references to the blocks of a request; see [`blocks`].
     pub fn request(&mut self, request: &Request, block_bytes: u32) {
         for block in blocks(request, block_bytes) {
             self.reference(block, request.op);
         }
     }
 
-    /// References so far, looked at or not.
+    /// Returns the number of references, sampled or not.
     #[must_use]
     pub const fn references(&self) -> u64 {
         self.reads + self.writes
     }
 
-    /// The share of blocks that is looked at now.
+    /// Returns the present share of sampled blocks.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.groups.iter().map(|group| 1.0 / group.weight).sum()
     }
 
-    /// Estimated number of different blocks so far: the size of the working set.
+    /// Returns the estimated number of different blocks: the size of the working set.
     #[must_use]
     pub fn unique_blocks(&self) -> u64 {
         let of = |group: &Group| group.distances.len() as f64 * group.weight;
         (self.groups.iter().map(of).sum::<f64>() / GROUPS as f64).round() as u64
     }
 
-    /// The curve at these sizes, in blocks, with its estimated standard error.
+    /// Returns the curve at these sizes, in blocks, with its estimated standard error.
     #[must_use]
     pub fn curve(&self, sizes: &[u64]) -> Curve {
         let misses = |group: &Group, size: u64, of: Of| {
@@ -204,8 +204,8 @@ impl Shards {
                 Of::Writes => &histograms[1..],
             };
             let references: u64 = histograms.iter().map(|(_, references)| references).sum();
-            // As many references as there were are expected; the difference is made up for at
-            // distance zero, because it stems from few blocks that are referred to very often.
+            // The expected number of samples is that of all references. The difference is added at
+            // distance zero, since it is caused by few blocks with very many references.
             let missed = histograms
                 .iter()
                 .map(|(histogram, _)| histogram.total() - histogram.below(size));
@@ -236,7 +236,7 @@ impl Shards {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the memory in use, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let of = |group: &Group| {

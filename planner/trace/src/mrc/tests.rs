@@ -1,4 +1,4 @@
-//! The exact curve against the LRU policy itself, and the sampled one against the exact one.
+//! The exact curve compared with the LRU policy, and the sampled one with the exact one.
 
 use forebay_policy::BlockKey;
 use forebay_testkit::traces::{self, Draw};
@@ -102,9 +102,9 @@ fn reads_and_writes_are_told_apart() {
     assert_eq!(shards.curve(&[1000]).points[0].write_miss_ratio, 1.0);
 }
 
-/// Compares curves of several seeds with the exact one. Prints both errors; returns the curves'
-/// mean absolute error and the root mean square of error / stated standard error over all points
-/// and seeds, which is about 1 if the statement is honest.
+/// Compares curves of several seeds with the exact one. Prints both errors. Returns the mean
+/// absolute error, and the root mean square of error / stated standard error over all points and
+/// seeds. The latter is about 1 if the stated error is right.
 fn errors(name: &str, references: &[u64], sampling: Sampling, least: u64) -> (f64, f64) {
     const SEEDS: u64 = 8;
     let exact = exact(references);
@@ -124,7 +124,7 @@ fn errors(name: &str, references: &[u64], sampling: Sampling, least: u64) -> (f6
         stated += curve.mean_standard_error() / SEEDS as f64;
         for (point, truth) in curve.points.iter().zip(&truth.points) {
             let error = point.miss_ratio - truth.miss_ratio;
-            // What is left where all samples agree is the grain of distances.
+            // If all samples agree, the resolution of distances remains.
             squares += (error / point.standard_error.max(0.002)).powi(2);
         }
         memory_bytes = shards.memory_bytes();
@@ -132,17 +132,15 @@ fn errors(name: &str, references: &[u64], sampling: Sampling, least: u64) -> (f6
     let ratio = (squares / (SEEDS as f64 * sizes.len() as f64)).sqrt();
     println!(
         "{name}, {sampling:?}: mean absolute error {mean:.4}, stated standard error {stated:.4}, \
-         ratio {ratio:.2}; \
-         {} KiB, exact {} KiB",
+         ratio {ratio:.2}; {} KiB, exact {} KiB",
         memory_bytes >> 10,
         exact.memory_bytes() >> 10
     );
     (mean, ratio)
 }
 
-/// Files that are copied one by one, and compared: each block is read, written to a new place, and
-/// both are read a second time when the file is whole. The curve has a step for each size of a
-/// file.
+/// Copies and compares files one by one. Each block is read and written to a new place. Both are
+/// read a second time when the file is complete. The curve has a step for each size of a file.
 fn copies() -> Vec<u64> {
     let mut draw = Draw::new(7);
     let (mut source, mut target) = (0, 1 << 40);
@@ -185,8 +183,8 @@ fn sampled_curves_are_as_far_off_as_they_say() {
 
 #[test]
 fn one_very_popular_block_does_not_mislead() {
-    // It is in one of the eight samples at most, and then far too much of it: the correction makes
-    // up for both.
+    // It is in at most one of the eight samples, and that one has too much of it. The correction
+    // compensates for both.
     let mut draw = Draw::new(2);
     let block = |nth| {
         if nth % 10 == 0 {
@@ -212,7 +210,7 @@ fn memory_does_not_grow_with_the_trace() {
     let mut draw = Draw::new(9);
     let mut fresh = 1 << 32;
     for nth in 0..50_000_000_u64 {
-        // A working set that keeps growing, and old blocks among the new.
+        // A growing working set, with old blocks among new ones.
         let block = if nth % 4 == 0 {
             fresh += 1;
             fresh

@@ -10,9 +10,9 @@ use super::{Replacement, SlotId, first_evictable};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     None,
-    /// Cached, used once lately.
+    /// Cached, used once recently.
     T1,
-    /// Cached, used more than once lately.
+    /// Cached, used more than once recently.
     T2,
     /// Ghosts of T1.
     B1,
@@ -20,15 +20,15 @@ enum Place {
     B2,
 }
 
-/// Two recency lists, of blocks used once and of blocks used more often, and the ghosts of each;
-/// ghosts that come back move the target size of the first list (N. Megiddo and D. S. Modha, "ARC:
-/// A Self-Tuning, Low Overhead Replacement Cache", FAST 2003, section III, figure 4). 49 to 61
-/// bytes a slot, ghosts included.
+/// Two recency lists, of blocks used once and of blocks used more often, and the ghosts of each. A
+/// hit on a ghost changes the target size of the first list. From N. Megiddo and D. S. Modha, "ARC:
+/// A Self-Tuning, Low Overhead Replacement Cache", FAST 2003, section III, figure 4. 49 to 61 bytes
+/// for each slot, including ghosts.
 ///
-/// The ghost lists are trimmed when a block comes in, not when the victim is chosen. With a victim
-/// for each block that is the paper's order of things with the same outcome, and with victims ahead
-/// of need it keeps the paper's bounds: T1 and B1 together hold no more keys than there are slots,
-/// all four no more than twice as many.
+/// The ghost lists are trimmed when a block is inserted, not when the victim is chosen. With one
+/// victim for each block the outcome is the paper's. With victims chosen ahead of need, the paper's
+/// bounds hold: T1 and B1 together hold at most one key for each slot, and all four lists at most
+/// two.
 #[derive(Debug)]
 pub struct Arc {
     keys: Keys,
@@ -38,18 +38,18 @@ pub struct Arc {
     t2: List,
     b1: List,
     b2: List,
-    /// Target length of T1 (the paper's p), which moves by fractions.
+    /// Target length of T1 (p in the paper), with fractions.
     target: f64,
     slots: usize,
-    /// The key whose ghost has moved the target already.
+    /// Key whose ghost has changed the target already.
     adapted: Option<BlockKey>,
 }
 
 impl Arc {
-    /// For slots `0..slots`.
+    /// Returns the policy for slots `0..slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
-        // One more, because a ghost that comes back keeps its place until it is inserted.
+        // One more, since a ghost that is hit keeps its node until the insertion.
         let ghosts = slots + 1;
         Self {
             keys: Keys::new(slots, ghosts),
@@ -82,7 +82,7 @@ impl Arc {
         self.places[node as usize] = place;
     }
 
-    /// Takes a node off its list. Returns which it was.
+    /// Removes a node from its list. Returns the list.
     fn take(&mut self, node: u32) -> Place {
         let place = std::mem::replace(&mut self.places[node as usize], Place::None);
         let (list, links) = self.list(place);
@@ -114,7 +114,7 @@ impl Arc {
         let slot = first_evictable(self.links.iter(&list), evictable)?;
         self.take(slot);
         if self.b1.len() + self.b2.len() > self.slots {
-            // Only after victims ahead of need: T1 and T2 are short then.
+            // Only after victims ahead of need, when T1 and T2 are short.
             let crowded = self.t1.len() + self.b1.len() >= self.slots || self.b2.is_empty();
             self.forget_oldest(if crowded && !self.b1.is_empty() {
                 Place::B1

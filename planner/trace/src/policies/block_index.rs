@@ -1,20 +1,20 @@
-//! From a block's address to the slot that holds it.
+//! Index from a block's address to its slot.
 
 use forebay_policy::BlockKey;
 use hashbrown::HashTable;
 
-/// A slot of the cache device: where one cache block's data lies.
+/// Number of a slot of the cache device, which holds the data of one cache block.
 pub type SlotId = u32;
 
-/// The hash index. It stores slot numbers only; the keys stay with the slots, so that an entry
-/// costs five bytes and the load factor.
+/// Hash index. It stores only slot numbers, and the keys are stored with the slots. So an entry
+/// takes five bytes divided by the load factor.
 #[derive(Debug)]
 pub struct BlockIndex {
     table: HashTable<SlotId>,
 }
 
 impl BlockIndex {
-    /// An index with room for `slots` entries, so that it never grows in service.
+    /// Returns an index with space for `slots` entries, so that it never grows in service.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self {
@@ -22,7 +22,7 @@ impl BlockIndex {
         }
     }
 
-    /// The slot that holds `key`. `key_of` tells a slot's key.
+    /// Returns the slot that holds `key`. `key_of` returns a slot's key.
     #[inline]
     pub fn get(&self, key: BlockKey, key_of: impl Fn(SlotId) -> BlockKey) -> Option<SlotId> {
         self.table
@@ -30,7 +30,7 @@ impl BlockIndex {
             .copied()
     }
 
-    /// Adds `slot` under `key`, which is not in the index.
+    /// Adds `slot` under `key`, which must not be in the index.
     pub fn insert(&mut self, key: BlockKey, slot: SlotId, key_of: impl Fn(SlotId) -> BlockKey) {
         debug_assert!(self.get(key, &key_of).is_none(), "{key:?} is indexed twice");
         self.table
@@ -45,7 +45,7 @@ impl BlockIndex {
             .map(|entry| entry.remove().0)
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.table.len()
@@ -57,7 +57,7 @@ impl BlockIndex {
         self.table.is_empty()
     }
 
-    /// Bytes of memory that the index holds.
+    /// Returns the memory in use, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.table.allocation_size()

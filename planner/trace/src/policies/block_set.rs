@@ -1,11 +1,10 @@
-//! Cached blocks without their data: what a policy would have cached.
+//! A cache without data, for comparing policies.
 
 use forebay_policy::BlockKey;
 
 use super::{BlockIndex, Replacement, SlotId};
 
-/// The blocks that a cache of so many slots holds under a policy when every missed block is taken
-/// in.
+/// Blocks in a cache with a policy, if every missed block is inserted.
 #[derive(Debug)]
 pub struct BlockSet<R> {
     index: BlockIndex,
@@ -15,13 +14,12 @@ pub struct BlockSet<R> {
 }
 
 impl<R: Replacement> BlockSet<R> {
-    /// An empty cache of so many slots, at least one, under a policy that was made for as many.
+    /// Returns an empty cache of `slots` slots, at least one. The policy must have as many.
     #[must_use]
     pub fn new(slots: usize, policy: R) -> Self {
         assert!(slots > 0, "a cache has slots");
         Self {
-            // Twice as large as it is filled: then evictions make it tidy up in place instead of
-            // growing.
+            // Twice the number of entries, so that evictions rehash in place instead of growing.
             index: BlockIndex::new(2 * slots),
             keys: Vec::with_capacity(slots),
             policy,
@@ -29,7 +27,7 @@ impl<R: Replacement> BlockSet<R> {
         }
     }
 
-    /// Refers to a block. Whether it was cached; if not, it is now.
+    /// References a block and inserts it if missing. Returns whether it was cached.
     pub fn reference(&mut self, key: BlockKey) -> bool {
         let keys = &mut self.keys;
         if let Some(slot) = self.index.get(key, |slot| keys[slot as usize]) {
@@ -55,13 +53,13 @@ impl<R: Replacement> BlockSet<R> {
         false
     }
 
-    /// The policy.
+    /// Returns the policy.
     #[must_use]
     pub const fn policy(&self) -> &R {
         &self.policy
     }
 
-    /// Number of cached blocks.
+    /// Returns the number of cached blocks.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()

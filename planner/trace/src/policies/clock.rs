@@ -1,4 +1,4 @@
-//! CLOCK: least recently used, approximated with one bit a slot.
+//! CLOCK: approximates LRU with one bit for each slot.
 
 use forebay_policy::BlockKey;
 
@@ -11,9 +11,9 @@ enum State {
     Referenced,
 }
 
-/// A hand goes round the slots, clears the bits of those that were used since it came by last, and
-/// evicts the first that was not (F. J. Corbató, "A Paging Experiment with the Multics System",
-/// 1968). A block comes in without its bit. 1 byte a slot.
+/// A hand circles over the slots. It clears the bits of slots used since its last pass, and evicts
+/// the first slot without a bit. From F. J. Corbató, "A Paging Experiment with the Multics System",
+/// 1968. A block is inserted without its bit. 1 byte for each slot.
 #[derive(Debug)]
 pub struct Clock {
     states: Vec<State>,
@@ -22,7 +22,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// For slots `0..slots`.
+    /// Returns the policy for slots `0..slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self {
@@ -59,7 +59,7 @@ impl Replacement for Clock {
         mut evictable: impl FnMut(SlotId) -> bool,
     ) -> Option<SlotId> {
         let mut refused = 0;
-        // In the second round no bit is left.
+        // In the second round no bit is set.
         for _ in 0..2 * self.states.len() {
             let at = self.hand;
             self.hand = if at + 1 == self.states.len() {

@@ -4,7 +4,7 @@ use forebay_policy::BlockKey;
 
 use super::{LruList, Replacement, SlotId, first_evictable};
 
-/// Evicts the slot that was filled longest ago, used since or not. 8 bytes a slot.
+/// Evicts the slot that was filled first, regardless of later use. 8 bytes for each slot.
 #[derive(Debug)]
 pub struct Fifo {
     list: LruList,
@@ -12,7 +12,7 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// For slots `0..slots`.
+    /// Returns the policy for slots `0..slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self {

@@ -1,13 +1,12 @@
-//! The keys of the slots, and of blocks that were evicted a while ago (ghosts).
+//! Keys of the slots, and of recently evicted blocks (ghosts).
 //!
-//! Ghosts are nodes behind the slots, so that one list may hold both: node `slots + n` is the n-th
-//! ghost.
+//! Ghosts are nodes after the slots, so that one list can hold both: node `slots + n` is ghost n.
 
 use forebay_policy::BlockKey;
 
 use super::{BlockIndex, SlotId};
 
-/// Keys by node, an index of the ghosts' keys, and the ghost nodes that are not in use.
+/// Keys by node, an index of the ghosts' keys, and the unused ghost nodes.
 #[derive(Debug)]
 pub(super) struct Keys {
     keys: Vec<BlockKey>,
@@ -17,7 +16,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    /// For nodes `0..slots + ghosts`, none of which has a key yet.
+    /// Returns keys for nodes `0..slots + ghosts`, none of which has a key yet.
     pub(super) fn new(slots: usize, ghosts: usize) -> Self {
         let nodes =
             u32::try_from(slots + ghosts).expect("slots and ghosts are numbered in 32 bits");
@@ -25,8 +24,7 @@ impl Keys {
         Self {
             keys: vec![BlockKey::new(0, 0); slots + ghosts],
             slots,
-            // Twice as large as it is filled: then removals make it tidy up in place instead of
-            // growing.
+            // Twice the number of entries, so that removals rehash in place instead of growing.
             index: BlockIndex::new(2 * ghosts),
             free: (first..nodes).rev().collect(),
         }
@@ -38,22 +36,22 @@ impl Keys {
         node as usize >= self.slots
     }
 
-    /// Notes which block the slot holds.
+    /// Sets the block of a slot.
     #[inline]
     pub(super) fn set(&mut self, slot: SlotId, key: BlockKey) {
         self.keys[slot as usize] = key;
     }
 
-    /// The ghost of `key`.
+    /// Returns the ghost of `key`.
     #[inline]
     pub(super) fn ghost(&self, key: BlockKey) -> Option<u32> {
         self.index.get(key, |node| self.keys[node as usize])
     }
 
-    /// A new ghost of the block that the slot holds.
+    /// Adds a ghost of the block in a slot.
     ///
     /// # Panics
-    /// If all ghosts are in use: the caller forgets one first.
+    /// If all ghosts are in use: the caller must forget one first.
     pub(super) fn remember(&mut self, slot: SlotId) -> u32 {
         let node = self.free.pop().expect("a ghost was forgotten for this one");
         let key = self.keys[slot as usize];
@@ -63,7 +61,7 @@ impl Keys {
         node
     }
 
-    /// Forgets a ghost.
+    /// Removes a ghost.
     pub(super) fn forget(&mut self, node: u32) {
         let keys = &self.keys;
         let found = self

@@ -1,7 +1,7 @@
-//! Doubly linked lists over one array of nodes: eight bytes a node, whichever list it is on.
+//! Doubly linked lists over one array of nodes: eight bytes for each node.
 //!
-//! Unlike [`LruList`](super::LruList), which is one list, many lists share the array, so that a
-//! node moves from one to another without a second pair of links.
+//! Unlike [`LruList`](super::LruList), which is one list, many lists share the array. So a node
+//! moves from one list to another without a second pair of links.
 
 /// No node.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -12,7 +12,7 @@ struct Link {
     newer: u32,
 }
 
-/// The ends of one list. The owner knows which nodes are on it.
+/// Ends of one list. The owner knows the nodes on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
     oldest: u32,
@@ -37,12 +37,12 @@ impl List {
         self.len == 0
     }
 
-    /// The node at the old end, or [`NONE`].
+    /// Returns the node at the old end, or [`NONE`].
     pub(crate) const fn oldest(&self) -> u32 {
         self.oldest
     }
 
-    /// The node at the old end that is not `held`, or [`NONE`].
+    /// Returns the oldest node other than `held`, or [`NONE`].
     pub(super) fn oldest_but(&self, held: Option<u32>, links: &Links) -> u32 {
         if held == Some(self.oldest) && self.len > 0 {
             links.newer(self.oldest)
@@ -52,12 +52,12 @@ impl List {
     }
 }
 
-/// The nodes' links.
+/// Links of the nodes.
 #[derive(Debug)]
 pub(crate) struct Links(Vec<Link>);
 
 impl Links {
-    /// Links for nodes `0..nodes`.
+    /// Returns links for nodes `0..nodes`.
     pub(crate) fn new(nodes: usize) -> Self {
         let link = Link {
             older: NONE,
@@ -66,7 +66,7 @@ impl Links {
         Self(vec![link; nodes])
     }
 
-    /// Puts a node that is on no list at the new end.
+    /// Adds a node that is on no list at the new end.
     #[inline]
     pub(crate) fn push(&mut self, list: &mut List, node: u32) {
         self.0[node as usize] = Link {
@@ -81,7 +81,7 @@ impl Links {
         list.len += 1;
     }
 
-    /// Takes a node off the list that it is on.
+    /// Removes a node from its list.
     #[inline]
     pub(crate) fn unlink(&mut self, list: &mut List, node: u32) {
         let Link { older, newer } = self.0[node as usize];
@@ -96,7 +96,7 @@ impl Links {
         list.len -= 1;
     }
 
-    /// Moves a node to the new end of the list that it is on.
+    /// Moves a node to the new end of its list.
     #[inline]
     pub(crate) fn touch(&mut self, list: &mut List, node: u32) {
         if list.newest != node {
@@ -105,7 +105,7 @@ impl Links {
         }
     }
 
-    /// Puts `by`, which is on no list, where `node` is.
+    /// Replaces `node` by `by`, which is on no list.
     pub(super) fn replace(&mut self, list: &mut List, node: u32, by: u32) {
         let link = self.0[node as usize];
         self.0[by as usize] = link;
@@ -119,13 +119,13 @@ impl Links {
         }
     }
 
-    /// The next newer node on the same list, or [`NONE`].
+    /// Returns the next newer node on the same list, or [`NONE`].
     #[inline]
     pub(crate) fn newer(&self, node: u32) -> u32 {
         self.0[node as usize].newer
     }
 
-    /// The nodes of a list, from the oldest on.
+    /// Returns the nodes of a list, from the oldest on.
     pub(super) fn iter(&self, list: &List) -> impl Iterator<Item = u32> + '_ {
         let mut at = list.oldest;
         std::iter::from_fn(move || {

@@ -17,23 +17,23 @@ enum State {
     Hir,
 }
 
-/// Blocks whose last two uses were close together (LIR) stay; the others (HIR) pass through a queue
-/// of a hundredth of the slots. A recency stack, from the last use of the least recently used LIR
-/// block on, tells who is which: a HIR block that is used while it is on the stack, even if it was
-/// evicted meanwhile, becomes LIR, and the LIR block at the stack's bottom becomes HIR (S. Jiang
-/// and X. Zhang, "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy",
-/// SIGMETRICS 2002, section 3). 64 to 76 bytes a slot, ghosts included.
+/// Keeps blocks whose last two uses were close together (LIR). The others (HIR) pass through a
+/// queue of a hundredth of the slots. A recency stack starts at the last use of the least recently
+/// used LIR block. A HIR block that is used while on the stack becomes LIR, even if it was evicted
+/// meanwhile. The LIR block at the stack's bottom then becomes HIR. From S. Jiang and X. Zhang,
+/// "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy", SIGMETRICS 2002,
+/// section 3. 64 to 76 bytes for each slot, including ghosts.
 ///
-/// The paper leaves the number of evicted blocks on the stack open; here it is the number of slots,
-/// and the one that was evicted first is forgotten. New blocks become LIR while the LIR set fills
-/// for the first time, and whenever removals have left it less than half full: if any gap would do,
-/// blocks that are evicted ahead of need would make room there for the coldest.
+/// The paper does not limit the evicted blocks on the stack. Here the limit is the number of slots,
+/// and the first evicted is dropped. New blocks become LIR while the LIR set fills for the first
+/// time, and when removals leave it less than half full. With a larger bound, blocks evicted ahead
+/// of need would make room in the set for the coldest blocks.
 #[derive(Debug)]
 pub struct Lirs {
     keys: Keys,
     stack_links: Links,
     stack: List,
-    /// Of slots in the queue, and of ghosts in the order of their eviction.
+    /// Links of slots in the queue, and of ghosts in the order of their eviction.
     queue_links: Links,
     queue: List,
     ghosts: List,
@@ -41,15 +41,15 @@ pub struct Lirs {
     lir_len: usize,
     lir_limit: usize,
     ghosts_limit: usize,
-    /// A victim was chosen before: the LIR set is full.
+    /// Whether a victim was chosen before: the LIR set is full.
     warm: bool,
 }
 
 impl Lirs {
-    /// For slots `0..slots`.
+    /// Returns the policy for slots `0..slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
-        // One more, because the key that comes back keeps its place until it is inserted.
+        // One more, since the key of a ghost that is hit keeps its node until the insertion.
         let ghosts = slots + 1;
         Self {
             keys: Keys::new(slots, ghosts),
@@ -72,7 +72,7 @@ impl Lirs {
         self.keys.forget(ghost);
     }
 
-    /// Takes what is not LIR off the stack's bottom.
+    /// Removes nodes other than LIR from the stack's bottom.
     fn prune(&mut self) {
         loop {
             let node = self.stack.oldest();
@@ -90,7 +90,7 @@ impl Lirs {
         }
     }
 
-    /// Makes a slot LIR that is in neither list; if there are too many then, the one at the bottom
+    /// Makes a slot LIR that is in neither list. If there are too many then, the one at the bottom
     /// becomes HIR.
     fn make_lir(&mut self, slot: SlotId) {
         self.stack_links.push(&mut self.stack, slot);
@@ -104,7 +104,7 @@ impl Lirs {
         }
     }
 
-    /// Takes a LIR slot off the stack.
+    /// Removes a LIR slot from the stack.
     fn drop_lir(&mut self, slot: SlotId) {
         self.stack_links.unlink(&mut self.stack, slot);
         self.states[slot as usize] = State::None;
@@ -112,7 +112,7 @@ impl Lirs {
         self.prune();
     }
 
-    /// Puts a HIR slot on the top of the stack. Without LIR slots it would be pruned at once.
+    /// Pushes a HIR slot on the stack. Without LIR slots it would be pruned at once.
     fn push_hir(&mut self, slot: SlotId) {
         self.states[slot as usize] = if self.lir_len == 0 {
             State::Hir
@@ -141,7 +141,7 @@ impl Lirs {
         Some(slot)
     }
 
-    /// Where no HIR slot may go.
+    /// Evicts a LIR slot if no HIR slot is evictable.
     fn evict_lir(&mut self, evictable: &mut impl FnMut(SlotId) -> bool) -> Option<SlotId> {
         let slot = self
             .stack_links

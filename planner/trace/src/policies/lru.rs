@@ -4,7 +4,7 @@ use forebay_policy::BlockKey;
 
 use super::{LruList, Replacement, SlotId, first_evictable};
 
-/// Evicts the slot that was used longest ago. 8 bytes a slot.
+/// Evicts the least recently used slot. 8 bytes for each slot.
 #[derive(Debug)]
 pub struct Lru {
     list: LruList,
@@ -12,7 +12,7 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// For slots `0..slots`.
+    /// Returns the policy for slots `0..slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! Least recently used, as a doubly linked list over slot numbers: eight bytes a slot. Slots that
-//! are free are chained through the same memory.
+//! LRU order as a doubly linked list over slot numbers: eight bytes for each slot. Free slots are
+//! linked through the same memory.
 
 use super::SlotId;
 
@@ -26,7 +26,7 @@ pub struct LruList {
 }
 
 impl LruList {
-    /// An empty list for slots `0..slots`.
+    /// Returns an empty list for slots `0..slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl LruList {
         }
     }
 
-    /// Puts a slot that is not on the list at the most recent end.
+    /// Adds a slot that is not on the list at the most recent end.
     pub fn insert(&mut self, slot: SlotId) {
         debug_assert_eq!(
             self.links[slot as usize].prev, ABSENT,
@@ -63,7 +63,7 @@ impl LruList {
         self.len += 1;
     }
 
-    /// Takes a slot off the list.
+    /// Removes a slot from the list.
     pub fn remove(&mut self, slot: SlotId) {
         let Link { prev, next } = self.links[slot as usize];
         debug_assert_ne!(prev, ABSENT, "slot {slot} is not on the list");
@@ -82,7 +82,7 @@ impl LruList {
         self.len -= 1;
     }
 
-    /// Makes a slot free that is not on the list.
+    /// Frees a slot that is not on the list.
     pub fn release(&mut self, slot: SlotId) {
         debug_assert_eq!(
             self.links[slot as usize].prev, ABSENT,
@@ -93,7 +93,7 @@ impl LruList {
         self.free_len += 1;
     }
 
-    /// Takes the slot that was released last; it is neither free nor on the list then.
+    /// Returns the slot that was freed last, which is neither free nor on the list then.
     pub fn take_free(&mut self) -> Option<SlotId> {
         let slot = self.free;
         if slot == NONE {
@@ -104,7 +104,7 @@ impl LruList {
         Some(slot)
     }
 
-    /// Number of free slots.
+    /// Returns the number of free slots.
     #[must_use]
     pub const fn free_len(&self) -> usize {
         self.free_len
@@ -119,7 +119,7 @@ impl LruList {
         }
     }
 
-    /// Slots from the least to the most recently used.
+    /// Returns slots from the least to the most recently used.
     pub fn coldest(&self) -> impl Iterator<Item = SlotId> + '_ {
         let mut at = self.tail;
         std::iter::from_fn(move || {
@@ -132,13 +132,13 @@ impl LruList {
         })
     }
 
-    /// Number of slots on the list.
+    /// Returns the number of slots on the list.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory that a list of so many slots holds.
+    /// Returns the memory of a list of `slots` slots, bytes.
     #[must_use]
     pub const fn memory_bytes(slots: usize) -> usize {
         slots * size_of::<Link>()

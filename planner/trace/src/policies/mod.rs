@@ -47,36 +47,36 @@ pub use wtinylfu::WTinyLfu;
 
 pub(crate) use links::{Links, List, NONE};
 
-/// Slots that one call of [`Replacement::victim`] asks about at most in each of a policy's lists.
+/// Most slots in each of a policy's lists that one call of [`Replacement::victim`] checks.
 pub const LOOK_AT: usize = 128;
 
 /// A replacement policy over slots `0..slots`. Each slot is in use (between
 /// [`insert`](Self::insert) and its eviction or removal) or not.
 pub trait Replacement {
-    /// A missed block was put into a slot that was not in use.
+    /// Records that a missed block was inserted into an unused slot.
     fn insert(&mut self, slot: SlotId, key: BlockKey);
 
-    /// A slot in use was hit.
+    /// Records a hit of a slot in use.
     fn touch(&mut self, slot: SlotId);
 
-    /// A slot in use was emptied for a reason that says nothing about its worth, such as an
-    /// invalidation: it leaves no ghost.
+    /// Removes a slot in use for a reason that says nothing about its worth, such as an
+    /// invalidation. It leaves no ghost.
     fn remove(&mut self, slot: SlotId, key: BlockKey);
 
-    /// Chooses the slot that is to be evicted. It is not in use any more when this returns; one
-    /// that is kept after all is inserted again.
+    /// Chooses the slot to evict. The slot is unused on return; a caller that keeps it must insert
+    /// it afterwards.
     ///
-    /// `incoming` is the missed block that needs the room, where it is known: policies with ghosts
-    /// learn from it. Slots that cannot go now (pinned, dirty) are refused by `evictable`; the next
-    /// best one is taken then. None if there is none, or if more were refused than one call looks
-    /// at ([`LOOK_AT`]).
+    /// `incoming` is the missed block that needs the slot, if known: policies with ghosts learn
+    /// from it. `evictable` refuses slots that cannot be evicted now (pinned, dirty); the next best
+    /// one is taken then. Returns `None` if there is none, or if more than [`LOOK_AT`] slots were
+    /// refused.
     fn victim(
         &mut self,
         incoming: Option<BlockKey>,
         evictable: impl FnMut(SlotId) -> bool,
     ) -> Option<SlotId>;
 
-    /// Number of slots in use.
+    /// Returns the number of slots in use.
     fn len(&self) -> usize;
 
     /// Whether no slot is in use.
@@ -84,11 +84,11 @@ pub trait Replacement {
         self.len() == 0
     }
 
-    /// Bytes of memory that the policy holds. It does not change.
+    /// Returns the memory of the policy, bytes. It is constant.
     fn memory_bytes(&self) -> usize;
 }
 
-/// The first of a list that may go.
+/// Returns the first evictable node of a list.
 fn first_evictable(
     slots: impl Iterator<Item = SlotId>,
     evictable: &mut impl FnMut(SlotId) -> bool,
@@ -96,7 +96,7 @@ fn first_evictable(
     slots.take(LOOK_AT).find(|&slot| evictable(slot))
 }
 
-/// Declares the policies once: the names, and the type that is one of them.
+/// Declares the policies: their names, and the enum of their types.
 macro_rules! policies {
     ($($policy:ident $name:literal $text:literal,)*) => {
         /// The name of a policy.
@@ -106,10 +106,10 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// All of them.
+            /// All policies.
             pub const ALL: &[Self] = &[$(Self::$policy,)*];
 
-            /// As it is written in configurations and on command lines.
+            /// Returns the name for configurations and command lines.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -117,7 +117,7 @@ macro_rules! policies {
                 }
             }
 
-            /// The policy, for slots `0..slots`.
+            /// Returns the policy for slots `0..slots`.
             #[must_use]
             pub fn build(self, slots: usize) -> AnyPolicy {
                 match self {
@@ -126,7 +126,7 @@ macro_rules! policies {
             }
         }
 
-        /// One of the policies, chosen when the program runs.
+        /// One of the policies, chosen at run time.
         #[derive(Debug)]
         pub enum AnyPolicy {
             $(#[doc = $text] $policy($policy),)*
@@ -198,7 +198,7 @@ impl fmt::Display for Policy {
 impl FromStr for Policy {
     type Err = UnknownPolicy;
 
-    /// Takes capital letters and hyphens too, as in "S3-FIFO".
+    /// Accepts capital letters and hyphens too, as in "S3-FIFO".
     fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
         let plain = text.replace('-', "").to_ascii_lowercase();
         Self::ALL
@@ -209,10 +209,10 @@ impl FromStr for Policy {
     }
 }
 
-/// There is no policy of this name.
+/// Error for an unknown name of a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
-    /// What was given.
+    /// The unknown name.
     pub name: String,
 }
 

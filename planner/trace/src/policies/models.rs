@@ -1,5 +1,5 @@
-//! The policies once more, written for comparison: queues of keys, searched from end to end, in the
-//! words of the papers.
+//! Reference models of the policies for comparison: queues of keys with linear search, in the words
+//! of the papers.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use forebay_policy::BlockKey;
 
 use super::sketch::Sketch;
 
-/// What a reference did.
+/// Result of a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Hit,
@@ -20,7 +20,7 @@ pub(super) trait Model {
     fn remove(&mut self, key: u64);
 }
 
-/// Takes `key` out of a queue. Whether it was there.
+/// Removes `key` from a queue. Returns whether it was there.
 fn take(queue: &mut VecDeque<u64>, key: u64) -> bool {
     let at = queue.iter().position(|&other| other == key);
     at.and_then(|at| queue.remove(at)).is_some()
@@ -52,8 +52,8 @@ impl Model for Queue {
     }
 }
 
-/// CLOCK as a queue in which what was used goes to the end again: the same thing as long as a
-/// victim's place is taken by the block that comes in.
+/// CLOCK as a queue in which used keys return to the end. This is equivalent as long as the new
+/// block takes the place of the victim.
 pub(super) struct SecondChance {
     pub(super) slots: usize,
     pub(super) keys: VecDeque<(u64, bool)>,
@@ -86,7 +86,7 @@ impl Model for SecondChance {
 pub(super) struct Sieve {
     pub(super) slots: usize,
     pub(super) keys: Vec<(u64, bool)>,
-    /// Where in `keys` the hand is; at the length it begins again.
+    /// Position of the hand in `keys`; at the length it starts over.
     pub(super) hand: usize,
 }
 
@@ -111,7 +111,7 @@ impl Model for Sieve {
             let at_end = self.hand + 1 == self.keys.len();
             victim = Some(self.keys.remove(self.hand).0);
             if at_end {
-                // Begins again, though a new block is about to come in behind it.
+                // Starts over, although a new block is about to be inserted after it.
                 self.hand = 0;
             }
         }
@@ -384,7 +384,7 @@ impl Model for Lirs {
 
 pub(super) struct WTinyLfu {
     pub(super) slots: usize,
-    /// The sketch itself, whose own test is beside it.
+    /// The real sketch, which has its own test.
     pub(super) sketch: Sketch,
     pub(super) window: VecDeque<u64>,
     pub(super) probation: VecDeque<u64>,

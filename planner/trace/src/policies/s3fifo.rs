@@ -6,7 +6,7 @@ use super::ghosts::Keys;
 use super::links::{Links, List, NONE};
 use super::{LOOK_AT, Replacement, SlotId};
 
-/// Uses of a slot that are counted: two bits.
+/// Largest count of a slot's uses: two bits.
 const MAX_USES: u8 = 3;
 /// Uses that move a slot from the small queue to the main one ("more than once").
 const USES_TO_MOVE: u8 = 2;
@@ -24,16 +24,17 @@ struct State {
     uses: u8,
 }
 
-/// A small queue of a tenth of the slots takes what is new; what was used there more than once
-/// moves to the main queue, the rest goes, leaving its key in a ghost queue that is as long as the
-/// main one is; what comes back while its key is there goes to the main queue at once. There, slots
-/// that were used go round (J. Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP
-/// 2023, section 4, algorithm 1). 47 to 58 bytes a slot, ghosts included.
+/// Three queues. New blocks enter a small queue of a tenth of the slots. Blocks used there more
+/// than once move to the main queue. The others are evicted, and their keys enter a ghost queue as
+/// long as the main one. A block whose key is in the ghost queue is inserted into the main queue.
+/// In the main queue, used slots return to the tail. From J. Yang et al., "FIFO Queues are All You
+/// Need for Cache Eviction", SOSP 2023, section 4, algorithm 1. 47 to 58 bytes for each slot,
+/// including ghosts.
 ///
-/// When a move fills the main queue beyond its share, the paper's algorithm evicts from it there
-/// and then; here the next eviction is from it, so that each call evicts one. And while the cache
-/// fills for the first time, what is more than the small queue's share goes to the main queue, so
-/// that its share is free from the start. Both as in the authors' simulator.
+/// If a move fills the main queue beyond its share, the paper's algorithm evicts from it at once.
+/// Here the next eviction is from it, so that each call evicts one slot. While the cache fills for
+/// the first time, blocks beyond the small queue's share go to the main queue, so that this share
+/// is free from the start. Both differences are as in the authors' simulator.
 #[derive(Debug)]
 pub struct S3Fifo {
     keys: Keys,
@@ -44,12 +45,12 @@ pub struct S3Fifo {
     ghosts: List,
     small_limit: usize,
     ghosts_limit: usize,
-    /// A victim was chosen before: the cache has been full.
+    /// Whether a victim was chosen before: the cache has been full.
     warm: bool,
 }
 
 impl S3Fifo {
-    /// For slots `0..slots`.
+    /// Returns the policy for slots `0..slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         let small_limit = (slots / 10).max(1);
@@ -59,7 +60,7 @@ impl S3Fifo {
             uses: 0,
         };
         Self {
-            // One more, because the key that comes back keeps its place until it is inserted.
+            // One more, since the key of a ghost that is hit keeps its node until the insertion.
             keys: Keys::new(slots, ghosts_limit + 1),
             links: Links::new(slots + ghosts_limit + 1),
             states: vec![state; slots],
@@ -77,7 +78,7 @@ impl S3Fifo {
         self.keys.forget(ghost);
     }
 
-    /// Moves what was used to the main queue on the way to the first slot that may go.
+    /// Moves used slots to the main queue until it finds an evictable slot.
     fn evict_small(
         &mut self,
         held: Option<u32>,
@@ -115,11 +116,11 @@ impl S3Fifo {
         None
     }
 
-    /// Sends what was used round on the way to the first slot that may go.
+    /// Moves used slots to the tail until it finds an evictable slot.
     fn evict_main(&mut self, evictable: &mut impl FnMut(SlotId) -> bool) -> Option<SlotId> {
         let mut refused = 0;
         let mut slot = self.main.oldest();
-        // Each slot goes round as often as its uses were counted at most.
+        // Each slot returns to the tail at most as often as its uses were counted.
         for _ in 0..(usize::from(MAX_USES) + 1) * self.main.len() {
             if slot == NONE {
                 slot = self.main.oldest();

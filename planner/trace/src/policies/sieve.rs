@@ -5,21 +5,21 @@ use forebay_policy::BlockKey;
 use super::links::{Links, List, NONE};
 use super::{LOOK_AT, Replacement, SlotId};
 
-/// A queue in the order of arrival and a hand that moves through it from the old end to the new
-/// one, clears the bits of slots that were used, and evicts the first that was not. Nothing moves
-/// on a hit (Y. Zhang et al., "SIEVE is Simpler than LRU", NSDI 2024, section 3, algorithm 1). 9
-/// bytes a slot.
+/// A queue in the order of arrival, with a hand that moves from the old end to the new one. The
+/// hand clears the bits of used slots, and evicts the first unused slot. A hit moves nothing. From
+/// Y. Zhang et al., "SIEVE is Simpler than LRU", NSDI 2024, section 3, algorithm 1. 9 bytes for
+/// each slot.
 #[derive(Debug)]
 pub struct Sieve {
     links: Links,
     queue: List,
     visited: Vec<bool>,
-    /// Where the next search begins; [`NONE`]: at the old end.
+    /// Start of the next search; [`NONE`] for the old end.
     hand: u32,
 }
 
 impl Sieve {
-    /// For slots `0..slots`.
+    /// Returns the policy for slots `0..slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Replacement for Sieve {
         mut evictable: impl FnMut(SlotId) -> bool,
     ) -> Option<SlotId> {
         let mut refused = 0;
-        // In the second round no bit is left.
+        // In the second round no bit is set.
         for _ in 0..2 * self.queue.len() {
             let slot = match self.hand {
                 NONE => self.queue.oldest(),

@@ -1,12 +1,12 @@
-//! How often keys were used lately, in eight to sixteen bytes a slot.
+//! Estimates how often keys were used recently, in eight to sixteen bytes for each slot.
 
 use forebay_policy::BlockKey;
 
 const ROWS: usize = 4;
 const MAX_COUNT: u64 = 15;
-/// Everything is halved after so many increments a slot.
+/// Number of increments for each slot after which all counters are halved.
 const SAMPLE: usize = 10;
-/// Takes the bit that a shift moved from one counter into the one below.
+/// Clears the bit that a shift moved from one counter into the one below.
 const WITHOUT_TOP_BITS: u64 = 0x7777_7777_7777_7777;
 
 /// Four rows of 32 four-bit counters.
@@ -15,7 +15,7 @@ const WITHOUT_TOP_BITS: u64 = 0x7777_7777_7777_7777;
 struct Line([[u64; 2]; ROWS]);
 
 impl Line {
-    /// A key's counter in each row.
+    /// Returns a key's counter in each row.
     fn counts(&self, hash: u64) -> [u64; ROWS] {
         std::array::from_fn(|row| {
             let (word, shift) = place(hash, row);
@@ -24,15 +24,15 @@ impl Line {
     }
 }
 
-/// Word and shift of a key's counter in a row.
+/// Returns word and shift of a key's counter in a row.
 const fn place(hash: u64, row: usize) -> (usize, u32) {
     let five_bits = (hash >> (5 * row)) as u32 & 31;
     ((five_bits >> 4) as usize, (five_bits & 15) * 4)
 }
 
-/// A count-min sketch with minimal increment and aging (G. Einziger, R. Friedman and B. Manes,
-/// "TinyLFU: A Highly Efficient Cache Admission Policy", TOS 2017, section 3). A key's four
-/// counters lie in one line of the processor's cache.
+/// A count-min sketch with minimal increment and aging. From G. Einziger, R. Friedman and B. Manes,
+/// "TinyLFU: A Highly Efficient Cache Admission Policy", TOS 2017, section 3. A key's four counters
+/// are in one cache line of the processor.
 #[derive(Clone, Debug)]
 pub(super) struct Sketch {
     lines: Vec<Line>,
@@ -42,7 +42,7 @@ pub(super) struct Sketch {
 
 impl Sketch {
     pub(super) fn new(slots: usize) -> Self {
-        // 16 counters a slot, 128 in a line.
+        // 16 counters for each slot, 128 in a line.
         let lines = slots.div_ceil(8).next_power_of_two();
         Self {
             lines: vec![Line([[0; 2]; ROWS]); lines],
@@ -51,19 +51,20 @@ impl Sketch {
         }
     }
 
-    /// The key's line.
+    /// Returns the key's line.
     fn line(&self, hash: u64) -> usize {
         (hash >> 32) as usize & (self.lines.len() - 1)
     }
 
-    /// How often the key was used lately, rather too often than too rarely; 15 at most.
+    /// Returns how often the key was used recently, at most 15; overestimates rather than
+    /// underestimates.
     pub(super) fn estimate(&self, key: BlockKey) -> u64 {
         let hash = key.hash();
         let counts = self.lines[self.line(hash)].counts(hash);
         counts.into_iter().fold(MAX_COUNT, u64::min)
     }
 
-    /// Notes a use.
+    /// Adds a use.
     pub(super) fn increment(&mut self, key: BlockKey) {
         let hash = key.hash();
         let at = self.line(hash);

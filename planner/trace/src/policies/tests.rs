@@ -1,5 +1,5 @@
-//! Examples worked by hand, the models on random traces, and what must hold whatever is removed or
-//! refused.
+//! Examples worked by hand, the models on random traces, and invariants under removals and
+//! refusals.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,7 +10,7 @@ use super::models::{self, Model, Outcome};
 use super::sketch::Sketch;
 use super::*;
 
-/// The policy with a cache around it: which key is in which slot.
+/// A cache with the policy: the key of each slot.
 struct Cache {
     policy: AnyPolicy,
     slots: HashMap<u64, SlotId>,
@@ -28,7 +28,7 @@ impl Cache {
         }
     }
 
-    /// Frees a slot, if one may go.
+    /// Frees a slot, if one is evictable.
     fn evict(&mut self, incoming: Option<u64>, refused: impl Fn(u64) -> bool) -> Option<u64> {
         let keys = &self.keys;
         let incoming = incoming.map(|key| BlockKey::new(0, key));
@@ -41,7 +41,7 @@ impl Cache {
         Some(key)
     }
 
-    /// Refers to a key. None if it is not cached and no room can be made.
+    /// References a key. Returns `None` if it is not cached and no slot can be freed.
     fn reference(&mut self, key: u64, refused: impl Fn(u64) -> bool) -> Option<Outcome> {
         if let Some(&slot) = self.slots.get(&key) {
             self.policy.touch(slot);
@@ -74,8 +74,8 @@ impl Cache {
     }
 }
 
-/// Plays a trace of one-letter keys: a hit is a capital, a victim stands behind the block that came
-/// in.
+/// Plays a trace of one-letter keys. A hit is a capital; a victim follows the block that was
+/// inserted.
 fn play(policy: Policy, slots: usize, trace: &str) -> String {
     let mut cache = Cache::new(policy, slots);
     let letter = |key: u64| char::from(key as u8);
@@ -98,15 +98,16 @@ fn lru_fifo_and_clock_by_hand() {
 
 #[test]
 fn sieve_by_hand() {
-    // The hand stays behind b, so that new blocks go at once while a, once used, is safe until it
-    // comes round.
+    // The hand stays after b. New blocks are evicted at once, while a, once used, is safe until the
+    // hand returns.
     assert_eq!(play(Policy::Sieve, 3, "abcadefa"), "a b c A d-b e-c f-d A");
 }
 
 #[test]
 fn s3fifo_by_hand() {
-    // a fills the small queue, b and c the main one. a moves there, so b goes; d goes and comes
-    // back as a ghost, to main; e meets an empty small queue, so c goes; f meets e there.
+    // a fills the small queue, b and c the main one. a moves there, so b is evicted. d is evicted,
+    // and returns as a ghost, to main. e finds the small queue empty, so c is evicted. f finds e
+    // there.
     assert_eq!(
         play(Policy::S3Fifo, 3, "abcaadbddef"),
         "a b c A A d-b b-d d-b D e-c f-e"
@@ -115,15 +116,15 @@ fn s3fifo_by_hand() {
 
 #[test]
 fn arc_by_hand() {
-    // Ghost b makes T1 longer, so a goes from T2; ghost a makes it shorter, so c goes from T1; and
-    // so on.
+    // Ghost b makes T1 longer, so a is evicted from T2. Ghost a makes it shorter, so c is evicted
+    // from T1; and so on.
     assert_eq!(play(Policy::Arc, 2, "abacbac"), "a b A c-b b-a a-c c-b");
 }
 
 #[test]
 fn lirs_by_hand() {
-    // Ghost c comes back LIR, a turns HIR; used twice it is LIR again and b goes; d's ghost was
-    // pruned meanwhile.
+    // Ghost c returns as LIR, and a becomes HIR. Used twice, a becomes LIR and b is evicted. d's
+    // ghost was pruned before.
     assert_eq!(
         play(Policy::Lirs, 3, "abcdcaaeda"),
         "a b c d-c c-d A A e-b d-e A"
@@ -132,7 +133,7 @@ fn lirs_by_hand() {
 
 #[test]
 fn wtinylfu_by_hand() {
-    // d was used no more often than b and goes; e was.
+    // d was used no more often than b and is evicted; e was used more often.
     assert_eq!(
         play(Policy::WTinyLfu, 4, "abcdaaeef"),
         "a b c d A A e-d E f-b"
@@ -186,13 +187,13 @@ fn model(policy: Policy, slots: usize) -> Box<dyn Model> {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Reference(u64),
-    /// Of the n-th cached key, from the smallest.
+    /// Removes the n-th cached key, from the smallest.
     Remove(usize),
-    /// So many slots are reclaimed ahead of need.
+    /// Reclaims this many slots ahead of need.
     Reclaim(usize),
 }
 
-/// Runs steps against the model. Reclaiming is unknown to the papers and left to the other test.
+/// Runs steps against the model. The papers have no reclaiming, which another test covers.
 fn compare(policy: Policy, slots: usize, steps: &[Step]) {
     let mut cache = Cache::new(policy, slots);
     let mut model = model(policy, slots);
@@ -203,7 +204,7 @@ fn compare(policy: Policy, slots: usize, steps: &[Step]) {
                 let expected = model.reference(key);
                 assert_eq!(told, expected, "{policy}, {slots} slots, step {at}");
             }
-            // A removed block's slot is not where the model of CLOCK has its end.
+            // The slot of a removed block is not at the end in the model of CLOCK.
             Step::Remove(_) if policy == Policy::Clock => {}
             Step::Remove(nth) => {
                 if let Some(key) = nth_key(&cache, nth) {
@@ -227,7 +228,7 @@ fn disturb(policy: Policy, slots: usize, steps: &[Step], refused: u64) {
     let mut cache = Cache::new(policy, slots);
     let memory = cache.policy.memory_bytes();
     for &step in steps {
-        // What is refused changes in the course of things.
+        // The refused keys change during the run.
         let shift = cache.slots.len() as u64;
         let refuses = |key: u64| refused >> ((key + shift) % 64) & 1 == 1;
         match step {
@@ -285,7 +286,7 @@ proptest! {
     }
 }
 
-/// Skewed keys, a loop that is longer than the cache, and now and then a removal.
+/// Skewed keys, a loop longer than the cache, and occasional removals.
 fn long_trace(slots: usize, steps: usize, seed: u64) -> Vec<Step> {
     let mut state = seed;
     let mut draw = move |below: u64| {
@@ -339,7 +340,7 @@ fn one_call_asks_about_so_many_slots_and_no_more() {
             false
         });
         assert_eq!(victim, None);
-        // Policies of several lists look at each.
+        // Policies with several lists check each.
         assert!(
             (LOOK_AT..=3 * LOOK_AT).contains(&asked),
             "{policy}: {asked}"
@@ -352,11 +353,11 @@ fn one_call_asks_about_so_many_slots_and_no_more() {
 fn a_block_that_is_evicted_ahead_of_need_is_remembered() {
     let key = |key| BlockKey::new(0, key);
     for (policy, expected) in [
-        // The ghost's return makes room for one block in T1, so 0 goes before 3.
+        // The ghost's return frees one block in T1, so 0 is evicted before 3.
         (Policy::Arc, [1, 2, 0, 3]),
         // 0 is the last in main; it was the first and only one in the small queue.
         (Policy::S3Fifo, [1, 2, 3, 0]),
-        // 0 comes back LIR, 1 turns HIR, 2 and 3 are LIR.
+        // 0 returns as LIR, 1 becomes HIR, 2 and 3 are LIR.
         (Policy::Lirs, [1, 2, 3, 0]),
     ] {
         let mut cache = policy.build(4);
@@ -380,7 +381,7 @@ fn frequency_decides_about_blocks_that_go_ahead_of_need_too() {
     for slot in 0..297 {
         cache.touch(slot);
     }
-    // The window's three were used once; after them it is the oldest on probation that goes.
+    // The window's three were used once; after them, the oldest on probation is evicted.
     let victims = [0; 4].map(|_: u32| cache.victim(None, |_| true).expect("in use"));
     assert_eq!(victims[..3], [297, 298, 299]);
     assert!(victims[3] < 297);
@@ -400,7 +401,8 @@ fn policies_are_found_by_name() {
 
 #[test]
 fn memory_is_what_the_documentation_says() {
-    // Tables have sizes of powers of two, so what a slot takes depends on how many there are.
+    // The sizes of tables are powers of two, so the memory for each slot depends on the number of
+    // slots.
     for slots in [100_000, 115_000, 131_072, 150_000, 200_000] {
         for (policy, least, most) in [
             (Policy::Lru, 8, 8),

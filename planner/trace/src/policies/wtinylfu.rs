@@ -14,14 +14,14 @@ enum Place {
     Protected,
 }
 
-/// What is new goes through a window of a hundredth of the slots; what leaves it stays if it was
-/// used more often lately than the block that the main part would evict. The main part is a
-/// segmented LRU list: a fifth on probation, four fifths for what was used again there (G.
-/// Einziger, R. Friedman and B. Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", TOS
-/// 2017, section 4). Without a doorkeeper; its window does not adapt. 25 to 33 bytes a slot.
+/// Inserts new blocks into a window of a hundredth of the slots. A block that leaves the window
+/// stays if it was used more often recently than the victim of the main part. The main part is a
+/// segmented LRU list: a fifth on probation, four fifths for blocks reused there. From G. Einziger,
+/// R. Friedman and B. Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", TOS 2017,
+/// section 4. Without a doorkeeper; its window does not adapt. 25 to 33 bytes for each slot.
 ///
-/// Free slots count as part of the window, for which they are going to be used: so victims ahead of
-/// need are chosen by frequency too.
+/// Free slots count as part of the window, which will use them. So victims ahead of need are chosen
+/// by frequency too.
 #[derive(Debug)]
 pub struct WTinyLfu {
     keys: Vec<BlockKey>,
@@ -36,7 +36,7 @@ pub struct WTinyLfu {
 }
 
 impl WTinyLfu {
-    /// For slots `0..slots`.
+    /// Returns the policy for slots `0..slots`.
     #[must_use]
     pub fn new(slots: usize) -> Self {
         let window_limit = (slots / 100).max(1);

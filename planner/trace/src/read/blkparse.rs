@@ -11,12 +11,12 @@ use crate::{Op, Request, Volumes};
 const EVENTS: [u8; 4] = *b"QIDC";
 
 pub(super) struct Blkparse {
-    /// The event whose lines are the requests.
+    /// Event whose lines are the requests.
     event: u8,
 }
 
 impl Blkparse {
-    /// Reads a file that begins like this: the best event that occurs there is the request.
+    /// Returns the format of a file with this beginning: the best event in it is the request.
     pub(super) fn of(head: &[u8]) -> Self {
         let event = EVENTS.into_iter().find(|event| {
             let mut lines = head.split(|byte| *byte == b'\n');
@@ -28,7 +28,7 @@ impl Blkparse {
     }
 }
 
-/// The action of a line that is an event.
+/// Returns the action of a line that is an event.
 fn action(line: &[u8]) -> Option<&[u8]> {
     let mut words = Words(line);
     if !words.next()?[0].is_ascii_digit() {
@@ -80,7 +80,7 @@ impl LineFormat for Blkparse {
         let kind = words.field("RWBS")?;
         let has = |letter: u8| kind.contains(&letter);
         let volume = named(device, volumes)?;
-        // Without a range it is a flush (`FWS [process]`) or nothing that blocks know.
+        // Without a range it is a flush (`FWS [process]`), or not a request of blocks.
         let range = words.next().filter(|word| word[0].is_ascii_digit());
         let len_bytes = match (range, words.next()) {
             (Some(_), Some(b"+")) => words.sectors("number of sectors")?,

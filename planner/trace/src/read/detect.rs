@@ -1,7 +1,7 @@
-//! Which format a file has, from its first bytes.
+//! Detection of a file's format from its first bytes.
 //!
-//! A text format is taken for possible when the reader itself understands most of the first lines,
-//! so the two never disagree. What the bytes leave open, the file's name may decide.
+//! A text format is possible if its reader parses most of the first lines, so that detection and
+//! reader agree. If several formats remain, the file's name may decide.
 
 use forebay_block::{Error, ErrorKind, Result};
 
@@ -11,13 +11,13 @@ use super::title::{BYTE_ORDER_MARK, agrees, is_title};
 use super::{EXCERPT_BYTES, oracle_general, vscsi};
 use crate::{Format, Volumes, native};
 
-/// As much of the file is looked at.
+/// Number of bytes to inspect.
 const HEAD_BYTES: usize = 64 << 10;
 
-/// As many lines are tried.
+/// Number of lines to try.
 const SAMPLE_LINES: usize = 200;
 
-/// The format of `input`, whose bytes stay where they are.
+/// Returns the format of `input`, without consuming its bytes.
 pub(super) fn detect(input: &mut Input) -> Result<Format> {
     let name = input.name().to_owned();
     let head = input.at_least(HEAD_BYTES)?;
@@ -54,8 +54,7 @@ pub(super) fn detect(input: &mut Input) -> Result<Format> {
             };
             let said = format!(
                 "cannot tell the format of {name}: no reader understands its beginning{beginning}; \
-                 name one with \
-                 --format: {}",
+                 name one with --format: {}",
                 Format::names()
             );
             Err(Error::new(ErrorKind::InvalidInput, said))
@@ -97,14 +96,14 @@ fn binary(head: &[u8], name: &str) -> Vec<Format> {
     if oracle_general::plausible(head) {
         return vec![Format::OracleGeneral];
     }
-    // Any bytes at all may be numbers of blocks.
+    // Any bytes may be numbers of blocks.
     if name.contains("u32le") {
         return vec![Format::BlockIds];
     }
     vec![]
 }
 
-/// The first lines that are not empty, without their ends.
+/// Returns the first lines that are not empty, without line ends.
 fn lines(head: &[u8]) -> Vec<&[u8]> {
     let head = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head);
     head.split(|byte| *byte == b'\n')
@@ -115,7 +114,7 @@ fn lines(head: &[u8]) -> Vec<&[u8]> {
 }
 
 fn text(head: &[u8]) -> Vec<Format> {
-    // The last line of a long file is cut.
+    // The last line of a long file is truncated.
     let whole = match memchr::memrchr(b'\n', head) {
         Some(end) => &head[..end],
         None => head,
@@ -136,14 +135,14 @@ fn text(head: &[u8]) -> Vec<Format> {
     let fits = |format: Format| samples.iter().find(|sample| sample.format == format);
     let mut possible: Vec<Format> = samples.iter().map(|sample| sample.format).collect();
     if fits(Format::Ssdsim).is_some() {
-        // Whole numbers throughout: their relatives have milliseconds with a fraction.
+        // Whole numbers only: similar formats have milliseconds with a fraction.
         possible.retain(|format| !matches!(format, Format::Replayer | Format::Flashsim));
     } else if fits(Format::Flashsim).is_some_and(|sample| sample.volumes.names() != ["0"]) {
-        // flashsim knows one device only.
+        // flashsim has only one device.
         possible.retain(|format| *format != Format::Flashsim);
     }
-    // Both count from when the machine started. A machine that has run for 31 years does not count
-    // seconds; one that has run for less than 17 minutes is not traced.
+    // Both count from the start of the machine. A machine with an uptime of 31 years does not count
+    // seconds. One with an uptime below 17 minutes is not traced.
     match fits(Format::VscsiCsvUs).map(|sample| sample.first_ns / 1_000) {
         Some(..1_000_000_000) => possible.retain(|format| *format != Format::VscsiCsvUs),
         Some(10_000_000_000..) => possible.retain(|format| *format != Format::VscsiCsv),
@@ -152,7 +151,7 @@ fn text(head: &[u8]) -> Vec<Format> {
     possible
 }
 
-/// What a format's reader made of the first lines.
+/// Result of a format's reader for the first lines.
 struct Sample {
     format: Format,
     bad: usize,
@@ -161,7 +160,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// None if it did not understand most of them.
+    /// Returns `None` if the reader fails for most of the lines.
     fn take(format: Format, head: &[u8], lines: &[&[u8]]) -> Option<Self> {
         let mut reader = line_format(format, head)?;
         let mut volumes = Volumes::new();

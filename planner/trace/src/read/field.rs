@@ -1,4 +1,4 @@
-//! Fields of a line, parsed from bytes by hand: most of a text reader's time is here.
+//! Fields of a line, parsed from bytes by hand: text readers spend most of their time here.
 
 use super::Bad;
 use crate::{Op, Request};
@@ -8,36 +8,36 @@ pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000_000;
 pub(super) const S: u64 = 1_000_000_000;
 
-/// What is left of a line of columns that are separated by commas.
+/// Rest of a line with columns separated by commas.
 pub(super) struct Commas<'a>(pub(super) &'a [u8]);
 
-/// What is left of a line of words that are separated by blanks.
+/// Rest of a line with words separated by blanks.
 pub(super) struct Words<'a>(pub(super) &'a [u8]);
 
-/// A line, field by field.
+/// Fields of a line.
 pub(super) trait Fields<'a> {
-    /// The next field; none at the end.
+    /// Returns the next field; `None` at the end.
     fn next(&mut self) -> Option<&'a [u8]>;
 
-    /// The next field.
+    /// Returns the next field.
     #[inline]
     fn field(&mut self, name: &'static str) -> Result<&'a [u8], Bad> {
         self.next().ok_or(Bad::new(name, "is missing"))
     }
 
-    /// The next field as a whole number.
+    /// Returns the next field as a whole number.
     #[inline]
     fn number(&mut self, name: &'static str) -> Result<u64, Bad> {
         number(self.field(name)?, name)
     }
 
-    /// The next field as a time, in nanoseconds.
+    /// Returns the next field as a time, nanoseconds.
     #[inline]
     fn time(&mut self, unit_ns: u64) -> Result<u64, Bad> {
         time_ns(self.field("time")?, unit_ns)
     }
 
-    /// The next field as a number of sectors, in bytes.
+    /// Returns the next field, a number of sectors, in bytes.
     #[inline]
     fn sectors(&mut self, name: &'static str) -> Result<u64, Bad> {
         let sectors = self.number(name)?;
@@ -46,7 +46,7 @@ pub(super) trait Fields<'a> {
             .ok_or(Bad::new(name, "is more sectors than any device has"))
     }
 
-    /// Whether nothing is left.
+    /// Checks that no field is left.
     #[inline]
     fn end(&mut self) -> Result<(), Bad> {
         match self.next() {
@@ -93,7 +93,7 @@ impl<'a> Fields<'a> for Words<'a> {
     }
 }
 
-/// A whole number, in digits.
+/// Parses a whole number of digits.
 #[inline]
 pub(super) fn number(digits: &[u8], name: &'static str) -> Result<u64, Bad> {
     if digits.is_empty() {
@@ -122,8 +122,8 @@ pub(super) fn number(digits: &[u8], name: &'static str) -> Result<u64, Bad> {
     Ok(value)
 }
 
-/// A time of so many units, with or without a fraction, in nanoseconds. What of the fraction is
-/// finer than a billionth of the unit is left off.
+/// Parses a time in this unit, with or without a fraction. Returns nanoseconds. Digits below a
+/// billionth of the unit are dropped.
 #[inline]
 pub(super) fn time_ns(text: &[u8], unit_ns: u64) -> Result<u64, Bad> {
     let point = text.iter().position(|byte| *byte == b'.');
@@ -149,10 +149,10 @@ pub(super) fn time_ns(text: &[u8], unit_ns: u64) -> Result<u64, Bad> {
     whole.checked_add(part * unit_ns / scale).ok_or(Bad::TIME)
 }
 
-/// Offsets beyond this are no block device's, and more than a block's address has room for.
+/// Largest offset. No block device is larger, and a block's address has no more bits.
 const MAX_OFFSET_BYTES: u64 = 1 << 56;
 
-/// A read or a write, checked.
+/// Returns a checked read or write.
 #[inline]
 pub(super) fn data(
     time_ns: u64,
@@ -181,7 +181,7 @@ pub(super) fn data(
     })
 }
 
-/// A flush of a volume.
+/// Returns a flush of a volume.
 #[inline]
 pub(super) const fn flush(time_ns: u64, volume: u32) -> Request {
     Request {
@@ -193,7 +193,7 @@ pub(super) const fn flush(time_ns: u64, volume: u32) -> Request {
     }
 }
 
-/// 1 for a read, 0 for a write, as the simulators of flash have it.
+/// Returns a read for 1, a write for 0, as in simulators of flash.
 #[inline]
 pub(super) fn read_is_one(field: &[u8]) -> Result<Op, Bad> {
     match field {
@@ -203,7 +203,7 @@ pub(super) fn read_is_one(field: &[u8]) -> Result<Op, Bad> {
     }
 }
 
-/// What a SCSI command asks for: data, a flush, or something that a trace of blocks does not hold.
+/// Returns the operation of a SCSI command: data, a flush, or none of a block trace.
 #[inline]
 pub(super) const fn scsi(command: u64) -> Option<Op> {
     match command {

@@ -1,6 +1,6 @@
-//! fio's I/O log. The first line says the version. Version 2 has `file action [offset length]` and
-//! waits, whose offset is microseconds since the wait before; version 3 has the time, in
-//! microseconds since the start, in front of each line.
+//! fio's I/O log. The first line has the version. Version 2 has `file action [offset length]` and
+//! waits, whose offset is the time since the last wait, microseconds. Version 3 has the time at the
+//! start of each line, microseconds since the start.
 
 use super::field::{self, Fields as _, US, Words};
 use super::{Bad, LineFormat, named};
@@ -9,8 +9,8 @@ use crate::{Op, Request, Volumes};
 #[derive(Default)]
 pub(super) struct Fio {
     version: u8,
-    /// Of version 2: the waits so far, and the requests since the last one, which count up by one
-    /// nanosecond each.
+    /// For version 2: the sum of waits. Requests after the last one count up by one nanosecond
+    /// each.
     waited_ns: u64,
     since_wait: u64,
 }

@@ -1,11 +1,11 @@
 //! FIU (SNIA IOTTA): `time pid process LBA size R|W major minor md5`, separated by blanks: ns,
-//! sectors, sectors. A process may have blanks in its name, and a file may lack the last column.
+//! sectors, sectors. A process name may have blanks, and a file may lack the last column.
 
 use super::field::{self, Fields as _, Words};
 use super::{Bad, LineFormat, letter};
 use crate::{Request, Volumes};
 
-/// Columns behind the process: LBA, size, operation, major, minor, and the checksum.
+/// Columns after the process: LBA, size, operation, major, minor, and the checksum.
 const TAIL: usize = 6;
 
 pub(super) struct Fiu;

@@ -1,4 +1,4 @@
-//! The bytes of one file, decompressed, through a window of bounded size.
+//! Decompressed bytes of one file, through a window of bounded size.
 
 use std::io::{self, BufReader, Cursor, Read};
 use std::sync::Arc;
@@ -7,30 +7,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use liblzma::stream::{CONCATENATED, Stream};
 
-/// What a window holds; no line or record is nearly as long.
+/// Size of a window, bytes. Lines and records are much shorter.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// The most memory that an xz file may ask for: `xz -9` asks for 65 MiB.
+/// Largest memory for an xz file, bytes: `xz -9` needs 65 MiB.
 const XZ_MEMORY_BYTES: u64 = 256 << 20;
 
-/// The largest zstd window, as a power of two: 128 MiB is what `zstd --long` makes.
+/// Largest zstd window, as a power of two: `zstd --long` uses 128 MiB.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
-/// How much of a trace was read.
+/// Progress of reading a trace.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     read_bytes: Arc<AtomicU64>,
 }
 
 impl Progress {
-    /// Bytes read so far, as they lie in the files, that is compressed.
+    /// Returns the number of bytes read, compressed as in the files.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Counts what passes.
+/// Reader that counts its bytes.
 struct Counted<R> {
     inner: R,
     progress: Progress,
@@ -47,7 +47,7 @@ impl<R: Read> Read for Counted<R> {
 
 type Bytes = Box<dyn Read + Send>;
 
-/// Looks at the first bytes of `reader` and puts the decompressor before it that they ask for.
+/// Returns `reader` with the decompressor that its first bytes indicate.
 fn decompressed(mut reader: Bytes) -> io::Result<Bytes> {
     let mut magic = Vec::with_capacity(6);
     reader.by_ref().take(6).read_to_end(&mut magic)?;
@@ -58,7 +58,7 @@ fn decompressed(mut reader: Bytes) -> io::Result<Bytes> {
         && magic
             .get(3)
             .is_some_and(|level| (b'1'..=b'9').contains(level));
-    // A skippable frame may come first, as pzstd writes.
+    // A skippable frame may be first, as from pzstd.
     let skippable = magic.len() >= 4 && magic[0] & 0xf0 == 0x50 && is_skippable(&magic);
     let zstd = is(&[0x28, 0xb5, 0x2f, 0xfd]) || skippable;
     let whole = BufReader::with_capacity(1 << 16, Cursor::new(magic).chain(reader));
@@ -83,7 +83,7 @@ fn is_skippable(magic: &[u8]) -> bool {
     magic[1..4] == [0x2a, 0x4d, 0x18]
 }
 
-/// The bytes of one file.
+/// Bytes of one file.
 pub(super) struct Input {
     name: String,
     reader: Bytes,
@@ -91,7 +91,7 @@ pub(super) struct Input {
     start: usize,
     end: usize,
     ended: bool,
-    /// Where the window's start lies in the decompressed file.
+    /// Offset of the window in the decompressed file.
     offset: u64,
 }
 
@@ -114,24 +114,24 @@ impl Input {
         })
     }
 
-    /// What the file is called.
+    /// Returns the name of the file.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What was read and not consumed.
+    /// Returns the data that was read and not consumed.
     #[inline]
     pub(super) fn data(&self) -> &[u8] {
         &self.window[self.start..self.end]
     }
 
-    /// Where [`Input::data`] begins in the decompressed file.
+    /// Returns the offset of [`Input::data`] in the decompressed file.
     #[inline]
     pub(super) const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Says that the first `bytes` of the data are done with.
+    /// Consumes the first `bytes` of the data.
     #[inline]
     pub(super) fn consume(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.end - self.start, "only what is there");
@@ -139,7 +139,7 @@ impl Input {
         self.offset += bytes as u64;
     }
 
-    /// Reads more behind what is there. False at the end of the file, or when the window is full.
+    /// Reads more data. Returns false at the end of the file, or if the window is full.
     pub(super) fn more(&mut self) -> Result<bool> {
         if self.start > 0 {
             self.window.copy_within(self.start..self.end, 0);
@@ -163,7 +163,7 @@ impl Input {
         Ok(false)
     }
 
-    /// Reads until `bytes` are there, or the file ends.
+    /// Reads until there are `bytes`, or the file ends.
     pub(super) fn at_least(&mut self, bytes: usize) -> Result<&[u8]> {
         while self.end - self.start < bytes {
             if !self.more()? {
@@ -177,11 +177,10 @@ impl Input {
         let read_bytes = self.offset + (self.end - self.start) as u64;
         let said = format!(
             "cannot read the trace {}: after {read_bytes} bytes of content; if the file was cut \
-             off or \
-             damaged, fetch it again",
+             off or damaged, fetch it again",
             self.name
         );
-        // The decompressors' own errors have no number of the system's.
+        // Errors of the decompressors have no number of the operating system.
         match error.raw_os_error() {
             Some(_) => Error::from(error).context(said),
             None => Error::with_source(ErrorKind::Corrupt, said, error),

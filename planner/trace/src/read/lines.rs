@@ -1,4 +1,4 @@
-//! Text, line by line.
+//! Text formats, line by line.
 
 use forebay_block::Result;
 
@@ -7,7 +7,7 @@ use super::title::{BYTE_ORDER_MARK, is_title};
 use super::{Bad, Counts, LineFormat, Place, Source};
 use crate::{Request, Volumes};
 
-/// No format has longer lines: what is longer is no trace, or damaged.
+/// Longest line of a format, bytes: a longer one is not a trace, or damaged.
 const MAX_LINE_BYTES: usize = 64 << 10;
 
 pub(super) struct LineReader {
@@ -17,20 +17,19 @@ pub(super) struct LineReader {
     counts: Counts,
     skip_bad: bool,
     line: u64,
-    /// In the middle of a line that is too long.
+    /// Whether the position is within a line that is too long.
     too_long: bool,
-    /// The names of the columns, if the file begins with them.
+    /// Names of the columns, if the file begins with them.
     title: Option<Vec<u8>>,
-    /// No line was looked at.
+    /// Whether no line was read yet.
     is_first: bool,
-    /// Whether all records have one number of columns.
+    /// Whether all records have the same number of columns.
     checks_shape: bool,
-    /// The last record that a newline ends.
+    /// Shape of the last record with a newline.
     shape: Shape,
 }
 
-/// By what a record shows that it is whole: numbers of commas and words, and whether it ends with a
-/// bracket.
+/// Shape of a complete record: its numbers of commas and words, and whether it ends with a bracket.
 #[derive(Clone, Copy, Default)]
 struct Shape {
     commas: usize,
@@ -50,11 +49,11 @@ impl Shape {
         }
     }
 
-    /// Whether a record that no newline ends is less than this one, which was before it.
+    /// Whether a record without a newline has less than this one, which precedes it.
     fn is_cut(self, last: &[u8]) -> bool {
         let last = Self::of(last);
         match self.bracket {
-            // The name of a process may have blanks.
+            // A process name may have blanks.
             true => !last.bracket,
             false => last.commas < self.commas || last.words < self.words,
         }
@@ -62,7 +61,7 @@ impl Shape {
 }
 
 impl LineReader {
-    /// Reads `input`; `volumes` has the file's own volume, where the format has none.
+    /// Returns a reader of `input`. `volumes` has the file's own volume, if the format has none.
     pub(super) fn new(
         input: Input,
         format: Box<dyn LineFormat>,
@@ -84,7 +83,7 @@ impl LineReader {
         }
     }
 
-    /// Takes the last record as it is, whatever those before it have: they differ in their columns.
+    /// Accepts any shape of the last record: the records of the format differ in their columns.
     pub(super) fn with_any_shape(self) -> Self {
         Self {
             checks_shape: false,
@@ -92,7 +91,7 @@ impl LineReader {
         }
     }
 
-    /// Takes whole lines from the window until the batch is full. True if it is.
+    /// Parses whole lines of the window until the batch is full. Returns whether it is.
     fn lines(&mut self, batch: &mut Vec<Request>, full: usize, last: bool) -> Result<bool> {
         let mut at = 0;
         let mut failed = None;
@@ -129,7 +128,7 @@ impl LineReader {
                 self.format.line(line, &mut self.volumes)
             };
             let decoded = match decoded {
-                // Files that were joined may have theirs each.
+                // Joined files may have a title each.
                 Err(_) if self.title.as_deref() == Some(line) => Ok(None),
                 Err(_) if self.is_first && is_title(line) => {
                     self.title = Some(line.to_owned());

@@ -1,5 +1,5 @@
-//! Several files as one trace: the requests of all of them by time, as they would have arrived
-//! together. Within a file the order stays that of the file.
+//! Merges several files to one trace by time, as if their requests had arrived together. The order
+//! within a file is unchanged.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,23 +9,23 @@ use forebay_block::{Error, Result};
 use super::{Counts, Source};
 use crate::{Request, Volumes};
 
-/// What is read ahead of each file.
+/// Number of requests read ahead of each file.
 const AHEAD_REQUESTS: usize = 4096;
 
-/// One file's place in the merge.
+/// State of one file.
 struct Lane {
     source: Box<dyn Source>,
     ahead: Vec<Request>,
     at: usize,
     ended: bool,
-    /// Said when what came before it was delivered.
+    /// Error to return after the requests before it.
     failed: Option<Error>,
-    /// The trace's number of each of the file's volumes.
+    /// The trace's numbers of the file's volumes.
     numbers: Vec<Option<u32>>,
 }
 
 impl Lane {
-    /// When the next request is due; none at the end of the file.
+    /// Returns the time of the next request; `None` at the end of the file.
     fn due_ns(&mut self) -> Result<Option<u64>> {
         if self.at == self.ahead.len() {
             self.ahead.clear();
@@ -45,14 +45,14 @@ impl Lane {
                 return Err(error);
             }
         }
-        // One that is late within its file is due before all others, so it stays where it is.
+        // A request that is late within its file is due at once, so that the order is unchanged.
         Ok(self.ahead.get(self.at).map(|request| request.time_ns))
     }
 }
 
 pub(super) struct Merge {
     lanes: Vec<Lane>,
-    /// When each lane's next request is due.
+    /// Times of the lanes' next requests.
     due: BinaryHeap<Reverse<(u64, usize)>>,
     started: bool,
     volumes: Volumes,
@@ -76,7 +76,7 @@ impl Merge {
         }
     }
 
-    /// What to know about how the files are read.
+    /// Returns remarks about how the files are read.
     pub(super) fn remarks(&self) -> Vec<&'static str> {
         let mut remarks: Vec<_> = (self.lanes.iter())
             .filter_map(|lane| lane.source.remark())
@@ -85,7 +85,7 @@ impl Merge {
         remarks
     }
 
-    /// Appends up to `limit` requests; false if there are no more.
+    /// Appends up to `limit` requests. Returns false if there are no more.
     pub(super) fn fill(&mut self, batch: &mut Vec<Request>, limit: usize) -> Result<bool> {
         let begin = batch.len();
         if let [lane] = &mut self.lanes[..] {
@@ -106,7 +106,7 @@ impl Merge {
             let Some(Reverse((_, number))) = self.due.pop() else {
                 return Ok(false);
             };
-            // The lane goes on until another one is due.
+            // The lane continues until another one is due.
             let until = self.due.peek().map(|Reverse(next)| *next);
             let lane = &mut self.lanes[number];
             loop {
@@ -125,12 +125,12 @@ impl Merge {
         Ok(true)
     }
 
-    /// The volumes that have had requests.
+    /// Returns the volumes with requests so far.
     pub(super) const fn volumes(&self) -> &Volumes {
         &self.volumes
     }
 
-    /// What all files met so far.
+    /// Returns the counts of all files.
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for lane in &self.lanes {
@@ -140,7 +140,7 @@ impl Merge {
     }
 }
 
-/// Puts the trace's volume numbers in place of the file's.
+/// Replaces the file's volume numbers by those of the trace.
 #[inline]
 fn renumber(lane: &mut Lane, volumes: &mut Volumes, requests: &mut [Request]) {
     for request in requests {
@@ -152,11 +152,11 @@ fn renumber(lane: &mut Lane, volumes: &mut Volumes, requests: &mut [Request]) {
     }
 }
 
-/// Numbers a volume that appears for the first time.
+/// Returns the number of a volume that appears for the first time.
 #[cold]
 fn appear(lane: &mut Lane, volumes: &mut Volumes, volume: u32) -> u32 {
-    // Where several files have too many volumes together, those beyond the limit share the last
-    // number: each file's reader refuses what is more than one file may have.
+    // If several files have too many volumes together, those beyond the limit share the last
+    // number. The reader of each file enforces the limit for that file.
     let last = u32::try_from(crate::MAX_VOLUMES - 1).expect("a small number");
     let number = volumes
         .number(lane.source.volumes().name(volume))

@@ -1,8 +1,8 @@
-//! Reading traces: one file a format, behind [`Trace`], which knows neither columns nor
+//! Reading traces: one module for each format, behind [`Trace`], which hides columns and
 //! compression.
 //!
-//! A trace never has to fit into memory: each file has a window of 1 MiB. Requests come in batches
-//! ([`Trace::fill`]), and no memory is allocated for each of them.
+//! A trace need not fit into memory: each file has a window of 1 MiB. Requests are returned in
+//! batches ([`Trace::fill`]), without an allocation for each.
 
 mod alibaba;
 mod blkparse;
@@ -44,22 +44,21 @@ pub use unit::TimeUnit;
 
 use crate::{Op, Request, Volumes};
 
-/// What a reader met besides requests.
+/// Counts of records other than requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records that made no sense and were skipped, as [`OpenOptions::skip_bad`] wishes.
+    /// Invalid records that were skipped; see [`OpenOptions::skip_bad`].
     pub bad: u64,
-    /// Records that ask for nothing that a trace holds: titles, events that are not arrivals, SCSI
-    /// commands without data.
+    /// Records without a request: titles, events other than arrivals, SCSI commands without data.
     pub ignored: u64,
-    /// Bytes at the end of a native file whose recorder was cut off.
+    /// Bytes after the last whole frame of a truncated native file.
     pub cut_bytes: u64,
-    /// Requests that a recorder had to let go: they were served, and are not in the trace.
+    /// Requests that were served but lost by the recorder.
     pub lost: u64,
-    /// Requests earlier than the one that was delivered before them.
+    /// Requests earlier than the one before them.
     pub out_of_order: u64,
-    /// Requests earlier than time zero, which is the earliest of the first requests of the trace:
-    /// their time is zero.
+    /// Requests earlier than time zero, which is the earliest of the first requests of the trace.
+    /// Their time is zero.
     pub before_zero: u64,
 }
 
@@ -74,26 +73,26 @@ impl Counts {
     }
 }
 
-/// The requests of one file, with the times and the volume numbers that the file has.
+/// Requests of one file, with the times and volume numbers of the file.
 trait Source: Send {
-    /// Appends up to `limit` requests; false if there are no more.
+    /// Appends up to `limit` requests. Returns false if there are no more.
     fn fill(&mut self, batch: &mut Vec<Request>, limit: usize) -> Result<bool>;
 
-    /// The file's volumes so far.
+    /// Returns the file's volumes so far.
     fn volumes(&self) -> &Volumes;
 
-    /// What was met so far.
+    /// Returns the counts so far.
     fn counts(&self) -> Counts;
 
-    /// What to know about how the file is read, as a sentence; none if there is nothing to say.
+    /// Returns a remark about how the file is read, as a sentence; `None` if there is none.
     fn remark(&self) -> Option<&'static str> {
         None
     }
 }
 
-/// How one line is decoded.
+/// Decoder of one line.
 trait LineFormat: Send {
-    /// Decodes one line, without its end; none if it asks for nothing.
+    /// Decodes one line, without its end; `None` if it has no request.
     fn line(&mut self, line: &[u8], volumes: &mut Volumes) -> Result<Option<Request>, Bad>;
 
     /// As [`Source::remark`].
@@ -102,7 +101,7 @@ trait LineFormat: Send {
     }
 }
 
-/// What is wrong with a record. It is cheap: where bad records are skipped there may be many.
+/// Problem of a record. It is cheap, since there may be many if bad records are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bad {
     what: &'static str,
@@ -132,17 +131,16 @@ impl Bad {
         };
         let said = format!(
             "{file}, {place}: the {what} {why}: {excerpt}; repair it, name another format \
-             (--format), or \
-             leave such records out (--skip-bad)"
+             (--format), or leave such records out (--skip-bad)"
         );
         Error::new(ErrorKind::InvalidInput, said)
     }
 }
 
-/// As much of a bad record is shown.
+/// Number of bytes shown of a bad record.
 const EXCERPT_BYTES: usize = 80;
 
-/// Where in a file a record is, counted from one.
+/// Place of a record in a file, counted from one.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Line(u64),
@@ -158,7 +156,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// R or W, in either case.
+/// Parses R or W, in either case.
 #[inline]
 fn letter(field: &[u8]) -> Result<Op, Bad> {
     match field {
@@ -168,7 +166,7 @@ fn letter(field: &[u8]) -> Result<Op, Bad> {
     }
 }
 
-/// The volume whose name is this field.
+/// Returns the volume with this name.
 #[inline]
 fn named(field: &[u8], volumes: &mut Volumes) -> Result<u32, Bad> {
     volumes

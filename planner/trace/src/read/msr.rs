@@ -17,7 +17,7 @@ impl LineFormat for Msr {
         let from = fields.0;
         let host = fields.field("host")?;
         let disk = fields.field("disk")?;
-        // "host,disk" as it stands in the line: no copy is made to look it up.
+        // "host,disk" as in the line, without a copy for the lookup.
         let key = &from[..from.len() - fields.0.len()];
         let key = key.strip_suffix(b",").unwrap_or(key);
         let op = match fields.field("operation")? {

@@ -1,4 +1,4 @@
-//! The native format: whole frames, checked, up to the first that is not whole.
+//! The native format: checked whole frames, up to the first one that is not whole.
 
 use forebay_block::{Error, ErrorKind, Result};
 
@@ -19,7 +19,7 @@ pub(super) struct NativeReader {
     number: u64,
     /// Bytes of checked records at the front of the window.
     checked_bytes: usize,
-    /// The volumes by their numbers in the file.
+    /// Volumes by their numbers in the file.
     numbers: Vec<u32>,
 }
 
@@ -47,12 +47,12 @@ impl NativeReader {
         })
     }
 
-    /// What time zero is, nanoseconds since 1970; 0 if not known.
+    /// Returns the time of the trace's zero, nanoseconds since 1970; 0 if unknown.
     pub(super) const fn origin_unix_ns(&self) -> u64 {
         self.origin_unix_ns
     }
 
-    /// Takes the records of the frame at the front of the window.
+    /// Consumes the records of the frame at the front of the window.
     fn records(&mut self, batch: &mut Vec<Request>, full: usize) -> Result<()> {
         let mut done = 0;
         let mut failed = None;
@@ -79,7 +79,7 @@ impl NativeReader {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Goes to the next frame of requests. False at the end.
+    /// Moves to the next frame of requests. Returns false at the end.
     fn next_frame(&mut self) -> Result<bool> {
         loop {
             let offset = self.input.offset();
@@ -125,8 +125,7 @@ impl NativeReader {
     fn damaged(&self, offset: u64, why: &str) -> Error {
         let said = format!(
             "cannot read the trace {}: the frame at byte {offset} is damaged: {why}; what comes \
-             before it \
-             is sound",
+             before it is sound",
             self.input.name()
         );
         Error::new(ErrorKind::Corrupt, said)

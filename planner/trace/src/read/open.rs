@@ -1,4 +1,4 @@
-//! From files to sources: what is compressed how, which format it is, which reader it gets.
+//! Opens files: selects decompressor, format and reader.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,35 +19,35 @@ use super::vscsi::{self, VscsiV1, VscsiV2};
 use super::{Source, detect};
 use crate::{Format, Volumes};
 
-/// As much of a file is looked at for what its first records alone do not say.
+/// Number of bytes to inspect of a file if its first records are not sufficient.
 const HEAD_BYTES: usize = 1 << 20;
 
-/// How to open a trace.
+/// Options for opening a trace.
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
-    /// The format; none to tell it from the first bytes.
+    /// The format; `None` to detect it from the first bytes.
     pub format: Option<Format>,
-    /// Whether records that make no sense are left out and counted, rather than being an error.
+    /// Whether invalid records are skipped and counted instead of being an error.
     pub skip_bad: bool,
-    /// Requests that wait to be put in order of time; 0 to take them as they come. A request that
-    /// is late by more than so many stays late.
+    /// Number of requests in the window that sorts by time; 0 for the order of the file. A request
+    /// that is late by more than the window stays late.
     pub sort_window: usize,
-    /// The unit of the files' times; none for that of their format.
+    /// Unit of the files' times; `None` for that of their format.
     pub time_unit: Option<TimeUnit>,
 }
 
-/// One file of a trace, opened.
+/// An open file of a trace.
 pub(super) struct Opened {
     pub(super) source: Box<dyn Source>,
     pub(super) format: Format,
-    /// What time zero of the file's times is, nanoseconds since 1970; none if it is not known.
+    /// Time zero of the file.
     pub(super) epoch: Epoch,
 }
 
-/// From when a file counts its times.
+/// Time zero of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Epoch {
-    /// From some moment that the file does not say.
+    /// Unknown to the file.
     Unknown,
     /// From 1970.
     Unix,
@@ -55,10 +55,10 @@ pub(super) enum Epoch {
     Windows,
 }
 
-/// A file or something like it, by name.
+/// A file or another reader, with its name.
 pub(super) type Named = (String, Box<dyn Read + Send>);
 
-/// Opens files for [`open`]; with the sum of their sizes.
+/// Opens files for [`open`]. Returns also the sum of their sizes, bytes.
 pub(super) fn files<P: AsRef<Path>>(paths: &[P]) -> Result<(Vec<Named>, u64)> {
     let mut size_bytes = 0;
     let mut named: Vec<Named> = Vec::with_capacity(paths.len());
@@ -81,7 +81,7 @@ pub(super) fn files<P: AsRef<Path>>(paths: &[P]) -> Result<(Vec<Named>, u64)> {
     Ok((named, size_bytes))
 }
 
-/// Opens all of them as one format.
+/// Opens all of them in one format.
 pub(super) fn open(
     named: Vec<Named>,
     options: &OpenOptions,
@@ -107,8 +107,8 @@ pub(super) fn open(
     Ok(opened)
 }
 
-/// What the volume of each file is called, where the format does not say: the file's name without
-/// folder and extensions, unless two would be the same.
+/// Returns the volume names of files whose format has none: the file's name without directory and
+/// extensions, unless two would be equal.
 fn volume_names(files: &[String]) -> Vec<String> {
     let stem = |file: &String| {
         let name = file.rsplit('/').next().unwrap_or(file);
@@ -133,7 +133,7 @@ fn open_one(input: Input, volume: &str, options: &OpenOptions) -> Result<Opened>
     let source = unit::counted_in(unit, opened.format, &name, opened.source)?;
     Ok(Opened {
         source,
-        // From when it counts is known of the format's own unit alone.
+        // The epoch is known only for the format's own unit.
         epoch: Epoch::Unknown,
         ..opened
     })

@@ -6,12 +6,12 @@ use super::input::Input;
 use super::{Bad, Counts, Place, Source};
 use crate::{Request, Volumes};
 
-/// How one record is decoded. All requests are of the file's one volume, number zero.
+/// Decoder of one record. All requests are of the file's only volume, number zero.
 pub(super) trait Record: Send {
-    /// Bytes of a record.
+    /// Size of a record, bytes.
     const BYTES: usize;
 
-    /// Decodes one record, of [`Record::BYTES`]; none if it asks for nothing that a trace has.
+    /// Decodes one record of [`Record::BYTES`]; `None` if it has no request of a trace.
     fn record(&mut self, bytes: &[u8]) -> Result<Option<Request>, Bad>;
 }
 

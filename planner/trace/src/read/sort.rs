@@ -1,4 +1,4 @@
-//! Puts requests in order of time as far as a window of so many allows.
+//! Sorts requests by time within a window.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,7 +8,7 @@ use forebay_block::{Error, Result};
 use super::merge::Merge;
 use crate::Request;
 
-/// A request that waits, ordered by time and then by arrival.
+/// A waiting request, ordered by time and then by arrival.
 struct Waiting {
     arrival: u64,
     request: Request,
@@ -46,7 +46,7 @@ pub(super) struct Sort {
     arrivals: u64,
     batch: Vec<Request>,
     ended: bool,
-    /// Said when what came before it was delivered.
+    /// Error to return after the requests before it.
     failed: Option<Error>,
 }
 
@@ -62,7 +62,7 @@ impl Sort {
         }
     }
 
-    /// Appends up to `limit` requests of `merge`; false if there are no more.
+    /// Appends up to `limit` requests of `merge`. Returns false if there are no more.
     pub(super) fn fill(
         &mut self,
         merge: &mut Merge,

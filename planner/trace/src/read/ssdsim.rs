@@ -1,5 +1,5 @@
-//! The five columns of SSDSim and MQSim, `time device LBA size operation`, and their relatives:
-//! what differs is the unit of time and of size.
+//! The five columns of SSDSim and MQSim, `time device LBA size operation`, and similar formats with
+//! other units of time and size.
 
 use super::field::{self, Fields as _, MS, SECTOR_BYTES, Words};
 use super::{Bad, LineFormat, named};

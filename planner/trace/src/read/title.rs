@@ -1,12 +1,11 @@
-//! What may stand before the first record of a text: a byte order mark, and the names of the
-//! columns.
+//! The part of a text before the first record: a byte order mark, and the names of the columns.
 
 use crate::Format;
 
-/// The byte order mark of UTF-8, which programs for spreadsheets write.
+/// Byte order mark of UTF-8, which spreadsheet programs write.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A title has at least so many columns.
+/// Least number of columns in a title.
 const COLUMNS: usize = 3;
 
 /// Whether a line names columns: words that begin with a letter, separated by commas. Every record
@@ -21,8 +20,8 @@ pub(super) fn is_title(line: &[u8]) -> bool {
     }) && columns >= COLUMNS
 }
 
-/// Whether a file that begins with this line can be of a format, by the names of its columns where
-/// they are known.
+/// Whether a file with this first line can be of a format, by the names of its columns if they are
+/// known.
 pub(super) fn agrees(format: Format, first: &[u8]) -> bool {
     let first: Vec<u8> = (first.iter())
         .filter(|byte| !matches!(byte, b'"' | b' '))

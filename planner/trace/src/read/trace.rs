@@ -11,17 +11,17 @@ use super::sort::Sort;
 use super::{Counts, OpenOptions, Progress};
 use crate::{Format, Request, Volumes};
 
-/// The most requests of a batch.
+/// Most requests in a batch.
 pub const BATCH_REQUESTS: usize = 4096;
 
-/// Time zero is the earliest of so many requests: files that are out of order are so over short
+/// Number of requests whose earliest is time zero: files are out of order only over short
 /// distances.
 const LOOK_AHEAD_REQUESTS: usize = 1 << 16;
 
-/// From 1601, where Windows begins to count, to 1970.
+/// Time from 1601, the epoch of Windows, to 1970, nanoseconds.
 const WINDOWS_TO_UNIX_NS: u64 = 11_644_473_600 * 1_000_000_000;
 
-/// A trace that is read, batch by batch.
+/// Reader of a trace, batch by batch.
 pub struct Trace {
     merge: Merge,
     sort: Sort,
@@ -29,11 +29,11 @@ pub struct Trace {
     epoch: Epoch,
     progress: Progress,
     size_bytes: u64,
-    /// The first requests, until they are delivered.
+    /// First requests, until they are returned.
     first: Vec<Request>,
     first_at: usize,
     more: bool,
-    /// Said when what came before it was delivered.
+    /// Error to return after the requests before it.
     failed: Option<Error>,
     zero_ns: Option<u64>,
     last_ns: u64,
@@ -45,14 +45,14 @@ impl Trace {
     /// their volumes had been used at the same time.
     ///
     /// # Errors
-    /// If a file cannot be read, its format cannot be told, or the formats differ.
+    /// If a file cannot be read, its format is not recognized, or the formats differ.
     pub fn open<P: AsRef<Path>>(paths: &[P], options: &OpenOptions) -> Result<Self> {
         let (named, size_bytes) = open::files(paths)?;
         Self::new(named, size_bytes, options)
     }
 
-    /// Reads a trace from something that is no file; `name` stands for it in errors, may help to
-    /// tell the format, and names the volume of a format that has none.
+    /// Reads a trace from a reader other than a file. `name` is used in errors, for detecting the
+    /// format, and as the volume of a format without volumes.
     ///
     /// # Errors
     /// Like [`Trace::open`].
@@ -75,8 +75,7 @@ impl Trace {
         let (format, epoch) = (first.format, first.epoch);
         if opened.iter().any(|file| file.epoch != epoch) {
             let said = "some of the files say when they were recorded and some do not: they cannot \
-                        be \
-                        put in order of time";
+                        be put in order of time";
             return Err(Error::new(ErrorKind::InvalidInput, said));
         }
         let sources = opened.into_iter().map(|file| file.source);
@@ -97,12 +96,12 @@ impl Trace {
         })
     }
 
-    /// Clears `batch` and puts the next requests into it, at most [`BATCH_REQUESTS`]. False, and
-    /// an empty batch, when the trace is over.
+    /// Replaces the contents of `batch` with the next requests, at most [`BATCH_REQUESTS`]. Returns
+    /// false, with an empty batch, at the end of the trace.
     ///
     /// # Errors
-    /// If a file cannot be read, or a record makes no sense and bad ones are not skipped. What came
-    /// before it was delivered, and the trace is over.
+    /// If a file cannot be read, or a record is invalid and bad ones are not skipped. The requests
+    /// before it were returned, and the trace has ended.
     pub fn fill(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
         batch.clear();
         let zero_ns = match self.zero_ns {
@@ -158,19 +157,19 @@ impl Trace {
         zero_ns
     }
 
-    /// The format of the files.
+    /// Returns the format of the files.
     #[must_use]
     pub const fn format(&self) -> Format {
         self.format
     }
 
-    /// The volumes that have had requests so far.
+    /// Returns the volumes with requests so far.
     #[must_use]
     pub const fn volumes(&self) -> &Volumes {
         self.merge.volumes()
     }
 
-    /// What was met so far besides requests.
+    /// Returns the counts of records other than requests so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let mut counts = self.merge.counts();
@@ -178,13 +177,13 @@ impl Trace {
         counts
     }
 
-    /// What to know about how the files are read: sentences, each once.
+    /// Returns remarks about how the files are read: sentences, each once.
     #[must_use]
     pub fn remarks(&self) -> Vec<&'static str> {
         self.merge.remarks()
     }
 
-    /// When time zero was, nanoseconds since 1970, or zero if the trace does not say. Known after
+    /// Returns the time of the trace's zero, nanoseconds since 1970; zero if unknown. Valid after
     /// the first [`Trace::fill`].
     #[must_use]
     pub fn zero_unix_ns(&self) -> u64 {
@@ -196,13 +195,13 @@ impl Trace {
         }
     }
 
-    /// How much was read; it goes on counting as the trace does.
+    /// Returns the progress, which stays up to date.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
 
-    /// The size of all files, compressed as they are; zero if it is not known.
+    /// Returns the size of all files, compressed, bytes; zero if unknown.
     #[must_use]
     pub const fn size_bytes(&self) -> u64 {
         self.size_bytes

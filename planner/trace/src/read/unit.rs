@@ -1,4 +1,4 @@
-//! The unit of times, where a file has another one than its format.
+//! Unit of times, if a file differs from its format.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,7 +24,7 @@ pub enum TimeUnit {
 }
 
 impl TimeUnit {
-    /// Each with the name that `--time-unit` takes.
+    /// Units with their names for `--time-unit`.
     const NAMES: [(Self, &'static str, u64); 5] = [
         (Self::Ns, "ns", 1),
         (Self::HundredNs, "100ns", 100),
@@ -33,7 +33,7 @@ impl TimeUnit {
         (Self::S, "s", 1_000_000_000),
     ];
 
-    /// Nanoseconds of one.
+    /// Returns the unit in nanoseconds.
     const fn ns(self) -> u64 {
         Self::NAMES[self as usize].2
     }
@@ -58,7 +58,8 @@ impl FromStr for TimeUnit {
 }
 
 impl Format {
-    /// The unit in which its times are counted; none if it has no times, or says the unit itself.
+    /// Returns the unit of the format's times; `None` if it has no times, or states the unit
+    /// itself.
     const fn time_unit(self) -> Option<TimeUnit> {
         Some(match self {
             Self::Msr => TimeUnit::HundredNs,
@@ -76,10 +77,10 @@ impl Format {
     }
 }
 
-/// Has the times of a file counted in another unit than its format's.
+/// Returns a reader of the file with another unit of time than its format's.
 ///
 /// # Errors
-/// `InvalidInput` for a format whose times have no unit that could be another one.
+/// `InvalidInput` for a format without a variable unit of time.
 pub(super) fn counted_in(
     unit: TimeUnit,
     format: Format,
@@ -89,8 +90,7 @@ pub(super) fn counted_in(
     let Some(own) = format.time_unit() else {
         let said = format!(
             "{name} is {format}, whose times are not in a unit of choice: leave --time-unit out, \
-             or name another \
-             format (--format)"
+             or name another format (--format)"
         );
         return Err(Error::new(ErrorKind::InvalidInput, said));
     };
@@ -104,7 +104,7 @@ pub(super) fn counted_in(
     })
 }
 
-/// A source whose times are taken for another unit.
+/// A source with times in another unit.
 struct Scaled {
     source: Box<dyn Source>,
     from_ns: u64,

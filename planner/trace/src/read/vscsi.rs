@@ -13,11 +13,11 @@ use crate::{Op, Request};
 pub(super) struct VscsiV1;
 pub(super) struct VscsiV2;
 
-/// Which version a file that begins like this is of: nine in ten of its whole records say so, and
-/// most hold a command that reads, writes or flushes. The others are bad records, which the reader
-/// tells of.
+/// Returns the version of a file with this beginning. Nine in ten of its whole records must have
+/// the version, and most must be commands that read, write or flush. The reader reports the others
+/// as bad records.
 pub(super) fn version(head: &[u8]) -> Option<u8> {
-    // Bytes of a record, where its version stands, and where its command does.
+    // Size of a record, and the offsets of its version and its command, bytes.
     let layouts = [(1, 32, 15, 12), (2, 40, 3, 0)];
     let is = |&(version, bytes, at, command): &(u8, usize, usize, usize)| {
         let records = head.chunks_exact(bytes);

@@ -1,5 +1,5 @@
 //! vscsiStats as text: `version,time,command,size,LBN`, the command in hexadecimal. The unit of
-//! time is seconds or microseconds: nothing in the file says which.
+//! time is seconds or microseconds; the file does not state it.
 
 use super::field::{self, Commas, Fields as _, S, US};
 use super::{Bad, LineFormat};

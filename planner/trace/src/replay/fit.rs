@@ -1,33 +1,33 @@
-//! Requests of a trace as their target can take them.
+//! Fits requests of a trace to their target.
 
 use forebay_block::{DeviceInfo, Error, ErrorKind, Result};
 
 use crate::{Op, Request};
 
-/// Longest request that is issued as one, bytes.
+/// Longest request that is issued in one piece, bytes.
 const LONGEST_BYTES: u64 = 4 << 20;
 
-/// What becomes of a request that reaches past the end of its target.
+/// Treatment of a request past the end of its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PastEnd {
-    /// Its offset is taken modulo the target's size; one that straddles the end is moved before it.
+    /// Takes its offset modulo the target's size. Moves one that straddles the end before it.
     Fold,
-    /// It is left out.
+    /// Skips it.
     Skip,
-    /// It ends the replay with an error.
+    /// Ends the replay with an error.
     Refuse,
 }
 
-/// What was changed so that requests fit.
+/// Counts of changed requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fitted {
-    /// Requests that reached past the end, and were folded into the target.
+    /// Requests past the end that were folded into the target.
     pub folded: u64,
-    /// Requests that reached past the end, and were left out.
+    /// Requests past the end that were skipped.
     pub left_out: u64,
-    /// Requests that were made longer, to whole blocks of the target.
+    /// Requests that were extended to whole blocks of the target.
     pub widened: u64,
-    /// Requests that were issued in several pieces, as too long for one.
+    /// Requests that were split, since they are too long for one piece.
     pub split: u64,
 }
 
@@ -55,13 +55,13 @@ impl Piece {
     }
 }
 
-/// The pieces of one request.
+/// Pieces of one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pieces {
     offset_bytes: u64,
     left_bytes: u64,
     longest_bytes: u64,
-    /// A flush, which has no bytes.
+    /// Whether it is a flush, which has no bytes.
     flush: bool,
 }
 
@@ -101,11 +101,10 @@ impl Fit {
         }
     }
 
-    /// What to issue; nothing if the request is left out.
+    /// Returns the pieces to issue; none if the request is skipped.
     ///
     /// # Errors
-    /// `OutOfRange` for one that reaches past the end, if such are refused, or the target has no
-    /// bytes.
+    /// `OutOfRange` for a request past the end, if such are refused, or for a target without bytes.
     pub(super) fn fit(&mut self, request: &Request) -> Result<Pieces> {
         let none = |flush| Pieces {
             offset_bytes: 0,
@@ -126,7 +125,7 @@ impl Fit {
                     self.fitted.left_out += 1;
                     return Ok(none(false));
                 }
-                // Nothing can be folded into nothing.
+                // A target without bytes cannot be folded into.
                 PastEnd::Fold if self.size_bytes > 0 => {
                     self.fitted.folded += 1;
                     len = len.min(self.size_bytes);
@@ -144,7 +143,7 @@ impl Fit {
             self.fitted.widened += 1;
         }
         let longest_bytes = match request.op {
-            // No memory is needed.
+            // A discard needs no memory.
             Op::Discard => u64::MAX,
             _ => LONGEST_BYTES,
         };

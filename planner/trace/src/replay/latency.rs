@@ -5,10 +5,10 @@ use std::time::Duration;
 /// Buckets for each power of two.
 const SUB: u64 = 64;
 const SUB_SHIFT: u32 = SUB.trailing_zeros();
-/// Enough for a minute; longer times are in the last.
+/// Number of buckets, sufficient for a minute. The last one has longer times.
 const BUCKETS: usize = (SUB as usize) * 32;
 
-/// How long things took.
+/// A distribution of latencies.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     counts: Vec<u64>,
@@ -28,7 +28,8 @@ impl Default for Latencies {
     }
 }
 
-/// The bucket of a number of nanoseconds: exact below [`SUB`], then so many for each power of two.
+/// Returns the bucket of a number of nanoseconds: exact below [`SUB`], then [`SUB`] for each power
+/// of two.
 fn bucket(ns: u64) -> usize {
     if ns < SUB {
         return usize::try_from(ns).expect("small");
@@ -38,7 +39,7 @@ fn bucket(ns: u64) -> usize {
     usize::try_from(at).map_or(BUCKETS - 1, |at| at.min(BUCKETS - 1))
 }
 
-/// The largest number of nanoseconds in a bucket.
+/// Returns the largest number of nanoseconds in a bucket.
 fn upper_ns(bucket: usize) -> u64 {
     let at = bucket as u64;
     if at < SUB {
@@ -57,7 +58,7 @@ impl Latencies {
         self.max = self.max.max(time);
     }
 
-    /// These and others.
+    /// Returns the sum of two distributions.
     #[must_use]
     pub fn with(&self, others: &Self) -> Self {
         Self {
@@ -73,13 +74,13 @@ impl Latencies {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of latencies.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The mean, exact.
+    /// Returns the mean, exact.
     #[must_use]
     pub fn mean(&self) -> Duration {
         match self.count {
@@ -88,13 +89,13 @@ impl Latencies {
         }
     }
 
-    /// The longest, exact.
+    /// Returns the longest, exact.
     #[must_use]
     pub const fn max(&self) -> Duration {
         self.max
     }
 
-    /// The time that this share of them (0 to 1) does not exceed, to one part in 64.
+    /// Returns the latency that this share (0 to 1) does not exceed, to one part in 64.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Duration {
         let rank = ((self.count as f64 * share).ceil() as u64).clamp(1, self.count.max(1));

@@ -1,10 +1,10 @@
-//! The replayer: real I/O as a trace says.
+//! The replayer performs the I/O of a trace.
 //!
-//! Requests are issued in the order of the trace, at most so many at a time over all targets: as
-//! fast as they are answered, or at the recorded times. Overlapping requests in flight are the
-//! target's to order, as they were its clients', unless what was written is to be verified: then a
-//! write waits for those in flight to the same pages of 4 KiB. Nothing is read ahead of its time:
-//! what is written is a pattern that says volume, sector and number of the write (see [`pattern`]).
+//! Requests are issued in the order of the trace, with a limit on those in flight over all targets.
+//! They are issued as fast as others complete, or at the recorded times. The target orders
+//! overlapping requests in flight, as it did for its clients. If written data will be verified, a
+//! write waits for writes in flight to the same pages of 4 KiB. The data of a write is a pattern of
+//! volume, sector and number of the write (see [`pattern`]).
 //!
 //! The replayer belongs to a reactor, as its targets do.
 
@@ -34,17 +34,17 @@ use crate::{Op, Request};
 use fit::{Fit, Piece};
 use verify::Written;
 
-/// Requests that may end at once before other tasks get their turn.
+/// Number of requests that may complete at once before other tasks run.
 const BURST: u32 = 16;
-/// A request that starts later than this after its time is late.
+/// A request that starts later than this is counted as late.
 const LATE: Duration = Duration::from_millis(1);
-/// How long nobody is asked whether to stop, where requests are far apart.
+/// Longest time between two checks whether to stop, if requests are far apart.
 const NAP: Duration = Duration::from_millis(200);
 
-/// What is read from and written to.
+/// A device to read from and write to.
 #[derive(Clone)]
 pub struct Target {
-    /// What it is called.
+    /// Name of the target.
     pub name: String,
     /// The device.
     pub device: Rc<dyn BlockDevice>,
@@ -56,62 +56,62 @@ impl std::fmt::Debug for Target {
     }
 }
 
-/// When requests are issued.
+/// Time at which requests are issued.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// As fast as others are answered.
+    /// As fast as others complete.
     Max,
-    /// At the recorded times, so many times as fast.
+    /// At the recorded times, this many times as fast.
     Recorded(f64),
 }
 
-/// What becomes of writes and discards.
+/// Treatment of writes and discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
-    /// The target's data is overwritten.
+    /// Overwrite the target's data.
     Replay,
-    /// They are left out.
+    /// Skip them.
     Skip,
-    /// The first one ends the replay with an error.
+    /// End the replay with an error at the first one.
     Refuse,
 }
 
-/// How a trace is replayed.
+/// Options of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReplayOptions {
-    /// When requests are issued.
+    /// Time at which requests are issued.
     pub pace: Pace,
-    /// Requests in flight at most, over all targets.
+    /// Most requests in flight, over all targets.
     pub depth: usize,
-    /// What becomes of requests that reach past the end of their target.
+    /// Treatment of requests past the end of their target.
     pub past_end: PastEnd,
-    /// What becomes of writes.
+    /// Treatment of writes.
     pub writes: Writes,
-    /// Whether to remember what was written, to verify it at the end.
+    /// Whether to record writes, to verify them at the end.
     pub verify: bool,
 }
 
 /// Requests of one kind.
 #[derive(Clone, Debug, Default)]
 pub struct OpReport {
-    /// Those that went well.
+    /// Number of successful requests.
     pub requests: u64,
-    /// Their bytes.
+    /// Their total length, bytes.
     pub bytes: u64,
-    /// From issue to completion.
+    /// Latencies from issue to completion.
     pub latency: Latencies,
 }
 
-/// Requests that were not issued at their times.
+/// Requests that were issued late.
 #[derive(Clone, Debug, Default)]
 pub struct Late {
-    /// Those that were more than a millisecond late.
+    /// Number of requests that were more than a millisecond late.
     pub requests: u64,
-    /// How late every request was.
+    /// Lateness of every request.
     pub by: Latencies,
 }
 
-/// What came of a replay.
+/// Result of a replay.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Reads.
@@ -122,25 +122,25 @@ pub struct Report {
     pub flush: OpReport,
     /// Discards.
     pub discard: OpReport,
-    /// Requests of the trace that were replayed, and answered as a whole.
+    /// Number of replayed requests that completed as a whole.
     pub requests: u64,
-    /// Writes and discards that were left out.
+    /// Number of skipped writes and discards.
     pub skipped_writes: u64,
-    /// What had to be changed so that requests fit their targets.
+    /// Counts of requests that were changed to fit their targets.
     pub fitted: Fitted,
-    /// Lateness; none where requests have no times.
+    /// Lateness; `None` without recorded times.
     pub late: Option<Late>,
-    /// From the first request's issue to the last one's completion.
+    /// Time from the first request's issue to the last one's completion.
     pub elapsed: Duration,
-    /// What was read back; see [`Report::verify`].
+    /// Result of the verification; see [`Report::verify`].
     pub verified: Option<Verified>,
     written: Option<Written>,
-    /// What ended the replay before the trace's end.
+    /// Error that ended the replay before the end of the trace.
     pub failed: Option<Error>,
 }
 
 impl Report {
-    /// The kinds by their names.
+    /// Returns the kinds with their names.
     #[must_use]
     pub const fn ops(&self) -> [(&'static str, &OpReport); 4] {
         [
@@ -151,8 +151,8 @@ impl Report {
         ]
     }
 
-    /// Reads back what was written, if that was remembered ([`ReplayOptions::verify`]) and nothing
-    /// has failed so far.
+    /// Reads back the written data, if writes were recorded ([`ReplayOptions::verify`]) and the
+    /// replay has not failed.
     pub async fn verify(&mut self, targets: &[Target], depth: usize) {
         let Some(written) = self.written.take().filter(|_| self.failed.is_none()) else {
             return;
@@ -173,7 +173,7 @@ impl Report {
     }
 }
 
-/// What the issuer shares with the requests in flight.
+/// State shared by the issuer and the requests in flight.
 struct Shared {
     names: Vec<String>,
     places: Semaphore,
@@ -182,10 +182,10 @@ struct Shared {
     last_end: Cell<Duration>,
 }
 
-/// Replays a trace: `next` gives its requests, whose volumes are numbers of `targets`, piece by
-/// piece, and none at its end. `stop` is asked now and then whether to end before that.
+/// Replays a trace. `next` returns its requests in batches, and none at the end. Their volumes are
+/// numbers of `targets`. `stop` is called at intervals to check whether to end.
 ///
-/// Whatever goes wrong on the way is in the report, with what was measured until then.
+/// Any error is in the report, with the results so far.
 ///
 /// # Panics
 /// On a thread that runs no reactor; if a request's volume is no target, or the depth is zero.
@@ -231,7 +231,7 @@ pub async fn replay(
         report.failed.get_or_insert(error);
     }
     drop(issuer);
-    // The requests in flight have ended, and nobody else has it.
+    // The requests in flight have ended, so there is no other reference.
     report.written = Rc::into_inner(shared)
         .and_then(|shared| shared.written)
         .map(RefCell::into_inner);
@@ -246,7 +246,7 @@ struct Issuer<'a> {
     began: Duration,
     /// Number of the last write.
     writes: u32,
-    /// Requests that have ended at once since others had their turn.
+    /// Number of requests that completed at once since other tasks ran.
     inline: u32,
 }
 
@@ -298,7 +298,7 @@ impl Issuer<'_> {
         Ok(())
     }
 
-    /// False if it was told to stop meanwhile.
+    /// Waits for the time of a request. Returns false if the replay was stopped meanwhile.
     async fn wait_for_its_time(&self, time_ns: u64, stop: &impl Fn() -> bool) -> bool {
         let Pace::Recorded(speed) = self.options.pace else {
             return true;
@@ -310,7 +310,7 @@ impl Issuer<'_> {
                 return false;
             }
         }
-        // Late starts are those that wait for a place, too.
+        // Requests that wait for a place count as late, too.
         self.shared.places.acquire(1).await;
         self.shared.places.release(1);
         let by = rt::now().saturating_sub(due);
@@ -381,7 +381,7 @@ impl Issuer<'_> {
     }
 }
 
-/// The outcome, if it is there already.
+/// Returns the outcome if it is available at once.
 fn at_once(io: &mut IoFuture) -> Option<Result<()>> {
     match Pin::new(io).poll(&mut TaskContext::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => Some(outcome),
@@ -395,9 +395,9 @@ struct Flight {
     op: Op,
     target: usize,
     piece: Piece,
-    /// Pieces of its request that are still to go well.
+    /// Number of pieces of its request that have not succeeded yet.
     left: Rc<Cell<usize>>,
-    /// Of the write.
+    /// Number of the write.
     number: u32,
     issued: Duration,
 }

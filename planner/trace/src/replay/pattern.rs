@@ -1,9 +1,9 @@
-//! What a replay writes: each sector of 512 bytes says which sector of which target it is and which
-//! write wrote it, and is filled with numbers that follow from these.
+//! Data written by a replay. Each sector of 512 bytes has its number, its target and the number of
+//! the write, and is filled with numbers derived from these.
 
 use forebay_block::Buf;
 
-/// Bytes of a sector.
+/// Size of a sector, bytes.
 pub const SECTOR_BYTES: usize = 512;
 const WORDS: usize = SECTOR_BYTES / 8;
 /// In the first word of every sector: "replay", read as a number.
@@ -11,14 +11,14 @@ const MAGIC: u64 = 0x7961_6c70_6572_0000;
 /// Odd, so that all words of a sector differ.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A sector's place and the number of the write that wrote it.
+/// Place of a sector, and the number of its write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// The target.
+    /// Number of the target.
     pub target: u16,
-    /// The sector's number on it.
+    /// Number of the sector on the target.
     pub sector: u64,
-    /// The write's number, from one.
+    /// Number of the write, from one.
     pub number: u32,
 }
 
@@ -40,7 +40,7 @@ impl Stamp {
     /// Writes the sector.
     ///
     /// # Panics
-    /// If `bytes` is no sector.
+    /// If `bytes` is not a sector.
     pub fn put(self, bytes: &mut [u8]) {
         assert_eq!(bytes.len(), SECTOR_BYTES);
         for (field, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
@@ -48,7 +48,7 @@ impl Stamp {
         }
     }
 
-    /// The stamp of a sector that was written by a replay, whole; none for any other.
+    /// Returns the stamp of a complete sector written by a replay; `None` for any other.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| {
@@ -65,7 +65,7 @@ impl Stamp {
     }
 }
 
-/// The data of a write.
+/// Returns the data of a write.
 pub(super) fn buffer(target: usize, offset_bytes: u64, len: usize, number: u32) -> Buf {
     let buf = Buf::scratch(len);
     let mut bytes = [0; SECTOR_BYTES];

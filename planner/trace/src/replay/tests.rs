@@ -1,4 +1,4 @@
-//! On the simulator's clock, where times are exact.
+//! Tests on the simulator's clock, with exact times.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -64,7 +64,7 @@ fn mem() -> Rc<dyn BlockDevice> {
     MemDevice::new("m", SIZE_BYTES)
 }
 
-/// Writes and reads at random places, many of which overlap.
+/// Returns writes and reads at random places, many of which overlap.
 fn mixed(count: u64) -> Vec<Request> {
     let mut state = 7_u64;
     let mut draw = |below: u64| {
@@ -87,7 +87,7 @@ fn mixed(count: u64) -> Vec<Request> {
     requests.collect()
 }
 
-/// Fails or forgets writes, from a certain one on.
+/// A device that fails or loses writes, from a certain one on.
 struct Faulty {
     inner: Rc<dyn BlockDevice>,
     writes: Cell<u64>,

@@ -1,4 +1,4 @@
-//! What was written, sector by sector, and whether it is there.
+//! Records of written sectors, and their verification.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,27 +11,27 @@ use super::Target;
 use super::fit::Piece;
 use super::pattern::{SECTOR_BYTES, Stamp};
 
-/// What is kept together, and the unit in which writes exclude each other, bytes.
+/// Unit of records, and of mutual exclusion of writes, bytes.
 const PAGE_BYTES: u64 = 4096;
 const PAGE_SECTORS: usize = 8;
-/// Pages that are read back at once at most.
+/// Most pages in one read of the verification.
 const RUN_PAGES: usize = 32;
 
-/// What was read back.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Sectors whose last write is known.
+    /// Number of sectors whose last write is known.
     pub sectors: u64,
-    /// Those that did not have it.
+    /// Number of sectors with other contents.
     pub wrong: u64,
-    /// The first of these, in words.
+    /// Description of the first of these.
     pub first_wrong: Option<String>,
 }
 
-/// The last write of every sector, and the writes in flight.
+/// Last write of every sector, and the writes in flight.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    /// By target and page: the number of each sector's last write; zero where that is not known.
+    /// Number of each sector's last write, by target and page; zero if unknown.
     pages: HashMap<(u16, u64), [u32; PAGE_SECTORS]>,
     in_flight: Vec<(usize, Piece)>,
     ended: Rc<WaitList>,
@@ -42,7 +42,7 @@ const fn pages(piece: Piece) -> std::ops::Range<u64> {
     piece.offset_bytes / PAGE_BYTES..end
 }
 
-/// Waits until no write to the same pages is in flight, and counts this one as such.
+/// Waits until no write to the same pages is in flight, and adds this one.
 pub(super) async fn claim(written: &RefCell<Written>, target: usize, piece: Piece) {
     let own = pages(piece);
     loop {
@@ -62,7 +62,7 @@ pub(super) async fn claim(written: &RefCell<Written>, target: usize, piece: Piec
 }
 
 impl Written {
-    /// A write has ended: its sectors have this number, or zero if what they have is not known.
+    /// Ends a write: its sectors have this number, or zero if their contents are unknown.
     pub(super) fn end(&mut self, target: usize, piece: Piece, number: u32) {
         let at = self
             .in_flight
@@ -88,7 +88,7 @@ impl Written {
         self.ended.wake_all();
     }
 
-    /// Runs of pages to read, as `(target, first, number)`, in order.
+    /// Returns runs of pages to read, as `(target, first, number)`, in order.
     fn runs(&self) -> Vec<(u16, u64, usize)> {
         let known = self
             .pages
@@ -113,10 +113,10 @@ impl Written {
     }
 }
 
-/// Reads back what was written, `depth` reads at a time.
+/// Reads back the written data, `depth` reads at a time.
 ///
 /// # Errors
-/// A read's own; `Unsupported` for blocks larger than a page.
+/// The error of a read; `Unsupported` for blocks larger than a page.
 pub(super) async fn verify(
     targets: &[Target],
     written: &Written,

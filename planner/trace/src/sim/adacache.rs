@@ -4,13 +4,13 @@ use forebay_policy::{BlockId, BlockTable, GroupId, GroupOrder, TwoLevel};
 
 use crate::policies::{Links, List, NONE};
 
-/// AdaCache's rule: the least recently used block goes if it has the wanted size. Otherwise the
-/// least recently used group goes.
+/// AdaCache's rule: evicts the least recently used block if it has the wanted size, and otherwise
+/// the least recently used group.
 ///
 /// The owner of the table reports each block that it places or removes.
 #[derive(Debug)]
 pub struct AdaCache {
-    /// None where blocks have one size, since no group goes whole.
+    /// Order of groups; `None` for blocks of one size, since no group is evicted whole then.
     groups: Option<GroupRecency>,
 }
 
@@ -33,7 +33,7 @@ impl GroupRecency {
 }
 
 impl AdaCache {
-    /// The rule for an empty table.
+    /// Returns the rule for an empty table.
     #[must_use]
     pub fn new(table: &BlockTable) -> Self {
         let groups = (table.sizes().top() > 0).then(|| GroupRecency {
@@ -44,14 +44,14 @@ impl AdaCache {
         Self { groups }
     }
 
-    /// Notes that a block was placed.
+    /// Records that a block was placed.
     pub fn placed(&mut self, table: &BlockTable, id: BlockId) {
         if let Some(groups) = &mut self.groups {
             groups.note_use(table.group_of(id));
         }
     }
 
-    /// Notes that a block of a group was removed from the table.
+    /// Records that a block of a group was removed from the table.
     pub fn removed(&mut self, table: &BlockTable, group: GroupId) {
         if let Some(groups) = &mut self.groups
             && table.blocks_of(group).next().is_none()
@@ -61,7 +61,7 @@ impl AdaCache {
         }
     }
 
-    /// Bytes of memory that the rule holds: nine for each group.
+    /// Returns the memory of the rule, bytes: nine for each group.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.groups.as_ref().map_or(0, |groups| {
@@ -94,11 +94,11 @@ impl TwoLevel for AdaCache {
     }
 }
 
-/// Groups in use, from the least recently used one on.
+/// Iterator over groups in use, from the least recently used one on.
 #[derive(Debug)]
 pub struct LruGroups<'a> {
     groups: Option<&'a GroupRecency>,
-    /// The next group, or [`NONE`].
+    /// Next group, or [`NONE`].
     next: GroupId,
 }
 
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// A table of 32K and 64K blocks in `groups` groups, and the rule for it.
+    /// Returns a table of 32K and 64K blocks in `groups` groups, and its rule.
     fn empty(groups: u32) -> (BlockTable, AdaCache) {
         let sizes = BlockSizes::new(&[32 << 10, 64 << 10]).expect("right");
         let table = BlockTable::new(sizes, groups);
@@ -175,7 +175,7 @@ mod tests {
                 let found = table.find(0, region).next();
                 let used = match (step, found) {
                     (0, _) => {
-                        // The coldest block goes.
+                        // Evicts the coldest block.
                         if let Some(id) = table.coldest(Segment::Probation) {
                             let group = table.group_of(id);
                             table.remove(id);
@@ -184,7 +184,7 @@ mod tests {
                         None
                     }
                     (1, _) => {
-                        // The coldest group goes.
+                        // Evicts the coldest group.
                         if let Some(group) = rule.groups(&table).next(&table) {
                             let blocks: Vec<BlockId> = table.blocks_of(group).collect();
                             for id in blocks {

@@ -7,27 +7,27 @@ use forebay_policy::BlockId;
 /// What happened to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is cached from now on.
+    /// It was inserted.
     Placed,
     /// A client wrote to it: it is dirty.
     Written,
     /// It was written back: it is clean.
     Cleaned,
-    /// It is gone.
+    /// It was removed.
     Removed,
 }
 
-/// A block to which something happened.
+/// A change of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// What.
+    /// Kind of the change.
     pub change: Change,
-    /// The block; its number is used again when it is gone.
+    /// Number of the block, which is reused after its removal.
     pub id: BlockId,
-    /// The volume.
+    /// Number of the volume.
     pub volume: u16,
-    /// What of the volume it holds, in blocks of the smallest size.
+    /// Range of the volume in the block, in blocks of the smallest size.
     pub units: Range<u64>,
-    /// Where it lies in the cache, in blocks of the smallest size.
+    /// Range of the cache in the block, in blocks of the smallest size.
     pub places: Range<u64>,
 }

@@ -1,23 +1,25 @@
 //! Modelled latency: two devices with a queue each, in a closed loop.
 //!
-//! An operation takes its device's capacity for the longer of what the limit of operations and the
-//! limit of bandwidth ask, in order of issue, and is complete one latency after that. Operations
-//! that no client waits for take capacity as well. A request begins when the one `DEPTH` before it
-//! ended; it waits, too, for data that an earlier request has asked for and that is still on its
-//! way. It is a model, and every figure from it is to be called so.
+//! An operation occupies its device for the longer of two times: that of the limit on operations,
+//! and that of the limit on bandwidth. Operations run in order of issue, and complete one latency
+//! after that. Operations for which no client waits occupy the device as well.
+//!
+//! A request begins when the one `DEPTH` before it ended. It also waits for data that an earlier
+//! request has requested and that has not arrived. These are figures of a model and must be called
+//! so.
 
-/// What operations of one kind cost on a device.
+/// Costs of operations of one kind on a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WayCosts {
-    /// Latency of one, nanoseconds.
+    /// Latency of an operation, nanoseconds.
     pub latency_ns: u64,
-    /// Operations a second.
+    /// Operations per second.
     pub iops: u64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes_per_s: u64,
 }
 
-/// What a device costs.
+/// Costs of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceCosts {
     /// Reads.
@@ -26,7 +28,7 @@ pub struct DeviceCosts {
     pub write: WayCosts,
 }
 
-/// What both devices cost.
+/// Costs of both devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// The cache device.
@@ -75,7 +77,7 @@ impl Costs {
     };
 }
 
-/// Requests under way at a time.
+/// Most requests in flight.
 const DEPTH: usize = 8;
 
 /// Read or write.
@@ -90,7 +92,7 @@ pub(super) enum Way {
 struct Rate {
     latency_ns: u64,
     per_op_ns: u64,
-    /// Nanoseconds a byte, in 2^-24.
+    /// Time of a byte, in units of 2^-24 ns.
     per_byte: u64,
 }
 
@@ -118,9 +120,9 @@ impl Device {
         }
     }
 
-    /// An operation of a request that began at `begin`, issued at `at`; returns when it is
-    /// complete. Its turn is that of the request: an operation that waits for another does not idle
-    /// the device.
+    /// Issues an operation at `at_ns` for a request that began at `begin_ns`. Returns the time of
+    /// completion. Its turn is that of the request: an operation that waits for another does not
+    /// idle the device.
     fn issue(&mut self, way: Way, begin_ns: u64, at_ns: u64, bytes: u64) -> u64 {
         let rate = &self.rates[way as usize];
         let busy_ns = rate.per_op_ns.max((bytes * rate.per_byte) >> 24);
@@ -134,10 +136,10 @@ impl Device {
 pub(super) struct Clock {
     cache: Device,
     core: Device,
-    /// When the requests under way end, and which of them began first.
+    /// End times of the requests in flight, and the number of the oldest.
     ends_ns: [u64; DEPTH],
     oldest: usize,
-    /// When the present request began, and when what it waits for so far is complete.
+    /// Begin of the present request, and the time of completion of all that it waits for.
     begin_ns: u64,
     done_ns: u64,
 }
@@ -154,40 +156,40 @@ impl Clock {
         }
     }
 
-    /// A request begins.
+    /// Begins a request.
     pub(super) fn begin(&mut self) {
         self.begin_ns = self.begin_ns.max(self.ends_ns[self.oldest]);
         self.done_ns = self.begin_ns;
     }
 
-    /// The request ends; returns its latency.
+    /// Ends the request. Returns its latency, nanoseconds.
     pub(super) fn end(&mut self) -> u64 {
         self.ends_ns[self.oldest] = self.done_ns;
         self.oldest = (self.oldest + 1) % DEPTH;
         self.done_ns - self.begin_ns
     }
 
-    /// When the present request began.
+    /// Returns the time at which the present request began.
     pub(super) const fn now(&self) -> u64 {
         self.begin_ns
     }
 
-    /// When all that the request waits for so far is complete.
+    /// Returns the time at which all is complete that the request waits for.
     pub(super) const fn done(&self) -> u64 {
         self.done_ns
     }
 
-    /// The request waits for something that is complete then.
+    /// Makes the request wait for an operation that completes then.
     pub(super) fn wait(&mut self, until_ns: u64) {
         self.done_ns = self.done_ns.max(until_ns);
     }
 
-    /// An operation of the backing device, issued at `at`; returns when it is complete.
+    /// Issues an operation of the backing device at `at_ns`. Returns the time of completion.
     pub(super) fn core(&mut self, way: Way, at_ns: u64, bytes: u64) -> u64 {
         self.core.issue(way, self.begin_ns, at_ns, bytes)
     }
 
-    /// An operation of the cache device, issued at `at`; returns when it is complete.
+    /// Issues an operation of the cache device at `at_ns`. Returns the time of completion.
     pub(super) fn cache(&mut self, way: Way, at_ns: u64, bytes: u64) -> u64 {
         self.cache.issue(way, self.begin_ns, at_ns, bytes)
     }
@@ -203,7 +205,7 @@ mod tests {
         clock.begin();
         let small = clock.core(Way::Read, 0, 4096);
         assert_eq!(small, 1_333_333);
-        // Behind it in the queue, and bound by bandwidth: 256 KiB take 2 ms.
+        // It is queued after the first, and bound by bandwidth: 256 KiB take 2 ms.
         let large = clock.core(Way::Read, 0, 256 << 10);
         assert_eq!(large / 1_000, 3_333);
         clock.wait(small);

@@ -1,4 +1,4 @@
-//! What goes, and what is written back for it.
+//! Eviction, and the write-back that it needs.
 
 use forebay_policy::{BlockId, BlockTable, Leave, clean_with};
 
@@ -8,7 +8,7 @@ use super::maps::{bits, runs};
 use super::model::{Fill, Simulated, WriteBack};
 
 impl Simulated {
-    /// Makes room ahead of need. Returns whether anything came of it.
+    /// Makes room ahead of need. Returns whether it freed any.
     pub(super) fn make_room(&mut self) -> bool {
         let traffic = &self.traffic;
         let look = |_: &BlockTable, id: BlockId| match traffic[id as usize].dirty {
@@ -34,7 +34,7 @@ impl Simulated {
         if let Some(footprint) = &mut self.footprint {
             footprint.evicted(volume, region, granules);
         }
-        // Reads that are on their way to it have no place to go.
+        // Reads in flight for the block have no destination any more.
         self.fetches.iter_mut().for_each(|fetch| fetch.forget(id));
         self.note(Change::Removed, id);
         let group = self.table.group_of(id);
@@ -70,8 +70,8 @@ impl Simulated {
         }
     }
 
-    /// Writes back a block and what goes with it of its *window*: 64 granules, which are a region
-    /// of several block sizes, and several regions of one.
+    /// Writes back a block, with the dirty granules in its *window*. A window has 64 granules: one
+    /// region with several block sizes, several regions with one.
     fn write_back_with(&mut self, id: BlockId, dirty: u64) {
         let (volume, region, _) = self.table.address(id);
         let granules = 1 << (self.region_shift - self.granule_shift);

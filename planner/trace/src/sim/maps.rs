@@ -1,6 +1,6 @@
 //! Bits of a region: granules, and runs of them.
 
-/// The bits `first..last`.
+/// Returns the bits `first..last`.
 pub(super) const fn bits(first: u64, last: u64) -> u64 {
     if first >= last {
         return 0;
@@ -8,7 +8,7 @@ pub(super) const fn bits(first: u64, last: u64) -> u64 {
     (u64::MAX >> (64 - (last - first))) << first
 }
 
-/// Runs of set bits: first, and how many.
+/// Returns runs of set bits: the first, and their number.
 pub(super) fn runs(mask: u64) -> impl Iterator<Item = (u32, u32)> {
     let mut rest = mask;
     std::iter::from_fn(move || {

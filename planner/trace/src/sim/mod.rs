@@ -1,4 +1,4 @@
-//! The simulator: a trace through caches that hold no data, on the engine's own decisions.
+//! The simulator: runs a trace through caches without data, with the engine's own decisions.
 
 mod adacache;
 mod changes;

@@ -1,4 +1,4 @@
-//! A write-back cache without its data: what would be read and written where.
+//! A write-back cache without data, which counts reads and writes of both devices.
 
 use std::cell::Cell;
 
@@ -12,70 +12,71 @@ use super::replacer::{Replace, Replacer};
 use super::volumes::Counts;
 use crate::request::{Op, Request};
 
-/// What the engine keeps of a block beside the table: where its last record is, and its flags.
+/// Memory of the engine for each block besides the table, bytes: the place of its last record, and
+/// its flags.
 const ENGINE_BLOCK_BYTES: usize = 6;
-/// Of a unit: whether the cleaner's hand comes to it, and whom records at the tail of the log speak
-/// of (four records a unit, two of 64 windows, four bytes a record).
+/// Memory for each unit, bits: one for the cleaner's hand, and the units of records at the tail of
+/// the log. There are four records for each unit, two of 64 windows, with four bytes each.
 const ENGINE_UNIT_BITS: u64 = 1 + 4;
 
-/// What is brought in from the backing device on a miss.
+/// Amount of data that a miss reads from the backing device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// Whole blocks, before a write, too; a victim with anything dirty is written back whole while
+    /// Whole blocks, also before a write. A victim with any dirty data is written back whole while
     /// the request waits (AdaCache, section III-A).
     Whole,
-    /// Blocks have valid and dirty maps of granules. A read brings in all that is missing of the
-    /// blocks that it misses in, a write only the rest of granules that it writes in part. Victims
-    /// are written back ahead of need, dirty granules only. Missing granules that touch each other
-    /// are one read of the backing device, up to 256 KiB.
+    /// Blocks have valid and dirty maps of granules. A read miss fills all missing granules of its
+    /// blocks. A write fills only the rest of granules that it covers in part. Victims are written
+    /// back ahead of need, dirty granules only. Adjacent missing granules are one read of the
+    /// backing device, up to 256 KiB.
     SubBlock,
-    /// As `SubBlock`, but a read brings in only the granules that it asks for.
+    /// As `SubBlock`, but a read fills only the granules that it requests.
     Demand,
-    /// As the engine does: a read brings in what a [`Footprint`] says, in blocks as
-    /// [`BlockSizes::cut_asked`] says; room is made ahead of need as [`Ahead`] says, of blocks that
-    /// are clean, and those that are not are written back.
+    /// As in the engine. A read fills the range of a [`Footprint`], in blocks cut by
+    /// [`BlockSizes::cut_asked`]. [`Ahead`] evicts clean blocks ahead of need, and writes back
+    /// dirty ones.
     Learned,
 }
 
-/// What is written back when a dirty victim goes; with [`Fill::Whole`] it is the whole block.
+/// Write-back for a dirty victim. With [`Fill::Whole`] it is the whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteBack {
     /// Its dirty granules.
     Victim,
-    /// Besides, its neighbours' dirty granules, as `clean_with` says.
+    /// Also dirty granules of its neighbours, as in `clean_with`.
     Runs,
 }
 
-/// What to simulate.
+/// Configuration of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheModel {
     /// The block sizes.
     pub sizes: BlockSizes,
-    /// Bytes for data; whole groups of it are used.
+    /// Capacity for data, bytes; only whole groups are used.
     pub capacity_bytes: u64,
-    /// What goes.
+    /// Rule of replacement.
     pub replace: Replace,
-    /// What comes.
+    /// Amount of data that a miss reads.
     pub fill: Fill,
-    /// What is written back.
+    /// Write-back for a dirty victim.
     pub write_back: WriteBack,
     /// Costs of the devices.
     pub costs: Costs,
 }
 
-/// What every use of a block looks at: granules of its region, one bit each.
+/// State that every use of a block reads: granules of its region, one bit each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
     pub(super) valid: u64,
-    /// Asked for by a client since the block was placed.
+    /// Granules requested by clients since the block was placed.
     pub(super) asked: u64,
 }
 
-/// What only some do.
+/// State that only some uses read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traffic {
     pub(super) dirty: u64,
-    /// On their way from the backing device, until `ready_ns`.
+    /// Granules in flight from the backing device, until `ready_ns`.
     pub(super) pending: u64,
     pub(super) ready_ns: u64,
 }
@@ -85,36 +86,36 @@ pub(super) struct Traffic {
 pub struct Simulated {
     pub(super) model: CacheModel,
     pub(super) granule_bytes: u64,
-    /// Binary logarithms: sizes are powers of two, and a division takes long.
+    /// Binary logarithms, since sizes are powers of two and divisions are slow.
     pub(super) granule_shift: u32,
     pub(super) region_shift: u32,
     pub(super) table: BlockTable,
     pub(super) replacer: Replacer,
-    /// Only of [`Fill::Learned`].
+    /// Only for [`Fill::Learned`].
     pub(super) footprint: Option<Footprint>,
     pub(super) ahead: Ahead,
-    /// The present request placed a block.
+    /// Whether the present request placed a block.
     placed: bool,
     pub(super) states: Vec<State>,
     pub(super) traffic: Vec<Traffic>,
-    /// Blocks to which something is on its way, and some to which it was; when it arrives. Few, so
-    /// that few hits ask `traffic`.
+    /// Blocks with fills in flight, and some with completed fills, with the times of arrival. They
+    /// are few, so that few hits read `traffic`.
     pub(super) arriving: Vec<(BlockId, u64)>,
     pub(super) clock: Clock,
     pub(super) counts: Counts,
-    /// None while nobody watches.
+    /// Recorded changes; `None` without an observer.
     pub(super) changes: Option<Vec<Changed>>,
-    /// What the present request reads from the backing device, and writes to the cache device.
+    /// Reads of the backing device for the present request, and writes of the cache device.
     pub(super) fetches: Vec<Fetch>,
     pub(super) writes: Vec<u64>,
-    /// Room for blocks in hand.
+    /// Buffer for found blocks.
     found: Vec<(BlockId, Span)>,
     pub(super) window: Vec<(BlockId, u64)>,
     pub(super) victims: Vec<BlockId>,
 }
 
-/// The part of a request that lies in one region, in bytes of the region: what is asked for, and
-/// the granules that are to be cached after it.
+/// The part of a request in one region, in bytes of the region: the requested range, and the
+/// granules to cache.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) volume: u16,
@@ -126,13 +127,13 @@ pub(super) struct Part {
 }
 
 impl Simulated {
-    /// An empty cache.
+    /// Returns an empty cache.
     #[must_use]
     pub fn new(model: CacheModel) -> Self {
         let sizes = model.sizes;
         let groups = model.capacity_bytes / sizes.region_bytes();
         let groups = u32::try_from(groups).unwrap_or(u32::MAX).max(1);
-        // A map has one word a region.
+        // A map has one word for each region.
         let granule_bytes = (sizes.region_bytes() / 64).max(4096.min(sizes.unit_bytes()));
         let units = groups * sizes.region_units();
         let footprint = (model.fill == Fill::Learned).then(|| {
@@ -164,22 +165,22 @@ impl Simulated {
         }
     }
 
-    /// What it did so far.
+    /// Returns the counts so far.
     #[must_use]
     pub const fn counts(&self) -> &Counts {
         &self.counts
     }
 
-    /// The blocks.
+    /// Returns the table of blocks.
     #[must_use]
     pub const fn table(&self) -> &BlockTable {
         &self.table
     }
 
-    /// Bytes of memory that the engine's metadata would take now.
+    /// Returns the memory that the engine's metadata would take now, bytes.
     ///
-    /// They are those of the table and of the rule, of the engine's state of each block and each
-    /// unit, two bits a granule, and those of the footprint where there is one.
+    /// The sum has the table and the rule, the engine's state of each block and each unit, two bits
+    /// for each granule, and the footprint if there is one.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let learned = self.footprint.as_ref().map_or(0, Footprint::memory_bytes);
@@ -191,8 +192,7 @@ impl Simulated {
         (table + of_blocks + learned) as u64 + bits / 8
     }
 
-    /// Serves a request; flushes and discards are passed over, and what lies beyond the largest
-    /// volume is counted.
+    /// Serves a request. Skips flushes and discards, and counts requests beyond the largest volume.
     pub fn request(&mut self, request: &Request) {
         let end = (request.offset_bytes).checked_add(u64::from(request.len_bytes));
         if end.is_none_or(|end| end > self.model.sizes.largest_volume_bytes()) {
@@ -229,8 +229,8 @@ impl Simulated {
         self.counts.cached_blocks_sum += self.table.len() as u64;
     }
 
-    /// Serves a read, of granules `first..last`, if one block holds all of it; the most frequent
-    /// case.
+    /// Serves a read of granules `first..last` if one block holds all of it, which is the most
+    /// frequent case.
     fn hit_in_one_block(&mut self, request: &Request, first: u64, last: u64) -> bool {
         if self.model.fill == Fill::Whole {
             return false;
@@ -257,7 +257,7 @@ impl Simulated {
         true
     }
 
-    /// Granules of a cached block are asked for.
+    /// Records a request for granules of a cached block.
     fn note_use(&mut self, id: BlockId, touched: u64) {
         let state = &mut self.states[id as usize];
         let again = state.asked & touched;
@@ -268,7 +268,7 @@ impl Simulated {
             .used(&mut self.table, id, again, granules as u32);
     }
 
-    /// Serves a request for granules `first..last` part by part; returns how many of its bytes were
+    /// Serves a request for granules `first..last` part by part. Returns how many of its bytes were
     /// in the cache.
     fn serve_parts(&mut self, request: &Request, first: u64, last: u64, write: bool) -> u64 {
         let (granule, volume) = (self.granule_bytes, request.volume as u16);
@@ -276,7 +276,7 @@ impl Simulated {
         let wanted = self.widen(volume, first, last, write);
         let (start, end) = (wanted.0 * granule, wanted.1 * granule);
         let mut hit_bytes = 0;
-        // What was asked for gets room first.
+        // Requested granules are placed first.
         for asked in [true, false] {
             let mut at = start;
             while at < end {
@@ -305,7 +305,7 @@ impl Simulated {
         hit_bytes
     }
 
-    /// Writes everything back, as at the end of a trace.
+    /// Writes back all dirty data, as at the end of a trace.
     pub fn write_back_all(&mut self) {
         let blocks: Vec<BlockId> = self.table.blocks().collect();
         for id in blocks {
@@ -313,14 +313,14 @@ impl Simulated {
         }
     }
 
-    /// The granules that are to be cached after a request for `first..last`.
+    /// Returns the granules to cache for a request for `first..last`.
     fn widen(&mut self, volume: u16, first: u64, last: u64, write: bool) -> (u64, u64) {
         let Some(footprint) = &mut self.footprint else {
             return (first, last);
         };
         let shift = self.region_shift - self.granule_shift;
         let per = 1 << shift;
-        // The footprint asks again about the last region.
+        // The footprint repeats its query for the last region.
         let known = Cell::new((u64::MAX, 0));
         let cached = |region: u64| -> u64 {
             if known.get().0 != region {
@@ -351,7 +351,7 @@ impl Simulated {
         (first.min(bring.start), last.max(bring.end))
     }
 
-    /// Serves a part; returns how many of its bytes were in the cache.
+    /// Serves a part. Returns how many of its bytes were in the cache.
     fn part(&mut self, part: Part) -> u64 {
         let sizes = self.model.sizes;
         let granules = sizes.unit_shift() - self.granule_shift;
@@ -396,7 +396,7 @@ impl Simulated {
         hit_bytes
     }
 
-    /// Places a block that nobody asked for, if there is room at once.
+    /// Places a block without requested granules, if there is room at once.
     fn place_beside(&mut self, part: Part, span: Span) -> u64 {
         if self.table.has_room(span.class) {
             return self.place(part, span);
@@ -405,13 +405,13 @@ impl Simulated {
         0
     }
 
-    /// Places a missed block and serves what of a part lies in it.
+    /// Places a missed block and serves the part in it.
     fn place(&mut self, part: Part, span: Span) -> u64 {
         if self.model.fill == Fill::Learned {
             self.ahead.ask(span.class);
             for _ in 0..2 {
                 if !self.table.has_room(span.class) {
-                    // The second time, what had to be written back may go.
+                    // In the second attempt, blocks that were written back are evictable.
                     self.make_room();
                     self.ahead.ask(span.class);
                 }
@@ -454,14 +454,14 @@ impl Simulated {
         self.serve(part, id, span, true)
     }
 
-    /// The granules of a block.
+    /// Returns the granules of a block.
     pub(super) fn granules(&self, span: Span) -> u64 {
         let shift = self.model.sizes.unit_shift() - self.granule_shift;
         let first = u64::from(span.first) << shift;
         bits(first, first + (u64::from(span.units()) << shift))
     }
 
-    /// The granules of a block that a part asks for.
+    /// Returns the requested granules of a block.
     pub(super) fn touched(&self, part: Part, span: Span) -> u64 {
         let shift = self.granule_shift;
         let asked = match part.start < part.end {
@@ -475,7 +475,7 @@ impl Simulated {
     }
 }
 
-/// What bringing in is worth on these devices.
+/// Returns the benefit of fills on these devices.
 fn worth(costs: &Costs, granule_bytes: u64) -> Worth {
     let read = costs.core.read;
     Worth::of(read.latency_ns, read.iops, read.bytes_per_s, granule_bytes)

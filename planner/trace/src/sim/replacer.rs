@@ -1,4 +1,4 @@
-//! The rules of replacement that a simulated cache can have.
+//! Rules of replacement for a simulated cache.
 
 use forebay_policy::{
     Ahead, BlockId, BlockTable, GroupId, Leave, Picked, TwoLevel, TwoSegments, Victim,
@@ -16,7 +16,7 @@ pub enum Replace {
     Ours,
 }
 
-/// A rule at work on one table.
+/// A rule in use for one table.
 ///
 /// The owner of the table reports each block that it places, uses or removes.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub enum Replacer {
 }
 
 impl Replacer {
-    /// The rule for an empty table.
+    /// Returns the rule for an empty table.
     #[must_use]
     pub fn new(replace: Replace, table: &BlockTable) -> Self {
         match replace {
@@ -37,7 +37,7 @@ impl Replacer {
         }
     }
 
-    /// Notes that a block was placed.
+    /// Records that a block was placed.
     #[inline]
     pub fn placed(&mut self, table: &BlockTable, id: BlockId) {
         if let Self::Paper(rule) = self {
@@ -45,7 +45,7 @@ impl Replacer {
         }
     }
 
-    /// Notes a use of a block, as [`TwoLevel::used`] does.
+    /// Records a use of a block, as [`TwoLevel::used`] does.
     #[inline]
     pub fn used(&mut self, table: &mut BlockTable, id: BlockId, again: u64, granules: u32) {
         match self {
@@ -54,7 +54,7 @@ impl Replacer {
         }
     }
 
-    /// Notes that a block of a group was removed from the table.
+    /// Records that a block of a group was removed from the table.
     #[inline]
     pub fn removed(&mut self, table: &BlockTable, group: GroupId) {
         if let Self::Paper(rule) = self {
@@ -71,7 +71,7 @@ impl Replacer {
         }
     }
 
-    /// Names the blocks of a batch that go ahead of need, as [`Ahead::pick`] does.
+    /// Selects a batch of blocks to evict ahead of need, as [`Ahead::pick`] does.
     pub fn pick(
         &self,
         ahead: &mut Ahead,
@@ -84,7 +84,7 @@ impl Replacer {
         }
     }
 
-    /// Bytes of memory that the rule holds beside the table.
+    /// Returns the memory of the rule besides the table, bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         match self {

@@ -1,4 +1,4 @@
-//! One block's share of a request: what is read and written for it.
+//! Serves the part of a request in one block, and counts its reads and writes.
 
 use forebay_policy::{BlockId, Span};
 
@@ -8,11 +8,11 @@ use super::fetch::Fetch;
 use super::maps::{bits, runs};
 use super::model::{Fill, Part, Simulated};
 
-/// Most bytes of one read of the backing device that is put together from missing granules.
+/// Longest read of the backing device that combines missing granules, bytes.
 const READ_MAX_BYTES: u64 = 256 << 10;
 
 impl Simulated {
-    /// Serves what of a part lies in one block; returns how many of the bytes it held.
+    /// Serves the part in one block. Returns how many of its bytes were in the cache.
     pub(super) fn serve(&mut self, part: Part, id: BlockId, span: Span, fresh: bool) -> u64 {
         let sizes = self.model.sizes;
         let base = u64::from(span.first) * sizes.unit_bytes();
@@ -40,7 +40,7 @@ impl Simulated {
 
     fn serve_whole(&mut self, write: bool, id: BlockId, size: u64, bytes: u64, fresh: bool) -> u64 {
         if fresh {
-            // After the write-back of what had to go.
+            // After the write-back of victims.
             let at = self.clock.done();
             self.counts.io.read_from_core.add(size);
             let read = self.clock.core(Way::Read, at, size);
@@ -64,7 +64,7 @@ impl Simulated {
         if fresh { 0 } else { bytes }
     }
 
-    /// When granules of a block that are on their way have arrived; now if none are.
+    /// Returns the time of arrival of granules in flight; the present time if there are none.
     fn arrived(&self, id: BlockId, granules: u64) -> u64 {
         let now = self.clock.now();
         if self.arriving.iter().all(|(of, _)| *of != id) {
@@ -77,7 +77,7 @@ impl Simulated {
         }
     }
 
-    /// Reads so many bytes from a block that has all of them.
+    /// Reads `bytes` from a block that has all of them.
     pub(super) fn read_cached(&mut self, id: BlockId, touched: u64, bytes: u64) {
         let at = self.arrived(id, touched);
         self.counts.io.read_from_cache.add(bytes);
@@ -85,7 +85,7 @@ impl Simulated {
         self.clock.wait(read);
     }
 
-    /// Reads what is cached of `start..end` of the region, granules `touched`, from a block.
+    /// Reads the cached bytes of `start..end` of the region, granules `touched`, from a block.
     fn read_granules(&mut self, id: BlockId, touched: u64, start: u64, end: u64) -> u64 {
         let valid = self.states[id as usize].valid;
         let at = self.arrived(id, touched);
@@ -101,8 +101,8 @@ impl Simulated {
         hit_bytes
     }
 
-    /// Writes `start..end` of the region, granules `touched`, to a block. What it writes of an
-    /// absent granule in part is completed from the backing device first.
+    /// Writes `start..end` of the region, granules `touched`, to a block. An absent granule that it
+    /// covers in part is first filled from the backing device.
     fn write_granules(
         &mut self,
         part: Part,
@@ -129,7 +129,7 @@ impl Simulated {
         if absent == 0 { end - start } else { 0 }
     }
 
-    /// Notes granules of a block that are to be read from the backing device.
+    /// Adds granules of a block to the reads of the backing device.
     fn bring(&mut self, part: Part, id: BlockId, granules: u64) {
         let base = part.region * self.model.sizes.region_bytes();
         for (first, len) in runs(granules) {
@@ -143,7 +143,7 @@ impl Simulated {
         self.states[id as usize].valid |= granules;
     }
 
-    /// Issues what the request needs from the backing device, then its writes.
+    /// Issues the request's reads of the backing device, then its writes.
     pub(super) fn issue(&mut self) {
         if !self.fetches.is_empty() {
             self.fetch();

@@ -1,4 +1,4 @@
-//! The simulator against what must hold of every cache.
+//! Invariants of every simulated cache.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn request(op: Op, offset_bytes: u64, len_bytes: u32) -> Request {
     }
 }
 
-/// No two blocks overlap, every byte of the request is covered, groups hold what fits.
+/// Checks that no blocks overlap, the request is covered, and groups hold blocks of their size.
 fn check(cache: &Simulated, last: &Request) {
     let table = cache.table();
     let sizes = table.sizes();
@@ -99,7 +99,7 @@ fn fills_bring_in_what_they_say() {
     let volume = |bytes, ios| Volume { bytes, ios };
     // Whole: two blocks in, one out.
     assert_eq!(read(Fill::Whole), (volume(64 * K, 2), volume(32 * K, 1)));
-    // Of the write, the ragged first and last granule.
+    // Of the write, the partial first and last granule.
     assert_eq!(read(Fill::SubBlock), (volume(40 * K, 3), volume(12 * K, 1)));
     assert_eq!(read(Fill::Demand), (volume(12 * K, 3), volume(12 * K, 1)));
 }
@@ -152,8 +152,8 @@ fn dirty_neighbours_are_written_back_in_one_operation() {
     assert_eq!(ops(&[256], Fill::SubBlock, WriteBack::Victim), 2);
 }
 
-/// Streams of 4 KiB reads among random ones over a large range: each improvement on the paper's
-/// rule is measured against it in the same run.
+/// Streams of 4 KiB reads among random ones over a large range. Each improvement on the paper's
+/// rule is measured in the same run.
 #[test]
 fn ours_reads_less_and_waits_less_than_the_papers_rule() {
     let mut seed = 1_u64;

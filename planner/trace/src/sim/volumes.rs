@@ -1,6 +1,6 @@
-//! What a simulated cache did.
+//! Counts of a simulated cache.
 
-/// Bytes and operations that went one way.
+/// Bytes and operations in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
     /// Bytes.
@@ -30,13 +30,13 @@ pub struct IoVolumes {
 }
 
 impl IoVolumes {
-    /// Bytes to and from the backing device.
+    /// Returns the bytes to and from the backing device.
     #[must_use]
     pub const fn core_bytes(&self) -> u64 {
         self.read_from_core.bytes + self.write_to_core.bytes
     }
 
-    /// Bytes to and from the cache device.
+    /// Returns the bytes to and from the cache device.
     #[must_use]
     pub const fn cache_bytes(&self) -> u64 {
         self.read_from_cache.bytes + self.write_to_cache.bytes
@@ -46,20 +46,20 @@ impl IoVolumes {
 /// Requests of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// How many.
+    /// Number of requests.
     pub count: u64,
-    /// Those that found all their bytes in the cache.
+    /// Number of requests with all their bytes in the cache.
     pub hits: u64,
-    /// Bytes asked for.
+    /// Requested bytes.
     pub bytes: u64,
-    /// Bytes of them that were in the cache.
+    /// Requested bytes that were in the cache.
     pub hit_bytes: u64,
-    /// Bytes asked for by requests that were no hits.
+    /// Requested bytes of requests that were no hits.
     pub missed_request_bytes: u64,
 }
 
 impl Requests {
-    /// The part of the requests that were hits, 0 to 1; 0 if there was none.
+    /// Returns the share of hits, 0 to 1; 0 without requests.
     #[must_use]
     pub fn hit_ratio(&self) -> f64 {
         ratio(self.hits, self.count)
@@ -86,7 +86,7 @@ pub(super) fn ratio(part: u64, whole: u64) -> f64 {
     }
 }
 
-/// All that is counted of one simulated cache.
+/// All counts of one simulated cache.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
     /// Reads.
@@ -95,22 +95,22 @@ pub struct Counts {
     pub writes: Requests,
     /// The four I/O volumes.
     pub io: IoVolumes,
-    /// Requests that were passed over: no volume is so large that it has what they ask for.
+    /// Skipped requests: their range is beyond the largest possible volume.
     pub beyond: u64,
-    /// Blocks that were placed.
+    /// Placed blocks.
     pub allocated_blocks: u64,
-    /// Bytes of those.
+    /// Total size of placed blocks, bytes.
     pub allocated_bytes: u64,
-    /// Blocks that were given up.
+    /// Evicted blocks.
     pub evicted_blocks: u64,
-    /// Groups that were given up whole.
+    /// Groups that were evicted whole.
     pub evicted_groups: u64,
-    /// Sum over requests of the blocks cached then.
+    /// Sum, over requests, of the number of cached blocks.
     pub cached_blocks_sum: u64,
-    /// Most blocks cached at a time.
+    /// Largest number of cached blocks.
     pub cached_blocks_max: u64,
-    /// Most memory for metadata at a time, bytes.
+    /// Largest memory for metadata, bytes.
     pub memory_max_bytes: u64,
-    /// Sum over requests of their modelled latency, nanoseconds.
+    /// Sum, over requests, of the modelled latency, nanoseconds.
     pub latency_sum_ns: u64,
 }

@@ -1,4 +1,4 @@
-//! What a trace is like, in one pass.
+//! Statistics of a trace, in one pass.
 
 mod pages;
 
@@ -6,13 +6,14 @@ use pages::PageSet;
 
 use crate::{MAX_VOLUMES, Op, Request, Volumes};
 
-/// How to look at a trace.
+/// Options for the statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct StatsOptions {
     /// The unit of the working set; a power of two from 512.
     pub page_bytes: u64,
-    /// What the working set may take. It is exact as long as that is enough: 32 bytes for every 64
-    /// neighbouring pages of which one was used. Beyond, it is an estimate and says so.
+    /// Memory limit for the working set, bytes. It is exact within the limit: 32 bytes for every 64
+    /// neighbouring pages of which one was used. Beyond the limit it is an estimate, which the
+    /// result states.
     pub max_memory_bytes: usize,
 }
 
@@ -28,9 +29,9 @@ impl Default for StatsOptions {
 /// Requests and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// The sum of their lengths.
+    /// Sum of their lengths.
     pub bytes: u64,
 }
 
@@ -40,7 +41,7 @@ impl Totals {
         self.bytes += u64::from(request.len_bytes);
     }
 
-    /// Both sums.
+    /// Returns the sum of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -49,7 +50,7 @@ impl Totals {
         }
     }
 
-    /// Bytes a request, or zero without any.
+    /// Returns the mean length, bytes; zero without requests.
     #[must_use]
     pub fn mean_bytes(self) -> f64 {
         if self.requests == 0 {
@@ -59,7 +60,7 @@ impl Totals {
     }
 }
 
-/// How large requests are, by powers of two.
+/// Sizes of requests, by powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Requests larger than `2^(k - 1)` and at most `2^k` bytes.
@@ -85,27 +86,27 @@ impl Sizes {
         self.exactly[class] += u64::from(len_bytes.is_power_of_two());
     }
 
-    /// Requests of at most `2^power` bytes.
+    /// Returns the number of requests of at most `2^power` bytes.
     #[must_use]
     pub fn at_most(&self, power: u32) -> u64 {
         self.up_to.iter().take(power as usize + 1).sum()
     }
 
-    /// Requests of at least `2^power` bytes.
+    /// Returns the number of requests of at least `2^power` bytes.
     #[must_use]
     pub fn at_least(&self, power: u32) -> u64 {
         let larger = self.up_to.iter().skip(power as usize + 1).sum::<u64>();
         larger + self.exactly.get(power as usize).copied().unwrap_or(0)
     }
 
-    /// All requests.
+    /// Returns the number of all requests.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.up_to.iter().sum()
     }
 }
 
-/// What one volume's requests are like.
+/// Statistics of one volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeSummary {
     /// Its name.
@@ -114,13 +115,13 @@ pub struct VolumeSummary {
     pub reads: Totals,
     /// Its writes.
     pub writes: Totals,
-    /// The pages that it read or wrote, once each.
+    /// Number of distinct pages that it read or wrote.
     pub working_set_pages: u64,
-    /// The end of what was read or written.
+    /// Largest end of a read or write, bytes.
     pub end_bytes: u64,
 }
 
-/// What a trace is like.
+/// Statistics of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The reads.
@@ -131,17 +132,17 @@ pub struct Summary {
     pub flushes: Totals,
     /// The discards.
     pub discards: Totals,
-    /// The pages that were read or written, once each, over all volumes.
+    /// Number of distinct pages that were read or written, over all volumes.
     pub working_set_pages: u64,
-    /// The size of a page.
+    /// Size of a page, bytes.
     pub page_bytes: u64,
     /// Whether the working set is an estimate ([`StatsOptions::max_memory_bytes`]).
     pub working_set_estimated: bool,
     /// The sizes of reads and writes.
     pub sizes: Sizes,
-    /// The largest read or write.
+    /// Length of the largest read or write, bytes.
     pub max_bytes: u32,
-    /// From the earliest request to the latest.
+    /// Time from the earliest request to the latest, nanoseconds.
     pub span_ns: u64,
     /// Requests that are earlier than the one before them.
     pub out_of_order: u64,
@@ -154,26 +155,26 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Reads and writes.
+    /// Returns reads and writes together.
     #[must_use]
     pub const fn data(&self) -> Totals {
         self.reads.and(self.writes)
     }
 
-    /// All requests.
+    /// Returns the number of all requests.
     #[must_use]
     pub const fn requests(&self) -> u64 {
         self.data().requests + self.flushes.requests + self.discards.requests
     }
 
-    /// The working set in bytes.
+    /// Returns the working set, bytes.
     #[must_use]
     pub const fn working_set_bytes(&self) -> u64 {
         self.working_set_pages * self.page_bytes
     }
 }
 
-/// One volume, so far.
+/// Statistics of one volume so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     reads: Totals,
@@ -182,7 +183,7 @@ struct Seen {
     last_end_bytes: Option<u64>,
 }
 
-/// Takes in a trace, batch by batch.
+/// Collects statistics, batch by batch.
 #[derive(Clone, Debug)]
 pub struct Stats {
     page_shift: u32,
@@ -200,10 +201,10 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Nothing taken in yet.
+    /// Returns statistics of no requests.
     ///
     /// # Panics
-    /// If the page is no power of two, or less than 512 bytes.
+    /// If the page size is not a power of two, or less than 512 bytes.
     #[must_use]
     pub fn new(options: StatsOptions) -> Self {
         let page_bytes = options.page_bytes;
@@ -227,7 +228,7 @@ impl Stats {
         }
     }
 
-    /// Takes in the next requests.
+    /// Adds the next requests.
     ///
     /// # Panics
     /// If a volume's number is [`MAX_VOLUMES`] or more.
@@ -269,7 +270,7 @@ impl Stats {
         }
     }
 
-    /// What it is like so far.
+    /// Returns the statistics so far.
     #[must_use]
     pub fn summary(&self, volumes: &Volumes) -> Summary {
         let summary = |(number, seen): (usize, &Seen)| VolumeSummary {

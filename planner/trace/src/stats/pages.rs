@@ -1,11 +1,11 @@
-//! The set of pages that were used: exact as long as it is small enough, a sample of it beyond.
+//! The set of used pages: exact while it is small enough, then a sample.
 
 use hashbrown::HashTable;
 
-/// Pages of one entry.
+/// Number of pages in one entry.
 const GROUP_PAGES: u64 = 64;
 
-/// What an entry takes, with the room that a hash table keeps free.
+/// Memory of an entry, bytes, with the free space of a hash table.
 const ENTRY_BYTES: usize = 32;
 
 /// 64 neighbouring pages.
@@ -15,23 +15,22 @@ struct Group {
     used: u64,
 }
 
-/// The pages that were used, by volume.
+/// Used pages, by volume.
 ///
-/// When it would grow too large, every second group of pages is dropped, chosen by hash, and those
-/// that come later too: what is left stands for twice as many. The error of such an estimate is
-/// about one over the square root of the groups that are kept: a tenth of a percent at a million.
+/// If the set grows too large, every second group of pages is dropped, chosen by hash, now and in
+/// future. Each remaining group then stands for twice as many. The error of the estimate is about
+/// one over the square root of the number of groups: a tenth of a percent at a million.
 #[derive(Clone, Debug)]
 pub(super) struct PageSet {
     volumes: Vec<HashTable<Group>>,
     groups: usize,
     max_groups: usize,
-    /// One in two to this power of the groups is kept.
+    /// Binary logarithm of the sampling interval of groups.
     sampling: u32,
 }
 
 fn hash(group: u64) -> u64 {
-    // Two multiplications with odd constants and shifts between them mix every bit into every
-    // other.
+    // Two multiplications by odd constants, with shifts in between, mix every bit into every other.
     let mut hash = group.wrapping_add(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -44,7 +43,7 @@ const fn kept(hash: u64, sampling: u32) -> bool {
 }
 
 impl PageSet {
-    /// An empty set that takes about `max_memory_bytes` at most.
+    /// Returns an empty set of about `max_memory_bytes` at most.
     pub(super) fn new(max_memory_bytes: usize) -> Self {
         Self {
             volumes: Vec::new(),
@@ -95,14 +94,14 @@ impl PageSet {
         }
     }
 
-    /// Pages of a volume.
+    /// Returns the number of a volume's pages.
     pub(super) fn pages(&self, volume: usize) -> u64 {
         let groups = self.volumes.get(volume).into_iter().flatten();
         let pages: u64 = groups.map(|group| u64::from(group.used.count_ones())).sum();
         pages << self.sampling
     }
 
-    /// Whether it is a sample.
+    /// Returns whether the set is a sample.
     pub(super) const fn is_sample(&self) -> bool {
         self.sampling > 0
     }

@@ -1,5 +1,5 @@
-//! Alibaba Cloud. Volumes are numbers there: a name that is a number stays, others get one that is
-//! free.
+//! Alibaba Cloud. Its volumes are numbers: a name that is a number is unchanged, others get an
+//! unused number.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
-//! fio's I/O log, version 3. fio takes the time between two lines, so time never goes back there: a
-//! request that is out of order is written with the time of the one before it.
+//! fio's I/O log, version 3. fio uses the time between two lines, so times must not decrease. A
+//! request out of order is written with the time of the one before it.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ pub(super) struct Fio {
     last_us: u64,
 }
 
-/// A name without blanks, which separate the columns.
+/// Returns a name without blanks, which separate the columns.
 fn file(name: &str) -> Vec<u8> {
     match name {
         "" => b"volume".to_vec(),

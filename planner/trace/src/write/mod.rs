@@ -1,4 +1,4 @@
-//! Writing traces: one file a format, behind [`Writer`].
+//! Writing traces: one module for each format, behind [`Writer`].
 
 mod alibaba;
 mod destination;
@@ -22,7 +22,7 @@ pub use part::{Part, abandon};
 
 use crate::{Format, Op, Request, Volumes};
 
-/// The formats that can be written.
+/// Formats that can be written.
 pub const FORMATS: [Format; 7] = [
     Format::Native,
     Format::Msr,
@@ -33,12 +33,12 @@ pub const FORMATS: [Format; 7] = [
     Format::VscsiCsvUs,
 ];
 
-/// What a writer has to know.
+/// Options of a writer.
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// When time zero was, nanoseconds since 1970; zero if it is not known.
+    /// Time of the trace's zero, nanoseconds since 1970; zero if unknown.
     pub zero_unix_ns: u64,
-    /// A folder with room for a copy of the trace, where the format needs a second pass.
+    /// Directory with space for a copy of the trace, for formats that need a second pass.
     pub scratch: PathBuf,
 }
 
@@ -51,20 +51,20 @@ impl Default for WriteOptions {
     }
 }
 
-/// What was written, and what the format could not hold.
+/// Counts of written requests, and of those that the format could not hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Requests that were written.
+    /// Number of requests written.
     pub requests: u64,
-    /// Flushes and discards that were left out, since the format has none.
+    /// Number of flushes and discards left out, since the format has none.
     pub dropped: u64,
-    /// Requests that do not begin and end with a sector and were widened to whole ones.
+    /// Number of requests extended to whole sectors.
     pub widened: u64,
 }
 
-/// How requests become bytes.
+/// Encoder of a format.
 trait Encode: Send {
-    /// Appends what the file begins with.
+    /// Appends the start of the file.
     fn begin(&mut self, bytes: &mut Vec<u8>) {
         let _ = bytes;
     }
@@ -78,19 +78,19 @@ trait Encode: Send {
         written: &mut Written,
     ) -> Result<()>;
 
-    /// Appends that so many requests are missing here; most formats cannot say it.
+    /// Appends that `count` requests are missing here; most formats cannot record that.
     fn lost(&mut self, count: u64, bytes: &mut Vec<u8>) {
         let _ = (count, bytes);
     }
 
-    /// Writes what the file ends with.
+    /// Writes the end of the file.
     fn end(&mut self, out: &mut dyn Write) -> Result<()> {
         let _ = out;
         Ok(())
     }
 }
 
-/// Writes a trace.
+/// Writer of a trace.
 pub struct Writer<W> {
     out: W,
     encode: Box<dyn Encode>,
@@ -99,7 +99,7 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace in `format` on `out`.
+    /// Starts a trace in `format` on `out`.
     ///
     /// # Errors
     /// If the format cannot be written (see [`FORMATS`]), or `out` fails.
@@ -143,8 +143,7 @@ impl<W: Write> Writer<W> {
         self.put()
     }
 
-    /// Notes that `count` requests were served here that are not in the trace, where the format can
-    /// say that.
+    /// Records that `count` served requests are missing here in the trace, if the format can.
     ///
     /// # Errors
     /// If `out` fails.
@@ -153,12 +152,12 @@ impl<W: Write> Writer<W> {
         self.put()
     }
 
-    /// Where it writes to.
+    /// Returns the output.
     pub const fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
 
-    /// Writes the end. Returns `out`, which has everything but may still hold it back.
+    /// Writes the end. Returns `out`, which has all data but may still buffer it.
     ///
     /// # Errors
     /// If `out` fails.
@@ -174,7 +173,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Appends a number in digits, which `write!` takes several times as long for.
+/// Appends a number in decimal, several times faster than `write!`.
 fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();
@@ -189,15 +188,15 @@ fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.extend_from_slice(&digits[at..]);
 }
 
-/// Whether the request is a read or a write; if not, it is counted as dropped.
+/// Whether the request is a read or a write. Counts others as dropped.
 fn is_data(request: &Request, written: &mut Written) -> bool {
     let data = matches!(request.op, Op::Read | Op::Write);
     written.dropped += u64::from(!data);
     data
 }
 
-/// The sectors that a request touches, `(first, number)`; if they are more than it asks for, it is
-/// counted as widened.
+/// Returns the sectors that a request touches, `(first, number)`. Counts the request as widened if
+/// they exceed it.
 fn sectors(request: &Request, written: &mut Written) -> (u64, u64) {
     const SECTOR_BYTES: u64 = 512;
     let (begin, end) = (request.offset_bytes, request.end_bytes());
@@ -206,7 +205,7 @@ fn sectors(request: &Request, written: &mut Written) -> (u64, u64) {
     (first, end.div_ceil(SECTOR_BYTES) - first)
 }
 
-/// For formats that have no volumes.
+/// The only volume, for formats without volumes.
 #[derive(Default)]
 struct OneVolume(Option<u32>);
 
@@ -218,8 +217,7 @@ impl OneVolume {
         }
         let said = format!(
             "{format} holds one volume, and the trace has several, such as {:?} and {:?}: choose \
-             one \
-             (--volume)",
+             one (--volume)",
             volumes.name(first),
             volumes.name(request.volume)
         );

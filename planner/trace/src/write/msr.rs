@@ -1,5 +1,5 @@
 //! MSR Cambridge. A volume `host_0` becomes host and disk; other names become the host. The
-//! response time is not known: zero.
+//! response time is unknown: zero.
 
 use forebay_block::Result;
 

@@ -1,4 +1,4 @@
-//! The native format, at once or by a recorder that goes on where one ended.
+//! The native format, written at once, or by a recorder that continues an existing file.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, ErrorKind as IoErrorKind, Read, Seek as _, SeekFrom, Write as _};
@@ -49,7 +49,7 @@ impl Encode for Native {
     }
 }
 
-/// Makes frames.
+/// Encoder of frames.
 #[derive(Default)]
 struct Frames {
     named: usize,
@@ -88,23 +88,23 @@ impl Frames {
     }
 }
 
-/// What a native file held when a recorder came back to it.
+/// Contents of a native file that a recorder continues.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
-    /// What time zero is, nanoseconds since 1970; zero if it is not known.
+    /// Time of the trace's zero, nanoseconds since 1970; zero if unknown.
     pub zero_unix_ns: u64,
-    /// The volumes that were named.
+    /// Named volumes.
     pub volumes: Volumes,
-    /// The requests of whole frames.
+    /// Number of requests in whole frames.
     pub requests: u64,
-    /// Requests that the recorder had to let go.
+    /// Number of requests lost by the recorder.
     pub lost: u64,
-    /// Bytes behind the last whole frame, which are gone.
+    /// Bytes after the last whole frame, which were removed.
     pub cut_bytes: u64,
 }
 
-/// Adds to a native file. Each call of [`Appender::write`] is a frame that a reader can use at
-/// once, and that is lost as a whole if the recorder dies within it.
+/// Appends to a native file. Each call of [`Appender::write`] is a frame that readers can use at
+/// once. If the recorder dies within a call, that frame is lost as a whole.
 pub struct Appender {
     file: File,
     frames: Frames,
@@ -112,10 +112,10 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// Begins a file where there is none.
+    /// Creates a file.
     ///
     /// # Errors
-    /// If it cannot be made, or exists.
+    /// If it cannot be created, or exists.
     pub fn create(path: &Path, zero_unix_ns: u64) -> Result<Self> {
         let what = || format!("cannot record into {}", path.display());
         let mut file = File::create_new(path).context(what)?;
@@ -123,10 +123,11 @@ impl Appender {
         Ok(Self::new(file, 0))
     }
 
-    /// Goes on behind the last whole frame of a file; what follows it was cut off and goes.
+    /// Opens a file to continue it after its last whole frame. Removes an incomplete frame after
+    /// that.
     ///
     /// # Errors
-    /// If it cannot be read or is no native trace, or a frame is damaged that is not the last.
+    /// If it cannot be read, is not a native trace, or a frame other than the last is damaged.
     pub fn open(path: &Path) -> Result<(Self, Recorded)> {
         let what = || format!("cannot record into {}", path.display());
         let file = OpenOptions::new().read(true).write(true).open(path);
@@ -158,7 +159,7 @@ impl Appender {
         }
     }
 
-    /// Appends requests, and the names of volumes that are new.
+    /// Appends requests, and the names of new volumes.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -170,7 +171,7 @@ impl Appender {
             .context(|| "cannot write the trace")
     }
 
-    /// Notes that `count` requests were served here that are not in the trace.
+    /// Records that `count` served requests are missing in the trace.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -182,10 +183,10 @@ impl Appender {
             .context(|| "cannot write the trace")
     }
 
-    /// Makes what was appended durable.
+    /// Makes the appended data durable.
     ///
     /// # Errors
-    /// If the file system cannot.
+    /// If the file system fails.
     pub fn sync(&self) -> Result<()> {
         self.file
             .sync_data()
@@ -193,7 +194,7 @@ impl Appender {
     }
 }
 
-/// Reads until the first frame that is not whole; with where that begins.
+/// Reads up to the first frame that is not whole. Returns also the offset of that frame.
 fn scan(mut file: impl Read) -> Result<(Recorded, u64)> {
     let corrupt = |why: &str| Error::new(ErrorKind::Corrupt, why.to_owned());
     let mut header = [0; HEADER_BYTES];
@@ -230,7 +231,7 @@ fn scan(mut file: impl Read) -> Result<(Recorded, u64)> {
     Ok((recorded, end_bytes))
 }
 
-/// Fills `buffer`; false if the file ends before.
+/// Fills `buffer`. Returns false if the file ends before.
 fn read_whole(file: &mut impl Read, buffer: &mut [u8]) -> Result<bool> {
     match file.read_exact(buffer) {
         Ok(()) => Ok(true),

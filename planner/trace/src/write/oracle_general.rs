@@ -1,9 +1,9 @@
-//! libCacheSim's oracleGeneral. A record says which request asks for the same sector next, which
-//! only a pass from the end to the beginning can know: the records go to a file without a name
-//! first, are completed there backwards, and then copied.
+//! libCacheSim's oracleGeneral. A record has the number of the next request for the same sector,
+//! which needs a pass from the end to the start. So the records go to an unnamed temporary file
+//! first. They are completed there in reverse order, and then copied.
 //!
-//! The memory of the second pass is 16 bytes, with the room of a hash table, for each sector that a
-//! request begins with.
+//! The memory of the second pass is 16 bytes, plus the overhead of a hash table, for each sector at
+//! which a request starts.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ const CHUNK_RECORDS: u64 = 1 << 15;
 
 pub(super) struct OracleGeneral {
     spool: BufWriter<File>,
-    /// What it was called, for errors.
+    /// Former path, for errors.
     path: PathBuf,
     records: u64,
     volume: OneVolume,
@@ -39,7 +39,7 @@ impl OracleGeneral {
             .create_new(true)
             .open(&path);
         let file = file.context(what)?;
-        // Without a name it goes with the process, however that ends.
+        // An unnamed file ends with the process in any case.
         std::fs::remove_file(&path).context(what)?;
         Ok(Self {
             spool: BufWriter::with_capacity(1 << 20, file),
@@ -50,7 +50,7 @@ impl OracleGeneral {
     }
 }
 
-/// Different for every file of every process.
+/// Returns a number that is unique for each file of each process.
 fn unique() -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! A file that is there whole or not at all: it is written under another name and renamed.
+//! An output file that is complete or absent: it is written under another name and renamed.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -13,7 +13,7 @@ use super::part::Part;
 
 type Plain = BufWriter<File>;
 
-/// The file, compressed as the end of its name says.
+/// The file, compressed according to its extension.
 enum Sink {
     Plain(Plain),
     Gzip(GzEncoder<Plain>),
@@ -21,9 +21,9 @@ enum Sink {
     Zstd(zstd::stream::write::Encoder<'static, Plain>),
 }
 
-/// A file to write a trace or a report into. What is not finished leaves nothing behind: neither
-/// after an error, nor after [`super::abandon`]; what a process that was killed left is removed by
-/// the next that writes the same file.
+/// An output file for a trace or a report. An unfinished file is removed, after an error and by
+/// [`super::abandon`]. The file of a killed process is removed by the next process that writes the
+/// same path.
 pub struct Output {
     sink: Option<Sink>,
     path: PathBuf,
@@ -32,11 +32,11 @@ pub struct Output {
 }
 
 impl Output {
-    /// Begins a file at `path`, compressed if its name ends in `.gz`, `.xz` or `.zst`. A link is
-    /// followed.
+    /// Starts a file at `path`, compressed if its name ends in `.gz`, `.xz` or `.zst`. Follows a
+    /// link.
     ///
     /// # Errors
-    /// If it exists and is not to be overwritten, or is no file, or cannot be made.
+    /// If the file exists and must not be overwritten, is not a regular file, or cannot be created.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self> {
         let path = destination(path, overwrite)?;
         let (part, file) = Part::create(&path)?;
@@ -61,17 +61,17 @@ impl Output {
         })
     }
 
-    /// The folder of the file.
+    /// Returns the directory of the file.
     #[must_use]
     pub fn folder(&self) -> PathBuf {
         folder(&self.path).to_owned()
     }
 
-    /// Completes the file, makes it durable, and gives it its name. Returns its size.
+    /// Completes the file, makes it durable, and renames it. Returns its size, bytes.
     ///
     /// # Errors
-    /// If it cannot be written, or somebody else made a file of that name meanwhile. What had the
-    /// name before is there then as it was.
+    /// If it cannot be written, or another program created a file of this name meanwhile. An
+    /// existing file of this name is unchanged then.
     pub fn finish(mut self) -> Result<u64> {
         let path = self.path.clone();
         let what = || format!("cannot write {}", path.display());

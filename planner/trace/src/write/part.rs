@@ -1,8 +1,9 @@
-//! Files under way: each has a hidden name beside the one that it will have, `.NAME.PROCESS.part`.
+//! Unfinished files: each has a hidden name in the directory of the final one,
+//! `.NAME.PROCESS.part`.
 //!
-//! They are listed, so that a process that is told to end can remove them ([`abandon`]). One that
-//! is killed cannot: it leaves its part without the lock on it, and the next that writes a file of
-//! the same name removes it.
+//! A process that ends on a signal removes its own ([`abandon`]). A killed process cannot. It
+//! leaves its file without the lock, and the next process that writes a file of the same name
+//! removes it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -14,14 +15,14 @@ use forebay_block::{Context as _, Result};
 
 use super::destination::folder;
 
-/// The parts of this process, with the names that they are to have.
+/// Unfinished files of this process, with their final names.
 static PARTS: Mutex<Vec<(PathBuf, PathBuf)>> = Mutex::new(Vec::new());
 
 fn parts() -> MutexGuard<'static, Vec<(PathBuf, PathBuf)>> {
     PARTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes all files that are under way, and hands their names to `last`, the process's end: none
+/// Removes all unfinished files, and passes their names to `last`, the end of the process. No file
 /// is finished meanwhile.
 pub fn abandon<T>(last: impl FnOnce(&[PathBuf]) -> T) -> T {
     let mut parts = parts();
@@ -33,32 +34,32 @@ pub fn abandon<T>(last: impl FnOnce(&[PathBuf]) -> T) -> T {
     last(&names)
 }
 
-/// A file under way. Dropped, it is removed.
+/// An unfinished file, removed on drop.
 pub struct Part {
     path: PathBuf,
 }
 
 impl Part {
-    /// Begins the file that will be `path`, which must have a file's name.
+    /// Creates the unfinished file of `path`, which must have a file name.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the operating system.
     pub fn create(path: &Path) -> Result<(Self, File)> {
         let name = path.file_name().unwrap_or_default();
         remove_stale(path, name);
         let part = path.with_file_name(hidden(name, std::process::id()));
         let mut parts = parts();
         let file = File::create_new(&part).context(|| format!("cannot make {}", path.display()))?;
-        // Where a file system has no locks, what is left after a kill stays.
+        // Without locks in the file system, files of killed processes stay.
         let _ = file.try_lock();
         parts.push((part.clone(), path.to_owned()));
         Ok((Self { path: part }, file))
     }
 
-    /// Gives the file its name, in place of what has it.
+    /// Renames the file to its final name, and replaces an existing one.
     ///
     /// # Errors
-    /// What the system says; what has the name keeps it then.
+    /// The error of the operating system. An existing file is unchanged then.
     pub fn rename(&self, path: &Path) -> io::Result<()> {
         let mut parts = parts();
         fs::rename(&self.path, path)?;
@@ -72,7 +73,7 @@ impl Drop for Part {
         let mut parts = parts();
         let before = parts.len();
         parts.retain(|(part, _)| *part != self.path);
-        // After a rename nothing of ours is there.
+        // After a rename there is no file to remove.
         if parts.len() < before {
             let _ = fs::remove_file(&self.path);
         }
@@ -86,7 +87,7 @@ fn hidden(name: &OsStr, process: u32) -> OsString {
     hidden
 }
 
-/// Removes the parts of the same file that processes left that are no more.
+/// Removes unfinished files of the same name whose processes have ended.
 fn remove_stale(path: &Path, name: &OsStr) {
     let entries = fs::read_dir(folder(path)).into_iter().flatten().flatten();
     for entry in entries {
@@ -94,8 +95,8 @@ fn remove_stale(path: &Path, name: &OsStr) {
             continue;
         };
         let part = entry.path();
-        // Of another machine, or in another container, it may have a number that nobody has here:
-        // the lock tells.
+        // On another machine or in another container, the process number may be unused here: the
+        // lock shows whether it lives.
         let lives = Path::new("/proc").join(process.to_string()).exists();
         let stale = !lives && File::open(&part).is_ok_and(|file| file.try_lock().is_ok());
         if stale {
@@ -104,7 +105,7 @@ fn remove_stale(path: &Path, name: &OsStr) {
     }
 }
 
-/// Whose part of `name` a file of this name is.
+/// Returns the process of an unfinished file of `name`.
 fn process_of(file: &OsStr, name: &OsStr) -> Option<u32> {
     let rest = file.as_encoded_bytes().strip_prefix(b".")?;
     let rest = rest.strip_prefix(name.as_encoded_bytes())?;

@@ -5,8 +5,8 @@ use forebay_block::Result;
 use super::{Encode, OneVolume, Written, put_number, sectors};
 use crate::{Format, Op, Request, Volumes};
 
-/// Where microseconds begin if the trace does not say when it was recorded: a machine that has run
-/// for 116 days. Times from zero would look like seconds.
+/// Start of time in microseconds if the trace has no date: an uptime of 116 days. Times from zero
+/// would look like seconds.
 const START_US: u64 = 10_000_000_000_000;
 
 pub(super) struct VscsiCsv {
