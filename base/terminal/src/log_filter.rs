@@ -1,17 +1,17 @@
-//! What `FOREBAY_LOG` says.
+//! The log filter in `FOREBAY_LOG`.
 
 use forebay_block::{Error, ErrorKind, Result};
 use tracing_subscriber::EnvFilter;
 
-/// The environment variable.
+/// Name of the environment variable.
 const NAME: &str = "FOREBAY_LOG";
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The filter that the environment names; one of `default` if it names none.
+/// Returns the filter in the environment, or one of `default` if there is none.
 ///
 /// # Errors
-/// `InvalidInput` for a level that there is not, or anything else that is no filter.
+/// `InvalidInput` for an unknown level, or an invalid filter.
 pub fn from_environment(default: &str) -> Result<EnvFilter> {
     let text = match std::env::var(NAME) {
         Ok(text) if !text.trim().is_empty() => text,
@@ -30,9 +30,9 @@ fn parse(text: &str) -> Result<EnvFilter> {
         .map_err(|error| wrong(&format!("{text:?} is no filter: {error}")))
 }
 
-/// Refuses what would silently be taken for the name of a module that does not exist.
+/// Refuses an unknown level, which would silently be taken for the name of a module.
 fn check(directive: &str) -> Result<()> {
-    // What selects spans is left to the parser.
+    // The parser handles filters of spans.
     if directive.is_empty() || directive.contains(['[', ']', '{', '}', '"']) {
         return Ok(());
     }

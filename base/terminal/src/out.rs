@@ -1,16 +1,16 @@
-//! Standard output. Whoever reads it may leave at any time, as in `forebay status --watch | head`.
+//! Standard output. Its reader may close it at any time, as in `forebay status --watch | head`.
 
 use std::io::{ErrorKind, Write as _};
 
 use forebay_block::{Context as _, Result};
 
-/// What a shell shows for a program that ended because nobody reads what it prints.
+/// Exit status of a process that ends because its output is closed, as a shell shows it.
 const NOBODY_READS: i32 = 128 + libc::SIGPIPE;
 
-/// Prints `text` as it is. When nobody reads any more, the process ends quietly.
+/// Prints `text` unchanged. If the output is closed, the process ends silently.
 ///
 /// # Errors
-/// What the system says, if it cannot be written (a full disk).
+/// The error of the operating system, such as a full disk.
 pub fn print(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     match stdout
@@ -22,7 +22,7 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Prints a line to standard error, if anybody reads there.
+/// Prints a line to standard error; ignores failures.
 pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,5 +1,5 @@
-//! Values with units: sizes, rates, durations, percents. Each parses from text (in a configuration
-//! file or on the command line) and says, when it does not, how to write it.
+//! Values with units: sizes, rates, durations, percents. Each is parsed from text in a
+//! configuration file or on the command line. Its errors state the expected form.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// Why a piece of text is not a value, and how to write one.
+/// Error for text that is not a value, with the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadValue {
-    /// What is wrong.
+    /// Description of the problem.
     pub what: String,
-    /// What to write instead.
+    /// Remedy.
     pub help: &'static str,
 }
 
-/// Between what and help in the text of a [`BadValue`]: serde carries only text, and the
-/// configuration's reader takes the two apart again.
+/// Separator of problem and remedy in the text of a [`BadValue`]. serde carries only text, and the
+/// configuration's reader splits it.
 pub const HELP: &str = "; help: ";
 
 impl fmt::Display for BadValue {
@@ -36,8 +36,7 @@ fn bad<T>(text: &str, noun: &str, help: &'static str) -> Result<T, BadValue> {
     })
 }
 
-/// Says what of `text` cannot be read: its number or its unit. Both are wrong where there is
-/// neither.
+/// Returns the error for `text`: its number or its unit is invalid, or both if there is neither.
 fn unreadable<T>(
     text: &str,
     noun: &str,
@@ -53,7 +52,7 @@ fn unreadable<T>(
     Err(BadValue { what, help })
 }
 
-/// Says why a number of a known unit cannot be read.
+/// Returns the error for a number with a known unit.
 fn unscaled<T>(
     text: &str,
     noun: &str,
@@ -82,20 +81,19 @@ fn unscaled<T>(
     Err(BadValue { what, help })
 }
 
-/// A number of bytes, written with either kind of unit: `512`, `32K`, `64GiB` (binary), `64GB`
-/// (decimal).
+/// Number of bytes, with either kind of unit: `512`, `32K`, `64GiB` (binary), `64GB` (decimal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// Bytes a second, written with either kind of unit: `100MB/s` (decimal), `100MiB/s` (binary).
+/// Bytes per second, with either kind of unit: `100MB/s` (decimal), `100MiB/s` (binary).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(pub u64);
 
-/// A length of time: `250us`, `1ms`, `1.5s`, `2m`.
+/// Duration: `250us`, `1ms`, `1.5s`, `2m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interval(pub Duration);
 
-/// A share of a whole: `60%`.
+/// Share of a whole: `60%`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Percent(pub u8);
 
@@ -108,8 +106,8 @@ fn split(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim_start())
 }
 
-/// `number` (with at most nine decimals) times `unit`; none where it is no number, does not fit, or
-/// the product is not whole.
+/// Returns `number` (with at most nine decimals) times `unit`. Returns `None` if it is not a
+/// number, does not fit, or the product is not whole.
 fn scaled(number: &str, unit: u64) -> Option<u64> {
     let number = number.replace('_', "");
     let (whole, part) = number.split_once('.').unwrap_or((&number, ""));
@@ -233,7 +231,7 @@ impl FromStr for Percent {
     }
 }
 
-/// Reads a value from text, and, for sizes, from a bare number of bytes.
+/// Reads a value from text; for sizes, also from a bare number of bytes.
 struct TextVisitor<T> {
     from_number: Option<fn(u64) -> T>,
     what: &'static str,
@@ -278,7 +276,7 @@ deserialize_text!(Rate, None, "a rate such as \"100MB/s\", in quotes");
 deserialize_text!(Interval, None, "a duration such as \"1ms\", in quotes");
 deserialize_text!(Percent, None, "a percentage such as \"60%\", in quotes");
 
-/// Bytes for a person: `1.5 GiB`, `32 KiB`, `512 B`.
+/// Returns bytes for people: `1.5 GiB`, `32 KiB`, `512 B`.
 #[must_use]
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -288,7 +286,7 @@ pub fn human_bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    // Rounded first: what is shown as a whole number is shown in one way.
+    // Rounded first, so that each whole number has one form.
     let mut tenths = (value * 10.0).round();
     if tenths >= 10_240.0 && unit + 1 < UNITS.len() {
         unit += 1;
@@ -301,14 +299,14 @@ pub fn human_bytes(bytes: u64) -> String {
     }
 }
 
-/// A number of things for a person: `1 volume`, `2 volumes`. The plural is made with an `s`.
+/// Returns a count for people: `1 volume`, `2 volumes`. The plural adds an `s`.
 #[must_use]
 pub fn human_count(count: u64, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }
 
-/// A length of time for a person: `850 us`, `1.5 ms`, `42 s`, `3 h 20 min`; whole ones without a
+/// Returns a duration for people: `850 us`, `1.5 ms`, `42 s`, `3 h 20 min`; whole numbers without a
 /// fraction.
 #[must_use]
 pub fn human_duration(duration: Duration) -> String {

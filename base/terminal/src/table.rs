@@ -11,8 +11,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table with these column titles; a title that begins with `>` makes a column of numbers,
-    /// aligned to the right.
+    /// Returns a table with these column titles. A title that begins with `>` makes a column of
+    /// numbers, aligned to the right.
     #[must_use]
     pub fn new(titles: &[&str]) -> Self {
         let right: Vec<_> = titles.iter().map(|title| title.starts_with('>')).collect();
@@ -28,13 +28,13 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// If it has not as many cells as there are titles.
+    /// If the number of cells differs from the number of titles.
     pub fn row(&mut self, cells: Vec<String>) {
         assert_eq!(cells.len(), self.right.len(), "a row has a cell a column");
         self.rows.push(cells);
     }
 
-    /// The table as lines of text, each after `indent` spaces.
+    /// Returns the table as lines of text, indented by `indent` spaces.
     #[must_use]
     pub fn render(&self, indent: usize) -> String {
         let width = |column: usize| {
@@ -61,7 +61,7 @@ impl Table {
         text
     }
 
-    /// The table as HTML; cells of numbers have the class `n`.
+    /// Returns the table as HTML. Cells of numbers have the class `n`.
     #[must_use]
     pub fn html(&self) -> String {
         let mut html = String::from("<table>");
@@ -78,7 +78,7 @@ impl Table {
     }
 }
 
-/// Text as it stands in HTML.
+/// Escapes text for HTML.
 #[must_use]
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")

@@ -35,10 +35,10 @@ const COPIES: Durations = Durations::new(
     "write 0s to 1s, such as 400ns",
 );
 
-/// How often a node looks whether it is still in the cluster.
+/// Interval at which a node checks that it is still in the cluster.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Least memory of a directory's pool and of a node that gives any, bytes.
+/// Least memory of a directory's pool, and of a node that gives any, bytes.
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// Share files among processes with one copy of each page in memory
@@ -60,100 +60,101 @@ enum Command {
 
 /// Run the directory of a pool, in the foreground
 ///
-/// It may end at any time, and be started again: the nodes go on with what they have, and it learns
-/// from them what was where.
+/// It may end and be restarted at any time: the nodes continue with their pages, and the directory
+/// learns the locations of pages from them.
 #[derive(Debug, Args)]
 struct Directory {
-    /// The directory tree that is cached, or a block device or an image of one
+    /// Directory tree to cache, or a block device or an image of one
     #[arg(long, value_name = "PATH")]
     source: PathBuf,
-    /// The pool: a directory on tmpfs, made if it is not there
+    /// Pool: a directory on tmpfs, created if it does not exist
     #[arg(long, value_name = "DIR")]
     pool: PathBuf,
-    /// Memory for pages of all nodes together; it is taken now
+    /// Memory for pages of all nodes together, allocated at the start
     #[arg(long, value_name = "SIZE")]
     capacity: Size,
-    /// How long a node may be silent before its process is ended
+    /// Longest silence of a node before its process is ended
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "5s")]
     lease: Interval,
-    /// How long a node may keep a page in use that is to go, before its process is ended
+    /// Longest time that a node may use a page that is being revoked, before its process is ended
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
     acknowledge: Interval,
-    /// A directory of the source, by its path from there, whose files programs may map shared on
-    /// the mounts; they are in the kernel's cache and not in the pool. May be given several times,
-    /// the same as long as nodes run
+    /// Directory of the source, as a relative path, whose files programs may map shared on the
+    /// mounts; these are in the kernel's cache and not in the pool. May be given several times,
+    /// identically for all nodes
     #[arg(long, value_name = "DIR")]
     map: Vec<PathBuf>,
-    /// What becomes of pages in the memory of a node that dies
+    /// Treatment of pages in the memory of a node that dies
     #[arg(long, value_enum, default_value = "node")]
     placement: Place,
-    /// With --placement pool: how long the source may refuse a page that outlived its node, before
-    /// it counts as lost
+    /// With --placement pool: longest time that the source may refuse a page of a dead node, before
+    /// the page counts as lost
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
     rescue: Interval,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Place {
-    /// They are lost with it, and the next fsync of who wrote them says so
+    /// They are lost with it, and the next fsync of their writers reports that
     Node,
-    /// They stay in the pool, which outlives it, and go to the store
+    /// They stay in the pool, which outlives the node, and are written to the store
     Pool,
 }
 
 /// Give memory to the cluster, in the foreground
 ///
-/// SIGTERM and SIGINT end it in an orderly way: its pages go to the store first.
+/// SIGTERM and SIGINT end it cleanly: its pages are written to the store first.
 #[derive(Debug, Args)]
 struct NodeArguments {
-    /// The pool of the directory
+    /// Pool of the directory
     #[arg(long, value_name = "DIR")]
     pool: PathBuf,
-    /// Its number, 0 to 31, which no other node has
+    /// Number of the node, 0 to 31, unique in the pool
     #[arg(long, value_name = "NUMBER")]
     id: u8,
-    /// Memory that it gives to the cluster
+    /// Memory that the node gives to the cluster
     #[arg(long, value_name = "SIZE")]
     memory: Size,
-    /// When writes are seen by others
+    /// Time at which other nodes see writes
     #[arg(long, value_enum, default_value = "strong")]
     consistency: Consistent,
-    /// What keeps the processors' caches of different hosts in step; the same for all nodes of a
-    /// pool
+    /// Method that keeps the processors' caches of different hosts coherent; the same for all nodes
+    /// of a pool
     #[arg(long, value_enum, default_value = "hardware")]
     coherence: Coherent,
-    /// Emulated: how much longer each copy from or to another node's memory takes than it does here
+    /// Emulation: additional latency of each copy from or to another node's memory
     #[arg(long, value_name = "TIME", value_parser = copy_latency)]
     emulate_latency: Option<Interval>,
-    /// Emulated: how many bytes a second such copies move at most
+    /// Emulation: bandwidth of such copies, bytes per second
     #[arg(long, value_name = "SIZE")]
     emulate_bandwidth: Option<Size>,
-    /// Where to mount the files, for programs that know nothing of this; made if it is not there
+    /// Directory to mount the files on, for ordinary programs; created if it does not exist
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Coherent {
-    /// The hardware does: one host, or a fabric with back-invalidate
+    /// Hardware: one host, or a fabric with back-invalidate
     Hardware,
-    /// Each copy drops lines before it loads them and writes them back after it has stored them
+    /// Each copy drops cache lines before it loads them, and writes them back after it has stored
+    /// them
     Software,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Consistent {
-    /// A completed write is seen by every later read on any node
+    /// Every later read on any node sees a completed write
     Strong,
-    /// The same for pages that are in memory; whole pages that are written where none was are seen
-    /// when the file is closed
+    /// The same for pages in memory; whole pages written where there was none become visible when
+    /// the file is closed
     Relaxed,
 }
 
 /// Show pages, owners, hits and messages
 #[derive(Debug, Args)]
 struct StatusArguments {
-    /// The pool of the directory
+    /// Pool of the directory
     #[arg(long, value_name = "DIR")]
     pool: PathBuf,
     /// Print it as JSON
@@ -246,14 +247,14 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
              {bound}\n"
         ))?;
     }
-    // There is somebody to read what is wrong.
+    // A user is present to read the error.
     options.patience = Duration::from_secs(10);
     let source = pool_source(&options)?;
     if !source.is_dir() {
         return run_device_node(arguments, options, &source, signals);
     }
     if let Some(place) = &arguments.mount {
-        // Before anybody gives a page to this node.
+        // Before other nodes use the memory of this node.
         forebay_mount::may_mount(&source, place)?;
     }
     let node = Node::join(options)?;
@@ -272,9 +273,9 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
             return Err(error);
         }
     }
-    // First: what is mounted holds the node's files.
+    // First: the mount holds the node's files.
     mount.map_or(Ok(true), SharedMount::unmount)?;
-    // Threads of a mount that programs still have open may be in the middle of something.
+    // Threads of a mount that programs still have open may be within an operation.
     match node.leave() {
         true => out::print(&format!("{id}: left\n")),
         false => Err(Error::new(
@@ -288,7 +289,7 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     }
 }
 
-/// What the pool's directory caches, once there is one.
+/// Returns the source of the pool's directory, once there is one.
 fn pool_source(options: &Options) -> Result<PathBuf> {
     let (pool, begin) = (Pool::new(&options.pool)?, Instant::now());
     let mut said = false;
@@ -312,7 +313,7 @@ fn pool_source(options: &Options) -> Result<PathBuf> {
     }
 }
 
-/// A node of a pool whose source is a block device: it gives memory, for programs that use the
+/// Runs a node of a pool whose source is a block device. It gives memory, for programs that use the
 /// library.
 fn run_device_node(
     arguments: &NodeArguments,
@@ -347,7 +348,7 @@ fn run_device_node(
     out::print(&format!("{id}: left\n"))
 }
 
-/// What is to be emulated, if anything is.
+/// Returns the emulation options, if any are given.
 fn emulated(arguments: &NodeArguments) -> Option<Emulated> {
     let (latency, bandwidth) = (arguments.emulate_latency, arguments.emulate_bandwidth);
     (latency.is_some() || bandwidth.is_some()).then(|| Emulated {
@@ -364,7 +365,7 @@ fn run_status(arguments: &StatusArguments) -> Result<()> {
     out::print(&render(&status))
 }
 
-/// What FOREBAY_LOG asks for, warnings otherwise.
+/// Logs to standard error, with the filter in FOREBAY_LOG or warnings.
 ///
 /// # Errors
 /// As [`log_filter::from_environment`].
@@ -400,7 +401,7 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal; whether one came in this time.
+    /// Waits for a signal. Returns whether one arrived in this time.
     fn wait(&mut self, time: Duration) -> bool {
         let (terminate, interrupt) = (&mut self.terminate, &mut self.interrupt);
         self.runtime.block_on(async {

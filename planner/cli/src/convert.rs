@@ -1,4 +1,4 @@
-//! `forebay trace convert`: a trace in another format.
+//! `forebay trace convert`: writes a trace in another format.
 
 use std::path::{Path, PathBuf};
 
@@ -14,22 +14,22 @@ use forebay_terminal::size::{human_bytes, human_count};
 /// Write a trace in another format
 ///
 /// Several files become one, merged by time. The output is compressed if its name ends in .gz, .xz
-/// or .zst. It is written under another name first, so that it is there whole or not at all, and
-/// never over an existing file without --force.
+/// or .zst. It is written under another name first, so that it is complete or absent. It never
+/// replaces an existing file without --force.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The files of the trace, and last the file to write
+    /// Files of the trace, and last the file to write
     #[arg(required = true, num_args = 2.., value_names = ["IN", "OUT"])]
     pub(super) files: Vec<PathBuf>,
-    /// The format of the input, where it cannot be told (see `forebay trace stats --help`)
+    /// Format of the input, if it is not recognized (see `forebay trace stats --help`)
     #[arg(long, value_name = "FORMAT")]
     pub(super) from: Option<Format>,
-    /// The format to write: native, msr, alibaba, oracle-general, fio, vscsi-csv or vscsi-csv-us
+    /// Format to write: native, msr, alibaba, oracle-general, fio, vscsi-csv or vscsi-csv-us
     #[arg(long, value_name = "FORMAT", default_value = "native")]
     pub(super) to: Format,
     #[command(flatten)]
     pub(super) read: ReadArguments,
-    /// Write over an existing file
+    /// Overwrite an existing file
     #[arg(long)]
     pub(super) force: bool,
 }
@@ -53,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let output = Output::create(path, arguments.force)?;
     let scratch = output.folder();
     let mut batch = Vec::new();
-    // Only the first requests say when time zero was.
+    // The time of the trace's zero is known only after the first requests.
     let mut more = input.fill(&mut batch)?;
     let options = WriteOptions {
         zero_unix_ns: input.zero_unix_ns(),
@@ -75,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// What was written; also what `generate` prints.
+/// Returns a report on the written trace; also for `generate`.
 pub(super) fn report(
     from: &str,
     path: &Path,

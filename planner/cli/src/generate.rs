@@ -1,4 +1,4 @@
-//! `forebay trace generate`: a trace that was never recorded.
+//! `forebay trace generate`: generates a trace.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -32,31 +32,31 @@ fn percent(text: &str) -> Result<f64, String> {
 /// of its volumes say so.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The file to write; compressed if its name ends in .gz, .xz or .zst
+    /// File to write; compressed if its name ends in .gz, .xz or .zst
     pub(super) out: PathBuf,
     /// Published figures: alibaba (5 volumes), msr (7) or systor (6)
     #[arg(long, value_name = "NAME", value_parser = parse_preset)]
     pub(super) preset: Option<Preset>,
-    /// Requests of each volume [default: 10 million]
+    /// Number of requests of each volume [default: 10 million]
     #[arg(long, value_name = "NUMBER")]
     pub(super) requests: Option<u64>,
-    /// What chance decides
+    /// Seed of the random numbers
     #[arg(long, default_value = "1")]
     pub(super) seed: u64,
-    /// The format to write: native, msr, alibaba, oracle-general, fio, vscsi-csv or vscsi-csv-us
+    /// Format to write: native, msr, alibaba, oracle-general, fio, vscsi-csv or vscsi-csv-us
     #[arg(long, value_name = "FORMAT", default_value = "native")]
     pub(super) to: Format,
-    /// Write over an existing file
+    /// Overwrite an existing file
     #[arg(long)]
     pub(super) force: bool,
     #[command(flatten)]
     pub(super) load: LoadArguments,
 }
 
-/// A load of one's own.
+/// A custom load.
 #[derive(Debug, clap::Args)]
 pub(super) struct LoadArguments {
-    /// How many volumes, all of the same kind
+    /// Number of volumes, all of the same kind
     #[arg(
         long,
         value_name = "NUMBER",
@@ -64,7 +64,7 @@ pub(super) struct LoadArguments {
         conflicts_with = "preset"
     )]
     pub(super) volumes: u32,
-    /// How many of a hundred requests are reads
+    /// Percentage of reads
     #[arg(
         long,
         value_name = "PERCENT",
@@ -81,10 +81,10 @@ pub(super) struct LoadArguments {
         conflicts_with = "preset"
     )]
     pub(super) sizes: Weights,
-    /// Sizes of writes, where they differ
+    /// Sizes of writes, if they differ
     #[arg(long, value_name = "SIZES", conflicts_with = "preset")]
     pub(super) write_sizes: Option<Weights>,
-    /// What the requests of a volume fall into
+    /// Size of the range that a volume's requests use
     #[arg(
         long,
         value_name = "SIZE",
@@ -92,7 +92,7 @@ pub(super) struct LoadArguments {
         conflicts_with = "preset"
     )]
     pub(super) working_set: Size,
-    /// How unequal popularity is: the exponent of Zipf's law, 0 for none
+    /// Skew of popularity: the exponent of Zipf's law, 0 for none
     #[arg(
         long,
         value_name = "EXPONENT",
@@ -100,7 +100,7 @@ pub(super) struct LoadArguments {
         conflicts_with = "preset"
     )]
     pub(super) zipf: f64,
-    /// How many of a hundred requests go on where the last of their kind ended
+    /// Percentage of requests that start at the end of the last one of their kind
     #[arg(
         long,
         value_name = "PERCENT",
@@ -109,7 +109,7 @@ pub(super) struct LoadArguments {
         conflicts_with = "preset"
     )]
     pub(super) sequential: f64,
-    /// Requests of a volume a second, on average and independent of each other
+    /// Requests of a volume per second, on average, with independent arrivals
     #[arg(
         long,
         value_name = "NUMBER",
@@ -117,7 +117,7 @@ pub(super) struct LoadArguments {
         conflicts_with = "preset"
     )]
     pub(super) rate: f64,
-    /// Requests arrive at equal distances
+    /// Let requests arrive at equal intervals
     #[arg(long, conflicts_with = "preset")]
     pub(super) steady: bool,
 }
@@ -127,7 +127,7 @@ fn parse_preset(name: &str) -> Result<Preset, String> {
     found.ok_or_else(|| "write alibaba, msr or systor".to_owned())
 }
 
-/// Sizes with weights, as they are written on the command line.
+/// Sizes with weights, as on the command line.
 #[derive(Clone, Debug)]
 pub(super) struct Weights(pub(super) SizeCdf);
 

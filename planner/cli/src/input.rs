@@ -1,4 +1,4 @@
-//! The traces that a command reads: how they are opened, which volumes count, how far it is.
+//! Input traces of a command: opening, selection of volumes, and progress.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -10,37 +10,37 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use forebay_terminal::size::human_count;
 
-/// How to read the files.
+/// Options for reading the files.
 #[derive(Debug, clap::Args)]
 pub struct ReadArguments {
-    /// Leave out records that make no sense, and count them, in place of an error
+    /// Skip and count invalid records, instead of reporting an error
     #[arg(long)]
     pub skip_bad: bool,
-    /// Put requests in order of time, as far as so many requests that wait allow; without it they
-    /// come in the order of the file
+    /// Sort requests by time within a window of this many; by default they stay in the order of the
+    /// file
     #[arg(long, value_name = "REQUESTS", default_value = "0")]
     pub sort_window: usize,
-    /// The unit of the trace's times, where it is not that of the format: ns, 100ns, us, ms or s
+    /// Unit of the trace's times, if it differs from that of the format: ns, 100ns, us, ms or s
     #[arg(long, value_name = "UNIT")]
     pub time_unit: Option<TimeUnit>,
-    /// Only this volume; may be given several times
+    /// Read only this volume; may be given several times
     #[arg(long, value_name = "NAME")]
     pub volume: Vec<String>,
-    /// Only so many requests, the first ones
+    /// Read only this many requests, the first ones
     #[arg(long, value_name = "REQUESTS", default_value_t = u64::MAX, hide_default_value = true,
         value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
 }
 
-/// A trace that is read for a command.
+/// Input trace of a command.
 pub struct Input {
     files: Vec<PathBuf>,
     trace: Trace,
     wanted: Vec<String>,
-    /// For each volume of the trace its number among those wanted.
+    /// Number of each volume of the trace among the selected ones.
     numbers: Vec<Option<u32>>,
     volumes: Volumes,
-    /// Requests that may still come.
+    /// Remaining number of requests.
     left: u64,
     limit: u64,
     bar: ProgressBar,
@@ -76,7 +76,7 @@ impl Input {
         })
     }
 
-    /// The next requests of the volumes that count; false at the end.
+    /// Reads the next requests of the selected volumes. Returns false at the end.
     pub fn fill(&mut self, batch: &mut Vec<Request>) -> Result<bool> {
         loop {
             if self.left == 0 {
@@ -100,7 +100,7 @@ impl Input {
         }
     }
 
-    /// Leaves the requests of wanted volumes, numbered anew.
+    /// Removes requests of other volumes, and renumbers the rest.
     fn select(&mut self, batch: &mut Vec<Request>) {
         let names = self.trace.volumes().names();
         for name in &names[self.numbers.len()..] {
@@ -115,7 +115,7 @@ impl Input {
         });
     }
 
-    /// At the end of the trace: whether what was asked for is in it.
+    /// Checks, at the end of the trace, that it had the selected volumes.
     fn check_wanted(&self) -> Result<()> {
         let known = self.trace.volumes().names();
         if let Some(missing) = self.wanted.iter().find(|name| !known.contains(name)) {
@@ -152,7 +152,7 @@ impl Input {
         Err(Error::new(ErrorKind::NotFound, said))
     }
 
-    /// Refuses a trace of which nothing was read.
+    /// Refuses a trace without requests.
     ///
     /// # Errors
     /// `InvalidInput` if there was no request.
@@ -176,7 +176,7 @@ impl Input {
         Err(Error::new(ErrorKind::InvalidInput, said))
     }
 
-    /// The volumes that had requests so far.
+    /// Returns the volumes with requests so far.
     pub const fn volumes(&self) -> &Volumes {
         match self.wanted.is_empty() {
             true => self.trace.volumes(),
@@ -184,7 +184,7 @@ impl Input {
         }
     }
 
-    /// Whether --limit ended it, before the trace's own end may have come.
+    /// Whether --limit ended the input, possibly before the end of the trace.
     pub const fn is_cut(&self) -> bool {
         self.left == 0
     }
@@ -194,7 +194,7 @@ impl Input {
         self.trace.format()
     }
 
-    /// Returns the numbers of records that are not in the result.
+    /// Returns the counts of records that are not in the result.
     pub fn counts(&self) -> Counts {
         self.trace.counts()
     }
@@ -204,7 +204,7 @@ impl Input {
         self.trace.zero_unix_ns()
     }
 
-    /// What to say about records that are not in the result.
+    /// Returns remarks about records that are not in the result.
     pub fn remarks(&self) -> Vec<String> {
         let counts = self.counts();
         let mut remarks = Vec::new();
@@ -244,7 +244,7 @@ impl Input {
     }
 }
 
-/// The first names of many.
+/// Returns the first of many names.
 pub fn some(names: &[String]) -> String {
     let mut some = names
         .iter()
@@ -258,7 +258,7 @@ pub fn some(names: &[String]) -> String {
     some
 }
 
-/// Whether two names lead to one file that is there, by whatever links.
+/// Whether two names refer to one existing file, through any links.
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| {
         let metadata = std::fs::metadata(path).ok()?;
@@ -267,7 +267,7 @@ pub fn is_same_file(one: &Path, other: &Path) -> bool {
     identity(one).is_some_and(|own| identity(other) == Some(own))
 }
 
-/// Refuses an output that is one of the files that are read, by whatever name or link.
+/// Refuses an output that is one of the input files, under any name or link.
 ///
 /// # Errors
 /// `InvalidInput` that names both.
@@ -284,13 +284,13 @@ pub fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
     })
 }
 
-/// The files as text for JSON, which has no other names.
+/// Returns the file names as text, since JSON has no other names.
 pub fn json_names(paths: &[PathBuf]) -> Vec<String> {
     let names = paths.iter().map(|path| path.to_string_lossy());
     names.map(Into::into).collect()
 }
 
-/// A progress bar on standard error, if that is a terminal.
+/// Returns a progress bar on standard error, if that is a terminal.
 pub fn bar(total: u64, amounts: &str) -> ProgressBar {
     let style = format!("{{bar:40}} {{percent}}% {amounts}, {{eta}} left");
     let style =
@@ -298,7 +298,7 @@ pub fn bar(total: u64, amounts: &str) -> ProgressBar {
     ProgressBar::new(total).with_style(style)
 }
 
-/// The files as words.
+/// Returns the file names as a list in words.
 pub fn names(paths: &[PathBuf]) -> String {
     let names = paths
         .iter()

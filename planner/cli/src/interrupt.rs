@@ -1,5 +1,5 @@
-//! Ctrl-C and its like (SIGINT, SIGTERM, SIGHUP) for commands that write a file: what is not
-//! finished goes, and that is said.
+//! Handles signals that end a command (SIGINT, SIGTERM, SIGHUP): removes unfinished files and
+//! reports that.
 
 use std::path::PathBuf;
 use std::process::exit;
@@ -10,9 +10,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use forebay_terminal::out;
 
-/// From now on a signal to end removes the files under way, says so, and ends the process as the
-/// signal would have. Where signals cannot be watched for, they end the process as ever; what it
-/// leaves then goes with the next run.
+/// From now on, a signal removes unfinished files, reports that, and ends the process as without
+/// this handler. If signals cannot be watched, they end the process directly; the next run then
+/// removes its files.
 pub(super) fn watch() {
     let (tell, told) = mpsc::channel();
     let watching = std::thread::Builder::new().name("signals".into());
@@ -30,7 +30,7 @@ pub(super) fn watch() {
             let [Ok(mut interrupt), Ok(mut terminate), Ok(mut hangup)] = kinds.map(signal) else {
                 return;
             };
-            // From here on nothing is left behind.
+            // From here on no unfinished file can remain.
             let _ = tell.send(());
             let number = tokio::select! {
                 _ = interrupt.recv() => libc::SIGINT,

@@ -15,30 +15,30 @@ use forebay_terminal::table::Table;
 /// Miss ratios of a trace for every size of an LRU cache
 ///
 /// Sampled by default (SHARDS, FAST'15), in memory that does not grow with the trace, with the
-/// standard error of each point; --exact keeps the whole working set. A trace whose blocks all fit
-/// in the sample is computed exactly.
+/// standard error of each point. --exact stores the whole working set. If all blocks fit in the
+/// sample, the result is exact.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The files of the trace
+    /// Files of the trace
     #[arg(required = true, value_name = "TRACE")]
     files: Vec<PathBuf>,
-    /// The format, where it cannot be told; see `forebay trace stats --help`
+    /// Format, if it is not recognized; see `forebay trace stats --help`
     #[arg(long)]
     format: Option<Format>,
     #[command(flatten)]
     read: ReadArguments,
-    /// The cache block size, a power of two from 512
+    /// Size of a cache block, a power of two from 512
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     block_size: Size,
-    /// Keep every block, in about 50 bytes each, besides the sample; the error of the sample is
-    /// then measured
+    /// Store every block, in about 50 bytes each, in addition to the sample; then the error of the
+    /// sample is measured
     #[arg(long)]
     exact: bool,
-    /// How many blocks the sample keeps, from 1024 to 16777216, in about 120 bytes each
+    /// Number of blocks in the sample, from 1024 to 16777216, in about 120 bytes each
     #[arg(long, value_name = "BLOCKS", default_value = "32768",
         value_parser = clap::value_parser!(u32).range(1024..=1 << 24))]
     sample: u32,
-    /// How many points of the curve to print, from 2 to 10000
+    /// Number of points of the curve to print, from 2 to 10000
     #[arg(long, value_name = "NUMBER", default_value = "20",
         value_parser = clap::value_parser!(u32).range(2..=10_000))]
     points: u32,
@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
     let mut sampled = Shards::new(Sampling::Blocks(arguments.sample as usize), 1);
-    // Dropped once it has more blocks than the sample may have, unless it is wished for.
+    // Dropped once it has more blocks than the sample may have, unless --exact is given.
     let mut exact = Some(Exact::new());
     let fits = |exact: &Exact| exact.unique_blocks() <= u64::from(arguments.sample);
     let mut batch = Vec::new();

@@ -1,4 +1,4 @@
-//! The figures of one simulated cache, as a row of a table and as JSON.
+//! Figures of one simulated cache, as a row of a table and as JSON.
 
 use forebay_policy::BlockSizes;
 use forebay_terminal::size::human_bytes;
@@ -6,12 +6,12 @@ use forebay_terminal::table::Table;
 use forebay_trace::sim::{Counts, Requests, Simulated};
 use serde_json::{Value, json};
 
-/// A simulated cache and what to call it.
+/// A simulated cache and its name.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) blocks: BlockSizes,
     pub(super) capacity_bytes: u64,
-    /// Whether the command line names it; else it is there for comparison.
+    /// Whether the command line names it; otherwise it is there for comparison.
     pub(super) asked_for: bool,
     pub(super) cache: Simulated,
 }
@@ -20,13 +20,13 @@ fn percent(ratio: f64) -> String {
     format!("{:.2}%", ratio * 100.0)
 }
 
-/// Mean latency over all requests, microseconds. Modelled.
+/// Returns the mean latency over all requests, microseconds. Modelled.
 pub(super) fn latency_us(counts: &Counts) -> f64 {
     let requests = counts.reads.count + counts.writes.count;
     counts.latency_sum_ns as f64 / 1000.0 / requests.max(1) as f64
 }
 
-/// A latency for a person.
+/// Returns a latency for people.
 pub(super) fn latency_words(us: f64) -> String {
     match us {
         short if short < 1000.0 => format!("{short:.0} us"),
@@ -34,14 +34,14 @@ pub(super) fn latency_words(us: f64) -> String {
     }
 }
 
-/// Mean size of the requests that were no hits.
+/// Returns the mean size of requests that were no hits, bytes.
 pub(super) fn mean_missed_bytes(counts: &Counts) -> f64 {
     let bytes = counts.reads.missed_request_bytes + counts.writes.missed_request_bytes;
     let of = |requests: &Requests| requests.count - requests.hits;
     bytes as f64 / (of(&counts.reads) + of(&counts.writes)).max(1) as f64
 }
 
-/// All figures, a row a cache.
+/// Returns all figures, a row for each cache.
 pub(super) fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "cache",

@@ -1,4 +1,4 @@
-//! `forebay simulate`: a trace through caches that hold no data.
+//! `forebay simulate`: runs a trace through caches without data.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ use super::{interrupt, report};
 use forebay_terminal::out;
 use forebay_terminal::size::{human_bytes, human_count};
 
-/// What the working set may take in memory while it is measured.
+/// Memory limit for measuring the working set, bytes.
 const WORKING_SET_MEMORY_BYTES: usize = 1 << 30;
-/// Blocks that the sample of the miss-ratio curve keeps, and points of the curve.
+/// Number of blocks in the sample of the miss-ratio curve, and of points of the curve.
 const CURVE_SAMPLE_BLOCKS: usize = 32 << 10;
 const CURVE_POINTS: usize = 24;
 
@@ -34,10 +34,10 @@ const CURVE_POINTS: usize = 24;
 /// engine's own code, as `forebay format --block-size` would have it.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The files of the trace
+    /// Files of the trace
     #[arg(required = true, value_name = "TRACE")]
     files: Vec<PathBuf>,
-    /// The format, where it cannot be told; see `forebay trace stats --help`
+    /// Format, if it is not recognized; see `forebay trace stats --help`
     #[arg(long)]
     format: Option<Format>,
     #[command(flatten)]
@@ -49,17 +49,17 @@ pub struct Arguments {
     /// Block sizes of the cache, as 32K or 32K..256K; may be given several times
     #[arg(long, value_name = "SIZES", default_value = "32K..256K")]
     blocks: Vec<Blocks>,
-    /// Who decides: `forebay`, or `paper` for the rules of AdaCache (CLOUD'23)
+    /// Replacement rules: `forebay`, or `paper` for those of AdaCache (CLOUD'23)
     #[arg(long, value_enum, default_value = "forebay")]
     policy: Policy,
-    /// Besides, the fixed sizes 32K, 64K, 128K and 256K and AdaCache's own rules
+    /// Also simulate the fixed sizes 32K, 64K, 128K and 256K, and AdaCache's own rules
     #[arg(long)]
     compare: bool,
     /// Write a page with plots to this file, in one piece that needs no network: hit ratios, I/O
     /// volumes, memory, latency, block and request sizes, and the trace's miss-ratio curve
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write over the file that --html names
+    /// Overwrite the file that --html names
     #[arg(long, requires = "html")]
     force: bool,
     /// Print everything as JSON
@@ -73,7 +73,7 @@ enum Policy {
     Paper,
 }
 
-/// What the page shows of the trace itself.
+/// Statistics of the trace for the page.
 struct Looks {
     stats: Stats,
     curve: Shards,
@@ -94,7 +94,7 @@ impl Looks {
         }
     }
 
-    /// The page.
+    /// Returns the page.
     fn page(&self, title: &str, rows: &[Row], input: &Input) -> String {
         let block_bytes = u64::from(report::CURVE_BLOCK_BYTES);
         let unique = self.curve.unique_blocks().max(1);
@@ -120,8 +120,8 @@ impl Looks {
 /// # Errors
 /// A file that cannot be read or written, or that holds no trace.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    // Whether the page can be written is known before the work is done; what is there stays until
-    // it is whole.
+    // Checks the page's file before the simulation. An existing file stays until the page is
+    // complete.
     let mut page = match &arguments.html {
         Some(path) => {
             let what = |error: Error| error.context(format!("--html {}", path.display()));
@@ -203,7 +203,7 @@ fn show(
     Ok(())
 }
 
-/// What to know about the figures.
+/// Returns remarks about the figures.
 fn remarks(input: &Input, rows: &[Row]) -> Vec<String> {
     let mut remarks = input.remarks();
     let beyond = rows.iter().map(|row| row.cache.counts().beyond).max();
@@ -229,10 +229,10 @@ fn remarks(input: &Input, rows: &[Row]) -> Vec<String> {
     remarks
 }
 
-/// Bytes of the working set, in pages of 4 KiB. The trace is read twice then: first for this.
+/// Returns the working set in pages of 4 KiB, bytes. This takes an additional pass over the trace.
 fn working_set(arguments: &Arguments) -> Result<u64> {
     for path in &arguments.files {
-        // What is not there is said where it is opened.
+        // Opening reports a missing file.
         if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             let what = format!(
                 "{}: a share of the working set needs the trace twice, and what is no regular file \
@@ -260,7 +260,7 @@ fn stats() -> Stats {
     })
 }
 
-/// Of one simulated cache; the most takes about 3 GiB of memory.
+/// Most blocks of one simulated cache, which takes about 3 GiB of memory then.
 const MAX_BLOCKS: u64 = 1 << 26;
 
 fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Sizes of caches and blocks, as `forebay simulate` takes them.
+//! Sizes of caches and blocks, as arguments of `forebay simulate`.
 
 use std::str::FromStr;
 
@@ -6,11 +6,11 @@ use forebay_policy::BlockSizes;
 
 use forebay_terminal::size::Size;
 
-/// How large a cache is.
+/// Size of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheSize {
     Bytes(u64),
-    /// Of the working set, hundredths of a percent.
+    /// Share of the working set, hundredths of a percent.
     Share(u32),
 }
 
@@ -39,7 +39,7 @@ impl FromStr for CacheSize {
     }
 }
 
-/// The sizes of a cache's blocks.
+/// Sizes of a cache's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blocks(pub(super) BlockSizes);
 

@@ -1,4 +1,4 @@
-//! `forebay trace stats`: what a trace is like.
+//! `forebay trace stats`: statistics of a trace.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,34 +13,34 @@ use forebay_terminal::out;
 use forebay_terminal::size::{Size, human_bytes, human_count, human_duration};
 use forebay_terminal::table::Table;
 
-/// The least memory for a working set, bytes: some 2,000 entries, so that an estimate is off by a
+/// Least memory for a working set, bytes: some 2,000 entries, so that an estimate has an error of a
 /// few percent.
 const MEMORY_BYTES: u64 = 64 << 10;
 
-/// What a trace is like: requests, bytes, sizes, working set, volumes
+/// Show statistics of a trace: requests, bytes, sizes, working set, volumes
 ///
-/// Several files are one trace: their volumes are used at the same time, by the times that the
-/// files say. The format is told from the first bytes; gzip, xz, zstd and bzip2 are read as they
-/// are.
+/// Several files are one trace: their volumes are used at the same time, by the times in the files.
+/// The format is detected from the first bytes. Files compressed with gzip, xz, zstd and bzip2 are
+/// read directly.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The files of the trace
+    /// Files of the trace
     #[arg(required = true, value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
-    /// The format, where it cannot be told: native, msr, alibaba, tencent, systor, spc, ssdsim,
+    /// Format, if it is not recognized: native, msr, alibaba, tencent, systor, spc, ssdsim,
     /// replayer, flashsim, vscsi, vscsi-csv, vscsi-csv-us, oracle-general, lis, block-ids,
     /// smartphone, blkparse, fio or fiu
     #[arg(long)]
     pub(super) format: Option<Format>,
     #[command(flatten)]
     pub(super) read: ReadArguments,
-    /// The unit of the working set, a power of two from 512
+    /// Unit of the working set, a power of two from 512
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     pub(super) page_size: Size,
-    /// What the working set may take in memory; one that needs more is estimated
+    /// Memory limit for the working set; a larger one is estimated
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub(super) memory: Size,
-    /// How many volumes to show, those with the most bytes
+    /// Number of volumes to show, those with the most bytes
     #[arg(long, value_name = "NUMBER", default_value = "10")]
     pub(super) top: usize,
     /// Print everything, all volumes too, as JSON
@@ -71,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     while input.fill(&mut batch)? {
         stats.add(&batch);
     }
-    // A recording of a time in which nothing was asked is one all the same.
+    // A recording without requests is valid.
     if input.format() != Format::Native {
         input.check_not_empty()?;
     }
@@ -95,7 +95,7 @@ fn percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// The summary as text; also what `generate` prints.
+/// Returns the summary as text; also for `generate`.
 pub(super) fn text(title: &str, summary: &Summary, top: usize) -> String {
     let span = human_duration(Duration::from_nanos(summary.span_ns));
     let requests = human_count(summary.requests(), "request");
@@ -165,7 +165,7 @@ pub(super) fn text(title: &str, summary: &Summary, top: usize) -> String {
     text + &volumes(summary, top)
 }
 
-/// The sizes at powers of two from the smallest that occurs.
+/// Returns the sizes at powers of two from the smallest that occurs.
 fn sizes(summary: &Summary) -> Table {
     let mut table = Table::new(&[">size up to", ">requests", ">share", ">together"]);
     let (total, mut before) = (summary.sizes.total(), 0);

@@ -12,8 +12,10 @@
 //! | 20 | 8 | zero |
 //! | 28 | 4 | CRC32C of the 28 bytes before |
 //!
-//! The magic has a byte that is not text, `FBTRC`, and a line end that a transfer as text would of
-//! 16 bytes and a payload:
+//! The magic has a byte that is not text, `FBTRC`, and a line end that a transfer as text would
+//! damage.
+//!
+//! Frames follow. A frame is a header of 16 bytes and a payload:
 //!
 //! | at | bytes | what |
 //! |---|---|---|

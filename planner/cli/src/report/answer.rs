@@ -1,10 +1,10 @@
-//! The answer in plain words.
+//! The result in words.
 
 use super::{CURVE_BLOCK_BYTES, Content, label, percent};
 use crate::row::{Row, latency_us, latency_words};
 use forebay_terminal::size::human_bytes;
 
-/// Caches that get a paragraph of their own.
+/// Most caches with a paragraph of their own.
 const MOST: usize = 4;
 
 pub(super) fn paragraphs(content: &Content<'_>) -> Vec<String> {
@@ -61,7 +61,7 @@ fn one(row: &Row, content: &Content<'_>) -> String {
     text
 }
 
-/// Miss ratios of the curve at a size and at twice that; none where it has no such points.
+/// Returns the miss ratios of the curve at a size and at twice that; `None` without such points.
 fn doubled(capacity_bytes: u64, content: &Content<'_>) -> Option<(f64, f64)> {
     let blocks = capacity_bytes / u64::from(CURVE_BLOCK_BYTES);
     let at = |blocks: u64| {

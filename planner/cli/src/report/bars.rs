@@ -1,51 +1,51 @@
-//! Bars: a row a cache.
+//! Bar charts: a row for each cache.
 
 use std::fmt::Write as _;
 
 use super::figure;
 use forebay_terminal::table::escape;
 
-/// Units of the drawing across; the page shows them one to one where it has room.
+/// Width of the drawing in its units; the page shows them one to one if there is space.
 const WIDTH: f64 = 560.0;
-/// Room for a figure behind the longest bar.
+/// Width of the value after the longest bar.
 const VALUE_WIDTH: f64 = 78.0;
-/// Of a bold letter, the widest that fonts have on average.
+/// Width of a bold letter, the widest average of fonts.
 const LETTER_WIDTH: f64 = 7.6;
 const BAR: f64 = 13.0;
 const GAP: f64 = 3.0;
 const BETWEEN_ROWS: f64 = 11.0;
-/// Of a line that says what the rows below are.
+/// Height of a heading of rows.
 const HEAD: f64 = 24.0;
 
-/// One row: a name and a value a series.
+/// A row: a name, and a value for each series.
 pub(super) struct Row {
-    /// What it and its neighbours are under; nothing if all are alike.
+    /// Heading of this row and its neighbours; empty if all are alike.
     pub(super) group: String,
     pub(super) label: String,
     pub(super) values: Vec<f64>,
-    /// Whether the page is about this one.
+    /// Whether the row is of a cache in the command line.
     pub(super) ours: bool,
 }
 
 /// A chart of horizontal bars.
 pub(super) struct Bars<'a> {
-    /// Of the drawing, unique on the page.
+    /// Id of the drawing, unique on the page.
     pub(super) id: &'a str,
     pub(super) title: &'a str,
-    /// What it says, and what it does not.
+    /// Explanation of the chart and its limits.
     pub(super) note: &'a str,
     /// Names of the series.
     pub(super) series: &'a [&'a str],
-    /// Side by side on one bar, with their sum behind it; else below each other.
+    /// Whether series are stacked on one bar, with their sum after it; otherwise below each other.
     pub(super) stacked: bool,
-    /// The end of the axis, if it is not the largest value.
+    /// End of the axis, if it is not the largest value.
     pub(super) end: Option<f64>,
     pub(super) rows: Vec<Row>,
     pub(super) unit: fn(f64) -> String,
 }
 
 impl Bars<'_> {
-    /// The chart as a `figure`.
+    /// Returns the chart as a `figure`.
     pub(super) fn render(&self) -> String {
         let lengths = self.rows.iter().map(|row| row.label.chars().count());
         let label_width = lengths.max().unwrap_or(0) as f64 * LETTER_WIDTH + 12.0;
@@ -139,7 +139,7 @@ impl Bars<'_> {
         );
     }
 
-    /// One bar; the exact value stands in the drawing, so that others can read it.
+    /// Adds one bar, with the exact value for programs.
     fn bar(&self, svg: &mut String, row: &Row, nth: usize, (x, y, width): (f64, f64, f64)) {
         let value = row.values[nth];
         let _ = write!(

@@ -1,4 +1,4 @@
-//! A line over sizes: shares of a whole against bytes, which double from tick to tick.
+//! Line charts over sizes: shares of a whole, on a logarithmic axis of bytes.
 
 use std::fmt::Write as _;
 
@@ -11,16 +11,16 @@ const LEFT: f64 = 46.0;
 const RIGHT: f64 = 30.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 44.0;
-/// Labels of sizes that fit side by side.
+/// Most labels of sizes that fit side by side.
 const MAX_TICKS: u32 = 9;
 
 /// One point.
 #[derive(Clone, Copy)]
 pub(super) struct Point {
     pub(super) bytes: u64,
-    /// 0 to 1.
+    /// Share, 0 to 1.
     pub(super) share: f64,
-    /// Its standard error; 0 if it is exact.
+    /// Standard error of the share; 0 if it is exact.
     pub(super) error: f64,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Line<'a> {
     pub(super) id: &'a str,
     pub(super) title: &'a str,
     pub(super) note: &'a str,
-    /// What the horizontal axis has.
+    /// Title of the horizontal axis.
     pub(super) axis: &'a str,
     pub(super) points: Vec<Point>,
     /// Sizes to mark with a vertical line.
@@ -37,7 +37,7 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// The chart as a `figure`.
+    /// Returns the chart as a `figure`.
     pub(super) fn render(&self) -> String {
         let power = |bytes: u64| (bytes.max(1) as f64).log2();
         let sizes = self.points.iter().map(|point| point.bytes);

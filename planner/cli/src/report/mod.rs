@@ -1,5 +1,5 @@
-//! The page that `forebay simulate --html` writes: one file that needs nothing else, no script and
-//! no network, and is well-formed XML besides.
+//! The page that `forebay simulate --html` writes: one self-contained file without scripts, which
+//! is also well-formed XML.
 
 mod answer;
 mod bars;
@@ -60,21 +60,21 @@ i.s1{background:var(--s1)}i.s2{background:var(--s2)}i.s3{background:var(--s3)}i.
 border-bottom:1px solid \
 var(--line);white-space:nowrap}th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}.n{text-align:right;font-variant-numeric:tabular-nums}";
 
-/// What the page is about.
+/// Content of the page.
 pub(super) struct Content<'a> {
     pub(super) title: &'a str,
     pub(super) summary: &'a Summary,
     pub(super) rows: &'a [Row],
     /// Miss ratios of LRU caches of blocks of [`CURVE_BLOCK_BYTES`].
     pub(super) curve: &'a Curve,
-    /// What to say about records that do not count.
+    /// Remarks about records that do not count.
     pub(super) remarks: &'a [String],
 }
 
 /// Blocks of the miss-ratio curve.
 pub(super) const CURVE_BLOCK_BYTES: u32 = 4096;
 
-/// The page.
+/// Returns the page.
 pub(super) fn render(content: &Content<'_>) -> String {
     let mut html = String::with_capacity(64 << 10);
     let _ = write!(
@@ -141,7 +141,8 @@ fn facts(html: &mut String, content: &Content<'_>) {
     html.push_str("</ul>");
 }
 
-/// What rows of one size have in common, where there are several sizes; else nothing.
+/// Returns the common heading of rows of one size, if there are several sizes; otherwise an empty
+/// text.
 fn group(row: &Row, rows: &[Row]) -> String {
     let one_size = rows
         .iter()
@@ -152,12 +153,12 @@ fn group(row: &Row, rows: &[Row]) -> String {
     }
 }
 
-/// What tells a row from others of its size.
+/// Returns the label that distinguishes a row from others of its size.
 fn short_label(row: &Row) -> String {
     format!("{} {}", row.blocks, row.name)
 }
 
-/// A row's name: what tells it from all others.
+/// Returns the label that distinguishes a row from all others.
 fn label(row: &Row, rows: &[Row]) -> String {
     match group(row, rows) {
         none if none.is_empty() => short_label(row),
@@ -303,7 +304,7 @@ fn charts(html: &mut String, content: &Content<'_>) {
     }
 }
 
-/// A drawing with its title, its note and the keys of its colours.
+/// Returns a drawing with its title, its note and the legend.
 fn figure(
     id: &str,
     title: &str,
