@@ -12,7 +12,6 @@ mod nextest;
 mod nightly;
 mod pages;
 mod reference;
-mod section;
 mod soak;
 mod steps;
 mod study;

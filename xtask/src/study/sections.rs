@@ -6,6 +6,9 @@ use super::simulation::{GROUP_BYTES, Origin, PERCENT, Row, Simulation, Trace};
 use super::table::{number, percent, ratio, size};
 use crate::pages::{Data, Grid, Header, values_grid};
 
+/// A choice of verdicts, and the figure of each.
+type Part = (fn(&Verdict<'_>) -> bool, fn(&Verdict<'_>) -> f64);
+
 /// Label of a configuration in the grids.
 fn label(name: &str) -> String {
     match name.split_once('/') {
@@ -86,7 +89,7 @@ fn answer(counting: &[&Trace]) -> Grid {
             .collect();
         let all = verdicts.len();
         let mut row = vec![name.to_owned(), all.to_string()];
-        let parts: [(fn(&Verdict<'_>) -> bool, fn(&Verdict<'_>) -> f64); 4] = [
+        let parts: [Part; 4] = [
             (|one| one.core_holds(), |one| one.core),
             (|one| one.latency_holds(), |one| one.latency),
             (|one| one.memory_holds(), |one| one.memory),

@@ -170,7 +170,7 @@ fn hosts_with_secrets_prove_themselves_and_the_file_is_nobody_elses() {
         (line.as_str(), 0o644, "chmod 0600"),
         (line.as_str(), 0o620, "whose mode is 0620"),
         ("", 0o600, "nobody could connect"),
-        (&format!("{line}x"), 0o600, "line 1: this is no secret"),
+        (&format!("{line}x"), 0o600, "line 1: invalid secret"),
     ] {
         write(lines, mode);
         let refused = place.refused(&["serve", text(&config)]);
