@@ -65,7 +65,11 @@ fn given_up_pages_are_named() {
     desk.die(0);
     assert_eq!(desk.out.discarded, [place.frame]);
     let in_use = desk.publish_new(1, 2, Access::Read);
-    assert!(desk.out.discarded.is_empty(), "frame {} is in use", in_use.frame);
+    assert!(
+        desk.out.discarded.is_empty(),
+        "frame {} is in use",
+        in_use.frame
+    );
 }
 
 #[test]
