@@ -1,7 +1,7 @@
 //! Recognises the content of a device, so that formatting never destroys data by mistake.
 //!
 //! [`probe`] reads the first and the last MiB and 64 samples in between, through the device itself.
-//! The known formats are in [`table`], with the published source of each magic number. A device
+//! The known formats are in `table`, with the published source of each magic number. A device
 //! counts as empty if every sampled byte is zero. Other unrecognised bytes are [`Found::Unknown`],
 //! which must be treated as a user's data.
 

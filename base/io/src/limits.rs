@@ -67,7 +67,7 @@ pub struct MemoryLimit {
 
 /// Returns the address space that this process used at the first call, in bytes. Call it before
 /// other threads are started: their address space does not reduce later allocations, and counts as
-/// [`STACKS_BYTES`].
+/// `STACKS_BYTES`.
 pub fn address_space_at_start() -> u64 {
     static USED: OnceLock<u64> = OnceLock::new();
     *USED.get_or_init(|| {

@@ -20,7 +20,7 @@ pub struct LogLimiter {
 }
 
 impl LogLimiter {
-    /// Logs that a request of a volume failed, unless a failure was logged less than [`PAUSE`] ago.
+    /// Logs that a request of a volume failed, unless a failure was logged less than `PAUSE` ago.
     /// Returns whether it did.
     pub fn failure(&self, volume: &str, error: &Error) -> bool {
         if error.kind() == ErrorKind::ShuttingDown {

@@ -18,7 +18,7 @@
 //!   have ended the old association. Commands in flight at once have no order among each other, so
 //!   no other order is preserved: a caller that needs an order waits for the answer.
 //! - **Unflushed changes are sent again**, because a target with a volatile cache may have lost
-//!   power. The device [copies](unflushed) each change that was acknowledged since the last flush,
+//!   power. The device copies each change that was acknowledged since the last flush,
 //!   and sends the newest data of each byte before any other command. Some changes cannot be sent
 //!   again: there was no room for a copy, or the write had failed. Then one flush fails and names
 //!   the bytes: either all flushes that wait, or the first one after the loss. A cache then writes

@@ -8,7 +8,7 @@
 //! A socket is one disk, so it accepts one monitor at a time. When the monitor disconnects or dies,
 //! its queues end: requests on the device run to their end, then the guest's memory is unmapped.
 //! When this process dies, a monitor that connects to the next one has the list of unanswered
-//! requests ([`mod@inflight`]), and the guest continues.
+//! requests (`inflight`), and the guest continues.
 //!
 //! **The guest is not trusted.** It owns the rings and may write anything there. An invalid chain
 //! is returned unserved. An address outside the guest's memory fails that request. A queue with

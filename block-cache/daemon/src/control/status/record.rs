@@ -1,6 +1,6 @@
 //! The table of the status: each field with its JSON key, unit, meaning and metric.
 //!
-//! [`records!`] defines the types of the status. The field of a record is one entry:
+//! `records!` defines the types of the status. The field of a record is one entry:
 //!
 //! ```text
 //! /// Data that the backing device does not have yet.
