@@ -122,6 +122,22 @@ impl Log {
         self.next - self.tail
     }
 
+    /// Returns the bytes of the device that hold durable records from the tail on. There are two
+    /// ranges where the ring wraps.
+    #[must_use]
+    pub fn live_bytes(&self) -> Vec<std::ops::Range<u64>> {
+        let (ring, offset) = (self.geometry.records, self.geometry.offset);
+        let (first, len) = (self.tail % ring, self.batch.saturating_sub(self.tail));
+        let until_wrap = len.min(ring - first);
+        [first..first + until_wrap, 0..len - until_wrap]
+            .into_iter()
+            .filter(|records| !records.is_empty())
+            .map(|it| {
+                offset + it.start * RECORD_BYTES as u64..offset + it.end * RECORD_BYTES as u64
+            })
+            .collect()
+    }
+
     /// Records in one unit.
     #[must_use]
     pub const fn unit_records(&self) -> u64 {

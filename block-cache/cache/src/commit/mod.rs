@@ -301,6 +301,11 @@ impl Committer {
         (self.log.borrow_mut()).retire_before(counting.filter(|place| *place != NO_RECORD));
     }
 
+    /// Returns the bytes of the metadata device that hold the records that count.
+    pub(crate) fn live_log_bytes(&self) -> Vec<std::ops::Range<u64>> {
+        self.log.borrow().live_bytes()
+    }
+
     /// Gives up all records of the log.
     pub(crate) fn give_up_log(&self) {
         self.log.borrow_mut().give_up_before(std::iter::empty());

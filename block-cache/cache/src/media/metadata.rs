@@ -12,6 +12,7 @@ use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::sync::Semaphore;
+use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES};
 
 use super::gone::is_file;
 use crate::checksum::Checksums;
@@ -131,40 +132,54 @@ impl MetadataWatch {
         if is_cut {
             let name = device.info().name;
             match self.write_anew().await {
-                Ok(()) => tracing::error!(
-                    "{name} was cut while it is in use, or a tool made holes in it: all metadata is written anew, \
-                     and nothing of it is lost"
-                ),
+                Ok(holes) => {
+                    tracing::error!(
+                        "{name} was cut while it is in use, or a tool made holes in it: all metadata is written anew, \
+                         and nothing of it is lost"
+                    );
+                    self.short_bytes.set(None);
+                    self.holes.replace(holes);
+                }
+                // The next look finds the same holes and tries again, if the cache is alive.
                 Err(error) => tracing::error!(
                     "{name} was cut while it is in use, and its metadata cannot be written anew: {}",
                     error.report()
                 ),
             }
-            self.short_bytes.set(None);
+        } else {
+            self.holes.replace(holes);
         }
-        self.holes.replace(match is_cut {
-            true => self.present_holes(),
-            false => holes,
-        });
     }
 
-    /// Rewrites all metadata, durably.
+    /// Rewrites all metadata, durably. Returns the holes that are left.
+    ///
+    /// A truncation meanwhile can take a part that is already rewritten. It leaves holes that were
+    /// not there when that part was done. Then everything is rewritten again.
     ///
     /// # Errors
-    /// The device's own. The cache has failed then.
-    async fn write_anew(&self) -> Result<()> {
+    /// The device's own: the cache has failed then. `Lost` after too many truncations meanwhile.
+    async fn write_anew(&self) -> Result<Vec<Range<u64>>> {
         for _ in 0..REWRITES {
             // Without a superblock no start finds the rest.
             self.superblock.change(|_| ()).await?;
+            let with_superblock = self.present_holes();
             self.tracker.rewrite_tree().await?;
-            let holes = self.present_holes();
+            let with_tree = self.present_holes();
             if let Some(checksums) = &self.checksums {
                 checksums.note_all_changed();
             }
             self.committer.log_anew().await?;
-            // A truncation while the log was written can have taken the superblock.
-            if !has_new(&self.present_holes(), &holes) {
-                return Ok(());
+            let holes = self.present_holes();
+            let is_written = |part: Range<u64>| {
+                !(holes.iter()).any(|hole| hole.start < part.end && part.start < hole.end)
+            };
+            let copies = [0, COPY_STRIDE_BYTES].map(|at| at..at + COPY_BYTES as u64);
+            if !has_new(&with_tree, &with_superblock)
+                && !has_new(&holes, &with_tree)
+                && copies.into_iter().all(is_written)
+                && self.committer.live_log_bytes().into_iter().all(is_written)
+            {
+                return Ok(holes);
             }
         }
         let name = self.devices.metadata().info().name;

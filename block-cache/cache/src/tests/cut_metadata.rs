@@ -1,6 +1,6 @@
 //! Metadata that is truncated in service and rewritten.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use forebay_block::{Completion, DeviceInfo, Op, Request, Result};
@@ -17,6 +17,8 @@ const LEN: usize = 1 << 20;
 struct Recorder {
     file: TestFile,
     copies: Rc<RefCell<Vec<TestFile>>>,
+    /// Number of writes until the file is truncated and gets its length again.
+    cut_after: Rc<Cell<Option<usize>>>,
 }
 
 impl BlockDevice for Recorder {
@@ -30,6 +32,10 @@ impl BlockDevice for Recorder {
         if is_write {
             let medium = self.file.info().identity.medium;
             self.copies.borrow_mut().push(self.file.copy(medium));
+            if self.cut_after.get() == Some(self.copies.borrow().len()) {
+                self.file.cut(0);
+                self.file.lengthen(LEN);
+            }
         }
     }
 
@@ -277,6 +283,7 @@ fn a_death_while_metadata_is_written_anew_is_never_silent() {
                 let recorder = Recorder {
                     file: files.holder().clone(),
                     copies: Rc::clone(&copies),
+                    cut_after: Rc::default(),
                 };
                 let devices = Devices {
                     data: files.data.device(),
@@ -314,6 +321,43 @@ fn a_death_while_metadata_is_written_anew_is_never_silent() {
                     }
                 }
             }
+        });
+    }
+}
+
+/// The file is truncated a second time after any write of the rewrite.
+#[test]
+fn a_truncation_while_metadata_is_written_anew_is_not_missed() {
+    for tracking in [DirtyTracking::Exact, DirtyTracking::Abt] {
+        run(&World::new(1), async move |_| {
+            let mut nth = 0;
+            loop {
+                nth += 1;
+                let files = Files::formatted(tracking, false).await;
+                let recorder = Recorder {
+                    file: files.holder().clone(),
+                    copies: Rc::default(),
+                    cut_after: Rc::default(),
+                };
+                let devices = Devices {
+                    data: files.data.device(),
+                    metadata: Some(Rc::new(recorder.clone())),
+                };
+                let (cache, _volume) = live(devices, &files).await;
+                cache.look_for_cut().await;
+                files.holder().cut(0);
+                files.holder().lengthen(LEN);
+                recorder.copies.take();
+                recorder.cut_after.set(Some(nth));
+                cache.look_for_cut().await;
+                // The watch looks once more a second later.
+                cache.look_for_cut().await;
+                assert!(files.dead().has(&VALUES).await, "{tracking}, write {nth}");
+                if recorder.copies.borrow().len() < nth {
+                    break;
+                }
+            }
+            assert!(nth > 4, "{nth}");
         });
     }
 }
