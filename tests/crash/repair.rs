@@ -16,8 +16,11 @@ use super::stack::{CacheStack, Setup};
 /// Seed whose life finds the step in superblock/mend.rs left out.
 const SUPERBLOCK_STEP: u64 = 4_294_977_302;
 
+/// Seed whose life finds `GiveUpUnlogged`.
+const GIVEN_UP: u64 = 4_294_967_308;
+
 const LIVES: Lives = Lives {
-    pinned: &[SUPERBLOCK_STEP],
+    pinned: &[SUPERBLOCK_STEP, GIVEN_UP],
     gate: 24,
     whole: 100,
     share: 50,
@@ -206,6 +209,14 @@ fn the_pinned_seed_finds_the_step_left_out() {
     let found = sweep(SUPERBLOCK_STEP);
     take_out(None);
     assert!(found.is_err(), "seed {SUPERBLOCK_STEP}");
+}
+
+#[test]
+fn the_pinned_seed_finds_the_given_up_records() {
+    plant(Some(Fault::GiveUpUnlogged));
+    let found = sweep(GIVEN_UP);
+    plant(None);
+    assert!(found.is_err(), "seed {GIVEN_UP}");
 }
 
 #[test]
