@@ -6,11 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context, Error, ErrorKind, Mapping, Result};
 
-use crate::file::{RELEASE_TIME, kind_in_words};
+use crate::file::{kind_in_words, wait_for_release};
 use crate::system::allocate_range;
 use crate::{Stop, snapshot};
 
@@ -141,20 +140,16 @@ pub fn check_shared(path: &Path) -> Result<()> {
 /// As [`open_shared`]. The file ends at the next power of two ([`padded_bytes`]), as the memory of
 /// a PCI device must, so that a virtual machine can be given it as one. The bytes after
 /// `size_bytes` take no memory. A killed process holds its memory for a moment longer: this waits
-/// for that, for [`RELEASE_TIME`].
+/// for that, for [`RELEASE_TIME`](crate::file::RELEASE_TIME) or longer.
 ///
 /// # Errors
 /// As [`open_shared`].
 pub fn open_padded(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
-    let (file_bytes, begin) = (padded_bytes(size_bytes), Instant::now());
-    loop {
-        match open(path, size_bytes, file_bytes, &Stop::default()) {
-            Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < RELEASE_TIME => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            other => return other.context(|| format!("shared memory {}", path.display())),
-        }
-    }
+    let file_bytes = padded_bytes(size_bytes);
+    wait_for_release(path, || {
+        open(path, size_bytes, file_bytes, &Stop::default())
+    })
+    .context(|| format!("shared memory {}", path.display()))
 }
 
 /// How long the file of [`open_padded`] is.

@@ -17,6 +17,8 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
+use super::holder::Holder;
+
 /// First byte of the permissions that a program uses.
 const USED: i64 = 100;
 /// First byte of the permissions that a program does not share.
@@ -61,9 +63,11 @@ fn lock_whole(file: &File) -> Result<()> {
         match error.raw_os_error() {
             Some(libc::EINTR) => (),
             Some(libc::EWOULDBLOCK) => {
+                let holder = file.metadata().ok().as_ref().and_then(Holder::of);
+                let holder = holder.map_or("another forebay?".to_owned(), Holder::describe);
                 return Err(Error::new(
                     ErrorKind::Busy,
-                    "another program holds it locked (another forebay?): stop that one first",
+                    format!("another program holds it locked ({holder}): stop that one first"),
                 ));
             }
             _ => return Err(error).context(|| "locking it"),
@@ -209,10 +213,7 @@ mod tests {
         let late = set(theirs.as_raw_fd(), libc::F_WRLCK, 0..i64::MAX).expect_err("ours");
         assert_eq!(late.raw_os_error(), Some(libc::EAGAIN));
         let other = lock(&theirs, true).expect_err("two of us");
-        assert!(
-            other.report().contains("another forebay"),
-            "{}",
-            other.report()
-        );
+        let holder = format!("process {}", std::process::id());
+        assert!(other.report().contains(&holder), "{}", other.report());
     }
 }

@@ -2,6 +2,7 @@
 
 mod faults;
 mod geometry;
+mod holder;
 pub(crate) mod holes;
 pub(crate) mod identity;
 mod kind;
@@ -24,6 +25,7 @@ use forebay_block::{Completion, Context, DeviceInfo, Error, ErrorKind, Op, Reque
 use crate::reactor::{Driver, Target, current};
 pub use faults::Faults;
 pub use geometry::Geometry;
+use holder::Holder;
 pub use identity::are_clones;
 pub use kind::{kind_in_words, open_to_look};
 pub(crate) use lock::lock;
@@ -92,29 +94,51 @@ impl Drop for Handle {
     }
 }
 
-/// How long an exclusive open waits for a holder to let go. A process that was killed holds its
-/// files until the kernel has ended the I/O that it left, and only then is it safe to write.
+/// Time that an exclusive open waits for a holder to let go. A killed process holds its files
+/// until the kernel has ended its I/O, and only then is it safe to write.
 pub const RELEASE_TIME: Duration = Duration::from_secs(3);
+
+/// The same if the holder has ended. A busy machine ends its I/O late.
+const RELEASE_TIME_OF_DEAD: Duration = Duration::from_secs(30);
+
+/// Calls `open` until the file is not `Busy`, for [`RELEASE_TIME`], or longer if the process that
+/// holds it has ended.
+///
+/// # Errors
+/// Those of `open`.
+pub(crate) fn wait_for_release<T>(path: &Path, open: impl Fn() -> Result<T>) -> Result<T> {
+    let begin = Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                let holder = std::fs::metadata(path).ok().as_ref().and_then(Holder::of);
+                let time = match holder {
+                    Some(holder) if holder.is_dead() => RELEASE_TIME_OF_DEAD,
+                    _ => RELEASE_TIME,
+                };
+                if begin.elapsed() >= time {
+                    return Err(error);
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+}
 
 impl File {
     /// Opens `path`, which names a regular file or a block device.
     ///
     /// # Errors
-    /// `Busy` if another program holds it for [`RELEASE_TIME`] and `options.exclusive` is set.
+    /// `Busy` if another program holds it for [`RELEASE_TIME`] and `options.exclusive` is set. A
+    /// program that has ended gets 30 s.
     /// `InvalidInput` if it is neither a file nor a block device, or if no reactor runs on this
     /// thread. `ReadOnly` if it takes no writes and `options.read_only` is not set. Otherwise the
     /// system's error.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self> {
         let path = path.as_ref();
-        let begin = Instant::now();
-        loop {
-            match open(path, options) {
-                Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < RELEASE_TIME => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                other => return other.context(|| format!("opening {}", path.display())),
-            }
-        }
+        wait_for_release(path, || open(path, options))
+            .context(|| format!("opening {}", path.display()))
     }
 
     /// Returns the present size in bytes, in whole logical blocks. Requests up to it are accepted

@@ -291,6 +291,31 @@ fn a_second_opener_is_told_who_is_busy() {
     });
 }
 
+/// The ring of a killed process holds its file until its I/O has ended. A program that locks the
+/// file for us and ends stands for it.
+#[test]
+fn an_opener_waits_longer_for_a_holder_that_has_ended() {
+    on_both(async |scratch| {
+        let path = scratch.path("held.img");
+        let mut options_of_holder = std::fs::File::options();
+        let holder = options_of_holder.read(true).write(true).create_new(true);
+        let holder = holder.open(&path).expect("new");
+        let mut flock = std::process::Command::new("flock");
+        let shared = holder.try_clone().expect("another descriptor");
+        let status = flock.args(["-n", "0"]).stdin(shared).status();
+        assert!(status.expect("flock of util-linux").success());
+        // The command holds a descriptor.
+        drop(flock);
+        let leaving = std::thread::spawn(move || {
+            std::thread::sleep(RELEASE_TIME + Duration::from_secs(1));
+            drop(holder);
+        });
+        File::open(&path, &options()).expect("free after a while");
+        assert!(leaving.is_finished(), "the opener waited");
+        leaving.join().expect("it left");
+    });
+}
+
 #[test]
 fn an_opener_waits_for_a_holder_that_is_on_its_way_out() {
     on_both(async |scratch| {

@@ -6,13 +6,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Context, Error, ErrorKind, Identity, Result};
 
 use super::instructions::{self, Writeback};
 use super::{LINE_BYTES, Pmem};
-use crate::file::{RELEASE_TIME, create, identity, kind_in_words, lock};
+use crate::file::{create, identity, kind_in_words, lock, wait_for_release};
 use crate::shm::allocate;
 use crate::{Stop, snapshot};
 
@@ -74,11 +73,11 @@ impl PmemMapping {
     /// a file that is missing or empty is created with this size.
     ///
     /// # Errors
-    /// `Busy` if another program holds it for [`RELEASE_TIME`]. `InvalidInput` if it is neither of
+    /// `Busy` if another program holds it for [`RELEASE_TIME`](crate::file::RELEASE_TIME). `InvalidInput` if it is neither of
     /// the two or smaller than a page. `NoSpace` if its file system has no room for all of it.
     /// Otherwise the system's error.
     pub fn open(path: &Path, create_bytes: Option<u64>) -> Result<Self> {
-        patiently(path, || open(path, create_bytes, false))
+        map_when_released(path, || open(path, create_bytes, false))
     }
 
     /// Maps as [`PmemMapping::open`], for inspection. Stores to a file stay in this process, and
@@ -87,7 +86,7 @@ impl PmemMapping {
     /// # Errors
     /// As [`PmemMapping::open`].
     pub fn open_to_look(path: &Path) -> Result<Self> {
-        patiently(path, || open(path, None, true))
+        map_when_released(path, || open(path, None, true))
     }
 
     /// Returns the medium that the stores reach.
@@ -194,17 +193,8 @@ impl Pmem for PmemMapping {
     }
 }
 
-/// Waits for a process that was killed, which holds its memory for a moment longer.
-fn patiently(path: &Path, open: impl Fn() -> Result<PmemMapping>) -> Result<PmemMapping> {
-    let begin = Instant::now();
-    loop {
-        match open() {
-            Err(error) if error.kind() == ErrorKind::Busy && begin.elapsed() < RELEASE_TIME => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            other => return other.context(|| format!("mapping {}", path.display())),
-        }
-    }
+fn map_when_released(path: &Path, open: impl Fn() -> Result<PmemMapping>) -> Result<PmemMapping> {
+    wait_for_release(path, open).context(|| format!("mapping {}", path.display()))
 }
 
 fn open(path: &Path, create_bytes: Option<u64>, look: bool) -> Result<PmemMapping> {

@@ -18,7 +18,9 @@ use forebay_device::mem::MemDevice;
 use forebay_io::rt;
 
 use super::*;
-use support::{Loop, Mounted, Seen, Spy, TempDir, can_loop, can_mount, open, run, serve};
+use support::{
+    Loop, Mounted, Seen, Spy, TempDir, can_loop, can_mount, mount_device, open, run, serve,
+};
 
 #[test]
 fn ordinary_programs_read_and_write_it() {
@@ -273,7 +275,7 @@ fn file_systems_live_on_a_loop_device() {
 
         run(make[0], &[make[1], &device.0]);
         let flushes = seen.flushes.load(Ordering::Relaxed);
-        run("mount", &["-o", "discard", &device.0, tree_path]);
+        mount_device("discard", &device.0, tree_path);
         let mounted = Mounted(tree.clone());
         let text: Vec<u8> = (0..2_000_000u32).flat_map(u32::to_le_bytes).collect();
         for index in 0..8 {
@@ -293,7 +295,7 @@ fn file_systems_live_on_a_loop_device() {
         );
 
         run(check[0], &[check[1], &device.0]);
-        run("mount", &["-o", "ro", &device.0, tree_path]);
+        mount_device("ro", &device.0, tree_path);
         let mounted = Mounted(tree.clone());
         for index in 0..7 {
             let back = std::fs::read(tree.join(format!("file {index}"))).expect("read");

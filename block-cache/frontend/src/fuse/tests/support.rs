@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
 use forebay_io::rt::Executor;
@@ -161,13 +161,43 @@ pub(in crate::fuse) fn open(path: &Path, flags: i32) -> File {
         .expect("opened")
 }
 
+/// Programs are looked for here: tests may run without a login shell.
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Mounts a device. A mount namespace that another test has made meanwhile may hold a copy of an
+/// earlier mount until it ends, so this tries for a minute while the device is busy.
+///
+/// # Panics
+/// If `mount` fails.
+#[track_caller]
+pub(in crate::fuse) fn mount_device(options: &str, device: &str, place: &str) {
+    let begin = Instant::now();
+    let mount = || {
+        let mut mount = Command::new("mount");
+        mount.args(["-o", options, device, place]).env("PATH", PATH);
+        mount.output().expect("it starts")
+    };
+    let mut output = mount();
+    while !output.status.success()
+        && String::from_utf8_lossy(&output.stderr).contains("busy")
+        && begin.elapsed() < Duration::from_secs(60)
+    {
+        std::thread::sleep(Duration::from_millis(50));
+        output = mount();
+    }
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "mount -o {options} {device}: {stderr}"
+    );
+}
+
 /// Runs a program. Panics with its output if it fails.
 #[track_caller]
 pub(in crate::fuse) fn run(program: &str, args: &[&str]) -> String {
-    let path = "/usr/sbin:/usr/bin:/sbin:/bin";
     let output = Command::new(program)
         .args(args)
-        .env("PATH", path)
+        .env("PATH", PATH)
         .output()
         .expect("it starts");
     assert!(
