@@ -8,6 +8,7 @@
 mod cut;
 mod left;
 mod others;
+mod refusals;
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
@@ -35,8 +36,9 @@ use crate::state::StateDirectory;
 use cut::{look_for_cut, note_cut};
 use forebay_terminal::size::human_bytes;
 pub(super) use left::give_up_or_refuse;
+use left::tell_of_loss;
 pub(crate) use left::{left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
-use left::{refuse_if_earlier, removed, tell_of_loss, unopened};
+use refusals::{refuse_if_earlier, removed, unopened};
 
 /// Directory of slots.
 pub(super) const DIRECTORY: &str = "/dev/shm";

@@ -12,7 +12,7 @@ use forebay_io::shm::check_shared;
 use forebay_io::system::boot_id;
 use forebay_transit::{SlotsLeft, slots_left};
 
-use super::left::{blocks_are_left, refuse_if_earlier, removed};
+use super::refusals::{blocks_are_left, refuse_if_earlier, removed};
 use super::{DIRECTORY, look, note_of, place};
 use crate::state::StateDirectory;
 

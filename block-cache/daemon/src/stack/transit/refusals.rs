@@ -1,0 +1,86 @@
+//! Refusals of slots: errors with their remedies.
+
+use std::path::Path;
+
+use forebay_block::{Buf, Error, ErrorKind, Result};
+use forebay_io::system::boot_id;
+use forebay_transit::{generations_left, is_earlier};
+
+use super::{DIRECTORY, note_of};
+use crate::state::StateDirectory;
+
+/// How to abandon the contents of slots. A start that merely misses the file would report an
+/// accidental loss.
+pub(super) const GIVE_UP: &str = "remove the file, and start the daemon once with \
+    --accept-journal-loss: what it holds IS LOST THEN";
+
+/// Returns the remedy for slots of an earlier time.
+fn earlier(file: &Path) -> String {
+    format!(
+        "{}: it was put back after newer writes. Put the newest one back, if it is not that; if \
+         there is none, remove it, and start again: that start says whether acknowledged writes \
+         are lost with the newest one",
+        file.display()
+    )
+}
+
+/// Returns the error for slots that cannot be opened, with the remedy. `existed` says whether they
+/// existed before.
+pub(super) fn unopened(error: Error, file: &Path, existed: bool) -> Error {
+    match error.kind() {
+        ErrorKind::Lost => error.context(removed(file)),
+        ErrorKind::Corrupt => error.context(format!(
+            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up \
+             what is damaged and sends the rest on, and check what the clients stored last",
+            file.display()
+        )),
+        ErrorKind::InvalidInput if existed => error.context(earlier(file)),
+        _ => error.context(file.display().to_string()),
+    }
+}
+
+/// Refuses slots that are older than the record in the state directory. `memory` is a copy of the
+/// slots.
+///
+/// # Errors
+/// `InvalidInput` for such slots; otherwise the error of the operating system.
+pub(super) fn refuse_if_earlier(state: &Path, file: &Path, memory: &Buf) -> Result<()> {
+    let boot_id = boot_id()?;
+    let counts = StateDirectory::slots_generation_in(state, &note_of(file), &boot_id)?;
+    match generations_left(memory, &boot_id).is_some_and(|left| is_earlier(left, counts)) {
+        true => {
+            let what = "what its slots hold is older than what the device was sent since";
+            Err(Error::new(ErrorKind::InvalidInput, what).context(earlier(file)))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Returns the description of missing slots, with the remedy.
+pub(super) fn removed(file: &Path) -> String {
+    format!(
+        "{} was removed, or overwritten where it says whose it is, since a daemon was killed that \
+         may have had acknowledged writes in it. They are lost, unless another daemon, with \
+         another state directory, sent them on and was stopped (then nothing is). Where the medium \
+         was copied or replaced since, \
+         that is another one: what was not sent on lies in {DIRECTORY} under the number of the old \
+         one. Put it back \
+         (the medium, then), or start with --accept-journal-loss and, if there was no such daemon, \
+         check what \
+         the clients stored last",
+        file.display()
+    )
+}
+
+/// Returns the error for slots with data that the device lacks.
+pub(super) fn blocks_are_left(file: &Path, blocks: u64) -> Error {
+    Error::new(
+        ErrorKind::Busy,
+        format!(
+            "{blocks} acknowledged blocks of it are in {} still\n    \
+             help: start the daemon once with the transit cache that it had, and stop it, so that \
+             they reach the device; or give them up: {GIVE_UP}",
+            file.display()
+        ),
+    )
+}
