@@ -17,7 +17,7 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 5] = [
+const ALLOWED: [(&str, &str, &[&str]); 4] = [
     (
         "forebay",
         "",
@@ -25,7 +25,6 @@ const ALLOWED: [(&str, &str, &[&str]); 5] = [
             "config", "control", "metrics", "page", "serve", "stack", "view",
         ],
     ),
-    ("forebay", "config", &["export", "tls"]),
     (
         "forebay",
         "serve",

@@ -9,9 +9,8 @@ use forebay_frontend::ublk::NUMBERS;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::Config;
 use super::problem::{Problems, Span};
-use super::tls::{RawDemand, Tls};
+use super::tls::{RawDemand, Tls, TlsKeys};
 
 /// An export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,11 +111,6 @@ impl Listen {
     }
 }
 
-/// Whether the kernel chooses the port.
-fn any_port(listen: &Listen) -> bool {
-    matches!(listen, Listen::Tcp(address) if address.port() == 0)
-}
-
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -140,10 +134,10 @@ pub(super) struct RawExport {
     nqn: Option<Spanned<String>>,
     allow_hosts: Option<Spanned<Vec<Spanned<String>>>>,
     secrets: Option<Spanned<PathBuf>>,
-    pub(super) tls: Option<Spanned<RawDemand>>,
-    pub(super) tls_certificate: Option<Spanned<PathBuf>>,
-    pub(super) tls_key: Option<Spanned<PathBuf>>,
-    pub(super) tls_client_ca: Option<Spanned<PathBuf>>,
+    tls: Option<Spanned<RawDemand>>,
+    tls_certificate: Option<Spanned<PathBuf>>,
+    tls_key: Option<Spanned<PathBuf>>,
+    tls_client_ca: Option<Spanned<PathBuf>>,
     insecure: Option<Spanned<bool>>,
 }
 
@@ -226,7 +220,7 @@ impl RawExport {
             );
         }
         if !matches!(protocol, Protocol::Nbd(_)) {
-            self.check_no_tls(problems);
+            self.tls_keys().check_none(problems);
         }
         if !matches!(protocol, Protocol::NvmeTcp(_)) {
             let nqn = self.nqn.as_ref().map(|nqn| ("nqn", nqn.span()));
@@ -245,6 +239,15 @@ impl RawExport {
         })
     }
 
+    const fn tls_keys(&self) -> TlsKeys<'_> {
+        TlsKeys {
+            demand: self.tls.as_ref(),
+            certificate: self.tls_certificate.as_ref(),
+            key: self.tls_key.as_ref(),
+            client_ca: self.tls_client_ca.as_ref(),
+        }
+    }
+
     fn resolve_nbd(&self, problems: &mut Problems<'_>, nbd: &Spanned<String>) -> Option<Nbd> {
         let text = nbd.get_ref();
         let span: Span = nbd.span();
@@ -256,7 +259,7 @@ impl RawExport {
             );
             return None;
         };
-        let tls = self.resolve_tls(problems);
+        let tls = self.tls_keys().resolve(problems);
         if let Listen::Tcp(address) = &listen {
             match &tls {
                 Some(Tls {
@@ -275,7 +278,7 @@ impl RawExport {
                     }
                 }
                 // The problem with TLS is reported already.
-                None if self.names_tls() => {}
+                None if self.tls_keys().any() => {}
                 _ => {
                     let remedy = "set tls = \"required\" with `tls_certificate` and `tls_key`, listen on 127.0.0.1 or a \
                                   Unix socket";
@@ -373,93 +376,5 @@ impl RawExport {
                 .as_ref()
                 .map(|path| problems.base().join(path.get_ref())),
         })
-    }
-}
-
-impl Config {
-    /// Checks that exports of one subsystem have the same access rights.
-    pub(super) fn check_subsystems(&self, problems: &mut Problems<'_>) {
-        let mut seen: Vec<(&NvmeTcp, usize)> = Vec::new();
-        for export in &self.exports {
-            let Protocol::NvmeTcp(target) = &export.protocol else {
-                continue;
-            };
-            let same = seen.iter().find(|(other, _)| other.nqn == target.nqn);
-            if let Some((other, line)) = same
-                && (&other.allow_hosts, &other.secrets) != (&target.allow_hosts, &target.secrets)
-            {
-                problems.add_at(
-                    export.line,
-                    format!(
-                        "this export and the one in line {line} are one subsystem, {}, and do not \
-                         allow the same hosts",
-                        target.nqn
-                    ),
-                    "give both the same `allow_hosts` and `secrets`, or one of them another `nqn`",
-                );
-            }
-            seen.push((target, export.line));
-        }
-    }
-
-    /// Checks for addresses that conflict.
-    pub(super) fn check_addresses(&self, problems: &mut Problems<'_>) {
-        let mut all: Vec<(Listen, &Protocol, usize)> = Vec::new();
-        for export in &self.exports {
-            let Some(listen) = export.protocol.listen() else {
-                continue;
-            };
-            let of_kind = std::mem::discriminant(&export.protocol);
-            let twin = all.iter().find(|(other, protocol, _)| {
-                let one_server = std::mem::discriminant(*protocol) == of_kind;
-                other.clashes_with(&listen)
-                    || (*other == listen && !one_server && !any_port(&listen))
-            });
-            if let Some((other, _, line)) = twin {
-                problems.add_at(
-                    export.line,
-                    format!("{listen} and {other} of the export in line {line} cannot both be listened on"),
-                    "use another port; exports of one protocol may have the same address, too \
-                     (their names tell them apart)",
-                );
-            }
-            all.push((listen, &export.protocol, export.line));
-        }
-        let own = [
-            (
-                Listen::Tcp(self.server.metrics),
-                self.server.metrics_line,
-                "metrics",
-            ),
-            (
-                Listen::Unix(self.server.control.clone()),
-                self.server.control_line,
-                "control",
-            ),
-        ];
-        for (address, line, key) in own {
-            let same = |other: &Listen| {
-                (*other == address && !any_port(other)) || other.clashes_with(&address)
-            };
-            let Some((other, _, export)) = all.iter().find(|(other, ..)| same(other)) else {
-                continue;
-            };
-            let (line, what) = match line {
-                Some(line) => (
-                    line,
-                    format!("`{key}` is {address}, and so is the export in line {export}: {other}"),
-                ),
-                None => (
-                    *export,
-                    format!(
-                        "the export's {other} is also `{key}` in [server], where {address} is the \
-                         default"
-                    ),
-                ),
-            };
-            let help =
-                format!("set `{key}` in [server] to another address, or give the export another");
-            problems.add_at(line, what, help);
-        }
     }
 }

@@ -6,6 +6,7 @@
 
 pub(crate) mod block_sizes;
 pub mod cache;
+mod conflicts;
 pub mod device;
 mod distinct;
 mod document;

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::export::RawExport;
 use super::problem::{Problems, Span};
-use super::{Config, Nbd, Protocol};
 
 /// TLS settings of an NBD export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,37 +28,49 @@ pub(super) enum RawDemand {
     Required,
 }
 
-impl RawExport {
-    /// Returns the keys of TLS that are present.
-    fn tls_keys(&self) -> impl Iterator<Item = (&'static str, Span)> {
-        let file =
-            |key, file: &Option<Spanned<PathBuf>>| file.as_ref().map(|file| (key, file.span()));
+/// The keys of TLS of an export.
+#[derive(Clone, Copy)]
+pub(super) struct TlsKeys<'a> {
+    /// Whether clients must use TLS.
+    pub(super) demand: Option<&'a Spanned<RawDemand>>,
+    /// File with the server's certificate.
+    pub(super) certificate: Option<&'a Spanned<PathBuf>>,
+    /// File with its key.
+    pub(super) key: Option<&'a Spanned<PathBuf>>,
+    /// File with the authorities that sign clients' certificates.
+    pub(super) client_ca: Option<&'a Spanned<PathBuf>>,
+}
+
+impl TlsKeys<'_> {
+    /// Returns the keys that are present.
+    fn present(self) -> impl Iterator<Item = (&'static str, Span)> {
+        let file = |key, file: Option<&Spanned<PathBuf>>| file.map(|file| (key, file.span()));
         [
-            self.tls.as_ref().map(|tls| ("tls", tls.span())),
-            file("tls_certificate", &self.tls_certificate),
-            file("tls_key", &self.tls_key),
-            file("tls_client_ca", &self.tls_client_ca),
+            self.demand.map(|demand| ("tls", demand.span())),
+            file("tls_certificate", self.certificate),
+            file("tls_key", self.key),
+            file("tls_client_ca", self.client_ca),
         ]
         .into_iter()
         .flatten()
     }
 
-    /// Whether any key of TLS is present.
-    pub(super) fn names_tls(&self) -> bool {
-        self.tls_keys().next().is_some()
+    /// Whether any key is present.
+    pub(super) fn any(self) -> bool {
+        self.present().next().is_some()
     }
 
-    /// Checks that no key of TLS is next to another protocol than NBD.
-    pub(super) fn check_no_tls(&self, problems: &mut Problems<'_>) {
-        for (key, span) in self.tls_keys() {
+    /// Checks that no key is next to another protocol than NBD.
+    pub(super) fn check_none(self, problems: &mut Problems<'_>) {
+        for (key, span) in self.present() {
             let what = format!("`{key}` means something to an NBD export only");
             problems.add(&span, what, "remove it");
         }
     }
 
-    pub(super) fn resolve_tls(&self, problems: &mut Problems<'_>) -> Option<Tls> {
-        let (first, span) = self.tls_keys().next()?;
-        let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) else {
+    pub(super) fn resolve(self, problems: &mut Problems<'_>) -> Option<Tls> {
+        let (first, span) = self.present().next()?;
+        let (Some(certificate), Some(key)) = (self.certificate, self.key) else {
             problems.add(
                 &span,
                 format!(
@@ -72,9 +82,9 @@ impl RawExport {
             );
             return None;
         };
-        let demand = self.tls.as_ref().map(|tls| *tls.get_ref());
+        let demand = self.demand.map(|demand| *demand.get_ref());
         let required = demand != Some(RawDemand::Offered);
-        if let Some(authority) = &self.tls_client_ca
+        if let Some(authority) = self.client_ca
             && !required
         {
             problems.add(
@@ -88,37 +98,8 @@ impl RawExport {
         Some(Tls {
             certificate: absolute(certificate),
             key: absolute(key),
-            client_ca: self.tls_client_ca.as_ref().map(absolute),
+            client_ca: self.client_ca.map(absolute),
             required,
         })
-    }
-}
-
-impl Config {
-    /// Checks that exports of one address have the same TLS settings: TLS starts before a client
-    /// selects an export.
-    pub(super) fn check_tls(&self, problems: &mut Problems<'_>) {
-        let mut seen: Vec<(&Nbd, usize)> = Vec::new();
-        for export in &self.exports {
-            let Protocol::Nbd(nbd) = &export.protocol else {
-                continue;
-            };
-            let same = seen.iter().find(|(other, _)| other.listen == nbd.listen);
-            if let Some((other, line)) = same
-                && other.tls != nbd.tls
-            {
-                problems.add_at(
-                    export.line,
-                    format!(
-                        "this export and the one in line {line} are at one address, {}, and differ \
-                         in TLS, which begins before a client says which of them it wants",
-                        nbd.listen
-                    ),
-                    "give both the same `tls`, `tls_certificate`, `tls_key` and `tls_client_ca`, \
-                     or one of them another address",
-                );
-            }
-            seen.push((nbd, export.line));
-        }
     }
 }
