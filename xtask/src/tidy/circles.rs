@@ -17,18 +17,13 @@ use tree::Tree;
 const RULE: &str = "circles";
 
 /// Circles that are there still: package, parent and neighbours. This list only gets shorter.
-const ALLOWED: [(&str, &str, &[&str]); 4] = [
+const ALLOWED: [(&str, &str, &[&str]); 3] = [
     (
         "forebay",
         "",
         &[
             "config", "control", "metrics", "page", "serve", "stack", "view",
         ],
-    ),
-    (
-        "forebay",
-        "serve",
-        &["engine", "exports", "record", "shutdown"],
     ),
     (
         "forebay-io",

@@ -12,7 +12,7 @@ use forebay_io::{Reactor, Stop};
 use forebay_volume::VolumeHandle;
 use tokio::sync::{oneshot, watch};
 
-use super::exports::Reactors;
+use super::reactors::Reactors;
 use crate::config::Config;
 use crate::control::status::Status;
 use crate::stack::{Stack, Wishes, place_of_path};

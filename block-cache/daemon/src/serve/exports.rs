@@ -20,9 +20,10 @@ use tokio::sync::oneshot;
 
 use super::disks;
 use super::engine::Handle;
+use super::reactors::Reactors;
 use crate::config::places::{UBLK_AT, VHOST_USER_AT, nbd_uri, nvme_uri};
 use crate::config::{Config, Export, Listen, Nbd, NvmeTcp, Protocol};
-use crate::control::status::ReactorStatus;
+use crate::stack::offload;
 
 /// State that other threads need to withdraw a volume.
 #[derive(Default)]
@@ -64,31 +65,6 @@ pub(super) struct Running {
     reactors: Vec<(Remote, oneshot::Sender<()>, JoinHandle<()>)>,
     /// Reactors that serve connections; `None` without exports on sockets.
     serving: Option<Reactors>,
-}
-
-/// Reactors that serve connections.
-#[derive(Clone)]
-pub(super) struct Reactors {
-    names: Vec<String>,
-    spread: Arc<Spread>,
-}
-
-impl Reactors {
-    /// Limits the number of concurrent connections.
-    pub(super) fn limit(&self, connections: usize) {
-        self.spread.limit(connections);
-    }
-
-    pub(super) fn status(&self) -> Vec<ReactorStatus> {
-        let counts = self.spread.connections();
-        let named = self.names.iter().zip(counts);
-        named
-            .map(|(name, connections)| ReactorStatus {
-                name: name.clone(),
-                connections,
-            })
-            .collect()
-    }
 }
 
 impl Running {
@@ -149,8 +125,7 @@ impl Running {
             if let Protocol::Fuse(directory) = &export.protocol {
                 let volume = self.handle(&export.volume)?;
                 let directory = directory.clone();
-                let mount =
-                    super::shutdown::blocking(move || fuse::mount(volume, &directory)).await;
+                let mount = offload(move || fuse::mount(volume, &directory)).await;
                 let mount = mount.context(|| config.place(export.line))?;
                 self.listening.push(format!(
                     "FUSE: volume {:?} is the file {}",
@@ -318,7 +293,7 @@ impl Running {
             let (volume, number) = (disk.volume.clone(), disk.number);
             let (origin, spread) = (origin(config).to_vec(), Arc::clone(spread));
             let attach = move || ublk::attach(volume, number, &origin, gap, &spread);
-            let attached = super::shutdown::blocking(attach).await;
+            let attached = offload(attach).await;
             let device = attached.context(|| place(&disk))?;
             let (volume, path) = (&disk.export.volume, device.path().display().to_string());
             listening.push(format!("{UBLK_AT}volume {volume:?} is {path}"));

@@ -12,6 +12,7 @@ use super::record::Recordings;
 use crate::control::http::Source;
 use crate::control::protocol::{Reply, Request};
 use crate::control::server::{Caller, Handler, Part};
+use crate::stack::offload;
 use forebay_terminal::size::human_bytes;
 
 /// Interval of progress reports.
@@ -111,7 +112,7 @@ async fn answer(
             });
             work.await??;
             let name = volume.clone();
-            super::shutdown::blocking(move || {
+            offload(move || {
                 exports.remove_disks(&name)?;
                 exports.withdraw(Some(&name));
                 Ok(())

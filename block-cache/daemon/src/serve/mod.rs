@@ -11,6 +11,7 @@ mod exports;
 pub(crate) mod guard;
 mod handler;
 mod logging;
+mod reactors;
 mod record;
 mod shutdown;
 pub(crate) mod tls;
@@ -33,8 +34,9 @@ use crate::stack::Wishes;
 use crate::stack::memory::{Needs, RESERVE_BYTES};
 use descriptors::Descriptors;
 use engine::Engine;
-use exports::{Reactors, Running};
+use exports::Running;
 use forebay_terminal::size::human_duration;
+use reactors::Reactors;
 use record::Recordings;
 
 /// Time limit for the end of a start after a signal: a device may have to respond first.

@@ -11,7 +11,7 @@ use super::Signals;
 use super::engine::Handle;
 use super::exports::Running;
 use super::record::Recordings;
-use crate::stack::CLOSE;
+use crate::stack::{CLOSE, offload};
 use forebay_terminal::size::{human_count, human_duration};
 
 /// Time limit for unmounting, during which the kernel writes back its data.
@@ -34,7 +34,7 @@ pub(super) async fn run(
     let begun = engine.ask(|engine| async move { engine.shutting_down.set(true) });
     begun.await?;
     let exports = running.shared();
-    let unmount = blocking(move || {
+    let unmount = offload(move || {
         exports.withdraw(None);
         Ok(())
     });
@@ -111,11 +111,4 @@ async fn step<T>(
             }
         }
     }
-}
-
-/// Runs blocking `work` on a thread of its own.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    crate::stack::offload(work).await
 }
