@@ -15,6 +15,7 @@ mod secrets;
 pub mod serve;
 pub mod stack;
 pub mod state;
+pub mod status;
 pub mod view;
 
 pub use config::Config;

@@ -3,8 +3,8 @@
 
 use std::fmt::{Display, Write as _};
 
-use crate::control::status::record::{Entry, Fields, Metric, Record as _, Table, Unit, Value};
-use crate::control::status::{LATENCY_BOUNDS_US, Latency, Status};
+use crate::status::record::{Entry, Fields, Metric, Record as _, Table, Unit, Value};
+use crate::status::{LATENCY_BOUNDS_US, Latency, Status};
 
 /// Text under construction.
 struct Text(String);
@@ -152,7 +152,7 @@ impl Text {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::status::example;
+    use crate::status::example;
     use std::collections::HashSet;
 
     #[test]

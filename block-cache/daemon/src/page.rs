@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::control::status::{Status, percent};
+use crate::status::{Status, percent};
 use crate::view;
 use forebay_terminal::table::escape;
 
@@ -65,7 +65,7 @@ fn paragraphs(html: &mut String, lines: Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::status::example;
+    use crate::status::example;
 
     #[test]
     fn the_page_shows_the_numbers_and_escapes_names() {

@@ -19,7 +19,6 @@ use serde_json::json;
 use crate::config::Config;
 use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request};
-use crate::control::status::Status;
 use crate::serve::descriptors::Descriptors;
 use crate::serve::guard;
 use crate::stack::journal::{self, Whose};
@@ -28,6 +27,7 @@ use crate::stack::{
     MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, place_of_path,
     place_of_volume, refuse_all, warning_of_few,
 };
+use crate::status::Status;
 use forebay_terminal::out;
 use mend::{Losses, Work};
 use open::{Backing, Sized, look_at_backing};
@@ -302,7 +302,8 @@ fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Statu
     let running = running.filter(|status| is_of(config, status));
     Descriptors::raise().check(config)?;
     guard::check(config)?;
-    config.check_machine(true, running.as_deref())?;
+    let listening = running.as_ref().map(|status| &status.listening[..]);
+    config.check_machine(true, listening)?;
     Needs::of(config, None).check()?;
     let backing =
         Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone(), running.is_some()))?;

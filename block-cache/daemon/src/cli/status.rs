@@ -6,7 +6,7 @@ use forebay_block::{Error, ErrorKind, Result};
 
 use crate::control::client::{Client, Control};
 use crate::control::protocol::{Reply, Request, line};
-use crate::control::status::Status;
+use crate::status::Status;
 use crate::view;
 use forebay_terminal::out;
 
@@ -79,7 +79,7 @@ mod golden;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::status::example;
+    use crate::status::example;
 
     #[test]
     fn the_table_shows_hits_latency_and_rates() {

@@ -13,8 +13,7 @@ use forebay_io::net::{Address, may_listen};
 use forebay_io::system::{may_store, may_write};
 
 use super::problem::Problems;
-use super::{Config, Export, Listen, Nbd, Protocol};
-use crate::control::status::Status;
+use super::{Config, Export, Listen, Nbd, Protocol, Tls};
 use crate::state::StateDirectory;
 
 impl Listen {
@@ -51,18 +50,18 @@ pub(crate) fn nbd_uri(address: &Address, volume: &str, tls: bool) -> String {
 impl Config {
     /// Checks everything on this machine that the configuration names, and changes nothing. This
     /// covers devices and files (the cache's if `cached`), sockets, mount points and the state
-    /// directory. Places that the `running` daemon on the configuration's control socket holds
-    /// itself are no problem.
+    /// directory. `running` has the addresses of the daemon on the configuration's control socket,
+    /// as in its status, if one runs. Places that this daemon holds are no problem.
     ///
     /// # Errors
     /// `InvalidInput` with file, line and remedy for each problem.
-    pub fn check_machine(&self, cached: bool, running: Option<&Status>) -> Result<()> {
+    pub fn check_machine(&self, cached: bool, running: Option<&[String]>) -> Result<()> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         let mut problems = Problems::new(&self.path, &text);
         self.look_at_media(cached, &mut problems);
         self.check_distinct(cached, &mut problems);
         let places = Places {
-            listening: running.map_or(&[], |status| &status.listening),
+            listening: running.unwrap_or_default(),
             patient_until: Instant::now() + RELEASE_TIME,
         };
         // The daemon on the control socket holds the other places, too.
@@ -197,7 +196,7 @@ impl Places<'_> {
                     Listen::Tcp(tcp) => (format!("://{tcp}/"), String::new()),
                     Listen::Unix(path) => (String::new(), format!("?socket={}", path.display())),
                 };
-                if let Some(Err(error)) = tls.as_ref().map(crate::serve::tls::load) {
+                if let Some(Err(error)) = tls.as_ref().map(Tls::load) {
                     let what = format!("the export of volume {volume:?}: {}", error.report());
                     let help = "let `tls_certificate`, `tls_key` and `tls_client_ca` name PEM \
                                 files that this user may read, the key of mode 0600 and the \

@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::protocol::Reply;
 use super::seats::{Seat, Seats};
 use super::server::Answer;
-use super::status::Status;
+use crate::status::Status;
 
 /// Returns the present status.
 pub type Source = Arc<dyn Fn() -> Answer + Send + Sync>;

@@ -7,4 +7,3 @@ pub mod http;
 pub mod protocol;
 mod seats;
 pub mod server;
-pub mod status;

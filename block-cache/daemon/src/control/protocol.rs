@@ -16,8 +16,8 @@
 use forebay_block::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 
-use super::status::Status;
 use crate::config::Mode;
+use crate::status::Status;
 
 /// Longest line that either side accepts, bytes.
 pub const LINE_BYTES: usize = 1 << 20;

@@ -1,8 +1,8 @@
 //! The fields of the status: JSON keys and metrics.
 
 use super::{Page, table};
-use crate::control::status::record::{Metric, Record as _, Table, Unit};
-use crate::control::status::{Status, TABLES};
+use crate::status::record::{Metric, Record as _, Table, Unit};
+use crate::status::{Status, TABLES};
 
 const JSON: &str = "fields of ";
 const METRICS: &str = "metrics of ";

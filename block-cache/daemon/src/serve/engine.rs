@@ -14,8 +14,8 @@ use tokio::sync::{oneshot, watch};
 
 use super::reactors::Reactors;
 use crate::config::Config;
-use crate::control::status::Status;
 use crate::stack::{Stack, Wishes, place_of_path};
+use crate::status::Status;
 
 thread_local! {
     static ENGINE: RefCell<Option<Rc<Engine>>> = const { RefCell::new(None) };

@@ -22,7 +22,7 @@ use super::disks;
 use super::engine::Handle;
 use super::reactors::Reactors;
 use crate::config::places::{UBLK_AT, VHOST_USER_AT, nbd_uri, nvme_uri};
-use crate::config::{Config, Export, Listen, Nbd, NvmeTcp, Protocol};
+use crate::config::{Config, Export, Listen, Nbd, NvmeTcp, Protocol, Tls};
 use crate::stack::offload;
 
 /// State that other threads need to withdraw a volume.
@@ -153,7 +153,7 @@ impl Running {
         }
         for (Nbd { listen, tls }, line, volumes) in servers.into_values() {
             let required = tls.as_ref().is_some_and(|tls| tls.required);
-            let tls = tls.as_ref().map(super::tls::load).transpose();
+            let tls = tls.as_ref().map(Tls::load).transpose();
             let tls = tls.context(|| config.place(line))?;
             let exports = Arc::new(tls.map_or_else(Exports::new, Exports::with_tls));
             for name in &volumes {

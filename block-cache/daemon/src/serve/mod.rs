@@ -14,7 +14,6 @@ mod logging;
 mod reactors;
 mod record;
 mod shutdown;
-pub(crate) mod tls;
 mod watch;
 
 use std::io::Write as _;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_frontend::Spread;
 
-use crate::control::status::ReactorStatus;
+use crate::status::ReactorStatus;
 
 /// Reactors that serve connections.
 #[derive(Clone)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::engine::Handle;
-use crate::control::status::DeviceStatus;
 use crate::stack::Presence;
+use crate::status::DeviceStatus;
 use forebay_terminal::size::human_bytes;
 
 /// Interval between checks of the devices.

@@ -7,7 +7,7 @@ use forebay_cache::ScrubProgress;
 
 use super::Stack;
 use super::cache::Opened;
-use crate::control::status::ScrubStatus;
+use crate::status::ScrubStatus;
 use forebay_terminal::size::{human_bytes, human_count};
 
 /// Default rate of a scrub, bytes per second: little compared with a cache device.

@@ -10,11 +10,11 @@ use super::presence::Presence;
 use super::transit::OpenTransit;
 use super::watched::Watched;
 use super::{Served, Stack};
-use crate::control::status::{
+use crate::state::hex;
+use crate::status::{
     CacheStatus, ChecksumStatus, DeviceStatus, Latency, OpeningStatus, OperationStatus, Status,
     TransitStatus, VolumeStatus,
 };
-use crate::state::hex;
 use forebay_terminal::size::human_count;
 
 impl Stack {

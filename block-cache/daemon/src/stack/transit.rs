@@ -31,8 +31,8 @@ use forebay_transit::{
 
 use super::presence::Presence;
 use crate::config::{Config, DeviceKind};
-use crate::control::status::TransitStatus;
 use crate::state::StateDirectory;
+use crate::status::TransitStatus;
 use cut::{look_for_cut, note_cut};
 use forebay_terminal::size::human_bytes;
 pub(super) use left::give_up_or_refuse;

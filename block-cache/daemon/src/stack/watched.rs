@@ -9,7 +9,7 @@ use forebay_transit::Transit;
 
 use super::presence::{Absence, Presence};
 use super::transit::OpenTransit;
-use crate::control::status::DeviceStatus;
+use crate::status::DeviceStatus;
 
 /// An open device and its request statistics.
 pub(super) struct Watched {

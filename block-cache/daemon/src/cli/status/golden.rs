@@ -2,7 +2,7 @@
 
 use crate::config::{Mode, Promotion};
 use crate::control::protocol::line;
-use crate::control::status::{
+use crate::status::{
     CacheStatus, ChecksumStatus, DeviceStatus, Latency, OpeningStatus, OperationStatus,
     ReactorStatus, ScrubStatus, Status, TransitStatus, VolumeStatus,
 };

@@ -180,17 +180,14 @@ fn what_the_running_daemon_holds_is_not_in_the_way() {
     let _state = StateDirectory::open(&place.0.join("state")).expect("free");
     let config = place.config("127.0.0.1:0", &address.to_string());
     let socket = Address::Unix(run.join("db.sock"));
-    let mut status = Status {
-        listening: vec![
-            format!("NBD: {}", nbd_uri(&socket, "db", false)),
-            format!("metrics and status page on http://{address}/"),
-        ],
-        ..Status::default()
-    };
-    let check = |status: &Status| config.check_machine(true, Some(status));
-    check(&status).expect("all of it is its own");
-    status.listening.pop();
-    let report = check(&status).expect_err("somebody else's").report();
+    let mut listening = vec![
+        format!("NBD: {}", nbd_uri(&socket, "db", false)),
+        format!("metrics and status page on http://{address}/"),
+    ];
+    let check = |listening: &[String]| config.check_machine(true, Some(listening));
+    check(&listening).expect("all of it is its own");
+    listening.pop();
+    let report = check(&listening).expect_err("another's").report();
     assert!(
         report.contains("where metrics are served, is in use"),
         "{report}"

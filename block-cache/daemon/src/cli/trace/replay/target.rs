@@ -15,9 +15,9 @@ use forebay_trace::replay::Target;
 use tokio::sync::oneshot;
 
 use crate::config::Config;
-use crate::control::status::{DeviceStatus, Status};
 use crate::serve::{self, guard};
 use crate::stack::{Stack, Wishes};
+use crate::status::{DeviceStatus, Status};
 use forebay_planner_cli::input::is_same_file;
 
 /// Targets before they are opened.
@@ -222,7 +222,7 @@ impl Opened {
             return EngineReport::default();
         };
         let end = stack.status();
-        let volumes = |status: &Status, count: fn(&crate::control::status::VolumeStatus) -> u64| {
+        let volumes = |status: &Status, count: fn(&crate::status::VolumeStatus) -> u64| {
             status.volumes.iter().map(count).sum::<u64>()
         };
         let counted = |count| volumes(&end, count) - volumes(&begin.0, count);
@@ -251,7 +251,7 @@ impl Opened {
             bytes: device.write_bytes,
             ios: device.writes,
         };
-        let cache = |status: &Status, count: fn(&crate::control::status::CacheStatus) -> u64| {
+        let cache = |status: &Status, count: fn(&crate::status::CacheStatus) -> u64| {
             status.cache.as_ref().map_or(0, count)
         };
         let written = |status: &Status| cache(status, |cache| cache.metadata_written_bytes);
