@@ -3,127 +3,23 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use forebay_block::{
-    Basis, BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind,
-    Persistence, Result,
-};
-use forebay_btt::layout::{InfoBlock, PAGE_BYTES, Version};
+use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{BlockSizes, Cache, EarlyVolume, Fallback, VolumeOptions, check_volume_size};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
-use forebay_metadata::superblock::Superblock;
 use forebay_volume::Volume;
 
+use super::backing::{judge_identity, shared_bytes, warning_of};
 use super::cache::OpenCache;
 use super::diverge::go_without;
 use super::forget::make_room;
 use super::transit::Around;
 use super::watched::Watched;
 use super::{Served, Stack, Wishes, devices, diverge, offload};
-use crate::config::{self, Config, DeviceKind};
+use crate::config::{self, Config};
 use crate::state::decide::{self, Meeting};
-use crate::state::{CacheId, Record, StateDirectory, hex};
-
-/// Time limit for reading the backing device for a warning. A slower device gets no warning.
-const GLANCE: Duration = Duration::from_secs(3);
-
-/// Returns a warning if the backing file or disk of a volume holds a cache or a block translation
-/// table. Clients must not overwrite either of them through this volume. Returns `None` if the
-/// device holds neither, or cannot be read at once.
-async fn warning_of(
-    config: &Config,
-    volume: &config::Volume,
-    backing: &Rc<dyn BlockDevice>,
-) -> Option<String> {
-    let leaf = *config.stack(&volume.backing).last()?;
-    if !matches!(leaf.kind, DeviceKind::File { .. }) {
-        return None;
-    }
-    let what = rt::at_most(GLANCE, what_is_on(backing)).await??;
-    Some(format!(
-        "{}: volume {:?}: its backing device {:?} holds {what}",
-        config.place(volume.line),
-        volume.name,
-        volume.backing,
-    ))
-}
-
-async fn what_is_on(backing: &Rc<dyn BlockDevice>) -> Option<String> {
-    if let Ok(found) = Superblock::read(backing.as_ref()).await {
-        let names: Vec<_> = found.volumes.iter().map(|volume| &*volume.name).collect();
-        let of = match names.is_empty() {
-            true => "of no volume yet".to_owned(),
-            false => format!("with what belongs to {}", names.join(", ")),
-        };
-        return Some(format!(
-            "a Forebay cache, {}, {of}. If that is not the cache of a guest that has this volume \
-             as its disk, stop, and give the volume another device: what is written here goes over \
-             what that cache has, which may be nowhere else",
-            hex(&found.uuid)
-        ));
-    }
-    for version in Version::ALL {
-        let page = Buf::scratch(PAGE_BYTES as usize);
-        if (backing.read(version.start_bytes(), page.clone()).await).is_err() {
-            continue;
-        }
-        let mut bytes = [0; PAGE_BYTES as usize];
-        page.copy_to(0, &mut bytes);
-        if InfoBlock::decode(&bytes).is_ok() {
-            return Some(
-                "a block translation table, and is served as it is, with that in it. If the volume \
-                 was on the table, stop, and write kind = \"pmem\" for the file and a device of \
-                 kind \"btt\" over it: what is written here goes over the table"
-                    .to_owned(),
-            );
-        }
-    }
-    None
-}
-
-/// Returns a warning if the backing device of a cached volume has no unique name of its own. Memory
-/// of this process needs none.
-///
-/// # Errors
-/// `InvalidInput` if the identity of the device is unknown and the mode leaves dirty data in the
-/// cache.
-pub(crate) fn judge_identity(
-    volume: &config::Volume,
-    mode: config::Mode,
-    info: &DeviceInfo,
-) -> Result<Option<String>> {
-    let identity = info.identity;
-    let device = &volume.backing;
-    if info.persistence == Persistence::Process
-        || identity.is_known() && identity.basis == Basis::Name
-    {
-        return Ok(None);
-    }
-    if !identity.is_known() && mode.keeps_dirty_data() {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!(
-                "nothing tells backing device {device:?} from another one, and mode {mode} keeps \
-                 dirty data for it; help: use a device with a serial number or world-wide name, or \
-                 mode wt, wa, wi or pt; or write identity = \"path\" for the device if its path \
-                 always means this one"
-            ),
-        ));
-    }
-    let by = match identity.basis {
-        _ if !identity.is_known() => "nothing but samples of its content",
-        Basis::Path => "its path and samples of its content",
-        Basis::Name | Basis::Place => {
-            "its place in this machine, its driver, its size and samples of its content"
-        }
-    };
-    Ok(Some(format!(
-        "backing device {device:?} has no serial number or world-wide name: it is known by {by}. \
-         Never put another device in its place while the cache holds dirty data"
-    )))
-}
+use crate::state::{CacheId, Record, StateDirectory};
 
 impl Stack {
     /// Opens the backing device of a configured volume and serves the volume.
@@ -422,20 +318,6 @@ impl Stack {
         let (state, name) = (Arc::clone(&self.state), name.to_owned());
         offload(move || state.store(&name, &record)).await
     }
-}
-
-/// Returns the error for two devices that share bytes.
-pub(crate) fn shared_bytes(
-    one: &str,
-    first: &DeviceInfo,
-    two: &str,
-    second: &DeviceInfo,
-) -> String {
-    let are = match first.identity.is_same_as(second.identity) {
-        true => "are one and the same",
-        false => "overlap: they are parts of one medium",
-    };
-    format!("devices {one:?} and {two:?} {are}: give each a medium, or a part of one, of its own")
 }
 
 /// A volume that can be served.

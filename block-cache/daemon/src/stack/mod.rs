@@ -3,6 +3,7 @@
 //! as a library does I/O on the volumes directly.
 
 mod attach;
+mod backing;
 mod cache;
 mod close;
 mod control;
@@ -42,7 +43,7 @@ use futures_util::future::try_join_all;
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
-pub(crate) use attach::{judge_identity, shared_bytes};
+pub(crate) use backing::{judge_identity, shared_bytes};
 pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, read_superblock, unreadable};
 pub(crate) use close::CLOSE;
 pub(crate) use copies::{place_of, place_of_path, refuse_copy};

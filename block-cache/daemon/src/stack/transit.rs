@@ -6,34 +6,32 @@
 //! the file is missing later in that boot, the loss is known.
 
 mod cut;
+mod files;
 mod left;
 mod others;
 mod refusals;
 
-use std::fs::Metadata;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{
-    BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Identity,
-    Result,
+    BlockDevice, BlockDeviceExt as _, Buf, Context as _, DeviceInfo, Error, ErrorKind, Result,
 };
 use forebay_cache::failpoints::{Fault, planted};
-use forebay_io::shm::{check_shared, look_shared, open_shared_until};
-use forebay_io::system::{boot_id, wall_clock};
+use forebay_io::shm::check_shared;
+use forebay_io::system::boot_id;
 use forebay_io::{Stop, rt};
-use forebay_transit::{
-    AT_CUT, Policy, Run, Transit, TransitOptions, Workers, generations_left, memory_bytes, was_used,
-};
+use forebay_transit::{Policy, Run, Transit, TransitOptions, Workers, memory_bytes, was_used};
 
 use super::presence::Presence;
 use crate::config::{Config, DeviceKind};
 use crate::state::StateDirectory;
 use crate::status::TransitStatus;
-use cut::{look_for_cut, note_cut};
+use cut::note_cut;
+pub(super) use files::wanted_bytes;
+use files::{generations, look, map, note_of, notes, place, unusable, was_noted};
 use forebay_terminal::size::human_bytes;
 pub(super) use left::give_up_or_refuse;
 use left::tell_of_loss;
@@ -42,8 +40,6 @@ use refusals::{refuse_if_earlier, removed, unopened};
 
 /// Directory of slots.
 pub(super) const DIRECTORY: &str = "/dev/shm";
-/// Least size of slots in use, bytes.
-const SMALLEST_BYTES: u64 = 8192;
 /// Evictions that wait or run at a time, for each thread. Enough to keep a thread busy while the
 /// reactor runs the tasks of a turn, of which many may be writes to the table. No more than a write
 /// can wait for behind an eviction of its own block.
@@ -79,25 +75,6 @@ pub(super) struct OpenTransit {
     /// File of its slots; `None` if they end with the process.
     file: Option<PathBuf>,
     presence: Option<Presence>,
-}
-
-fn place(info: &DeviceInfo) -> PathBuf {
-    let file = |name: &str| Path::new(DIRECTORY).join(format!("forebay-{name}.transit"));
-    let Identity {
-        medium,
-        also,
-        start,
-        ..
-    } = info.identity;
-    let former = file(&format!("{also:016x}"));
-    match start {
-        _ if medium == 0 => file(&info.name.replace('/', "-")),
-        // A file of an earlier version, which numbered partitions and loop devices differently.
-        _ if also != 0 && former.exists() => former,
-        // Parts of one medium have slots of their own.
-        Some(start @ 1..) => file(&format!("{medium:016x}-{start:x}")),
-        _ => file(&format!("{medium:016x}")),
-    }
 }
 
 /// Opens a cache over a device. `run` has the threads for the device's requests, if the processor
@@ -211,64 +188,6 @@ pub(super) fn open(
     })
 }
 
-/// Returns the generation that slots need to be valid, and the generation of a new opening. The
-/// latter is a time, so that two independent state directories never use one twice.
-fn generations(
-    state: &Path,
-    file: &Path,
-    memory: Option<&Buf>,
-    boot_id: &[u8; 16],
-) -> Result<(u64, u64)> {
-    let counts = StateDirectory::slots_generation_in(state, &note_of(file), boot_id)?;
-    let left = memory.and_then(|memory| generations_left(memory, boot_id));
-    let left = left.unwrap_or_default();
-    let last = left.into_iter().fold(counts, u64::max);
-    let now = u64::try_from(wall_clock().as_nanos()).unwrap_or(0);
-    Ok((counts, now.max(last + 1)))
-}
-
-/// Returns the names of the records of cache `name` over a medium. One is the cache's own, which
-/// remains if the medium is replaced. The other is that of its slots, which remains if the
-/// configuration changes.
-fn notes(name: &str, file: &Path) -> [String; 2] {
-    [name.to_owned(), note_of(file)]
-}
-
-fn note_of(file: &Path) -> String {
-    let stem = file.file_stem().unwrap_or_default();
-    stem.to_string_lossy().into_owned()
-}
-
-/// Whether a daemon of this boot used this cache, or another over its medium, and did not close it.
-fn was_noted(state: &Path, name: &str, file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
-    for note in notes(name, file) {
-        if StateDirectory::transit_boot_in(state, &note)?.as_ref() == Some(boot_id) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Whether there are slots that a daemon of this boot has used.
-fn is_used(file: &Path, boot_id: &[u8; 16]) -> Result<bool> {
-    Ok(look(file)?.is_some_and(|memory| was_used(&memory, boot_id)))
-}
-
-/// Returns a copy of the slots in a file; `None` if there can be none. A directory at the path
-/// prevents only the start of a transit cache.
-fn look(file: &Path) -> Result<Option<Buf>> {
-    if file.is_dir() {
-        return Ok(None);
-    }
-    let memory = look_shared(file)?.filter(|memory| memory.len() as u64 >= SMALLEST_BYTES);
-    if let Some(memory) = &memory
-        && let Some(from) = look_for_cut(file, &boot_id()?)?.and_then(|cut| cut.from)
-    {
-        memory.copy_from(AT_CUT, &from.to_le_bytes());
-    }
-    Ok(memory)
-}
-
 /// Returns the error that [`open`] will return for the caches over the medium of device `name`,
 /// except for lack of space. Changes nothing.
 ///
@@ -321,59 +240,6 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
         }
     }
     Ok(())
-}
-
-/// Returns the error for a file of slots that cannot be used.
-fn unusable(error: Error, file: &Path, name: &str) -> Error {
-    match error.kind() {
-        ErrorKind::NoSpace => error.context(format!(
-            "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
-        )),
-        _ => error.context(format!(
-            "the slots of transit cache {name:?} in {}",
-            file.display()
-        )),
-    }
-}
-
-/// Returns the bytes of [`DIRECTORY`] that slots over a medium need beyond those that their file
-/// has.
-pub(super) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> (u64, u64) {
-    let slots = usize::try_from(capacity_bytes / u64::from(info.logical_block_bytes));
-    let len = memory_bytes(slots.unwrap_or(usize::MAX), info.logical_block_bytes) as u64;
-    let Ok(found) = std::fs::metadata(place(info)) else {
-        return (len, len);
-    };
-    let len = kept_bytes(&found).unwrap_or(len);
-    (len, len.saturating_sub(found.blocks() * 512))
-}
-
-/// Returns the fixed size of a file of slots; `None` if it holds nothing. A start that was killed
-/// during allocation left no size.
-fn kept_bytes(found: &Metadata) -> Option<u64> {
-    (found.len() >= SMALLEST_BYTES && found.blocks() > 0).then_some(found.len())
-}
-
-/// Maps the file of the slots. A used file keeps its size: it may hold the only copy of
-/// acknowledged writes.
-///
-/// Also returns whether the file existed.
-fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Result<(Buf, bool)> {
-    let in_place = |error| unusable(error, file, name);
-    check_shared(file).map_err(in_place)?;
-    let found = std::fs::metadata(file).ok();
-    if let Some(kept) = found.as_ref().and_then(kept_bytes)
-        && kept != len as u64
-    {
-        tracing::warn!(
-            "the slots of transit cache {name:?} in {} have {kept} bytes and keep that size; a \
-             clean shutdown removes them, and the next start makes them with the `capacity` of the \
-             configuration",
-            file.display(),
-        );
-        len = usize::try_from(kept).unwrap_or(len);
-    }
-    open_shared_until(file, len, stop).map_err(in_place)
 }
 
 impl OpenTransit {

@@ -6,8 +6,9 @@ use forebay_block::{DeviceInfo, Error, ErrorKind, Result};
 use forebay_io::system::boot_id;
 use forebay_transit::slots_left;
 
+use super::files::{generations, is_used, look, note_of, place};
 use super::refusals::{GIVE_UP, blocks_are_left, refuse_if_earlier, removed};
-use super::{Around, generations, is_used, look, note_of, others, place};
+use super::{Around, others};
 use crate::state::StateDirectory;
 
 pub(super) fn tell_of_loss(file: &Path) {

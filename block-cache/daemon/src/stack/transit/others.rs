@@ -12,8 +12,9 @@ use forebay_io::shm::check_shared;
 use forebay_io::system::boot_id;
 use forebay_transit::{SlotsLeft, slots_left};
 
+use super::DIRECTORY;
+use super::files::{look, note_of, place};
 use super::refusals::{blocks_are_left, refuse_if_earlier, removed};
-use super::{DIRECTORY, look, note_of, place};
 use crate::state::StateDirectory;
 
 /// Returns the files in `directory` that begin with `forebay-` and end with `.transit`, in order.

@@ -6,7 +6,8 @@ use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::system::boot_id;
 use forebay_transit::{generations_left, is_earlier};
 
-use super::{DIRECTORY, note_of};
+use super::DIRECTORY;
+use super::files::note_of;
 use crate::state::StateDirectory;
 
 /// How to abandon the contents of slots. A start that merely misses the file would report an

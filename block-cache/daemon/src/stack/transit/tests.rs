@@ -5,7 +5,9 @@ use forebay_device::file::FileDeviceOptions;
 use forebay_io::pmem::PmemMapping;
 use forebay_io::shm::hold_shared;
 use forebay_io::{Engine, Reactor};
+use forebay_transit::AT_CUT;
 
+use super::cut::look_for_cut;
 use super::*;
 use crate::config::Config;
 use crate::stack::{Stack, Wishes, open_path};

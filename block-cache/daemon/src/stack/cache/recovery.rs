@@ -1,0 +1,84 @@
+//! The result of a recovery, in the log.
+
+use forebay_cache::RecoveryReport;
+
+/// Logs the result of the opening at the level that it deserves.
+pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool) {
+    if recovery.never_used {
+        tracing::info!("the cache is open, for the first time");
+    } else {
+        tracing::info!(
+            clean_shutdown = recovery.clean_shutdown,
+            cached_blocks = recovery.cached_blocks,
+            dirty_blocks = recovery.dirty_blocks,
+            journal_entries = recovery.journal_entries,
+            "the cache is open"
+        );
+    }
+    if journal_loss_accepted {
+        tracing::warn!(
+            "--accept-journal-loss: if the process journal was gone, what was acknowledged since \
+             the last flush may be lost"
+        );
+    }
+    if recovery.damaged_records + recovery.unreadable_units > 0 {
+        tracing::error!(
+            damaged_records = recovery.damaged_records,
+            unreadable_units = recovery.unreadable_units,
+            "the cache's log is damaged: clean data that it may concern is not used, but dirty \
+             data whose record was lost is gone; check what the clients stored, and see `forebay \
+             check`"
+        );
+    }
+    for range in &recovery.untold {
+        tracing::error!(
+            volume = range.volume,
+            offset = range.offset,
+            len = range.len,
+            "there was, or may have been, dirty data within: what of it only the damaged records \
+             told is LOST, and reads as the backing device has it"
+        );
+    }
+    if recovery.lost_tree_units > 0 {
+        tracing::warn!(
+            units = recovery.lost_tree_units,
+            "units of the bit-tree could not be believed: all blocks under them count as dirty and \
+             are written back; nothing is lost"
+        );
+    }
+    if recovery.unverified_bytes > 0 {
+        tracing::warn!(
+            bytes = recovery.unverified_bytes,
+            "cached data that may have been overwritten shortly before the crash, or never had a \
+             checksum, is believed as it is, and written back where it counts as dirty: of rot in \
+             it nothing could tell"
+        );
+    }
+    for range in &recovery.doubted {
+        tracing::warn!(
+            volume = range.volume,
+            offset = range.offset,
+            len = range.len,
+            "kept as dirty, or dropped as older than what went round the cache; newer records are \
+             damaged, and one may have said otherwise: check what was stored there"
+        );
+    }
+    for cut in &recovery.cut {
+        tracing::error!(
+            volume = cut.volume,
+            offset = cut.offset,
+            len = cut.len,
+            "LOST: dirty data that lay where the cache device was cut; it reads as the backing \
+             device has it"
+        );
+    }
+    for lost in &recovery.lost {
+        tracing::error!(
+            volume = lost.volume,
+            offset = lost.offset,
+            len = lost.len,
+            "{}",
+            recovery.loss()
+        );
+    }
+}

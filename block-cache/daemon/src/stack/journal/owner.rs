@@ -1,0 +1,228 @@
+//! The owner of a process journal: a cache, on certain devices, in a certain opening.
+
+use std::fs::File;
+use std::io::{ErrorKind as IoKind, Read as _};
+use std::path::{Path, PathBuf};
+
+use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_cache::{Devices, check_relation, writes_at_stake};
+use forebay_io::shm::check_shared;
+use forebay_io::system::boot_id;
+use forebay_metadata::Media;
+use forebay_metadata::journal::{self, HEAD_BYTES, Head, Relation};
+use forebay_metadata::superblock::{Service, Superblock};
+
+use super::{MAGIC_BYTES, USUAL_DIRECTORY};
+use crate::stack::copies::{has_twin_at, place_of_path};
+use crate::state::hex;
+use crate::state::opening::clone_command;
+
+/// Length of the magic and the cache's identity after it, bytes.
+const OWNER_BYTES: usize = 24;
+
+/// The cache whose journal is located.
+#[derive(Clone, Debug)]
+pub(crate) struct Whose {
+    pub(crate) uuid: [u8; 16],
+    /// Devices that hold it now.
+    pub(crate) media: Media,
+    /// Number of its last opening.
+    pub(crate) generation: u64,
+    /// Path or name of its device, for messages.
+    pub(crate) place: String,
+    /// The same for a separate data device; otherwise empty.
+    pub(crate) data_place: String,
+    /// Writes that may be lost with its journal, in the words of a remedy.
+    pub(crate) stake: String,
+    /// Path in its superblock, if another file or disk there has the cache as well.
+    pub(crate) twin: Option<String>,
+    /// Whether it was copied to its devices, which replace the former ones.
+    pub(crate) moved: bool,
+}
+
+impl Whose {
+    /// Returns the cache that was found on these devices.
+    pub(crate) fn of(found: &Superblock, devices: &Devices, place: String, moved: bool) -> Self {
+        Self {
+            uuid: found.uuid,
+            media: Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref()),
+            generation: found.service.generation,
+            data_place: match devices.metadata {
+                Some(_) => place_of_path(Path::new(&devices.data.info().name)),
+                None => String::new(),
+            },
+            stake: writes_at_stake(found),
+            twin: has_twin_at(&found.place, &found.uuid, &place).then(|| found.place.clone()),
+            place,
+            moved,
+        }
+    }
+
+    /// Returns the path of another file or disk that has the cache, if the superblock or the head
+    /// of the journal names one.
+    fn twin_by(&self, head: &Head) -> Option<String> {
+        let named = || has_twin_at(&head.place, &self.uuid, &self.place);
+        match self.moved {
+            true => None,
+            false => (self.twin.clone()).or_else(|| named().then(|| head.place.clone())),
+        }
+    }
+
+    /// Returns the same cache after its opening.
+    pub(crate) fn opened(&self, service: Service) -> Self {
+        Self {
+            media: service.media,
+            generation: service.generation,
+            ..self.clone()
+        }
+    }
+}
+
+/// Returns the head of the journal at `path`; `None` if there is no regular file. Opening a named
+/// pipe would wait for a writer.
+fn head(path: &Path) -> Option<Head> {
+    if !std::fs::metadata(path).is_ok_and(|found| found.is_file()) {
+        return None;
+    }
+    let mut bytes = [0; HEAD_BYTES];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.ok().and_then(|()| Head::read(&bytes))
+}
+
+/// Refuses the journal at `path` if it belongs to another copy of the cache, or to another opening.
+/// Such a journal is never written or removed.
+///
+/// # Errors
+/// `Busy` for a copy's journal, `Lost` for that of another opening; with the paths and the remedy.
+pub(super) fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
+    let Some(head) = head(path).filter(|head| head.uuid == whose.uuid) else {
+        return Ok(());
+    };
+    // The journal is of an earlier boot: no process needs it.
+    if head.boot_id != boot_id()? {
+        return Ok(());
+    }
+    if let Some(twin) = whose.twin_by(&head) {
+        let (path, here) = (path.display(), &whose.place);
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{here} is a copy of the cache on {twin}, to which the process journal belongs\n    \
+                 help: serve {twin}, which alone has what was acknowledged last (journal {path}); \
+                 or make the copy a cache of its own with `{}`; or, if {here} takes \
+                 the place of {twin}, start once with --moved-cache",
+                clone_command(here, &whose.data_place)
+            ),
+        ));
+    }
+    let refused = check_relation(head.tie, whose.media, whose.generation, whose.moved);
+    let Err(error) = refused else {
+        return Ok(());
+    };
+    let original = match &*head.place {
+        "" => "another device".to_owned(),
+        place => place.to_owned(),
+    };
+    let (path, here) = (path.display(), &whose.place);
+    let (own, last) = (head.tie.generation, whose.generation);
+    let what = match head.tie.relation(whose.media, whose.generation) {
+        Relation::Newer => format!(
+            "{here}: the cache is older than its process journal: opening {last}, the journal's is \
+             {own}\n    \
+             help: put the newest state of the device back: the journal {path} belongs to it. If \
+             that is gone, make a new cache with `forebay format --force --discard-dirty`, and \
+             start once with --adopt VOLUME: what was not written back IS LOST THEN"
+        ),
+        Relation::Older => format!(
+            "{here}: the process journal is of opening {own}, and the cache's last one was \
+             {last}\n    \
+             help: put the newest journal back at {path}; or move this one away, start once with \
+             --accept-journal-loss, and check what the clients stored last{}",
+            whose.stake
+        ),
+        relation => format!(
+            "{here} is a copy of the cache on {original}, to which the process journal belongs\n    \
+             help: serve {original}, which alone has what was acknowledged last (journal {path}); \
+             or make the copy a cache of its own with `{}`{}",
+            clone_command(here, &whose.data_place),
+            match relation {
+                Relation::Copied =>
+                    "; or, if the copy takes the place of the original, start once \
+                                     with --moved-cache",
+                _ => "",
+            }
+        ),
+    };
+    Err(Error::new(error.kind(), what))
+}
+
+pub(super) fn usual_place(uuid: &[u8; 16]) -> PathBuf {
+    format!("{USUAL_DIRECTORY}/forebay-{}.journal", hex(uuid)).into()
+}
+
+/// Returns the cache that the journal at `path` belongs to; `None` if there is no file, or an empty
+/// one. Any other file belongs to another user and must not be overwritten or removed.
+///
+/// `ours` is the cache that needs the journal, and `stake` names the writes that it may lose.
+pub(super) fn owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Option<[u8; 16]>> {
+    let allowed = check_shared(path).context(|| format!("the process journal {}", path.display()));
+    match allowed {
+        // A file that is not a journal has a worse problem than its mode.
+        Err(error) if error.kind() == ErrorKind::Permission => {
+            named_owner(path, ours, stake)?;
+            Err(error)
+        }
+        // Opening a named pipe may wait for ever.
+        Err(error) => Err(error),
+        Ok(()) => named_owner(path, ours, stake),
+    }
+}
+
+/// Returns the owner that a file names.
+fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Option<[u8; 16]>> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
+        opened => opened.context(|| {
+            let path = path.display();
+            format!("the process journal {path} cannot be read: start as the user whose it is, or set `journal` in [cache] to another path")
+        })?,
+    };
+    let mut head = [0; OWNER_BYTES];
+    let whole = match file.read_exact(&mut head) {
+        Ok(()) => &head,
+        Err(_) if file.metadata().is_ok_and(|found| found.len() == 0) => return Ok(None),
+        Err(_) => &[0xff; OWNER_BYTES],
+    };
+    let (magic, uuid) = whole.split_at(MAGIC_BYTES);
+    if journal::is_magic(magic) {
+        return Ok(uuid.try_into().ok());
+    }
+    // A journal whose creation was interrupted.
+    let named = uuid
+        .try_into()
+        .is_ok_and(|uuid| path == usual_place(&uuid) || Some(&uuid) == ours);
+    if magic == [0; MAGIC_BYTES] && (named || ours.is_some_and(|ours| path == usual_place(ours))) {
+        return Ok(None);
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!(
+            "{path} is not a process journal, or was overwritten where it says whose it is; it is \
+             left alone. If it was this cache's, put a sound copy of it back; if there is none, \
+             move it away and start once with --accept-journal-loss, and check what the clients \
+             stored last{stake}. If it is \
+             something else, set `journal` in [cache] to a path where nothing is",
+            path = path.display()
+        ),
+    ))
+}
+
+pub(super) fn is_of(path: &Path, uuid: &[u8; 16]) -> bool {
+    matches!(owner(path, Some(uuid), ""), Ok(Some(of)) if of == *uuid)
+}
+
+/// Whether the journal at `path` belongs to the cache's last opening.
+pub(super) fn is_own(path: &Path, whose: &Whose) -> bool {
+    let is_damaged = head(path).is_some_and(|head| head.tie.is_damaged);
+    is_of(path, &whose.uuid) && !is_damaged && refuse_foreign(path, whose).is_ok()
+}
