@@ -157,18 +157,19 @@ async fn measure(time: Duration) -> Result<Vec<Row>> {
 /// Runs one load: `depth` tasks with one request in flight each.
 async fn run_load(device: &Rc<dyn BlockDevice>, load: Load, time: Duration) -> Result<Row> {
     let latencies = Rc::new(RefCell::new(Vec::with_capacity(1 << 20)));
-    let (tell, mut told) = tokio::sync::mpsc::channel(load.depth);
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(load.depth);
     let begin = Instant::now();
     for number in 0..load.depth {
-        let (device, latencies, tell) = (Rc::clone(device), Rc::clone(&latencies), tell.clone());
+        let (device, latencies) = (Rc::clone(device), Rc::clone(&latencies));
+        let sender = sender.clone();
         rt::spawn(async move {
             let done = client(&device, load.write, number as u64, begin + time, &latencies).await;
-            let _ = tell.send(done).await;
+            let _ = sender.send(done).await;
         });
     }
-    drop(tell);
+    drop(sender);
     let mut count = 0;
-    while let Some(done) = told.recv().await {
+    while let Some(done) = receiver.recv().await {
         count += done?;
     }
     let elapsed = begin.elapsed().as_secs_f64();

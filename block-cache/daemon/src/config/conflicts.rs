@@ -50,7 +50,10 @@ impl Config {
             if let Some((other, _, line)) = twin {
                 problems.add_at(
                     export.line,
-                    format!("{listen} and {other} of the export in line {line} cannot both be listened on"),
+                    format!(
+                        "{listen} and {other} of the export in line {line} cannot both be \
+                         listened on"
+                    ),
                     "use another port; exports of one protocol may have the same address, too \
                      (their names tell them apart)",
                 );

@@ -280,8 +280,8 @@ impl RawExport {
                 // The problem with TLS is reported already.
                 None if self.tls_keys().any() => {}
                 _ => {
-                    let remedy = "set tls = \"required\" with `tls_certificate` and `tls_key`, listen on 127.0.0.1 or a \
-                                  Unix socket";
+                    let remedy = "set tls = \"required\" with `tls_certificate` and `tls_key`, \
+                                  listen on 127.0.0.1 or a Unix socket";
                     self.check_open(problems, &span, address, "NBD", remedy);
                 }
             }

@@ -270,8 +270,14 @@ fn look_at_journal(path: &Path) -> Result<(), (String, String)> {
 fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, String)> {
     let found = std::fs::metadata(path).map_err(|error| {
         let help = match of_table {
-            true => "correct `path`, or make a file with a table with `forebay format --create SIZE --btt PATH`",
-            false => "correct `path`, or bring the medium back: without it what the cache has of its volumes cannot be told",
+            true => {
+                "correct `path`, or make a file with a table with `forebay format --create SIZE \
+                 --btt PATH`"
+            }
+            false => {
+                "correct `path`, or bring the medium back: without it what the cache has of its \
+                 volumes cannot be told"
+            }
         };
         match error.kind() {
             IoKind::NotFound => ("does not exist".to_owned(), help.to_owned()),

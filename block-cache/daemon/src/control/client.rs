@@ -149,16 +149,16 @@ impl Client {
 /// Connects within a time limit. If a daemon does not accept and its queue is full, connecting
 /// waits for ever.
 fn connect(path: &Path, limit: Duration) -> std::io::Result<UnixStream> {
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let path = path.to_path_buf();
     std::thread::Builder::new()
         .name("connect".into())
         .spawn(move || {
             // The receiver may be gone.
-            let _ = tell.send(UnixStream::connect(path));
+            let _ = sender.send(UnixStream::connect(path));
         })?;
     let late = |_| std::io::Error::from(IoKind::TimedOut);
-    told.recv_timeout(limit).map_err(late)?
+    receiver.recv_timeout(limit).map_err(late)?
 }
 
 fn unanswered(what: std::fmt::Arguments<'_>, path: std::path::Display<'_>) -> Error {

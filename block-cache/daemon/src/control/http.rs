@@ -45,7 +45,7 @@ pub async fn serve(listener: StdListener, source: Source, most: usize) -> Result
     let limited = Limited {
         listener: TcpListener::from_std(listener).context(what)?,
         seats: Seats::new(most),
-        told: None,
+        logged_at: None,
     };
     axum::serve(limited, router(source)).await.context(what)
 }
@@ -54,7 +54,7 @@ pub async fn serve(listener: StdListener, source: Source, most: usize) -> Result
 struct Limited {
     listener: TcpListener,
     seats: Seats,
-    told: Option<Instant>,
+    logged_at: Option<Instant>,
 }
 
 impl Listener for Limited {
@@ -72,8 +72,11 @@ impl Listener for Limited {
                     }
                 }
                 Err(error) => {
-                    if self.told.is_none_or(|told| told.elapsed() >= LOG_PAUSE) {
-                        self.told = Some(Instant::now());
+                    if self
+                        .logged_at
+                        .is_none_or(|logged_at| logged_at.elapsed() >= LOG_PAUSE)
+                    {
+                        self.logged_at = Some(Instant::now());
                         tracing::warn!("metrics: {error}; it is tried again");
                     }
                     tokio::time::sleep(Duration::from_secs(1)).await;

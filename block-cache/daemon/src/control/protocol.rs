@@ -231,8 +231,8 @@ mod tests {
         ];
         for (text, request) in cases {
             assert_eq!(parse_request(text.as_bytes()).expect(text), request);
-            let again = parse_request(&line(&request)).expect("what is written can be read");
-            assert_eq!(again, request);
+            let parsed = parse_request(&line(&request)).expect("what is written can be read");
+            assert_eq!(parsed, request);
         }
     }
 
@@ -264,7 +264,7 @@ mod tests {
         assert!(error.is_last());
         assert!(!Reply::Progress("half".into()).is_last());
         let status = Reply::Status(Box::default());
-        let again: Reply = serde_json::from_slice(&line(&status)).expect("round trip");
-        assert_eq!(again, status);
+        let parsed: Reply = serde_json::from_slice(&line(&status)).expect("round trip");
+        assert_eq!(parsed, status);
     }
 }

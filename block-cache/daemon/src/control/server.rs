@@ -141,7 +141,7 @@ fn bind_private(path: &Path) -> std::io::Result<StdListener> {
 pub async fn serve(listener: StdListener, handler: Handler, most: usize) -> Result<()> {
     let listener = UnixListener::from_std(listener).context(|| "control socket")?;
     let seats = Seats::new(most);
-    let mut told: Option<Instant> = None;
+    let mut logged_at: Option<Instant> = None;
     loop {
         match listener.accept().await {
             Ok((mut stream, _)) => match seats.take() {
@@ -165,8 +165,8 @@ pub async fn serve(listener: StdListener, handler: Handler, most: usize) -> Resu
                 }
             },
             Err(error) => {
-                if told.is_none_or(|told| told.elapsed() >= LOG_PAUSE) {
-                    told = Some(Instant::now());
+                if logged_at.is_none_or(|logged_at| logged_at.elapsed() >= LOG_PAUSE) {
+                    logged_at = Some(Instant::now());
                     tracing::warn!("control socket: {error}; it is tried again");
                 }
                 tokio::time::sleep(Duration::from_secs(1)).await;
@@ -213,7 +213,7 @@ async fn answer(
     read: &mut BufReader<OwnedReadHalf>,
     write: &mut OwnedWriteHalf,
 ) -> std::io::Result<()> {
-    let (parts, mut told) = mpsc::channel(4);
+    let (parts, mut replies) = mpsc::channel(4);
     let (say, heard) = watch::channel(false);
     let waits_for = request.waits_for();
     let mut work = handler(request, Caller { parts, heard });
@@ -221,9 +221,9 @@ async fn answer(
         let silent = !*say.borrow();
         tokio::select! {
             biased;
-            Some(part) = told.recv() => part.send(write).await?,
+            Some(part) = replies.recv() => part.send(write).await?,
             last = &mut work => {
-                while let Ok(part) = told.try_recv() {
+                while let Ok(part) = replies.try_recv() {
                     part.send(write).await?;
                 }
                 return write.write_all(&line(&last)).await;

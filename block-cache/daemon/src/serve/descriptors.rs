@@ -83,8 +83,8 @@ impl Descriptors {
 
     /// Returns the number of connections, besides `open` and reserved descriptors.
     fn connections(self, open: u64, machines: u64) -> usize {
-        let kept = self.control as u64 + self.http as u64 + SPARE + machines * MACHINE;
-        let left = self.limit.saturating_sub(open + kept);
+        let reserved = self.control as u64 + self.http as u64 + SPARE + machines * MACHINE;
+        let left = self.limit.saturating_sub(open + reserved);
         // At least one, so that one client is served.
         usize::try_from(left).unwrap_or(usize::MAX).max(1)
     }

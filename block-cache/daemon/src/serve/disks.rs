@@ -61,7 +61,7 @@ mod tests {
         disks: Vec<(&'static str, u32)>,
         fails: Option<u32>,
     ) -> (Vec<(u32, bool)>, Vec<&'static str>) {
-        let (told, remembered) = (RefCell::new(Vec::new()), RefCell::new(vec!["db"]));
+        let (attachments, remembered) = (RefCell::new(Vec::new()), RefCell::new(vec!["db"]));
         let all = attach_all(
             disks,
             async |disk| {
@@ -69,7 +69,7 @@ mod tests {
                 Ok(lacks.then(|| "others wrote".to_owned()))
             },
             async |disk, gap| {
-                told.borrow_mut().push((disk.1, gap.is_some()));
+                attachments.borrow_mut().push((disk.1, gap.is_some()));
                 match fails == Some(disk.1) {
                     true => Err(ErrorKind::InvalidInput.into()),
                     false => Ok(()),
@@ -85,20 +85,20 @@ mod tests {
             Poll::Pending => panic!("nothing here waits"),
         };
         assert_eq!(outcome.is_err(), fails.is_some());
-        (told.into_inner(), remembered.into_inner())
+        (attachments.into_inner(), remembered.into_inner())
     }
 
     #[test]
     fn two_devices_of_a_volume_are_told_the_same() {
-        let (told, remembered) = attached(vec![("db", 0), ("logs", 1), ("db", 2)], None);
-        assert_eq!(told, [(0, true), (1, false), (2, true)]);
+        let (attachments, remembered) = attached(vec![("db", 0), ("logs", 1), ("db", 2)], None);
+        assert_eq!(attachments, [(0, true), (1, false), (2, true)]);
         assert_eq!(remembered, [""; 0], "all that wait have been told");
     }
 
     #[test]
     fn what_is_missing_is_remembered_until_each_device_has_been_told() {
-        let (told, remembered) = attached(vec![("db", 0), ("db", 2)], Some(2));
-        assert_eq!(told, [(0, true), (2, true)]);
+        let (attachments, remembered) = attached(vec![("db", 0), ("db", 2)], Some(2));
+        assert_eq!(attachments, [(0, true), (2, true)]);
         assert_eq!(
             remembered,
             ["db"],

@@ -51,13 +51,13 @@ async fn main(
     wishes: Wishes,
     stop: Stop,
     io_engine: &'static str,
-    tell: oneshot::Sender<Result<(Remote, Vec<VolumeHandle>)>>,
+    sender: oneshot::Sender<Result<(Remote, Vec<VolumeHandle>)>>,
 ) {
     super::poll(&config);
     let stack = match Stack::open_until(&config, &wishes, &stop).await {
         Ok(stack) => stack,
         Err(error) => {
-            let _ = tell.send(Err(error));
+            let _ = sender.send(Err(error));
             return;
         }
     };
@@ -75,7 +75,7 @@ async fn main(
         end: RefCell::new(Some(end)),
     });
     ENGINE.set(Some(engine));
-    let _ = tell.send(Ok((rt::remote(), volumes)));
+    let _ = sender.send(Ok((rt::remote(), volumes)));
     let _ = to_end.await;
     ENGINE.set(None);
 }
@@ -87,7 +87,7 @@ impl Engine {
         wishes: Wishes,
         stop: Stop,
     ) -> Result<(Handle, JoinHandle<()>)> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let (alive, ended) = watch::channel(());
         let thread = std::thread::Builder::new()
             .name("engine".into())
@@ -96,13 +96,13 @@ impl Engine {
                 match Reactor::new(super::io_engine(&config)) {
                     Ok(reactor) => {
                         let io_engine = reactor.engine_name();
-                        reactor.run(main(config, wishes, stop, io_engine, tell));
+                        reactor.run(main(config, wishes, stop, io_engine, sender));
                     }
-                    Err(error) => _ = tell.send(Err(error)),
+                    Err(error) => _ = sender.send(Err(error)),
                 }
             });
         let thread = thread.context(|| "cannot start the engine's thread")?;
-        let opened = told.await.unwrap_or_else(|_| {
+        let opened = receiver.await.unwrap_or_else(|_| {
             let what = "the engine's thread died at its start";
             Err(Error::new(ErrorKind::Io, what))
         });
@@ -165,15 +165,16 @@ impl Handle {
         &self,
         ask: impl FnOnce(Rc<Engine>) -> F + Send + 'static,
     ) -> Result<T> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         self.remote.call(move || {
             if let Some(engine) = ENGINE.with_borrow(Clone::clone) {
                 rt::spawn(async move {
-                    let _ = tell.send(ask(engine).await);
+                    let _ = sender.send(ask(engine).await);
                 });
             }
         });
-        told.await
+        receiver
+            .await
             .map_err(|_| Error::new(ErrorKind::ShuttingDown, "the engine has ended"))
     }
 

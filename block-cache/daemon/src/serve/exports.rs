@@ -96,16 +96,16 @@ impl Running {
     pub(super) async fn start(&mut self, config: &Config) -> Result<()> {
         let mut names = Vec::new();
         for number in 1..config.server.reactors {
-            let (tell, told) = oneshot::channel();
+            let (sender, receiver) = oneshot::channel();
             let (end, to_end) = oneshot::channel();
             let name = format!("net-{number}");
             let own = config.clone();
             let thread = spawn_reactor(&name, super::io_engine(config), move || async move {
                 super::poll(&own);
-                let _ = tell.send(rt::remote());
+                let _ = sender.send(rt::remote());
                 let _ = to_end.await;
             })?;
-            let remote = told
+            let remote = receiver
                 .await
                 .map_err(|_| Error::new(ErrorKind::Io, format!("reactor {name} died")))?;
             self.reactors.push((remote, end, thread));
@@ -330,10 +330,10 @@ impl Running {
     ) -> Result<Address> {
         let beside = self.reactors.first().map(|(remote, ..)| remote);
         let reactor = beside.unwrap_or(self.engine.remote());
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         reactor.call(move || match Listener::bind(&address) {
             Ok(listener) => {
-                let _ = tell.send(Ok(listener.address()));
+                let _ = sender.send(Ok(listener.address()));
                 rt::spawn(async move {
                     if let Err(error) = serve(listener).await {
                         let why = error.report();
@@ -341,9 +341,10 @@ impl Running {
                     }
                 });
             }
-            Err(error) => _ = tell.send(Err(error)),
+            Err(error) => _ = sender.send(Err(error)),
         });
-        told.await
+        receiver
+            .await
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the reactor has ended")))
     }
 

@@ -118,8 +118,8 @@ impl Log {
     pub(super) fn finish(self) {
         let begin = Instant::now();
         let mut end = Vec::new();
-        while let Err(TrySendError::Full(again)) = self.lines.try_send(end) {
-            end = again;
+        while let Err(TrySendError::Full(unsent)) = self.lines.try_send(end) {
+            end = unsent;
             if begin.elapsed() > LAST_LINES {
                 return;
             }

@@ -126,19 +126,22 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                     "metrics and status page on http://{metrics_address}/"
                 ));
                 let served = config.clone();
-                let memory = engine.ask(async move |engine| engine.stack.memory_needs(&served).connections());
+                let memory = engine.ask(async move |engine| {
+                    let needs = engine.stack.memory_needs(&served);
+                    needs.connections()
+                });
                 descriptors.share(&running, &config, memory.await?);
                 announce(&engine, listening, running.reactors()).await?;
                 let handler =
                     handler::new(engine.clone(), running.shared(), Arc::clone(&recordings));
                 let source = handler::source(engine.clone());
-                let control =
-                    tokio::spawn(control::server::serve(
-                        control_socket,
-                        Arc::clone(&handler),
-                        descriptors.control,
-                    ));
+                let control = tokio::spawn(control::server::serve(
+                    control_socket,
+                    Arc::clone(&handler),
+                    descriptors.control,
+                ));
                 let http = tokio::spawn(control::http::serve(metrics, source, descriptors.http));
+                let ready = engine.ask(|engine| async move { engine.stack.ready().await });
                 tokio::select! {
                     () = signals.end() => Ok(()),
                     Ok(Err(error)) = control => Err(error),
@@ -146,7 +149,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                     () = engine.ended() => Ok(()),
                     () = watch.run(&engine) => Ok(()),
                     // A start that fails after some reads is still a failed start.
-                    Ok(Err(error)) = engine.ask(|engine| async move { engine.stack.ready().await }) => Err(error),
+                    Ok(Err(error)) = ready => Err(error),
                 }
             }
             Err(error) => Err(error),
@@ -228,9 +231,9 @@ async fn announce(
     for place in &listening {
         say(place);
     }
-    let told = listening.clone();
+    let addresses = listening.clone();
     let status = engine.ask(move |engine| async move {
-        engine.set_reached(told, reactors);
+        engine.set_reached(addresses, reactors);
         engine.status()
     });
     for device in status.await?.devices {
@@ -307,7 +310,9 @@ impl Signals {
                     return;
                 }
                 _ = self.hang_up.recv() => {
-                    tracing::info!("SIGHUP is ignored: restart the daemon to read the configuration again");
+                    tracing::info!(
+                        "SIGHUP is ignored: restart the daemon to read the configuration again"
+                    );
                 }
             }
         }

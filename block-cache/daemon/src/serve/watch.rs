@@ -26,7 +26,7 @@ pub(super) struct Watch {
 
 struct Seen {
     errors: u64,
-    told: Option<Instant>,
+    logged_at: Option<Instant>,
     size_bytes: u64,
 }
 
@@ -78,7 +78,7 @@ impl Watch {
             let (name, size) = (&device.name, device.size_bytes);
             let seen = self.devices.entry(name.clone()).or_insert(Seen {
                 errors: 0,
-                told: None,
+                logged_at: None,
                 size_bytes: size,
             });
             let before = std::mem::replace(&mut seen.size_bytes, size);
@@ -91,11 +91,13 @@ impl Watch {
                 ));
             }
             let new = device.errors.saturating_sub(seen.errors);
-            let quiet = seen.told.is_some_and(|told| now - told < WINDOW);
+            let quiet = seen
+                .logged_at
+                .is_some_and(|logged_at| now - logged_at < WINDOW);
             if new == 0 || quiet {
                 continue;
             }
-            (seen.errors, seen.told) = (device.errors, Some(now));
+            (seen.errors, seen.logged_at) = (device.errors, Some(now));
             let last = device.last_error.as_deref().unwrap_or("not known");
             lines.push(match new {
                 1 => format!("device {name:?} ({}): {last}", device.role),
@@ -135,8 +137,8 @@ mod tests {
         assert_eq!(news(2, 1, 4096), none);
         assert_eq!(news(3, 500, 4096), none, "one line in ten seconds");
         assert_eq!(news(10, 900, 4096), none);
-        let told = "device \"disk\" (backing): 999 errors, the last: error 1000";
-        assert_eq!(news(11, 1000, 4096), [told]);
+        let logged_at = "device \"disk\" (backing): 999 errors, the last: error 1000";
+        assert_eq!(news(11, 1000, 4096), [logged_at]);
         assert_eq!(news(30, 1000, 4096), none);
         assert!(news(31, 1000, 512)[0].contains("shrunk from 4 KiB to 512 B"));
         assert_eq!(news(32, 1000, 512), none);

@@ -14,7 +14,7 @@ use super::backing::{judge_identity, shared_bytes, warning_of};
 use super::cache::OpenCache;
 use super::diverge::go_without;
 use super::forget::make_room;
-use super::transit::Around;
+use super::transit::Start;
 use super::watched::Watched;
 use super::{Served, Stack, Wishes, devices, diverge, offload};
 use crate::config::{self, Config};
@@ -28,10 +28,10 @@ impl Stack {
         config: &Config,
         volume: &config::Volume,
         wishes: &Wishes,
-        around: &Around<'_>,
+        start: &Start<'_>,
     ) -> Result<()> {
         let name = &volume.name;
-        let watched = devices::open(config, &volume.backing, "backing", around).await?;
+        let watched = devices::open(config, &volume.backing, "backing", start).await?;
         let backing = watched.device.clone();
         let overlap = self.refuse_overlap(&watched);
         // A start that fails closes it.

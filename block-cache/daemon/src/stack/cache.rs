@@ -25,7 +25,7 @@ use super::journal::{self, Whose};
 use super::memory::{CacheNeeds, Needs};
 use super::presence::Presence;
 use super::table::behind_table;
-use super::transit::Around;
+use super::transit::Start;
 use super::watched::Watched;
 use super::{Wishes, offload, place_of, refuse_copy};
 use crate::config::{self, Config, DeviceKind, Durability};
@@ -80,17 +80,17 @@ pub(super) async fn open(
     config: &Config,
     cache: &config::Cache,
     wishes: &Wishes,
-    around: &Around<'_>,
+    start: &Start<'_>,
     watched: &RefCell<Vec<Watched>>,
 ) -> Result<OpenCache> {
     let begin = Instant::now();
     // Opening the cache writes to it.
-    let around = &Around {
+    let start = &Start {
         hold_evictions: false,
-        ..*around
+        ..*start
     };
     let open = async |name: &str, role| -> Result<Rc<dyn BlockDevice>> {
-        let opened = devices::open(config, name, role, around).await?;
+        let opened = devices::open(config, name, role, start).await?;
         let device = Rc::clone(&opened.device);
         watched.borrow_mut().push(opened);
         Ok(device)
@@ -137,7 +137,7 @@ pub(super) async fn open(
     let whose = Whose::of(&known, &devices, place.clone(), wishes.moved_cache);
     let mut generation = 0;
     if memory.is_none() {
-        let state = around.state.path();
+        let state = start.state.path();
         let note = refuse_copy(state, &devices, &known, &places, wishes.moved_cache).await;
         if let Some(note) = note.context(|| config.place(cache.line))? {
             tracing::warn!("{note}");
@@ -151,7 +151,7 @@ pub(super) async fn open(
         Some(_) => (Buf::zeroed(len), None),
         None => {
             let (configured, asks) = (cache.journal_path().map(Path::to_path_buf), whose.clone());
-            let stop = around.stop.clone();
+            let stop = start.stop.clone();
             let opened =
                 offload(move || journal::open(configured.as_deref(), len, &asks, &stop)).await;
             let opened = opened.context(|| config.place(cache.journal_line()))?;
@@ -185,7 +185,7 @@ pub(super) async fn open(
     let (opened, on) = (Promise::new(), devices.clone());
     let (set, path_of, uuid) = (opened.clone(), path.clone(), known.uuid);
     let (accepted, line) = (wishes.accept_journal_loss, config.place(cache.line));
-    let noting = (memory.is_none()).then(|| (Arc::clone(around.state), places));
+    let noting = (memory.is_none()).then(|| (Arc::clone(start.state), places));
     rt::spawn(async move {
         let opened = Cache::open(on, options).await;
         if let (Err(_), Some(path), true) = (&opened, &path_of, created) {

@@ -75,9 +75,9 @@ impl Stack {
             .flat_map(|watched| &watched.transits)
             .filter_map(OpenTransit::owing)
             .collect();
-        let kept =
+        let is_safe =
             !(watched.iter().flat_map(|watched| &watched.transits)).any(OpenTransit::owes_memory);
-        let lost = match kept {
+        let lost = match is_safe {
             true => ": nothing that was acknowledged is lost by this end",
             false => "",
         };

@@ -194,11 +194,11 @@ impl Stack {
         self.note_detached(name).await?;
         // The state directory records that nothing is dirty before the cache forgets the volume. A
         // crash between the two loses nothing: the cache then has clean data and the right epoch.
-        let told = Cell::new(false);
+        let is_noted = Cell::new(false);
         served.leaving.set(true);
         let noted = async {
             let noted = self.remember(&served, Record::clean).await;
-            told.set(noted.is_ok());
+            is_noted.set(noted.is_ok());
             noted.context(|| {
                 "all of it is written back, but the state directory does not take that down"
                     .to_owned()
@@ -206,7 +206,7 @@ impl Stack {
         };
         let detached = opened.cache.detach_noting(name, noted).await;
         detached.context(|| {
-            let cause = match told.get() {
+            let cause = match is_noted.get() {
                 true => "the cache",
                 false => "the backing device or the state directory, as the cause says,",
             };
@@ -253,7 +253,10 @@ impl Stack {
         self.remember(&served, Record::clean).await?;
         served.leaving.set(true);
         let lost = opened.cache.abandon(name).await.context(|| {
-            format!("volume {name:?} is not served any more; restart the daemon to see what the cache still has of it")
+            format!(
+                "volume {name:?} is not served any more; restart the daemon to see what the cache \
+                 still has of it"
+            )
         })?;
         self.is_detached(&served).await?;
         let bytes: u64 = lost.iter().map(|range| range.end - range.start).sum();

@@ -25,7 +25,7 @@ use forebay_transit::Run;
 
 use super::presence::Presence;
 use super::table::{has_table, no_table};
-use super::transit::{self, Around, OpenTransit, Settings};
+use super::transit::{self, OpenTransit, Settings, Start};
 use super::watched::Watched;
 use crate::config::{Config, Device, DeviceKind};
 
@@ -37,9 +37,9 @@ pub(super) async fn open(
     config: &Config,
     name: &str,
     role: &'static str,
-    around: &Around<'_>,
+    start: &Start<'_>,
 ) -> Result<Watched> {
-    around.stop.check()?;
+    start.stop.check()?;
     let Opened {
         mut device,
         what,
@@ -49,14 +49,14 @@ pub(super) async fn open(
     } = open_stack(
         config,
         name,
-        Purpose::Serve(around),
+        Purpose::Serve(start),
         remote(config, name).await?,
     )?;
     if !keeps_slots(config, name) {
         let entry = config.device(name);
         let info = device.info();
-        transit::refuse_if_left_in(around.state.path(), &info)
-            .and_then(|()| transit::give_up_or_refuse(around, &info))
+        transit::refuse_if_left_in(start.state.path(), &info)
+            .and_then(|()| transit::give_up_or_refuse(start, &info))
             .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
     }
     if meter::is_on() {
@@ -83,7 +83,7 @@ pub(super) async fn open(
 #[derive(Clone, Copy)]
 enum Purpose<'a> {
     /// To serve them, with the settings of the start.
-    Serve(&'a Around<'a>),
+    Serve(&'a Start<'a>),
     /// To inspect them. Data in transit caches stays there.
     Look {
         /// Whether damaged structures are going to be rewritten.
@@ -243,16 +243,19 @@ fn open_stack(
             policy,
         } => {
             let under = open_stack(config, on, purpose, remote)?;
-            let Purpose::Serve(around) = purpose else {
+            let Purpose::Serve(start) = purpose else {
                 return Ok(under);
             };
             let settings = Settings {
                 name,
                 capacity_bytes: *capacity_bytes,
                 policy: *policy,
-                in_memory: matches!(config.stack(name).last(), Some(leaf) if matches!(leaf.kind, DeviceKind::Mem { .. })),
+                in_memory: matches!(
+                    config.stack(name).last().map(|leaf| &leaf.kind),
+                    Some(DeviceKind::Mem { .. })
+                ),
             };
-            let cache = transit::open(&settings, &under.device, under.run.as_ref(), around)
+            let cache = transit::open(&settings, &under.device, under.run.as_ref(), start)
                 .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
             let mut transits = under.transits;
             let device = cache.device();

@@ -22,9 +22,9 @@ pub(super) fn accept(
     served: &Rc<Served>,
     fallback: Fallback,
 ) -> Result<()> {
-    let served_again = Rc::downgrade(served);
+    let weak = Rc::downgrade(served);
     let begin = move |remains: Remains| {
-        let (state, served) = (Arc::clone(&state), served_again.upgrade());
+        let (state, served) = (Arc::clone(&state), weak.upgrade());
         async move {
             let served = served.ok_or_else(|| Error::from(ErrorKind::ShuttingDown))?;
             served.remembering.acquire(1).await;

@@ -269,8 +269,8 @@ impl Needs {
     }
 }
 
-/// Returns the exports whose memory for requests does not depend on connections, each with a
-/// description, that memory, and the part of it that is reserved at the start, bytes.
+/// Returns the exports whose memory for requests does not depend on connections. Each has a
+/// description, that memory, and the part that is reserved at the start, bytes.
 fn requests(config: &Config) -> Vec<(&Export, String, [u64; 2])> {
     let is_local = |export: &&Export| export.protocol.is_local();
     let is_machine = |export: &&Export| matches!(export.protocol, Protocol::VhostUserBlk(_));

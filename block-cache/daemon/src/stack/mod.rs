@@ -240,7 +240,7 @@ impl Stack {
 
     /// Opens the cache and attaches the volumes. On failure, `self` has everything opened before.
     async fn fill(&mut self, config: &Config, wishes: &Wishes, stop: &Stop) -> Result<()> {
-        let around = transit::Around {
+        let start = transit::Start {
             state: &self.state,
             accept_loss: wishes.accept_journal_loss,
             stop,
@@ -249,7 +249,7 @@ impl Stack {
         if let Some(cache) = &config.cache
             && !wishes.all_without_cache(config)
         {
-            let opening = cache::open(config, cache, wishes, &around, &self.devices).await;
+            let opening = cache::open(config, cache, wishes, &start, &self.devices).await;
             let opening = match opening {
                 Ok(opening) => opening,
                 Err(error) => {
@@ -262,7 +262,7 @@ impl Stack {
             self.cache = Some(Rc::new(opening));
         }
         for (number, volume) in config.volumes.iter().enumerate() {
-            if let Err(error) = self.attach(config, volume, wishes, &around).await {
+            if let Err(error) = self.attach(config, volume, wishes, &start).await {
                 let later = &config.volumes[number + 1..];
                 return Err(self.with_later_refusals(error, config, later, wishes).await);
             }

@@ -11,14 +11,15 @@ use tokio::sync::oneshot;
 pub(crate) async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     let work = carried(work);
     std::thread::Builder::new()
         .name("offload".into())
         .spawn(move || {
             // The receiver may be gone.
-            let _ = tell.send(work());
+            let _ = sender.send(work());
         })?;
-    told.await
+    receiver
+        .await
         .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "a helper thread died")))
 }

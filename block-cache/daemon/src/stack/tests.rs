@@ -129,7 +129,7 @@ fn a_volatile_cache_that_died_is_told_of_and_not_in_the_way() {
     let scratch = Scratch::new("volatile");
     let config = scratch.config(&memory("true", "wb"));
     let state = config.server.state.clone();
-    let again = config.clone();
+    let same = config.clone();
     on_reactor(|| async move {
         let stack = Stack::open(&config, &Wishes::default())
             .await
@@ -144,7 +144,7 @@ fn a_volatile_cache_that_died_is_told_of_and_not_in_the_way() {
         .expect("whole");
     assert!(record.is_some_and(|record| record.may_be_dirty));
     on_reactor(|| async move {
-        let stack = Stack::open(&again, &Wishes::default())
+        let stack = Stack::open(&same, &Wishes::default())
             .await
             .expect("opens again");
         stack.close().await.expect("closed");

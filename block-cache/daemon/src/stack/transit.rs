@@ -47,7 +47,7 @@ const EVICTIONS_PER_THREAD: usize = 128;
 
 /// Settings of a start for the devices of a stack.
 #[derive(Clone, Copy)]
-pub(super) struct Around<'a> {
+pub(super) struct Start<'a> {
     pub(super) state: &'a Arc<StateDirectory>,
     /// Whether to open caches although acknowledged writes in them are lost.
     pub(super) accept_loss: bool,
@@ -86,7 +86,7 @@ pub(super) fn open(
     settings: &Settings<'_>,
     under: &Rc<dyn BlockDevice>,
     run: Option<&Run>,
-    around: &Around<'_>,
+    start: &Start<'_>,
 ) -> Result<OpenTransit> {
     let info = under.info();
     let (block_bytes, size_bytes) = (u64::from(info.logical_block_bytes), info.size_bytes);
@@ -98,29 +98,29 @@ pub(super) fn open(
         true => ((Buf::zeroed(len), false), None),
         false => {
             let file = place(&info);
-            left::refuse_others(around, &info)?;
+            left::refuse_others(start, &info)?;
             check_shared(&file)
-                .and_then(|()| note_cut(&file, &boot_id, around.accept_loss))
+                .and_then(|()| note_cut(&file, &boot_id, start.accept_loss))
                 .map_err(|error| unusable(error, &file, settings.name))?;
-            (map(&file, len, settings.name, around.stop)?, Some(file))
+            (map(&file, len, settings.name, start.stop)?, Some(file))
         }
     };
     let (counts, next) = match &file {
-        Some(file) => generations(around.state.path(), file, Some(&memory), &boot_id)?,
+        Some(file) => generations(start.state.path(), file, Some(&memory), &boot_id)?,
         None => (0, 0),
     };
     let noted = match &file {
-        Some(file) => was_noted(around.state.path(), settings.name, file, &boot_id)?,
+        Some(file) => was_noted(start.state.path(), settings.name, file, &boot_id)?,
         None => false,
     };
     let gone = noted && !(existed && was_used(&memory, &boot_id));
     let mut options = TransitOptions {
         policy: settings.policy,
-        in_use: noted && !around.accept_loss,
-        accept_damage: around.accept_loss,
+        in_use: noted && !start.accept_loss,
+        accept_damage: start.accept_loss,
         generation: counts,
         next,
-        hold_evictions: around.hold_evictions,
+        hold_evictions: start.hold_evictions,
         ..TransitOptions::new(settings.name, boot_id)
     };
     let evictor: Rc<dyn BlockDevice> = match run {
@@ -145,13 +145,13 @@ pub(super) fn open(
         None => error,
     })?;
     if let Some(file) = &file {
-        (around.state).note_slots_generation(&note_of(file), &boot_id, next)?;
+        (start.state).note_slots_generation(&note_of(file), &boot_id, next)?;
         cache.take_generation();
         for note in notes(settings.name, file) {
-            around.state.note_transit(&note, Some(&boot_id))?;
+            start.state.note_transit(&note, Some(&boot_id))?;
         }
         if starts_somewhere {
-            (around.state).note_slots_size(&note_of(file), &boot_id, size_bytes)?;
+            (start.state).note_slots_size(&note_of(file), &boot_id, size_bytes)?;
         }
         if gone {
             tell_of_loss(file);
@@ -305,7 +305,7 @@ impl OpenTransit {
     /// has everything.
     pub(super) fn owing(&self) -> Option<String> {
         let owed = self.cache.stats().owed;
-        let kept = match &self.file {
+        let location = match &self.file {
             Some(file) => format!(
                 "kept in {}, from which the next start sends it on",
                 file.display()
@@ -315,7 +315,7 @@ impl OpenTransit {
         (owed > 0).then(|| {
             let bytes = human_bytes(owed * self.block_bytes);
             format!(
-                "{bytes} of transit cache {:?} have not reached the device under it, {kept}",
+                "{bytes} of transit cache {:?} have not reached the device under it, {location}",
                 self.name
             )
         })

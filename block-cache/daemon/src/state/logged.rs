@@ -33,7 +33,7 @@ impl LoggedDevice {
     /// The thread cannot be started.
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are passed as trait objects"
     )]
     pub fn new(inner: Rc<dyn BlockDevice>, mut log: RangeLog) -> Result<Rc<dyn BlockDevice>> {
         let known = Rc::new(RefCell::new(log.known()));
@@ -41,9 +41,9 @@ impl LoggedDevice {
         std::thread::Builder::new()
             .name("ranges".into())
             .spawn(move || {
-                while let Ok((numbers, told)) = wanted.recv() {
+                while let Ok((numbers, sender)) = wanted.recv() {
                     // The receiver may be gone; the log keeps the ranges.
-                    let _ = told.send(log.add(&numbers));
+                    let _ = sender.send(log.add(&numbers));
                 }
             })
             .context(|| "cannot start the thread that logs what is written without the cache")?;
@@ -85,12 +85,12 @@ impl BlockDevice for LoggedDevice {
         }
         let numbers: Vec<_> = ranges.filter(|number| !known.contains(number)).collect();
         drop(known);
-        let (tell, told) = oneshot::channel();
-        let sent = self.log.send((numbers.clone(), tell));
+        let (sender, receiver) = oneshot::channel();
+        let sent = self.log.send((numbers.clone(), sender));
         let (inner, known) = (Rc::clone(&self.inner), Rc::clone(&self.known));
         rt::spawn(async move {
             let logged = match sent {
-                Ok(()) => told.await.unwrap_or_else(|_| Err(log_ended())),
+                Ok(()) => receiver.await.unwrap_or_else(|_| Err(log_ended())),
                 Err(_) => Err(log_ended()),
             };
             match logged {

@@ -90,8 +90,8 @@ fn a_record_comes_back_and_damage_is_noticed() {
             damaged[at] ^= bit;
             std::fs::write(&path, &damaged).expect("written");
             let error = state.load("db").expect_err("damage is noticed").report();
-            let told = error.contains("db.epoch") && error.contains("--adopt db");
-            assert!(told, "byte {at}: {error}");
+            let is_reported = error.contains("db.epoch") && error.contains("--adopt db");
+            assert!(is_reported, "byte {at}: {error}");
         }
         std::fs::write(&path, &whole[..at]).expect("written");
         assert!(state.load("db").is_err(), "cut at {at}");
@@ -166,21 +166,21 @@ fn the_directory_has_one_holder() {
 fn a_directory_that_is_removed_or_replaced_in_use_is_told_of() {
     let scratch = Scratch::new("removed");
     let path = scratch.0.join("state");
-    let told =
+    let is_reported =
         |state: &StateDirectory| state.trouble().is_some_and(|it| it.contains("WAS REMOVED"));
     let state = StateDirectory::open(&path).expect("free");
     assert_eq!(state.trouble(), None);
     let aside = scratch.0.join("aside");
     std::fs::rename(&path, &aside).expect("moved away");
-    assert!(told(&state), "moved away");
+    assert!(is_reported(&state), "moved away");
     std::fs::create_dir(&path).expect("made anew");
     std::fs::write(path.join("lock"), "").expect("made anew");
-    assert!(told(&state), "replaced");
+    assert!(is_reported(&state), "replaced");
     std::fs::remove_dir_all(&path).expect("there");
     std::fs::rename(&aside, &path).expect("put back");
     assert_eq!(state.trouble(), None, "put back");
     std::fs::remove_dir_all(&path).expect("there");
-    assert!(told(&state), "removed");
+    assert!(is_reported(&state), "removed");
 }
 
 #[test]
@@ -274,10 +274,10 @@ fn a_backing_device_under_another_name_is_the_same_device() {
         let changed = renamed("dbx", cache, adopt, "db", record);
         let changed = changed.expect("allowed").expect("changed");
         assert_eq!((changed.epoch, changed.logged_since), (5, Some(4)));
-        let again = renamed("dbx", cache, true, "db", changed);
-        let again = again.expect("allowed").expect("changed");
-        assert_eq!((again.epoch, again.logged_since), (6, Some(5)));
-        let back = good(&meeting(Some(again), Some(4)));
+        let repeated = renamed("dbx", cache, true, "db", changed);
+        let repeated = repeated.expect("allowed").expect("changed");
+        assert_eq!((repeated.epoch, repeated.logged_since), (6, Some(5)));
+        let back = good(&meeting(Some(repeated), Some(4)));
         assert_eq!(
             (back.epoch, back.stale),
             (6, None),

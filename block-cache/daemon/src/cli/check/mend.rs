@@ -180,8 +180,13 @@ pub(super) async fn repair(
         .map_err(|error| {
             let what = match error.kind() {
                 // About the process journal: the user must decide before any write.
-                ErrorKind::Lost => "the log was not repaired, since this is to be decided first, by how the daemon is started",
-                _ => "the repair did not come to its end: nothing is worse than before, repair again",
+                ErrorKind::Lost => {
+                    "the log was not repaired, since this is to be decided first, by how the \
+                     daemon is started"
+                }
+                _ => {
+                    "the repair did not come to its end: nothing is worse than before, repair again"
+                }
             };
             error.context(what)
         })?;
@@ -266,7 +271,10 @@ impl Work {
             let range = named(range);
             lines.push(match recovery.lost_in_flight {
                 true => format!("CHECK: {range}: {}", recovery.loss()),
-                false => format!("LOST: {range} were acknowledged and not flushed before a flush of the cache device failed"),
+                false => format!(
+                    "LOST: {range} were acknowledged and not flushed before a flush of the cache \
+                     device failed"
+                ),
             });
         }
         for range in &recovery.doubted {
@@ -334,7 +342,13 @@ impl Work {
 
     pub(super) fn as_json(&self) -> serde_json::Value {
         let ranges = |ranges: &[LostRange]| -> Vec<_> {
-            let range = |range: &LostRange| json!({ "volume": range.volume, "offset_bytes": range.offset, "len_bytes": range.len });
+            let range = |range: &LostRange| {
+                json!({
+                    "volume": range.volume,
+                    "offset_bytes": range.offset,
+                    "len_bytes": range.len,
+                })
+            };
             ranges.iter().map(range).collect()
         };
         let recovery = &self.report.recovery;

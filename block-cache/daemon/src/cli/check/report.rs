@@ -136,7 +136,10 @@ pub(super) fn render(
     } else if !found.problems.is_empty() {
         text.push_str(match work.is_some_and(Work::is_repair) {
             true => "NOT IN ORDER, see above: no repair mends that.\n",
-            false => "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` mends what can be mended.\n",
+            false => {
+                "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` \
+                 mends what can be mended.\n"
+            }
         });
     } else if found.spare_damage.is_empty() && !work.is_some_and(Work::is_damaged) {
         text.push_str(match unverified_bytes {

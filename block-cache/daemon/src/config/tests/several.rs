@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns the reported problems, each from its place on.
-fn told(text: &str) -> Vec<String> {
+fn problems(text: &str) -> Vec<String> {
     let report = parse(text).expect_err("it is wrong").report();
     let parts = report.split("/etc/forebay.toml:").skip(1);
     parts.map(str::to_owned).collect()
@@ -30,20 +30,20 @@ fn the_nearest_name_is_suggested() {
         ("durability = \"sync\"", "durability = \"synch\"", "`sync`"),
         ("[server]", "[servr]", "`server`"),
     ] {
-        let told = told(&changed(&[(from, to)]));
-        let suggested = told
+        let problems = problems(&changed(&[(from, to)]));
+        let suggested = problems
             .iter()
             .any(|part| part.contains(&format!("did you mean {nearest}?")));
-        assert!(suggested, "{to}: {told:?}");
+        assert!(suggested, "{to}: {problems:?}");
     }
     // No name is near.
     for (from, to) in [
         ("reactors = ", "colour = "),
         ("io = \"threads\"", "io = \"steam engine\""),
     ] {
-        let told = told(&changed(&[(from, to)]));
-        assert!(!told[0].contains("did you mean"), "{told:?}");
-        assert!(told[0].contains("that are listed"), "{told:?}");
+        let problems = problems(&changed(&[(from, to)]));
+        assert!(!problems[0].contains("did you mean"), "{problems:?}");
+        assert!(problems[0].contains("that are listed"), "{problems:?}");
     }
 }
 
@@ -70,9 +70,9 @@ fn all_errors_of_a_file_are_told_in_its_order() {
         (&meaning[..], 3),
         (&[unknown_keys[0], meaning[0], meaning[1]][..], 3),
     ] {
-        let told = told(&changed(changes));
-        assert_eq!(told.len(), count, "{changes:?}: {told:?}");
-        let lines: Vec<usize> = told
+        let problems = problems(&changed(changes));
+        assert_eq!(problems.len(), count, "{changes:?}: {problems:?}");
+        let lines: Vec<usize> = problems
             .iter()
             .map(|part| {
                 part.split(':')
@@ -84,33 +84,33 @@ fn all_errors_of_a_file_are_told_in_its_order() {
             .collect();
         assert!(lines.is_sorted(), "{lines:?}");
         assert!(
-            told.iter().all(|part| part.contains("\n    help: ")),
-            "{told:?}"
+            problems.iter().all(|part| part.contains("\n    help: ")),
+            "{problems:?}"
         );
     }
 }
 
 #[test]
 fn errors_of_the_syntax_are_told_together() {
-    let told = told(&changed(&[
+    let problems = problems(&changed(&[
         ("path = \"db.img\"", "path = db.img"),
         ("promotion = \"nhit:2\"", "promotion = nhit:2"),
     ]));
-    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(problems.len(), 2, "{problems:?}");
 }
 
 #[test]
 fn a_missing_key_and_what_follows_are_told_once() {
-    let told = told(&changed(&[
+    let problems = problems(&changed(&[
         ("kind = \"emulate\"\n", ""),
         ("mode = \"wb\"", "mode = \"xx\""),
     ]));
     assert_eq!(
-        told.len(),
+        problems.len(),
         2,
-        "no error of the device that is missing by that: {told:?}"
+        "no error of the device that is missing by that: {problems:?}"
     );
-    assert!(told[0].contains("missing field `kind`"), "{told:?}");
+    assert!(problems[0].contains("missing field `kind`"), "{problems:?}");
 }
 
 #[test]
@@ -118,6 +118,6 @@ fn a_file_of_errors_is_told_of_as_far_as_anybody_reads() {
     let keys: String = (0..100)
         .map(|number| format!("key{number} = 1\n"))
         .collect();
-    let told = told(&format!("{GOOD}\n{keys}"));
-    assert!((2..=20).contains(&told.len()), "{}", told.len());
+    let problems = problems(&format!("{GOOD}\n{keys}"));
+    assert!((2..=20).contains(&problems.len()), "{}", problems.len());
 }

@@ -35,8 +35,8 @@ fn an_nbd_export_may_have_tls() {
 #[test]
 fn required_tls_opens_the_door_and_offered_does_not() {
     let open = NBD.replace("127.0.0.1", "192.0.2.1");
-    let told = with(&open).unwrap_err().report();
-    assert!(told.contains("set tls = \"required\""), "{told}");
+    let report = with(&open).unwrap_err().report();
+    assert!(report.contains("set tls = \"required\""), "{report}");
     let authenticated = format!("{open}\n{FILES}\ntls_client_ca = \"ca.pem\"");
     assert_eq!(with(&authenticated).expect("safe").warnings, [""; 0]);
     // Eavesdropping is impossible, but any client may connect: this is a warning.
@@ -48,8 +48,8 @@ fn required_tls_opens_the_door_and_offered_does_not() {
     let meant = with(&format!("{open}\n{FILES}\ninsecure = true"));
     assert_eq!(meant.expect("meant").warnings, [""; 0]);
     let offered = format!("{open}\n{FILES}\ntls = \"offered\"");
-    let told = with(&offered).unwrap_err().report();
-    assert!(told.contains("insecure = true"), "{told}");
+    let report = with(&offered).unwrap_err().report();
+    assert!(report.contains("insecure = true"), "{report}");
     assert!(with(&format!("{offered}\ninsecure = true")).is_ok());
 }
 

@@ -107,7 +107,8 @@ pub(super) fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "{here} is a copy of the cache on {twin}, to which the process journal belongs\n    \
+                "{here} is a copy of the cache on {twin}, to which the process journal \
+                 belongs\n    \
                  help: serve {twin}, which alone has what was acknowledged last (journal {path}); \
                  or make the copy a cache of its own with `{}`; or, if {here} takes \
                  the place of {twin}, start once with --moved-cache",
@@ -141,7 +142,8 @@ pub(super) fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
             whose.stake
         ),
         relation => format!(
-            "{here} is a copy of the cache on {original}, to which the process journal belongs\n    \
+            "{here} is a copy of the cache on {original}, to which the process journal \
+             belongs\n    \
              help: serve {original}, which alone has what was acknowledged last (journal {path}); \
              or make the copy a cache of its own with `{}`{}",
             clone_command(here, &whose.data_place),
@@ -184,7 +186,10 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
         Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
         opened => opened.context(|| {
             let path = path.display();
-            format!("the process journal {path} cannot be read: start as the user whose it is, or set `journal` in [cache] to another path")
+            format!(
+                "the process journal {path} cannot be read: start as the user whose it is, or set \
+                 `journal` in [cache] to another path"
+            )
         })?,
     };
     let mut head = [0; OWNER_BYTES];

@@ -5,7 +5,7 @@ use super::*;
 /// Returns the gap that a start of this configuration reports with these wishes. `anew` says
 /// whether the device was recreated afterwards.
 fn gap_after(config: &Config, wishes: Wishes, anew: bool) -> Option<String> {
-    let (config, (tell, told)) = (config.clone(), std::sync::mpsc::channel());
+    let (config, (sender, receiver)) = (config.clone(), std::sync::mpsc::channel());
     on_reactor(|| async move {
         let stack = Stack::open(&config, &wishes).await.expect("opens");
         let gap = stack.disk_gap("db").await.expect("known");
@@ -14,9 +14,9 @@ fn gap_after(config: &Config, wishes: Wishes, anew: bool) -> Option<String> {
             assert_eq!(stack.disk_gap("db").await.expect("known"), None);
         }
         stack.close().await.expect("closes");
-        tell.send(gap).expect("the test waits");
+        sender.send(gap).expect("the test waits");
     });
-    told.recv().expect("said")
+    receiver.recv().expect("said")
 }
 
 #[test]
@@ -58,14 +58,14 @@ fn virtual_machines_go_on_with_their_generation_only() {
         format!("{without}\nexport = [{{ volume = \"db\", vhost-user-blk = \"vm.sock\" }}]\n");
     let (with, without) = (scratch.config(&with), scratch.config(&without));
     let generation = |config: &Config, wishes: Wishes| {
-        let (config, (tell, told)) = (config.clone(), std::sync::mpsc::channel());
+        let (config, (sender, receiver)) = (config.clone(), std::sync::mpsc::channel());
         on_reactor(|| async move {
             let stack = Stack::open(&config, &wishes).await.expect("opens");
             let generation = stack.disk_generation("db").await.expect("known");
             stack.close().await.expect("closes");
-            tell.send(generation).expect("the test waits");
+            sender.send(generation).expect("the test waits");
         });
-        told.recv().expect("said")
+        receiver.recv().expect("said")
     };
     let first = generation(&with, Wishes::default());
     assert_eq!(generation(&with, Wishes::default()), first);

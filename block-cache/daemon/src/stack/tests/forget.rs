@@ -77,10 +77,10 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
     alone(async move { make_files_of(&base, [10; 16]).await });
     serve(&first, &["old3"]).expect("as many as there may be");
     serve(&one, &["new0"]).expect("a clean one makes room");
-    let kept = StateDirectory::open(&one.server.state).expect("free");
-    let record = kept.load("old0").expect("read").expect("there");
+    let state = StateDirectory::open(&one.server.state).expect("free");
+    let record = state.load("old0").expect("read").expect("there");
     assert_eq!((record.cache, record.may_be_dirty), (CacheId::None, false));
-    drop(kept);
+    drop(state);
     // All but the dirty one are removed.
     serve(&most_but_one, &[]).expect("others make room");
     let before_refusal = known(&one);

@@ -80,11 +80,11 @@ fn proxy(to: SocketAddr, disk: &Arc<Disk>) -> SocketAddr {
         for client in listener.incoming() {
             let client = client.expect("a connection");
             let server = TcpStream::connect(to).expect("the target listens");
-            let again = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
+            let duplicate = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
             let mut streams = disk.streams.lock().expect("sound");
-            streams.extend([again(&client), again(&server)]);
+            streams.extend([duplicate(&client), duplicate(&server)]);
             drop(streams);
-            for (mut from, mut to) in [(again(&client), again(&server)), (server, client)] {
+            for (mut from, mut to) in [(duplicate(&client), duplicate(&server)), (server, client)] {
                 std::thread::spawn(move || {
                     let mut bytes = [0; 64 << 10];
                     while let Ok(len @ 1..) = from.read(&mut bytes) {
@@ -275,11 +275,11 @@ fn a_device_proves_itself_by_a_file_that_is_its_own() {
     let bare = scratch.config(&REMOTE.replace("URI", &uri));
     let open = |config: &Config| {
         let (config, report) = (config.clone(), Rc::new(Cell::new(String::new())));
-        let told = Rc::clone(&report);
+        let refusal = Rc::clone(&report);
         on_reactor(|| async move {
             match Stack::open(&config, &Wishes::default()).await {
                 Ok(stack) => stack.close().await.expect("closed"),
-                Err(error) => told.set(error.report()),
+                Err(error) => refusal.set(error.report()),
             }
         });
         report.take()

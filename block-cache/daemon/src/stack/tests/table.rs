@@ -18,7 +18,7 @@ fn a_volume_on_a_table_over_mapped_memory_keeps_what_it_was_given() {
     let path = scratch.0.join("pm");
     let image = std::fs::File::create(&path).expect("made");
     image.set_len(32 << 20).expect("sparse");
-    let again = config.clone();
+    let same = config.clone();
     let none = config.clone();
     on_reactor(|| async move {
         let refused = Stack::open(&none, &Wishes::default()).await;
@@ -49,7 +49,7 @@ fn a_volume_on_a_table_over_mapped_memory_keeps_what_it_was_given() {
     });
     on_reactor(|| async move {
         let wishes = Wishes::default();
-        let stack = Stack::open(&again, &wishes).await.expect("opens");
+        let stack = Stack::open(&same, &wishes).await.expect("opens");
         let db = stack.volume("db").expect("there").open();
         let back = Buf::zeroed(8192);
         db.read(4096, back.clone()).await.expect("read");

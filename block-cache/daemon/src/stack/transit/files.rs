@@ -115,13 +115,13 @@ pub(in crate::stack) fn wanted_bytes(info: &DeviceInfo, capacity_bytes: u64) -> 
     let Ok(found) = std::fs::metadata(place(info)) else {
         return (len, len);
     };
-    let len = kept_bytes(&found).unwrap_or(len);
+    let len = fixed_bytes(&found).unwrap_or(len);
     (len, len.saturating_sub(found.blocks() * 512))
 }
 
 /// Returns the fixed size of a file of slots; `None` if it holds nothing. A start that was killed
 /// during allocation left no size.
-fn kept_bytes(found: &Metadata) -> Option<u64> {
+fn fixed_bytes(found: &Metadata) -> Option<u64> {
     (found.len() >= SMALLEST_BYTES && found.blocks() > 0).then_some(found.len())
 }
 
@@ -133,16 +133,16 @@ pub(super) fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Resul
     let in_place = |error| unusable(error, file, name);
     check_shared(file).map_err(in_place)?;
     let found = std::fs::metadata(file).ok();
-    if let Some(kept) = found.as_ref().and_then(kept_bytes)
-        && kept != len as u64
+    if let Some(present) = found.as_ref().and_then(fixed_bytes)
+        && present != len as u64
     {
         tracing::warn!(
-            "the slots of transit cache {name:?} in {} have {kept} bytes and keep that size; a \
+            "the slots of transit cache {name:?} in {} have {present} bytes and keep that size; a \
              clean shutdown removes them, and the next start makes them with the `capacity` of the \
              configuration",
             file.display(),
         );
-        len = usize::try_from(kept).unwrap_or(len);
+        len = usize::try_from(present).unwrap_or(len);
     }
     open_shared_until(file, len, stop).map_err(in_place)
 }

@@ -8,7 +8,7 @@ use forebay_transit::slots_left;
 
 use super::files::{generations, is_used, look, note_of, place};
 use super::refusals::{GIVE_UP, blocks_are_left, refuse_if_earlier, removed};
-use super::{Around, others};
+use super::{Start, others};
 use crate::state::StateDirectory;
 
 pub(super) fn tell_of_loss(file: &Path) {
@@ -35,33 +35,33 @@ pub(crate) fn refuse_if_gone(state: &Path, info: &DeviceInfo) -> Result<()> {
 }
 
 /// As [`refuse_if_gone`], unless the data in the slots is abandoned.
-pub(in crate::stack) fn give_up_or_refuse(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
-    match refuse_if_gone(around.state.path(), info) {
-        Err(error) if error.kind() == ErrorKind::Lost && around.accept_loss => {
+pub(in crate::stack) fn give_up_or_refuse(start: &Start<'_>, info: &DeviceInfo) -> Result<()> {
+    match refuse_if_gone(start.state.path(), info) {
+        Err(error) if error.kind() == ErrorKind::Lost && start.accept_loss => {
             let (file, boot_id) = (place(info), boot_id()?);
-            let noted = StateDirectory::transit_boot_in(around.state.path(), &note_of(&file))?;
+            let noted = StateDirectory::transit_boot_in(start.state.path(), &note_of(&file))?;
             if noted == Some(boot_id) && !is_used(&file, &boot_id)? {
-                give_up(around, &file)?;
+                give_up(start, &file)?;
             }
-            give_up_others(around, info)
+            give_up_others(start, info)
         }
         refused => refused,
     }
 }
 
 /// Abandons the data of missing slots.
-fn give_up(around: &Around<'_>, file: &Path) -> Result<()> {
+fn give_up(start: &Start<'_>, file: &Path) -> Result<()> {
     tell_of_loss(file);
     let boot_id = boot_id()?;
     // Restored later, they would be older than writes from now on.
-    let (_, next) = generations(around.state.path(), file, None, &boot_id)?;
-    (around.state).note_slots_generation(&note_of(file), &boot_id, next)?;
-    around.state.note_transit(&note_of(file), None)
+    let (_, next) = generations(start.state.path(), file, None, &boot_id)?;
+    (start.state).note_slots_generation(&note_of(file), &boot_id, next)?;
+    start.state.note_transit(&note_of(file), None)
 }
 
-fn give_up_others(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
-    for file in others::gone(around.state.path(), info)? {
-        give_up(around, &file)?;
+fn give_up_others(start: &Start<'_>, info: &DeviceInfo) -> Result<()> {
+    for file in others::gone(start.state.path(), info)? {
+        give_up(start, &file)?;
     }
     Ok(())
 }
@@ -70,13 +70,13 @@ fn give_up_others(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
 /// missing slots if the user accepts that.
 ///
 /// # Errors
-/// `Busy` if such slots exist, `InvalidInput` if they are of an earlier time, `Lost` if they are
-/// missing; otherwise the error of the operating system.
-pub(super) fn refuse_others(around: &Around<'_>, info: &DeviceInfo) -> Result<()> {
-    others::refuse_if_left(Some(around.state.path()), info)?;
-    match around.accept_loss {
-        true => give_up_others(around, info),
-        false => others::refuse_if_gone(around.state.path(), info),
+/// `Busy` if such slots exist. `InvalidInput` if they are of an earlier time. `Lost` if they are
+/// missing. Otherwise the error of the operating system.
+pub(super) fn refuse_others(start: &Start<'_>, info: &DeviceInfo) -> Result<()> {
+    others::refuse_if_left(Some(start.state.path()), info)?;
+    match start.accept_loss {
+        true => give_up_others(start, info),
+        false => others::refuse_if_gone(start.state.path(), info),
     }
 }
 

@@ -125,10 +125,10 @@ fn slots_that_are_gone_are_missed() {
     let file = slots(&scratch);
     assert!(file.exists());
     std::fs::remove_file(&file).expect("it is there");
-    let (again, accepting) = (config.clone(), config.clone());
+    let (same, accepting) = (config.clone(), config.clone());
     for _ in 0..2 {
-        let again = again.clone();
-        let error = run(async move { open_stack(&again).await.expect_err("they are gone") });
+        let same = same.clone();
+        let error = run(async move { open_stack(&same).await.expect_err("they are gone") });
         let report = error.report();
         assert_eq!(error.kind(), ErrorKind::Lost, "{report}");
         assert!(report.contains("--accept-journal-loss"), "{report}");

@@ -16,14 +16,14 @@ fn a_new_volume_and_the_same_cache_again() {
     // Killed before the cache has the epoch, before the second record is stored, and after both.
     assert_eq!(good(&meeting(Some(first.before), None)).stale, Some(vec![]));
     for known in [first.before, first.after] {
-        let again = good(&meeting(Some(known), Some(cache)));
+        let repeated = good(&meeting(Some(known), Some(cache)));
         assert_eq!(
-            (again.epoch, again.stale.clone()),
+            (repeated.epoch, repeated.stale.clone()),
             (cache, Some(vec![])),
             "nothing is stale"
         );
-        assert_eq!(again.before.epoch, raised(Some(cache), again.epoch));
-        assert_eq!(again.before.attached, known.attached);
+        assert_eq!(repeated.before.epoch, raised(Some(cache), repeated.epoch));
+        assert_eq!(repeated.before.attached, known.attached);
     }
     // Attached, and then the cache lost the volume.
     assert!(refused(&meeting(Some(first.after), None)).contains("does not know"));
@@ -147,24 +147,24 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     );
     assert_eq!(attached.after.logged_since, None);
     // Killed before the cache had the epoch: a second attach.
-    let again = Meeting {
+    let repeated = Meeting {
         record: Some(attached.before),
         ..back.clone()
     };
-    assert_eq!(good(&again).stale, Some(ranges.clone()));
+    assert_eq!(good(&repeated).stale, Some(ranges.clone()));
     // Killed after the cache had the epoch, before the state directory recorded that.
     let cache = raised(Some(3), attached.epoch);
     assert_eq!(cache, attached.before.epoch);
-    let told = Meeting {
+    let informed = Meeting {
         cache_epoch: Some(cache),
-        ..again.clone()
+        ..repeated.clone()
     };
-    assert_eq!(good(&told).stale, Some(vec![]));
+    assert_eq!(good(&informed).stale, Some(vec![]));
     // Another start without the cache: the cache knows nothing of this time.
     let third = without_cache("db", Some(attached.before), (UNKNOWN, 0));
     let missed = Meeting {
         record: Some(third.record),
-        ..told
+        ..informed
     };
     assert_eq!(good(&missed).stale, Some(ranges));
     assert!(good(&missed).epoch > cache);
@@ -195,13 +195,13 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
 fn what_a_cache_was_told_of_before_is_not_taken_for_what_came_after() {
     // Killed after the cache received the ranges written without it, before the state directory
     // recorded that.
-    let told = Record {
+    let informed = Record {
         epoch: 5,
         attached: 3,
         logged_since: Some(3),
         ..record(5, HERE)
     };
-    let changed = renamed("dbx", THERE, true, "db", told).expect("adopted");
+    let changed = renamed("dbx", THERE, true, "db", informed).expect("adopted");
     let back = good(&meeting(changed, Some(5)));
     assert_eq!((back.epoch, back.stale), (6, None), "written once more");
 }

@@ -36,11 +36,11 @@ fn of_a_cache_that_failed_only_the_list_counts() {
         assert!(met.before.dirty_listed && !met.after.dirty_listed);
         // The process died during the attach: before and after the cache had the epoch.
         state.store("db", &met.before).expect("stored");
-        let again = good(&meeting_of(&state, Some(7)));
-        assert_eq!((again.epoch, again.dirty.as_ref()), (9, Some(&dirty)));
-        let again = good(&meeting_of(&state, Some(9)));
+        let repeated = good(&meeting_of(&state, Some(7)));
+        assert_eq!((repeated.epoch, repeated.dirty.as_ref()), (9, Some(&dirty)));
+        let repeated = good(&meeting_of(&state, Some(9)));
         assert_eq!(
-            (again.epoch, again.stale, again.dirty),
+            (repeated.epoch, repeated.stale, repeated.dirty),
             (9, Some(vec![]), None)
         );
         // The test refuses an older copy of the cache, and a new cache if the old one has dirty
@@ -120,23 +120,23 @@ fn a_volume_that_never_had_dirty_data_may_lose_its_cache_between_two_starts() {
     };
     let first = good(&clean(None, None)).after;
     let cache = first.epoch;
-    let again = good(&clean(Some(first), Some(cache))).after;
-    assert!(!again.may_be_dirty, "in no start was there any");
+    let repeated = good(&clean(Some(first), Some(cache))).after;
+    assert!(!repeated.may_be_dirty, "in no start was there any");
     // The cache is gone: there is another one, or none.
-    good(&clean(Some(again), None));
+    good(&clean(Some(repeated), None));
     good(&Meeting {
         cache: THERE,
-        ..clean(Some(again), None)
+        ..clean(Some(repeated), None)
     });
-    super::super::decide::check_without("db", "db", again).expect("nothing is missing");
+    super::super::decide::check_without("db", "db", repeated).expect("nothing is missing");
     // Not so after a start in write-back, nor after an unknown cache was adopted for the volume.
-    let dirty = good(&meeting(Some(again), Some(again.epoch))).after;
+    let dirty = good(&meeting(Some(repeated), Some(repeated.epoch))).after;
     refused(&clean(Some(dirty), None));
     let after = good(&clean(Some(dirty), Some(dirty.epoch))).after;
     assert!(after.may_be_dirty, "it is not known to be written back");
     let adopted = Meeting {
         adopt: true,
-        ..clean(Some(again), Some(again.epoch))
+        ..clean(Some(repeated), Some(repeated.epoch))
     };
     assert!(good(&adopted).after.may_be_dirty);
 }

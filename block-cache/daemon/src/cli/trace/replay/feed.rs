@@ -54,9 +54,9 @@ impl Feed {
                 return Err(Error::new(ErrorKind::InvalidInput, what));
             }
         }
-        let (tell, batches) = mpsc::channel(AHEAD);
+        let (sender, batches) = mpsc::channel(AHEAD);
         let seen = Arc::new(Mutex::new(Seen::default()));
-        let told = Arc::clone(&seen);
+        let shared = Arc::clone(&seen);
         let routes = Routes {
             targets,
             map,
@@ -64,7 +64,7 @@ impl Feed {
         };
         let thread = std::thread::Builder::new().name("trace".into());
         thread
-            .spawn(move || read(input, routes, &tell, &told))
+            .spawn(move || read(input, routes, &sender, &shared))
             .context(|| "cannot start a thread to read the trace")?;
         Ok(Self { batches, seen })
     }
@@ -88,7 +88,7 @@ impl Feed {
 fn read(
     mut input: Input,
     mut routes: Routes,
-    tell: &mpsc::Sender<Result<Vec<Request>>>,
+    sender: &mpsc::Sender<Result<Vec<Request>>>,
     seen: &Mutex<Seen>,
 ) {
     loop {
@@ -130,7 +130,7 @@ fn read(
         };
         let ends = last.is_some();
         // The receiver may have ended.
-        if tell.blocking_send(last.map_or(Ok(batch), Err)).is_err() || ends {
+        if sender.blocking_send(last.map_or(Ok(batch), Err)).is_err() || ends {
             break;
         }
     }

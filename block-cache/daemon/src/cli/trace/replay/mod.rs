@@ -35,8 +35,10 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   forebay replay monday.fbt --on forebay.toml --destroy-data --verify
-  forebay replay a.csv.gz b.csv.gz --on forebay.toml --map host0.1=db --map host0.2=logs --speed 10 --destroy-data
-  forebay replay db.fbt --on 'nbd+unix:///db?socket=/run/forebay/db.sock' --skip-writes --depth 8 --json")]
+  forebay replay a.csv.gz b.csv.gz --on forebay.toml --map host0.1=db --map host0.2=logs \
+   --speed 10 --destroy-data
+  forebay replay db.fbt --on 'nbd+unix:///db?socket=/run/forebay/db.sock' --skip-writes \
+   --depth 8 --json")]
 pub(in crate::cli) struct Arguments {
     /// Files of the trace; the volumes of several files are used concurrently
     #[arg(required = true, value_name = "TRACE")]
@@ -54,7 +56,12 @@ pub(in crate::cli) struct Arguments {
     #[arg(long, default_value = "max", value_parser = parse_speed)]
     pub(super) speed: Pace,
     /// Most requests in flight, over all volumes
-    #[arg(long, value_name = "NUMBER", default_value = "32", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value = "32",
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
     pub(super) depth: u16,
     /// Treatment of requests past the end of their volume: fold (modulo its size, and report the
     /// number), skip, or refuse
@@ -110,7 +117,10 @@ fn parse_speed(text: &str) -> Result<Pace, &'static str> {
     speed
         .filter(|speed| (1e-3..=1e6).contains(speed))
         .map(Pace::Recorded)
-        .ok_or("write max, or a number from 0.001 to 1000000: 1 for the recorded times, 10 for ten times as fast")
+        .ok_or(
+            "write max, or a number from 0.001 to 1000000: 1 for the recorded times, 10 for ten \
+             times as fast",
+        )
 }
 
 fn parse_past_end(text: &str) -> Result<PastEnd, &'static str> {

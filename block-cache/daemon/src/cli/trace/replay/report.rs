@@ -92,6 +92,15 @@ pub(super) fn json(measured: &Measured, interrupted: bool, error: Option<&Error>
             "emulated": engine.emulated,
         })
     });
+    let routes: Vec<_> = (measured.routes.iter())
+        .map(|(from, to)| json!({ "from": from, "to": to }))
+        .collect();
+    let error = error.map(|error| {
+        json!({
+            "kind": error.kind().as_str(),
+            "message": error.report(),
+        })
+    });
     json!({
         "requests": report.requests,
         "elapsed_us": us(report.elapsed),
@@ -113,11 +122,11 @@ pub(super) fn json(measured: &Measured, interrupted: bool, error: Option<&Error>
             "wrong": verified.wrong,
             "first_wrong": verified.first_wrong,
         })),
-        "volumes": measured.routes.iter().map(|(from, to)| json!({ "from": from, "to": to })).collect::<Vec<_>>(),
+        "volumes": routes,
         "remarks": measured.remarks,
         "interrupted": interrupted,
         "failed": report.failed.as_ref().map(Error::report),
-        "error": error.map(|error| json!({ "kind": error.kind().as_str(), "message": error.report() })),
+        "error": error,
     })
 }
 
@@ -220,8 +229,8 @@ fn of_engine(engine: &EngineReport) -> String {
         human_bytes(engine.memory_bytes)
     );
     text += &format!(
-        "  request processing: {:.2} us a request of the engine's own code (waiting and devices not counted; \
-         {} left out, when the processor was taken away)\n",
+        "  request processing: {:.2} us a request of the engine's own code (waiting and devices \
+         not counted; {} left out, when the processor was taken away)\n",
         us(engine.processing),
         human_duration(engine.spent.taken_away)
     );

@@ -127,13 +127,13 @@ fn is_same(one: &Uri, other: &Uri) -> bool {
 
 /// Runs `work` as a task of the engine, with all tasks that it spawns.
 async fn engine<T: 'static>(work: impl Future<Output = T> + 'static) -> T {
-    let (tell, told) = oneshot::channel();
+    let (sender, receiver) = oneshot::channel();
     meter::within(Account::Engine, || {
         rt::spawn(async move {
-            let _ = tell.send(work.await);
+            let _ = sender.send(work.await);
         });
     });
-    told.await.expect("a task runs to its end")
+    receiver.await.expect("a task runs to its end")
 }
 
 /// Open targets.
