@@ -1,4 +1,4 @@
-//! The example of the library face does what it says.
+//! The example of the library works as documented.
 
 #[path = "../examples/in_process.rs"]
 mod in_process;

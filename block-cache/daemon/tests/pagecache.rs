@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use forebay_testkit::daemon::{PATIENCE, Process};
 
-/// A process that is killed at the end. What it says later finds a reader, or it would fail.
+/// A process that is killed when dropped. Its later output is read, since it would fail otherwise.
 struct Running(Process, BufReader<ChildStdout>);
 
-/// A source and a pool, removed at the end.
+/// A source and a pool; removed when dropped.
 struct Place {
     source: PathBuf,
     pool: PathBuf,
@@ -66,7 +66,7 @@ fn start(mut command: Command) -> (Running, String) {
     (running, line)
 }
 
-/// The same, with what it logs in a file beside the source.
+/// Does the same, with its log in a file beside the source.
 fn start_logging(place: &Place, mut command: Command, name: &str) -> (Running, PathBuf) {
     let log = place.source.with_extension(name);
     let file = std::fs::File::create(&log).expect("made");
@@ -74,7 +74,7 @@ fn start_logging(place: &Place, mut command: Command, name: &str) -> (Running, P
     (start(command).0, log)
 }
 
-/// What has been logged, once it is enough.
+/// Returns the log once it is long enough.
 fn logged(log: &Path, enough: impl Fn(&str) -> bool) -> String {
     let begin = Instant::now();
     loop {
@@ -116,7 +116,7 @@ fn a_node_joins_is_seen_and_leaves() {
     let second = said(&place.directory("4M").output().expect("run"));
     assert!(second.contains("another process holds it"), "{second}");
 
-    // A directory that is started anew waits for the node; with another capacity it does not start.
+    // A restarted directory waits for the node. With another capacity it does not start.
     drop(directory);
     let other = said(&place.directory("8M").output().expect("run"));
     assert!(
@@ -187,7 +187,7 @@ fn a_second_directory_on_a_source_is_told_who_has_it() {
     assert!(line.ends_with(": ready\n"), "{line}");
 }
 
-/// Whatever is wrong with the mountpoint is said before the node joins, so that nobody gives it a page.
+/// Every fault of the mountpoint is reported before the node joins, so that it gets no page.
 #[test]
 fn a_node_looks_at_its_mountpoint_before_it_joins() {
     let place = Place::new("pagecache-mountpoint");
@@ -211,9 +211,12 @@ fn a_node_looks_at_its_mountpoint_before_it_joins() {
         let refused = said(&output);
         let place_of_it = mountpoint.display().to_string();
         assert!(refused.contains(&place_of_it), "{refused}");
-        // Who may not mount at all is told that.
-        let told = [remedy, "mounting needs root: run as root", "/dev/fuse"];
-        assert!(told.iter().any(|told| refused.contains(told)), "{refused}");
+        // A user who may not mount gets that message.
+        let remedies = [remedy, "mounting needs root: run as root", "/dev/fuse"];
+        assert!(
+            remedies.iter().any(|remedy| refused.contains(remedy)),
+            "{refused}"
+        );
         assert_eq!(output.stdout, b"", "nothing joined: {output:?}");
     }
     assert!(!inside.exists(), "nothing was made");
@@ -253,7 +256,7 @@ fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
     let node = place.command(&["node", "--id", "1", "--memory", "1M"]);
     let (mut node, log) = start_logging(&place, node, "node");
     directory.0.kill();
-    // The next directory takes it for dead: it does not see its process, say.
+    // The next directory takes it for dead, for example because it does not see its process.
     let nodes = place.pool.join("nodes");
     let text = std::fs::read_to_string(&nodes).expect("there");
     let line = text.lines().nth(3).expect("a node");
@@ -261,7 +264,7 @@ fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
     assert_eq!(parts[4], "1", "it lives: {line}");
     parts[4] = "0";
     std::fs::write(&nodes, text.replace(line, &parts.join(" "))).expect("written");
-    let (_again, directory_log) = start_logging(&place, place.directory("4M"), "again");
+    let (_restarted, directory_log) = start_logging(&place, place.directory("4M"), "again");
     let status = node.0.wait().expect("it ends in time");
     let remedy = |text: &str| text.contains("start it again");
     let text = logged(&log, remedy);
@@ -272,7 +275,7 @@ fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
     assert!(text.contains(&who), "{text}");
 }
 
-/// Who flushes hears `EIO`; the operator why.
+/// A flush fails with `EIO`; the operator gets the reason.
 #[test]
 fn a_source_that_refuses_pages_is_in_the_log_of_the_node_that_writes_them() {
     use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
@@ -284,12 +287,12 @@ fn a_source_that_refuses_pages_is_in_the_log_of_the_node_that_writes_them() {
     let id = NodeId::new(2).expect("a node");
     let writer = Node::join(Options::new(&place.pool, id, 8)).expect("it joins");
     let file = writer.create("mine").expect("made");
-    // Who has not opened the file does not find it any more.
+    // Programs that have not opened the file do not find it any more.
     let inode = std::fs::metadata(place.source.join("mine"))
         .expect("there")
         .ino();
-    let kept = place.source.join(".forebay/files").join(inode.to_string());
-    std::fs::remove_file(&kept).expect("its second name");
+    let link = place.source.join(".forebay/files").join(inode.to_string());
+    std::fs::remove_file(&link).expect("its second name");
     for page in 0..100 {
         let wrote = file.write_at(page * PAGE_BYTES as u64, &[1; PAGE_BYTES]);
         wrote.expect("written");
@@ -300,7 +303,7 @@ fn a_source_that_refuses_pages_is_in_the_log_of_the_node_that_writes_them() {
     for part in [&place.source.display().to_string()[..], "make room there"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    std::fs::hard_link(place.source.join("mine"), kept).expect("again");
+    std::fs::hard_link(place.source.join("mine"), link).expect("again");
     file.fsync().expect("nothing was lost");
 }
 
@@ -321,11 +324,11 @@ fn thousands_of_pages_that_are_given_up_are_a_line_a_file() {
         let wrote = file.write_at((page * PAGE_BYTES) as u64, &[1; PAGE_BYTES]);
         wrote.expect("written");
     }
-    // Who has not opened the file does not find it any more.
+    // Programs that have not opened the file do not find it any more.
     let mine = place.source.join("mine");
     let inode = std::fs::metadata(&mine).expect("there").ino();
-    let kept = place.source.join(".forebay/files").join(inode.to_string());
-    std::fs::remove_file(kept).expect("its second name");
+    let link = place.source.join(".forebay/files").join(inode.to_string());
+    std::fs::remove_file(link).expect("its second name");
     dies.0.kill();
     let begin = Instant::now();
     let lost = file
@@ -338,7 +341,7 @@ fn thousands_of_pages_that_are_given_up_are_a_line_a_file() {
     file.fsync().expect("it is said once");
     let text = logged(&log, |text| text.contains("has refused for 2s"));
     let lines: Vec<&str> = text.lines().collect();
-    // One for all that is refused and one for all that is given up, and one more of each for each second that it takes.
+    // One for all refused requests and one for all abandoned data, and one more of each per second.
     assert!((2..PAGES / 100).contains(&lines.len()), "{text}");
     for line in lines {
         assert!(line.contains(&path) && line.len() < 1000, "{line}");

@@ -1,5 +1,6 @@
-//! A cache device that fails in service, as a user sees it: volumes that do not need it go on at their backing devices without a
-//! flag, also over the next start. A limit of the process on the size of files stands for a device that takes nothing more.
+//! A cache device that fails in service, as a user sees it. Volumes that do not need it continue at
+//! their backing devices without a flag, also over the next start. A limit on the size of files
+//! simulates a device that takes no more writes.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -8,15 +9,16 @@ use super::room::{errors_in_place_of_signals, limit_files};
 use super::support::{Daemon, Place, text};
 use super::{Nbd, block, check_blocks, write_blocks};
 
-/// What files may have: the superblock's first copy and four blocks of the backing device lie below, the log above.
+/// Size limit of files. The superblock's first copy and four blocks of the backing device are
+/// below, and the log is above.
 const LIMIT: u64 = 16 << 10;
 
-/// How the cache device fails.
+/// Failure of the cache device.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
-    /// It takes nothing more, and can be read.
+    /// Writes fail, reads succeed.
     TakesNothing,
-    /// Nothing of it can be read either.
+    /// Writes and reads fail.
     Gone,
 }
 
@@ -46,24 +48,24 @@ fn until_logged(place: &Place, text: &str, mut request: impl FnMut()) {
     }
 }
 
-/// Has the cache know durably what it has, so that it must say so before it holds anything else.
+/// Makes the cache store its state durably, so that it must record a change before it holds more.
 fn settle(place: &Place, nbd: &mut Nbd) {
     assert_eq!(nbd.flush().expect("an answer"), 0);
     place.ok(&["flush"]);
 }
 
-/// Writes until the cache is asked for something that its device cannot do: what was announced before needs nothing of it.
+/// Writes until the cache notices that its device has failed. Announced writes do not need it.
 fn until_noticed(place: &Place, nbd: &mut Nbd) {
     let begin = Instant::now();
     while place.status()["cache"]["failure"].is_null() {
         assert!(begin.elapsed() < Duration::from_secs(60), "{}", place.log());
-        // It fails where it is the one that needs the state directory.
+        // The cache fails where it alone needs the state directory.
         let _ = write(nbd, 3, &block(3));
         std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Puts the cache back as it was before it was cut off.
+/// Restores the cache as it was before the failure.
 fn keep_copy(place: &Place) -> impl Fn() + use<'_> {
     std::fs::copy(place.path("cache"), place.path("copy")).expect("copied");
     || {
@@ -72,10 +74,10 @@ fn keep_copy(place: &Place) -> impl Fn() + use<'_> {
 }
 
 fn assert_goes_on(place: &Place, daemon: &Daemon) {
-    let told = place.ok(&["status"]);
+    let printed = place.ok(&["status"]);
     assert!(
-        told.contains("VOLUME \"db\" GOES ON WITHOUT ITS CACHE"),
-        "{told}"
+        printed.contains("VOLUME \"db\" GOES ON WITHOUT ITS CACHE"),
+        "{printed}"
     );
     let metrics = daemon.get("/metrics");
     for line in [
@@ -98,7 +100,7 @@ fn a_volume_in_a_mode_that_leaves_nothing_dirty_survives_its_cache_without_a_fla
             let daemon = place.serve(&[]);
             let mut nbd = place.connect();
             write_blocks(&mut nbd, 0..4);
-            // In pass-through nothing is cached: the other modes have some of it cached by a read.
+            // Pass-through caches nothing. In the other modes a read caches some of it.
             check_blocks(&mut nbd, 0..4);
             place.ok(&["mode", "db", "wt"]);
             write_blocks(&mut nbd, 0..4);
@@ -119,7 +121,7 @@ fn a_volume_in_a_mode_that_leaves_nothing_dirty_survives_its_cache_without_a_fla
             let refused = place.refused(&["mode", "db", "wb"]);
             assert!(refused.contains("the cache has failed"), "{refused}");
             daemon.kill();
-            // The cache is as it was, and knows nothing of what was written since.
+            // The cache is unchanged and does not know the later writes.
             put_back();
             let daemon = place.serve(&[]);
             let mut nbd = place.connect();
@@ -139,7 +141,8 @@ fn a_volume_in_a_mode_that_leaves_nothing_dirty_survives_its_cache_without_a_fla
 #[test]
 fn an_empty_cache_takes_the_place_of_one_that_failed_and_had_nothing_dirty() {
     errors_in_place_of_signals();
-    // The second had dirty data, which is written back: its state directory had said that some may be left.
+    // The second volume had dirty data, which is written back. Its state directory allowed for
+    // some.
     for first in ["wt", "wb"] {
         let place = Place::new(&format!("replaced-{first}"), first);
         let daemon = place.serve(&[]);
@@ -190,16 +193,19 @@ fn what_is_dirty_from_an_earlier_mode_is_kept_and_named() {
             "its mode needs the cache"
         );
     }
-    let told = place.ok(&["status"]);
-    assert!(told.contains("VOLUME \"db\" REFUSES WRITES"), "{told}");
-    assert!(told.contains("forebay mode db wt"), "{told}");
+    let printed = place.ok(&["status"]);
+    assert!(
+        printed.contains("VOLUME \"db\" REFUSES WRITES"),
+        "{printed}"
+    );
+    assert!(printed.contains("forebay mode db wt"), "{printed}");
     let metrics = daemon.get("/metrics");
     assert!(metrics.contains("forebay_volume_refuses_writes{volume=\"db\"} 1"));
     check_blocks(&mut nbd, 1..4);
     place.ok(&["mode", "db", "wt"]);
     assert_eq!(write(&mut nbd, 1, &block(101)), 0, "{}", place.log());
     assert_goes_on(&place, &daemon);
-    // Of the errors of one volume, one in ten seconds is logged.
+    // At most one error of a volume is logged in ten seconds.
     until_logged(&place, "touch what is dirty at 5242880", || {
         let error = write(&mut nbd, apart.start, &block(7));
         assert_ne!(error, 0, "it is dirty");
@@ -209,7 +215,7 @@ fn what_is_dirty_from_an_earlier_mode_is_kept_and_named() {
     });
     daemon.kill();
     put_back();
-    // In write-back again, as configured; nothing is asked.
+    // In write-back, as configured, without a decision of the user.
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();
     assert_eq!(read(&mut nbd, 1), Ok(block(101)), "{}", place.log());

@@ -1,4 +1,5 @@
-//! What `check` says before a start, and what is said of bad input: the thing, the place and the remedy.
+//! Reports of `check` before a start. Reports of bad input name the thing, the place and the
+//! remedy.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,14 @@ pub(crate) fn set_len(path: &Path, bytes: u64) {
     file.expect("there").set_len(bytes).expect("set");
 }
 
-/// `check` and `serve` refuse alike.
+/// Checks that `check` and `serve` refuse alike.
 pub(crate) fn both_refuse(place: &Place, parts: &[&str]) {
     let config = place.path("forebay.toml");
     let said = place.refused(&["serve", text(&config)]);
     for part in parts {
         assert!(said.contains(part), "{part} in {said}");
     }
-    // `serve` logs before it gets that far.
+    // `serve` logs before this error.
     let checked = place.refused(&["check", text(&config)]);
     assert_eq!(checked.lines().last(), said.lines().last());
 }
@@ -53,15 +54,15 @@ fn check_leaves_a_running_daemon_its_own() {
     let daemon = place.serve(&[]);
     let output = place.run(&["check", text(&config)]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(told.contains("the configuration is in order (2 devices, 1 volume, 1 export)"));
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(printed.contains("the configuration is in order (2 devices, 1 volume, 1 export)"));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let process = format!("a daemon (process {}) answers", daemon.id());
     assert!(
         said.contains("it is in use") && said.contains(&process),
         "{said}"
     );
-    // What is not the daemon's is in the way of a restart.
+    // Places of other processes prevent a restart.
     let other = std::os::unix::net::UnixListener::bind(place.path("other.sock")).expect("bound");
     place.configure(
         "wb",
@@ -84,7 +85,9 @@ fn a_place_in_the_configuration_is_named_once() {
     let config = place.path("forebay.toml");
     std::fs::write(place.path("cache"), vec![0; 1 << 20]).expect("written");
     let expected = format!(
-        "forebay: {}:13: there is no cache on device \"ssd\": make one with `forebay format --cache {}`, unless there was one: then put its device back, or a copy of it, since what was acknowledged and not yet written back IS LOST with it \
+        "forebay: {}:13: there is no cache on device \"ssd\": make one with `forebay format \
+         --cache {}`, unless there was one: then put its device back, or a copy of it, since \
+         what was acknowledged and not yet written back IS LOST with it \
          (not found)\n",
         config.display(),
         place.path("cache").display()
@@ -96,7 +99,7 @@ fn a_place_in_the_configuration_is_named_once() {
         said.starts_with(&format!("forebay: {}:13: ", config.display())),
         "{said}"
     );
-    // Held by somebody else when the volume is attached.
+    // Another process holds it when the volume is attached.
     let place = Place::new("held", "wb");
     let held = std::fs::File::open(place.path("db.img")).expect("there");
     held.lock().expect("free");
@@ -105,7 +108,8 @@ fn a_place_in_the_configuration_is_named_once() {
     assert_eq!(said.matches("forebay.toml:").count(), 1, "{said}");
 }
 
-/// Overwrites a part of one copy of the superblock (docs/internals/format/superblock.md: at 0 and at 64 KiB).
+/// Overwrites a part of one copy of the superblock (docs/internals/format/superblock.md: at 0 and
+/// at 64 KiB).
 fn damage(path: &Path, copy: u64) {
     use std::os::unix::fs::FileExt as _;
     let file = std::fs::OpenOptions::new().write(true).open(path);
@@ -125,16 +129,16 @@ fn one_damaged_superblock_is_told_of_and_mended_and_two_are_the_end() {
         damage(&cache, copy);
         let checked = place.run(&check);
         assert_eq!(checked.status.code(), Some(3), "{checked:?}");
-        let told = String::from_utf8_lossy(&checked.stdout).into_owned();
+        let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
         assert!(
-            told.contains("one of the two copies of the superblock"),
-            "{told}"
+            printed.contains("one of the two copies of the superblock"),
+            "{printed}"
         );
         assert!(
-            told.contains("nothing is lost") && !told.contains("anew and"),
-            "{told}"
+            printed.contains("nothing is lost") && !printed.contains("anew and"),
+            "{printed}"
         );
-        assert!(!told.contains("detach"), "one remedy: {told}");
+        assert!(!printed.contains("detach"), "one remedy: {printed}");
         let daemon = place.serve(&[]);
         let log = place.log();
         let warned = log
@@ -143,7 +147,7 @@ fn one_damaged_superblock_is_told_of_and_mended_and_two_are_the_end() {
         assert!(warned.is_some_and(|line| line.contains("WARN")), "{log}");
         write_blocks(&mut place.connect(), 0..8);
         daemon.terminate();
-        // The start has mended it.
+        // The start has repaired it.
         assert!(place.ok(&check).contains("In order.\n"));
     }
     damage(&cache, 0);
@@ -208,12 +212,12 @@ fn check_foresees_dirty_data_of_another_backing_file_and_under_another_name() {
     daemon.terminate();
 }
 
-/// Removes the file and makes it anew, full of zeroes, with the inode that it had; false where the file system
-/// gives no number again.
+/// Removes a file and creates it with zeroes and the former inode. Returns false if the file system
+/// does not reuse inodes.
 fn made_anew(path: &Path, bytes: u64) -> bool {
     let inode = std::fs::metadata(path).expect("there").ino();
     std::fs::remove_file(path).expect("removed");
-    // Lower numbers may be free, too.
+    // Lower numbers may be free as well.
     let tried = |number: u32| path.with_extension(format!("{number}"));
     let mut found = false;
     let mut made = 0;
@@ -251,7 +255,7 @@ fn a_backing_file_made_anew_with_the_old_ones_inode_is_another_device() {
     check_blocks(&mut place.connect(), 0..8);
     place.ok(&["flush"]);
     daemon.terminate();
-    // What is clean is dropped, and never read as the new file's.
+    // Clean data is dropped, and never read as that of the new file.
     if made_anew(&backing, bytes) {
         place.ok(&["check", text(&config)]);
         let daemon = place.serve(&[]);
@@ -272,9 +276,9 @@ fn a_backing_file_that_was_larger_is_told_of_and_dirty_data_beyond_refuses() {
     daemon.terminate();
     set_len(&backing, 32 << 20);
     let daemon = place.serve(&[]);
-    let told = "the backing device has shrunk from 67108864 to 33554432 bytes";
+    let message = "the backing device has shrunk from 67108864 to 33554432 bytes";
     let log = place.log();
-    let line = log.lines().find(|line| line.contains(told));
+    let line = log.lines().find(|line| line.contains(message));
     assert!(line.is_some_and(|line| line.contains("WARN")), "{log}");
     check_blocks(&mut place.connect(), 0..8);
     daemon.terminate();
@@ -306,7 +310,7 @@ fn format_says_what_it_does_not_do() {
     assert!(said.contains("67108864 bytes, not 33554432"), "{said}");
     assert!(said.contains("leave --create out"), "{said}");
     place.ok(&["format", "--force", "--cache", cache, "--create", "64M"]);
-    // Too small: the size that is named works, and nothing is left of what did not.
+    // Too small. The size in the message works, and nothing is left of the failed attempt.
     let said = format(&["--cache", new, "--create", "64K"]);
     assert!(!Path::new(new).exists(), "it was made for this alone");
     let least = said.split_once("at least ").expect("a size").1;
@@ -317,7 +321,7 @@ fn format_says_what_it_does_not_do() {
     write_blocks(&mut place.connect(), 0..64);
     check_blocks(&mut place.connect(), 0..64);
     daemon.terminate();
-    // A file that was there stays, whatever becomes of it.
+    // An existing file stays, whatever happens.
     std::fs::write(new, []).expect("made");
     format(&["--cache", new, "--create", "64K"]);
     assert!(Path::new(new).exists());
@@ -370,7 +374,7 @@ fn one_device_is_not_formatted_in_two_roles() {
     place.ok(&["check", "--cache", text(&cache)]);
 }
 
-/// A loop device; detached at the end.
+/// A loop device; detached when dropped.
 pub(crate) struct LoopDevice(pub(crate) PathBuf);
 
 impl LoopDevice {
@@ -452,7 +456,7 @@ fn a_control_socket_that_is_not_yours_is_told_from_one_that_is_not_there() {
         eprintln!("SKIPPED: only root can ask as somebody else");
         return;
     }
-    // The program itself may lie where nobody else may go.
+    // Other users may have no access to the program's own place.
     let program = place.path("forebay");
     std::fs::copy(PROGRAM, &program).expect("copied");
     let daemon = place.serve(&[]);
@@ -482,7 +486,7 @@ fn links_to_journals_that_are_gone_do_not_stay() {
     let link = PathBuf::from(format!("/dev/shm/forebay-{}.journal", uuid(&place)));
     daemon.kill();
     assert!(link.is_symlink());
-    // A cache that nobody will serve again.
+    // A cache that is not served any more.
     std::fs::remove_file(place.path("journal")).expect("there");
     let other = Place::new("links-other", "wb");
     let daemon = other.serve(&[]);

@@ -1,4 +1,4 @@
-//! Clones of whole file systems, in which a file has the identity that the original has.
+//! Clones of whole file systems, in which a file has the identity of the original.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,8 +7,8 @@ use super::checked::LoopDevice;
 use super::support::{Place, text};
 use super::{check_blocks, write_blocks};
 
-/// Runs a program of the system. Returns whether it went well; if not, says so.
-fn went_well(program: &str, arguments: &[&str]) -> bool {
+/// Runs a program of the system. Returns whether it succeeded; prints a failure.
+fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let ran = Command::new(program).args(arguments).output();
     let done = ran.as_ref().is_ok_and(|output| output.status.success());
     if !done {
@@ -17,18 +17,18 @@ fn went_well(program: &str, arguments: &[&str]) -> bool {
     done
 }
 
-/// An image of a file system, mounted; unmounted and detached at the end.
+/// A mounted image of a file system; unmounted and detached when dropped.
 struct Mounted {
     at: PathBuf,
     _device: LoopDevice,
 }
 
 impl Mounted {
-    /// Mounts `image`; none, visibly, where that is not allowed.
+    /// Mounts `image`. Returns `None`, with a visible message, where that is not allowed.
     fn new(image: &Path, at: PathBuf) -> Option<Self> {
         let device = LoopDevice::new(image, &[])?;
         std::fs::create_dir_all(&at).expect("made");
-        went_well("mount", &[text(&device.0), text(&at)]).then_some(Self {
+        succeeds("mount", &[text(&device.0), text(&at)]).then_some(Self {
             at,
             _device: device,
         })
@@ -46,25 +46,25 @@ fn made(place: &Place, name: &str) -> Option<Mounted> {
     let image = place.path(&format!("{name}.ext4"));
     let file = std::fs::File::create(&image).expect("made");
     file.set_len(160 << 20).expect("sparse");
-    if !went_well("mkfs.ext4", &["-q", text(&image)]) {
+    if !succeeds("mkfs.ext4", &["-q", text(&image)]) {
         return None;
     }
     Mounted::new(&image, place.path(name))
 }
 
-/// Mounts a copy of the image of the file system `from` as `to`.
+/// Mounts a copy of the image of file system `from` as `to`.
 fn cloned(place: &Place, from: &Mounted, to: &str) -> Mounted {
     let name = from.at.file_name().expect("named").to_str().expect("text");
     let (image, copy) = (
         place.path(&format!("{name}.ext4")),
         place.path(&format!("{to}.ext4")),
     );
-    assert!(went_well("sync", &["-f", text(&from.at)]));
+    assert!(succeeds("sync", &["-f", text(&from.at)]));
     std::fs::copy(image, &copy).expect("copied");
     Mounted::new(&copy, place.path(to)).expect("mounted, as the original")
 }
 
-/// Lets the configuration name this file for the cache, this state directory and this journal.
+/// Sets the file of the cache, the state directory and the journal in the configuration.
 fn configure(place: &Place, cache: &str, state: &str, usual_journal: bool) {
     place.configure("wb", "");
     let config = place.path("forebay.toml");
@@ -103,13 +103,13 @@ fn a_cache_in_a_clone_of_its_file_system_never_harms_the_original() {
             true => format!("/dev/shm/forebay-{uuid}.journal").into(),
             false => place.path("journal"),
         };
-        let (kept, had) = (
+        let (before, had) = (
             std::fs::read(&journal).expect("there"),
             std::fs::read(&cache).expect("there"),
         );
         let is_whole = |what: &str| {
             let now = std::fs::read(&journal).unwrap_or_default();
-            assert!(now == kept, "{what}: the original's journal was changed");
+            assert!(now == before, "{what}: the original's journal was changed");
             let now = std::fs::read(&cache).unwrap_or_default();
             assert!(now == had, "{what}: the original was changed");
         };
@@ -152,7 +152,7 @@ fn a_cache_in_a_clone_of_its_file_system_never_harms_the_original() {
         assert!(place.refused(&format).contains("--discard-dirty"));
         place.ok(&[&format[..], &["--discard-dirty"]].concat());
         is_whole("format");
-        // Neither is a copy any more, and the original has all that was acknowledged.
+        // Neither is a copy any more, and the original has all acknowledged writes.
         configure(&place, "a/cache", "state", usual);
         let daemon = place.serve(&[]);
         check_blocks(&mut place.connect(), 0..100);
@@ -173,7 +173,7 @@ fn one_file_at_two_paths_is_no_clone_and_a_clone_may_take_the_place_of_the_origi
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 0..50);
     daemon.kill();
-    // A link, another name of the file, and the file moved.
+    // A link, another name of the file, and the moved file.
     std::os::unix::fs::symlink(&cache, place.path("link")).expect("linked");
     std::fs::hard_link(&cache, original.at.join("second")).expect("linked");
     for name in ["link", "a/second"] {
@@ -196,7 +196,7 @@ fn one_file_at_two_paths_is_no_clone_and_a_clone_may_take_the_place_of_the_origi
     let daemon = place.serve(&["--moved-cache"]);
     check_blocks(&mut place.connect(), 0..60);
     daemon.terminate();
-    // Where it was served last is known now, and the former place is the copy.
+    // The last place is known now, and the former place is the copy.
     place.serve(&[]).terminate();
     configure(&place, "a/third", "state", false);
     let refused = place.refused(&["serve", text(&place.path("forebay.toml"))]);
@@ -242,7 +242,7 @@ fn an_original_and_its_clone_are_no_two_devices_until_the_clone_has_a_uuid() {
     drop(clone);
     let copy = place.path("b.ext4");
     let _ = Command::new("e2fsck").args(["-fy", text(&copy)]).output();
-    assert!(went_well("tune2fs", &["-U", "random", text(&copy)]));
+    assert!(succeeds("tune2fs", &["-U", "random", text(&copy)]));
     let _clone = Mounted::new(&copy, place.path("b")).expect("mounted");
     place.ok(&["check", text(&config)]);
     place.serve(&[]).terminate();

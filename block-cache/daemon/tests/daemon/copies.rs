@@ -6,7 +6,7 @@ use std::path::Path;
 use super::support::{Place, text};
 use super::{check_blocks, write_blocks};
 
-/// Lets the configuration name another file for the cache, and its journal lie in its usual place or not.
+/// Sets the file of the cache in the configuration, and whether its journal has the default path.
 fn configure(place: &Place, cache: &str, usual_journal: bool) {
     place.configure("wb", "");
     let config = place.path("forebay.toml");
@@ -22,7 +22,7 @@ pub(crate) fn copy(place: &Place, from: &str, to: &str) {
     std::fs::copy(place.path(from), place.path(to)).expect("copied");
 }
 
-/// Puts the contents of a file back without making another file of it.
+/// Restores the contents of a file without replacing it.
 pub(crate) fn put_back(place: &Place, from: &str, to: &str) {
     let bytes = std::fs::read(place.path(from)).expect("there");
     let file = std::fs::OpenOptions::new().write(true).open(place.path(to));
@@ -31,7 +31,7 @@ pub(crate) fn put_back(place: &Place, from: &str, to: &str) {
     file.set_len(bytes.len() as u64).expect("as long");
 }
 
-/// Where the journal of the place's cache is.
+/// Returns the path of the journal of the place's cache.
 fn journal(place: &Place, usual: bool) -> std::path::PathBuf {
     if !usual {
         return place.path("journal");
@@ -48,7 +48,7 @@ fn a_copy_of_a_cache_never_harms_the_original() {
         let place = Place::new(&format!("copy-{usual}"), "wb");
         configure(&place, "cache", usual);
         let config = place.path("forebay.toml");
-        // One from before the last start, and one from after the kill.
+        // A copy from before the last start, and one from after the kill.
         place.serve(&[]).terminate();
         copy(&place, "cache", "older");
         let daemon = place.serve(&[]);
@@ -56,10 +56,10 @@ fn a_copy_of_a_cache_never_harms_the_original() {
         daemon.kill();
         copy(&place, "cache", "same");
         let journal = journal(&place, usual);
-        let kept = std::fs::read(&journal).expect("there");
+        let before = std::fs::read(&journal).expect("there");
         let is_whole = |what: &str| {
             let now = std::fs::read(&journal).unwrap_or_default();
-            assert!(now == kept, "{what}: the original's journal was changed");
+            assert!(now == before, "{what}: the original's journal was changed");
         };
         for name in ["older", "same"] {
             let path = place.path(name);
@@ -76,7 +76,7 @@ fn a_copy_of_a_cache_never_harms_the_original() {
             let checked = place.run(&["check", "--cache", cache]);
             let said = String::from_utf8_lossy(&checked.stdout).into_owned();
             match name {
-                // It is sound, and the journal says nothing of it.
+                // It is sound, and the journal does not contradict it.
                 "older" => assert!(
                     checked.status.success() && said.contains("NOTE: "),
                     "{said}"
@@ -166,14 +166,14 @@ fn of_two_copies_both_are_named_and_a_moved_cache_is_served() {
     std::fs::write(&config, other).expect("written");
     both(&place.refused(&["serve", text(&config), "--adopt", "db"]));
     std::fs::write(&config, with_state).expect("written");
-    // The original is served as ever, under another name, too.
+    // The original is served as before, also under another name.
     std::fs::rename(place.path("cache"), place.path("renamed")).expect("renamed");
     configure(&place, "renamed", false);
     let daemon = place.serve(&[]);
     assert!(!place.log().contains("takes its place"), "{}", place.log());
     check_blocks(&mut place.connect(), 0..20);
     daemon.terminate();
-    // The copy is older now, whether the original is there or not.
+    // The copy is older now, whether the original exists or not.
     configure(&place, "copy", false);
     both(
         &place
@@ -187,14 +187,14 @@ fn of_two_copies_both_are_named_and_a_moved_cache_is_served() {
         !older.status.success() && said.contains("an earlier state"),
         "{said}"
     );
-    // A copy of the newest state is served where the original has gone, or in its place.
+    // A copy of the newest state is served if the original is missing, or in its place.
     copy(&place, "aside", "copy");
     let daemon = place.serve(&[]);
     assert!(place.log().contains("takes its place"), "{}", place.log());
     check_blocks(&mut place.connect(), 0..20);
     write_blocks(&mut place.connect(), 20..30);
     daemon.kill();
-    // Killed, and moved with what the journal has: on somebody's word alone.
+    // Killed, and moved with the contents of the journal: only with the user's consent.
     copy(&place, "copy", "moved");
     configure(&place, "moved", false);
     let said = place.refused(&["serve", text(&config)]);
@@ -241,7 +241,7 @@ fn an_earlier_state_that_is_put_back_onto_the_cache_device_is_refused() {
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 0..20);
     daemon.terminate();
-    // Behind a clean end there is no journal: the state directory tells.
+    // After a clean end there is no journal: the state directory knows.
     copy(&place, "cache", "newest");
     put_back(&place, "killed", "cache");
     let said = place.run(&["serve", text(&config)]);
@@ -255,8 +255,8 @@ fn an_earlier_state_that_is_put_back_onto_the_cache_device_is_refused() {
     daemon.terminate();
 }
 
-/// A repair gives a copy a high generation. A start with it that a volume refuses must not be remembered: the newest
-/// state would count as an earlier one from then on.
+/// A repair gives a copy a high generation. The state directory must not record it if a volume
+/// refuses the start. Otherwise the newest state would count as an earlier one.
 #[test]
 fn a_start_that_a_volume_refuses_is_not_remembered() {
     let place = Place::new("refused-start", "wb");
@@ -329,7 +329,7 @@ fn set_len(path: &Path, bytes: u64) {
     file.expect("there").set_len(bytes).expect("it may be cut");
 }
 
-/// Whether the file system of the place tells where files have holes.
+/// Returns whether the file system of the place reports holes in files.
 pub(super) fn tells_holes(place: &Place) -> bool {
     use std::os::fd::AsRawFd as _;
     let file = std::fs::File::open(place.path("db.img")).expect("there");
@@ -344,7 +344,7 @@ pub(super) fn tells_holes(place: &Place) -> bool {
     hole == 0
 }
 
-/// The first byte of the data, from which the blocks lie in their order.
+/// Returns the first byte of the data, after which the blocks follow in order.
 fn data_offset(place: &Place) -> u64 {
     let cache = std::fs::File::open(place.path("cache")).expect("there");
     let mut bytes = [0; 8];
@@ -354,7 +354,7 @@ fn data_offset(place: &Place) -> u64 {
 
 #[test]
 fn what_is_cut_off_a_cache_file_is_lost_by_name_and_not_written_back() {
-    // In service and seen; in service and made as long again at once; and while nobody has it.
+    // In service and noticed; in service and restored to its length at once; and without a daemon.
     for (name, in_service, pause_ms) in [
         ("seen", true, 2500),
         ("at-once", true, 0),

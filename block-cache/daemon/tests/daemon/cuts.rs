@@ -1,4 +1,4 @@
-//! What looks like a cache file that was cut, and is none.
+//! Cache files that look truncated and are not.
 
 use std::process::Command;
 
@@ -20,7 +20,7 @@ fn holes_that_a_tool_digs_into_a_cache_file_lose_nothing() {
         if !tells_holes(&place) {
             return;
         }
-        // Of another content than what is cached.
+        // Its contents differ from the cached data.
         std::fs::write(place.path("db.img"), vec![1; 64 << 20]).expect("written");
         let daemon = place.serve(&[]);
         let mut nbd = place.connect();
@@ -80,7 +80,8 @@ fn a_wrong_device_for_the_data_costs_nothing() {
             cache += ", metadata = \"map\"";
         }
         let lines = format!(
-            "cache = {{ {cache} }}\nvolume = [{{ name = \"db\", backing = \"disk\", mode = \"wb\" }}]"
+            "cache = {{ {cache} }}\nvolume = [{{ name = \"db\", backing = \"disk\", \
+             mode = \"wb\" }}]"
         );
         configure(&place, &devices, &lines);
     };

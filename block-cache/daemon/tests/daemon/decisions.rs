@@ -1,4 +1,5 @@
-//! Decisions that a start asks for: all that are known together, with the right names and numbers.
+//! Decisions that a start requires. All known ones are reported together, with the right names and
+//! numbers.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ fn place_of_two(name: &str) -> Place {
     place
 }
 
-/// Writes to both volumes, and ends without a word.
+/// Writes to both volumes and kills the daemon.
 fn live(place: &Place, more: &[&str]) {
     let daemon = place.serve(more);
     for (socket, name) in [("nbd.sock", "db"), ("two.sock", "two")] {
@@ -29,7 +30,7 @@ fn live(place: &Place, more: &[&str]) {
     daemon.kill();
 }
 
-/// Refused by both, each with all of these words.
+/// Checks that both commands refuse, each with all of these words.
 fn both_ask(place: &Place, more: &[&str], parts: &[&str]) {
     let config = place.path("forebay.toml");
     let serve = [&["serve", text(&config)][..], more].concat();
@@ -114,14 +115,15 @@ fn a_lost_journal_is_told_with_the_ranges_at_stake() {
     live(&place, &[]);
     std::fs::remove_file(place.path("journal")).expect("there");
     let config = place.path("forebay.toml");
-    let stake = "at stake are writes within 2 ranges, 134217728 bytes (67108864 bytes at 0 of volume \"db\"";
+    let stake = "at stake are writes within 2 ranges, 134217728 bytes (67108864 bytes at 0 of \
+        volume \"db\"";
     let said = place.refused(&["serve", text(&config)]);
     assert!(said.contains(stake), "{said}");
     let checked = place.run(&["check", text(&config)]);
     assert_eq!(checked.status.code(), Some(3), "{checked:?}");
-    let told = String::from_utf8(checked.stdout).expect("text");
-    assert!(told.contains(stake), "{told}");
-    // One whose records are damaged says how many, and where.
+    let printed = String::from_utf8(checked.stdout).expect("text");
+    assert!(printed.contains(stake), "{printed}");
+    // A log with damaged records reports their number and place.
     let place = Place::new("stake-one", "wb");
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 0..8);
@@ -135,7 +137,8 @@ fn copy(place: &Place, from: &str, to: &str) {
     std::fs::copy(place.path(from), place.path(to)).expect("copied");
 }
 
-/// A place whose cache has its metadata on a device of its own, after a kill, and copies of both.
+/// Returns a place whose cache has its metadata on a device of its own, after a kill, and copies of
+/// both.
 fn with_metadata(name: &str) -> Place {
     let place = Place::new(name, "wb");
     let map = std::fs::File::create(place.path("map")).expect("made");
@@ -189,13 +192,13 @@ fn a_copy_with_metadata_apart_is_told_with_both_devices() {
     both_ask(&place, &[], &[&remedy, "help: "]);
     let on = ["--cache", text(&cache), "--metadata", text(&map)];
     let checked = place.run(&[&["check"][..], &on].concat());
-    let told = String::from_utf8(checked.stdout).expect("text");
-    assert!(told.contains(&remedy), "{told}");
+    let printed = String::from_utf8(checked.stdout).expect("text");
+    assert!(printed.contains(&remedy), "{printed}");
     assert!(
-        told.contains("no start serves this copy as it is"),
-        "{told}"
+        printed.contains("no start serves this copy as it is"),
+        "{printed}"
     );
-    assert!(!told.contains("until the process journal"), "{told}");
+    assert!(!printed.contains("until the process journal"), "{printed}");
     // The original is no copy, by both names.
     let original = (place.path("cache"), place.path("map"));
     let on = [
@@ -210,7 +213,7 @@ fn a_copy_with_metadata_apart_is_told_with_both_devices() {
     for part in ["is no copy", text(&original.0), text(&original.1)] {
         assert!(said.contains(part), "{part}: {said}");
     }
-    // As advised.
+    // As the remedy says.
     let on = ["--cache", text(&cache), "--metadata", text(&map)];
     place.ok(&[&["clone-id"][..], &on].concat());
 }
@@ -230,21 +233,21 @@ fn a_copy_whose_original_was_stopped_since_is_told_as_a_copy() {
     write_blocks(&mut place.connect(), 0..8);
     daemon.kill();
     copy(&place, "cache", "cache2");
-    // The original ends cleanly, and its journal goes.
+    // The original ends cleanly and removes its journal.
     place.serve(&[]).terminate();
     let cache = place.path("cache2");
     let checked = place.run(&["check", "--cache", text(&cache)]);
-    let told = String::from_utf8(checked.stdout).expect("text");
-    assert_eq!(checked.status.code(), Some(3), "{told}");
+    let printed = String::from_utf8(checked.stdout).expect("text");
+    assert_eq!(checked.status.code(), Some(3), "{printed}");
     for part in [
         "is a copy of the cache on",
         text(&place.path("cache")),
         "clone-id --cache",
         "no start serves this copy as it is",
     ] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
-    assert!(!told.contains("Put the journal back"), "{told}");
+    assert!(!printed.contains("Put the journal back"), "{printed}");
 }
 
 #[test]
@@ -254,14 +257,14 @@ fn a_file_in_the_place_of_the_former_one_is_not_named_twice() {
     copy(&place, "cache", "cache2");
     std::fs::rename(place.path("cache2"), place.path("cache")).expect("moved");
     let cache = place.path("cache");
-    let told = "was last served on another file or disk at this path";
+    let message = "was last served on another file or disk at this path";
     let checked = place.run(&["check", text(&place.path("forebay.toml"))]);
     let said = String::from_utf8(checked.stderr).expect("text");
-    assert!(said.contains(told), "{said}");
+    assert!(said.contains(message), "{said}");
     let twice = format!("{} was last served on {}", cache.display(), cache.display());
     assert!(!said.contains(&twice), "{said}");
     let daemon = place.serve(&[]);
-    place.wait_for_log(told);
+    place.wait_for_log(message);
     daemon.terminate();
 }
 

@@ -1,4 +1,4 @@
-//! Slots of a transit cache that were put back after newer writes, or whose file was cut.
+//! Slots of a transit cache that were restored after newer writes, or whose file was truncated.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,8 @@ const UNDER: &str = "{ name = \"under\", kind = \"file\", path = \"db.img\" }";
 const OVER: &str =
     "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
 
-/// A configuration without a cache: the volume on a transit cache, or on what is under it.
+/// Returns a configuration without a cache: the volume is on a transit cache, or on the device
+/// under it.
 fn configure(place: &Place, with: bool) {
     let (devices, backing) = match with {
         true => (format!("{UNDER}, {OVER}"), "fast"),
@@ -17,13 +18,14 @@ fn configure(place: &Place, with: bool) {
     };
     let text = format!(
         "device = [{devices}]\nvolume = [{{ name = \"db\", backing = \"{backing}\" }}]\n\
-         export = [{{ volume = \"db\", nbd = \"unix:nbd.sock\" }}]\n[server]\ncontrol = \"control.sock\"\n\
+         export = [{{ volume = \"db\", nbd = \"unix:nbd.sock\" }}]\n[server]\n\
+         control = \"control.sock\"\n\
          metrics = \"127.0.0.1:0\"\nstate = \"state\"\n"
     );
     std::fs::write(place.path("forebay.toml"), text).expect("written");
 }
 
-/// Writes `numbers` with the contents of blocks that are `newer` further on.
+/// Writes `numbers`, with the contents of blocks that are `newer` further on.
 fn write_newer(place: &Place, numbers: std::ops::Range<u64>, newer: u64) {
     let mut nbd = place.connect();
     for number in numbers {
@@ -35,7 +37,7 @@ fn write_newer(place: &Place, numbers: std::ops::Range<u64>, newer: u64) {
     assert_eq!(nbd.flush().expect("an answer"), 0);
 }
 
-/// A daemon that writes blocks 10 to 19, and is killed; the file in which its slots are.
+/// Runs a daemon that writes blocks 10 to 19, and kills it. Returns the file of its slots.
 fn kill_with_slots(place: &Place) -> PathBuf {
     configure(place, true);
     let daemon = place.serve(&[]);
@@ -52,7 +54,8 @@ fn kill_with_slots(place: &Place) -> PathBuf {
         .into()
 }
 
-/// The slots are older than what the medium got since: they are refused, whatever the configuration, and the medium stays.
+/// Checks that all configurations refuse slots that are older than the medium's contents, and that
+/// the medium stays unchanged.
 fn assert_refused(place: &Place, slots: &Path, what: &str) {
     let config = place.path("forebay.toml");
     let medium = std::fs::read(place.path("db.img")).expect("there");
@@ -87,14 +90,14 @@ fn slots_that_are_put_back_after_newer_writes_are_refused() {
         let slots = kill_with_slots(&place);
         let earlier = std::fs::read(&slots).expect("there");
         match what {
-            // They were gone, and given up.
+            // They were missing, and abandoned.
             "given up" => {
                 std::fs::remove_file(&slots).expect("there");
                 let daemon = place.serve(&["--accept-journal-loss"]);
                 write_newer(&place, 10..20, 500);
                 daemon.kill();
             }
-            // The medium was served without the transit cache, as somebody said.
+            // The user had the medium served without the transit cache.
             "without" => {
                 std::fs::remove_file(&slots).expect("there");
                 configure(&place, false);
@@ -102,13 +105,13 @@ fn slots_that_are_put_back_after_newer_writes_are_refused() {
                 write_newer(&place, 10..20, 500);
                 daemon.terminate();
             }
-            // They were sent on, by a daemon that was stopped.
+            // A daemon wrote them back and was stopped.
             "stopped" => {
                 let daemon = place.serve(&[]);
                 write_newer(&place, 10..20, 500);
                 daemon.terminate();
             }
-            // And by one that was killed.
+            // And by a daemon that was killed.
             _ => {
                 let daemon = place.serve(&[]);
                 write_newer(&place, 10..20, 500);
@@ -119,12 +122,13 @@ fn slots_that_are_put_back_after_newer_writes_are_refused() {
         std::fs::write(&slots, &earlier).expect("put back");
         set_private(&slots);
         assert_refused(&place, &slots, what);
-        // The newest ones, or none where there are none, are what it takes.
+        // The remedy is the newest slots, or none where there are none.
         match newest {
             Some(newest) => std::fs::write(&slots, newest).expect("put back"),
             None => std::fs::remove_file(&slots).expect("there"),
         }
-        // The configuration's own transit cache is missed still where the medium was served without it.
+        // The configuration's own transit cache is still missed after a service of the medium
+        // without it.
         let more: &[&str] = match what {
             "without" => &["--accept-journal-loss"],
             _ => &[],
@@ -146,11 +150,13 @@ fn set_private(path: &Path) {
     std::fs::set_permissions(path, private).expect("ours");
 }
 
-/// Of slots whose file was cut, what was cut off is lost by name and the rest is not: short, made as long again, and with
-/// nothing left of them.
+/// Checks truncated files of slots: truncated data is reported as lost, and the rest is not lost.
+/// The file is short, restored to its length, or empty.
 #[test]
 fn of_a_cut_file_of_slots_the_rest_is_sent_on() {
-    for (what, kept, long_again) in [("short", 40, false), ("long", 40, true), ("all", 0, true)] {
+    for (what, remaining, is_lengthened) in
+        [("short", 40, false), ("long", 40, true), ("all", 0, true)]
+    {
         let place = Place::new(&format!("slots-cut-{what}"), "wt");
         let slots = kill_with_slots(&place);
         let config = place.path("forebay.toml");
@@ -158,7 +164,7 @@ fn of_a_cut_file_of_slots_the_rest_is_sent_on() {
         let word = |at: usize| u64::from_le_bytes(whole[at..at + 8].try_into().expect("8 bytes"));
         let (block_bytes, count) = (word(32), word(40));
         let data_at = (4096 + 16 * count).next_multiple_of(4096);
-        // Where the data of each block lies, which is in use.
+        // Place of the data of each block in use.
         let headers = (0..count).map(|slot| (slot, 4096 + 16 * slot as usize));
         let used = headers.filter(|(_, at)| word(at + 8) != 0);
         let mut used: Vec<(u64, u64)> = used
@@ -166,9 +172,9 @@ fn of_a_cut_file_of_slots_the_rest_is_sent_on() {
             .collect();
         used.sort_unstable();
         assert_eq!(used.len() as u64, 10 * 4096 / block_bytes);
-        let cut = match kept {
+        let cut = match remaining {
             0 => data_at,
-            _ => used[kept].0 / 4096 * 4096,
+            _ => used[remaining].0 / 4096 * 4096,
         };
         let lost = used.iter().filter(|(at, _)| at + block_bytes > cut);
         let lost: Vec<u64> = lost.map(|(_, block)| *block).collect();
@@ -176,7 +182,7 @@ fn of_a_cut_file_of_slots_the_rest_is_sent_on() {
         let file = std::fs::OpenOptions::new().write(true).open(&slots);
         let file = file.expect("there");
         file.set_len(cut).expect("cut");
-        if long_again {
+        if is_lengthened {
             file.set_len(whole.len() as u64).expect("lengthened");
         }
         drop(file);

@@ -1,5 +1,6 @@
-//! A daemon that was killed with dirty data, whose cache device is slow when it starts again: what is certainly clean is
-//! read at once, everything else waits for the cache and is right.
+//! A daemon that was killed with dirty data, and a cache device that is slow at the next start.
+//! Certainly clean data is read at once. All other requests wait for the cache and return correct
+//! data.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -9,13 +10,13 @@ use super::support::{Daemon, Place};
 use super::{block, check_blocks, write_blocks};
 
 const MIB: u64 = 1 << 20;
-/// In a tract in which nothing was ever written, though something is cached of it.
+/// Offset in a zone without writes, of which some data is cached, bytes.
 const CLEAN: u64 = 128 * MIB;
-/// In a tract of which the cache has nothing.
+/// Offset in a zone without cached data, bytes.
 const UNTOUCHED: u64 = 64 * MIB;
 
-/// A place whose cache has dirty data of the first tract, clean data of the third, and was killed; its device takes
-/// `latency` for each operation.
+/// Returns the place of a killed daemon. Its cache has dirty data of the first zone and clean data
+/// of the third. Its device takes `latency` for each operation.
 fn killed(name: &str, latency: &str) -> Place {
     let place = Place::new(name, "wb");
     let mut image = vec![0; CLEAN as usize];
@@ -32,7 +33,8 @@ fn killed(name: &str, latency: &str) -> Place {
     write_blocks(&mut nbd, 0..64);
     daemon.kill();
     let slow = format!(
-        "[[device]]\nname = \"slow\"\nkind = \"emulate\"\non = \"ssd\"\nread_latency = \"{latency}\"\n\
+        "[[device]]\nname = \"slow\"\nkind = \"emulate\"\non = \"ssd\"\n\
+         read_latency = \"{latency}\"\n\
          write_latency = \"{latency}\"\n\n[cache]"
     );
     let config =
@@ -47,7 +49,7 @@ fn opening(place: &Place) -> serde_json::Value {
     place.status()["cache"]["opening"].take()
 }
 
-/// The daemon of such a place, being opened, after a first clean read.
+/// Returns the daemon of such a place while its cache opens, after a first clean read.
 fn begin(place: &Place) -> Daemon {
     let daemon = place.serve(&[]);
     let clean = place.connect().read(CLEAN, 4096).expect("an answer");
@@ -59,7 +61,7 @@ fn begin(place: &Place) -> Daemon {
 #[test]
 fn clean_reads_do_not_wait_and_the_rest_is_right() {
     let place = killed("early", "300ms");
-    // Starts that are cut off, in one way and in the other.
+    // Starts that end in one way and in the other.
     begin(&place).kill();
     begin(&place).terminate();
     let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
@@ -80,7 +82,7 @@ fn clean_reads_do_not_wait_and_the_rest_is_right() {
     let (mut reader, mut writer) = (place.connect(), place.connect());
     thread::scope(|scope| {
         scope.spawn(|| {
-            // It may be told before the map is there, and must be right then, too.
+            // The request may precede the map, and its result must be correct then as well.
             let data = reader.read(0, 4096).expect("an answer");
             assert_eq!(data, Ok(block(500)), "the backing device was asked");
         });
@@ -94,7 +96,7 @@ fn clean_reads_do_not_wait_and_the_rest_is_right() {
         let mut nbd = place.connect();
         let data = nbd.read(CLEAN + 4096, 4096).expect("an answer");
         assert_eq!(data, Ok(vec![0; 4096]));
-        let (mut told, mut last) = (false, 0);
+        let (mut has_progress, mut last) = (false, 0);
         while opening(&place).is_object() {
             let seen = opening(&place);
             let (Some(done), Some(all)) = (seen["done_bytes"].as_u64(), seen["bytes"].as_u64())
@@ -103,14 +105,14 @@ fn clean_reads_do_not_wait_and_the_rest_is_right() {
             };
             assert!(last <= done && done <= all, "{seen} after {last}");
             last = done;
-            told |= done > 0 && seen["left_ms"].is_u64();
+            has_progress |= done > 0 && seen["left_ms"].is_u64();
             let answered = answers.load(Ordering::SeqCst);
             if opening(&place).is_object() {
                 assert_eq!(answered, 0, "a write was taken before the cache was open");
             }
             assert!(began.elapsed() < Duration::from_secs(60), "{seen}");
         }
-        assert!(told, "no progress was told");
+        assert!(has_progress, "no progress was told");
     });
     check_blocks(&mut place.connect(), 1..3);
     daemon.kill();
@@ -129,7 +131,7 @@ fn clean_reads_do_not_wait_and_the_rest_is_right() {
 #[test]
 fn a_cache_that_cannot_be_opened_is_told_to_who_waits_and_ends_the_daemon() {
     let place = killed("early-lost", "500ms");
-    // The writes that were acknowledged stand there alone.
+    // Only the acknowledged writes are there.
     let mut journal = std::fs::read(place.path("journal")).expect("there");
     journal[4096..].fill(0);
     std::fs::write(place.path("journal"), journal).expect("written");

@@ -1,4 +1,4 @@
-//! What keeps a daemon from its start on layers of devices, `check` has said before; and what deserves a look.
+//! `check` reports errors of a start on layers of devices, and warns of doubtful configurations.
 
 use std::path::Path;
 
@@ -8,7 +8,8 @@ use crate::{check_blocks, write_blocks};
 
 const PLAIN: &str = "{ name = \"disk\", kind = \"file\", path = \"db.img\" }";
 
-/// A configuration over `devices`; `more` is the cache and the backing device of the volume.
+/// Returns a configuration over `devices`; `more` is the cache and the backing device of the
+/// volume.
 fn configure(place: &Place, devices: &str, more: &str) {
     let config = format!(
         "device = [{devices}]\n{more}\n\
@@ -36,9 +37,11 @@ fn a_table_that_is_missing_or_left_out_is_refused_alike() {
     let place = Place::new("table-alike", "wb");
     let medium = place.path("medium");
     make(&medium, 64 << 20);
-    let table = "{ name = \"pm\", kind = \"pmem\", path = \"medium\" }, { name = \"fast\", kind = \"btt\", on = \"pm\" }";
+    let table = "{ name = \"pm\", kind = \"pmem\", path = \"medium\" }, { name = \"fast\", \
+        kind = \"btt\", on = \"pm\" }";
     let missing = format!(
-        "device \"fast\": there is no block translation table on device \"pm\": make one with `forebay format --btt {}`",
+        "device \"fast\": there is no block translation table on device \"pm\": make one with \
+         `forebay format --btt {}`",
         medium.display()
     );
     let cache = cached("data = \"fast\"");
@@ -46,7 +49,7 @@ fn a_table_that_is_missing_or_left_out_is_refused_alike() {
     both_refuse(&place, &[&missing]);
     configure(&place, table, &on("fast"));
     both_refuse(&place, &[&missing]);
-    // There is one, and a cache behind it, and nobody looks there.
+    // There is one, behind a cache, where no check looks.
     place.ok(&["format", "--btt", text(&medium)]);
     place.ok(&["format", "--cache", text(&medium)]);
     let file = "{ name = \"fast\", kind = \"file\", path = \"medium\" }";
@@ -55,7 +58,8 @@ fn a_table_that_is_missing_or_left_out_is_refused_alike() {
     configure(&place, &format!("{table}, {PLAIN}"), &cache);
     place.ok(&["check", text(&place.path("forebay.toml"))]);
     place.serve(&[]).terminate();
-    // One of whose info blocks is gone is mended from the other by the start, which no check keeps from that.
+    // A start repairs a table with one missing info block from the other. `check` does not prevent
+    // that.
     let file = std::fs::OpenOptions::new().write(true).open(&medium);
     std::os::unix::fs::FileExt::write_all_at(&file.expect("there"), &[0; 4096], 0)
         .expect("written");
@@ -68,7 +72,7 @@ fn a_table_that_is_missing_or_left_out_is_refused_alike() {
     );
     place.serve(&[]).terminate();
     set_len(&medium, 32 << 20);
-    // The exit status of a check says that there is damage.
+    // The exit status of `check` reports damage.
     let output = place.run(&["check", text(&place.path("forebay.toml"))]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{said}");
@@ -77,7 +81,7 @@ fn a_table_that_is_missing_or_left_out_is_refused_alike() {
     assert!(said.contains("was the medium cut?"), "{said}");
 }
 
-/// A medium keeps the copy at its end of a table that it had before: who looks at what it holds now does not bring that back.
+/// Checks that the copy of an earlier table at the end of a medium is not used after a format.
 #[test]
 fn the_copy_of_an_earlier_table_is_not_taken_for_one() {
     let place = Place::new("table-earlier", "wb");
@@ -96,8 +100,8 @@ fn the_copy_of_an_earlier_table_is_not_taken_for_one() {
         &["check", "--cache", text(&cache)][..],
         &["check", text(&config)],
     ] {
-        let told = place.ok(command);
-        assert!(told.contains("In order."), "{command:?}: {told}");
+        let printed = place.ok(command);
+        assert!(printed.contains("In order."), "{command:?}: {printed}");
         assert!(
             std::fs::read(&cache).expect("there") == before,
             "{command:?}"
@@ -124,7 +128,8 @@ fn metadata_in_lines_on_a_file_is_refused_before_the_start() {
     ]);
     let devices = |kind: &str| {
         format!(
-            "{{ name = \"data\", kind = \"file\", path = \"data\" }}, {{ name = \"map\", kind = \"{kind}\", path = \"map\" }}, {PLAIN}"
+            "{{ name = \"data\", kind = \"file\", path = \"data\" }}, {{ name = \"map\", \
+             kind = \"{kind}\", path = \"map\" }}, {PLAIN}"
         )
     };
     let cache = cached("data = \"data\", metadata = \"map\"");
@@ -151,7 +156,7 @@ fn a_journal_without_a_directory_is_refused_in_its_line() {
     both_refuse(&place, &["forebay.toml:14: ", "there is no directory"]);
 }
 
-/// How many bytes shared memory can have; zero for as many as there are.
+/// Maximum size of shared memory, bytes; zero for no limit.
 fn shared_memory_bytes() -> u64 {
     let output = std::process::Command::new("df")
         .args(["--block-size=1", "--output=size", "/dev/shm"])
@@ -171,7 +176,8 @@ fn slots_that_have_no_room_are_refused_before_the_start() {
     let place = Place::new("slots-room", "wt");
     let devices = |capacity: &str| {
         format!(
-            "{PLAIN}, {{ name = \"fast\", kind = \"transit\", on = \"disk\", capacity = \"{capacity}\" }}"
+            "{PLAIN}, {{ name = \"fast\", kind = \"transit\", on = \"disk\", \
+             capacity = \"{capacity}\" }}"
         )
     };
     let config = place.path("forebay.toml");
@@ -195,38 +201,39 @@ fn a_cache_whose_slots_are_not_on_it_yet_is_not_kept_from_its_start() {
     let place = Place::new("slots-cache", "wb");
     let devices = format!(
         "{{ name = \"ssd\", kind = \"file\", path = \"cache\" }}, {PLAIN}, \
-         {{ name = \"fast\", kind = \"transit\", on = \"ssd\", capacity = \"1M\", policy = \"lru\" }}"
+         {{ name = \"fast\", kind = \"transit\", on = \"ssd\", capacity = \"1M\", \
+         policy = \"lru\" }}"
     );
     configure(&place, &devices, &cached("data = \"fast\""));
     let config = place.path("forebay.toml");
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 10..20);
     daemon.kill();
-    let told = place.ok(&["check", text(&config)]);
+    let printed = place.ok(&["check", text(&config)]);
     assert!(
-        told.contains("was not looked at: device \"fast\" gets "),
-        "{told}"
+        printed.contains("was not looked at: device \"fast\" gets "),
+        "{printed}"
     );
-    let told = place.ok(&["check", text(&config), "--json"]);
-    assert!(told.contains("not_looked_at"), "{told}");
+    let printed = place.ok(&["check", text(&config), "--json"]);
+    assert!(printed.contains("not_looked_at"), "{printed}");
     let said = place.refused(&["check", text(&config), "--repair"]);
     assert!(said.contains("start the daemon once"), "{said}");
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 10..20);
     daemon.terminate();
-    let told = place.ok(&["check", text(&config)]);
-    assert!(told.contains("In order."), "{told}");
+    let printed = place.ok(&["check", text(&config)]);
+    assert!(printed.contains("In order."), "{printed}");
 }
 
 #[test]
 fn a_cache_on_a_backing_device_is_pointed_out() {
     let place = Place::new("cache-below", "wt");
     place.serve(&[]).terminate();
-    let told = "volume \"db\": its backing device \"disk\" holds a Forebay cache";
-    assert!(!place.log().contains(told), "{}", place.log());
+    let message = "volume \"db\": its backing device \"disk\" holds a Forebay cache";
+    assert!(!place.log().contains(message), "{}", place.log());
     place.ok(&["format", "--cache", text(&place.path("db.img"))]);
     let daemon = place.serve(&[]);
-    place.wait_for_log(told);
+    place.wait_for_log(message);
     daemon.terminate();
     let image = place.path("db.img");
     make(&image, 64 << 20);

@@ -1,4 +1,4 @@
-//! Files that are removed, moved, replaced or cut while a daemon uses them.
+//! Files that are removed, moved, replaced or truncated while a daemon uses them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,12 +20,13 @@ fn in_two_files(place: &Place) {
         "{DISK}, {{ name = \"ssd\", kind = \"file\", path = \"data\" }}, \
          {{ name = \"map\", kind = \"file\", path = \"map\" }}"
     );
-    let lines = "cache = { data = \"ssd\", metadata = \"map\", journal = \"journal\", cleaning = \"nop\" }\n\
+    let lines = "cache = { data = \"ssd\", metadata = \"map\", journal = \"journal\", \
+        cleaning = \"nop\" }\n\
                  volume = [{ name = \"db\", backing = \"disk\", mode = \"wb\" }]";
     configure(place, &devices, lines);
 }
 
-/// The file that the daemon tells to copy, as the status has it for a path.
+/// Returns the file that the status tells the user to copy instead of a path.
 fn copy_of(place: &Place, path: &Path) -> PathBuf {
     let status = place.status().to_string();
     let at = status.find(text(path)).expect("it is told");
@@ -41,13 +42,13 @@ fn files_lost(daemon: &Daemon) -> bool {
     !daemon.get("/metrics").contains("forebay_files_lost 0")
 }
 
-/// Ends a daemon whose files are gone.
+/// Ends a daemon whose files are missing.
 fn stop(daemon: Daemon) {
     daemon.signal(libc::SIGTERM);
     assert_ne!(daemon.wait().code(), Some(0), "what is gone is an error");
 }
 
-/// The daemon is stopped, or killed, when the removed files were copied. Either way the copies serve.
+/// Stops or kills the daemon after the removed files were copied. The copies serve either way.
 #[test]
 fn a_copy_of_removed_cache_files_serves_after_any_end() {
     for (name, files) in [
@@ -70,7 +71,7 @@ fn a_copy_of_removed_cache_files_serves_after_any_end() {
                 place.wait_for_log(&format!("{} was REMOVED", text(&place.path(file))));
             }
             assert!(place.ok(&["status"]).contains("--moved-cache"));
-            // What nobody waits for reaches the log.
+            // Writes without a waiting client reach the log of the cache within this time.
             std::thread::sleep(Duration::from_secs(3));
             for file in files {
                 let copy = place.path(&format!("{file}.copy"));
@@ -107,11 +108,11 @@ fn a_file_that_is_moved_is_told_of_until_it_is_back() {
         let (path, elsewhere) = (place.path(file), place.path("elsewhere"));
         std::fs::rename(&path, &elsewhere).expect("moved");
         std::fs::write(&path, "another file").expect("put in its place");
-        let told = format!("{role}: {} WAS MOVED OR REPLACED", text(&path));
-        place.wait_for_log(&told);
+        let message = format!("{role}: {} WAS MOVED OR REPLACED", text(&path));
+        place.wait_for_log(&message);
         let status = place.ok(&["status"]);
         assert!(
-            status.contains(&told) && status.contains("help: "),
+            status.contains(&message) && status.contains("help: "),
             "{status}"
         );
         assert!(files_lost(&daemon));
@@ -128,7 +129,7 @@ fn a_file_that_is_moved_is_told_of_until_it_is_back() {
     daemon.terminate();
 }
 
-/// Nothing is lost at a stop, which has all of it in the log.
+/// A stop loses nothing, since it logs everything.
 #[test]
 fn a_process_journal_that_is_removed_is_told_of_at_once() {
     for replaced in [false, true] {
@@ -139,7 +140,7 @@ fn a_process_journal_that_is_removed_is_told_of_at_once() {
         let other = place.path("other");
         std::fs::write(&other, "another file").expect("written");
         match replaced {
-            // The name of the journal goes to another file.
+            // Another file gets the name of the journal.
             true => std::fs::rename(&other, &journal).expect("moved"),
             false => std::fs::remove_file(&journal).expect("there"),
         }
@@ -187,12 +188,12 @@ fn slots_of_a_transit_cache_that_are_removed_are_told_of_at_once() {
             true => std::fs::rename(&other, slots).expect("moved"),
             false => std::fs::remove_file(slots).expect("there"),
         }
-        let told = format!(
+        let message = format!(
             "the slots of transit cache \"fast\": {} WAS REMOVED",
             text(slots)
         );
-        place.wait_for_log(&told);
-        assert!(place.ok(&["status"]).contains(&told));
+        place.wait_for_log(&message);
+        assert!(place.ok(&["status"]).contains(&message));
         assert!(files_lost(&daemon));
         daemon.terminate();
         let left = std::fs::read_to_string(slots).ok();
@@ -205,12 +206,13 @@ fn slots_of_a_transit_cache_that_are_removed_are_told_of_at_once() {
     }
 }
 
-/// Of memory that is mapped, no operation finds out.
+/// No operation notices the removal of mapped memory.
 #[test]
 fn a_file_that_is_mapped_and_removed_is_told_of_and_no_stop_is_clean() {
     let place = Place::new("gone-mapped", "wt");
     place.ok(&["format", "--btt", text(&place.path("db.img"))]);
-    let devices = "{ name = \"pm\", kind = \"pmem\", path = \"db.img\" }, { name = \"table\", kind = \"btt\", on = \"pm\" }";
+    let devices = "{ name = \"pm\", kind = \"pmem\", path = \"db.img\" }, { name = \"table\", \
+        kind = \"btt\", on = \"pm\" }";
     configure(
         &place,
         devices,
@@ -229,7 +231,7 @@ fn a_file_that_is_mapped_and_removed_is_told_of_and_no_stop_is_clean() {
     daemon.terminate();
 }
 
-/// A metadata file that is cut, and made as long again, by a tool in service.
+/// A tool truncates a metadata file in service, and restores its length.
 #[test]
 fn a_metadata_file_that_is_cut_is_written_anew() {
     for is_seen in [false, true] {
@@ -242,7 +244,7 @@ fn a_metadata_file_that_is_cut_is_written_anew() {
         let mut nbd = place.connect();
         write_blocks(&mut nbd, 0..64);
         assert_eq!(nbd.flush().expect("an answer"), 0);
-        // A look at what is there before.
+        // A look at the data before.
         std::thread::sleep(Duration::from_secs(2));
         let map = std::fs::OpenOptions::new()
             .write(true)
@@ -275,7 +277,8 @@ fn one_file_with_data_and_metadata_has_its_devices_named_once() {
     configure(
         &place,
         &format!("{SSD}, {DISK}"),
-        "cache = { data = \"ssd\", journal = \"journal\" }\nvolume = [{ name = \"db\", backing = \"disk\", mode = \"wb\" }]",
+        "cache = { data = \"ssd\", journal = \"journal\" }\nvolume = [{ name = \"db\", \
+         backing = \"disk\", mode = \"wb\" }]",
     );
     let daemon = place.serve(&[]);
     std::fs::remove_file(place.path("cache")).expect("there");

@@ -1,4 +1,4 @@
-//! A backing device that is another one than before, another part of it, or somebody else's.
+//! A backing device that is another one than before, another part of it, or another owner's.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use super::{block, check_blocks, write_blocks};
 
 const MIB: u64 = 1 << 20;
 
-/// Lets the volume's device name another path, with more lines of its table.
+/// Sets the path of the volume's device in the configuration, and adds lines to its table.
 fn let_name(place: &Place, path: &Path, more: &str) {
     place.configure("wb", "");
     let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
@@ -26,7 +26,7 @@ fn is_zero(path: &Path, bytes: std::ops::Range<u64>) -> bool {
         .all(|&byte| byte == 0)
 }
 
-/// Dirty data in the cache for the device at `path`, and no daemon any more.
+/// Leaves dirty data in the cache for the device at `path`, without a daemon.
 fn leave_dirty(place: &Place, path: &Path, more: &str) {
     let_name(place, path, more);
     let daemon = place.serve(&[]);
@@ -34,7 +34,8 @@ fn leave_dirty(place: &Place, path: &Path, more: &str) {
     daemon.kill();
 }
 
-/// Waits until the kernel has let go of an image: a loop device goes with the last process that has it.
+/// Waits until the kernel has released an image. A loop device ends with the last process that has
+/// it open.
 fn wait_until_detached(image: &Path) {
     let begin = Instant::now();
     loop {
@@ -68,12 +69,12 @@ fn dirty_data_of_one_part_of_an_image_is_never_written_to_another() {
     let over = LoopDevice::new(&second.0, &["--offset", "4M"]).expect("as the first");
     let_name(&place, &over.0, "");
     both_refuse(&place, &["begins at 20971520 now"]);
-    // A shorter part with the same start does not hold what is dirty.
+    // A shorter part with the same start does not contain the dirty data.
     let short = LoopDevice::new(&image, &["--sizelimit", "16K"]).expect("as the first");
     let_name(&place, &short.0, "");
     both_refuse(&place, &["shrank"]);
     assert!(is_zero(&image, 0..64 * MIB), "nothing was written");
-    // A longer part with the same start has grown; the file itself begins there, too.
+    // A longer part with the same start has grown. The file itself has this start as well.
     drop((over, short, second));
     let long = LoopDevice::new(&image, &["--sizelimit", "32M"]).expect("as the first");
     let_name(&place, &long.0, "");
@@ -104,8 +105,10 @@ fn disjoint_parts_are_two_devices_and_overlapping_ones_are_none() {
         let_name(&place, one, "");
         let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
         let more = format!(
-            "[[device]]\nname = \"too\"\nkind = \"file\"\npath = \"{}\"\n[[volume]]\nname = \"logs\"\n\
-             backing = \"too\"\nmode = \"wb\"\n[[export]]\nvolume = \"logs\"\nnbd = \"unix:logs.sock\"\n",
+            "[[device]]\nname = \"too\"\nkind = \"file\"\npath = \"{}\"\n[[volume]]\n\
+             name = \"logs\"\n\
+             backing = \"too\"\nmode = \"wb\"\n[[export]]\nvolume = \"logs\"\n\
+             nbd = \"unix:logs.sock\"\n",
             text(other)
         );
         std::fs::write(place.path("forebay.toml"), config + &more).expect("written");
@@ -132,8 +135,8 @@ fn disjoint_parts_are_two_devices_and_overlapping_ones_are_none() {
     assert!(!is_zero(&image, 0..4096) && is_zero(&image, 16 * MIB..64 * MIB));
 }
 
-/// Makes partition `number` of a disk in the kernel's eyes, from this sector on, of 16 MiB; its device. None where that
-/// does not work here.
+/// Adds partition `number` of 16 MiB from this sector to the kernel's view of a disk. Returns its
+/// device; `None` where the kernel refuses.
 fn partition(disk: &Path, number: u32, sector: u64) -> Option<PathBuf> {
     let mut command = Command::new("addpart");
     let numbers = [number.to_string(), sector.to_string(), "32768".into()];
@@ -185,7 +188,7 @@ fn a_moved_partition_is_another_device_and_a_renumbered_one_is_not() {
     assert!(!is_zero(&image, MIB..MIB + 4096) && is_zero(&image, 0..MIB));
 }
 
-/// A compressed memory disk of the kernel, which has no serial number; removed at the end.
+/// A compressed memory disk of the kernel, without a serial number; removed when dropped.
 struct Zram(PathBuf);
 
 impl Zram {
@@ -233,7 +236,7 @@ fn a_disk_without_a_name_is_warned_of_and_known_by_its_place() {
             "{said}"
         );
     };
-    // Its number may be another disk's at the next boot.
+    // Another disk may have its number after the next boot.
     let_name(&place, &one.0, "");
     both_refuse(&place, &["tells backing device", "identity = \"path\""]);
     let vouched = "\nidentity = \"path\"";
@@ -252,7 +255,7 @@ fn a_disk_without_a_name_is_warned_of_and_known_by_its_place() {
     check_blocks(&mut place.connect(), 0..8);
     place.ok(&["flush"]);
     daemon.terminate();
-    // With clean copies their content tells.
+    // The contents identify the device if all copies are clean.
     one.set("reset", "1");
     one.set("disksize", "64M");
     let said = place.refused(&["serve", text(&config)]);
@@ -285,13 +288,13 @@ fn a_restored_image_is_noticed_by_a_sample_of_clean_content() {
         }
         assert!(is_zero(&image, 0..64 * MIB), "nothing was written");
     }
-    // Put back, it is served, and nothing is lost.
+    // The restored device is served, and nothing is lost.
     std::fs::write(&image, newest).expect("put back");
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 0..8);
     check_blocks(&mut place.connect(), 20..24);
     daemon.kill();
-    // Adopted, what is dirty is kept, and the older image counts for the rest.
+    // After --adopt the dirty data stays, and the older image provides the rest.
     std::fs::write(&image, std::fs::read(&older).expect("there")).expect("restored");
     place.refused(&["serve", text(&config)]);
     let daemon = place.serve(&["--adopt", "db"]);
@@ -302,7 +305,7 @@ fn a_restored_image_is_noticed_by_a_sample_of_clean_content() {
     daemon.terminate();
 }
 
-/// A `qemu-nbd` that has an image; ended when it is dropped.
+/// A `qemu-nbd` that serves an image; ended when dropped.
 struct QemuNbd(Child);
 
 impl QemuNbd {
@@ -327,7 +330,7 @@ impl QemuNbd {
         Some(found)
     }
 
-    /// What it says as it ends at once.
+    /// Its output if it ends at once.
     fn refusal(mut self) -> String {
         use std::io::Read as _;
         let status = self.0.wait().expect("a child");

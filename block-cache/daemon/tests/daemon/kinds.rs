@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::support::{Place, text};
 
-/// Files that can be no medium, with the word for each.
+/// Files that cannot be a medium, with the word for each.
 fn others(place: &Place) -> Vec<(PathBuf, &'static str)> {
     let made = Command::new("mkfifo").arg(place.path("pipe")).status();
     assert!(made.expect("coreutils").success());
@@ -24,7 +24,7 @@ fn others(place: &Place) -> Vec<(PathBuf, &'static str)> {
     ]
 }
 
-/// Runs a command that must be refused soon, with all of this said.
+/// Checks that a command is refused soon, with all of these words.
 fn refused_soon(place: &Place, arguments: &[&str], parts: &[&str]) {
     let begin = Instant::now();
     let output = place.run(arguments);
@@ -67,7 +67,7 @@ fn a_path_that_names_no_medium_is_refused_by_all_commands() {
             &[name, kind, "help: "],
         );
     }
-    // Nothing was made, and nothing changed.
+    // No file was created or changed.
     place.ok(&["check", "--cache", text(&cache)]);
 }
 

@@ -1,4 +1,4 @@
-//! What is limited: descriptors, the time that a command waits, the volumes that a cache knows.
+//! Limits: descriptors, the time that a command waits, the volumes that a cache knows.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::support::{Place, text};
 use super::{block, write_blocks};
 
-/// Far longer than anything that must be answered takes.
+/// Much longer than any answer takes.
 const ENOUGH: Duration = Duration::from_secs(30);
 
-/// The address behind a word of what a daemon says when it has started.
+/// Returns the address after a word in the daemon's output at its start.
 fn address(listening: &str, word: &str) -> String {
     let begin = listening.find(word).expect("it says so") + word.len();
     let rest = listening[begin..].chars();
@@ -18,7 +18,8 @@ fn address(listening: &str, word: &str) -> String {
         .collect()
 }
 
-/// A hundred clients that connect and ask nothing. Those that are sent away are told so by the end of their connection.
+/// Connects a hundred clients that request nothing. The end of a connection tells its client of the
+/// refusal.
 fn idle<T>(connect: impl Fn() -> std::io::Result<T>) -> Vec<T> {
     (0..100).filter_map(|_| connect().ok()).collect()
 }
@@ -27,7 +28,8 @@ fn idle<T>(connect: impl Fn() -> std::io::Result<T>) -> Vec<T> {
 fn control_is_answered_beside_a_hundred_idle_clients_of_any_front_end() {
     let place = Place::new("idle", "wb");
     let more = "[[export]]\nvolume = \"db\"\nnbd = \"127.0.0.1:0\"\n\
-                [[export]]\nvolume = \"db\"\nnvme-tcp = \"127.0.0.1:0\"\nnqn = \"nqn.2026-11.io.forebay:db\"\n\
+                [[export]]\nvolume = \"db\"\nnvme-tcp = \"127.0.0.1:0\"\n\
+                nqn = \"nqn.2026-11.io.forebay:db\"\n\
                 [[export]]\nvolume = \"db\"\nvhost-user-blk = \"vm.sock\"\n";
     place.configure("wb", more);
     for limit in ["ulimit -n 96", "ulimit -Sn 64"] {
@@ -63,8 +65,8 @@ fn control_is_answered_beside_a_hundred_idle_clients_of_any_front_end() {
     }
 }
 
-/// Each volume takes a descriptor of its own for its backing file. The start is refused before anything is opened, and
-/// `check` says the same.
+/// Each volume needs a descriptor for its backing file. The start is refused before a device opens,
+/// and `check` reports the same.
 #[test]
 fn too_few_descriptors_for_the_volumes_are_told_by_check_and_serve_alike() {
     let place = Place::new("many", "wb");
@@ -92,7 +94,7 @@ fn too_few_descriptors_for_the_volumes_are_told_by_check_and_serve_alike() {
         );
         assert!(said.contains("help: raise the limit"), "{said}");
     }
-    // The number that the message names suffices.
+    // The number in the message suffices.
     let said = refused("check");
     let needed = said
         .split("needs ")
@@ -135,7 +137,7 @@ fn every_command_gives_up_on_a_daemon_that_does_not_answer_and_says_what_it_wait
         assert!(said.contains("help: "), "{command:?}: {said}");
         assert!(begin.elapsed() < ENOUGH, "{command:?}");
     }
-    // Where nobody takes connections any more, connecting is limited as well.
+    // Connecting has a time limit as well, if the daemon accepts no connections any more.
     let held = idle(|| UnixStream::connect(place.path("nbd.sock")));
     daemon.signal(libc::SIGCONT);
     drop(held);
@@ -147,7 +149,8 @@ fn every_command_gives_up_on_a_daemon_that_does_not_answer_and_says_what_it_wait
 fn a_flush_that_stands_still_is_given_up_and_goes_on() {
     let place = Place::new("standstill", "wb");
     let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
-    let stuck = "[[device]]\nname = \"stuck\"\nkind = \"emulate\"\non = \"disk\"\nwrite_latency = \"20s\"\n\n[cache]";
+    let stuck = "[[device]]\nname = \"stuck\"\nkind = \"emulate\"\non = \"disk\"\n\
+        write_latency = \"20s\"\n\n[cache]";
     let config = config.replacen("[cache]", stuck, 1).replacen(
         "backing = \"disk\"",
         "backing = \"stuck\"",
@@ -201,7 +204,7 @@ fn a_volume_is_forgotten_by_a_daemon_and_without_one() {
     assert!(list.ends_with("\n0 16384\n"), "{list}");
     assert!(place.refused(&["forget", "d"]).contains("is being served"));
     daemon.kill();
-    // Behind a daemon that was killed, by the configuration, and by the cache alone.
+    // After a kill, by the configuration, and by the cache alone.
     let refused = place.refused(&["forget", "b", text(&config)]);
     assert!(refused.contains("16384 bytes of dirty data"), "{refused}");
     let done = place.ok(&["forget", "b", text(&config), "--discard-dirty", "--json"]);
@@ -228,7 +231,7 @@ fn a_volume_is_forgotten_by_a_daemon_and_without_one() {
             .refused(&["forget", "d"])
             .contains("name the configuration")
     );
-    // A volume of a name that was forgotten starts with what its disk has.
+    // A volume with the name of a forgotten one starts with the contents of its disk.
     let daemon = serve_as("a", 1);
     let socket = place.path("nbd.sock");
     let mut nbd = super::support::nbd::Nbd::connect(&socket, "a").expect("answers");
@@ -242,7 +245,7 @@ fn a_volume_is_forgotten_by_a_daemon_and_without_one() {
     );
 }
 
-/// What is allocated at the start or grows with use, each alone: refused before it is allocated, and named.
+/// Checks each allocation at the start or in service: it is refused beforehand, and named.
 #[test]
 fn what_no_memory_holds_is_refused_by_check_and_serve() {
     let place = Place::new("memory", "wb");
@@ -287,7 +290,7 @@ fn what_no_memory_holds_is_refused_by_check_and_serve() {
     }
 }
 
-/// Each device of a configuration is used by something.
+/// Returns the backing device of the volume, so that each device of a configuration has a user.
 fn backing(config: &str) -> String {
     let used = config.contains("data = \"large\"") || !config.contains("name = \"large\"");
     format!("backing = \"{}\"", if used { "disk" } else { "large" })
@@ -299,11 +302,13 @@ fn within(place: &Place, mib: u64, command: &str) -> std::process::Output {
     place.run_after(&line, &[command, text(&place.path("forebay.toml"))])
 }
 
-/// A limit of address space is known: too little is refused with the sum, and with as much as is needed nothing aborts.
+/// A limit of address space is known. Too small a limit is refused with the sum, and nothing aborts
+/// with a sufficient one.
 #[test]
 fn a_limit_of_address_space_is_kept() {
     let place = Place::new("address-space", "wb");
-    let more = "[[export]]\nvolume = \"db\"\nnvme-tcp = \"127.0.0.1:0\"\nnqn = \"nqn.2026-11.io.forebay:db\"\n\
+    let more = "[[export]]\nvolume = \"db\"\nnvme-tcp = \"127.0.0.1:0\"\n\
+        nqn = \"nqn.2026-11.io.forebay:db\"\n\
                 [[export]]\nvolume = \"db\"\nvhost-user-blk = \"vm.sock\"\n";
     for (more, what) in [
         ("", "requests of a connection"),
@@ -326,7 +331,7 @@ fn a_limit_of_address_space_is_kept() {
         }
     }
     place.configure("wb", "");
-    // Both take the same limit for enough, whatever they use themselves.
+    // Both accept the same limit, whatever they use themselves.
     for mib in (200..320).step_by(8) {
         let checked = within(&place, mib, "check");
         let said = String::from_utf8(checked.stderr).expect("text");
@@ -337,12 +342,12 @@ fn a_limit_of_address_space_is_kept() {
             }
             false => {
                 let served = within(&place, mib, "serve");
-                let told = String::from_utf8(served.stderr).expect("text");
+                let printed = String::from_utf8(served.stderr).expect("text");
                 let needs = |said: &str| {
                     let (_, rest) = said.split_once("the daemon needs ").expect("it says so");
                     rest.split(',').next().map(str::to_owned)
                 };
-                assert_eq!(needs(&said), needs(&told), "{mib} MiB");
+                assert_eq!(needs(&said), needs(&printed), "{mib} MiB");
             }
         }
     }
@@ -350,8 +355,11 @@ fn a_limit_of_address_space_is_kept() {
         .step_by(10)
         .find(|mib| within(&place, *mib, "check").status.success());
     let least = least.expect("some memory suffices") + 80;
-    let told = String::from_utf8(within(&place, least, "check").stdout).expect("text");
-    assert!(told.contains("requests of at most 2 connections"), "{told}");
+    let printed = String::from_utf8(within(&place, least, "check").stdout).expect("text");
+    assert!(
+        printed.contains("requests of at most 2 connections"),
+        "{printed}"
+    );
     let daemon = place.serve_after(&format!("ulimit -v {}", least << 10), &[]);
     place.wait_for_log("the memory suffices for the requests of 2 connections");
     let mut two = [place.connect(), place.connect()];

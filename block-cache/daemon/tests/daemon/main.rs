@@ -1,4 +1,4 @@
-//! The program from outside: it starts, serves, is controlled, ends, and starts again.
+//! The program from outside: it starts, serves, is controlled, ends and restarts.
 
 mod agreement;
 mod bypass;
@@ -90,7 +90,7 @@ fn it_serves_ends_and_starts_again() {
     }
     assert!(daemon.get("/").contains("<h2>Volumes</h2>"));
     assert_eq!(daemon.get("/healthz"), "ok\n");
-    // A second daemon on the same files is refused, and the first does not mind.
+    // A second daemon on the same files is refused, and the first continues.
     assert!(
         place
             .refused(&["serve", text(&place.path("forebay.toml"))])
@@ -161,7 +161,7 @@ fn it_is_controlled_while_it_serves() {
             .ok(&["detach", "db", "--json"])
             .contains("is detached")
     );
-    // The backing device alone has the data now.
+    // Only the backing device has the data now.
     let data = std::fs::read(place.path("db.img")).expect("there");
     for number in 0..64 {
         let at = number as usize * 4096;
@@ -193,14 +193,14 @@ fn killed_it_keeps_what_it_acknowledged() {
         text(&journal),
     ];
     assert!(place.ok(&arguments).contains("the next start recovers"));
-    // It may hold the only copy of something.
+    // It may hold the only copy of some data.
     let forced = ["format", "--force", "--cache", text(&cache)];
     assert!(place.refused(&forced).contains("nowhere else"));
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 0..256);
     write_blocks(&mut place.connect(), 0..256);
     daemon.kill();
-    // What is lost is named, and lost only when that is said.
+    // Lost data is named, and lost only with the user's consent.
     assert!(place.refused(&forced).contains("volume \"db\""));
     let lost = place.ok(&[
         "format",
@@ -213,7 +213,7 @@ fn killed_it_keeps_what_it_acknowledged() {
         lost.contains("LOST") && lost.contains("volume \"db\""),
         "{lost}"
     );
-    // The state directory knows that the volume's data was in a cache that is gone.
+    // The state directory knows that the volume's data was in a missing cache.
     let refused = place.refused(&["serve", text(&place.path("forebay.toml"))]);
     assert!(refused.contains("--adopt db"), "{refused}");
     place.serve(&["--adopt", "db"]).terminate();
@@ -240,7 +240,7 @@ fn without_its_cache_a_volume_is_newer_than_the_cache() {
             .expect("an answer");
         assert_eq!(error, 0);
     }
-    // Nothing to detach, and so nothing is taken from the clients.
+    // No volume to detach: the clients lose no access.
     assert!(place.refused(&["detach", "db"]).contains("without a cache"));
     check_blocks(&mut place.connect(), 8..16);
     // Killed: the log is durable before a write is acknowledged.

@@ -92,7 +92,7 @@ fn the_identifier_of_a_namespace_names_the_disk_behind_it() {
         // A descriptor of a UUID: its kind, its length, and 16 bytes.
         let page = host.identify(3, 1).data;
         assert_eq!(page[..2], [3, 16]);
-        // What earlier versions reported stands where only we look.
+        // The identifier of earlier versions is in a field that only this test reads.
         let former = host.identify(0, 1).data[384..408].to_vec();
         assert!(former.starts_with(b"FBFORMER"));
         daemon.terminate();
@@ -202,7 +202,7 @@ fn hosts_with_secrets_prove_themselves_and_the_file_is_nobody_elses() {
         queue.call(command(6, 0, words(&[1])), With::Nothing).status,
         0x191
     );
-    // A fetch before anything was said.
+    // A fetch before any request.
     let fetch = command(0x7f, 6, words(&[0xe901_0100, 4096]));
     let refusal = queue.call(fetch, With::Room(4096)).data;
     assert_eq!(refusal[..8], [0, 0xf1, 0, 0, 0, 0, 1, 7]);

@@ -1,4 +1,4 @@
-//! What operators do to a daemon, and what they are told.
+//! Actions of operators, and the messages that they get.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,7 @@ fn a_refused_grow_changes_nothing_and_failures_are_told() {
     let backing = place.path("db.img");
     let mut nbd = place.connect();
     write_blocks(&mut nbd, 0..8);
-    // It has been looked at once when this is answered.
+    // The answer follows the first check.
     place.status();
     set_len(&backing, 32 << 20);
     let refused = place.refused(&["grow", "db"]);
@@ -28,8 +28,8 @@ fn a_refused_grow_changes_nothing_and_failures_are_told() {
     assert_eq!(place.status()["volumes"][0]["size_bytes"], 64 << 20);
     write_blocks(&mut nbd, 8..16);
     check_blocks(&mut nbd, 0..16);
-    // Nothing is there any more; zeroes would be a lie. What was to come along is read first, then only what
-    // was asked for.
+    // The data is missing, and zeroes would be wrong. The read-ahead fails first, then the read of
+    // the request alone.
     let gone = nbd.read(48 << 20, 4096).expect("an answer");
     assert_eq!(gone, Err(5), "EIO");
     place.wait_for_log("read of 4096 bytes at byte 50331648");
@@ -42,7 +42,7 @@ fn a_refused_grow_changes_nothing_and_failures_are_told() {
         "{shown}"
     );
     assert!(daemon.get("/").contains("2 errors, the last: read"));
-    // It serves as before as soon as it is as before.
+    // The daemon serves as before once the device is as before.
     set_len(&backing, 64 << 20);
     assert_eq!(nbd.write(48 << 20, &block(1)).expect("an answer"), 0);
     assert_eq!(nbd.read(48 << 20, 4096).expect("an answer"), Ok(block(1)));
@@ -119,7 +119,7 @@ fn what_is_missing_is_said_before_anything_is_opened() {
     }
     assert!(!said.contains("invalid input"), "{said}");
     assert!(!place.path("state").exists(), "nothing was begun");
-    // Without them, what is there is served.
+    // Without them, the existing data is served.
     place.configure("wb", "");
     place.serve(&[]).terminate();
 }
@@ -140,11 +140,11 @@ fn a_process_journal_is_found_wherever_it_lies_and_never_overwritten() {
     let config = place.path("forebay.toml");
     let serve = ["serve", text(&config)];
 
-    // The configuration has moved, the journal has not.
+    // The configuration was moved, the journal was not.
     let moved = std::fs::read_to_string(&config).expect("there");
     let moved = moved.replace("journal = \"journal\"", "journal = \"elsewhere\"");
     std::fs::write(&config, moved).expect("written");
-    // Nothing is lost, so nobody may give it up.
+    // Nothing is lost, so no message may ask to abandon data.
     for command in [
         &serve[..],
         &["check", text(&config)],
@@ -166,7 +166,7 @@ fn a_process_journal_is_found_wherever_it_lies_and_never_overwritten() {
     assert!(refused.contains(&uuid), "{refused}");
     std::fs::rename(place.path("kept"), &cache).expect("moved back");
 
-    // What is no journal is not touched.
+    // The daemon leaves files that are no journal.
     std::fs::rename(&journal, place.path("kept")).expect("moved");
     std::fs::write(&journal, "my notes of this morning\n").expect("written");
     let refused = place.refused(&serve);
@@ -177,7 +177,7 @@ fn a_process_journal_is_found_wherever_it_lies_and_never_overwritten() {
     );
     std::fs::rename(place.path("kept"), &journal).expect("moved back");
 
-    // Nothing was lost on the way.
+    // No write was lost in between.
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 0..16);
     write_blocks(&mut place.connect(), 16..32);
@@ -197,7 +197,7 @@ fn a_process_journal_is_found_wherever_it_lies_and_never_overwritten() {
     assert!(!journal.exists() && !Path::new(&link).is_symlink());
 }
 
-/// A pipe that nobody reads.
+/// Returns a pipe without a reader.
 fn broken_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
@@ -219,7 +219,7 @@ fn commands_end_quietly_when_nobody_reads() {
     ends(&["check", "--cache", text(&cache), "--json"]);
     ends(&["format", "--create", "64M", "--cache", text(&new)]);
     ends(&["bench", "--seconds", "0.01"]);
-    // The daemon itself has more to do than to print.
+    // The daemon itself has other work than printing.
     let serve = place.start().stdout(broken_pipe());
     let daemon = serve.start_until(|_| place.log().contains("ready"));
     for arguments in [
@@ -239,7 +239,7 @@ fn commands_end_quietly_when_nobody_reads() {
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(141), "{output:?}");
     assert!(output.stderr.is_empty(), "{output:?}");
-    // Neither is read: there is nobody to tell.
+    // Neither is read.
     let mut deaf = place.command(&["status"]);
     let deaf = deaf.stdout(broken_pipe()).stderr(broken_pipe()).status();
     assert_eq!(deaf.expect("it runs").code(), Some(141));
@@ -298,7 +298,7 @@ fn connections_of_one_export_are_spread_over_the_reactors() {
             .ok(&["status"])
             .contains("connections: 1 on net-1, 1 on engine")
     );
-    // A place that is free again is the next one's.
+    // The next user gets a free place.
     drop(second);
     place.wait_until(|status| status["reactors"][1]["connections"] == 0);
     let third = place.connect();
@@ -322,7 +322,7 @@ fn the_status_page_is_for_who_asks_for_this_machine() {
                 "{path} {host}: {answer}"
             );
         }
-        // A page of theirs, whose name leads here, would read it in somebody's browser.
+        // A page of another site whose name resolves to this address could read it in a browser.
         for host in ["evil.example:9809", "127.0.0.1.evil.example"] {
             let answer = daemon.request(path, host);
             assert!(

@@ -1,4 +1,4 @@
-//! Files that the trace commands write: there whole or not at all, and what was there stays until then.
+//! Files that the trace commands write: complete or absent. An earlier file stays until then.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::support::{PROGRAM, Place, Process, text};
 
-/// The names in a place that were not there before.
+/// Returns the names in a place that did not exist before.
 fn more_than(place: &Place, before: &[String]) -> Vec<String> {
     let mut names = names(&place.path("."));
     names.retain(|name| !before.contains(name));
@@ -27,7 +27,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A trace in text that is sound but for its last line.
+/// A trace in text whose last line is damaged.
 fn damaged(place: &Place) -> String {
     let trace = place.path("trace.csv");
     let mut lines: String = (0..20_000)
@@ -89,7 +89,7 @@ fn an_output_that_is_an_input_is_refused_by_whatever_name() {
         let folder = trace.parent().and_then(Path::file_name).expect("a folder");
         folder.to_str().expect("text")
     });
-    // From its folder's parent, so that the way round leads back.
+    // From the parent of its folder, so that the relative path leads back.
     let roundabout = roundabout.replace("/./", "/");
     let content = std::fs::read(&trace).expect("there");
     for output in [
@@ -116,7 +116,7 @@ fn an_output_that_is_an_input_is_refused_by_whatever_name() {
     assert!(std::fs::read(&trace).expect("there") == content);
 }
 
-/// Starts a command that writes for long, and waits until it does.
+/// Starts a command that writes for a long time, and waits until it writes.
 fn begun(place: &Place, arguments: &[&str], part: &str) -> Process {
     let mut command = place.command(arguments);
     let child = Process::spawn_piped(&mut command);
@@ -163,7 +163,7 @@ fn a_command_that_is_interrupted_leaves_nothing_and_says_so() {
         assert_eq!(more_than(&place, &before), [""; 0]);
         assert_eq!(std::fs::read_to_string(&out).expect("there"), "before");
     }
-    // One that is killed cannot clean up: the next does.
+    // A killed command cannot clean up: the next one does.
     let mut child = begun(&place, &generate, ".big.fbt.");
     child.kill();
     assert_eq!(more_than(&place, &before).len(), 1);
@@ -180,7 +180,8 @@ fn a_command_that_is_interrupted_leaves_nothing_and_says_so() {
 
 /// Runs the program with a file system of 64 KiB at `folder`, in a name space of its own.
 fn with_little_room(folder: &Path, arguments: &[&str]) -> Option<std::process::Output> {
-    let script = "mount -t tmpfs -o size=64k none \"$0\" || exit 99; \"$@\"; code=$?; ls -A \"$0\"; exit $code";
+    let script = "mount -t tmpfs -o size=64k none \"$0\" || exit 99; \"$@\"; code=$?; ls -A \
+        \"$0\"; exit $code";
     let mut command = Command::new("unshare");
     command.args(["--map-root-user", "--mount", "sh", "-c", script]);
     command.arg(folder).arg(PROGRAM).args(arguments);
@@ -337,7 +338,7 @@ fn whoever_asks_for_json_gets_one_object_whatever_happens() {
     }
 }
 
-/// What `mrc` says of its sample's error is what comes out when it is compared with the exact curve.
+/// Checks the error that `mrc` states for its sample against the exact curve.
 #[test]
 fn the_error_of_a_sample_is_what_it_is() {
     let place = Place::new("mrc-error", "wt");
@@ -369,21 +370,21 @@ fn the_error_of_a_sample_is_what_it_is() {
         (mean - said).abs() < 1e-9 && mean > 0.0 && mean < 0.02,
         "{mean} {said}"
     );
-    // Three standard errors, and the grain of distances.
+    // Three standard errors, and the resolution of distances.
     let stated = column("sampled", "standard_error");
     let far = errors
         .iter()
         .zip(&stated)
         .filter(|(error, stated)| **error > 3.0 * **stated + 0.005);
     assert!(far.count() * 10 <= errors.len(), "{errors:?} {stated:?}");
-    // One that says nothing of its error would pass, one that says too much, too.
+    // An absent or exaggerated error would pass the check above.
     assert!(
         stated.iter().all(|stated| (0.0001..0.1).contains(stated)),
         "{stated:?}"
     );
 }
 
-/// Names of files are bytes; those of JSON are text.
+/// File names are bytes; those in JSON are text.
 #[test]
 fn names_that_are_no_text_are_shown_as_far_as_they_are() {
     let place = Place::new("outputs-name", "wb");
@@ -421,14 +422,14 @@ fn a_miss_ratio_curve_of_few_blocks_is_exact() {
     assert_eq!(all["unique_blocks"], 1500);
     let points = all["sampled"].as_array().expect("points");
     for point in points {
-        // Each block comes again after all the others.
+        // Each block repeats after all the others.
         let whole = point["blocks"].as_u64() >= Some(1500);
         let misses = if whole { 0.5 } else { 1.0 };
         assert_eq!(point["miss_ratio"], misses, "{point}");
         assert_eq!(point["standard_error"], 0.0, "{point}");
     }
     assert_eq!(all["mean_absolute_error"], 0.0);
-    // More blocks than the sample has are sampled as ever.
+    // More blocks than the sample has are sampled as usual.
     let sampled = curve(&["--sample", "1024"]);
     assert!(sampled["exact"].is_null(), "{sampled}");
 }

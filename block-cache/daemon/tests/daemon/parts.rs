@@ -4,7 +4,7 @@ use super::copies::{copy, put_back};
 use super::support::{Place, text};
 use super::{check_blocks, write_blocks};
 
-/// A cache whose metadata lies in a file of its own.
+/// A cache whose metadata is in a file of its own.
 fn two_devices(name: &str) -> Place {
     let place = Place::new(name, "wb");
     let map = std::fs::File::create(place.path("map")).expect("made");
@@ -16,7 +16,7 @@ fn two_devices(name: &str) -> Place {
     place
 }
 
-/// Lets the configuration name this file for the data.
+/// Sets the file of the data in the configuration.
 fn configure(place: &Place, data: &str) {
     let more = "[[device]]\nname = \"map\"\nkind = \"file\"\npath = \"map\"\n";
     place.configure("wb", more);
@@ -27,7 +27,7 @@ fn configure(place: &Place, data: &str) {
     std::fs::write(&path, config).expect("written");
 }
 
-/// What a start says that refuses; also `check` does.
+/// Returns the message of a refused start; `check` must report it as well.
 fn refused(place: &Place, more: &[&str]) -> String {
     let config = place.path("forebay.toml");
     let started = place.run(&[&["serve", text(&config)][..], more].concat());
@@ -63,7 +63,7 @@ fn an_earlier_state_of_one_of_two_devices_is_refused() {
                 let expected = format!("the {part} device holds an earlier state");
                 assert!(said.contains(&expected), "{older}: {said}");
             }
-            // Nothing else has to tell.
+            // No other record exists.
             std::fs::rename(place.path("state"), place.path("aside")).expect("moved");
             refused(&place, &["--accept-journal-loss"]);
             let _ = std::fs::remove_dir_all(place.path("state"));
@@ -99,7 +99,7 @@ fn a_copy_of_the_data_device_beside_the_original_is_refused() {
         said.contains("the data device holds an earlier state"),
         "{said}"
     );
-    // It takes the place of the original, by somebody's word.
+    // It replaces the original, with the user's consent.
     configure(&place, "copy");
     let daemon = place.serve(&["--moved-cache"]);
     check_blocks(&mut place.connect(), 0..40);
@@ -110,15 +110,15 @@ fn a_copy_of_the_data_device_beside_the_original_is_refused() {
         said.contains("the data device holds an earlier state"),
         "{said}"
     );
-    // The original has gone: what it was is told.
+    // The original is missing: the message names it.
     copy(&place, "copy", "third");
     std::fs::rename(place.path("copy"), place.path("gone")).expect("moved");
     configure(&place, "third");
     let daemon = place.serve(&[]);
     let log = place.log();
-    let told = format!("on {}, which is not there", place.path("copy").display());
+    let message = format!("on {}, which is not there", place.path("copy").display());
     assert!(
-        log.contains("takes its place") && log.contains(&told),
+        log.contains("takes its place") && log.contains(&message),
         "{log}"
     );
     check_blocks(&mut place.connect(), 0..40);
@@ -136,7 +136,7 @@ fn a_backup_made_in_service_is_refused_behind_a_clean_end() {
     daemon.terminate();
     copy(&place, "cache", "newest");
     put_back(&place, "backup", "cache");
-    // As behind a reboot: that the journal is gone tells nothing.
+    // As after a reboot: a missing journal proves nothing.
     for more in [&[][..], &["--accept-journal-loss"], &["--moved-cache"]] {
         let said = refused(&place, more);
         assert!(
@@ -145,7 +145,7 @@ fn a_backup_made_in_service_is_refused_behind_a_clean_end() {
         );
     }
     put_back(&place, "newest", "cache");
-    // A repair is an opening, and a clean end, that are remembered as well.
+    // A repair is recorded like an opening and a clean end.
     place.ok(&["check", "--repair", text(&config)]);
     copy(&place, "cache", "repaired");
     put_back(&place, "newest", "cache");
@@ -158,7 +158,7 @@ fn a_backup_made_in_service_is_refused_behind_a_clean_end() {
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 0..40);
     daemon.terminate();
-    // So is that a volume is forgotten.
+    // So is a forgotten volume.
     copy(&place, "cache", "newest");
     place.ok(&["forget", "db", text(&config), "--discard-dirty"]);
     put_back(&place, "newest", "cache");

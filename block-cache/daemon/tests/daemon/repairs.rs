@@ -1,4 +1,4 @@
-//! What `check` and `check --repair` say of what is lost, and who hears of it.
+//! Reports of `check` and `check --repair` about lost data, and the clients that get them.
 
 use std::path::Path;
 
@@ -15,7 +15,8 @@ fn overwrite(path: &Path, offset: u64, bytes: &[u8]) {
     written.expect("written");
 }
 
-/// What the state directory says of the clients that outlive the daemon: the generation, and what is missing.
+/// Returns the state directory's record of clients that outlive the daemon: the generation and the
+/// gap.
 fn remembered(place: &Place) -> (String, String) {
     let disk = std::fs::read_to_string(place.path("state/db.disk")).expect("remembered");
     let (generation, gap) = disk.split_once('\n').expect("two parts");
@@ -35,9 +36,10 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
     }
     daemon.kill();
     let (before, _) = remembered(&place);
-    // docs/internals/format: the log begins at 128 KiB. Not its first unit, which says that the cache was opened.
+    // docs/internals/format: the log begins at 128 KiB. The first unit records the opening and
+    // stays.
     overwrite(&cache, (128 << 10) + 512, &[0x5a; 512]);
-    // By itself, a cache does not say who is to be told.
+    // A cache alone does not name the clients to inform.
     let journal = place.path("journal");
     let before_repair = [&cache, &journal].map(|path| std::fs::read(path).expect("there"));
     let named = [text(&cache), text(&journal)];
@@ -50,10 +52,13 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
         "--repair",
     ]);
     assert_eq!(alone.status.code(), Some(3), "{alone:?}");
-    let told = String::from_utf8_lossy(&alone.stdout).into_owned();
-    assert!(told.contains("NOT NOTED: which state directory"), "{told}");
+    let printed = String::from_utf8_lossy(&alone.stdout).into_owned();
+    assert!(
+        printed.contains("NOT NOTED: which state directory"),
+        "{printed}"
+    );
     assert_eq!(remembered(&place).0, before);
-    // A copy would not be repaired with the original's journal: all is put back in its place.
+    // The original's journal does not repair a copy: all is restored in its place.
     for (path, bytes) in [&cache, &journal].into_iter().zip(before_repair) {
         std::fs::write(path, bytes).expect("put back");
     }
@@ -62,16 +67,19 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
 
     let repaired = place.run(&["check", text(&config), "--repair"]);
     assert_eq!(repaired.status.code(), Some(3), "{repaired:?}");
-    let told = String::from_utf8_lossy(&repaired.stdout).into_owned();
-    assert!(told.contains("of the log left behind. LOST"), "{told}");
+    let printed = String::from_utf8_lossy(&repaired.stdout).into_owned();
+    assert!(
+        printed.contains("of the log left behind. LOST"),
+        "{printed}"
+    );
     let state = place.path("state");
     let noted = format!("NOTED in {}, of volume db", state.display());
-    assert!(told.contains(&noted), "{told}");
+    assert!(printed.contains(&noted), "{printed}");
     let (after, gap) = remembered(&place);
     assert_ne!(after, before, "a machine with the former one is refused");
-    // Nothing else tells the next start, and a repair that finds nothing lost notes nothing.
-    let told = place.ok(&["check", text(&config), "--repair"]);
-    assert!(!told.contains("NOTED"), "{told}");
+    // No other record informs the next start. A repair that finds no loss records nothing.
+    let printed = place.ok(&["check", text(&config), "--repair"]);
+    assert!(!printed.contains("NOTED"), "{printed}");
     place.serve(&[]).terminate();
     assert_eq!(remembered(&place), (after, gap));
 }
@@ -83,11 +91,11 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 0..16);
     daemon.kill();
-    let kept = place.path("kept");
-    std::fs::rename(&journal, &kept).expect("moved");
+    let aside = place.path("kept");
+    std::fs::rename(&journal, &aside).expect("moved");
     let checked = place.run(&["check", text(&config)]);
     assert_eq!(checked.status.code(), Some(3), "{checked:?}");
-    let told = String::from_utf8_lossy(&checked.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
     let refused = format!(
         "The next start is refused until the process journal {} is there",
         journal.display()
@@ -97,9 +105,9 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
         &refused,
         "--accept-journal-loss",
     ] {
-        assert!(told.contains(part), "{part} in {told}");
+        assert!(printed.contains(part), "{part} in {printed}");
     }
-    assert!(!told.contains("mends what can be mended"), "{told}");
+    assert!(!printed.contains("mends what can be mended"), "{printed}");
     let refused = place.refused(&["serve", text(&config)]);
     assert!(refused.contains("its process journal is gone"), "{refused}");
     // Nor does a repair decide it.
@@ -109,8 +117,8 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
         "{refused}"
     );
 
-    // One that was overwritten where it says whose it is.
-    std::fs::copy(&kept, &journal).expect("copied");
+    // A journal whose owner was overwritten.
+    std::fs::copy(&aside, &journal).expect("copied");
     overwrite(&journal, 0, &[0x5a; 64]);
     let refused = place.refused(&["serve", text(&config), "--accept-journal-loss"]);
     for part in [
@@ -120,7 +128,7 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
     ] {
         assert!(refused.contains(part), "{part} in {refused}");
     }
-    std::fs::rename(&kept, &journal).expect("moved back");
+    std::fs::rename(&aside, &journal).expect("moved back");
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 0..16);
     daemon.terminate();

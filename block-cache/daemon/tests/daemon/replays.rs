@@ -10,7 +10,8 @@ use super::support::{Place, Process, text};
 /// A trace of 2,000 requests to two volumes, half of them writes.
 fn generate(place: &Place) -> String {
     let trace = text(&place.path("trace.fbt")).to_owned();
-    let load = "--volumes 2 --requests 1000 --reads 50 --sizes 4K:60,64K:40 --working-set 16M --rate 100000";
+    let load = "--volumes 2 --requests 1000 --reads 50 --sizes 4K:60,64K:40 --working-set 16M \
+        --rate 100000";
     let mut arguments = vec!["trace", "generate", &trace];
     arguments.extend(load.split_whitespace());
     place.ok(&arguments);
@@ -65,15 +66,19 @@ fn a_trace_is_replayed_on_a_configuration() {
         "{done}"
     );
     assert_eq!(done["volumes"][1]["to"], "db", "{done}");
-    // What was written is in the cache, and a second run finds it there: everything fits.
-    let again = replayed(
+    // The cache has the written data, and a second run finds it there: everything fits.
+    let second = replayed(
         &place,
         &[&trace, on[0], on[1], "--skip-writes", "--depth", "4"],
     );
-    assert_eq!(number(&again, "/operations/write/requests"), 0);
-    assert_eq!(number(&again, "/skipped_writes"), writes);
-    assert_eq!(number(&again, "/engine/read_misses"), 0, "{again}");
-    assert_eq!(number(&again, "/engine/read_from_core/bytes"), 0, "{again}");
+    assert_eq!(number(&second, "/operations/write/requests"), 0);
+    assert_eq!(number(&second, "/skipped_writes"), writes);
+    assert_eq!(number(&second, "/engine/read_misses"), 0, "{second}");
+    assert_eq!(
+        number(&second, "/engine/read_from_core/bytes"),
+        0,
+        "{second}"
+    );
     // At the recorded times: 2,000 requests at 200,000 a second, a fifth as fast.
     let timed = replayed(
         &place,
@@ -122,7 +127,7 @@ fn a_trace_is_replayed_over_nbd_and_recorded_meanwhile() {
     assert_eq!(done["engine"], Value::Null);
     daemon.terminate();
     assert!(recorder.wait().expect("it ends").success());
-    // What the daemon saw is what was sent, and what was read back.
+    // The daemon's counters match the requests that were sent.
     let seen: Value =
         serde_json::from_str(&place.ok(&["trace", "stats", "--json", text(&back)])).expect("JSON");
     let sent: Value =
@@ -264,7 +269,7 @@ fn a_volume_that_is_mapped_wrongly_writes_nowhere_else() {
         line.extend(maps.iter().flat_map(|map| ["--map", map]));
         place.run(&line)
     };
-    // Mistyped; one of two; a name that the trace does not have besides those it has.
+    // A wrong name; one of two names; a name that the trace lacks besides its own.
     for (maps, said) in [
         (
             &["hm0=small"][..],

@@ -1,6 +1,6 @@
-//! A cache file that cannot grow where it is sparse, as on a file system that is full: what a user sees, and what
-//! becomes of the volume when that hits the cache's own log, or all of the cache has gone. A limit of the process on the size
-//! of files stands for the file system.
+//! A sparse cache file that cannot grow, as on a full file system, as a user sees it. The failure
+//! concerns the cache's own log, or all of the cache. A limit on the size of files simulates the
+//! file system.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use super::support::{Daemon, Place, text};
 use super::{Nbd, block, check_blocks, write_blocks};
 
-/// Where blocks lie that are never written past the cache, by their numbers: in another range of the log.
+/// Numbers of blocks that are never written past the cache: they are in another range of the log.
 const APART: std::ops::Range<u64> = 1280..1288;
-/// What files may have: the backing device's blocks up to 15 lie below, the log's end and all data of the cache above.
+/// Size limit of files. The backing device's blocks up to 15 are below. The log's end and all data
+/// of the cache are above.
 const LIMIT: u64 = 64 << 10;
 
-/// The size that files may have. Where they end before it, they cannot grow to it.
+/// Sets the size limit of files, bytes.
 pub(super) fn limit_files(daemon: &Daemon, bytes: u64) {
     let limit = libc::rlimit {
         rlim_cur: bytes,
@@ -25,13 +26,13 @@ pub(super) fn limit_files(daemon: &Daemon, bytes: u64) {
     assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// The daemon is to be told by errors, not by the signal that goes with them.
+/// Ignores the signal of the limit: the daemon must learn of it by errors.
 pub(super) fn errors_in_place_of_signals() {
-    // SAFETY: no handler runs; what is ignored stays so in the programs that are started.
+    // SAFETY: no handler runs; started programs inherit the ignored signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// What the superblock of the place's cache says of where the data begins, bytes.
+/// Returns the start of the data, bytes, from the superblock of the place's cache.
 fn data_offset(place: &Place) -> u64 {
     let cache = std::fs::read(place.path("cache")).expect("there");
     u64::from_le_bytes(cache[80..88].try_into().expect("eight bytes"))
@@ -44,16 +45,19 @@ fn a_cache_file_without_room_takes_nothing_in_and_says_so() {
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();
     limit_files(&daemon, data_offset(&place));
-    // Misses go round the cache, written and read.
+    // Misses bypass the cache, reads and writes.
     write_blocks(&mut nbd, 0..4);
     check_blocks(&mut nbd, 0..4);
     assert_eq!(nbd.flush().expect("an answer"), 0);
     let status = place.status();
     assert_eq!(status["cache"]["used_bytes"], 0, "{status}");
     assert_eq!(status["cache"]["failure"], serde_json::Value::Null);
-    let told = place.ok(&["status"]);
-    assert!(told.contains("device \"ssd\":"), "{told}");
-    assert!(told.contains("make room on its file system"), "{told}");
+    let printed = place.ok(&["status"]);
+    assert!(printed.contains("device \"ssd\":"), "{printed}");
+    assert!(
+        printed.contains("make room on its file system"),
+        "{printed}"
+    );
     limit_files(&daemon, libc::RLIM_INFINITY);
     write_blocks(&mut nbd, 4..8);
     check_blocks(&mut nbd, 0..8);
@@ -61,9 +65,9 @@ fn a_cache_file_without_room_takes_nothing_in_and_says_so() {
     daemon.terminate();
 }
 
-/// A daemon whose cache has dirty data and whose cache device takes no more of its log.
+/// Returns a daemon whose cache has dirty data and cannot extend its log.
 fn failing(place: &Place, more: &[&str]) -> Daemon {
-    // Nothing is logged but by a flush.
+    // Only a flush extends the log.
     let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
     let config = config.replacen("[cache]", "[cache]\ncommit_interval = \"60s\"", 1);
     std::fs::write(place.path("forebay.toml"), config).expect("written");
@@ -71,14 +75,14 @@ fn failing(place: &Place, more: &[&str]) -> Daemon {
     let mut nbd = place.connect();
     write_blocks(&mut nbd, 0..8);
     write_blocks(&mut nbd, APART);
-    // The log has come further than what the backing device and the state directory need.
+    // The log extends beyond the need of the backing device and the state directory.
     for round in 0..40 {
         write_blocks(&mut nbd, round % 8..round % 8 + 1);
         let at = (16 + round) * 4096;
         assert_eq!(nbd.write(at, &block(round)).expect("an answer"), 0);
         assert_eq!(nbd.flush().expect("an answer"), 0);
     }
-    // Acknowledged, and still to be logged.
+    // Acknowledged, and not logged yet.
     assert_eq!(nbd.write(60 * 4096, &block(60)).expect("an answer"), 0);
     limit_files(&daemon, LIMIT);
     assert_ne!(nbd.flush().expect("an answer"), 0, "it cannot be logged");
@@ -112,10 +116,10 @@ fn with_leave_a_volume_goes_on_without_its_failed_cache_until_the_next_start() {
         let data = block(number + 100);
         assert_eq!(nbd.write(number * 4096, &data).expect("an answer"), 0);
     }
-    let told = place.ok(&["status"]);
+    let printed = place.ok(&["status"]);
     assert!(
-        told.contains("VOLUME \"db\" GOES ON WITHOUT ITS CACHE"),
-        "{told}"
+        printed.contains("VOLUME \"db\" GOES ON WITHOUT ITS CACHE"),
+        "{printed}"
     );
     let metrics = daemon.get("/metrics");
     assert!(
@@ -158,14 +162,14 @@ fn of_a_cache_that_has_gone_what_is_clean_goes_on_and_what_is_dirty_is_named() {
     place.ok(&["flush"]);
     write_blocks(&mut nbd, 8..12);
     assert_eq!(nbd.flush().expect("an answer"), 0);
-    // Nothing of the data can be read or written any more.
+    // The data can neither be read nor written any more.
     let cache = File::options().write(true).open(place.path("cache"));
     cache.expect("there").set_len(LIMIT).expect("cut off");
     limit_files(&daemon, LIMIT);
     check_blocks(&mut nbd, 0..8);
     assert!(nbd.read(9 * 4096, 4096).expect("an answer").is_err());
     place.wait_for_log("4096 bytes at 36864 are dirty");
-    // In place, of what is clean, and of what is not there.
+    // In place of clean data, and of absent data.
     for number in [9, 1, 14] {
         let data = block(number + 100);
         assert_eq!(
@@ -182,7 +186,7 @@ fn of_a_cache_that_has_gone_what_is_clean_goes_on_and_what_is_dirty_is_named() {
     assert!(nbd.read(10 * 4096, 4096).expect("an answer").is_err());
     assert_eq!(nbd.flush().expect("an answer"), 0, "nothing else is owed");
     assert!(place.ok(&["status"]).contains("GOES ON WITHOUT ITS CACHE"));
-    // What can be detached is nothing; an end comes all the same, and what was written is there.
+    // No volume can be detached. The daemon ends all the same, and the written data is there.
     assert!(place.refused(&["detach", "db"]).contains("abandon-dirty"));
     daemon.signal(libc::SIGTERM);
     daemon.wait();
@@ -193,12 +197,12 @@ fn of_a_cache_that_has_gone_what_is_clean_goes_on_and_what_is_dirty_is_named() {
     }
 }
 
-/// A block's number within a few, the version that was acknowledged last, and the one under way.
+/// Number of a block within a few, its last acknowledged version, and the one in flight.
 struct Version {
     number: u64,
     acknowledged: u64,
     asked: u64,
-    /// It was acknowledged with its range in the log.
+    /// The version was acknowledged with its range in the log.
     past: bool,
 }
 
@@ -208,12 +212,12 @@ impl Version {
     }
 }
 
-/// Whether the log of ranges has any.
+/// Returns whether the log of ranges is not empty.
 fn is_logged(place: &Place) -> bool {
     std::fs::read(place.path("state/db.ranges")).is_ok_and(|log| !log.is_empty())
 }
 
-/// Writes blocks round and round until the daemon is gone.
+/// Overwrites blocks repeatedly until the daemon is dead.
 fn write_on(place: &Place, mut nbd: Nbd) -> Vec<Version> {
     let mut versions: Vec<_> = (0..4)
         .map(|number| Version {
@@ -266,7 +270,7 @@ fn a_volume_that_goes_on_without_its_cache_is_killed_at_any_moment_and_keeps_wha
             let writer = scope.spawn(|| write_on(&place, nbd));
             std::thread::sleep(Duration::from_millis(20));
             limit_files(&daemon, LIMIT);
-            // Each state is short: it is killed sooner or later behind its beginning.
+            // Each state is short: the kill follows its beginning after a varying time.
             let begun = || match round % 3 {
                 0 => true,
                 1 => place.path("state/db.ranges").exists(),
@@ -276,7 +280,7 @@ fn a_volume_that_goes_on_without_its_cache_is_killed_at_any_moment_and_keeps_wha
             while !begun() {
                 assert!(begin.elapsed() < Duration::from_secs(30), "{}", place.log());
             }
-            // Where nothing is waited for it is killed at once, so that nothing is logged in some rounds.
+            // Without a delay, the kill precedes logging in some rounds.
             if round % 3 > 0 {
                 std::thread::sleep(Duration::from_micros(500 * round));
             }
@@ -294,7 +298,7 @@ fn a_volume_that_goes_on_without_its_cache_is_killed_at_any_moment_and_keeps_wha
             let found = found.expect("it is read");
             let asked = found == version.data(version.asked);
             let acknowledged = found == version.data(version.acknowledged);
-            // What only the cache had is given up where something beside it was written past it.
+            // Data that only the cache had is abandoned where a write beside it bypassed the cache.
             let given_up = logged && !version.past;
             assert!(
                 asked || acknowledged || given_up,

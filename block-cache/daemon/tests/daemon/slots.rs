@@ -1,4 +1,5 @@
-//! A transit cache that is left out of the configuration while its slots have what the medium lacks.
+//! A transit cache that is missing in the configuration while its slots have data that the medium
+//! lacks.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,10 +8,10 @@ use super::checked::LoopDevice;
 use crate::support::{Place, text};
 use crate::{block, check_blocks, write_blocks};
 
-/// Blocks that a slow device is given at a stop.
+/// Blocks that a slow device gets at a stop.
 const SLOW_BLOCKS: u64 = 56;
 
-/// A configuration over `devices`, of which the volume lies on `backing`.
+/// Returns a configuration over `devices`, with the volume on `backing`.
 fn configure(place: &Place, devices: &str, backing: &str) {
     let config = format!(
         "device = [{devices}]\n\
@@ -21,19 +22,20 @@ fn configure(place: &Place, devices: &str, backing: &str) {
     std::fs::write(place.path("forebay.toml"), config).expect("written");
 }
 
-/// Writes to the slots of a cache that keeps them, and ends without a word.
+/// Writes to the slots of a transit cache, and kills the daemon.
 fn leave_something(place: &Place) {
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 10..20);
     daemon.kill();
 }
 
-/// What is acknowledged is not overtaken by who serves, checks or formats the medium without its cache, and is there when
-/// that is back.
+/// Checks that no service, check or format of the medium without its transit cache overwrites
+/// acknowledged writes. They are there with the cache.
 fn nobody_serves_without(name: &str, devices: &str) {
     let place = Place::new(name, "wt");
     let medium = place.path("db.img");
-    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", \
+        policy = \"lru\" }";
     let with = || configure(&place, &format!("{devices}, {over}"), "fast");
     if devices.contains("btt") {
         place.ok(&["format", "--btt", text(&medium)]);
@@ -72,7 +74,8 @@ fn a_file_is_not_served_without_the_slots_that_have_what_it_lacks() {
 
 #[test]
 fn a_table_is_not_served_or_made_anew_without_the_slots_that_have_what_it_lacks() {
-    let devices = "{ name = \"pm\", kind = \"pmem\", path = \"db.img\" }, { name = \"under\", kind = \"btt\", on = \"pm\" }";
+    let devices = "{ name = \"pm\", kind = \"pmem\", path = \"db.img\" }, { name = \"under\", \
+        kind = \"btt\", on = \"pm\" }";
     nobody_serves_without("slots-table", devices);
 }
 
@@ -80,10 +83,11 @@ fn a_table_is_not_served_or_made_anew_without_the_slots_that_have_what_it_lacks(
 fn a_check_says_as_a_start_does_that_slots_were_removed() {
     let place = Place::new("slots-removed", "wt");
     let devices = "{ name = \"under\", kind = \"file\", path = \"db.img\" }, \
-                   { name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+                   { name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", \
+                   policy = \"lru\" }";
     configure(&place, devices, "fast");
     let config = place.path("forebay.toml");
-    // Who is there has the slots.
+    // The running daemon has the slots.
     let daemon = place.serve(&[]);
     place.ok(&["check", text(&config)]);
     write_blocks(&mut place.connect(), 10..20);
@@ -101,7 +105,7 @@ fn a_check_says_as_a_start_does_that_slots_were_removed() {
     let file = PathBuf::from(file.expect("it is named"));
     std::fs::remove_file(&file).expect("it is there");
     configure(&place, devices, "fast");
-    // Damage that a start may be told to get along with.
+    // Damage that the user may accept.
     for (command, status) in [("check", 3), ("serve", 1)] {
         let output = place.run(&[command, text(&config)]);
         assert_eq!(output.status.code(), Some(status), "{command}: {output:?}");
@@ -121,19 +125,20 @@ fn a_check_says_as_a_start_does_that_slots_were_removed() {
     place.ok(&["check", text(&config)]);
 }
 
-/// Slots that are gone are missed whatever the configuration has over the medium now.
+/// Checks that missing slots are noticed whatever the configuration has over the medium.
 #[test]
 fn slots_that_were_removed_are_missed_by_configurations_without_them_or_with_another_name() {
     let place = Place::new("slots-renamed", "wt");
     let under = "{ name = \"under\", kind = \"file\", path = \"db.img\" }";
     let over = |name: &str| {
         format!(
-            "{under}, {{ name = \"{name}\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }}"
+            "{under}, {{ name = \"{name}\", kind = \"transit\", on = \"under\", \
+             capacity = \"1M\", policy = \"lru\" }}"
         )
     };
     let config = place.path("forebay.toml");
     configure(&place, &over("fast"), "fast");
-    // Another name is no reason to miss what is there.
+    // Slots are not missed under another name.
     leave_something(&place);
     configure(&place, &over("other"), "other");
     let daemon = place.serve(&[]);
@@ -161,8 +166,8 @@ fn slots_that_were_removed_are_missed_by_configurations_without_them_or_with_ano
     configure(&place, under, "under");
     missed();
     let daemon = place.serve(&["--accept-journal-loss"]);
-    let told = "LOST, as --accept-journal-loss says: what was in";
-    assert!(place.log().contains(told), "{}", place.log());
+    let message = "LOST, as --accept-journal-loss says: what was in";
+    assert!(place.log().contains(message), "{}", place.log());
     daemon.terminate();
     place.ok(&["check", text(&config)]);
     place.serve(&[]).terminate();
@@ -173,10 +178,11 @@ fn a_stop_waits_for_a_slow_device_and_is_a_clean_one_when_that_has_all() {
     let place = Place::new("slots-slow", "wt");
     let under = "{ name = \"disk\", kind = \"file\", path = \"db.img\" }, \
                  { name = \"slow\", kind = \"emulate\", on = \"disk\", write_latency = \"1s\" }, \
-                 { name = \"fast\", kind = \"transit\", on = \"slow\", capacity = \"4M\", policy = \"lru\" }";
+                 { name = \"fast\", kind = \"transit\", on = \"slow\", capacity = \"4M\", \
+                 policy = \"lru\" }";
     configure(&place, under, "fast");
     let daemon = place.serve(&[]);
-    // A few go at a time: longer than any other bound of a stop.
+    // A few blocks at a time: longer than any other limit of a stop.
     let written = (0..SLOW_BLOCKS).map(|number| number * 7);
     let mut nbd = place.connect();
     for number in written.clone() {
@@ -197,7 +203,7 @@ fn a_stop_waits_for_a_slow_device_and_is_a_clean_one_when_that_has_all() {
     }
 }
 
-/// The file of the slots that hold acknowledged writes, as a command that minds them names it.
+/// Returns the file of the slots with acknowledged writes, as a refusing command names it.
 pub(crate) fn slots_file(place: &Place, with: impl Fn(), without: impl Fn()) -> PathBuf {
     without();
     let said = place.refused(&["check", text(&place.path("forebay.toml"))]);
@@ -214,13 +220,14 @@ pub(crate) fn slots_file(place: &Place, with: impl Fn(), without: impl Fn()) -> 
 fn slots_that_no_daemon_leaves_are_refused_before_anything_is_sent_on() {
     let place = Place::new("slots-damaged", "wt");
     let under = "{ name = \"under\", kind = \"file\", path = \"db.img\" }";
-    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", \
+        policy = \"lru\" }";
     let with = || configure(&place, &format!("{under}, {over}"), "fast");
     with();
     leave_something(&place);
     let slots = slots_file(&place, with, || configure(&place, under, "under"));
     let sound = std::fs::read(&slots).expect("there");
-    // The first header that counts: its block is far behind the end of the device.
+    // The first valid header: its block is far beyond the end of the device.
     let mut rotten = sound.clone();
     let at = (4096..).step_by(16).find(|at| rotten[at + 8] != 0);
     rotten[at.expect("a slot in use") + 7] ^= 0x3a;
@@ -238,12 +245,12 @@ fn slots_that_no_daemon_leaves_are_refused_before_anything_is_sent_on() {
     }
     assert!(std::fs::read(place.path("db.img")).expect("there") == before);
     assert!(std::fs::read(&slots).expect("there") == rotten);
-    // A sound copy is all that it takes.
+    // A sound copy suffices.
     std::fs::write(&slots, &sound).expect("written");
     let daemon = place.serve(&[]);
     check_blocks(&mut place.connect(), 10..20);
     daemon.kill();
-    // Or the word of who knows what it costs.
+    // Or the user's consent.
     let left = std::fs::read(&slots).expect("there");
     let at = (4096..).step_by(16).find(|at| left[at + 8] != 0);
     let mut rotten = left.clone();
@@ -263,7 +270,8 @@ fn slots_that_no_daemon_leaves_are_refused_before_anything_is_sent_on() {
 fn slots_that_a_daemon_with_another_state_sent_on_may_not_be_lost() {
     let place = Place::new("slots-states", "wt");
     let devices = "{ name = \"under\", kind = \"file\", path = \"db.img\" }, \
-                   { name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+                   { name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", \
+                   policy = \"lru\" }";
     configure(&place, devices, "fast");
     leave_something(&place);
     let config = place.path("forebay.toml");
@@ -284,20 +292,21 @@ fn slots_that_a_daemon_with_another_state_sent_on_may_not_be_lost() {
     daemon.terminate();
 }
 
-/// Says a configuration of the volume over a loop device, with a transit cache or without one.
+/// Writes a configuration of the volume over a loop device, with a transit cache or without one.
 fn over_loop(place: &Place, device: &LoopDevice, with: bool) {
     let under = format!(
         "{{ name = \"under\", kind = \"file\", path = \"{}\" }}",
         text(&device.0)
     );
-    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", \
+        policy = \"lru\" }";
     match with {
         true => configure(place, &format!("{under}, {over}"), "fast"),
         false => configure(place, &under, "under"),
     }
 }
 
-/// Slots over a whole, or a part of it, keep everybody off what overlaps it, and nobody off what does not.
+/// Checks that slots over a whole device, or a part of it, block overlapping devices and no others.
 #[test]
 fn slots_over_a_part_keep_the_whole_from_being_served_and_the_other_way_round() {
     let place = Place::new("slots-parts", "wt");
@@ -330,14 +339,15 @@ fn slots_over_a_part_keep_the_whole_from_being_served_and_the_other_way_round() 
             let said = place.refused(&["format", "--force", "--cache", text(&other.0)]);
             assert!(said.contains(text(&file)), "{said}");
         }
-        // A neighbour has nothing to do with it.
+        // A device beside it does not matter.
         if slots.0 == first.0 {
             over_loop(&place, &next, false);
             let daemon = place.serve(&[]);
             write_blocks(&mut place.connect(), 0..3);
             daemon.terminate();
         }
-        // Removed slots are missed over what overlaps, and given up there, so that they never come back.
+        // Removed slots are missed over overlapping devices, and abandoned there, so that they
+        // never return.
         let copy = std::fs::read(&file).expect("there");
         std::fs::remove_file(&file).expect("there");
         over_loop(&place, others[0], false);
@@ -359,16 +369,17 @@ fn slots_over_a_part_keep_the_whole_from_being_served_and_the_other_way_round() 
             "{said}"
         );
         std::fs::remove_file(&file).expect("there");
-        // The name of the cache is noted, too.
+        // The name of the cache is recorded as well.
         place.serve(&["--accept-journal-loss"]).terminate();
     }
 }
 
-/// Whoever follows the advice of a refusal gets on, and only with the option is anything given up.
+/// Checks that the remedy of each refusal works, and that only the option abandons data.
 #[test]
 fn slots_are_given_up_as_the_refusal_says() {
     let under = "{ name = \"under\", kind = \"file\", path = \"db.img\" }";
-    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", policy = \"lru\" }";
+    let over = "{ name = \"fast\", kind = \"transit\", on = \"under\", capacity = \"1M\", \
+        policy = \"lru\" }";
     for goes_on_with in [false, true] {
         let place = Place::new(&format!("slots-given-up-{goes_on_with}"), "wt");
         let config = place.path("forebay.toml");
@@ -387,7 +398,7 @@ fn slots_are_given_up_as_the_refusal_says() {
             }
         }
         let slots = slots_file(&place, || (), || ());
-        // The option alone drops nothing that is there.
+        // The option alone drops no existing data.
         let said = place.refused(&["serve", text(&config), "--accept-journal-loss"]);
         assert!(said.contains(text(&slots)), "{said}");
         assert!(slots.exists());

@@ -1,4 +1,4 @@
-//! Small things that a user meets: levels of the log, tiny caches, traces that say nothing.
+//! Small matters of a user: levels of the log, tiny caches, empty traces.
 
 use std::io::Write as _;
 
@@ -13,15 +13,15 @@ fn a_level_of_the_log_that_there_is_not_is_an_error() {
         ("warn,forebay_cache=loud", "\"loud\" is no level"),
         ("7", "\"7\" is no level"),
     ] {
-        // Should it serve, it is ended.
+        // `timeout` ends the daemon if it serves.
         let mut command = std::process::Command::new("timeout");
         command.args(["60", PROGRAM, "serve", text(&config)]);
         let output = command.env("FOREBAY_LOG", level).output().expect("it runs");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{printed}");
         assert!(
-            told.contains("FOREBAY_LOG") && told.contains(said),
-            "{told}"
+            printed.contains("FOREBAY_LOG") && printed.contains(said),
+            "{printed}"
         );
     }
     assert!(!place.path("control.sock").exists());
@@ -80,21 +80,21 @@ fn a_trace_says_which_events_it_takes_and_one_without_any_is_an_error() {
         &["mrc", text(&trace)],
         &["simulate", text(&trace), "--cache", "1M"],
     ] {
-        let told = place.ok(command);
+        let printed = place.ok(command);
         assert!(
-            told.contains("the requests are the D events"),
-            "{command:?}: {told}"
+            printed.contains("the requests are the D events"),
+            "{command:?}: {printed}"
         );
     }
-    let told = place.ok(&["trace", "stats", "--json", text(&trace)]);
-    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
-    assert_eq!(told["requests"], 1);
+    let printed = place.ok(&["trace", "stats", "--json", text(&trace)]);
+    let printed: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    assert_eq!(printed["requests"], 1);
     assert!(
-        told["remarks"][0]
+        printed["remarks"][0]
             .as_str()
             .expect("text")
             .contains("D events"),
-        "{told}"
+        "{printed}"
     );
     std::fs::write(&trace, EVENTS.replace(" D ", " G ").replace(" C ", " U ")).expect("written");
     let out = place.path("out");
@@ -145,7 +145,7 @@ fn a_compressed_trace_that_was_cut_is_corrupt() {
         file.write_all(bytes).expect("written");
         let output = place.run(&["trace", "stats", "--json", text(&cut)]);
         assert_eq!(output.status.code(), Some(1), "{program}");
-        let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        assert_eq!(told["error"]["kind"], "corrupt", "{program}: {told}");
+        let printed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(printed["error"]["kind"], "corrupt", "{program}: {printed}");
     }
 }

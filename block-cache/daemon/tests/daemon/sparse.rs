@@ -45,10 +45,12 @@ fn check_allocates_nothing() {
     let devices = format!(
         "{DISK}, {{ name = \"ssd\", kind = \"file\", path = \"data\" }}, \
          {{ name = \"map\", kind = \"pmem\", path = \"map\" }}, \
-         {{ name = \"pm\", kind = \"pmem\", path = \"medium\" }}, {{ name = \"table\", kind = \"btt\", on = \"pm\" }}"
+         {{ name = \"pm\", kind = \"pmem\", path = \"medium\" }}, {{ name = \"table\", \
+         kind = \"btt\", on = \"pm\" }}"
     );
     let lines = "cache = { data = \"ssd\", metadata = \"map\", journal = \"journal\" }\n\
-                 volume = [{ name = \"db\", backing = \"disk\", mode = \"wb\" }, { name = \"b\", backing = \"table\" }]";
+                 volume = [{ name = \"db\", backing = \"disk\", mode = \"wb\" }, { name = \"b\", \
+                 backing = \"table\" }]";
     configure(&place, &devices, lines);
     let config = place.path("forebay.toml");
     let daemon = place.serve(&[]);
@@ -83,7 +85,7 @@ fn check_allocates_nothing() {
         place.ok(command);
         assert_eq!(seen(&files), before, "{command:?}");
     }
-    // A table under a cache, too, which no state directory knows yet.
+    // A table under a cache that no state directory knows yet.
     std::fs::remove_dir_all(place.path("state")).expect("there");
     place.ok(&["format", "--cache", text(&table), "--force"]);
     dig_holes(&table);
@@ -135,7 +137,7 @@ fn check_allocates_no_slots() {
     let before = seen(&files);
     assert!(before[0].0 * 512 < 1 << 20, "it is sparse: {before:?}");
     let config = place.path("forebay.toml");
-    // Memory that was in use has no holes, so these count as cut off.
+    // Used memory has no holes, so these count as truncated.
     for configure in [&with as &dyn Fn(), &without] {
         configure();
         place.refused(&["check", text(&config)]);

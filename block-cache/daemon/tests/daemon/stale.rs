@@ -1,10 +1,12 @@
-//! Dirty data that is older than writes without the cache: `check` foresees the refusal of `serve`, with the numbers at stake.
+//! Dirty data that is older than writes without the cache: `check` foresees the refusal of `serve`,
+//! with the numbers at stake.
 
 use crate::checked::both_refuse;
 use crate::support::{Place, text};
 use crate::{check_blocks, write_blocks};
 
-/// Has the cache hold dirty data of blocks 0 to 7 and of 1280 to 1287, and the volume written without it.
+/// Leaves dirty data of blocks 0 to 7 and 1280 to 1287 in the cache, and writes the volume without
+/// it.
 fn written_without(place: &Place, killed: bool, without: std::ops::Range<u64>) {
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();
@@ -41,7 +43,7 @@ fn dirty_data_that_is_older_is_foreseen() {
         let before = std::fs::read(place.path("cache")).expect("there");
         let _ = place.refused(&["check", text(&place.path("forebay.toml"))]);
         assert!(before == std::fs::read(place.path("cache")).expect("there"));
-        // Decided, both are content.
+        // After the decision both succeed.
         let daemon = place.serve(&["--discard-stale-dirty", "db"]);
         check_blocks(&mut place.connect(), 1280..1288);
         daemon.terminate();
@@ -52,7 +54,7 @@ fn dirty_data_that_is_older_is_foreseen() {
 #[test]
 fn writes_beside_dirty_data_are_no_reason_to_refuse() {
     let place = Place::new("stale-beside", "wb");
-    // In another MiB than all that is dirty.
+    // In another MiB than all dirty data.
     written_without(&place, false, 2560..2564);
     assert!(check(&place).contains("In order."));
     let daemon = place.serve(&[]);
@@ -84,8 +86,8 @@ fn the_refusal_is_told_to_programs() {
     let refused = place.refused(&["check", text(&place.path("forebay.toml"))]);
     assert!(refused.contains(STALE[0]), "{refused}");
     let json = place.run(&["check", text(&place.path("forebay.toml")), "--json"]);
-    let told = String::from_utf8(json.stdout).expect("text");
-    assert!(told.contains("older dirty data of 1 block"), "{told}");
+    let printed = String::from_utf8(json.stdout).expect("text");
+    assert!(printed.contains("older dirty data of 1 block"), "{printed}");
 }
 
 #[test]

@@ -1,21 +1,26 @@
-//! A backing device that does not answer: clients are told, hits go on, and what is dirty goes only when that is said in so
-//! many words.
+//! A backing device that does not respond. Clients get errors and hits are served. Dirty data is
+//! abandoned only on request.
 
 use std::time::{Duration, Instant};
 
 use super::support::Place;
 use super::{block, check_blocks, write_blocks};
 
-/// The configuration of a place, with a backing device that takes an hour for each write.
+/// Returns the configuration of a place, with a backing device that takes an hour for each write.
 fn stall(place: &Place) {
     let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
     let config = config
         .replacen(
             "[cache]",
-            "[[device]]\nname = \"stuck\"\nkind = \"emulate\"\non = \"disk\"\nwrite_latency = \"1h\"\n\n[cache]",
+            "[[device]]\nname = \"stuck\"\nkind = \"emulate\"\non = \"disk\"\n\
+             write_latency = \"1h\"\n\n[cache]",
             1,
         )
-        .replacen("backing = \"disk\"", "backing = \"stuck\"\ntimeout = \"3s\"", 1);
+        .replacen(
+            "backing = \"disk\"",
+            "backing = \"stuck\"\ntimeout = \"3s\"",
+            1,
+        );
     std::fs::write(place.path("forebay.toml"), config).expect("written");
 }
 
@@ -28,14 +33,14 @@ fn what_a_stalled_device_does_not_take_is_abandoned_by_name_and_never_comes_back
     write_blocks(&mut nbd, 0..16);
     assert!(place.ok(&["mode", "db", "wt"]).contains("now in mode wt"));
     let begin = Instant::now();
-    let told = nbd.write(32 << 20, &block(1)).expect("an answer");
-    assert_ne!(told, 0, "it timed out");
+    let status = nbd.write(32 << 20, &block(1)).expect("an answer");
+    assert_ne!(status, 0, "it timed out");
     assert!(
         begin.elapsed() < Duration::from_secs(30),
         "{:?}",
         begin.elapsed()
     );
-    // Quarantined, and refused at once; what the cache holds is served.
+    // The ranges are quarantined, and requests are refused at once. Cached data is served.
     assert_ne!(nbd.read(32 << 20, 4096).expect("an answer").err(), None);
     check_blocks(&mut nbd, 0..16);
     let status = place.status();
@@ -58,7 +63,7 @@ fn what_a_stalled_device_does_not_take_is_abandoned_by_name_and_never_comes_back
     let list = std::fs::read_to_string(place.path("state").join("db.abandoned")).expect("a list");
     assert!(list.ends_with("\n0 65536\n"), "{list}");
     daemon.terminate();
-    // What the device had been given when the volume was abandoned is there; from here on it is wiped.
+    // The device has its writes from before the volume was abandoned. All later data is wiped.
     std::fs::write(place.path("db.img"), vec![0; 64 << 20]).expect("wiped");
     place.configure("wb", "");
     let daemon = place.serve(&[]);

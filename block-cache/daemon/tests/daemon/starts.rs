@@ -1,4 +1,4 @@
-//! Starts that fail, or are stopped, leave nothing behind; and `check` has refused before what they refuse.
+//! Failed or stopped starts leave nothing behind, and `check` refuses the same configurations.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,7 +12,7 @@ use crate::checked::both_refuse;
 use crate::slots::slots_file;
 use crate::support::{PROGRAM, Place, text};
 
-/// A configuration of these devices, with `more` above the export.
+/// Returns a configuration of these devices, with `more` above the export.
 pub(crate) fn configure(place: &Place, devices: &str, more: &str) {
     let config = format!(
         "device = [{devices}]\n{more}\n\
@@ -27,12 +27,13 @@ pub(crate) const DISK: &str = "{ name = \"disk\", kind = \"file\", path = \"db.i
 
 pub(crate) fn transit(name: &str, on: &str, capacity: &str) -> String {
     format!(
-        "{{ name = \"{name}\", kind = \"transit\", on = \"{on}\", capacity = \"{capacity}\", policy = \"lru\" }}"
+        "{{ name = \"{name}\", kind = \"transit\", on = \"{on}\", capacity = \"{capacity}\", \
+         policy = \"lru\" }}"
     )
 }
 
-/// Runs the program where /dev/shm is empty and has this much room. Its output, and what is in /dev/shm afterwards; none
-/// where that cannot be had.
+/// Runs the program with an empty /dev/shm of this size. Returns its output and the names in
+/// /dev/shm afterwards; `None` where that is not possible.
 fn in_small_memory(place: &Place, size: &str, arguments: &[&str]) -> Option<(Output, String)> {
     let script = format!(
         "mount -t tmpfs -o size={size} tmpfs /dev/shm || exit 99\n\
@@ -55,14 +56,14 @@ fn in_small_memory(place: &Place, size: &str, arguments: &[&str]) -> Option<(Out
     Some((output, left))
 }
 
-/// Writes to slots, and ends without a word.
+/// Writes to slots and kills the daemon.
 pub(crate) fn leave_something(place: &Place) {
     let daemon = place.serve(&[]);
     crate::write_blocks(&mut place.connect(), 0..4);
     daemon.kill();
 }
 
-/// Names in the state directory that say that slots are in use.
+/// Returns the names of slots in use in the state directory.
 fn notes(place: &Place) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(place.path("state"));
     let paths = entries
@@ -92,16 +93,24 @@ fn journal_and_slots_that_fit_one_by_one_and_not_together_are_refused_by_their_s
         (
             format!("{SSD}, {DISK}, {fast}"),
             format!("{}\n{}", cache.replace("DATA", "ssd"), volume("fast")),
-            ["10 MiB for the process journal", "for the slots of \"fast\""],
+            [
+                "10 MiB for the process journal",
+                "for the slots of \"fast\"",
+            ],
         ),
         (
             format!("{SSD}, {DISK}, {front}"),
             format!("{}\n{}", cache.replace("DATA", "front"), volume("disk")),
-            ["10 MiB for the process journal", "for the slots of \"front\""],
+            [
+                "10 MiB for the process journal",
+                "for the slots of \"front\"",
+            ],
         ),
         (
             format!("{DISK}, {more}, {fast}, {}", transit("slow", "more", "10M")),
-            "volume = [{ name = \"db\", backing = \"fast\" }, { name = \"b\", backing = \"slow\" }]".into(),
+            "volume = [{ name = \"db\", backing = \"fast\" }, { name = \"b\", backing = \"slow\" \
+             }]"
+            .into(),
             ["for the slots of \"slow\"", "for the slots of \"fast\""],
         ),
     ] {
@@ -113,15 +122,20 @@ fn journal_and_slots_that_fit_one_by_one_and_not_together_are_refused_by_their_s
             };
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert_eq!(output.status.code(), Some(1), "{command}: {said}");
-            let all = ["/dev/shm lacks room", "16 MiB are free", "use a smaller `capacity`"];
+            let all = [
+                "/dev/shm lacks room",
+                "16 MiB are free",
+                "use a smaller `capacity`",
+            ];
             for part in parts.iter().chain(&all) {
                 assert!(said.contains(part), "{command}: {part} in {said}");
             }
             assert_eq!(left, "", "{command} left files");
         }
         assert_eq!(notes(&place), [] as [PathBuf; 0]);
-        // All of it has room.
-        let (output, _) = in_small_memory(&place, "32M", &["check", text(&config)]).expect("as above");
+        // All of it fits.
+        let (output, _) =
+            in_small_memory(&place, "32M", &["check", text(&config)]).expect("as above");
         assert!(output.status.success(), "{output:?}");
     }
 }
@@ -163,9 +177,9 @@ fn a_start_that_fails_behind_slots_that_it_made_takes_them_away() {
         let Some((output, left)) = in_small_memory(&place, "64M", &["serve", text(&config)]) else {
             return;
         };
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.contains(said), "{said} in {told}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{printed}");
+        assert!(printed.contains(said), "{said} in {printed}");
         assert_eq!(left, "", "{said}");
         assert_eq!(notes(&place), [] as [PathBuf; 0], "{said}");
     }
@@ -173,7 +187,7 @@ fn a_start_that_fails_behind_slots_that_it_made_takes_them_away() {
 
 #[test]
 fn a_start_that_allocates_heeds_a_signal() {
-    // Many steps, each of which looks for the signal.
+    // Many steps, each of which checks for the signal.
     let place = Place::new("start-stops", "wt");
     let room = Command::new("df")
         .args(["--block-size=1M", "--output=avail", "/dev/shm"])
@@ -220,14 +234,14 @@ fn a_start_that_allocates_heeds_a_signal() {
     assert!(stopped > 0, "no signal came before the start was over");
 }
 
-/// Puts something at a path that is no file of the daemon's.
+/// Creates a path that is no file of the daemon.
 fn put(what: &str, path: &Path) {
     match what {
         "a directory" => std::fs::create_dir(path).expect("made"),
         "a socket" => drop(UnixListener::bind(path).expect("bound")),
         "a named pipe" => {
             let path = CString::new(path.as_os_str().as_bytes()).expect("a plain path");
-            // SAFETY: the path is a string that lives through the call.
+            // SAFETY: the string of the path outlives the call.
             assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
         }
         "a symbolic link that leads nowhere" => symlink("nowhere", path).expect("linked"),
@@ -385,7 +399,7 @@ fn one_path_for_two_purposes_is_refused() {
         both_refuse(&place, &[said]);
         assert!(!place.path("control.sock").exists() && !place.path("state").exists());
     }
-    // By way of a link to a directory elsewhere.
+    // Through a link to a directory elsewhere.
     change("state = \"state\"", "state = \"link/../control.sock\"");
     both_refuse(&place, &["`control` and `state` are both"]);
     change("state = \"state\"", "state = \"run/state\"");

@@ -1,4 +1,4 @@
-//! Recording what the daemon serves.
+//! Records the requests that the daemon serves.
 
 use std::path::Path;
 use std::process::Output;
@@ -36,7 +36,7 @@ impl Recorder {
         self.0.output()
     }
 
-    /// What it printed; it must have ended well.
+    /// Returns its output; it must have succeeded.
     fn ok(self) -> String {
         let output = self.ended();
         assert!(output.status.success(), "{output:?}");
@@ -97,7 +97,7 @@ fn a_recording_has_what_was_asked_and_no_more() {
     let span = requests.last().expect("some").time_ns - requests[0].time_ns;
     let span = Duration::from_nanos(span);
     assert!(span > Duration::ZERO && span < begin.elapsed(), "{span:?}");
-    // The daemon records again, and what there is is not written over.
+    // The daemon records a second time, and does not overwrite the existing file.
     let said = place.refused(&["trace", "record", text(&out)]);
     assert!(
         said.contains("exists") && said.contains("--force"),
@@ -147,7 +147,7 @@ fn the_end_of_the_daemon_is_that_of_the_recording() {
                 "{said}"
             );
         } else {
-            // Until it has been sent.
+            // Until it was sent.
             let begin = Instant::now();
             while std::fs::metadata(&out).map_or(0, |file| file.len()) < 80 {
                 assert!(begin.elapsed() < Duration::from_secs(20));

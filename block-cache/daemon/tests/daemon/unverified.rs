@@ -1,4 +1,4 @@
-//! Behind a daemon that was killed, `check` says how much of the cached data no checksum verifies.
+//! After a kill, `check` reports the amount of cached data without a checksum.
 
 use super::support::{Place, text};
 use super::{check_blocks, write_blocks};
@@ -8,10 +8,10 @@ fn unverified(place: &Place, arguments: &[&str]) -> u64 {
     json.push("--json");
     let found: serde_json::Value = serde_json::from_str(&place.ok(&json)).expect("JSON");
     let bytes = found["unverified_bytes"].as_u64().expect("a number");
-    let told = place.ok(arguments);
-    let all_is_well = told.ends_with("In order.\n");
-    assert_eq!(all_is_well, bytes == 0, "{bytes} bytes: {told}");
-    assert_eq!(told.contains("UNVERIFIED: "), bytes > 0, "{told}");
+    let printed = place.ok(arguments);
+    let all_is_well = printed.ends_with("In order.\n");
+    assert_eq!(all_is_well, bytes == 0, "{bytes} bytes: {printed}");
+    assert_eq!(printed.contains("UNVERIFIED: "), bytes > 0, "{printed}");
     bytes
 }
 
@@ -33,7 +33,7 @@ fn check_says_how_much_is_not_verified_behind_a_daemon_that_was_killed() {
             "--cache",
             cache,
         ]);
-        // Nothing is logged but by a flush.
+        // Only a flush extends the log.
         let text_of = std::fs::read_to_string(&config).expect("there");
         let text_of = text_of.replacen("[cache]", "[cache]\ncommit_interval = \"60s\"", 1);
         std::fs::write(&config, text_of).expect("written");
@@ -55,7 +55,7 @@ fn check_says_how_much_is_not_verified_behind_a_daemon_that_was_killed() {
             bytes,
             "{tracking}"
         );
-        // What is rewritten since, and a clean end, leave a checksum for everything.
+        // Later writes and a clean end leave a checksum for all data.
         let daemon = place.serve(&[]);
         let mut nbd = place.connect();
         check_blocks(&mut nbd, 0..16);
@@ -89,12 +89,12 @@ fn a_repair_says_how_much_it_believed() {
     assert_eq!(nbd.flush().expect("an answer"), 0);
     write_blocks(&mut nbd, 0..8);
     daemon.kill();
-    let told = place.ok(&["check", "--data", "--repair", text(&config)]);
-    assert!(told.contains("UNVERIFIED: 32 KiB"), "{told}");
-    assert!(!told.contains("In order."), "{told}");
-    let told = place.ok(&["check", "--data", text(&config)]);
+    let printed = place.ok(&["check", "--data", "--repair", text(&config)]);
+    assert!(printed.contains("UNVERIFIED: 32 KiB"), "{printed}");
+    assert!(!printed.contains("In order."), "{printed}");
+    let printed = place.ok(&["check", "--data", text(&config)]);
     assert!(
-        told.ends_with("In order.\n"),
-        "it has checksums now: {told}"
+        printed.ends_with("In order.\n"),
+        "it has checksums now: {printed}"
     );
 }

@@ -1,12 +1,13 @@
-//! A start that cannot write what it must: `check` says so before, in the words of `serve`, and leaves nothing behind.
+//! A start that cannot write its files. `check` reports this in the words of `serve`, and leaves
+//! nothing behind.
 
 use std::process::{Command, Output};
 
 use crate::checked::both_refuse;
 use crate::support::{PROGRAM, Place, text};
 
-/// Runs `check` and `serve` where `folder` is a small file system of its own, after these lines of shell. Returns their
-/// output, and what is in the folder then; none where that cannot be had.
+/// Runs `check` and `serve` where `folder` is a small file system of its own, after these lines of
+/// shell. Returns their output and the contents of the folder; `None` where that is not possible.
 fn on_small_file_system(
     place: &Place,
     options: &str,
@@ -18,7 +19,8 @@ fn on_small_file_system(
     let run = |command: &str| {
         let script = format!(
             "mount -t tmpfs -o {options} none \"$FOLDER\" || exit 99\n{lines}\n\
-             timeout 60 \"$@\"; code=$?; mount -o remount,rw \"$FOLDER\"; find \"$FOLDER\" | sort > \"$LEFT\"; exit $code"
+             timeout 60 \"$@\"; code=$?; mount -o remount,rw \"$FOLDER\"; find \"$FOLDER\" | \
+             sort > \"$LEFT\"; exit $code"
         );
         Command::new("unshare")
             .args(["--map-root-user", "--mount", "sh", "-c", &script, "sh"])
@@ -61,7 +63,7 @@ fn a_state_directory_that_cannot_be_written_is_foreseen_and_nothing_is_left() {
     let fill = "cat /dev/zero > \"$FOLDER/fill\" 2>/dev/null";
     let many = "i=0; while : > \"$FOLDER/$i\"; do i=$((i+1)); done 2>/dev/null";
     let cases = [
-        // The directory is there, and it is not; the file system is full, has no file left, is read-only.
+        // The directory exists or not. The file system is full, has no free inode, or is read-only.
         ("small", "size=64k", fill, "No space left"),
         ("small/state", "size=64k", fill, "No space left"),
         ("small/deep/state", "size=64k", fill, "No space left"),
@@ -106,7 +108,7 @@ fn a_state_directory_with_room_is_in_order_and_untouched() {
     assert_eq!(left.lines().count(), 1, "{left}");
 }
 
-/// Refused by both under this limit of file sizes, in KiB, with these words.
+/// Checks that both commands refuse under this limit of file sizes, in KiB, with these words.
 fn both_refuse_under(place: &Place, kib: u64, parts: &[&str]) {
     let config = place.path("forebay.toml");
     let line = format!("ulimit -f {}", kib * 2);
@@ -146,14 +148,15 @@ fn a_limit_of_file_sizes_is_compared_with_all_that_is_written() {
         70 << 10,
         &["the process journal needs files of 80 MiB"],
     );
-    let transit = "[[device]]\nname = \"fast\"\nkind = \"transit\"\non = \"disk\"\ncapacity = \"80M\"\n\n[cache]";
+    let transit = "[[device]]\nname = \"fast\"\nkind = \"transit\"\non = \"disk\"\n\
+        capacity = \"80M\"\n\n[cache]";
     let with_transit = config
         .replacen("[cache]", transit, 1)
         .replacen("backing = \"disk\"", "backing = \"fast\"", 1)
         .replacen("mode = \"wb\"", "mode = \"wt\"", 1);
     write(&with_transit);
     both_refuse_under(&place, 70 << 10, &["the slots of \"fast\" needs files of"]);
-    // A volume that is only read needs no more than the state directory does.
+    // A read-only volume needs only the state directory.
     let plain = "device = [{ name = \"disk\", kind = \"file\", path = \"db.img\" }]\n\
          volume = [{ name = \"db\", backing = \"disk\", mode = \"wt\", read_only = true }]\n\
          export = [{ volume = \"db\", nbd = \"unix:nbd.sock\" }]\n\
@@ -166,7 +169,7 @@ fn a_limit_of_file_sizes_is_compared_with_all_that_is_written() {
     );
     let checked = place.run_after("ulimit -f 4096", &["check", text(&file)]);
     assert!(checked.status.success(), "{checked:?}");
-    // As much as is needed is enough.
+    // The needed amount suffices.
     write(&config);
     let checked = place.run_after("ulimit -f 131072", &["check", text(&file)]);
     assert!(checked.status.success(), "{checked:?}");
@@ -184,7 +187,7 @@ fn another_daemon_on_the_control_socket_is_in_the_way_and_the_own_one_is_not() {
     let daemon = place.serve(&[]);
     let words = ["a daemon answers on the control socket", "help: stop it"];
     both_refuse(&other, &words);
-    // Without a cache, nothing else would be in the way.
+    // Without a cache, nothing else prevents the start.
     let plain = "device = [{ name = \"disk\", kind = \"file\", path = \"db.img\" }]\n\
          volume = [{ name = \"db\", backing = \"disk\", mode = \"wt\" }]\n\
          export = [{ volume = \"db\", nbd = \"unix:nbd.sock\" }]\n\
@@ -193,7 +196,7 @@ fn another_daemon_on_the_control_socket_is_in_the_way_and_the_own_one_is_not() {
     both_refuse(&other, &words);
     let json = other.run(&["check", text(&other.path("forebay.toml")), "--json"]);
     assert_eq!(json.status.code(), Some(1), "{json:?}");
-    // Its own configuration is looked at beside it: edited, or under another name.
+    // The configuration of the running daemon is checked beside it: edited, or under another name.
     std::fs::write(place.path("new.toml"), &config).expect("written");
     std::fs::write(&file, config.replace("\"wb\"", "\"wt\"")).expect("written");
     for name in ["forebay.toml", "new.toml"] {

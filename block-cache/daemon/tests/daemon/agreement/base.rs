@@ -1,4 +1,4 @@
-//! The configurations and media that faults are planted in.
+//! Configurations and media in which faults are planted.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::support::nbd::Nbd;
 use crate::support::{Daemon, PROGRAM, Process, slots_noted_in, text};
 use crate::write_blocks;
 
-/// What a volume lies on.
+/// Device under a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// A file, without a cache.
@@ -27,14 +27,14 @@ pub(crate) enum Shape {
     Memory,
 }
 
-/// What happened to the media before.
+/// History of the media.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Nothing.
+    /// Unused.
     New,
-    /// Written to, and stopped in order.
+    /// Written, then stopped cleanly.
     Stopped,
-    /// Written to, and killed.
+    /// Written, then killed.
     Killed,
 }
 
@@ -67,7 +67,7 @@ impl Base {
         matches!(self.shape, Shape::Cached | Shape::Lines | Shape::Table)
     }
 
-    /// The file with the superblock, if the cache has one that is no table.
+    /// Returns the file with the superblock, if the cache has one outside of a table.
     pub(crate) fn superblock(self) -> Option<&'static str> {
         match self.shape {
             Shape::Cached => Some("cache"),
@@ -77,11 +77,11 @@ impl Base {
     }
 }
 
-/// A directory with a base in it, removed at the end.
+/// Directory with a base in it; removed when dropped.
 pub(crate) struct Place {
     site: Site,
     pub(crate) base: Base,
-    /// The file of the slots that a daemon left.
+    /// Returns the file of the slots of a former daemon.
     pub(crate) slots: Option<PathBuf>,
 }
 
@@ -145,7 +145,7 @@ impl Place {
         let _ = std::fs::remove_file(self.path("nbd.sock"));
     }
 
-    /// Writes these blocks by NBD.
+    /// Writes these blocks over NBD.
     fn write(&self, blocks: std::ops::Range<u64>) {
         let mut nbd = Nbd::connect(&self.path("nbd.sock"), "db").expect("it answers");
         write_blocks(&mut nbd, blocks);
@@ -158,7 +158,8 @@ impl Place {
         let disk = file("disk", "db.img");
         let cache = |keys: &str| {
             format!(
-                "[cache]\n{keys}\njournal = \"journal\"\njournal_size = \"1M\"\ncleaning = \"nop\"\n"
+                "[cache]\n{keys}\njournal = \"journal\"\njournal_size = \"1M\"\n\
+                 cleaning = \"nop\"\n"
             )
         };
         let (devices, cache, backing, mode) = match self.base.shape {
@@ -177,7 +178,8 @@ impl Place {
                 "wb",
             ),
             Shape::Transit => (
-                disk + "[[device]]\nname = \"fast\"\nkind = \"transit\"\non = \"disk\"\ncapacity = \"1M\"\n\
+                disk + "[[device]]\nname = \"fast\"\nkind = \"transit\"\non = \"disk\"\n\
+                    capacity = \"1M\"\n\
                         policy = \"lru\"\n",
                 String::new(),
                 "fast",
@@ -198,7 +200,8 @@ impl Place {
             ),
         };
         format!(
-            "{devices}{cache}[[volume]]\nname = \"db\"\nbacking = \"{backing}\"\nmode = \"{mode}\"\n\
+            "{devices}{cache}[[volume]]\nname = \"db\"\nbacking = \"{backing}\"\n\
+             mode = \"{mode}\"\n\
              [[export]]\nvolume = \"db\"\nnbd = \"unix:nbd.sock\"\n\
              [server]\ncontrol = \"control.sock\"\nmetrics = \"127.0.0.1:0\"\nstate = \"state\"\n"
         )
@@ -221,19 +224,19 @@ impl Place {
         let config = self.path("forebay.toml");
         let mut command = self.local_command(&["check", text(&config)]);
         let output = Process::spawn_piped(&mut command).output();
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {
             Some(0) => Outcome::Good,
             Some(3) => Outcome::Damaged(
-                format!("{told}{said}").replace(&self.path("").display().to_string(), "/"),
+                format!("{printed}{said}").replace(&self.path("").display().to_string(), "/"),
             ),
             Some(1) => Outcome::Refused(message(&said, self)),
             other => panic!("{other:?}: {said}"),
         }
     }
 
-    /// Has the volume written without its cache, which holds dirty data there, unless another fault keeps the daemon from it.
+    /// Writes the volume without its cache, which holds dirty data. Another fault may prevent this.
     pub(crate) fn write_without_cache(&self) {
         let serve = self.site.serve().arguments(&["--without-cache", "db"]);
         if let Ok(daemon) = serve.try_start() {
@@ -243,7 +246,8 @@ impl Place {
         }
     }
 
-    /// Starts another daemon, which has the control socket of this place. It is killed when the handle is dropped.
+    /// Starts another daemon that holds the control socket of this place. Dropping the handle kills
+    /// it.
     pub(crate) fn start_another(&self) -> Daemon {
         let there = self.path("another");
         std::fs::create_dir_all(&there).expect("made");
@@ -252,7 +256,8 @@ impl Place {
         let config = "device = [{ name = \"disk\", kind = \"file\", path = \"db.img\" }]\n\
              volume = [{ name = \"db\", backing = \"disk\", mode = \"wt\" }]\n\
              export = [{ volume = \"db\", nbd = \"unix:nbd.sock\" }]\n\
-             server = { control = \"../control.sock\", metrics = \"127.0.0.1:0\", state = \"state\" }\n";
+             server = { control = \"../control.sock\", metrics = \"127.0.0.1:0\", \
+             state = \"state\" }\n";
         std::fs::write(there.join("forebay.toml"), config).expect("written");
         Serve::new(Path::new(PROGRAM), &there).start()
     }

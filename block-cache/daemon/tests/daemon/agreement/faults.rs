@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration, or with the media that it names.
+//! Faults of a configuration, or of the media that it names.
 
 mod cache;
 mod machine;
@@ -12,10 +12,10 @@ use std::path::Path;
 
 use super::base::{Base, Life, Place, Shape};
 
-/// Whatever has to live while the commands run.
+/// Objects that must live while the commands run.
 type Planted = Option<Box<dyn Any>>;
 
-/// A part of the configuration, or of the media. Two faults of a case are in different ones.
+/// A part of the configuration, or of the media. The two faults of a case concern different parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Server,
@@ -32,14 +32,15 @@ pub(crate) enum Part {
 pub(crate) struct Fault {
     pub(crate) name: &'static str,
     pub(crate) part: Part,
-    /// The bases that can have it.
+    /// Bases that can have the fault.
     pub(crate) on: fn(Base) -> bool,
     plant: fn(&Place) -> Planted,
-    /// Words of the messages that tell of it: one of them is enough.
+    /// Words of messages that report the fault. One of them suffices.
     pub(crate) says: &'static [&'static str],
-    /// Why a daemon serves although check calls it damage, in the words of docs/operate/starting.md.
+    /// Reason why a daemon serves although `check` reports damage, in the words of
+    /// docs/operate/starting.md.
     pub(crate) served: Option<&'static str>,
-    /// Whether the test of left-out checks tries it.
+    /// Whether the test of left-out checks uses the fault.
     pub(crate) sample: bool,
 }
 
@@ -121,7 +122,7 @@ fn memory(base: Base) -> bool {
     base.shape == Shape::Memory
 }
 
-/// Puts a line into a table of the configuration.
+/// Inserts a line into a table of the configuration.
 fn add(place: &Place, table: &str, line: &str) -> Planted {
     place.change(table, &format!("{table}\n{line}"));
     None
@@ -174,14 +175,14 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).expect("written");
 }
 
-/// Holds a file as another program would.
+/// Locks a file as another program does.
 fn hold(path: &Path) -> Planted {
     let file = File::open(path).expect("there");
     file.lock().expect("free");
     Some(Box::new(file))
 }
 
-/// A file of the same length under the same name.
+/// Replaces a file with another one of the same name and length.
 fn replace(path: &Path) -> Planted {
     let len = std::fs::metadata(path).expect("there").len();
     let beside = path.with_extension("new");
@@ -199,12 +200,12 @@ fn of_superblock(place: &Place, copies: &[u64]) -> Planted {
     None
 }
 
-/// Damages a record of the log: the first written unit behind the superblock.
+/// Damages a record of the log: the first written unit after the superblock.
 fn of_log(place: &Place) -> Planted {
     let path = place.path(place.base.superblock().expect("there is one"));
     let bytes = std::fs::read(&path).expect("there");
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
-    // Where the log begins (docs/internals/format).
+    // Start of the log (docs/internals/format).
     let log = usize::try_from(word(88)).expect("an offset");
     let used = (log..bytes.len())
         .find(|at| bytes[*at] != 0)

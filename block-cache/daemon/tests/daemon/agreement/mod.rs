@@ -1,8 +1,8 @@
-//! `check CONFIG` and `serve CONFIG` agree: what one refuses, the other refuses with the same message.
+//! `check CONFIG` and `serve CONFIG` agree: both refuse a configuration with the same message.
 //!
-//! A case is a base (a configuration with its media, in a certain state), and one or two faults in it, all chosen by a seed.
-//! `check` looks at it, then `serve` starts on it. The gate takes new cases with every commit; the nightly run takes more than
-//! 500.
+//! A case is a base and one or two faults in it, chosen by a seed. A base is a configuration with
+//! its media, in a certain state. `check` runs first, then `serve`. The gate takes new cases with
+//! every commit; the nightly run takes more than 500.
 
 mod base;
 mod faults;
@@ -16,7 +16,7 @@ use forebay_testkit::rotation::Lives;
 use base::{Base, Place};
 use faults::Fault;
 
-/// Each fault comes first in one in so many cases, as many as there are; the second is drawn.
+/// Each fault is the first one in an equal share of the cases. The second one is random.
 const LIVES: Lives = Lives {
     pinned: &[],
     gate: 90,
@@ -24,28 +24,28 @@ const LIVES: Lives = Lives {
     share: 1,
 };
 
-/// Cases run at the same time.
+/// Number of cases that run at a time.
 const WORKERS: usize = 2;
 
-/// The end of one of the two commands.
+/// Outcome of one of the two commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Nothing is wrong; `serve` serves.
+    /// No fault: `serve` serves.
     Good,
     /// Exit status 1, with this message.
     Refused(String),
-    /// Of `check`, exit status 3: damage, with all that it printed.
+    /// Exit status 3 of `check`: damage, with its whole output.
     Damaged(String),
 }
 
-/// A case, as its seed says.
+/// A case that follows from its seed.
 struct Case {
     seed: u64,
     base: Base,
     faults: Vec<&'static Fault>,
 }
 
-/// A small generator of numbers (splitmix64).
+/// Generator of pseudorandom numbers (splitmix64).
 struct Draw(u64);
 
 impl Draw {
@@ -85,7 +85,8 @@ impl Case {
     }
 }
 
-/// The message of an error: without what names the program, and with paths that do not depend on the place.
+/// Returns the message of an error without the name of the program. Paths are relative to the
+/// place.
 fn message(text: &str, place: &Place) -> String {
     let begin = text
         .rfind("forebay: ")
@@ -94,7 +95,7 @@ fn message(text: &str, place: &Place) -> String {
     text.replace(&place.path("").display().to_string(), "/")
 }
 
-/// A message without what names the step that came to it: places in the configuration, the volume, the cache.
+/// Returns a message without the step that reports it: place in the configuration, volume, cache.
 fn core(message: &str) -> &str {
     let mut rest = message;
     while let Some((first, behind)) = rest.split_once(": ") {
@@ -110,7 +111,7 @@ fn core(message: &str) -> &str {
     rest
 }
 
-/// Whether the outcomes agree; why not, if they do not.
+/// Returns the reason why the outcomes disagree; `None` if they agree.
 fn compare(faults: &[&Fault], check: &Outcome, serve: &Outcome) -> Result<(), String> {
     let says = |said: &str| {
         let said_by = |fault: &&Fault| fault.says.iter().any(|part| said.contains(part));
@@ -121,11 +122,11 @@ fn compare(faults: &[&Fault], check: &Outcome, serve: &Outcome) -> Result<(), St
         (Outcome::Good, Outcome::Good) => Ok(()),
         (Outcome::Refused(check), Outcome::Refused(serve)) => match () {
             () if core(check) == core(serve) => Ok(()),
-            // Of two faults each may meet another one first. Each is told.
+            // The two commands may meet different faults first. Each must be reported.
             () if !alone && says(check) && says(serve) => Ok(()),
             () => Err("they say different things".into()),
         },
-        // Damage that keeps a daemon from its start is in the report of the check, with the words of the start.
+        // The report of `check` has damage that prevents a start, in the words of the start.
         (Outcome::Damaged(check), Outcome::Refused(serve)) => match check.contains(serve) {
             true => Ok(()),
             false if says(check) && says(serve) => Ok(()),
@@ -145,7 +146,7 @@ fn compare(faults: &[&Fault], check: &Outcome, serve: &Outcome) -> Result<(), St
     }
 }
 
-/// Runs `work` for each seed on a few threads. One that panics keeps no other from its turn.
+/// Runs `work` for each seed on a few threads. A panic does not prevent the other seeds.
 fn for_each(seeds: &[u64], work: impl Fn(u64) + Sync) {
     let panics = AtomicUsize::new(0);
     let next = AtomicUsize::new(0);
@@ -219,14 +220,14 @@ fn check_and_serve_agree() {
     );
 }
 
-/// A check that one side leaves out: that side runs before the fault is there.
+/// Check that one command omits: this command runs before the fault exists.
 #[test]
 fn a_check_that_one_side_leaves_out_is_found() {
     let seeds: Vec<u64> = (0..faults::all().len() as u64).collect();
     let found = AtomicUsize::new(0);
     for_each(&seeds, |index| {
         let fault = faults::all()[index as usize];
-        // One of each part of the configuration and of the media.
+        // One fault of each part of the configuration and of the media.
         if !fault.sample {
             return;
         }
@@ -250,7 +251,7 @@ fn a_check_that_one_side_leaves_out_is_found() {
     assert!(found.into_inner() >= 8, "few are tried");
 }
 
-/// Cases in which check tells of damage and serve starts all the same: each with its reason.
+/// Cases in which `check` reports damage and `serve` starts all the same, each with its reason.
 #[test]
 fn exceptions_are_documented() {
     let text = include_str!("../../../../../docs/operate/starting.md");

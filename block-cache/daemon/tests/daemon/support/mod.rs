@@ -28,7 +28,8 @@ impl Place {
 
     /// Writes the configuration, with `more` at its end.
     ///
-    /// The cleaner is off: dirty data stays dirty until a test has it written back, however slow the machine is.
+    /// The cleaner is off: dirty data stays dirty until a test writes it back, however slow the
+    /// machine is.
     pub(crate) fn configure(&self, mode: &str, more: &str) {
         self.write_config(&format!(
             r#"
@@ -65,7 +66,7 @@ state = "state"
         ));
     }
 
-    /// Returns a start of the daemon, to be changed and run.
+    /// Returns a command that starts the daemon, for changes.
     pub(crate) fn start(&self) -> Serve {
         self.0.serve()
     }
@@ -96,14 +97,14 @@ impl Deref for Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // A test that failed leaves slots, which a later file with the same inode number would meet.
+        // A failed test leaves slots, which a later file with the same inode number would meet.
         for slots in slots_noted_in(&self.path("state")) {
             let _ = std::fs::remove_file(slots);
         }
     }
 }
 
-/// Returns the files of slots that a state directory notes as in use.
+/// Returns the files of slots that a state directory records as in use.
 pub(crate) fn slots_noted_in(state: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(state) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What may have become of a cache.
+//! Faults of a cache.
 
 use super::Part::{Cache, CacheKeys};
 use super::{

@@ -1,4 +1,4 @@
-//! What may be in the way on this machine, and with a backing device.
+//! Obstacles on this machine, and faults of a backing device.
 
 use std::fs::File;
 
@@ -9,7 +9,7 @@ use super::{
 };
 
 pub(super) const FAULTS: &[Fault] = &[
-    // What is in the way on this machine.
+    // Obstacles on this machine.
     Fault::new(
         "a file for the control socket",
         Server,
@@ -86,7 +86,8 @@ pub(super) const FAULTS: &[Fault] = &[
             change(
                 p,
                 "nbd = \"unix:nbd.sock\"",
-                "nvme-tcp = \"127.0.0.1:0\"\nnqn = \"nqn.2026-11.io.forebay:db\"\nsecrets = \"secrets\"",
+                "nvme-tcp = \"127.0.0.1:0\"\nnqn = \"nqn.2026-11.io.forebay:db\"\n\
+                 secrets = \"secrets\"",
             );
             put_file(&p.path("secrets"), 0o644)
         },

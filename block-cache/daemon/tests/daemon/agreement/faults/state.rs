@@ -1,4 +1,4 @@
-//! What may have become of what lies beside the media: process journal, state directory, slots.
+//! Faults of the process journal, the state directory and slots.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,10 +1,10 @@
-//! What the text of a configuration may say that is wrong.
+//! Errors in the text of a configuration.
 
 use super::Part::{CacheKeys, Export, Server, Volume};
 use super::{Fault, add, any, change, memory, with_keys};
 
 pub(super) const FAULTS: &[Fault] = &[
-    // What the text of the configuration says.
+    // The text of the configuration.
     Fault::new(
         "an unknown key",
         Server,
