@@ -226,9 +226,9 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
     let damaged = (damaged > 0).then(|| {
         format!(
             "THE CACHE MAY HAVE LOST DATA: at its start {} of its log could not be read; dirty \
-             data of which they told is read as it was before. Check what the clients stored last, \
-             then run `forebay check --repair` while the daemon is stopped: until then every start \
-             drops clean data as uncertain",
+             data that they described is read as it was before. Check what the clients stored \
+             last, then run `forebay check --repair` while the daemon is stopped: until then every \
+             start drops clean data as uncertain",
             human_count(damaged, "record")
         )
     });

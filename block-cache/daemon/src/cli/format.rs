@@ -331,7 +331,7 @@ fn missing(error: Error, path: &Path) -> Error {
     let is_node = path.starts_with("/dev") && !path.starts_with("/dev/shm");
     let name = path.display();
     let what = match is_node {
-        true => format!("{name} does not exist: bring the device back, or name another"),
+        true => format!("{name} does not exist: put the device back, or name another"),
         false => format!(
             "{name} does not exist: name a device, or make a file (--create SIZE makes that of \
              --cache or --btt, `truncate -s SIZE {name}` any)"
@@ -381,7 +381,7 @@ async fn look(
         Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
         Err(error) => {
             let report = error.report();
-            let lost = format!("whatever the cache holds, which cannot be told: {report}");
+            let lost = format!("all that the cache holds, which is unknown: {report}");
             (Some(lost), None)
         }
     };

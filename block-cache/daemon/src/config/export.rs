@@ -271,8 +271,8 @@ impl RawExport {
                     if client_ca.is_none() && !insecure && !address.ip().is_loopback() {
                         problems.warn(
                             &span,
-                            "everybody who reaches this export may use it, though nobody on the \
-                             way can read along: `tls_client_ca` would ask clients for \
+                            "everybody who reaches this export may use it, though nobody in \
+                             between can read the data: `tls_client_ca` would ask clients for \
                              certificates",
                         );
                     }

@@ -31,7 +31,7 @@ impl Use<'_> {
                 "correct `path`, or make a cache with `forebay format --create SIZE --cache {name}`"
             ),
             Self::Backing(volume) if path.starts_with("/dev") => format!(
-                "correct `path`, bring the device back, or take volume {volume:?} and its exports \
+                "correct `path`, put the device back, or take volume {volume:?} and its exports \
                  out of the configuration: what the cache has of it stays"
             ),
             Self::Backing(volume) => format!(
@@ -275,8 +275,8 @@ fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, Stri
                  --btt PATH`"
             }
             false => {
-                "correct `path`, or bring the medium back: without it what the cache has of its \
-                 volumes cannot be told"
+                "correct `path`, or put the medium back: without it, the contents of the cache are \
+                 unknown"
             }
         };
         match error.kind() {

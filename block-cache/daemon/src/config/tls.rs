@@ -147,8 +147,8 @@ impl TlsKeys<'_> {
         {
             problems.add(
                 &authority.span(),
-                "`tls_client_ca` keeps nobody out where TLS is only offered: who has no \
-                 certificate goes without TLS",
+                "`tls_client_ca` keeps nobody out where TLS is only offered: clients without a \
+                 certificate connect without TLS",
                 "set tls = \"required\", or remove `tls_client_ca`",
             );
         }

@@ -250,7 +250,7 @@ async fn announce(
 /// Notifies systemd, if it started this process.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("systemd was not told: {error}");
+        tracing::warn!("cannot notify systemd: {error}");
     }
 }
 

@@ -141,7 +141,7 @@ impl Recording {
         let mut heard = caller.heard.clone();
         // The header is sent at once: the client names its file then.
         if self.piece(caller).await.is_err() {
-            return "nobody takes it";
+            return "no client takes it";
         }
         let mut silent = SILENT_TICKS;
         loop {
@@ -155,7 +155,7 @@ impl Recording {
             // Requests that arrive now are for the next tick.
             loop {
                 let Ok(requests) = self.piece(caller).await else {
-                    return "nobody takes it";
+                    return "no client takes it";
                 };
                 if requests > 0 {
                     silent = 0;
@@ -175,7 +175,7 @@ impl Recording {
                 silent = 0;
                 let sign = Part::Trace(Recorded::default(), Vec::new());
                 if caller.parts.send(sign).await.is_err() {
-                    return "nobody takes it";
+                    return "no client takes it";
                 }
             }
         }

@@ -312,7 +312,7 @@ pub(crate) fn unreadable(
             ),
         ),
         ErrorKind::Corrupt => error.context(format!(
-            "the cache on {what} cannot be opened, and what it holds cannot be told. If there is a \
+            "the cache on {what} cannot be opened, and its contents are unknown. If there is a \
              copy of the device, put that back. Else make a new cache with `forebay format --force \
              --discard-dirty{devices}`, and start once with --adopt VOLUME for each volume: what \
              was acknowledged and not yet written back to the backing devices IS LOST THEN"

@@ -73,7 +73,7 @@ fn in_words(scrub: &ScrubProgress) -> String {
         (false, false) => format!("scrubbed {}", human_count(scrub.blocks_done, "block")),
     };
     format!(
-        "{far}, {} read, {} brought in anew, {} with corrupt dirty data, {}",
+        "{far}, {} read, {} refetched, {} with corrupt dirty data, {}",
         human_bytes(scrub.read_bytes),
         human_count(scrub.refetched, "corrupt piece"),
         human_count(scrub.corrupt_blocks, "block"),

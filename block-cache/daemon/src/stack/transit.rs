@@ -161,8 +161,7 @@ pub(super) fn open(
         tracing::info!(
             device = settings.name,
             blocks = found.blocks,
-            "acknowledged blocks of a daemon that ended early go to the device when the start is \
-             over"
+            "acknowledged blocks of a killed daemon go to the device when the start is over"
         );
     }
     for damaged in &found.damaged {

@@ -125,7 +125,7 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
         (None, None) => return Ok(None),
         (None, Some(epoch)) => format!(
             "the cache holds data of volume {name:?} (epoch {epoch}), but the state directory does \
-             not know the volume, so that nobody knows whether the backing device was written to \
+             not know the volume, so that it is unknown whether the backing device was written to \
              since: use the former state directory (`state` in [server]), or start with --adopt \
              {name} if cache and backing device belong together"
         ),

@@ -228,7 +228,7 @@ pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
         None => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{} is damaged, so that nobody knows whether volume {volume:?} was written to \
+                "{} is damaged, so that it is unknown whether volume {volume:?} was written to \
                  without its cache: restore the file, or remove it and start with --adopt {volume} \
                  if the backing device and the cache belong together",
                 path.display()

@@ -244,19 +244,19 @@ impl Work {
         } = &self.report;
         for device in superblocks {
             lines.push(format!(
-                "REPAIRED: the damaged copy of the superblock on {device} is written anew"
+                "REPAIRED: the damaged copy of the superblock on {device} is rewritten"
             ));
         }
         if recovery.lost_tree_units > 0 {
             lines.push(format!(
-                "REPAIRED: {} of the bit-tree written anew: all blocks under them count as dirty",
+                "REPAIRED: {} of the bit-tree rewritten: all blocks under them count as dirty",
                 human_count(u64::from(recovery.lost_tree_units), "unit")
             ));
         }
         if recovery.damaged_records + recovery.unreadable_units > 0 {
             lines.push(format!(
-                "REPAIRED: {} and {} of the log left behind. LOST: dirty data of which only these \
-                 told; nobody knows which: check what the clients stored",
+                "REPAIRED: {} and {} of the log left behind. LOST: dirty data that only these \
+                 recorded; which data is unknown: check what the clients stored",
                 human_count(recovery.damaged_records, "damaged record"),
                 human_count(recovery.unreadable_units, "unreadable unit"),
             ));
@@ -280,24 +280,23 @@ impl Work {
         for range in &recovery.doubted {
             let range = named(range);
             lines.push(format!(
-                "CHECK: {range} are kept as dirty, or dropped as older than what went round the \
-                 cache; newer records are damaged, and one may have said otherwise"
+                "CHECK: {range} are kept as dirty, or dropped as older than writes that bypassed \
+                 the cache; newer records are damaged, and one may have said otherwise"
             ));
         }
         match &self.noted {
             Noted::Needless => {}
             Noted::Nowhere => lines.push(
-                "NOT NOTED: which state directory the daemon has only its configuration says, and \
-                 the next start knows nothing of what is lost. Remove the volumes' block devices \
-                 before it (`forebay remove-ublk`), and start virtual machines anew: they would go \
-                 on as if all were \
-                 there"
+                "NOT NOTED: which state directory the daemon has is in its configuration only, so \
+                 the next start does not know of the loss. Remove the volumes' block devices \
+                 before it (`forebay remove-ublk`), and restart virtual machines: they would \
+                 continue as if nothing were lost"
                     .to_owned(),
             ),
             Noted::In(state, volumes) => lines.push(format!(
                 "NOTED in {}, of volume {}: a block device that waits is not taken over by the \
-                 next start before it is removed, nor does a virtual machine go on before it is \
-                 started anew",
+                 next start before it is removed, nor does a virtual machine continue before it is \
+                 restarted",
                 state.display(),
                 volumes.join(", ")
             )),
@@ -327,8 +326,8 @@ impl Work {
         for range in &data.corrupt {
             let range = named(range);
             lines.push(format!(
-                "LOST: {range} are dirty in the cache, and what its device holds is not what was \
-                 written: write them anew, whole, from a backup"
+                "LOST: {range} are dirty in the cache, and the data on its device is not the \
+                 written data: rewrite them, whole, from a backup"
             ));
         }
         for range in &data.unreadable {

@@ -129,8 +129,8 @@ pub(super) fn render(
     } else if found.journal_problem.is_some() {
         text.push_str(&format!(
             "NOT IN ORDER, see above. The next start is refused until the process journal {} is \
-             there and sound, or until it is told once, with --accept-journal-loss, to go on \
-             without it. --repair has nothing to mend there, and waits for that, too.\n",
+             there and sound, or until a start with --accept-journal-loss does without it. \
+             --repair has nothing to mend there, and waits for that, too.\n",
             journal.display()
         ));
     } else if !found.problems.is_empty() {

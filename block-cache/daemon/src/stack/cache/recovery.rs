@@ -35,8 +35,8 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
             volume = range.volume,
             offset = range.offset,
             len = range.len,
-            "there was, or may have been, dirty data within: what of it only the damaged records \
-             told is LOST, and reads as the backing device has it"
+            "there was, or may have been, dirty data within: data that only the damaged records \
+             described is LOST, and reads as the backing device has it"
         );
     }
     if recovery.lost_tree_units > 0 {
@@ -50,8 +50,8 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
         tracing::warn!(
             bytes = recovery.unverified_bytes,
             "cached data that may have been overwritten shortly before the crash, or never had a \
-             checksum, is believed as it is, and written back where it counts as dirty: of rot in \
-             it nothing could tell"
+             checksum, is believed as it is, and written back where it counts as dirty: corruption \
+             of it would go unnoticed"
         );
     }
     for range in &recovery.doubted {
@@ -59,8 +59,8 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
             volume = range.volume,
             offset = range.offset,
             len = range.len,
-            "kept as dirty, or dropped as older than what went round the cache; newer records are \
-             damaged, and one may have said otherwise: check what was stored there"
+            "kept as dirty, or dropped as older than writes that bypassed the cache; newer records \
+             are damaged, and one may have said otherwise: check what was stored there"
         );
     }
     for cut in &recovery.cut {
