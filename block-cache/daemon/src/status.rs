@@ -148,8 +148,8 @@ records! {
         /// Blocks that counted as dirty at the start though no record said so.
         #[serde(default)]
         recovered_blocks: u64;
-        /// Blocks that counted as dirty at the start though no record said so, and were not
-        /// compared with the backing device, and written back where they differ, yet.
+        /// Recovered blocks that are not yet compared with the backing device, and written back
+        /// where they differ.
         #[serde(default)]
         recovering_blocks: u64 => gauge("forebay_cache_recovering_blocks");
         /// Estimated time until they are written back. Null without an estimate.

@@ -2,8 +2,11 @@
 //! a file would wait for the daemon, which waits for the write.
 //!
 //! The check covers paths under a FUSE export. It also covers file systems on block devices,
-//! through partitions and device-mapper. Such a block device is one of three: a loop device over a
-//! file of an export, an NBD device that is a client of our addresses, or our ublk device.
+//! through partitions and device-mapper. Such a block device is one of these:
+//!
+//! - a loop device over a file of an export;
+//! - an NBD device that is a client of our addresses;
+//! - our ublk device.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -259,8 +259,7 @@ fn a_state_directory_that_cannot_be_written_fails_the_write_by_name() {
 }
 
 #[test]
-fn a_volume_that_needs_no_cache_starts_with_an_empty_one_in_place_of_one_that_died_between_two_starts()
- {
+fn a_volume_that_needs_no_cache_starts_with_an_empty_one_after_its_cache_died_between_starts() {
     let place = Place::new("between", "wt");
     for round in 0..3 {
         let daemon = place.serve(&[]);
