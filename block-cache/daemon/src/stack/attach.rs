@@ -12,11 +12,11 @@ use forebay_volume::Volume;
 
 use super::backing::{judge_identity, shared_bytes, warning_of};
 use super::cache::OpenCache;
-use super::diverge::go_without;
+use super::degraded::go_without;
 use super::forget::make_room;
 use super::transit::Start;
 use super::watched::Watched;
-use super::{Served, Stack, Wishes, devices, diverge, offload};
+use super::{Served, Stack, Wishes, degraded, devices, offload};
 use crate::config::{self, Config};
 use crate::state::decide::{self, Meeting};
 use crate::state::{CacheId, Record, StateDirectory};
@@ -89,7 +89,7 @@ impl Stack {
             return match cache {
                 Some(cache) => {
                     let state = Arc::clone(&self.state);
-                    diverge::accept(state, &cache.opened().await?.cache, &served, fallback)
+                    degraded::accept(state, &cache.opened().await?.cache, &served, fallback)
                 }
                 None => Ok(()),
             };
@@ -381,7 +381,7 @@ impl Met {
         let device = self.meet().await?;
         served.record.set(self.plan.after);
         let opened = self.cache.opened().await?;
-        diverge::accept(Arc::clone(&self.state), &opened.cache, served, fallback)?;
+        degraded::accept(Arc::clone(&self.state), &opened.cache, served, fallback)?;
         Ok(device)
     }
 
