@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
-use crate::net::{Socket, count};
-use crate::reactor::{Hold, SocketStep, current};
+use crate::engine::SocketStep;
+use crate::net::count;
+use crate::reactor::{Hold, Socket, current};
 
 /// An event that tasks of one reactor wait for.
 pub struct Event {

@@ -11,10 +11,13 @@
 //! - [`sync`]: synchronization of tasks of one reactor; [`answer`]: with another thread.
 
 pub mod answer;
+mod engine;
 pub mod event;
 pub mod file;
 pub mod fuse;
+mod holder;
 pub mod limits;
+mod lock;
 pub mod log_limiter;
 pub mod net;
 pub mod passthrough;
@@ -30,9 +33,8 @@ pub mod sync;
 pub mod system;
 #[cfg(test)]
 mod testing;
-mod threads;
 pub mod tree;
-mod uring;
 
-pub use reactor::{Engine, Reactor, never_sleep, spawn_reactor};
+pub use engine::Engine;
+pub use reactor::{Reactor, never_sleep, spawn_reactor};
 pub use stop::Stop;

@@ -15,8 +15,8 @@ use io_uring::squeue::Entry128;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
 
-use crate::net::Socket;
-use crate::reactor::{Hold, SocketStep, current};
+use crate::engine::SocketStep;
+use crate::reactor::{Hold, Socket, current};
 
 /// A character device whose driver takes commands from the tasks of one reactor.
 pub struct CommandDevice {

@@ -23,11 +23,6 @@ type Allowance = (&'static str, &'static str, &'static [&'static str]);
 const ALLOWED: &[Allowance] = &[
     (
         "forebay-io",
-        "",
-        &["file", "net", "reactor", "threads", "uring"],
-    ),
-    (
-        "forebay-io",
         "sim",
         &["cut", "disk", "inline", "pmem", "world"],
     ),

@@ -1,35 +1,30 @@
 //! Regular files and raw block devices, opened exclusively and read and written directly.
 
-mod faults;
 mod geometry;
-mod holder;
 pub(crate) mod holes;
 pub(crate) mod identity;
 mod kind;
-mod lock;
-mod operation;
 mod place;
 
 use std::cell::{Cell, RefCell};
 use std::fs::OpenOptions;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Completion, Context, DeviceInfo, Error, ErrorKind, Op, Request, Result};
 
-use crate::reactor::{Driver, Target, current};
-pub use faults::Faults;
+use crate::holder::Holder;
+use crate::lock::lock;
+pub use crate::reactor::Faults;
+use crate::reactor::{IoLimits, OpenFile, current};
 pub use geometry::Geometry;
-use holder::Holder;
 pub use identity::are_clones;
 pub use kind::{kind_in_words, open_to_look};
-pub(crate) use lock::lock;
-pub(crate) use operation::FileOp;
 pub use place::{Medium, Place};
 
 /// How a file is opened.
@@ -51,46 +46,21 @@ pub struct FileOptions {
 
 /// An open file or block device. It belongs to the reactor that it was opened on.
 pub struct File {
-    handle: Rc<Handle>,
-}
-
-/// State that operations in flight share with the file.
-pub(crate) struct Handle {
-    driver: Rc<Driver>,
-    target: Target,
-    fd: OwnedFd,
-    exclusive: bool,
+    open: Rc<OpenFile>,
     read_only: bool,
-    path: PathBuf,
     geometry: Geometry,
     /// Properties against which requests are checked, with the largest size that the file is known
     /// to have had.
     info: RefCell<DeviceInfo>,
     /// End of the file at its last check, in bytes.
     end: Cell<u64>,
-    faults: Rc<Faults>,
-    /// Buffers at other addresses are bounced, bytes.
-    memory_align: usize,
-    /// Whether `FALLOC_FL_PUNCH_HOLE` and `FALLOC_FL_ZERO_RANGE` are not known to be refused.
-    punches: Cell<bool>,
-    zeroes: Cell<bool>,
 }
 
 impl std::fmt::Debug for File {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("File")
-            .field("path", &self.handle.path)
+            .field("path", &self.path())
             .finish_non_exhaustive()
-    }
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.driver.unregister(self.target);
-        if self.exclusive {
-            // The ring may hold the file a moment longer; the next opener need not wait for that.
-            lock::unlock(self.fd.as_raw_fd());
-        }
     }
 }
 
@@ -146,74 +116,11 @@ impl File {
     /// beyond its end fail until it has its size again. A removed file is noted among its faults.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.handle.size_bytes()
-    }
-
-    /// Returns the ranges of a regular file within `range`, in bytes, that were not written since
-    /// they came to be. `None` if that cannot be determined.
-    #[must_use]
-    pub fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
-        match self.handle.geometry.block_device {
-            true => None,
-            false => holes::holes(self.handle.fd.as_fd(), range),
-        }
-    }
-
-    /// Bytes that a regular file takes of its file system.
-    #[must_use]
-    pub fn allocated_bytes(&self) -> Option<u64> {
-        match self.handle.geometry.block_device {
-            true => None,
-            false => geometry::allocated_bytes(self.handle.fd.as_fd()),
-        }
-    }
-
-    /// Returns the faults since it was opened.
-    #[must_use]
-    pub fn faults(&self) -> Rc<Faults> {
-        Rc::clone(&self.handle.faults)
-    }
-
-    /// Size when it was opened, blocks and abilities.
-    #[must_use]
-    pub fn geometry(&self) -> &Geometry {
-        &self.handle.geometry
-    }
-
-    /// The path that it was opened by.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.handle.path
-    }
-
-    /// Starts `request`. `done` gets the outcome, later, on this thread.
-    ///
-    /// Requests that reach past the end, are misaligned or write to a read-only file fail. A read
-    /// never invents data: if the file ends before the range (it was truncated), it fails.
-    pub fn submit(&self, request: Request, done: Completion) {
-        let handle = &self.handle;
-        let checked = if handle.read_only && !matches!(request.op, Op::Read | Op::Flush) {
-            Err(ErrorKind::ReadOnly.into())
-        } else {
-            handle.check(&request)
-        };
-        match checked {
-            // A discard is advice; this medium has no use for it.
-            Ok(()) if request.op == Op::Discard && !handle.geometry.discard => {
-                done.complete(Ok(()));
-            }
-            Ok(()) => handle.driver.start_file(FileOp::new(handle, request, done)),
-            Err(error) => done.complete(Err(error)),
-        }
-    }
-}
-
-impl Handle {
-    fn size_bytes(&self) -> u64 {
-        if let Some(present) = geometry::present(self.fd.as_fd(), &self.geometry) {
+        if let Some(present) = geometry::present(self.open.fd(), &self.geometry) {
             let size_bytes = present.size_bytes;
             if present.removed {
-                self.faults.note_removed(&self.path, self.fd.as_raw_fd());
+                let fd = self.open.fd().as_raw_fd();
+                self.open.faults().note_removed(self.path(), fd);
             }
             self.end.set(size_bytes);
             let mut info = self.info.borrow_mut();
@@ -222,13 +129,70 @@ impl Handle {
         self.end.get()
     }
 
+    /// Returns the ranges of a regular file within `range`, in bytes, that were not written since
+    /// they came to be. `None` if that cannot be determined.
+    #[must_use]
+    pub fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        match self.geometry.block_device {
+            true => None,
+            false => holes::holes(self.open.fd(), range),
+        }
+    }
+
+    /// Bytes that a regular file takes of its file system.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        match self.geometry.block_device {
+            true => None,
+            false => geometry::allocated_bytes(self.open.fd()),
+        }
+    }
+
+    /// Returns the faults since it was opened.
+    #[must_use]
+    pub fn faults(&self) -> Rc<Faults> {
+        Rc::clone(self.open.faults())
+    }
+
+    /// Size when it was opened, blocks and abilities.
+    #[must_use]
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The path that it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.open.path()
+    }
+
+    /// Starts `request`. `done` gets the outcome, later, on this thread.
+    ///
+    /// Requests that reach past the end, are misaligned or write to a read-only file fail. A read
+    /// never invents data: if the file ends before the range (it was truncated), it fails.
+    pub fn submit(&self, request: Request, done: Completion) {
+        let checked = if self.read_only && !matches!(request.op, Op::Read | Op::Flush) {
+            Err(ErrorKind::ReadOnly.into())
+        } else {
+            self.check(&request)
+        };
+        match checked {
+            // A discard is advice; this medium has no use for it.
+            Ok(()) if request.op == Op::Discard && !self.geometry.discard => {
+                done.complete(Ok(()));
+            }
+            Ok(()) => self.open.start(request, done),
+            Err(error) => done.complete(Err(error)),
+        }
+    }
+
     fn check(&self, request: &Request) -> Result<()> {
         self.info.borrow().check(request)?;
         let end = request.offset + request.len;
         // A write there would make a hole of the data that is gone.
         if end > self.end.get() && end > self.size_bytes() {
-            let error = operation::truncation_error(self, request);
-            self.faults.note(&error);
+            let error = self.open.truncation_error(request);
+            self.open.faults().note(&error);
             return Err(error);
         }
         Ok(())
@@ -281,23 +245,17 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
     }
     let mut info = DeviceInfo::new("", geometry.size_bytes);
     info.logical_block_bytes = geometry.logical_block_bytes;
-    let fd = OwnedFd::from(file);
+    let limits = IoLimits {
+        block_device: geometry.block_device,
+        logical_block_bytes: geometry.logical_block_bytes,
+        memory_align,
+    };
     Ok(File {
-        handle: Rc::new(Handle {
-            target: driver.register(fd.as_raw_fd()),
-            driver,
-            fd,
-            exclusive: options.exclusive,
-            read_only: options.read_only,
-            path: path.to_owned(),
-            geometry,
-            end: Cell::new(info.size_bytes),
-            info: RefCell::new(info),
-            faults: Rc::default(),
-            memory_align,
-            punches: Cell::new(true),
-            zeroes: Cell::new(true),
-        }),
+        open: OpenFile::adopt(driver, file.into(), path, limits, options.exclusive),
+        read_only: options.read_only,
+        geometry,
+        end: Cell::new(info.size_bytes),
+        info: RefCell::new(info),
     })
 }
 

@@ -1,7 +1,10 @@
+use std::path::PathBuf;
+
 use forebay_block::{Buf, completion_pair};
 
 use super::*;
-use crate::reactor::FileStep;
+use crate::engine::FileStep;
+use crate::reactor::FileOp;
 use crate::testing::{Scratch, Thread, engines};
 use crate::{Engine, Reactor};
 
@@ -153,7 +156,7 @@ fn short_reads_and_writes_go_on_where_they_ended() {
             Request::read(8192, Buf::zeroed(16384)),
             Request::write(8192, Buf::zeroed(16384), true),
         ] {
-            let start = || FileOp::new(&file.handle, request.clone(), completion_pair().0);
+            let start = || FileOp::new(&file.open, request.clone(), completion_pair().0);
             let mut op = start();
             assert_eq!(left(&op), (8192, 16384));
             assert!(op.advance(4196).is_none(), "a part is not all");
@@ -268,8 +271,7 @@ fn discarded_and_zeroed_ranges_read_as_zeroes() {
         }
         assert!(blocks(file.path()) < full, "space was given back");
         // Where the file system has no way to zero a range, zeroes are written.
-        file.handle.punches.set(false);
-        file.handle.zeroes.set(false);
+        file.open.refuse_zeroing();
         let written = Request::write_zeroes(640 << 10, 300 << 10, true, true);
         request(&file, written).await.expect("zeroes");
         let got = read(&file, 640 << 10, 384 << 10).await;
@@ -379,8 +381,8 @@ fn what_is_no_file_is_refused() {
 fn buffers_at_odd_addresses_are_bounced() {
     on_both(async |scratch| {
         let mut file = File::open(scratch.path("f"), &options()).expect("new");
-        let handle = Rc::get_mut(&mut file.handle).expect("nothing is in flight");
-        handle.memory_align = 4096; // As on a device with 4096-byte blocks.
+        let handle = Rc::get_mut(&mut file.open).expect("nothing is in flight");
+        handle.set_memory_align(4096); // As on a device with 4096-byte blocks.
         let whole = pattern(8192, 1);
         let odd = whole.slice(512..512 + 4096);
         let write = Request::write(4096, odd.clone(), false);

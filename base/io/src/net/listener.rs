@@ -11,8 +11,9 @@ use std::time::Duration;
 use forebay_block::{Context, Error, ErrorKind, Result};
 
 use super::address::{raw_tcp, raw_unix};
-use super::{Address, Incoming, Socket, Stream, count, new_socket};
-use crate::reactor::{Driver, Hold, SocketStep, current};
+use super::{Address, Incoming, Stream, count, new_socket};
+use crate::engine::SocketStep;
+use crate::reactor::{Driver, Hold, Socket, current};
 use crate::rt::{now, sleep};
 
 /// Connections that the kernel holds ready.

@@ -5,51 +5,14 @@ mod listener;
 mod stream;
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::rc::Rc;
+use std::os::fd::{FromRawFd, OwnedFd};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
-use crate::reactor::{Driver, Hold, SocketFuture, SocketStep};
+use crate::reactor::Driver;
 pub use address::Address;
 pub use listener::{Listener, may_listen};
-pub(crate) use stream::Message;
 pub use stream::{Incoming, Stream};
-
-/// A descriptor and its driver. Operations in flight hold it open.
-pub(crate) struct Socket {
-    fd: OwnedFd,
-    driver: Rc<Driver>,
-}
-
-impl Socket {
-    /// Takes a socket over that blocks or not as the driver wants it.
-    pub(crate) fn adopt(driver: &Rc<Driver>, fd: OwnedFd) -> Rc<Self> {
-        Rc::new(Self {
-            fd,
-            driver: Rc::clone(driver),
-        })
-    }
-
-    pub(crate) fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
-    }
-
-    /// A descriptor of its own for the same socket.
-    fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.fd.try_clone()
-    }
-
-    pub(crate) fn start(self: &Rc<Self>, step: &SocketStep, hold: Hold) -> SocketFuture {
-        self.driver.start_socket(self, step, hold)
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        self.driver.forget(self.fd());
-    }
-}
 
 /// A new stream socket of `family`.
 fn new_socket(driver: &Driver, family: libc::c_int) -> Result<OwnedFd> {

@@ -1,6 +1,6 @@
 //! Connections.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::Future;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,8 +10,9 @@ use std::time::Duration;
 use forebay_block::{Buf, Context, Error, ErrorKind, Result};
 
 use super::address::{Raw, raw_tcp, raw_unix};
-use super::{Address, Socket, count, new_socket};
-use crate::reactor::{Hold, SocketStep, TRANSFER_MAX_BYTES, current};
+use super::{Address, count, new_socket};
+use crate::engine::{Message, SocketStep, TRANSFER_MAX_BYTES};
+use crate::reactor::{Hold, Socket, current};
 use crate::rt::sleep;
 use crate::sync::Semaphore;
 
@@ -31,16 +32,6 @@ pub struct Stream {
     /// One send at a time, in the order of their calls.
     turn: Semaphore,
     broken: Cell<bool>,
-}
-
-/// A gathered send. While one is in flight nothing changes it.
-pub(crate) struct Message(RefCell<Gather>);
-
-struct Gather {
-    header: libc::msghdr,
-    vector: Vec<libc::iovec>,
-    /// Keeps the parts alive.
-    parts: Vec<Buf>,
 }
 
 /// A connection that no reactor serves yet; it may go to another thread.
@@ -91,12 +82,7 @@ impl Stream {
     fn new(socket: Rc<Socket>) -> Self {
         Self {
             socket,
-            message: Rc::new(Message(RefCell::new(Gather {
-                // SAFETY: all zeroes is a valid value of this plain structure.
-                header: unsafe { std::mem::zeroed() },
-                vector: Vec::new(),
-                parts: Vec::new(),
-            }))),
+            message: Rc::new(Message::new()),
             turn: Semaphore::new(1),
             broken: Cell::new(false),
         }
@@ -313,59 +299,6 @@ struct Turn<'a>(&'a Stream);
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.turn.release(1);
-    }
-}
-
-impl Message {
-    fn load(&self, parts: &[Buf]) {
-        let mut gather = self.0.borrow_mut();
-        gather.unload();
-        gather.parts.extend_from_slice(parts);
-        let Gather { vector, parts, .. } = &mut *gather;
-        vector.extend(parts.iter().map(|part| libc::iovec {
-            iov_base: part.as_ptr().cast(),
-            iov_len: part.len(),
-        }));
-        gather.header.msg_iov = gather.vector.as_mut_ptr();
-        gather.header.msg_iovlen = gather.vector.len();
-    }
-
-    /// The header for a system call; none when everything was sent.
-    fn header(&self) -> Option<*const libc::msghdr> {
-        let gather = self.0.borrow();
-        (gather.header.msg_iovlen > 0).then_some(&raw const gather.header)
-    }
-
-    fn advance(&self, mut sent: usize) {
-        let mut gather = self.0.borrow_mut();
-        let start = gather.vector.len() - gather.header.msg_iovlen;
-        let mut next = start;
-        for part in &mut gather.vector[start..] {
-            if sent < part.iov_len {
-                part.iov_base = part.iov_base.wrapping_byte_add(sent);
-                part.iov_len -= sent;
-                break;
-            }
-            sent -= part.iov_len;
-            next += 1;
-        }
-        let left = &mut gather.vector[next..];
-        let (first, count) = (left.as_mut_ptr(), left.len());
-        gather.header.msg_iov = first;
-        gather.header.msg_iovlen = count;
-    }
-
-    fn unload(&self) {
-        self.0.borrow_mut().unload();
-    }
-}
-
-impl Gather {
-    fn unload(&mut self) {
-        self.vector.clear();
-        self.parts.clear();
-        self.header.msg_iov = std::ptr::null_mut();
-        self.header.msg_iovlen = 0;
     }
 }
 

@@ -11,7 +11,8 @@ use forebay_block::{Buf, Context, Error, ErrorKind, Identity, Result};
 
 use super::instructions::{self, Writeback};
 use super::{LINE_BYTES, Pmem};
-use crate::file::{create, identity, kind_in_words, lock, wait_for_release};
+use crate::file::{create, identity, kind_in_words, wait_for_release};
+use crate::lock::lock;
 use crate::shm::allocate;
 use crate::{Stop, snapshot};
 

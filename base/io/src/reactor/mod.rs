@@ -4,10 +4,7 @@
 //! operations to the engine in one system call, and sleeps in that same call when nothing is ready.
 
 mod driver;
-mod park;
-mod slab;
 mod spin;
-mod step;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -18,51 +15,15 @@ use std::time::Duration;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
+pub use crate::engine::Engine;
 use crate::rt::Executor;
-pub(crate) use driver::{Driver, SocketFuture, Wait};
-pub(crate) use park::Parker;
-pub(crate) use slab::{FIRST_SPECIAL, Hold, Token};
-pub(crate) use step::{FileStep, SocketStep, TRANSFER_MAX_BYTES, Target};
+pub use driver::Faults;
+#[cfg(test)]
+pub(crate) use driver::FileOp;
+pub(crate) use driver::{Driver, Hold, IoLimits, OpenFile, Socket};
 
 /// Tasks polled before the engine gets its turn.
 const TASKS_PER_TURN: usize = 256;
-
-/// Engine that carries out a reactor's I/O.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Engine {
-    /// Engine named by the environment variable `FOREBAY_IO` (`uring` or `threads`). Without it,
-    /// io_uring if the kernel allows it, else threads (with a warning that says why).
-    #[default]
-    Auto,
-    /// io_uring, or an error.
-    Uring,
-    /// epoll for sockets and a pool of worker threads for files.
-    Threads,
-}
-
-impl Engine {
-    fn resolve(self) -> Result<Self> {
-        match self {
-            Self::Auto => Self::named(std::env::var("FOREBAY_IO").as_deref().unwrap_or("auto")),
-            chosen => Ok(chosen),
-        }
-    }
-
-    fn named(name: &str) -> Result<Self> {
-        match name {
-            "" | "auto" => Ok(Self::Auto),
-            "uring" | "io_uring" => Ok(Self::Uring),
-            "threads" => Ok(Self::Threads),
-            other => Err(Error::new(
-                ErrorKind::InvalidInput,
-                format!(
-                    "the environment variable FOREBAY_IO is {other:?}: set it to uring, threads or \
-                     auto"
-                ),
-            )),
-        }
-    }
-}
 
 /// One thread's executor and driver.
 pub struct Reactor {

@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 
-use super::holder::Holder;
+use crate::holder::Holder;
 
 /// First byte of the permissions that a program uses.
 const USED: i64 = 100;

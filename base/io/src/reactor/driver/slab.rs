@@ -1,51 +1,14 @@
 //! Operations in flight. Each owns what the kernel or a worker may touch, until its result arrives.
 
-use std::rc::Rc;
-use std::task::Waker;
-
-use forebay_block::Buf;
-
-use crate::file::FileOp;
-use crate::net::{Message, Socket};
-
-/// Objects that a socket operation keeps alive besides the socket.
-pub(crate) enum Hold {
-    Nothing,
-    Buf(#[allow(dead_code, reason = "kept alive, not read")] Buf),
-    Message(#[allow(dead_code, reason = "kept alive, not read")] Rc<Message>),
-    Address(#[allow(dead_code, reason = "kept alive, not read")] Box<libc::sockaddr_storage>),
-}
-
-pub(crate) enum SocketState {
-    /// In flight, with the waker of its waiting task.
-    Waiting(Option<Waker>),
-    /// Done; the future has not looked yet.
-    Ready(i32),
-    /// The future was dropped; the result is thrown away.
-    Detached,
-}
-
-pub(crate) struct SocketOp {
-    pub(crate) socket: Rc<Socket>,
-    pub(crate) _hold: Hold,
-    /// Whether a good result is a new descriptor.
-    pub(crate) accepts: bool,
-    /// Whether the engine may be closed before it has ended:
-    /// [`SocketStep::is_left_behind`](super::SocketStep::is_left_behind).
-    pub(crate) left_behind: bool,
-    pub(crate) state: SocketState,
-}
+use super::file::FileOp;
+use super::socket::{SocketOp, SocketState};
+use crate::engine::Token;
 
 pub(crate) enum Operation {
     File(FileOp),
     Socket(SocketOp),
 }
 
-/// Names an operation in an engine: slot number and the slot's generation.
-pub(crate) type Token = u64;
-
-/// Tokens from here on are not operations.
-pub(crate) const FIRST_SPECIAL: Token = u64::MAX - 15;
 const GENERATION_MASK: u32 = u32::MAX >> 1;
 
 struct Slot {
@@ -117,8 +80,10 @@ fn parts(token: Token) -> (usize, u32) {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
-    use crate::reactor::Driver;
+    use crate::reactor::driver::{Driver, Hold, Socket};
 
     fn operation(driver: &Rc<Driver>, left_behind: bool) -> Operation {
         let file = std::fs::File::open("/dev/null").expect("/dev/null");

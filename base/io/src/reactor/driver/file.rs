@@ -1,14 +1,116 @@
-//! One request on a file, from its first system call to its last.
+//! Files of a driver, and their operations from the first system call to the last.
 
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use forebay_block::{Buf, Completion, Context, Error, ErrorKind, Op, Request, Result};
 
-use super::Handle;
-use crate::reactor::{FileStep, TRANSFER_MAX_BYTES};
+use super::{Driver, Faults};
+use crate::engine::{FileStep, TRANSFER_MAX_BYTES, Target};
+use crate::lock::unlock;
 
 const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// Constraints of a file on its operations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IoLimits {
+    /// Whether the file is a block device.
+    pub(crate) block_device: bool,
+    /// Unit of direct I/O, in bytes.
+    pub(crate) logical_block_bytes: u32,
+    /// Alignment of buffers in memory, in bytes. Other buffers are bounced.
+    pub(crate) memory_align: usize,
+}
+
+/// An open file or block device. Operations in flight hold it open.
+pub(crate) struct OpenFile {
+    driver: Rc<Driver>,
+    target: Target,
+    fd: OwnedFd,
+    path: PathBuf,
+    limits: IoLimits,
+    /// Whether this process holds the file's locks.
+    locked: bool,
+    faults: Rc<Faults>,
+    /// Whether `FALLOC_FL_PUNCH_HOLE` is not known to be refused.
+    punches: Cell<bool>,
+    /// Whether `FALLOC_FL_ZERO_RANGE` is not known to be refused.
+    zeroes: Cell<bool>,
+}
+
+impl OpenFile {
+    /// Takes over an open file. `locked` says that its locks are released with it.
+    pub(crate) fn adopt(
+        driver: Rc<Driver>,
+        fd: OwnedFd,
+        path: &Path,
+        limits: IoLimits,
+        locked: bool,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            target: driver.register(fd.as_raw_fd()),
+            driver,
+            fd,
+            path: path.to_owned(),
+            limits,
+            locked,
+            faults: Rc::default(),
+            punches: Cell::new(true),
+            zeroes: Cell::new(true),
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Returns the path that the file was opened by.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the faults since the file was opened.
+    pub(crate) fn faults(&self) -> &Rc<Faults> {
+        &self.faults
+    }
+
+    /// Starts a request that was checked. `done` gets the outcome.
+    pub(crate) fn start(self: &Rc<Self>, request: Request, done: Completion) {
+        self.driver.start_file(FileOp::new(self, request, done));
+    }
+
+    /// Returns the error for a request past the end of a truncated file.
+    pub(crate) fn truncation_error(&self, request: &Request) -> Error {
+        let what = "the file ends before that: was it truncated?";
+        Error::new(ErrorKind::Io, what).context(describe(self, request))
+    }
+
+    /// Behaves like a file on a file system that has no calls to zero a range.
+    #[cfg(test)]
+    pub(crate) fn refuse_zeroing(&self) {
+        self.punches.set(false);
+        self.zeroes.set(false);
+    }
+
+    /// Behaves like a file on a device that takes buffers at multiples of `bytes`.
+    #[cfg(test)]
+    pub(crate) fn set_memory_align(&mut self, bytes: usize) {
+        self.limits.memory_align = bytes;
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.driver.unregister(self.target);
+        if self.locked {
+            // The ring may hold the file a moment longer; the next opener need not wait for that.
+            unlock(self.fd.as_raw_fd());
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -26,7 +128,7 @@ enum Stage {
 
 /// A request in flight.
 pub(crate) struct FileOp {
-    handle: Rc<Handle>,
+    file: Rc<OpenFile>,
     request: Request,
     done: Completion,
     stage: Stage,
@@ -37,18 +139,18 @@ pub(crate) struct FileOp {
 
 impl FileOp {
     /// The request must have been checked.
-    pub(super) fn new(handle: &Rc<Handle>, request: Request, done: Completion) -> Self {
+    pub(crate) fn new(file: &Rc<OpenFile>, request: Request, done: Completion) -> Self {
         let stage = match request.op {
             Op::Read | Op::Write { .. } => Stage::Transfer,
             Op::Flush => Stage::Sync,
-            Op::Discard if handle.geometry.block_device => Stage::Discard,
+            Op::Discard if file.limits.block_device => Stage::Discard,
             Op::Discard => Stage::Allocate(PUNCH_HOLE),
-            Op::WriteZeroes { unmap, .. } => zeroing(handle, unmap),
+            Op::WriteZeroes { unmap, .. } => zeroing(file, unmap),
         };
         let bounce = request
             .buf
             .as_ref()
-            .filter(|buf| buf.as_ptr().addr() % handle.memory_align != 0)
+            .filter(|buf| buf.as_ptr().addr() % file.limits.memory_align != 0)
             .map(|buf| {
                 let bounce = Buf::scratch(buf.len());
                 if request.op != Op::Read {
@@ -57,7 +159,7 @@ impl FileOp {
                 bounce
             });
         Self {
-            handle: Rc::clone(handle),
+            file: Rc::clone(file),
             request,
             done,
             stage,
@@ -68,12 +170,12 @@ impl FileOp {
 
     /// Separates the completion from what must be dropped before it is used.
     pub(crate) fn into_parts(self) -> (Completion, impl Sized) {
-        (self.done, (self.handle, self.request, self.bounce))
+        (self.done, (self.file, self.request, self.bounce))
     }
 
     /// Returns the next step.
     pub(crate) fn step(&self) -> FileStep {
-        let target = self.handle.target;
+        let target = self.file.target;
         let offset = self.request.offset + self.progress;
         let left = self.request.len - self.progress;
         let len = |most: u64| u32::try_from(left.min(most)).expect("at most 2^30");
@@ -101,7 +203,7 @@ impl FileOp {
                 }
             }
             Stage::Zeroes => {
-                let zeroes = self.handle.driver.zeroes();
+                let zeroes = self.file.driver.zeroes();
                 FileStep::Write {
                     target,
                     ptr: zeroes.as_ptr(),
@@ -136,7 +238,7 @@ impl FileOp {
     pub(crate) fn advance(&mut self, result: i32) -> Option<Result<()>> {
         let outcome = self.take(result);
         if let Some(Err(error)) = &outcome {
-            self.handle.faults.note(error);
+            self.file.faults.note(error);
         }
         outcome
     }
@@ -163,17 +265,17 @@ impl FileOp {
         self.progress += bytes;
         if self.progress < self.request.len {
             // Direct I/O goes on from a block's start.
-            let block = u64::from(self.handle.geometry.logical_block_bytes);
+            let block = u64::from(self.file.limits.logical_block_bytes);
             self.progress -= self.progress % block;
             if self.progress > before {
                 return None;
             }
-            let (handle, request) = (&self.handle, &self.request);
+            let (file, request) = (&self.file, &self.request);
             return Some(Err(match request.op {
-                Op::Read => truncation_error(handle, request),
+                Op::Read => file.truncation_error(request),
                 _ => {
                     let error = Error::new(ErrorKind::Io, "nothing was written");
-                    error.context(describe(handle, request))
+                    error.context(describe(file, request))
                 }
             }));
         }
@@ -195,22 +297,22 @@ impl FileOp {
             }
             (Stage::Allocate(mode), Op::WriteZeroes { .. }) if unsupported => {
                 if mode == PUNCH_HOLE {
-                    self.handle.punches.set(false);
+                    self.file.punches.set(false);
                 } else {
-                    self.handle.zeroes.set(false);
+                    self.file.zeroes.set(false);
                 }
-                self.stage = zeroing(&self.handle, mode == PUNCH_HOLE);
+                self.stage = zeroing(&self.file, mode == PUNCH_HOLE);
                 return None;
             }
             _ => (),
         }
         let error = std::io::Error::from_raw_os_error(errno);
-        Some(Err(error).context(|| describe(&self.handle, &self.request)))
+        Some(Err(error).context(|| describe(&self.file, &self.request)))
     }
 }
 
-fn describe(handle: &Handle, request: &Request) -> String {
-    let path = handle.path.display();
+fn describe(file: &OpenFile, request: &Request) -> String {
+    let path = file.path.display();
     let verb = match request.op {
         Op::Read => "read",
         Op::Write { .. } => "write",
@@ -222,17 +324,11 @@ fn describe(handle: &Handle, request: &Request) -> String {
     format!("{verb} of {len} bytes at byte {offset} of {path}")
 }
 
-/// Returns the error for a request past the end of a truncated file.
-pub(super) fn truncation_error(handle: &Handle, request: &Request) -> Error {
-    let what = "the file ends before that: was it truncated?";
-    Error::new(ErrorKind::Io, what).context(describe(handle, request))
-}
-
-/// The best way to zero a range that this file is not known to refuse.
-fn zeroing(handle: &Handle, unmap: bool) -> Stage {
-    if unmap && handle.punches.get() {
+/// Returns the best way to zero a range that this file is not known to refuse.
+fn zeroing(file: &OpenFile, unmap: bool) -> Stage {
+    if unmap && file.punches.get() {
         Stage::Allocate(PUNCH_HOLE)
-    } else if handle.zeroes.get() {
+    } else if file.zeroes.get() {
         Stage::Allocate(ZERO_RANGE)
     } else {
         Stage::Zeroes

@@ -5,7 +5,7 @@ use std::os::linux::fs::MetadataExt;
 
 /// A process that took a `flock`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Holder {
+pub(crate) struct Holder {
     process: u32,
 }
 
@@ -13,13 +13,13 @@ impl Holder {
     /// Returns the process that took the lock of this file. `None` if the kernel does not tell:
     /// the lock is of another process namespace or another machine, or the file system has device
     /// numbers of its own (btrfs).
-    pub(super) fn of(file: &Metadata) -> Option<Self> {
+    pub(crate) fn of(file: &Metadata) -> Option<Self> {
         let locks = std::fs::read_to_string("/proc/locks").ok()?;
         find(&locks, file.st_dev(), file.st_ino())
     }
 
     /// Returns whether the process has ended. Its lock stays until the kernel has ended its I/O.
-    pub(super) fn is_dead(self) -> bool {
+    pub(crate) fn is_dead(self) -> bool {
         let status = std::fs::read_to_string(format!("/proc/{}/stat", self.process));
         // The name in parentheses comes before the state, and may contain anything.
         status.map_or(true, |text| {
@@ -29,7 +29,7 @@ impl Holder {
     }
 
     /// Returns the process with its name, for a message.
-    pub(super) fn describe(self) -> String {
+    pub(crate) fn describe(self) -> String {
         let name = std::fs::read_to_string(format!("/proc/{}/comm", self.process));
         match name {
             Ok(name) => format!("process {}, {}", self.process, name.trim_end()),

@@ -13,7 +13,7 @@ use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
 
-use crate::reactor::{FIRST_SPECIAL, FileStep, Parker, SocketStep, Target, Token, Wait};
+use super::{FIRST_SPECIAL, FileStep, Parker, SocketStep, Target, Token, Wait};
 
 const SQ_ENTRIES: u32 = 256;
 const CQ_ENTRIES: u32 = 4096;

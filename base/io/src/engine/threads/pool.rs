@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use forebay_block::{Context, Result};
 
-use crate::reactor::{FileStep, Parker, Token};
+use crate::engine::{FileStep, Parker, Token};
 
 struct Job {
     token: Token,

@@ -35,12 +35,12 @@ impl Faults {
         self.removed.borrow().clone()
     }
 
-    pub(super) fn note(&self, error: &Error) {
+    pub(crate) fn note(&self, error: &Error) {
         self.count.set(self.count.get() + 1);
         *self.last.borrow_mut() = Some(error.clone());
     }
 
-    pub(super) fn note_removed(&self, path: &Path, fd: RawFd) {
+    pub(crate) fn note_removed(&self, path: &Path, fd: RawFd) {
         if self.removed.borrow().is_some() {
             return;
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use forebay_block::{Context, Result};
 
-use crate::reactor::{Parker, SocketStep, Token, Wait};
+use super::{Parker, SocketStep, Token, Wait};
 pub(crate) use pool::Pool;
 
 const EVENTS: usize = 256;

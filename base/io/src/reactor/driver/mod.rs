@@ -1,5 +1,10 @@
 //! The driver of one reactor: operations in flight, and the engine that carries them out.
 
+mod faults;
+mod file;
+mod slab;
+mod socket;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -11,15 +16,14 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Completion, ErrorKind, Result};
 
-use super::slab::{Hold, Operation, Slab, SocketOp, SocketState, Token};
 use super::spin::Spin;
-use super::step::{FileStep, SocketStep, Target};
-use super::{Engine, Parker};
-use crate::file::FileOp;
-use crate::net::Socket;
+use crate::engine::{Engine, Epoll, FileStep, Parker, Pool, Ring, SocketStep, Target, Token, Wait};
 use crate::rt::Executor;
-use crate::threads::{Epoll, Pool};
-use crate::uring::Ring;
+pub use faults::Faults;
+pub(crate) use file::{FileOp, IoLimits, OpenFile};
+use slab::{Operation, Slab};
+pub(crate) use socket::{Hold, Socket};
+use socket::{SocketOp, SocketState};
 
 /// Workers of the threads engine, and those that do `BLKDISCARD` beside a ring.
 const THREADS_WORKERS: usize = 16;
@@ -32,14 +36,6 @@ const BUSY_TURN: Duration = Duration::from_millis(1);
 enum Backend {
     Uring(Box<Ring>),
     Threads(Epoll),
-}
-
-/// How long an engine may wait for something to happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    No,
-    /// At most this long; without a limit if none.
-    Until(Option<Duration>),
 }
 
 pub(crate) struct Driver {
