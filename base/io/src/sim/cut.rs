@@ -4,7 +4,18 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::world::Stop;
+/// Point at which a run stops. I/Os are writes, write-zeroes, discards and flushes on any device,
+/// and stores, flushes and fences on any memory. They are counted in the order of their submission,
+/// from one since the stop was set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// When the n-th I/O is submitted; it never arrives at its device.
+    BeforeIo(u64),
+    /// When the n-th I/O is submitted and has had all of its effect at once, unacknowledged.
+    AfterIo(u64),
+    /// Before the n-th time that any task runs, counted from one since the run began.
+    BeforePoll(u64),
+}
 
 /// Counts I/Os, and stops the world at one of them. All orderings are relaxed: a run has one
 /// thread.

@@ -11,8 +11,8 @@ use forebay_block::{
 use super::faults::{Fails, FaultPlan, OpClass, Trouble};
 use super::media::{Data, Media, Part};
 use super::rng::Rng;
+use super::shared::Shared;
 use super::store::IntegerMap;
-use super::world::Shared;
 use crate::rt;
 use crate::sync::WaitList;
 

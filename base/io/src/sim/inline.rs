@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Request};
 
-use super::world::Shared;
+use super::shared::Shared;
 
 /// Passes requests on, and delivers no completion once the world has stopped.
 pub(super) struct Inline {

@@ -61,14 +61,16 @@ mod inline;
 mod media;
 mod pmem;
 mod rng;
+mod shared;
 mod store;
 mod world;
 
+pub use cut::Stop;
 pub use disk::{Counters, DiskConfig, SimDisk};
 pub use faults::{FaultPlan, OpClass, Spell, Trouble};
 pub use pmem::{PmemCounts, PmemSite, PmemStep, SimPmem, Survival};
 pub use rng::Rng;
-pub use world::{Keep, Outcome, Stop, Stopper, World};
+pub use world::{Keep, Outcome, Stopper, World};
 
 #[cfg(test)]
 mod tests;

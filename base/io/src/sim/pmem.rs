@@ -23,7 +23,7 @@ use forebay_block::{Buf, Error, ErrorKind, Result};
 
 use super::cut::Cut;
 use super::rng::Rng;
-use super::world::tracing_enabled;
+use super::shared::tracing_enabled;
 use crate::pmem::{LINE_BYTES, Pmem};
 use word::Word;
 

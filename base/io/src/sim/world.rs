@@ -1,33 +1,21 @@
 //! The world of a simulated process: its devices, its clock, and when it ends.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, Completion, ErrorKind, Request};
+use forebay_block::{BlockDevice, ErrorKind};
 
-use super::cut::Cut;
+use super::cut::Stop;
 use super::disk::{DiskConfig, SimDisk};
 use super::inline::Inline;
 use super::media::Part;
 use super::pmem::{SimPmem, Survival};
 use super::rng::Rng;
-use crate::rt::{self, Executor};
-
-/// Point at which a run stops. I/Os are writes, write-zeroes, discards and flushes on any device,
-/// and stores, flushes and fences on any memory. They are counted in the order of their submission,
-/// from one since the stop was set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// When the n-th I/O is submitted; it never arrives at its device.
-    BeforeIo(u64),
-    /// When the n-th I/O is submitted and has had all of its effect at once, unacknowledged.
-    AfterIo(u64),
-    /// Before the n-th time that any task runs, counted from one since the run began.
-    BeforePoll(u64),
-}
+use super::shared::{Shared, tracing_enabled};
+use crate::rt::Executor;
 
 /// Selection of the unflushed writes that survive power loss. Writes are counted from zero over all
 /// devices in the order of their submission. The undurable words of memories follow them.
@@ -68,85 +56,6 @@ const TIME_LIMIT: Duration = Duration::from_secs(3600);
 /// Polls after which a run counts as deadlocked.
 const POLL_LIMIT: u64 = 5_000_000;
 
-/// State that a world's devices share.
-pub(super) struct Shared {
-    cut: Arc<Cut>,
-    next_id: Cell<u64>,
-    abandoned: RefCell<Vec<Completion>>,
-    digest: Cell<u64>,
-}
-
-impl Shared {
-    pub(super) fn is_stopped(&self) -> bool {
-        self.cut.is_stopped()
-    }
-
-    /// Stores a completion that will not be delivered, until the process is gone.
-    pub(super) fn abandon(&self, done: Completion) {
-        self.abandoned.borrow_mut().push(done);
-    }
-
-    /// Counts an I/O. Whether the world stops before it.
-    pub(super) fn stops_before_io(&self) -> bool {
-        self.cut.stops_before_io()
-    }
-
-    pub(super) fn stops_after_io(&self) -> bool {
-        self.cut.stops_after_io()
-    }
-
-    pub(super) fn next_id(&self) -> u64 {
-        self.next_id.set(self.next_id.get() + 1);
-        self.next_id.get()
-    }
-
-    pub(super) fn trace(&self, disk: &str, what: &str, request: &Request, fails: bool) {
-        let mut digest = self.digest.get();
-        let op = format_op(request);
-        for part in [
-            rt::now().as_nanos() as u64,
-            what.len() as u64,
-            op.0,
-            request.offset,
-            request.len,
-        ] {
-            digest = (digest ^ part)
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .rotate_left(29);
-        }
-        self.digest.set(digest);
-        if tracing_enabled() {
-            eprintln!(
-                "{:>10.6} io {:>5} {what:<11} {disk:<10} {:<9} {:>9} +{}{}",
-                rt::now().as_secs_f64(),
-                self.cut.io_count(),
-                op.1,
-                request.offset,
-                request.len,
-                if fails { " FAILS" } else { "" }
-            );
-        }
-    }
-}
-
-fn format_op(request: &Request) -> (u64, &'static str) {
-    use forebay_block::Op;
-    match request.op {
-        Op::Read => (0, "read"),
-        Op::Write { fua: false } => (1, "write"),
-        Op::Write { fua: true } => (2, "write fua"),
-        Op::Flush => (3, "flush"),
-        Op::Discard => (4, "discard"),
-        Op::WriteZeroes { fua: false, .. } => (5, "zero"),
-        Op::WriteZeroes { fua: true, .. } => (6, "zero fua"),
-    }
-}
-
-pub(super) fn tracing_enabled() -> bool {
-    static ENABLED: OnceLock<bool> = OnceLock::new();
-    *ENABLED.get_or_init(|| std::env::var_os("FOREBAY_SIM_TRACE").is_some_and(|value| value == "1"))
-}
-
 /// A set of simulated devices and the process that uses them.
 pub struct World {
     seed: u64,
@@ -182,12 +91,7 @@ impl World {
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
-            shared: Rc::new(Shared {
-                cut: Arc::default(),
-                next_id: Cell::new(0),
-                abandoned: RefCell::default(),
-                digest: Cell::new(0),
-            }),
+            shared: Rc::new(Shared::new()),
             disks: Vec::new(),
             memories: Vec::new(),
         }
@@ -212,7 +116,7 @@ impl World {
     /// # Panics
     /// As [`SimPmem::new`].
     pub fn add_memory(&mut self, size_bytes: u64) -> Arc<SimPmem> {
-        let memory = SimPmem::in_world(size_bytes, Arc::clone(&self.shared.cut));
+        let memory = SimPmem::in_world(size_bytes, Arc::clone(self.shared.cut()));
         self.memories.push(Arc::clone(&memory));
         memory
     }
@@ -230,19 +134,14 @@ impl World {
     /// While a run is under way.
     #[must_use]
     pub fn fork(&self) -> Self {
-        let shared = Rc::new(Shared {
-            cut: Arc::new(self.shared.cut.fork()),
-            next_id: Cell::new(self.shared.next_id.get()),
-            abandoned: RefCell::default(),
-            digest: Cell::new(self.shared.digest.get()),
-        });
+        let shared = Rc::new(self.shared.fork());
         Self {
             seed: self.seed,
             disks: (self.disks.iter())
                 .map(|disk| disk.fork(Rc::clone(&shared)))
                 .collect(),
             memories: (self.memories.iter())
-                .map(|memory| memory.fork(Arc::clone(&shared.cut)))
+                .map(|memory| memory.fork(Arc::clone(shared.cut())))
                 .collect(),
             shared,
         }
@@ -259,7 +158,7 @@ impl World {
         let disks = || self.disks.iter().zip(&other.disks);
         let memories = || self.memories.iter().zip(&other.memories);
         self.seed == other.seed
-            && ours.next_id == theirs.next_id
+            && ours.last_id() == theirs.last_id()
             && ours.is_stopped() == theirs.is_stopped()
             && self.disks.len() == other.disks.len()
             && self.memories.len() == other.memories.len()
@@ -269,7 +168,7 @@ impl World {
 
     /// Sets where the next run is cut off, and counts I/Os from zero.
     pub fn set_stop(&self, stop: Option<Stop>) {
-        self.shared.cut.set(stop);
+        self.shared.cut().set(stop);
     }
 
     /// A handle by which something inside a run can see or cause its end.
@@ -281,14 +180,14 @@ impl World {
     /// Write-like I/Os submitted since the stop was set.
     #[must_use]
     pub fn io_count(&self) -> u64 {
-        self.shared.cut.io_count()
+        self.shared.cut().io_count()
     }
 
     /// A number that is the same for two runs if and, nearly, only if they did the same I/O at the
     /// same times.
     #[must_use]
     pub fn digest(&self) -> u64 {
-        self.shared.digest.get()
+        self.shared.digest()
     }
 
     /// Runs a process until `future` ends or the world stops. Tasks that are left are dropped.
@@ -319,7 +218,7 @@ impl World {
                 done.complete(Err(ErrorKind::ShuttingDown.into()));
             }
         }
-        for done in self.shared.abandoned.take() {
+        for done in self.shared.take_abandoned() {
             done.complete(Err(ErrorKind::ShuttingDown.into()));
         }
         executor.clear();
@@ -335,7 +234,7 @@ impl World {
         loop {
             while executor.collect() {
                 polls += 1;
-                if self.shared.cut.stop_if(Stop::BeforePoll(polls)) {
+                if self.shared.cut().stop_if(Stop::BeforePoll(polls)) {
                     return Outcome::Crashed;
                 }
                 executor.run_ready(1);
@@ -445,7 +344,7 @@ impl World {
     }
 
     fn restart(&self) {
-        self.shared.cut.restart();
+        self.shared.cut().restart();
     }
 }
 
@@ -470,7 +369,7 @@ impl Stopper {
 
     /// Ends the run when the current task next waits.
     pub fn stop(&self) {
-        self.0.cut.stop();
+        self.0.cut().stop();
     }
 
     /// Wraps a device that completes inline, so that it delivers no completion after the end.
