@@ -11,7 +11,7 @@ use forebay_block::{Buf, Context, Error, ErrorKind, Mapping, Result};
 
 use crate::file::{kind_in_words, wait_for_release};
 use crate::system::allocate_range;
-use crate::{Stop, snapshot};
+use crate::{Stop, snapshot, tree};
 
 /// Bytes that are allocated, and mapped, between two looks at a [`Stop`]: tens of milliseconds.
 const STEP_BYTES: usize = 128 << 20;
@@ -379,6 +379,10 @@ fn map(file: File, size_bytes: usize, stop: &Stop) -> Result<Buf> {
 
 /// Gives every page its memory now, so that a full file system is an error here and not a signal
 /// later. The size of the file stays.
+///
+/// # Errors
+/// `NoSpace` if the file system has no space for all bytes, `ShuttingDown` if it was stopped, or the
+/// system's error.
 pub(crate) fn allocate(file: &File, size_bytes: usize, stop: &Stop) -> Result<()> {
     for at in (0..size_bytes).step_by(STEP_BYTES) {
         stop.check()?;
@@ -386,111 +390,26 @@ pub(crate) fn allocate(file: &File, size_bytes: usize, stop: &Stop) -> Result<()
         if !allocate_range(file, at as u64..(at + len) as u64)? {
             break;
         }
+        if at == 0 {
+            check_room(file, size_bytes as u64)?;
+        }
     }
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::testing::{Scratch, Thread};
-
-    #[test]
-    fn contents_outlive_the_mapping_but_not_a_change_of_size() {
-        let scratch = Scratch::new();
-        let path = scratch.path("journal");
-        let (memory, existed) = open_shared(&path, 8192).expect("new");
-        assert!(!existed && memory.is_zero());
-        memory.copy_from(5000, b"kept");
-        let refused = open_shared(&path, 8192).expect_err("it is held");
-        assert_eq!(refused.kind(), ErrorKind::Busy);
-        assert!(refused.report().contains("journal"), "{refused:?}");
-        let joined = join_shared(&path, 4096).expect("it is there");
-        joined.copy_from(100, b"ours");
-        assert_eq!(memory.slice(100..104).to_vec(), b"ours");
-        let short = join_shared(&path, 8193).expect_err("it is shorter");
-        assert_eq!(short.kind(), ErrorKind::InvalidInput);
-        let missing = join_shared(&scratch.path("none"), 8192).expect_err("nobody made it");
-        assert_eq!(missing.kind(), ErrorKind::NotFound);
-        drop(memory);
-        let (memory, existed) = open_shared(&path, 8192).expect("again");
-        assert!(existed);
-        assert_eq!(memory.slice(5000..5004).to_vec(), b"kept");
-        drop(memory);
-        let (memory, existed) = open_shared(&path, 4096).expect("smaller");
-        assert!(!existed && memory.is_zero());
-    }
-
-    #[test]
-    fn memory_for_which_there_is_no_room_leaves_no_file() {
-        let scratch = Scratch::new();
-        let path = scratch.path("slots");
-        // More than any machine has.
-        let size_bytes = 1 << 46;
-        open_shared(&path, size_bytes).expect_err("no room");
-        assert!(!path.exists(), "a later start would keep its size");
-        drop(open_shared(&path, 8192).expect("there is room"));
-        open_shared(&path, size_bytes).expect_err("no room");
-        assert!(!path.exists(), "what it held went with its size");
-    }
-
-    #[test]
-    fn what_is_behind_the_memory_takes_none() {
-        use std::os::unix::fs::MetadataExt as _;
-        let scratch = Scratch::new();
-        let path = scratch.path("padded");
-        let (memory, existed) = open_padded(&path, (1 << 20) + 4096).expect("new");
-        assert!(!existed && memory.len() == (1 << 20) + 4096);
-        let metadata = std::fs::metadata(&path).expect("there");
-        assert_eq!(metadata.size(), 2 << 20);
-        assert!(
-            metadata.blocks() * 512 < 3 << 19,
-            "{} blocks",
-            metadata.blocks()
-        );
-        memory.copy_from(0, b"kept");
-        drop(memory);
-        let (memory, existed) = open_padded(&path, (1 << 20) + 4096).expect("again");
-        assert!(existed);
-        assert_eq!(memory.slice(0..4).to_vec(), b"kept");
-    }
-
-    #[test]
-    fn memory_that_is_about_to_be_let_go_is_waited_for() {
-        let scratch = Scratch::new();
-        let path = scratch.path("held");
-        let (memory, _) = open_padded(&path, 8192).expect("new");
-        let opener = Thread::current();
-        let sleeps = opener.sleeps();
-        let holder = std::thread::spawn(move || {
-            // An opener sleeps between two attempts. Few sleeps keep the test below `RELEASE_TIME`.
-            opener.wait_for_sleeps(sleeps, 5);
-            drop(memory);
-        });
-        let (_, existed) = open_padded(&path, 8192).expect("it was let go");
-        assert!(existed);
-        holder.join().expect("it ended");
-    }
-
-    #[test]
-    fn memory_without_a_name_keeps_its_size() {
-        let file = nameless(c"forebay-test", 8192).expect("made");
-        assert_eq!(nameless_bytes(&file).expect("sealed"), 8192);
-        file.set_len(4096).expect_err("it cannot be made smaller");
-        let scratch = Scratch::new();
-        let other = File::create_new(scratch.path("other")).expect("a file");
-        let refused = nameless_bytes(&other).expect_err("it can be made smaller");
-        assert_eq!(refused.kind(), ErrorKind::InvalidInput);
-    }
-
-    #[test]
-    fn a_file_that_others_can_write_is_refused() {
-        use std::os::unix::fs::PermissionsExt;
-        let scratch = Scratch::new();
-        let path = scratch.path("open");
-        std::fs::write(&path, [0; 4096]).expect("a file");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).expect("chmod");
-        let refused = open_shared(&path, 4096).expect_err("anybody can write to it");
-        assert_eq!(refused.kind(), ErrorKind::Permission);
+/// Refuses a file if its file system has no space for the bytes that are not allocated yet. Without
+/// this check, the allocation would fill the file system before it fails, and other programs that
+/// write to it would fail, too.
+fn check_room(file: &File, size_bytes: u64) -> Result<()> {
+    let needed = size_bytes.saturating_sub(file.metadata()?.blocks() * 512);
+    let room = tree::room(file)?;
+    let free = room.free.saturating_mul(room.block_bytes.into());
+    // A file system without a limit reports no blocks.
+    match room.blocks > 0 && free < needed {
+        true => Err(io::Error::from_raw_os_error(libc::ENOSPC).into()),
+        false => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests;
