@@ -1,27 +1,29 @@
 //! `forebay pagecache`: the distributed page cache. Its directory and nodes are processes of their
 //! own, beside the daemon.
 
+mod signals;
+mod status;
+
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand, ValueEnum};
-use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_block::{Error, ErrorKind, Result};
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
-use forebay_cluster::status::{Pages, Status, ask};
 use forebay_cluster::{
     Coherence, Consistency, DeviceNode, Emulated, InFlight, Node, NodeId, Options, PAGE_BYTES,
     Placement,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_mount::SharedMount;
-
 use forebay_terminal::duration::Durations;
 use forebay_terminal::log_filter;
 use forebay_terminal::out;
 use forebay_terminal::size::{BadValue, Interval, Size, human_bytes};
-use forebay_terminal::table::Table;
+
+use signals::Signals;
 
 const LEASES: Durations = Durations::new(
     Duration::from_millis(100)..=Duration::from_secs(24 * 3600),
@@ -170,7 +172,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Command::Directory(arguments) => run_directory(arguments),
         Command::Node(arguments) => run_node(arguments),
-        Command::Status(arguments) => run_status(arguments),
+        Command::Status(arguments) => status::run(&arguments.pool, arguments.json),
     }
 }
 
@@ -357,14 +359,6 @@ fn emulated(arguments: &NodeArguments) -> Option<Emulated> {
     })
 }
 
-fn run_status(arguments: &StatusArguments) -> Result<()> {
-    let status = ask(&Pool::new(&arguments.pool)?)?;
-    if arguments.json {
-        return out::print(&String::from_utf8_lossy(&status.to_json()));
-    }
-    out::print(&render(&status))
-}
-
 /// Logs to standard error, with the filter in FOREBAY_LOG or warnings.
 ///
 /// # Errors
@@ -375,131 +369,6 @@ fn log_to_stderr() -> Result<()> {
     let log = log.with_ansi(std::io::stderr().is_terminal());
     log.with_env_filter(filter).init();
     Ok(())
-}
-
-/// SIGTERM and SIGINT.
-struct Signals {
-    runtime: tokio::runtime::Runtime,
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let inside = runtime.enter();
-        let terminate = signal(SignalKind::terminate()).context(|| "catching SIGTERM")?;
-        let interrupt = signal(SignalKind::interrupt()).context(|| "catching SIGINT")?;
-        drop(inside);
-        Ok(Self {
-            runtime,
-            terminate,
-            interrupt,
-        })
-    }
-
-    /// Waits for a signal. Returns whether one arrived in this time.
-    fn wait(&mut self, time: Duration) -> bool {
-        let (terminate, interrupt) = (&mut self.terminate, &mut self.interrupt);
-        self.runtime.block_on(async {
-            tokio::select! {
-                _ = terminate.recv() => true,
-                _ = interrupt.recv() => true,
-                () = tokio::time::sleep(time) => false,
-            }
-        })
-    }
-}
-
-fn render(status: &Status) -> String {
-    let Status {
-        source,
-        pid,
-        epoch,
-        awaited,
-        pages,
-        ..
-    } = status;
-    let copies = pages.exclusive + pages.owner + pages.shared + pages.to_be_invalidated;
-    let mut text = format!(
-        "Directory of {source}, process {pid}, start {epoch}\n  {copies} pages in {} of memory, a \
-         copy of each: {}\n",
-        human_bytes(status.capacity_bytes),
-        in_words(pages)
-    );
-    if !awaited.is_empty() {
-        let nodes: Vec<String> = awaited.iter().map(ToString::to_string).collect();
-        text.push_str(&format!(
-            "  waits for nodes that were there before: {}\n",
-            nodes.join(", ")
-        ));
-    }
-    text.push_str(&format!(
-        "  lookups: {} found, {} filled; {} pages evicted, {} write-backs; {} messages in, {} \
-         out\n",
-        status.found,
-        status.filled,
-        status.evicted,
-        status.write_backs,
-        status.messages_in,
-        status.messages_out
-    ));
-    if status.lost_pages + status.fenced > 0 {
-        text.push_str(&format!(
-            "  {} pages lost with dead nodes, {} nodes ended because they did not answer\n",
-            status.lost_pages, status.fenced
-        ));
-    }
-    if status.rescued_pages > 0 {
-        text.push_str(&format!(
-            "  {} dirty pages outlived their nodes and were written back\n",
-            status.rescued_pages
-        ));
-    }
-    let mut table = Table::new(&[
-        "node",
-        "process",
-        "state",
-        ">memory",
-        ">pages",
-        ">shared",
-        ">hits here",
-        ">hits elsewhere",
-        ">misses",
-        ">read ahead",
-    ]);
-    for node in &status.nodes {
-        let Pages {
-            exclusive,
-            owner,
-            shared,
-            to_be_invalidated,
-        } = node.pages;
-        table.row(vec![
-            node.id.to_string(),
-            node.pid.to_string(),
-            node.state.clone(),
-            human_bytes(u64::from(node.frames) * status.page_bytes),
-            (exclusive + owner + shared + to_be_invalidated).to_string(),
-            shared.to_string(),
-            node.hits_local.to_string(),
-            node.hits_remote.to_string(),
-            node.misses.to_string(),
-            node.read_ahead.to_string(),
-        ]);
-    }
-    text.push_str(&format!("\nNodes\n{}", table.render(2)));
-    text
-}
-
-fn in_words(pages: &Pages) -> String {
-    format!(
-        "{} being filled, {} with their owner alone, {} shared, {} going",
-        pages.exclusive, pages.owner, pages.shared, pages.to_be_invalidated
-    )
 }
 
 /// Parses the time limits of a node.

@@ -5,8 +5,10 @@
 //! through a [`Link`].
 
 mod alone;
+mod effects;
 mod emulated;
 mod heard;
+mod membership;
 mod view;
 
 use std::collections::BTreeMap;
@@ -15,11 +17,10 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
 
-use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory, ToNode};
+use crate::message::{Access, LockRange, PageId, Place, ToDirectory};
 use crate::node::{Acquired, Config, Counts, Effect, Node, Ticket, WroteWhole};
-use crate::protocol::{Packet, encode};
 use crate::segment::{Frame, Segment};
-use crate::store::{self, Store};
+use crate::store::Store;
 use alone::Turns;
 pub use emulated::Emulated;
 pub use heard::Heard;
@@ -101,29 +102,6 @@ impl<S: Store, L: Link> Client<S, L> {
     #[must_use]
     pub fn with_emulated(self, emulated: Option<Emulated>) -> Self {
         Self { emulated, ..self }
-    }
-
-    /// Processes bytes received from the directory, and returns how many of them were whole
-    /// packets. The reader of the connection calls this. It executes the fills and write-backs that
-    /// the packets request.
-    ///
-    /// # Errors
-    /// If the bytes are not valid packets, or contain messages that no correct directory sends, or
-    /// the link is gone. All later operations fail.
-    pub fn receive(&self, bytes: &[u8]) -> Result<usize> {
-        let mut state = self.lock_state();
-        let result = self.take_packets(&mut state, bytes);
-        if let Err(error) = &result {
-            state.broken = Some(error.clone());
-        }
-        self.changed.notify_all();
-        result
-    }
-
-    /// Notes that the connection is gone: all operations fail with `why` from now on.
-    pub fn disconnect(&self, why: Error) {
-        self.lock_state().broken = Some(why);
-        self.changed.notify_all();
     }
 
     /// Reads a whole page.
@@ -258,84 +236,6 @@ impl<S: Store, L: Link> Client<S, L> {
     pub fn fsync(&self, inode: u64) -> Result<()> {
         self.sync(inode, "fsync", Node::fsync)?;
         self.store.sync(inode)
-    }
-
-    /// Reports this node's state to a directory that was restarted. `connect` opens the link to it;
-    /// nothing is sent before that.
-    ///
-    /// # Errors
-    /// If the link is gone.
-    pub fn rejoin(&self, connect: impl FnOnce(&L)) -> Result<()> {
-        let mut state = self.lock_state();
-        connect(&self.link);
-        let State { node, effects, .. } = &mut *state;
-        node.rejoin(effects);
-        self.act(&mut state)
-    }
-
-    /// Reports that this node lives, with its counters, unless the node is busy. Returns whether it
-    /// reported.
-    ///
-    /// # Errors
-    /// If the link is gone.
-    pub fn say_alive(&self) -> Result<bool> {
-        let Ok(mut state) = self.state.try_lock() else {
-            return Ok(false);
-        };
-        let Counts {
-            hits_local,
-            hits_remote,
-            misses,
-            read_ahead,
-        } = state.node.counts();
-        state.messages.push(ToDirectory::Alive {
-            hits_local,
-            hits_remote,
-            misses,
-            read_ahead,
-        });
-        self.act(&mut state).map(|()| true)
-    }
-
-    /// Waits until the node has joined, and returns how many of its frames the directory accepted.
-    ///
-    /// # Errors
-    /// The refusal of the directory, or `TimedOut`.
-    pub fn wait_joined(&self, patience: Duration) -> Result<u32> {
-        let begin = Instant::now();
-        let mut state = self.lock_state();
-        loop {
-            if let Some(error) = &state.broken {
-                return Err(error.clone());
-            }
-            if let Some(frames) = state.node.share() {
-                return Ok(frames.end - frames.start);
-            }
-            let left = patience.saturating_sub(begin.elapsed());
-            if left.is_zero() {
-                return Err(not_in_time());
-            }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// Moves all pages out of this node's memory, so that the node can leave without losing any.
-    ///
-    /// # Errors
-    /// `TimedOut` if they have not left in this time, or `Disconnected`.
-    pub fn leave(&self, patience: Duration) -> Result<()> {
-        let mut state = self.lock_state();
-        let ticket = state.ticket();
-        let State { node, effects, .. } = &mut *state;
-        node.leave(ticket, effects);
-        self.act(&mut state)?;
-        self.outcome_within(state, ticket, Some(patience)).map(drop)
-    }
-
-    /// Returns the error that all operations return, if the client is broken.
-    pub fn broken(&self) -> Option<Error> {
-        self.lock_state().broken.clone()
     }
 
     /// Returns the connection to the directory.
@@ -489,93 +389,9 @@ impl<S: Store, L: Link> Client<S, L> {
         self.act(state)
     }
 
-    fn take_packets(&self, state: &mut State, bytes: &[u8]) -> Result<usize> {
-        let mut taken = 0;
-        while let Some(packet) = Packet::<ToNode>::decode(&bytes[taken..])? {
-            for message in packet.messages() {
-                let message = message?;
-                state.node.receive(message, &mut state.effects)?;
-            }
-            taken += packet.size_bytes;
-            self.act(state)?;
-        }
-        Ok(taken)
-    }
-
-    /// Executes the node's effects and their consequences, then sends one packet.
-    fn act(&self, state: &mut State) -> Result<()> {
-        let id = state.node.id();
-        let mut next = 0;
-        while let Some(effect) = state.effects.get(next).copied() {
-            next += 1;
-            self.do_effect(state, id, effect);
-        }
-        state.effects.clear();
-        if state.messages.is_empty() {
-            return Ok(());
-        }
-        state.packet.clear();
-        encode(id, &state.messages, &mut state.packet);
-        state.messages.clear();
-        let sent = self.link.send(&state.packet);
-        if let Err(error) = &sent {
-            state.broken = Some(error.clone());
-            self.changed.notify_all();
-        }
-        sent
-    }
-
-    fn do_effect(&self, state: &mut State, id: NodeId, effect: Effect) {
-        let State {
-            node,
-            outcomes,
-            effects,
-            messages,
-            scratch,
-            ..
-        } = state;
-        match effect {
-            Effect::Send(message) => messages.push(message),
-            Effect::Fill { page, place } => {
-                let filled = store::fill(&self.segment, &self.store, id, page, place, scratch);
-                node.filled(page, filled.is_ok(), effects);
-            }
-            Effect::FillUnpublished { page, place } => {
-                let bytes = node.unpublished(page).expect("the node has just said so");
-                self.segment.fill(page, place, id, bytes, false);
-                node.filled(page, true, effects);
-            }
-            Effect::Merge { page, place } => {
-                let bytes = node.unpublished(page).expect("the node has just said so");
-                scratch.copy_from_slice(bytes);
-                while self.segment.write(place, id, 0, scratch).is_err() {
-                    std::thread::yield_now();
-                }
-                node.merged(page, place, effects);
-            }
-            Effect::WriteBack { page, place } => {
-                let written = store::write_back(&self.segment, &self.store, page, place, scratch);
-                node.written_back(place, written.is_ok(), effects);
-            }
-            Effect::Ready(ticket) => {
-                outcomes.insert(ticket, None);
-                self.changed.notify_all();
-            }
-            Effect::Done { ticket, ok } => {
-                outcomes.insert(ticket, Some(ok));
-                self.changed.notify_all();
-            }
-        }
-    }
-
     fn lock_state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn not_in_time() -> Error {
-    let context = "page cache: the directory has not answered in time";
-    Error::new(ErrorKind::TimedOut, context)
 }
 
 impl State {
@@ -583,4 +399,9 @@ impl State {
         self.next_ticket += 1;
         self.next_ticket
     }
+}
+
+fn not_in_time() -> Error {
+    let context = "page cache: the directory has not answered in time";
+    Error::new(ErrorKind::TimedOut, context)
 }

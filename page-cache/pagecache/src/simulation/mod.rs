@@ -20,8 +20,10 @@
 //! - The store does not die.
 
 mod client;
+mod invariants;
 mod model;
 mod restart;
+mod shelf;
 mod summary;
 mod trace;
 mod work;

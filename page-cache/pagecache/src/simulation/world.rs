@@ -1,58 +1,25 @@
-//! The schedule: possible events, and the checks after every step.
+//! The schedule: possible events, and their effects.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
-use forebay_block::{Buf, Error, ErrorKind};
+use forebay_block::Buf;
 use forebay_io::sim::Rng;
 
 use super::client::Client;
-use super::model::{Model, initial};
+use super::model::Model;
+use super::shelf::Shelf;
 use super::summary::Summary;
 use super::work::Work;
-use super::{PAGE_BYTES, Words, to_bytes, to_words};
+use super::{PAGE_BYTES, to_words};
 use crate::directory::{self, Directory, Outbox, Placement};
 use crate::fault::{Fault, Faults};
 use crate::message::{NodeId, PageId, Place, ToDirectory, ToNode};
 use crate::node::{self, Consistency, Effect, Node, Ticket};
 use crate::protocol::{Packet, encode};
 use crate::segment::Segment;
-use crate::store::Store;
 
 /// More steps than any terminating run takes.
 const STEPS_MAX: u64 = 400_000;
-
-/// The store. Unwritten pages hold the content of [`initial`].
-#[derive(Debug, Default)]
-pub(super) struct Shelf {
-    pages: RefCell<BTreeMap<PageId, Words>>,
-}
-
-impl Shelf {
-    pub(super) fn words(&self, page: PageId) -> Words {
-        let pages = self.pages.borrow();
-        pages.get(&page).copied().unwrap_or_else(|| initial(page))
-    }
-}
-
-impl Store for Shelf {
-    fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<(), Error> {
-        into.copy_from_slice(&to_bytes(&self.words(page)));
-        Ok(())
-    }
-
-    fn write_page(&self, page: PageId, from: &[u8]) -> Result<(), Error> {
-        if from.len() != PAGE_BYTES {
-            return Err(Error::from(ErrorKind::InvalidInput));
-        }
-        self.pages.borrow_mut().insert(page, to_words(from));
-        Ok(())
-    }
-
-    fn sync(&self, _: u64) -> Result<(), Error> {
-        Ok(())
-    }
-}
 
 /// A node with its links.
 pub(super) struct Peer {
@@ -492,54 +459,5 @@ impl World {
         let mut bytes = [0; PAGE_BYTES];
         self.segment.load(place.frame, 0, &mut bytes);
         self.model.tear(page, self.now, to_words(&bytes));
-    }
-
-    /// Checks the invariants after every step.
-    fn check(&mut self) -> Result<(), String> {
-        let mut homes: BTreeMap<PageId, Place> = BTreeMap::new();
-        let mut copies: BTreeMap<PageId, u64> = BTreeMap::new();
-        for peer in self.peers.iter().filter(|peer| peer.alive) {
-            for (page, place) in peer.node.mappings() {
-                let home = *homes.entry(page).or_insert(place);
-                let owner = self.directory.page(page).map(|(_, place)| place);
-                let unknown = owner.is_none() && self.directory.awaited().is_some();
-                if home != place || (owner != Some(place) && !unknown) {
-                    return Err(format!(
-                        "{page} is mapped at {home:?} and at {place:?}; its owner has {owner:?}"
-                    ));
-                }
-                copies.insert(page, 1);
-            }
-        }
-        for work in &self.work {
-            if let Some(page) = work.fills()
-                && let Some(home) = homes.get(&page)
-            {
-                return Err(format!("{page} is being filled and mapped at {home:?}"));
-            }
-        }
-        for (index, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.alive) {
-            let unpublished = peer.node.unpublished_pages();
-            if unpublished.len() > peer.node.unpublished_max() {
-                return Err(format!(
-                    "node {index} holds {} pages unpublished",
-                    unpublished.len()
-                ));
-            }
-            // A page that is being published is in transition.
-            for (page, _) in unpublished.filter(|(_, publishing)| !publishing) {
-                *copies.entry(page).or_default() += 1;
-            }
-        }
-        if self.directory.taken_pages() > self.config.budget_pages {
-            return Err(format!(
-                "{} pages of {} taken",
-                self.directory.taken_pages(),
-                self.config.budget_pages
-            ));
-        }
-        let peak = copies.values().copied().max().unwrap_or(0);
-        self.summary.copies_peak = self.summary.copies_peak.max(peak);
-        Ok(())
     }
 }

@@ -340,3 +340,78 @@ fn given_up_pages_are_reported_again_after_a_restart() {
         "its frames are clean again"
     );
 }
+
+#[test]
+fn a_dead_nodes_pages_are_lost_by_name_once_unmapped() {
+    let mut desk = Desk::new(3, 2, 0, 0);
+    let dirty = desk.publish_new(0, 1, Access::Write);
+    desk.publish_new(0, 2, Access::Read);
+    let other = desk.publish_new(1, 3, Access::Write);
+    desk.lookup(1, 1, Access::Read);
+    desk.lookup(0, 3, Access::Read);
+    let heard = desk.die(0);
+    assert_eq!(
+        desk.out.lost,
+        [page(1)],
+        "page 2 is clean, page 3 is in a living node's memory"
+    );
+    let gone = ToNode::Invalidate {
+        page: page(1),
+        place: dirty,
+    };
+    assert_eq!(heard.last(), Some(&(1, gone)));
+    assert_eq!(
+        (desk.state(1), desk.state(2)),
+        (State::ToBeInvalidated, State::Invalid)
+    );
+    assert_eq!(
+        desk.directory.page(page(3)),
+        Some((State::Owner, other)),
+        "the dead sharer is forgotten"
+    );
+    assert_eq!(
+        desk.lookup(2, 1, Access::Read),
+        [],
+        "somebody may still read what was lost"
+    );
+    let heard = desk.say(1, ToDirectory::Invalidated { place: dirty });
+    let Some(&(2, ToNode::Fill { place, .. })) = heard.last() else {
+        panic!("{heard:?}");
+    };
+    let forget = ToNode::Forget { node: node(0) };
+    assert_eq!(heard[..2], [(1, forget), (2, forget)]);
+    assert!(place.frame >= 2, "frame {} is a dead node's", place.frame);
+    assert!(
+        desk.try_say(0, ToDirectory::Invalidated { place: dirty })
+            .is_err()
+    );
+}
+
+#[test]
+fn a_dead_nodes_locks_are_granted_to_waiting_nodes() {
+    let mut desk = Desk::new(2, 1, 0, 0);
+    let range = |start, end, exclusive| LockRange {
+        inode: 7,
+        start,
+        end,
+        exclusive,
+    };
+    let lock = |ticket, range| ToDirectory::Lock { ticket, range };
+    assert_eq!(
+        desk.say(0, lock(1, range(0, 8, true))),
+        [(0, ToNode::Locked { ticket: 1 })]
+    );
+    assert_eq!(desk.say(1, lock(5, range(7, 9, false))), []);
+    assert_eq!(
+        desk.say(1, lock(6, range(8, 9, false))),
+        [(1, ToNode::Locked { ticket: 6 })]
+    );
+    assert_eq!(desk.say(0, lock(2, range(8, 9, true))), []);
+    let heard = desk.die(0);
+    assert_eq!(heard.first(), Some(&(1, ToNode::Locked { ticket: 5 })));
+    assert_eq!(desk.say(1, ToDirectory::Unlock { ticket: 5 }), []);
+    let twice = desk
+        .try_say(1, ToDirectory::Unlock { ticket: 5 })
+        .expect_err("it is gone");
+    assert_eq!(twice.kind(), ErrorKind::InvalidInput);
+}

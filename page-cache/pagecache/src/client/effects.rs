@@ -1,0 +1,107 @@
+//! Packets of the directory, and the effects of the node: fills, write-backs, results and messages.
+
+use forebay_block::Result;
+
+use super::{Client, Link, State};
+use crate::message::{NodeId, ToNode};
+use crate::node::Effect;
+use crate::protocol::{Packet, encode};
+use crate::store::{self, Store};
+
+impl<S: Store, L: Link> Client<S, L> {
+    /// Processes bytes received from the directory, and returns how many of them were whole
+    /// packets. The reader of the connection calls this. It executes the fills and write-backs that
+    /// the packets request.
+    ///
+    /// # Errors
+    /// If the bytes are not valid packets, or contain messages that no correct directory sends, or
+    /// the link is gone. All later operations fail.
+    pub fn receive(&self, bytes: &[u8]) -> Result<usize> {
+        let mut state = self.lock_state();
+        let result = self.take_packets(&mut state, bytes);
+        if let Err(error) = &result {
+            state.broken = Some(error.clone());
+        }
+        self.changed.notify_all();
+        result
+    }
+
+    fn take_packets(&self, state: &mut State, bytes: &[u8]) -> Result<usize> {
+        let mut taken = 0;
+        while let Some(packet) = Packet::<ToNode>::decode(&bytes[taken..])? {
+            for message in packet.messages() {
+                let message = message?;
+                state.node.receive(message, &mut state.effects)?;
+            }
+            taken += packet.size_bytes;
+            self.act(state)?;
+        }
+        Ok(taken)
+    }
+
+    /// Executes the node's effects and their consequences, then sends one packet.
+    pub(super) fn act(&self, state: &mut State) -> Result<()> {
+        let id = state.node.id();
+        let mut next = 0;
+        while let Some(effect) = state.effects.get(next).copied() {
+            next += 1;
+            self.do_effect(state, id, effect);
+        }
+        state.effects.clear();
+        if state.messages.is_empty() {
+            return Ok(());
+        }
+        state.packet.clear();
+        encode(id, &state.messages, &mut state.packet);
+        state.messages.clear();
+        let sent = self.link.send(&state.packet);
+        if let Err(error) = &sent {
+            state.broken = Some(error.clone());
+            self.changed.notify_all();
+        }
+        sent
+    }
+
+    fn do_effect(&self, state: &mut State, id: NodeId, effect: Effect) {
+        let State {
+            node,
+            outcomes,
+            effects,
+            messages,
+            scratch,
+            ..
+        } = state;
+        match effect {
+            Effect::Send(message) => messages.push(message),
+            Effect::Fill { page, place } => {
+                let filled = store::fill(&self.segment, &self.store, id, page, place, scratch);
+                node.filled(page, filled.is_ok(), effects);
+            }
+            Effect::FillUnpublished { page, place } => {
+                let bytes = node.unpublished(page).expect("the node has just said so");
+                self.segment.fill(page, place, id, bytes, false);
+                node.filled(page, true, effects);
+            }
+            Effect::Merge { page, place } => {
+                let bytes = node.unpublished(page).expect("the node has just said so");
+                scratch.copy_from_slice(bytes);
+                while self.segment.write(place, id, 0, scratch).is_err() {
+                    std::thread::yield_now();
+                }
+                node.merged(page, place, effects);
+            }
+            Effect::WriteBack { page, place } => {
+                let written = store::write_back(&self.segment, &self.store, page, place, scratch);
+                node.written_back(place, written.is_ok(), effects);
+            }
+            Effect::Ready(ticket) => {
+                outcomes.insert(ticket, None);
+                self.changed.notify_all();
+            }
+            Effect::Done { ticket, ok } => {
+                outcomes.insert(ticket, Some(ok));
+                self.changed.notify_all();
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Membership of the node: joining, leases, rejoining, leaving, and the end of the connection.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use forebay_block::{Error, Result};
+
+use super::{Client, Link, State, not_in_time};
+use crate::message::ToDirectory;
+use crate::node::Counts;
+use crate::store::Store;
+
+impl<S: Store, L: Link> Client<S, L> {
+    /// Reports this node's state to a directory that was restarted. `connect` opens the link to it;
+    /// nothing is sent before that.
+    ///
+    /// # Errors
+    /// If the link is gone.
+    pub fn rejoin(&self, connect: impl FnOnce(&L)) -> Result<()> {
+        let mut state = self.lock_state();
+        connect(&self.link);
+        let State { node, effects, .. } = &mut *state;
+        node.rejoin(effects);
+        self.act(&mut state)
+    }
+
+    /// Reports that this node lives, with its counters, unless the node is busy. Returns whether it
+    /// reported.
+    ///
+    /// # Errors
+    /// If the link is gone.
+    pub fn say_alive(&self) -> Result<bool> {
+        let Ok(mut state) = self.state.try_lock() else {
+            return Ok(false);
+        };
+        let Counts {
+            hits_local,
+            hits_remote,
+            misses,
+            read_ahead,
+        } = state.node.counts();
+        state.messages.push(ToDirectory::Alive {
+            hits_local,
+            hits_remote,
+            misses,
+            read_ahead,
+        });
+        self.act(&mut state).map(|()| true)
+    }
+
+    /// Waits until the node has joined, and returns how many of its frames the directory accepted.
+    ///
+    /// # Errors
+    /// The refusal of the directory, or `TimedOut`.
+    pub fn wait_joined(&self, patience: Duration) -> Result<u32> {
+        let begin = Instant::now();
+        let mut state = self.lock_state();
+        loop {
+            if let Some(error) = &state.broken {
+                return Err(error.clone());
+            }
+            if let Some(frames) = state.node.share() {
+                return Ok(frames.end - frames.start);
+            }
+            let left = patience.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Err(not_in_time());
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Notes that the connection is gone: all operations fail with `why` from now on.
+    pub fn disconnect(&self, why: Error) {
+        self.lock_state().broken = Some(why);
+        self.changed.notify_all();
+    }
+
+    /// Moves all pages out of this node's memory, so that the node can leave without losing any.
+    ///
+    /// # Errors
+    /// `TimedOut` if they have not left in this time, or `Disconnected`.
+    pub fn leave(&self, patience: Duration) -> Result<()> {
+        let mut state = self.lock_state();
+        let ticket = state.ticket();
+        let State { node, effects, .. } = &mut *state;
+        node.leave(ticket, effects);
+        self.act(&mut state)?;
+        self.outcome_within(state, ticket, Some(patience)).map(drop)
+    }
+
+    /// Returns the error that all operations return, if the client is broken.
+    pub fn broken(&self) -> Option<Error> {
+        self.lock_state().broken.clone()
+    }
+}
