@@ -19,8 +19,8 @@
 //! has the precision of the reactor's timers: some tens of microseconds late on an idle core, never
 //! too soon. Nothing is allocated for each request once the executor's pools have grown.
 //!
-//! Whatever is measured through this device is emulated; [`DeviceInfo::emulated`] says so in words,
-//! and every layer above passes that on.
+//! Measurements through this device are emulated. [`DeviceInfo::emulated`] says so in words, and
+//! every layer above passes that on.
 
 pub mod disk;
 pub mod memory;

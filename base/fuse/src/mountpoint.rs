@@ -36,7 +36,10 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
     }
     let path = resolved(mountpoint).context(place)?;
     while is_dead(&path).context(place)? {
-        tracing::warn!(mountpoint = %path.display(), "clearing the mount of a process that was killed");
+        tracing::warn!(
+            mountpoint = %path.display(),
+            "clearing the mount of a process that was killed"
+        );
         detach(&path).context(place)?;
     }
     check_free(&path).context(place)

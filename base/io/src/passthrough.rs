@@ -60,8 +60,8 @@ impl CommandDevice {
     }
 
     /// Gives the driver a command, and resolves to its result: a count, or an error number,
-    /// negated. A driver may keep a command for as long as it likes; the argument points to no
-    /// memory, so that nothing is lost by dropping the future.
+    /// negated. A driver may keep a command for any time. The argument points to no memory, so the
+    /// future may be dropped at any time.
     pub fn command(&self, number: u32, argument: [u8; 16]) -> impl Future<Output = i32> + use<> {
         let fd = self.descriptor.fd();
         let step = SocketStep::Command {

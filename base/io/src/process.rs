@@ -15,9 +15,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process that connected `stream`, if it lives. To be sure that it is that one and not a
-    /// later one with its number, hear something from it afterwards that it could not have said
-    /// before.
+    /// Returns the process that connected `stream`, if it lives. A later process may have its
+    /// number. A message that only the peer can send, and only after this call, excludes that.
     ///
     /// # Errors
     /// `Unsupported` if this process cannot see it (another PID namespace), `NotFound` if it has

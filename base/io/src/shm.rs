@@ -29,8 +29,8 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
-// SAFETY: the range is mapped from `open_shared` to `drop`, readable and writable, and the file was
-// allocated to its end, so that no access runs out of space.
+// SAFETY: the range is mapped from `open_shared` to `drop`, readable and writable. The file was
+// allocated to its end, so no access runs out of space.
 unsafe impl Mapping for Shared {
     fn as_ptr(&self) -> *mut u8 {
         self.address.cast()
@@ -69,9 +69,9 @@ pub fn open_shared_until(path: &Path, size_bytes: usize, stop: &Stop) -> Result<
     open(path, size_bytes, size_bytes, stop).context(|| format!("shared memory {}", path.display()))
 }
 
-/// A private copy of the memory in the file at `path`, as [`open_shared`] would find it; none if
-/// there is no file, or an empty one. Nothing of the file is changed, and nothing is allocated in
-/// it. The file is held while the copy lives.
+/// Returns a private copy of the memory in the file at `path`, as [`open_shared`] would find it.
+/// `None` if there is no file, or an empty one. The file is not changed, and nothing is allocated
+/// in it. The file is held while the copy lives.
 ///
 /// # Errors
 /// As [`open_shared`].
@@ -137,10 +137,10 @@ pub fn check_shared(path: &Path) -> Result<()> {
     ))
 }
 
-/// As [`open_shared`]. The file ends at the next power of two ([`padded_bytes`]), as the memory of
-/// a PCI device must, so that a virtual machine can be given it as one. The bytes after
-/// `size_bytes` take no memory. A killed process holds its memory for a moment longer: this waits
-/// for that, for [`RELEASE_TIME`](crate::file::RELEASE_TIME) or longer.
+/// As [`open_shared`]. The file ends at the next power of two ([`padded_bytes`]), since a virtual
+/// machine may get it as the memory of a PCI device. The bytes after `size_bytes` take no memory. A
+/// killed process holds its memory for a moment longer: this waits for its release, for
+/// [`RELEASE_TIME`](crate::file::RELEASE_TIME) or longer.
 ///
 /// # Errors
 /// As [`open_shared`].
@@ -381,8 +381,8 @@ fn map(file: File, size_bytes: usize, stop: &Stop) -> Result<Buf> {
 /// later. The size of the file stays.
 ///
 /// # Errors
-/// `NoSpace` if the file system has no space for all bytes, `ShuttingDown` if it was stopped, or the
-/// system's error.
+/// `NoSpace` if the file system has no space for all bytes, `ShuttingDown` if it was stopped, or
+/// the system's error.
 pub(crate) fn allocate(file: &File, size_bytes: usize, stop: &Stop) -> Result<()> {
     for at in (0..size_bytes).step_by(STEP_BYTES) {
         stop.check()?;

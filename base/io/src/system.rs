@@ -146,10 +146,10 @@ pub fn io_flusher() -> Result<()> {
 }
 
 /// Returns whether this process's memory is limited by a control group of version 1
-/// (cgroup-v1/memory in the kernel's documentation). Only there does a thread that looks for memory
-/// wait for write-back in flight, unless it is marked as an I/O flusher. io_uring makes its
-/// submitter start kernel threads, for which it needs memory. Returns `true` if the group cannot be
-/// read.
+/// (cgroup-v1/memory in the kernel's documentation). Returns `true` if the group cannot be read.
+///
+/// Only there does a thread that looks for memory wait for write-back in flight, unless it is
+/// marked as an I/O flusher. A submitter to io_uring starts kernel threads, which need memory.
 #[must_use]
 pub fn memory_limited_v1() -> bool {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

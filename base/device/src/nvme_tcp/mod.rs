@@ -9,9 +9,9 @@
 //! Each queue authenticates this host if the target asks for it ([`Uri::secrets`]).
 //!
 //! **A lost association is reestablished**, until the device is dropped. An association is lost
-//! when a connection breaks, when the target breaks the protocol, or when a command or a keep-alive
-//! is not answered within its time ([`Times`]). Commands without an answer are sent again. Requests
-//! that arrive meanwhile are queued.
+//! when a connection breaks or the target breaks the protocol. It is also lost when a command or a
+//! keep-alive is not answered within its time ([`Times`]). Commands without an answer are sent
+//! again. Requests that arrive meanwhile are queued.
 //!
 //! - **No write lands late.** If a command without an answer changes the namespace, the device
 //!   waits before it reconnects: twice the keep-alive time after the loss. By then the target must

@@ -65,9 +65,8 @@ impl Ring {
         Ok(this)
     }
 
-    /// Has the kernel make the requests that it reuses from then on. Under memory pressure it would
-    /// wait for dirty pages to be written to get the memory of one, and this ring may be what
-    /// writes them.
+    /// Has the kernel allocate the requests that it reuses from then on. Under memory pressure, an
+    /// allocation waits until dirty pages are written. This ring may be the one that writes them.
     fn warm_up(&mut self) {
         for _ in 0..SQ_ENTRIES {
             self.push(&opcode::Nop::new().build().user_data(UNHEARD));

@@ -14,15 +14,15 @@ use crate::system::boot_id;
 
 /// Returns the identity of an open file or device that was found at `path`.
 ///
-/// A block device is identified by the kernel's names of the disk under it (a world-wide name, a
-/// serial number, a UUID), or by the file under a loop device. The first byte of the disk that it
-/// shows is part of the identity. A file is identified by its file system, its inode and its birth
-/// time.
+/// A block device is identified by the kernel's names of the disk under it: a world-wide name, a
+/// serial number or a UUID. A loop device is identified by the file under it. The first byte of the
+/// disk that the device shows is part of the identity. A file is identified by its file system, its
+/// inode and its birth time.
 ///
-/// A disk without a name is identified by its place in sysfs and its driver ([`Basis::Place`]), or
-/// by `path` if the user vouches for that ([`Basis::Path`]). A virtual disk has no place: the
-/// kernel numbers those in order of appearance. It is identified by the name that it was given, if
-/// any. Otherwise the identity is unknown.
+/// A disk without a name is identified by its place in sysfs and its driver ([`Basis::Place`]). If
+/// the user vouches for `path`, it is identified by that ([`Basis::Path`]). A virtual disk has no
+/// place, since the kernel numbers those in order of appearance. It is identified by the name that
+/// it was given, if any. Otherwise the identity is unknown.
 pub(crate) fn identity(
     fd: BorrowedFd<'_>,
     metadata: &Metadata,

@@ -64,8 +64,8 @@ impl std::fmt::Debug for File {
     }
 }
 
-/// Time that an exclusive open waits for a holder to let go. A killed process holds its files
-/// until the kernel has ended its I/O, and only then is it safe to write.
+/// Time that an exclusive open waits for a holder to release the file. A process that was killed
+/// holds its files until the kernel has ended its I/O. A write before that is not safe.
 pub const RELEASE_TIME: Duration = Duration::from_secs(3);
 
 /// The same if the holder has ended. A busy machine ends its I/O late.
@@ -113,7 +113,7 @@ impl File {
 
     /// Returns the present size in bytes, in whole logical blocks. Requests up to it are accepted
     /// from now on: files and devices may grow while they are open. If one has shrunk, requests
-    /// beyond its end fail until it has its size again. A removed file is noted among its faults.
+    /// beyond its end fail until it has grown to its size. A removed file is noted among its faults.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         if let Some(present) = geometry::present(self.open.fd(), &self.geometry) {

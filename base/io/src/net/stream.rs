@@ -24,8 +24,8 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A connected stream socket.
 ///
-/// Dropping a receive or send before it has ended leaves the stream at an unknown place in its
-/// data; after a dropped send it refuses to send more.
+/// A receive or send that is dropped before its end leaves the stream at an unknown place in its
+/// data. After a dropped send, the stream refuses to send more.
 pub struct Stream {
     socket: Rc<Socket>,
     message: Rc<Message>,

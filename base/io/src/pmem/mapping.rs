@@ -352,7 +352,10 @@ fn device_size_bytes(metadata: &Metadata) -> Result<u64> {
         .ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
-                format!("it is a character device without a size in {path}: name a DAX device (/dev/dax0.0)"),
+                format!(
+                    "it is a character device without a size in {path}: name a DAX device \
+                     (/dev/dax0.0)"
+                ),
             )
         })
 }

@@ -37,7 +37,7 @@ fn memory_for_which_there_is_no_room_leaves_no_file() {
     assert!(!path.exists(), "a later start would keep its size");
     drop(open_shared(&path, 8192).expect("there is room"));
     open_shared(&path, size_bytes).expect_err("no room");
-    assert!(!path.exists(), "what it held went with its size");
+    assert!(!path.exists(), "its content was dropped with its size");
 }
 
 #[test]
