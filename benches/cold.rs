@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use forebay_benches::Hollow;
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, DeviceInfo, Error, ErrorKind, Result};
 use forebay_cache::{
-    Cache, CacheOptions, Cleaning, Devices, DirtyTracking, EarlyMap, EarlyVolume, FormatOptions,
+    Cache, CacheOptions, Cleaning, Devices, DirtyTracking, OpeningMap, OpeningVolume, FormatOptions,
     Mode, OpeningProgress, VolumeOptions,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
@@ -175,7 +175,7 @@ async fn make(path: &Path, blocks: u64, tracking: DirtyTracking) -> Result<()> {
             stats.log_records,
         );
     }
-    // What the superblock says of tracts that turned clean follows within seconds.
+    // What the superblock says of zones that turned clean follows within seconds.
     rt::sleep(Duration::from_secs(10)).await;
     // The power goes.
     std::process::exit(0);
@@ -271,8 +271,8 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
     let found = Superblock::read(devices.data.as_ref()).await?;
     let (backing, how) = attached(blocks);
     let durability = CacheOptions::new([0; 16]).durability;
-    let (map, progress) = (EarlyMap::default(), OpeningProgress::default());
-    let volume = EarlyVolume::new(
+    let (map, progress) = (OpeningMap::default(), OpeningProgress::default());
+    let volume = OpeningVolume::new(
         &devices,
         &found,
         durability,
@@ -289,7 +289,7 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
     let opening = Promise::new();
     let (set, early) = (opening.clone(), Rc::clone(&volume));
     let options = CacheOptions {
-        early: Some(map.clone()),
+        opening_map: Some(map.clone()),
         progress: Some(progress.clone()),
         ..options()
     };
@@ -307,9 +307,9 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
         set.set(opened.await);
     });
     let dirty = blocks * DIRTY_TENTHS / 10;
-    // Some of the stretches that are clean share a tract with the last that is dirty.
-    let tract = (1 << found.tracts.map_or(0, |tracts| tracts.shift())) / BLOCK_BYTES;
-    let clean = (dirty + tract).min(blocks - 1);
+    // Some of the stretches that are clean share a zone with the last that is dirty.
+    let zone = (1 << found.zones.map_or(0, |zones| zones.shift())) / BLOCK_BYTES;
+    let clean = (dirty + zone).min(blocks - 1);
     let all = Promise::new();
     let (set, of) = (all.clone(), Rc::clone(&device));
     rt::spawn(async move { set.set(waits(&of, (0, dirty), began).await) });

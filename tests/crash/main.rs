@@ -68,7 +68,7 @@ fn reads_come_while_it_is_being_opened() {
         }
     }
     let (clean, dirty) = stack::early_reads();
-    eprintln!("before the cache was open: {clean} reads of clean tracts, {dirty} of others");
+    eprintln!("before the cache was open: {clean} reads of clean zones, {dirty} of others");
     assert!(clean > 0 && dirty > 0, "they all waited");
 }
 

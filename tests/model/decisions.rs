@@ -13,7 +13,7 @@ use forebay_cache::{
 use forebay_device::mem::MemDevice;
 use forebay_io::rt;
 use forebay_io::sim::Rng;
-use forebay_metadata::superblock::TRACT_BITS;
+use forebay_metadata::superblock::ZONE_BITS;
 use forebay_policy::{Decision, take_decisions};
 use forebay_trace::sim::{CacheModel, Costs, Fill, Replace, Simulated, WriteBack};
 use forebay_trace::{Op, Request};
@@ -124,8 +124,8 @@ fn compare(
             }
         }
         same.simulated_bytes = simulated.memory_bytes();
-        // The counters of tracts, and of stretches, are as large for every cache of this size. The simulator has none.
-        let counters = TRACT_BITS as u64 * 4 + STRETCHES * 4;
+        // The counters of zones, and of stretches, are as large for every cache of this size. The simulator has none.
+        let counters = ZONE_BITS as u64 * 4 + STRETCHES * 4;
         same.engine_bytes = cache.stats().memory_bytes - counters;
         cache.close().await.expect("closes");
         Ok(same)

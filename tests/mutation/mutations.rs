@@ -201,9 +201,9 @@ pub(crate) const FAULTS: [Fault; 8] = [
     Fault::RetryFailedFlush,
     Fault::SumBeforeData,
     Fault::TrustOpen,
-    Fault::ClearDirtyTract,
-    Fault::SketchWithoutMarks,
-    Fault::SketchWithoutJournal,
+    Fault::ClearDirtyZone,
+    Fault::IndexWithoutMarks,
+    Fault::IndexWithoutJournal,
 ];
 
 /// Returns the mutations that plant a fault.

@@ -231,7 +231,7 @@ impl Stack for CacheStack {
             dirty_tracking: self.details.dirty_tracking,
             checksums: self.details.checksums,
             // As long as the largest block, or 16 KiB.
-            tract_shift: 14,
+            zone_shift: 14,
             ..FormatOptions::sizes(sizes, [7; 16])
         };
         forebay_cache::format(&self.devices(process), &options).await

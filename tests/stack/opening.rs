@@ -4,7 +4,7 @@ use std::cell::Cell as Counter;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_cache::{Cache, CacheOptions, EarlyMap, EarlyVolume, RecoveryReport, VolumeOptions};
+use forebay_cache::{Cache, CacheOptions, OpeningMap, OpeningVolume, RecoveryReport, VolumeOptions};
 use forebay_io::rt;
 use forebay_io::sim::SimDisk;
 use forebay_io::sync::Promise;
@@ -29,8 +29,8 @@ pub(crate) fn early_reads() -> (u64, u64) {
 
 /// What is served before the cache is open.
 struct Early {
-    map: EarlyMap,
-    volumes: Vec<Rc<EarlyVolume>>,
+    map: OpeningMap,
+    volumes: Vec<Rc<OpeningVolume>>,
 }
 
 pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCache> {
@@ -93,12 +93,12 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
 
 /// The volumes as they are before the cache is open; none if one of them must wait for that.
 async fn early(stack: &CacheStack, process: &Process) -> Result<Option<Early>> {
-    let map = EarlyMap::default();
+    let map = OpeningMap::default();
     let devices = stack.devices(process);
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let superblock = Superblock::read(holder.as_ref()).await?;
     let volume = |number| {
-        EarlyVolume::new(
+        OpeningVolume::new(
             &devices,
             &superblock,
             stack.setup.durability,
@@ -152,7 +152,7 @@ async fn attach(
 async fn open_cache(
     stack: &CacheStack,
     process: &Process,
-    early: Option<&EarlyMap>,
+    early: Option<&OpeningMap>,
 ) -> Result<(Cache, RecoveryReport)> {
     let details = &stack.details;
     let options = CacheOptions {
@@ -163,7 +163,7 @@ async fn open_cache(
         cleaning: details.cleaning,
         commit_interval: details.commit_interval,
         patience: stack.timeout(),
-        early: early.cloned(),
+        opening_map: early.cloned(),
         ..CacheOptions::new(process.boot_id)
     };
     // A start that is cut off may have left the damage behind already.

@@ -6,7 +6,7 @@ use forebay_block::Buf;
 use forebay_metadata::replay::Progress as OpeningProgress;
 use forebay_policy::cleaning::Cleaning;
 
-use crate::online_open::EarlyMap;
+use crate::online_open::OpeningMap;
 use crate::options::{Admission, Durability, Settings};
 
 /// Options for opening a cache.
@@ -53,7 +53,7 @@ pub struct CacheOptions {
     /// Receives the progress of the opening.
     pub progress: Option<OpeningProgress>,
     /// Answers reads of volumes that are served while the cache is being opened.
-    pub early: Option<EarlyMap>,
+    pub opening_map: Option<OpeningMap>,
 }
 
 impl CacheOptions {
@@ -77,7 +77,7 @@ impl CacheOptions {
             data_place: String::new(),
             moved: false,
             progress: None,
-            early: None,
+            opening_map: None,
         }
     }
 

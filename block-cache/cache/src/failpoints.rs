@@ -55,21 +55,21 @@ pub enum Fault {
     DivergeBesideCleaner,
     /// Rule 6: serves reads from a failed cache for data that was written past it.
     ServeDiverged,
-    /// Tracts: calls a tract clean while it has dirty data.
-    ClearDirtyTract,
-    /// Tracts: calls a tract clean while one of its slots is not flushed and may hold older data.
-    ClearUnflushedTract,
-    /// Tracts: makes a writer trust a bit that is being cleared.
-    ClearTractBehind,
-    /// Tracts: does not record on media the data that an opening takes for dirty.
-    LeaveTractsUnsettled,
-    /// Early reads: a change does not wait for an early read in flight.
-    ChangeUnderEarlyRead,
-    /// Early reads: ignores the marks of a block.
-    SketchWithoutMarks,
-    /// Early reads: ignores the process journal.
-    SketchWithoutJournal,
-    /// Early reads: uses an answer that arrives after the cache went into service.
+    /// DirtyZones: calls a zone clean while it has dirty data.
+    ClearDirtyZone,
+    /// DirtyZones: calls a zone clean while one of its slots is not flushed and may hold older data.
+    ClearUnflushedZone,
+    /// DirtyZones: makes a writer trust a bit that is being cleared.
+    ClearZoneBehind,
+    /// DirtyZones: does not record on media the data that an opening takes for dirty.
+    LeaveZonesUnsettled,
+    /// Reads during the opening: a change does not wait for such a read in flight.
+    ChangeDuringOpeningRead,
+    /// Reads during the opening: ignores the marks of a block.
+    IndexWithoutMarks,
+    /// Reads during the opening: ignores the process journal.
+    IndexWithoutJournal,
+    /// Reads during the opening: uses an answer that arrives after the cache went into service.
     AnswerLate,
     /// Identity: before an attach, compares dirty data with the backing device as if that had it.
     SampleDirty,

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use forebay_metadata::superblock::{Superblock, TRACT_SHIFT, Tracts};
+use forebay_metadata::superblock::{DirtyZones, Superblock, ZONE_SHIFT};
 use forebay_policy::{BlockKey, BlockSizes, Span};
 
 /// Sizes, and where data begins.
@@ -14,8 +14,8 @@ use forebay_policy::{BlockKey, BlockSizes, Span};
 pub(crate) struct Geometry {
     sizes: BlockSizes,
     data_offset: u64,
-    /// Bytes of a tract, as a power of two.
-    tract_shift: u8,
+    /// Bytes of a zone, as a power of two.
+    zone_shift: u8,
 }
 
 /// The part of a request that lies in one region.
@@ -75,32 +75,32 @@ impl Geometry {
         Self {
             sizes,
             data_offset,
-            tract_shift: TRACT_SHIFT,
+            zone_shift: ZONE_SHIFT,
         }
     }
 
     /// Of a cache.
     pub(crate) fn of(superblock: &Superblock) -> Self {
         let sizes = BlockSizes::from_mask(superblock.block_size_bytes, superblock.classes);
-        let tract_shift = superblock
-            .tracts
+        let zone_shift = superblock
+            .zones
             .as_ref()
-            .map_or(TRACT_SHIFT, Tracts::shift);
+            .map_or(ZONE_SHIFT, DirtyZones::shift);
         Self {
-            tract_shift,
+            zone_shift,
             ..Self::new(sizes, superblock.data_offset)
         }
     }
 
-    /// Bytes of a tract, as a power of two.
+    /// Bytes of a zone, as a power of two.
     pub(crate) const fn zone_shift(&self) -> u8 {
-        self.tract_shift
+        self.zone_shift
     }
 
-    /// The bit of the tract that a unit of a volume lies in.
+    /// The bit of the zone that a unit of a volume lies in.
     #[inline]
     pub(crate) const fn zone_bit(&self, volume: u16, unit: u64) -> usize {
-        Tracts::bit(self.tract_shift, volume, unit << self.sizes.unit_shift())
+        DirtyZones::bit(self.zone_shift, volume, unit << self.sizes.unit_shift())
     }
 
     pub(crate) const fn sizes(&self) -> BlockSizes {

@@ -100,7 +100,7 @@ pub use format::{check_parts, format};
 pub use lost_range::LostRange;
 pub use media::{check_relation, writes_at_stake};
 pub use memory::memory_needed;
-pub use online_open::{EarlyMap, EarlyVolume};
+pub use online_open::{OpeningMap, OpeningVolume};
 pub use options::{Admission, Devices, Durability, FormatOptions, Mode, VolumeOptions};
 pub use recover::RecoveryReport;
 pub use repair::verify::DataReport;

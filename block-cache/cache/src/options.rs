@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use forebay_block::{BlockDevice, Buf, Error, ErrorKind};
-use forebay_metadata::superblock::{DirtyTracking, TRACT_SHIFT};
+use forebay_metadata::superblock::{DirtyTracking, ZONE_SHIFT};
 use forebay_policy::Promotion;
 use forebay_policy::cleaning::Cleaning;
 
@@ -155,7 +155,7 @@ pub struct FormatOptions {
     /// Size of the unit of a volume by which possibly dirty data is tracked before the map is
     /// loaded. It is a power of two in bytes, given as its exponent, and at least the largest block
     /// (docs/internals/online-open.md).
-    pub tract_shift: u8,
+    pub zone_shift: u8,
     /// The new cache's identity.
     pub uuid: [u8; 16],
 }
@@ -175,7 +175,7 @@ impl FormatOptions {
             region_shift: 6,
             dirty_tracking: DirtyTracking::Exact,
             checksums: false,
-            tract_shift: TRACT_SHIFT,
+            zone_shift: ZONE_SHIFT,
             uuid,
         }
     }

@@ -13,7 +13,7 @@ mod plan;
 mod service;
 mod sound;
 mod tracking;
-mod tracts;
+mod zones;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Error, ErrorKind, Identity, Result};
 
@@ -35,7 +35,7 @@ pub use lines::{LINE_BYTES, SECTOR_BYTES};
 pub use plan::PlanInput;
 pub use service::Service;
 pub use tracking::DirtyTracking;
-pub use tracts::{TRACT_BITS, TRACT_SHIFT, Tracts};
+pub use zones::{DirtyZones, ZONE_BITS, ZONE_SHIFT};
 
 /// The first eight bytes of either copy.
 pub const MAGIC: [u8; 8] = *b"FOREBAY\0";
@@ -55,7 +55,7 @@ pub const MAX_NAME_BYTES: usize = 64;
 const HEADER_BYTES: usize = 512;
 const AT_LINEAGE: usize = 208;
 const VOLUME_BYTES: usize = 128;
-const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES - TRACT_BITS / 8);
+const _: () = assert!(HEADER_BYTES + MAX_VOLUMES * VOLUME_BYTES <= COPY_BYTES - ZONE_BITS / 8);
 
 /// Role of a device in its cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ pub struct Superblock {
     /// known. So what lacks of them at the log's end is damage.
     pub reached: u64,
     /// Where volumes may be dirty; none if that is not known.
-    pub tracts: Option<Tracts>,
+    pub zones: Option<DirtyZones>,
     /// The number that the next new volume gets.
     pub next_volume: u16,
     /// The volumes.
@@ -216,7 +216,7 @@ impl Superblock {
         if self.incompat & INCOMPAT_LINEAGE != 0 {
             out[AT_LINEAGE..AT_LINEAGE + 16].copy_from_slice(&self.lineage);
         }
-        Tracts::encode(self.tracts.as_ref(), &mut out);
+        DirtyZones::encode(self.zones.as_ref(), &mut out);
         for (place, volume) in self.volumes.iter().enumerate() {
             let at = HEADER_BYTES + place * VOLUME_BYTES;
             let entry = &mut out[at..at + VOLUME_BYTES];
@@ -285,9 +285,9 @@ impl Superblock {
             tree_epoch: get_u32(bytes, 108).max(1),
             sums_offset: get_u64(bytes, 120),
             reached: get_u64(bytes, 136),
-            // A block lies in one tract.
-            tracts: Tracts::decode(bytes)
-                .filter(|tracts| block.ilog2() + classes.ilog2() <= u32::from(tracts.shift())),
+            // A block lies in one zone.
+            zones: DirtyZones::decode(bytes)
+                .filter(|zones| block.ilog2() + classes.ilog2() <= u32::from(zones.shift())),
             next_volume: get_u16(bytes, 104),
             volumes: (0..volumes)
                 .map(|place| {

@@ -106,7 +106,7 @@ fn bench<F: Future<Output = ()>>(mode: Mode, test: impl FnOnce(Bench) -> F + 'st
 #[test]
 fn a_cold_write_costs_its_data_and_one_line() {
     bench(Mode::WriteBack, async move |bench| {
-        // The first in its tract sets a bit of the superblock: in each copy, its line and that of the checksum.
+        // The first in its zone sets a bit of the superblock: in each copy, its line and that of the checksum.
         let before = bench.counts();
         bench.write(0..1).await;
         let cost = bench.since(before);

@@ -5,7 +5,8 @@ pub(crate) mod inspect;
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, DeviceInfo, Error, ErrorKind, Result};
 use forebay_metadata::record::RECORD_BYTES;
 use forebay_metadata::superblock::{
-    COPY_STRIDE_BYTES, LINE_BYTES, PlanInput, Role, SECTOR_BYTES, Superblock, TRACT_SHIFT, Tracts,
+    COPY_STRIDE_BYTES, DirtyZones, LINE_BYTES, PlanInput, Role, SECTOR_BYTES, Superblock,
+    ZONE_SHIFT,
 };
 use forebay_metadata::{sums, tree};
 use forebay_policy::BlockSizes;
@@ -83,9 +84,9 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     if let Some(place) = superblock.sums() {
         sums::format(metadata.as_ref(), place).await?;
     }
-    let largest = (sizes.region_bytes().ilog2() as u8).min(TRACT_SHIFT);
+    let largest = (sizes.region_bytes().ilog2() as u8).min(ZONE_SHIFT);
     let mut first = Superblock {
-        tracts: Some(Tracts::new(options.tract_shift.max(largest))),
+        zones: Some(DirtyZones::new(options.zone_shift.max(largest))),
         ..superblock
     };
     // An empty cache that is put back later is an earlier state, too.

@@ -1,13 +1,13 @@
-//! Zones (*tracts* in the format): state of a volume that is known before the map is loaded
+//! Zones: state of a volume that is known before the map is loaded
 //! (compare rule 3, docs/durability.md).
 //!
-//! A tract is an aligned stretch of a volume, 64 MiB unless the format says otherwise. Its bit is
+//! A zone is an aligned range of a volume, 64 MiB unless the format says otherwise. Its bit is
 //! in the superblock. The bit becomes durable before the first byte of a write that makes data in
-//! the tract dirty. It stays while any of that data is dirty. So if a bit is clear, the backing
-//! device has all data of the tract. The next process may then read there while it reads the log
-//! ([`early`](crate::online_open)).
+//! the zone dirty. It stays while any of that data is dirty. So if a bit is clear, the backing
+//! device has all data of the zone. The next process may then read there while it reads the log
+//! ([`online_open`](crate::online_open)).
 //!
-//! Bits are cleared lazily, when nothing in the tract was dirty for a while. A block turns clean in
+//! Bits are cleared lazily, when nothing in the zone was dirty for a while. A block turns clean in
 //! the map after the backing device flushed its write-back, and so has all acknowledged data. A
 //! record may still call the block dirty. Such a record does no harm once the content of its slot
 //! is flushed on the cache device, which the clearing waits for: both copies are then equal. They
@@ -22,7 +22,7 @@ use forebay_block::Result;
 use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 use forebay_metadata::order::{Part, Site};
-use forebay_metadata::superblock::Tracts;
+use forebay_metadata::superblock::DirtyZones;
 use forebay_policy::BlockKey;
 
 use crate::backing_failures::BackingFailures;
@@ -34,7 +34,7 @@ use crate::map::{LIVE, Map};
 use crate::service::ServiceState;
 use crate::superblock::SuperblockStore;
 
-/// The bit of a tract goes when nothing in it was dirty at two ticks, so far apart, one after the
+/// The bit of a zone goes when nothing in it was dirty at two ticks, so far apart, one after the
 /// other.
 const TICK: Duration = Duration::from_secs(3);
 
@@ -48,7 +48,7 @@ pub(crate) struct Zones {
     failures: Rc<BackingFailures>,
     service: Rc<ServiceState>,
     /// Bits that are set durably and that no task is clearing.
-    set: RefCell<Tracts>,
+    set: RefCell<DirtyZones>,
     /// Bits that a write waits for.
     wanted: RefCell<Vec<usize>>,
     /// Turn to change bits.
@@ -77,8 +77,8 @@ impl Zones {
         superblock: Rc<SuperblockStore>,
         failures: Rc<BackingFailures>,
     ) -> Self {
-        let found = superblock.current().tracts.clone();
-        let set = found.unwrap_or_else(|| Tracts::new(base.geometry.zone_shift()));
+        let found = superblock.current().zones.clone();
+        let set = found.unwrap_or_else(|| DirtyZones::new(base.geometry.zone_shift()));
         Self {
             geometry: base.geometry,
             map: Rc::clone(&base.map),
@@ -141,14 +141,18 @@ impl Zones {
 
     async fn write(&self, bits: &[usize], dirty: bool) -> Result<()> {
         let shift = self.geometry.zone_shift();
-        let change = |set: &mut Tracts| bits.iter().for_each(|bit| set.set(*bit, dirty));
-        if !dirty && !planted(Fault::ClearTractBehind) {
+        let change = |set: &mut DirtyZones| bits.iter().for_each(|bit| set.set(*bit, dirty));
+        if !dirty && !planted(Fault::ClearZoneBehind) {
             // A task that arrives from here on sets the bit again and has its turn after this one.
             change(&mut self.set.borrow_mut());
         }
         self.superblock
             .change(|superblock| {
-                change(superblock.tracts.get_or_insert_with(|| Tracts::new(shift)));
+                change(
+                    superblock
+                        .zones
+                        .get_or_insert_with(|| DirtyZones::new(shift)),
+                );
             })
             .await?;
         change(&mut self.set.borrow_mut());
@@ -158,24 +162,24 @@ impl Zones {
     /// Records on media, at the end of an opening, all blocks that count as dirty.
     pub(crate) async fn write_found(&self) -> Result<()> {
         let shift = self.geometry.zone_shift();
-        let mut dirty = Tracts::new(shift);
-        let mut lacks = self.superblock.current().tracts.is_none();
+        let mut dirty = DirtyZones::new(shift);
+        let mut lacks = self.superblock.current().zones.is_none();
         for bit in self.map.borrow().held_zones() {
             dirty.set(bit, true);
             lacks |= !self.set.borrow().has(bit);
         }
-        if !lacks || planted(Fault::LeaveTractsUnsettled) {
+        if !lacks || planted(Fault::LeaveZonesUnsettled) {
             return Ok(());
         }
         let known = dirty.clone();
         self.superblock
-            .change(|superblock| superblock.tracts = Some(dirty))
+            .change(|superblock| superblock.zones = Some(dirty))
             .await?;
         *self.set.borrow_mut() = known;
         Ok(())
     }
 
-    /// Returns set bits of tracts without dirty data and without unflushed writes to the cache.
+    /// Returns set bits of zones without dirty data and without unflushed writes to the cache.
     /// After power loss, a slot that was not flushed may hold older data than the backing device,
     /// with a record that calls it dirty.
     fn clean_bits(&self) -> Vec<usize> {
@@ -188,10 +192,10 @@ impl Zones {
             .collect();
         doubtful.sort_unstable();
         let is_flushed = |bit: &usize| {
-            doubtful.binary_search(bit).is_err() || planted(Fault::ClearUnflushedTract)
+            doubtful.binary_search(bit).is_err() || planted(Fault::ClearUnflushedZone)
         };
         let is_clean = |bit: &usize| {
-            map.is_zone_clean(*bit) && is_flushed(bit) || planted(Fault::ClearDirtyTract)
+            map.is_zone_clean(*bit) && is_flushed(bit) || planted(Fault::ClearDirtyZone)
         };
         set.dirty().filter(is_clean).collect()
     }
@@ -202,7 +206,7 @@ impl Zones {
         self.turn.release(1);
     }
 
-    /// The task that clears bits of tracts that have been clean for a while.
+    /// The task that clears bits of zones that have been clean for a while.
     pub(crate) async fn run_timer(self: Rc<Self>) {
         let mut clean_before: Vec<usize> = Vec::new();
         loop {

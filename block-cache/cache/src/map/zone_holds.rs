@@ -1,7 +1,7 @@
 //! Counts of dirty blocks, and of writes in flight that may make blocks dirty, for each zone. A
 //! zone with such a count must not be called clean.
 
-use forebay_metadata::superblock::TRACT_BITS;
+use forebay_metadata::superblock::ZONE_BITS;
 
 /// By the bit of their zones: dirty blocks, and writes under way that may make some.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub(super) struct ZoneHolds(Vec<u32>);
 
 impl Default for ZoneHolds {
     fn default() -> Self {
-        Self(vec![0; TRACT_BITS])
+        Self(vec![0; ZONE_BITS])
     }
 }
 

@@ -192,14 +192,14 @@ pub(crate) fn may_be_dirty(superblock: &Superblock) -> Vec<LostRange> {
                 len,
             });
         };
-        let Some(tracts) = &superblock.tracts else {
+        let Some(zones) = &superblock.zones else {
             add(0, volume.size_bytes);
             continue;
         };
-        let tract = 1 << tracts.shift();
-        for nth in 0..volume.size_bytes.div_ceil(tract) {
-            let (start, end) = (nth * tract, ((nth + 1) * tract).min(volume.size_bytes));
-            if tracts.may_be_dirty(volume.id, start..end) {
+        let zone = 1 << zones.shift();
+        for nth in 0..volume.size_bytes.div_ceil(zone) {
+            let (start, end) = (nth * zone, ((nth + 1) * zone).min(volume.size_bytes));
+            if zones.may_be_dirty(volume.id, start..end) {
                 add(start, end - start);
             }
         }

@@ -19,7 +19,7 @@ use forebay_metadata::log::LogGeometry;
 use forebay_metadata::record::{BlockRecord, Body, MarkState, RECORD_BYTES, decode};
 use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
 use forebay_metadata::sums::BAD;
-use forebay_metadata::superblock::{DirtyTracking, Superblock, Tracts};
+use forebay_metadata::superblock::{DirtyTracking, DirtyZones, Superblock};
 use forebay_metadata::tree::{self, Tree};
 use forebay_policy::{BlockKey, Span};
 
@@ -83,7 +83,7 @@ struct Found {
     log_records: u64,
     slots: u32,
     volumes: Vec<bool>,
-    tracts: Tracts,
+    zones: DirtyZones,
     lists: Vec<Vec<Entry>>,
     /// Hashes of regions of which the process journal has something.
     journaled: HashSet<u64>,
@@ -94,7 +94,7 @@ struct Found {
 }
 
 impl Found {
-    fn new(superblock: &Superblock, tracts: Tracts) -> Self {
+    fn new(superblock: &Superblock, zones: DirtyZones) -> Self {
         let geometry = Geometry::of(superblock);
         let groups = match geometry.sizes().top() {
             0 => 0,
@@ -105,7 +105,7 @@ impl Found {
             log_records: superblock.log.records,
             slots: superblock.slots,
             volumes: known_volumes(superblock),
-            tracts,
+            zones,
             lists: vec![Vec::new(); LISTS],
             journaled: HashSet::new(),
             groups: vec![0; groups],
@@ -132,7 +132,7 @@ impl Found {
             self.is_sound &= *class == 0 || *class == record.class + 1;
             *class = record.class + 1;
         }
-        if !(self.tracts).has(geometry.zone_bit(record.volume, record.block)) {
+        if !(self.zones).has(geometry.zone_bit(record.volume, record.block)) {
             return;
         }
         let region = geometry.region_of(record.block);
@@ -147,14 +147,14 @@ impl Found {
     }
 }
 
-/// State outside marks that says that a block may have been overwritten.
-enum Doubt {
-    Nothing,
+/// Blocks that may have been overwritten, though no mark says so.
+enum Presumption {
+    NoBlock,
     Tree(Box<Tree>),
-    Everything,
+    AllBlocks,
 }
 
-/// Adjacent dirty data of a stretch.
+/// Adjacent dirty data of a part.
 struct Dirty {
     /// Bytes of the region.
     bytes: Range<u32>,
@@ -164,8 +164,8 @@ struct Dirty {
     sums: Vec<u32>,
 }
 
-/// A sketch.
-pub(super) struct Sketch {
+/// An index of the log, for reads while the cache is being opened.
+pub(super) struct LogIndex {
     data: Rc<dyn BlockDevice>,
     /// Where nothing of the data is left.
     gone: Gone,
@@ -179,21 +179,21 @@ pub(super) struct Sketch {
     marks: HashMap<(u16, u64), MarkState>,
     /// Regions of a mark, as a power of two.
     mark_shift: u8,
-    doubt: Doubt,
+    presumed: Presumption,
     table: Option<Table>,
 }
 
-impl Sketch {
+impl LogIndex {
     /// Reads the log. Returns `None` if anything but a crash or a clean end shows in it: then only
     /// the full recovery may decide which records count.
-    pub(super) async fn draw(
+    pub(super) async fn build(
         devices: &Devices,
         superblock: &Superblock,
         journal: Option<&Recovered>,
         boot_id: &[u8; 16],
     ) -> Option<Self> {
         let metadata = Rc::clone(devices.metadata.as_ref().unwrap_or(&devices.data));
-        let mut found = Found::new(superblock, superblock.tracts.clone()?);
+        let mut found = Found::new(superblock, superblock.zones.clone()?);
         let entries = journal.map_or(&[][..], |journal| &journal.entries);
         let replayed = replay(
             metadata.as_ref(),
@@ -214,7 +214,7 @@ impl Sketch {
         if is_damaged || is_poisoned || trouble.is_some() || !found.is_sound {
             return None;
         }
-        let doubt = doubt(&metadata, superblock, &replayed).await?;
+        let presumed = read_presumption(&metadata, superblock, &replayed).await?;
         let marks = (replayed.marks.iter()).map(|mark| ((mark.volume, mark.region), mark.state));
         Some(Self {
             data: Rc::clone(&devices.data),
@@ -227,12 +227,12 @@ impl Sketch {
             geometry: found.geometry,
             lists: found.lists,
             journaled: found.journaled,
-            marks: match planted(Fault::SketchWithoutMarks) {
+            marks: match planted(Fault::IndexWithoutMarks) {
                 false => marks.collect(),
                 true => HashMap::new(),
             },
             mark_shift: (superblock.region_shift).saturating_sub(found.geometry.sizes().top()),
-            doubt,
+            presumed,
         })
     }
 
@@ -264,7 +264,7 @@ impl Sketch {
         let piece = |bytes: &Range<u32>| {
             buf.slice((bytes.start - part.start) as usize..(bytes.end - part.start) as usize)
         };
-        let beside = |bytes: Range<u32>| {
+        let from_backing = |bytes: Range<u32>| {
             let from = self.geometry.region_offset(part) + u64::from(bytes.start - part.start);
             backing.read(from, piece(&bytes))
         };
@@ -272,7 +272,7 @@ impl Sketch {
         let mut at = part.start;
         for run in &dirty {
             if at < run.bytes.start {
-                reads.push(beside(at..run.bytes.start));
+                reads.push(from_backing(at..run.bytes.start));
             }
             at = run.bytes.end;
             let len = u64::from(run.bytes.end - run.bytes.start);
@@ -283,7 +283,7 @@ impl Sketch {
             reads.push(self.data.read(run.offset, piece(&run.bytes)));
         }
         if at < part.end {
-            reads.push(beside(at..part.end));
+            reads.push(from_backing(at..part.end));
         }
         // Waits for all reads: one in flight may still write into the buffer, which others are
         // about to use.
@@ -298,10 +298,10 @@ impl Sketch {
         (all && dirty.iter().all(agrees)).then_some(())
     }
 
-    /// Returns the dirty data of a stretch, or `None` if that is not certain.
+    /// Returns the dirty data of a part, or `None` if that is not certain.
     async fn dirty(&self, volume: u16, part: &Extent) -> Option<Vec<Dirty>> {
         let hash = BlockKey::new(volume, part.region).hash();
-        if self.journaled.contains(&hash) && !planted(Fault::SketchWithoutJournal) {
+        if self.journaled.contains(&hash) && !planted(Fault::IndexWithoutJournal) {
             return None;
         }
         let asked = self.geometry.units(part);
@@ -373,14 +373,14 @@ impl Sketch {
     ) -> Option<()> {
         let (volume, class, geometry) = (record.volume, record.class, self.geometry);
         let marked = self.marks.get(&(volume, part.region >> self.mark_shift));
-        let is_doubted = || match &self.doubt {
-            Doubt::Nothing => false,
-            Doubt::Tree(tree) => tree.may_be_dirty(places(record.slot, class)),
-            Doubt::Everything => true,
+        let is_presumed = || match &self.presumed {
+            Presumption::NoBlock => false,
+            Presumption::Tree(tree) => tree.may_be_dirty(places(record.slot, class)),
+            Presumption::AllBlocks => true,
         };
         let state = match marked {
             Some(state) => *state,
-            None if is_doubted() => MarkState::MaybeDirty,
+            None if is_presumed() => MarkState::MaybeDirty,
             None => MarkState::None,
         };
         let (_, granules) = after_crash(state, record.valid, record.dirty & record.valid);
@@ -439,22 +439,23 @@ impl Sketch {
     }
 }
 
-/// None if what says so cannot be believed.
-async fn doubt(
+/// Returns the blocks that may have been overwritten without a mark. Returns `None` if a part of
+/// the bit-tree is damaged.
+async fn read_presumption(
     metadata: &Rc<dyn BlockDevice>,
     superblock: &Superblock,
     replayed: &Replayed,
-) -> Option<Doubt> {
+) -> Option<Presumption> {
     match superblock.dirty_tracking {
         // After a clean end the records are exact.
-        _ if replayed.clean => Some(Doubt::Nothing),
-        DirtyTracking::Exact => Some(Doubt::Nothing),
-        DirtyTracking::None => Some(Doubt::Everything),
+        _ if replayed.clean => Some(Presumption::NoBlock),
+        DirtyTracking::Exact => Some(Presumption::NoBlock),
+        DirtyTracking::None => Some(Presumption::AllBlocks),
         DirtyTracking::Abt => {
             let place = superblock.tree()?;
             let looked = tree::look(metadata.as_ref(), place, superblock.seed()).await;
             let (tree, report) = looked.ok()?;
-            (report.lost_units == 0).then(|| Doubt::Tree(Box::new(tree)))
+            (report.lost_units == 0).then(|| Presumption::Tree(Box::new(tree)))
         }
     }
 }

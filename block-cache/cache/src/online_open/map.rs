@@ -12,7 +12,7 @@ use forebay_io::sync::{Semaphore, WaitList};
 use forebay_metadata::journal::Recovered;
 use forebay_metadata::superblock::Superblock;
 
-use super::log_index::Sketch;
+use super::log_index::LogIndex;
 use crate::failpoints::{Fault, planted};
 use crate::options::{Devices, Durability};
 use forebay_metadata::replay::Progress as OpeningProgress;
@@ -21,22 +21,23 @@ use forebay_metadata::replay::Progress as OpeningProgress;
 const TURN: Duration = Duration::from_millis(8);
 /// Time of the first turn, for reads that waited for the index.
 const FIRST_TURN: Duration = Duration::from_millis(400);
-/// How often it looks whether there are.
+/// Interval at which the opening looks for the end of those reads.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Answers reads of possibly dirty data while a cache is being opened. The caller gives it to the
-/// opening ([`CacheOptions::early`](crate::CacheOptions::early)) and to the volumes that are served
-/// meanwhile ([`EarlyVolume`](crate::EarlyVolume)). Clones are handles to the same map.
+/// opening ([`CacheOptions::opening_map`](crate::CacheOptions::opening_map)) and to the volumes
+/// that are served meanwhile ([`OpeningVolume`](crate::OpeningVolume)). Clones are handles to the
+/// same map.
 #[derive(Clone, Default)]
-pub struct EarlyMap(Rc<Inner>);
+pub struct OpeningMap(Rc<Inner>);
 
 #[derive(Default)]
 struct Inner {
     state: RefCell<State>,
     changed: WaitList,
-    /// The log is being read for the sketch.
-    drawing: Cell<bool>,
-    /// Reads that are being answered, or wait for the sketch.
+    /// The log is being read for the index.
+    building: Cell<bool>,
+    /// Reads that are being answered, or wait for the index.
     reading: Cell<u32>,
     answered: Cell<u64>,
     turns: Turns,
@@ -48,39 +49,40 @@ enum State {
     #[default]
     Idle,
     Asked,
-    There(Rc<Sketch>),
+    Ready(Rc<LogIndex>),
     /// Gives no more answers, or never gave any.
     Closed,
 }
 
-/// Whose turn it is.
+/// Turns of the opening and of reads, by time.
 struct Turns {
-    one: Semaphore,
-    /// Until then it is the opening's; then that of reads, if there are some.
-    own: Cell<Duration>,
-    /// And until then it stays theirs.
-    others: Cell<Duration>,
+    /// Serializes the steps of the opening.
+    step: Semaphore,
+    /// End of the opening's turn.
+    opening_end: Cell<Duration>,
+    /// End of the turn of reads, which follows if there are reads.
+    reads_end: Cell<Duration>,
 }
 
 impl Default for Turns {
     fn default() -> Self {
         Self {
-            one: Semaphore::new(1),
-            own: Cell::default(),
-            others: Cell::default(),
+            step: Semaphore::new(1),
+            opening_end: Cell::default(),
+            reads_end: Cell::default(),
         }
     }
 }
 
-impl fmt::Debug for EarlyMap {
+impl fmt::Debug for OpeningMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EarlyMap")
+        f.debug_struct("OpeningMap")
             .field("answered", &self.answered())
             .finish_non_exhaustive()
     }
 }
 
-impl EarlyMap {
+impl OpeningMap {
     /// Reads of what may be dirty that were answered before the cache was open.
     #[must_use]
     pub fn answered(&self) -> u64 {
@@ -97,8 +99,8 @@ impl EarlyMap {
     ) -> bool {
         let inner = &self.0;
         inner.reading.set(inner.reading.get() + 1);
-        let read = match self.sketch().await {
-            Some(sketch) => sketch.read(volume, request, backing).await,
+        let read = match self.index().await {
+            Some(index) => index.read(volume, request, backing).await,
             None => None,
         };
         inner.reading.set(inner.reading.get() - 1);
@@ -111,15 +113,15 @@ impl EarlyMap {
         answered
     }
 
-    /// The sketch, when it is there; none if there will be none.
-    async fn sketch(&self) -> Option<Rc<Sketch>> {
+    /// The index, when it is there; none if there will be none.
+    async fn index(&self) -> Option<Rc<LogIndex>> {
         let inner = &self.0;
         if matches!(*inner.state.borrow(), State::Idle) {
-            self.turn_to(State::Asked);
+            self.set_state(State::Asked);
         }
         loop {
             match &*inner.state.borrow() {
-                State::There(sketch) => return Some(Rc::clone(sketch)),
+                State::Ready(index) => return Some(Rc::clone(index)),
                 State::Closed => return None,
                 State::Idle | State::Asked => {}
             }
@@ -130,14 +132,14 @@ impl EarlyMap {
     /// Stops all answers, because the opening or the cache after it is about to write. A second
     /// call has no effect.
     pub(crate) fn close(&self) {
-        self.turn_to(State::Closed);
+        self.set_state(State::Closed);
     }
 
     fn is_closed(&self) -> bool {
         matches!(*self.0.state.borrow(), State::Closed)
     }
 
-    fn turn_to(&self, state: State) {
+    fn set_state(&self, state: State) {
         *self.0.state.borrow_mut() = state;
         self.0.changed.wake_all();
     }
@@ -158,29 +160,29 @@ impl EarlyMap {
         if durability == Durability::Sync {
             return self.close();
         }
-        let (early, devices, superblock) = (self.clone(), devices.clone(), superblock.clone());
+        let (map, devices, superblock) = (self.clone(), devices.clone(), superblock.clone());
         let progress = progress.clone();
         rt::spawn(async move {
-            let inner = &early.0;
+            let inner = &map.0;
             let is_idle = || matches!(*inner.state.borrow(), State::Idle);
             inner.changed.until(|| !is_idle()).await;
-            if early.is_closed() {
+            if map.is_closed() {
                 return;
             }
-            if is_nearly_over(&progress) {
-                return early.close();
+            if is_almost_read(&progress) {
+                return map.close();
             }
-            inner.drawing.set(true);
-            let sketch = Sketch::draw(&devices, &superblock, (*journal).as_ref(), &boot_id).await;
-            inner.drawing.set(false);
-            // Those who waited go first.
-            inner.turns.own.set(rt::now());
-            inner.turns.others.set(rt::now() + FIRST_TURN);
-            let state = match sketch {
-                Some(sketch) if !early.is_closed() => State::There(Rc::new(sketch)),
+            inner.building.set(true);
+            let index = LogIndex::build(&devices, &superblock, (*journal).as_ref(), &boot_id).await;
+            inner.building.set(false);
+            // The waiting reads have the first turn.
+            inner.turns.opening_end.set(rt::now());
+            inner.turns.reads_end.set(rt::now() + FIRST_TURN);
+            let state = match index {
+                Some(index) if !map.is_closed() => State::Ready(Rc::new(index)),
                 _ => State::Closed,
             };
-            early.turn_to(state);
+            map.set_state(state);
         });
     }
 
@@ -188,37 +190,37 @@ impl EarlyMap {
     /// favour of waiting reads.
     pub(crate) fn paced(&self, device: &Rc<dyn BlockDevice>) -> impl BlockDevice + use<> {
         Paced {
-            early: self.clone(),
+            map: self.clone(),
             device: Rc::clone(device),
         }
     }
 
-    /// Waits until the opening may go on: while the log is read for the sketch, and while it is the
+    /// Waits until the opening may go on: while the log is read for the index, and while it is the
     /// turn of reads.
     async fn turn(&self) {
         let inner = &self.0;
         let turns = &inner.turns;
-        turns.one.acquire(1).await;
-        inner.changed.until(|| !inner.drawing.get()).await;
-        if rt::now() >= turns.own.get() {
-            while inner.reading.get() > 0 && rt::now() < turns.others.get() {
+        turns.step.acquire(1).await;
+        inner.changed.until(|| !inner.building.get()).await;
+        if rt::now() >= turns.opening_end.get() {
+            while inner.reading.get() > 0 && rt::now() < turns.reads_end.get() {
                 rt::sleep(LOOK).await;
             }
-            turns.own.set(rt::now() + TURN);
-            turns.others.set(rt::now() + 2 * TURN);
+            turns.opening_end.set(rt::now() + TURN);
+            turns.reads_end.set(rt::now() + 2 * TURN);
         }
-        turns.one.release(1);
+        turns.step.release(1);
     }
 }
 
-/// Whether the map is there so soon that reading the log once more would not help.
-fn is_nearly_over(progress: &OpeningProgress) -> bool {
+/// Returns whether the map is there so soon that reading the log for an index would not help.
+fn is_almost_read(progress: &OpeningProgress) -> bool {
     let (done, all) = progress.bytes();
     3 * done > 2 * all
 }
 
 struct Paced {
-    early: EarlyMap,
+    map: OpeningMap,
     device: Rc<dyn BlockDevice>,
 }
 
@@ -228,10 +230,10 @@ impl BlockDevice for Paced {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        let (early, io) = (self.early.clone(), self.device.start(request));
+        let (map, io) = (self.map.clone(), self.device.start(request));
         rt::spawn(async move {
             let result = io.await;
-            early.turn().await;
+            map.turn().await;
             done.complete(result);
         });
     }

@@ -1,15 +1,15 @@
 //! A volume of a cache that is still being opened.
 //!
 //! Opening reads the log, which takes seconds for millions of cached blocks. The
-//! [tracts](crate::intent::zones) in the superblock are known before. If nothing in a tract can be
+//! [zones](crate::intent::zones) in the superblock are known before. If nothing in a zone can be
 //! dirty, a read is served from the backing device at once. If something may be dirty, the read
-//! waits for the answer of an [`EarlyMap`], and without an answer for the cache. Everything else
+//! waits for the answer of an [`OpeningMap`], and without an answer for the cache. Everything else
 //! waits for the cache, in order.
 //!
 //! This is safe because nothing but reads is done here. So media still has the state that the last
 //! process left, and opening changes nothing of it that these reads could observe. When the volume
 //! is handed over, changes begin. A change of data that is being read here waits for that read, as
-//! it would in the cache. Answers of an early map count only before that.
+//! it would in the cache. Answers of an opening map count only before that.
 
 mod checksums;
 mod log_index;
@@ -22,20 +22,20 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Op, Request, Result};
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
-use forebay_metadata::superblock::{Superblock, Tracts};
+use forebay_metadata::superblock::{DirtyZones, Superblock};
 
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 use crate::options::{Devices, Durability, VolumeOptions};
 use crate::volume::volume_info;
-pub use map::EarlyMap;
+pub use map::OpeningMap;
 
 /// A volume that serves reads of certainly clean data, until it is handed over to its cache.
-pub struct EarlyVolume {
+pub struct OpeningVolume {
     info: DeviceInfo,
     volume: u16,
-    tracts: Tracts,
-    map: Option<EarlyMap>,
+    zones: DirtyZones,
+    map: Option<OpeningMap>,
     reads: Rc<Reads>,
 }
 
@@ -43,25 +43,25 @@ pub struct EarlyVolume {
 struct Reads {
     backing: Rc<dyn BlockDevice>,
     waiting: RefCell<Vec<(Request, Completion)>>,
-    /// Number of reads for which the early map was asked.
+    /// Number of reads for which the opening map was asked.
     asking: Cell<usize>,
     /// The cache's own device for the volume, or why there is none.
     opened: OnceCell<Result<Rc<dyn BlockDevice>>>,
-    under_way: RefCell<Vec<Range<u64>>>,
+    in_flight: RefCell<Vec<Range<u64>>>,
     ended: WaitList,
     count: Cell<u64>,
 }
 
-impl std::fmt::Debug for EarlyVolume {
+impl std::fmt::Debug for OpeningVolume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EarlyVolume")
+        f.debug_struct("OpeningVolume")
             .field("name", &self.info.name)
             .field("waiting", &self.waiting())
             .finish_non_exhaustive()
     }
 }
 
-impl EarlyVolume {
+impl OpeningVolume {
     /// Returns the volume that [`Cache::attach`](crate::Cache::attach) with the same arguments will
     /// make of `backing`. Returns `None` if the map is needed first, for one of these reasons:
     ///
@@ -82,9 +82,9 @@ impl EarlyVolume {
         name: &str,
         backing: Rc<dyn BlockDevice>,
         options: &VolumeOptions,
-        map: Option<&EarlyMap>,
+        map: Option<&OpeningMap>,
     ) -> Option<Rc<Self>> {
-        let tracts = superblock.tracts.clone()?;
+        let zones = superblock.zones.clone()?;
         let mut volumes = superblock.volumes.iter();
         let known = volumes.find(|volume| volume.name == name)?;
         let info = backing.info();
@@ -111,14 +111,14 @@ impl EarlyVolume {
         Some(Rc::new(Self {
             info: volume_info(name, size_bytes, &info, &data, geometry, durability),
             volume: known.id,
-            tracts,
+            zones,
             map: map.cloned(),
             reads: Rc::new(Reads {
                 backing,
                 waiting: RefCell::default(),
                 asking: Cell::new(0),
                 opened: OnceCell::new(),
-                under_way: RefCell::default(),
+                in_flight: RefCell::default(),
                 ended: WaitList::new(),
                 count: Cell::new(0),
             }),
@@ -155,7 +155,7 @@ impl EarlyVolume {
     /// Whether the backing device has all of what a request reads, as far as is known without the
     /// map.
     fn is_clean_read(&self, request: &Request) -> bool {
-        request.op == Op::Read && !self.tracts.may_be_dirty(self.volume, bytes(request))
+        request.op == Op::Read && !self.zones.may_be_dirty(self.volume, bytes(request))
     }
 }
 
@@ -165,25 +165,25 @@ fn bytes(request: &Request) -> Range<u64> {
 
 impl Reads {
     fn touch(&self, bytes: &Range<u64>) -> bool {
-        let under_way = self.under_way.borrow();
-        (under_way.iter()).any(|read| read.start < bytes.end && bytes.start < read.end)
+        let in_flight = self.in_flight.borrow();
+        (in_flight.iter()).any(|read| read.start < bytes.end && bytes.start < read.end)
     }
 
     fn read(self: &Rc<Self>, request: Request, done: Completion) {
         let bytes = bytes(&request);
-        self.under_way.borrow_mut().push(bytes.clone());
+        self.in_flight.borrow_mut().push(bytes.clone());
         self.count.set(self.count.get() + 1);
-        let again = request.buf.clone();
+        let buf = request.buf.clone();
         let (reads, io) = (Rc::clone(self), self.backing.start(request));
         rt::spawn(async move {
             let result = io.await;
             {
-                let mut under_way = reads.under_way.borrow_mut();
-                let at = under_way.iter().position(|read| *read == bytes);
-                under_way.swap_remove(at.expect("it was put there"));
+                let mut in_flight = reads.in_flight.borrow_mut();
+                let at = in_flight.iter().position(|read| *read == bytes);
+                in_flight.swap_remove(at.expect("it was put there"));
             }
             reads.ended.wake_all();
-            match (result, again) {
+            match (result, buf) {
                 // The cache may have a copy.
                 (Err(_), Some(buf)) => reads.ask_cache(Request::read(bytes.start, buf), done),
                 (result, _) => done.complete(result),
@@ -191,8 +191,8 @@ impl Reads {
         });
     }
 
-    /// Asks the early map for a read, and without an answer the cache.
-    fn ask(self: &Rc<Self>, (map, volume): (EarlyMap, u16), request: Request, done: Completion) {
+    /// Asks the opening map for a read, and without an answer the cache.
+    fn ask(self: &Rc<Self>, (map, volume): (OpeningMap, u16), request: Request, done: Completion) {
         let reads = Rc::clone(self);
         reads.asking.set(reads.asking.get() + 1);
         rt::spawn(async move {
@@ -215,7 +215,7 @@ impl Reads {
     }
 }
 
-impl BlockDevice for EarlyVolume {
+impl BlockDevice for OpeningVolume {
     fn info(&self) -> DeviceInfo {
         match self.reads.opened.get() {
             Some(Ok(opened)) => opened.info(),
@@ -227,8 +227,8 @@ impl BlockDevice for EarlyVolume {
         match self.reads.opened.get() {
             Some(Ok(opened)) => {
                 let changes = !matches!(request.op, Op::Read | Op::Flush);
-                let waits = changes && !planted(Fault::ChangeUnderEarlyRead);
-                if !waits || self.reads.under_way.borrow().is_empty() {
+                let waits = changes && !planted(Fault::ChangeDuringOpeningRead);
+                if !waits || self.reads.in_flight.borrow().is_empty() {
                     return opened.submit(request, done);
                 }
                 let (opened, reads) = (Rc::clone(opened), Rc::clone(&self.reads));

@@ -138,10 +138,10 @@ pub(crate) async fn recover(
     };
     let mut rebuild = Rebuild::new(superblock, forgotten(journal), sums, gone);
     let progress = options.progress.clone().unwrap_or_default();
-    let early = options.early.as_ref();
-    let paced = early.map(|early| {
+    let opening_map = options.opening_map.as_ref();
+    let paced = opening_map.map(|map| {
         let kept = Rc::clone(&journal_kept);
-        early.begin(
+        map.begin(
             devices,
             superblock,
             kept,
@@ -149,7 +149,7 @@ pub(crate) async fn recover(
             options.boot_id,
             &progress,
         );
-        early.paced(&metadata)
+        map.paced(&metadata)
     });
     let replayed = replay_with(
         paced.as_ref().map_or(metadata.as_ref(), |paced| paced),
@@ -165,8 +165,8 @@ pub(crate) async fn recover(
     )
     .await;
     // From here on things are written.
-    if let Some(early) = early {
-        early.close();
+    if let Some(map) = opening_map {
+        map.close();
     }
     let replayed = replayed?;
     check_journal(&replayed, journal, options, superblock)?;

@@ -417,7 +417,7 @@ mod tests {
             tree_offset: 0,
             tree_epoch: 1,
             reached: 0,
-            tracts: None,
+            zones: None,
             next_volume: 2,
             volumes: vec![VolumeEntry {
                 flush_failed: false,

@@ -189,7 +189,7 @@ fn a_missed_write_that_the_cache_cannot_take_goes_round_it() {
         make(&disks, 4096).await;
         let (cache, _) = open(&disks, Durability::Flush).await;
         let volume = attach(&cache, &disks, Mode::WriteBack).await;
-        // Of a tract that may be dirty already: the next write of the device is the data's.
+        // Of a zone that may be dirty already: the next write of the device is the data's.
         let other = Buf::copied(&[3; 4096]);
         volume.write(8192, other).await.expect("writes");
         disks[0].set_faults(FaultPlan {

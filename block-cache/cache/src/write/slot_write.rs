@@ -86,9 +86,9 @@ async fn write_data(
         (whole.0.start, whole.1)
     };
 
-    // The next process may read the backing device directly where no tract bit is set. So the bit
+    // The next process may read the backing device directly where no zone bit is set. So the bit
     // must be durable before the first byte.
-    let _tract = match touched & !before.dirty {
+    let _zone = match touched & !before.dirty {
         0 => None,
         _ => Some(engine.zones.enter(before.key).await?),
     };

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
-use forebay_cache::{BlockSizes, Cache, EarlyVolume, Fallback, VolumeOptions, check_volume_size};
+use forebay_cache::{BlockSizes, Cache, OpeningVolume, Fallback, VolumeOptions, check_volume_size};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_volume::Volume;
@@ -241,7 +241,7 @@ impl Stack {
         };
         let early = match cache.opens_soon().await {
             true => None,
-            false => EarlyVolume::new(
+            false => OpeningVolume::new(
                 &cache.devices,
                 &cache.found,
                 cache.durability,
@@ -325,7 +325,7 @@ struct Attached {
     device: Rc<dyn BlockDevice>,
     record: Record,
     /// Attach to complete once the cache is open, if it is not.
-    behind: Option<(Rc<EarlyVolume>, Met)>,
+    behind: Option<(Rc<OpeningVolume>, Met)>,
 }
 
 /// A volume that may be attached to its cache.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{BlockDevice, Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
-    BlockSizes, Cache, CacheOptions, Devices, EarlyMap, FormatOptions, OpeningProgress,
+    BlockSizes, Cache, CacheOptions, Devices, OpeningMap, FormatOptions, OpeningProgress,
     RecoveryReport,
 };
 use forebay_io::rt;
@@ -57,7 +57,7 @@ pub(super) struct OpenCache {
     pub(super) room: Semaphore,
     pub(super) began: Instant,
     pub(super) progress: OpeningProgress,
-    pub(super) early: EarlyMap,
+    pub(super) early: OpeningMap,
     opened: Promise<Result<Rc<Opened>>>,
     journal: Option<PathBuf>,
     journal_presence: Option<Presence>,
@@ -163,7 +163,7 @@ pub(super) async fn open(
         Durability::Sync => forebay_cache::Durability::Sync,
         Durability::Flush => forebay_cache::Durability::Flush,
     };
-    let (progress, early) = (OpeningProgress::default(), EarlyMap::default());
+    let (progress, early) = (OpeningProgress::default(), OpeningMap::default());
     let options = CacheOptions {
         durability,
         journal: Some(journal),
@@ -179,7 +179,7 @@ pub(super) async fn open(
         data_place: places.data.clone(),
         moved: wishes.moved_cache,
         progress: Some(progress.clone()),
-        early: Some(early.clone()),
+        opening_map: Some(early.clone()),
         ..CacheOptions::new(boot_id)
     };
     let (opened, on) = (Promise::new(), devices.clone());

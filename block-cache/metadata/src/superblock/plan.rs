@@ -199,7 +199,7 @@ impl Superblock {
                 false => 0,
             },
             reached: 0,
-            tracts: Some(Tracts::new(TRACT_SHIFT)),
+            zones: Some(DirtyZones::new(ZONE_SHIFT)),
             next_volume: 1,
             volumes: Vec::new(),
         })

@@ -180,11 +180,11 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
         },
         differs_at: Some(0),
     });
-    let mut tracts = Tracts::new(20);
-    for bit in [0, 77, TRACT_BITS - 1] {
-        tracts.set(bit, true);
+    let mut zones = DirtyZones::new(20);
+    for bit in [0, 77, ZONE_BITS - 1] {
+        zones.set(bit, true);
     }
-    superblock.tracts = Some(tracts);
+    superblock.zones = Some(zones);
     superblock.place = "/dev/disk/by-id/x".into();
     superblock.service = Service {
         generation: 7,
@@ -214,20 +214,20 @@ fn a_copy_survives_a_round_trip_and_damage_is_seen() {
 }
 
 #[test]
-fn what_a_version_without_tracts_writes_says_that_nothing_is_known() {
+fn what_a_version_without_zones_writes_says_that_nothing_is_known() {
     let superblock = plan(1 << 30, None, 32768).expect("fits");
-    assert_eq!(superblock.tracts, Some(Tracts::new(TRACT_SHIFT)));
+    assert_eq!(superblock.zones, Some(DirtyZones::new(ZONE_SHIFT)));
     // It writes zeroes where it knows of nothing.
     let former = Superblock {
         service: Service::default(),
         place: String::new(),
         reached: 0,
-        tracts: None,
+        zones: None,
         ..superblock
     };
     let bytes = former.encode();
     assert!(
-        bytes[COPY_BYTES - TRACT_BITS / 8..]
+        bytes[COPY_BYTES - ZONE_BITS / 8..]
             .iter()
             .all(|byte| *byte == 0)
     );

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const TRACT: u64 = 1 << 20;
+const ZONE: u64 = 1 << 20;
 
 fn slow(text: &str) -> String {
     let map = r#"{ name = "map", kind = "file", path = "map" },"#;
@@ -18,7 +18,7 @@ async fn make(base: &Path, uuid: [u8; 16]) {
         metadata: Some(file(&base.join("map"), 8 << 20)),
     };
     let options = FormatOptions {
-        tract_shift: TRACT.ilog2() as u8,
+        zone_shift: ZONE.ilog2() as u8,
         ..FormatOptions::new(16 << 10, uuid)
     };
     (forebay_cache::format(&devices, &options).await).expect("formatted");
@@ -39,12 +39,12 @@ fn clean_reads_come_before_the_cache_is_open() {
         make(&base, [15; 16]).await;
         let stack = (Stack::open(&quick, &Wishes::default()).await).expect("opens");
         let db = stack.volume("db").expect("there").open();
-        for (offset, byte) in [(TRACT, 1), (0, 2)] {
+        for (offset, byte) in [(ZONE, 1), (0, 2)] {
             let written = db.write(offset, Buf::copied(&[byte; 4096])).await;
             written.expect("written");
-            if offset == TRACT {
+            if offset == ZONE {
                 (stack.write_back(None).await).expect("written back");
-                // Longer than clean tracts are held.
+                // Longer than clean zones are held.
                 rt::sleep(Duration::from_secs(8)).await;
             }
         }
@@ -56,7 +56,7 @@ fn clean_reads_come_before_the_cache_is_open() {
         let cache = stack.status().cache.expect("there is one");
         assert!(cache.opening.is_some(), "{cache:?}");
         let epoch = stack.status().volumes[0].epoch;
-        assert_eq!(byte_at(&db, TRACT).await, 1);
+        assert_eq!(byte_at(&db, ZONE).await, 1);
         assert!(
             stack
                 .status()
@@ -74,9 +74,9 @@ fn clean_reads_come_before_the_cache_is_open() {
         assert_eq!(status.volumes[0].epoch, epoch, "it was told before");
         let cache = status.cache.expect("there is one");
         assert_eq!(cache.opening, None);
-        let written = db.write(TRACT, Buf::copied(&[3; 4096])).await;
+        let written = db.write(ZONE, Buf::copied(&[3; 4096])).await;
         written.expect("written");
-        assert_eq!(byte_at(&db, TRACT).await, 3);
+        assert_eq!(byte_at(&db, ZONE).await, 3);
         stack.close().await.expect("closes");
     });
 }
@@ -103,7 +103,7 @@ fn a_cache_that_does_not_open_is_an_error_of_all_that_waits() {
         let stack = (Stack::open(&slow, &Wishes::default()).await).expect("begins to");
         let db = stack.volume("db").expect("there").open();
         assert_eq!(
-            byte_at(&db, 2 * TRACT).await,
+            byte_at(&db, 2 * ZONE).await,
             0,
             "nothing was written there"
         );

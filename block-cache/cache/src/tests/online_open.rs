@@ -1,4 +1,4 @@
-//! Reads before the cache is open, and the tracts that decide which reads may be served.
+//! Reads before the cache is open, and the zones that decide which reads may be served.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use forebay_block::{Completion, DeviceInfo, Error, Request};
 use forebay_io::sim::{FaultPlan, OpClass};
 use forebay_io::sync::Promise;
-use forebay_metadata::superblock::{Superblock, Tracts};
+use forebay_metadata::superblock::{DirtyZones, Superblock};
 
 use super::*;
 use crate::failpoints::{Fault, plant};
 
-const TRACT: u64 = 16 << 10;
+const ZONE: u64 = 16 << 10;
 
 fn devices(disks: &[SimDisk]) -> Devices {
     Devices {
@@ -20,9 +20,9 @@ fn devices(disks: &[SimDisk]) -> Devices {
     }
 }
 
-async fn make_with_tracts(disks: &[SimDisk]) {
+async fn make_with_zones(disks: &[SimDisk]) {
     let options = FormatOptions {
-        tract_shift: TRACT.ilog2() as u8,
+        zone_shift: ZONE.ilog2() as u8,
         ..FormatOptions::new(4096, [5; 16])
     };
     format(&devices(disks), &options).await.expect("formats");
@@ -32,26 +32,26 @@ async fn superblock(disks: &[SimDisk]) -> Superblock {
     (Superblock::read(&disks[0]).await).expect("has a superblock")
 }
 
-/// The tracts of the one volume that may be dirty.
-async fn dirty_tracts(disks: &[SimDisk]) -> Vec<u64> {
-    let tracts = superblock(disks).await.tracts.expect("it is known");
-    let numbers = 0..VOLUME_BYTES.div_ceil(TRACT);
-    let dirty = |tract: &u64| tracts.may_be_dirty(1, tract * TRACT..(tract + 1) * TRACT);
+/// The zones of the one volume that may be dirty.
+async fn dirty_zones(disks: &[SimDisk]) -> Vec<u64> {
+    let zones = superblock(disks).await.zones.expect("it is known");
+    let numbers = 0..VOLUME_BYTES.div_ceil(ZONE);
+    let dirty = |zone: &u64| zones.may_be_dirty(1, zone * ZONE..(zone + 1) * ZONE);
     numbers.filter(dirty).collect()
 }
 
-async fn early(disks: &[SimDisk]) -> Option<Rc<EarlyVolume>> {
+async fn opening_volume(disks: &[SimDisk]) -> Option<Rc<OpeningVolume>> {
     let known = superblock(disks).await;
-    early_of(disks, &known, &VolumeOptions::new(Mode::WriteBack))
+    read_at_once(disks, &known, &VolumeOptions::new(Mode::WriteBack))
 }
 
-fn early_of(
+fn read_at_once(
     disks: &[SimDisk],
     known: &Superblock,
     options: &VolumeOptions,
-) -> Option<Rc<EarlyVolume>> {
+) -> Option<Rc<OpeningVolume>> {
     let (devices, backing) = (devices(disks), Rc::new(disks[1].clone()));
-    EarlyVolume::new(
+    OpeningVolume::new(
         &devices,
         known,
         Durability::Flush,
@@ -65,7 +65,7 @@ fn early_of(
 /// How a request ended, and the data of a read.
 type Ended = (Result<(), ErrorKind>, Vec<u8>);
 
-fn send(volume: &Rc<EarlyVolume>, request: Request) -> Promise<Ended> {
+fn send(volume: &Rc<OpeningVolume>, request: Request) -> Promise<Ended> {
     let (over, volume) = (Promise::new(), Rc::clone(volume));
     let set = over.clone();
     rt::spawn(async move {
@@ -77,18 +77,18 @@ fn send(volume: &Rc<EarlyVolume>, request: Request) -> Promise<Ended> {
     over
 }
 
-fn read(volume: &Rc<EarlyVolume>, offset: u64) -> Promise<Ended> {
+fn read(volume: &Rc<OpeningVolume>, offset: u64) -> Promise<Ended> {
     send(volume, Request::read(offset, Buf::zeroed(4096)))
 }
 
-fn write(volume: &Rc<EarlyVolume>, offset: u64, byte: u8) -> Promise<Ended> {
+fn write(volume: &Rc<OpeningVolume>, offset: u64, byte: u8) -> Promise<Ended> {
     let data = Buf::copied(&[byte; 4096]);
     send(volume, Request::write(offset, data, false))
 }
 
 /// A cache with block 0 dirty; the backing device has other data there.
 async fn leave_dirty(disks: &[SimDisk]) {
-    make_with_tracts(disks).await;
+    make_with_zones(disks).await;
     for at in (0..VOLUME_BYTES - 4096).step_by(4096) {
         let data = Buf::copied(&[7; 4096]);
         disks[1].write(at, data).await.expect("writes");
@@ -103,18 +103,18 @@ async fn leave_dirty(disks: &[SimDisk]) {
 }
 
 #[test]
-fn reads_of_clean_tracts_are_served_at_once_and_the_rest_waits() {
+fn reads_of_clean_zones_are_served_at_once_and_the_rest_waits() {
     let world = world(1, 2 << 20, 512);
     run(&world, async |disks| {
         leave_dirty(&disks).await;
-        let volume = early(&disks).await.expect("nothing has changed");
-        let clean = read(&volume, TRACT);
+        let volume = opening_volume(&disks).await.expect("nothing has changed");
+        let clean = read(&volume, ZONE);
         let waiting = [
             read(&volume, 0),
-            read(&volume, TRACT - 4096),
-            write(&volume, 2 * TRACT, 5),
+            read(&volume, ZONE - 4096),
+            write(&volume, 2 * ZONE, 5),
             send(&volume, Request::flush()),
-            send(&volume, Request::discard(3 * TRACT, 4096)),
+            send(&volume, Request::discard(3 * ZONE, 4096)),
         ];
         let astray = send(&volume, Request::discard(VOLUME_BYTES, 512));
         rt::sleep(Duration::from_secs(1)).await;
@@ -135,7 +135,7 @@ fn reads_of_clean_tracts_are_served_at_once_and_the_rest_waits() {
         for over in [written, flushed, discarded] {
             over.get().await.0.expect("is done");
         }
-        let back = read(&volume, 2 * TRACT).get().await;
+        let back = read(&volume, 2 * ZONE).get().await;
         assert_eq!(back, (Ok(()), vec![5; 4096]));
         assert_eq!((volume.served(), volume.waiting()), (1, 0));
     });
@@ -170,7 +170,7 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
                 held: RefCell::default(),
             });
             let known = superblock(&disks).await;
-            let volume = EarlyVolume::new(
+            let volume = OpeningVolume::new(
                 &devices(&disks),
                 &known,
                 Durability::Flush,
@@ -180,11 +180,11 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
                 None,
             )
             .expect("nothing has changed");
-            let reading = read(&volume, 2 * TRACT);
+            let reading = read(&volume, 2 * ZONE);
             rt::sleep(Duration::from_millis(1)).await;
             volume.hand_over(Ok(device));
             plant(fault);
-            let (same, other) = (write(&volume, 2 * TRACT, 5), write(&volume, 0, 6));
+            let (same, other) = (write(&volume, 2 * ZONE, 5), write(&volume, 0, 6));
             rt::sleep(Duration::from_secs(1)).await;
             plant(None);
             assert!(other.is_set(), "it touches nothing that is being read");
@@ -203,7 +203,7 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
     };
     assert!(waits_with(None));
     assert!(
-        !waits_with(Some(Fault::ChangeUnderEarlyRead)),
+        !waits_with(Some(Fault::ChangeDuringOpeningRead)),
         "it is found missing"
     );
 }
@@ -212,11 +212,11 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
 /// read must know that.
 #[test]
 fn what_an_opening_takes_for_dirty_has_its_bit() {
-    let early_with = |fault: Option<Fault>| {
+    let read_with = |fault: Option<Fault>| {
         let world = world(10, 2 << 20, 512);
         run(&world, async |disks| {
             let options = FormatOptions {
-                tract_shift: TRACT.ilog2() as u8,
+                zone_shift: ZONE.ilog2() as u8,
                 dirty_tracking: DirtyTracking::None,
                 ..FormatOptions::new(4096, [5; 16])
             };
@@ -228,7 +228,7 @@ fn what_an_opening_takes_for_dirty_has_its_bit() {
             cache.write_back(None).await.expect("writes back");
             volume.flush().await.expect("flushes");
             rt::sleep(Duration::from_secs(20)).await;
-            assert_eq!(dirty_tracts(&disks).await, [0; 0]);
+            assert_eq!(dirty_zones(&disks).await, [0; 0]);
         });
         world.crash_power(Keep::All);
         run(&world, async move |disks| {
@@ -246,7 +246,7 @@ fn what_an_opening_takes_for_dirty_has_its_bit() {
         });
         world.crash_power(Keep::All);
         run(&world, async |disks| {
-            let volume = early(&disks).await.expect("nothing has changed");
+            let volume = opening_volume(&disks).await.expect("nothing has changed");
             let reading = read(&volume, 0);
             rt::sleep(Duration::from_secs(1)).await;
             match reading.is_set() {
@@ -255,8 +255,8 @@ fn what_an_opening_takes_for_dirty_has_its_bit() {
             }
         })
     };
-    assert_eq!(early_with(None), None, "it waits for the cache");
-    let older = early_with(Some(Fault::LeaveTractsUnsettled));
+    assert_eq!(read_with(None), None, "it waits for the cache");
+    let older = read_with(Some(Fault::LeaveZonesUnsettled));
     assert_eq!(older, Some(3), "it is found missing");
 }
 
@@ -265,11 +265,11 @@ fn what_waits_is_told_why_the_cache_does_not_open() {
     let world = world(3, 2 << 20, 512);
     run(&world, async |disks| {
         leave_dirty(&disks).await;
-        let volume = early(&disks).await.expect("nothing has changed");
+        let volume = opening_volume(&disks).await.expect("nothing has changed");
         let waits = write(&volume, 0, 1);
         rt::yield_now().await;
         volume.hand_over(Err(Error::new(ErrorKind::Lost, "the journal is gone")));
-        for over in [waits, read(&volume, TRACT)] {
+        for over in [waits, read(&volume, ZONE)] {
             assert_eq!(over.get().await.0, Err(ErrorKind::Lost));
         }
     });
@@ -282,39 +282,42 @@ fn what_must_look_at_the_map_is_not_served_early() {
         leave_dirty(&disks).await;
         let known = superblock(&disks).await;
         let plain = VolumeOptions::new(Mode::WriteBack);
-        let is_early = |known: &Superblock, options: &VolumeOptions| {
-            early_of(&disks, known, options).is_some()
+        let is_at_once = |known: &Superblock, options: &VolumeOptions| {
+            read_at_once(&disks, known, options).is_some()
         };
-        assert!(is_early(&known, &plain));
+        assert!(is_at_once(&known, &plain));
         let unknown = Superblock {
             reached: 0,
-            tracts: None,
+            zones: None,
             ..known.clone()
         };
-        assert!(!is_early(&unknown, &plain), "an earlier version was here");
+        assert!(!is_at_once(&unknown, &plain), "an earlier version was here");
         let newer = VolumeOptions {
             epoch: known.volumes[0].epoch + 1,
             ..plain.clone()
         };
-        assert!(!is_early(&known, &newer), "it was written elsewhere");
+        assert!(!is_at_once(&known, &newer), "it was written elsewhere");
         let adopted = VolumeOptions {
             adopt: true,
             ..plain.clone()
         };
-        assert!(!is_early(&known, &adopted));
+        assert!(!is_at_once(&known, &adopted));
         let mut other = known.clone();
         other.volumes[0].size_bytes -= 512;
-        assert!(!is_early(&other, &plain), "it has grown");
+        assert!(!is_at_once(&other, &plain), "it has grown");
         other.volumes[0] = known.volumes[0].clone();
         other.volumes[0].identity = forebay_block::Identity::of(77);
-        assert!(!is_early(&other, &plain), "it is another device");
+        assert!(!is_at_once(&other, &plain), "it is another device");
         other.volumes[0] = known.volumes[0].clone();
         other.volumes[0].flush_failed = true;
-        assert!(!is_early(&other, &plain), "what may be lost is told first");
+        assert!(
+            !is_at_once(&other, &plain),
+            "what may be lost is told first"
+        );
         other.volumes.clear();
-        assert!(!is_early(&other, &plain), "it is new");
+        assert!(!is_at_once(&other, &plain), "it is new");
         let (devices, backing) = (devices(&disks), Rc::new(disks[1].clone()));
-        let early = EarlyVolume::new(
+        let opened = OpeningVolume::new(
             &devices,
             &known,
             Durability::Sync,
@@ -323,35 +326,35 @@ fn what_must_look_at_the_map_is_not_served_early() {
             &plain,
             None,
         );
-        assert!(early.is_none(), "what was left there is flushed first");
+        assert!(opened.is_none(), "what was left there is flushed first");
     });
 }
 
 #[test]
-fn a_tract_is_dirty_on_media_while_something_in_it_is() {
+fn a_zone_is_dirty_on_media_while_something_in_it_is() {
     let world = world(5, 2 << 20, 512);
     run(&world, async |disks| {
-        make_with_tracts(&disks).await;
+        make_with_zones(&disks).await;
         let (cache, _) = open(&disks, Durability::Flush).await;
         let volume = attach(&cache, &disks, Mode::WriteBack).await;
         cache.set_cleaning(Cleaning::Nop);
-        assert_eq!(dirty_tracts(&disks).await, [0; 0]);
+        assert_eq!(dirty_zones(&disks).await, [0; 0]);
         let data = || Buf::copied(&[3; 8192]);
-        volume.write(TRACT - 4096, data()).await.expect("writes");
-        volume.write(5 * TRACT, data()).await.expect("writes");
-        assert_eq!(dirty_tracts(&disks).await, [0, 1, 5]);
+        volume.write(ZONE - 4096, data()).await.expect("writes");
+        volume.write(5 * ZONE, data()).await.expect("writes");
+        assert_eq!(dirty_zones(&disks).await, [0, 1, 5]);
         rt::sleep(Duration::from_secs(30)).await;
-        assert_eq!(dirty_tracts(&disks).await, [0, 1, 5]);
+        assert_eq!(dirty_zones(&disks).await, [0, 1, 5]);
         // Two blocks written in place need no more records.
         let written = disks[0].counters().writes;
-        volume.write(5 * TRACT, data()).await.expect("writes");
+        volume.write(5 * ZONE, data()).await.expect("writes");
         assert_eq!(disks[0].counters().writes, written + 2);
         cache.write_back(None).await.expect("writes back");
-        assert_eq!(dirty_tracts(&disks).await, [0, 1, 5], "not at once");
+        assert_eq!(dirty_zones(&disks).await, [0, 1, 5], "not at once");
         rt::sleep(Duration::from_secs(10)).await;
-        assert_eq!(dirty_tracts(&disks).await, [0; 0]);
-        volume.write(5 * TRACT, data()).await.expect("writes");
-        assert_eq!(dirty_tracts(&disks).await, [5]);
+        assert_eq!(dirty_zones(&disks).await, [0; 0]);
+        volume.write(5 * ZONE, data()).await.expect("writes");
+        assert_eq!(dirty_zones(&disks).await, [5]);
     });
 }
 
@@ -384,21 +387,21 @@ async fn leave_overwritten(disks: &[SimDisk]) -> (Cache, Rc<dyn BlockDevice>) {
 fn a_bit_stays_until_what_was_written_back_is_flushed_in_the_cache_as_well() {
     let stays_with = |fault: Option<Fault>| {
         run(&world(8, 2 << 20, 512), async move |disks| {
-            make_with_tracts(&disks).await;
+            make_with_zones(&disks).await;
             let (_cache, volume) = leave_overwritten(&disks).await;
             plant(fault);
             rt::sleep(Duration::from_secs(20)).await;
             plant(None);
-            let stays = dirty_tracts(&disks).await == [0];
+            let stays = dirty_zones(&disks).await == [0];
             volume.flush().await.expect("flushes");
             rt::sleep(Duration::from_secs(20)).await;
-            assert_eq!(dirty_tracts(&disks).await, [0; 0]);
+            assert_eq!(dirty_zones(&disks).await, [0; 0]);
             stays
         })
     };
     assert!(stays_with(None));
     assert!(
-        !stays_with(Some(Fault::ClearUnflushedTract)),
+        !stays_with(Some(Fault::ClearUnflushedZone)),
         "it is found missing"
     );
 }
@@ -408,12 +411,12 @@ fn a_bit_stays_until_what_was_written_back_is_flushed_in_the_cache_as_well() {
 fn a_read_that_the_backing_device_fails_is_the_caches() {
     run(&world(9, 2 << 20, 512), async |disks| {
         leave_dirty(&disks).await;
-        let volume = early(&disks).await.expect("nothing has changed");
+        let volume = opening_volume(&disks).await.expect("nothing has changed");
         disks[1].set_faults(FaultPlan {
             fail_nth: Some((OpClass::Read, 1)),
             ..FaultPlan::default()
         });
-        let reading = read(&volume, TRACT);
+        let reading = read(&volume, ZONE);
         rt::sleep(Duration::from_secs(1)).await;
         assert!(!reading.is_set(), "it waits for the cache");
         let (cache, _) = open(&disks, Durability::Flush).await;
@@ -423,34 +426,34 @@ fn a_read_that_the_backing_device_fails_is_the_caches() {
 }
 
 #[test]
-fn a_cache_of_an_earlier_version_gets_its_tracts_when_it_is_opened() {
+fn a_cache_of_an_earlier_version_gets_its_zones_when_it_is_opened() {
     let world = world(6, 2 << 20, 512);
     run(&world, async |disks| {
         leave_dirty(&disks).await;
         let mut former = superblock(&disks).await;
-        former.tracts = None;
+        former.zones = None;
         for _ in 0..2 {
             former.sequence += 1;
             let written = former.write(&disks[0], former.role).await;
             written.expect("writes");
         }
-        assert_eq!(superblock(&disks).await.tracts, None);
+        assert_eq!(superblock(&disks).await.zones, None);
         let (_cache, report) = open(&disks, Durability::Flush).await;
         assert_eq!(report.dirty_blocks, 1);
-        let found = superblock(&disks).await.tracts.expect("it is known now");
-        let mut expected = Tracts::new(found.shift());
-        expected.set(Tracts::bit(found.shift(), 1, 0), true);
+        let found = superblock(&disks).await.zones.expect("it is known now");
+        let mut expected = DirtyZones::new(found.shift());
+        expected.set(DirtyZones::bit(found.shift(), 1, 0), true);
         assert_eq!(found, expected);
     });
 }
 
-/// A write that arrives while the bit of its tract is being cleared sets the bit once more.
+/// A write that arrives while the bit of its zone is being cleared sets the bit once more.
 #[test]
 fn a_bit_that_is_being_cleared_is_not_believed() {
     let lacks_with = |fault: Option<Fault>| {
         let world = world(7, 2 << 20, 512);
         run(&world, async move |disks| {
-            make_with_tracts(&disks).await;
+            make_with_zones(&disks).await;
             let (cache, _) = open(&disks, Durability::Flush).await;
             let volume = attach(&cache, &disks, Mode::WriteBack).await;
             let data = || Buf::copied(&[3; 4096]);
@@ -466,12 +469,12 @@ fn a_bit_that_is_being_cleared_is_not_believed() {
             volume.write(8192, data()).await.expect("writes");
             rt::sleep(Duration::from_millis(100)).await;
             plant(None);
-            !dirty_tracts(&disks).await.contains(&0)
+            !dirty_zones(&disks).await.contains(&0)
         })
     };
     assert!(!lacks_with(None));
     assert!(
-        lacks_with(Some(Fault::ClearTractBehind)),
+        lacks_with(Some(Fault::ClearZoneBehind)),
         "it is found missing"
     );
 }

@@ -11,7 +11,7 @@ use forebay_metadata::superblock::Superblock;
 use super::*;
 use crate::failpoints::{Fault, plant};
 
-const TRACT: u64 = 16 << 10;
+const ZONE: u64 = 16 << 10;
 const PIECE: u64 = 4096;
 
 /// A life whose end another one finds.
@@ -35,25 +35,25 @@ fn options(journal: &Buf, boot: u8) -> CacheOptions {
 
 fn format_options(sizes: &[u64]) -> FormatOptions {
     FormatOptions {
-        tract_shift: TRACT.ilog2() as u8,
+        zone_shift: ZONE.ilog2() as u8,
         region_shift: 2,
         ..FormatOptions::sizes(sizes, [5; 16])
     }
 }
 
 /// The volume before the cache is open, which asks `map`.
-async fn early_volume(
+async fn opening_volume(
     devices: &Devices,
     backing: &SimDisk,
     durability: Durability,
-    map: &EarlyMap,
-) -> Rc<EarlyVolume> {
+    map: &OpeningMap,
+) -> Rc<OpeningVolume> {
     let known = (Superblock::read(devices.data.as_ref()).await).expect("has a superblock");
     let (backing, options) = (
         Rc::new(backing.clone()),
         VolumeOptions::new(Mode::WriteBack),
     );
-    EarlyVolume::new(
+    OpeningVolume::new(
         devices,
         &known,
         durability,
@@ -68,7 +68,7 @@ async fn early_volume(
 /// Result of a read.
 type Read = Promise<Result<Vec<u8>, ErrorKind>>;
 
-fn read(volume: &Rc<EarlyVolume>, offset: u64, len: u64) -> Read {
+fn read(volume: &Rc<OpeningVolume>, offset: u64, len: u64) -> Read {
     let (over, volume) = (Promise::new(), Rc::clone(volume));
     let set = over.clone();
     rt::spawn(async move {
@@ -110,10 +110,10 @@ impl Life {
     }
 
     /// Reads all of the volume in pieces while the cache is being opened, and once more when it is
-    /// open. Returns how many reads the sketch answered, and how many differ.
-    async fn read_early(self, disks: &[SimDisk], journal: &Buf) -> (u64, usize, Vec<u8>) {
-        let (devices, map) = (devices(disks), EarlyMap::default());
-        let volume = early_volume(&devices, &disks[1], Durability::Flush, &map).await;
+    /// open. Returns how many reads the index answered, and how many differ.
+    async fn read_while_opening(self, disks: &[SimDisk], journal: &Buf) -> (u64, usize, Vec<u8>) {
+        let (devices, map) = (devices(disks), OpeningMap::default());
+        let volume = opening_volume(&devices, &disks[1], Durability::Flush, &map).await;
         let rng = Rng::labelled(self.seed, 79);
         let mut reads = Vec::new();
         let mut at = 0;
@@ -123,24 +123,24 @@ impl Life {
             at += len;
         }
         let options = CacheOptions {
-            early: Some(map.clone()),
+            opening_map: Some(map.clone()),
             ..options(journal, if self.power { 10 } else { 9 })
         };
         let (cache, _) = Cache::open(devices, options).await.expect("opens");
         volume.hand_over(Ok(attach(&cache, disks, Mode::WriteBack).await));
         let mut all = Vec::new();
         let mut differ = 0;
-        for (offset, early) in reads {
-            let early = early.get().await.expect("reads");
-            let late = Buf::zeroed(early.len());
+        for (offset, read) in reads {
+            let read = read.get().await.expect("reads");
+            let late = Buf::zeroed(read.len());
             volume.read(offset, late.clone()).await.expect("reads");
-            differ += usize::from(early != late.to_vec());
+            differ += usize::from(read != late.to_vec());
             all.extend(late.to_vec());
         }
         (map.answered(), differ, all)
     }
 
-    /// As [`Life::read_early`], after the life, with a fault in what reads.
+    /// As [`Life::read_while_opening`], after the life, with a fault in what reads.
     fn compare(self, fault: Option<Fault>) -> (u64, usize) {
         let world = world(self.seed, self.cache_bytes, 512);
         let journal = Buf::zeroed(1 << 16);
@@ -152,7 +152,7 @@ impl Life {
         }
         let found = run(&world, async move |disks| {
             plant(fault);
-            let found = self.read_early(&disks, &journal).await;
+            let found = self.read_while_opening(&disks, &journal).await;
             plant(None);
             found
         });
@@ -210,7 +210,7 @@ fn what_is_answered_early_is_what_the_map_says() {
 
 #[test]
 fn a_sketch_that_does_not_mind_all_is_found() {
-    for fault in [Fault::SketchWithoutMarks, Fault::SketchWithoutJournal] {
+    for fault in [Fault::IndexWithoutMarks, Fault::IndexWithoutJournal] {
         let (_, differ) = compare_all(0..24, Some(fault));
         assert!(differ > 0, "{fault:?} is not found");
     }
@@ -248,10 +248,10 @@ fn a_dirty_block_is_read_before_the_cache_is_open_unless_it_must_wait() {
         run(&world, async move |disks| {
             let journal = Buf::zeroed(1 << 16);
             leave_dirty(&disks, &journal, false).await;
-            let (devices, map) = (devices(&disks), EarlyMap::default());
-            let volume = early_volume(&devices, &disks[1], durability, &map).await;
+            let (devices, map) = (devices(&disks), OpeningMap::default());
+            let volume = opening_volume(&devices, &disks[1], durability, &map).await;
             let dirty = read(&volume, 0, PIECE);
-            let mixed = read(&volume, 0, TRACT);
+            let mixed = read(&volume, 0, ZONE);
             rt::sleep(Duration::from_secs(1)).await;
             assert_eq!(
                 (volume.waiting(), map.answered()),
@@ -260,19 +260,19 @@ fn a_dirty_block_is_read_before_the_cache_is_open_unless_it_must_wait() {
             );
             let options = CacheOptions {
                 durability,
-                early: Some(map.clone()),
+                opening_map: Some(map.clone()),
                 ..options(&journal, 9)
             };
             let opened = Cache::open(devices, options).await;
-            let (early, (cache, _)) = (dirty.is_set() && mixed.is_set(), opened.expect("opens"));
-            assert_eq!(volume.waiting(), if early { 0 } else { 2 });
-            assert_eq!(map.answered(), if early { 2 } else { 0 });
+            let (at_once, (cache, _)) = (dirty.is_set() && mixed.is_set(), opened.expect("opens"));
+            assert_eq!(volume.waiting(), if at_once { 0 } else { 2 });
+            assert_eq!(map.answered(), if at_once { 2 } else { 0 });
             volume.hand_over(Ok(attach(&cache, &disks, Mode::WriteBack).await));
             assert!(dirty.get().await == Ok(vec![9; PIECE as usize]));
-            let mut expected = vec![7; TRACT as usize];
+            let mut expected = vec![7; ZONE as usize];
             expected[..PIECE as usize].fill(9);
             assert_eq!(mixed.get().await, Ok(expected));
-            early
+            at_once
         })
     };
     assert!(opened_behind(Durability::Flush));
@@ -322,12 +322,12 @@ fn an_answer_that_comes_behind_the_opening_does_not_count() {
                     data: Rc::clone(&held) as Rc<dyn BlockDevice>,
                     metadata: None,
                 },
-                EarlyMap::default(),
+                OpeningMap::default(),
             );
-            let volume = early_volume(&devices, &disks[1], Durability::Flush, &map).await;
+            let volume = opening_volume(&devices, &disks[1], Durability::Flush, &map).await;
             let dirty = read(&volume, 0, PIECE);
             let options = CacheOptions {
-                early: Some(map.clone()),
+                opening_map: Some(map.clone()),
                 ..options(&journal, 9)
             };
             let (cache, _) = Cache::open(devices, options).await.expect("opens");
@@ -360,14 +360,14 @@ fn what_is_corrupt_is_not_answered_early() {
         run(&world, async move |disks| {
             let journal = Buf::zeroed(1 << 16);
             leave_dirty(&disks, &journal, true).await;
-            let (devices, map) = (devices(&disks), EarlyMap::default());
+            let (devices, map) = (devices(&disks), OpeningMap::default());
             let mut places = (0..disks[0].info().size_bytes).step_by(PIECE as usize);
             let place = places.find(|at| disks[0].peek(*at, 4096) == [9; 4096]);
-            let volume = early_volume(&devices, &disks[1], Durability::Flush, &map).await;
+            let volume = opening_volume(&devices, &disks[1], Durability::Flush, &map).await;
             disks[0].rot(place.expect("it is cached"), 512, 1);
             let (dirty, clean) = (read(&volume, 0, PIECE), read(&volume, PIECE, PIECE));
             let options = CacheOptions {
-                early: Some(map.clone()),
+                opening_map: Some(map.clone()),
                 ..options(&journal, 9)
             };
             plant(fault);
