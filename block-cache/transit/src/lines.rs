@@ -52,11 +52,11 @@ impl Lines {
         block: u64,
         data: Buf,
     ) -> impl Future<Output = Outcome> + use<> {
-        let (done, told) = completion_pair();
+        let (done, answer) = completion_pair();
         self.lines.borrow_mut()[line].push_back(Waiter { block, data, done });
         self.waiting.set(self.waiting.get() + 1);
         async {
-            match told.await {
+            match answer.await {
                 Ok(()) => Outcome::Placed,
                 Err(error) if error.kind() == ErrorKind::Busy => Outcome::Retry,
                 Err(_) => Outcome::Bypass,

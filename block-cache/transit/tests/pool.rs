@@ -28,13 +28,13 @@ use shuttle::sync::{Arc, Condvar, Mutex};
 #[derive(Default)]
 struct Collector {
     woken: Mutex<bool>,
-    told: Condvar,
+    changed: Condvar,
 }
 
 impl Wake for Awakener {
     fn wake(self: std::sync::Arc<Self>) {
         *self.0.woken.lock().expect("sound") = true;
-        self.0.told.notify_one();
+        self.0.changed.notify_one();
     }
 }
 
@@ -61,7 +61,7 @@ fn jobs_are_done_once(threads: usize, rounds: u32, jobs: u32) {
             if pool.poll_results(&mut results, &context).is_pending() {
                 let mut woken = collector.woken.lock().expect("sound");
                 while !*woken {
-                    woken = collector.told.wait(woken).expect("sound");
+                    woken = collector.changed.wait(woken).expect("sound");
                 }
                 *woken = false;
             }

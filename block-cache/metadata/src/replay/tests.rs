@@ -12,6 +12,7 @@ use std::ops::Deref;
 
 use super::*;
 use crate::log::Log;
+use crate::record::{BlockRecord, Body, MarkState};
 
 /// Content of a ring, with its blocks, oldest first.
 struct Found {
@@ -253,7 +254,7 @@ fn an_end_that_was_further_is_damage() {
     }
     let whole = ring.device.0.borrow().clone();
     // One record, the newest two units, all three.
-    for (rot, kept) in [(16..17, 2), (8..24, 1), (0..24, 0)] {
+    for (rot, sound) in [(16..17, 2), (8..24, 1), (0..24, 0)] {
         ring.device.0.borrow_mut().copy_from_slice(&whole);
         let bytes = rot.start * RECORD_BYTES..rot.end * RECORD_BYTES;
         ring.device.0.borrow_mut()[bytes].fill(0xa5);
@@ -265,7 +266,7 @@ fn an_end_that_was_further_is_damage() {
             (24, rot.len() as u64),
             "{rot:?}"
         );
-        let mut expected: Vec<_> = (1..=kept).map(|slot| (slot, 7)).collect();
+        let mut expected: Vec<_> = (1..=sound).map(|slot| (slot, 7)).collect();
         expected.extend([(9, 90), (10, 100)]);
         assert_eq!(blocks(&found), expected, "{rot:?}");
         assert!(found.torn_units.is_empty(), "nothing is mended there");
@@ -274,10 +275,10 @@ fn an_end_that_was_further_is_damage() {
         log.push(&Body::Close);
         std::mem::swap(&mut ring.log, &mut log);
         ring.batch(&[], |_| true);
-        let again = ring.replay_beside(beside(24));
-        assert_eq!(again.next, 32, "{rot:?}");
-        let still = if kept == 0 { 0 } else { rot.len() as u64 };
-        assert_eq!(again.damaged_records, still, "{rot:?}");
+        let second = ring.replay_beside(beside(24));
+        assert_eq!(second.next, 32, "{rot:?}");
+        let still = if sound == 0 { 0 } else { rot.len() as u64 };
+        assert_eq!(second.damaged_records, still, "{rot:?}");
     }
 }
 
@@ -311,9 +312,9 @@ fn a_lost_end_that_left_no_room_is_written_over() {
         }
         ring.log = Log::new(GEOMETRY, Seed::new(&[1; 16]), found.tail, found.next);
         ring.batch(&[Body::Block(block(4, 9))], |_| true);
-        let again = blocks(&ring.replay_beside(beside(24)));
+        let second = blocks(&ring.replay_beside(beside(24)));
         let newest = if emptied { (4, 9) } else { (4, 7) };
-        assert_eq!(again.last(), Some(&newest));
+        assert_eq!(second.last(), Some(&newest));
     }
     // A whole ring further: nothing that is there was left.
     let found = ring.replay_beside(beside(64));
@@ -366,9 +367,9 @@ fn a_mended_gap_is_never_taken_for_damage() {
         let at = usize::try_from(extent.offset).expect("small");
         let bytes = extent.buf.to_vec();
         ring.device.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
-        let again = ring.replay(&[]);
-        assert_eq!(again.damaged_records, if mended { 0 } else { 8 });
-        assert_eq!(blocks(&again), [(1, 7), (11, 9)]);
+        let second = ring.replay(&[]);
+        assert_eq!(second.damaged_records, if mended { 0 } else { 8 });
+        assert_eq!(blocks(&second), [(1, 7), (11, 9)]);
     }
 }
 

@@ -76,8 +76,8 @@ impl Memory {
         let load =
             self.profile.load_latency_ns + unit * 1_000_000_000 / self.profile.read_bytes_per_s;
         rt::sleep(ns(load)).await;
-        let told = self.send(block / 7, unit);
-        self.fence(data.max(told)).await;
+        let sent = self.send(block / 7, unit);
+        self.fence(data.max(sent)).await;
         let published = self.send(block / 7, unit);
         self.fence(published).await;
         let mapped = self.send(block / 1024, unit);

@@ -79,14 +79,14 @@ proptest! {
     fn the_end_is_the_one_that_reading_everything_finds(
         batches in prop::collection::vec(1usize..=1024, 1..60),
         last in 1usize..=1024,
-        kept in any::<u64>(),
+        intact in any::<u64>(),
         rotten in prop::collection::vec(0u64..2048, 0..40),
     ) {
         let mut ring = long();
         fill(&mut ring, batches.into_iter());
         ring.drop_to(ring.log.next().saturating_sub(LONG.records / 4));
         // A crash tears the last one.
-        ring.batch(&vec![Body::Pad; last], |unit| kept >> (unit % 64) & 1 == 1);
+        ring.batch(&vec![Body::Pad; last], |unit| intact >> (unit % 64) & 1 == 1);
         // Some units rot, wherever they are.
         for unit in rotten {
             let at = usize::try_from(unit).expect("small") * 512;

@@ -2,7 +2,7 @@
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Result};
 
-use super::Replayed;
+use super::found::Replayed;
 use super::ring::Ring;
 use crate::Seed;
 use crate::log::LogGeometry;
