@@ -218,7 +218,7 @@ impl Life {
                     Ok(backing)
                 }
             };
-            (cache.accept_divergence("v", Fallback::CleanModes, begin)).expect("agrees");
+            (cache.allow_degraded("v", Fallback::CleanModes, begin)).expect("agrees");
             look(&volume, &seen, &stopper).await;
             if is_last {
                 return end(&cache, &backing, &seen).await;
@@ -372,11 +372,11 @@ fn finds(seed: u64) -> bool {
 /// Faults that these lives must find. A flush that raises no epoch is found by a test of the cache's own: power must take the newest
 /// version of a block between its write-back and the next flush of the cache device.
 const FAULTS: [Fault; 5] = [
-    Fault::DivergeUnannounced,
-    Fault::DivergeUnawaited,
-    Fault::WriteOverKept,
+    Fault::DegradeUnannounced,
+    Fault::DegradeUnawaited,
+    Fault::OverwritePreserved,
     Fault::KeepUnlisted,
-    Fault::ServeDiverged,
+    Fault::ReadBehindDegraded,
 ];
 
 #[test]
@@ -401,8 +401,8 @@ fn each_part_of_what_keeps_it_right_is_found_missing() {
 #[test]
 fn the_gate_finds_an_epoch_that_is_not_raised_or_not_durable() {
     let found_by = |rotation| LIVES.of(rotation).into_iter().find(|seed| finds(*seed));
-    plant(Some(Fault::DivergeUnannounced));
-    assert_found_by_each_rotation(&Fault::DivergeUnannounced, found_by);
+    plant(Some(Fault::DegradeUnannounced));
+    assert_found_by_each_rotation(&Fault::DegradeUnannounced, found_by);
     plant(None);
     UNSYNCED.set(true);
     assert_found_by_each_rotation(&"a state directory that does not sync", found_by);

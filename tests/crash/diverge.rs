@@ -340,7 +340,7 @@ impl Life {
                     Ok(logged)
                 }
             };
-            (cache.accept_divergence("v", Fallback::AllModes, begin)).expect("agrees");
+            (cache.allow_degraded("v", Fallback::AllModes, begin)).expect("agrees");
             if rng.chance(1, 2) {
                 cache.set_cleaning(Cleaning::Acp);
             }
@@ -496,10 +496,10 @@ fn found() -> Option<u64> {
 
 /// Faults that these lives must find.
 const FAULTS: [Fault; 4] = [
-    Fault::DivergeUnannounced,
-    Fault::DivergeBesideCleaner,
-    Fault::ServeDiverged,
-    Fault::FlushDiverged,
+    Fault::DegradeUnannounced,
+    Fault::DegradeDuringWriteBack,
+    Fault::ReadBehindDegraded,
+    Fault::FlushBehindDegraded,
 ];
 
 #[test]

@@ -116,7 +116,7 @@ const PARTS: u64 = 4;
 fn random(part: u64) {
     let all = families::RANDOM.seeds();
     let (mut seeds, mut crashes, mut measured) = (0_u64, 0, 0_u64);
-    let sent_before = stack::sent_round();
+    let sent_before = stack::bypassed_for_room();
     for seed in all.iter().copied().filter(|seed| seed % PARTS == part) {
         let setup = families::random(seed);
         measured += u64::from(setup.is_measured());
@@ -128,7 +128,7 @@ fn random(part: u64) {
             Err(failure) => panic!("{failure}"),
         }
     }
-    let sent = stack::sent_round() - sent_before;
+    let sent = stack::bypassed_for_room() - sent_before;
     eprintln!(
         "{seeds} lives up to seed {}, {part} modulo {PARTS}: {crashes} crashes; \
          {sent} writes of {measured} measured lives bypassed the cache",

@@ -13,7 +13,7 @@ use forebay_testkit::stack::{Decay, Process};
 
 use super::stack::{CacheStack, Setup};
 
-/// Seed whose life finds the step in superblock/mend.rs left out.
+/// Seed whose life finds the step in superblock/repair.rs left out.
 const SUPERBLOCK_STEP: u64 = 4_294_977_302;
 
 /// Seed whose life finds `GiveUpUnlogged`.
@@ -174,7 +174,7 @@ fn superblock_step() -> SitePart {
     for seed in 0..40 {
         sweep(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
-    let own = |file: &str| file.ends_with("superblock/mend.rs");
+    let own = |file: &str| file.ends_with("superblock/repair.rs");
     let sites: Vec<_> = (reached().into_iter())
         .filter(|(file, _, _, part)| own(file) && *part == Part::Step)
         .collect();

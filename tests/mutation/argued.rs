@@ -20,7 +20,7 @@ pub(crate) const ARGUED: [(&str, &str); 16] = [
          who uses that device without the cache next would notice (the cache's own tests do)",
     ),
     (
-        "cache/clean/write_back.rs clean_what_was_busy Lock",
+        "cache/clean/write_back.rs clean_busy Lock",
         "a block that a client was changing stays dirty in the cache, which only who uses the backing device without the \
          cache next would notice (the cache's own tests do)",
     ),
@@ -35,7 +35,7 @@ pub(crate) const ARGUED: [(&str, &str); 16] = [
          tree's own sweep, whose media rot, finds it",
     ),
     (
-        "cache/clean/compare.rs what_backing_has Step: let _ = self.failures.flush_backing",
+        "cache/clean/compare.rs read_comparable Step: let _ = self.failures.flush_backing",
         "without a flush behind it nothing is compared, and all that may be dirty is written back",
     ),
     (
@@ -74,7 +74,7 @@ pub(crate) const ARGUED: [(&str, &str); 16] = [
          the samples of all volumes",
     ),
     (
-        "metadata/sums.rs format",
+        "metadata/checksums.rs format",
         "an entry of the table of checksums is believed only if it fits the digest in a record, and a cache that was just \
          formatted has none",
     ),

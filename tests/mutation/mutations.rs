@@ -199,7 +199,7 @@ pub(crate) const FAULTS: [Fault; 8] = [
     Fault::ForgetRewrite,
     Fault::ClaimBeforeFlush,
     Fault::RetryFailedFlush,
-    Fault::SumBeforeData,
+    Fault::ChecksumBeforeData,
     Fault::TrustOpen,
     Fault::ClearDirtyZone,
     Fault::IndexWithoutMarks,

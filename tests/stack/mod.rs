@@ -127,7 +127,7 @@ thread_local! {
 
 /// Writes that found no room in this thread's caches and that measured admission sent round them.
 #[allow(dead_code, reason = "not every test counts them")]
-pub(crate) fn sent_round() -> u64 {
+pub(crate) fn bypassed_for_room() -> u64 {
     SENT_ROUND.get()
 }
 
@@ -135,7 +135,7 @@ impl Drop for OpenCache {
     fn drop(&mut self) {
         if let Some(Ok(cache)) = self.cache.now() {
             let volumes = cache.stats().volumes;
-            let sent: u64 = volumes.iter().map(|volume| volume.sent_round).sum();
+            let sent: u64 = volumes.iter().map(|volume| volume.bypassed_for_room).sum();
             SENT_ROUND.set(SENT_ROUND.get() + sent);
         }
     }

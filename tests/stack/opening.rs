@@ -4,7 +4,9 @@ use std::cell::Cell as Counter;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_cache::{Cache, CacheOptions, OpeningMap, OpeningVolume, RecoveryReport, VolumeOptions};
+use forebay_cache::{
+    Cache, CacheOptions, OpeningMap, OpeningVolume, RecoveryReport, VolumeOptions,
+};
 use forebay_io::rt;
 use forebay_io::sim::SimDisk;
 use forebay_io::sync::Promise;

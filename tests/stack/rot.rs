@@ -9,9 +9,9 @@ use std::rc::Rc;
 use forebay_block::{BlockDevice, Result};
 use forebay_cache::{DirtyTracking, Mode};
 use forebay_io::sim::{Rng, SimDisk};
+use forebay_metadata::checksums::{self, CELL_BYTES, UNKNOWN};
 use forebay_metadata::record::{BlockRecord, Body, MarkState, RECORD_BYTES, decode};
 use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
-use forebay_metadata::sums::{self, CELL_BYTES, UNKNOWN};
 use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES, Superblock};
 use forebay_testkit::stack::{Damage, Decay, LostRange, Process};
 
@@ -102,7 +102,7 @@ impl Survey<'_> {
 
     /// A cell of cached data with a checksum.
     async fn rot_data(&self, rng: &Rng) -> Result<Damage> {
-        let place = match self.superblock.sums() {
+        let place = match self.superblock.checksum_table() {
             // Behind a crash, nothing says what was not overwritten.
             Some(place) if self.superblock.dirty_tracking != DirtyTracking::None => place,
             _ => return Ok(Damage::default()),
@@ -110,7 +110,7 @@ impl Survey<'_> {
         if !self.replayed.clean {
             return Ok(Damage::default());
         }
-        let (table, _) = sums::read(self.device.as_ref(), place).await?;
+        let (table, _) = checksums::read(self.device.as_ref(), place).await?;
         // What is clean is not read in such a mode, and would be found too late.
         let reads_clean = !self.stack.details.modes.contains(&Mode::PassThrough);
         let mut cells = Vec::new();
@@ -130,7 +130,7 @@ impl Survey<'_> {
             let cells_of = |granule: u64| first + granule * each..first + (granule + 1) * each;
             let valid = (0..64).filter(|granule| block.valid >> granule & 1 != 0);
             let all = valid.clone().flat_map(cells_of);
-            let digest = sums::digest(
+            let digest = checksums::digest(
                 self.superblock.seed(),
                 block.slot,
                 all.map(|cell| table[cell as usize]),
@@ -211,7 +211,7 @@ impl Survey<'_> {
     }
 
     fn rot_sums(&self, rng: &Rng) -> Damage {
-        let Some(place) = self.superblock.sums() else {
+        let Some(place) = self.superblock.checksum_table() else {
             return Damage::default();
         };
         let unit = u64::from(place.unit_bytes);

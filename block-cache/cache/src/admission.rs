@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use forebay_block::Result;
 use forebay_io::rt;
-use forebay_policy::{Measured, Way};
+use forebay_policy::{Measured, Route};
 
 use crate::clean::Cleaner;
 use crate::clean::write_back::BATCH;
@@ -30,10 +30,10 @@ use crate::volume::AttachedVolume;
 /// back in batches, so one wait usually covers a whole batch.
 const WINDOW: u32 = 16 * BATCH as u32;
 
-/// A write that misses on its way.
+/// Measurement of a write that misses, until the write ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visit {
-    pub(crate) way: Way,
+    pub(crate) route: Route,
     /// Number of bytes of the write that are not cached.
     bytes: u64,
     /// Whether none of the write is cached. Only such writes measure the cost of a bypass.
@@ -77,7 +77,7 @@ impl AdmissionControl {
     }
 
     /// Which way a write takes; none if nothing of it is missing, or it is not measured.
-    pub(crate) fn way_of_write(
+    pub(crate) fn route_write(
         &self,
         volume: &Rc<AttachedVolume>,
         range: Range<u64>,
@@ -111,21 +111,21 @@ impl AdmissionControl {
         }
         let bytes =
             (u64::from(missing) * self.geometry.block_bytes(0)).min(range.end - range.start);
-        let way = match short {
-            None => Way::Cache,
+        let route = match short {
+            None => Route::Cache,
             Some(class) => {
-                let way = volume.way_of_write(bytes);
-                let is_sent = way == Way::Around;
-                volume.counters.sent_round.add(u64::from(is_sent));
+                let route = volume.route_write(bytes);
+                let is_sent = route == Route::Bypass;
+                volume.counters.bypassed_for_room.add(u64::from(is_sent));
                 self.reclaimer.keep_dirty();
                 // Clean blocks make room for later writes, whether or not this write bypasses the
                 // cache.
                 self.reclaimer.ask_for_room(class);
-                way
+                route
             }
         };
         Some(Visit {
-            way,
+            route,
             bytes,
             all: missing == asked,
             had_room: short.is_none(),
@@ -142,14 +142,14 @@ impl AdmissionControl {
     /// Returns where to read a hit; `dirty` has its dirty granules. Returns `None` if the hit is
     /// not measured, or if the backing device may lose data that it still shows. The cache never
     /// loses such data.
-    pub(crate) fn way_of_hit(
+    pub(crate) fn route_hit(
         &self,
         volume: &AttachedVolume,
         bytes: u64,
         dirty: u64,
-    ) -> Option<(Way, Duration)> {
+    ) -> Option<(Route, Duration)> {
         let asked = self.measures_hits() && dirty == 0 && volume.backing.keeps_what_it_shows();
-        asked.then(|| (volume.way_of_hit(bytes), rt::now()))
+        asked.then(|| (volume.route_hit(bytes), rt::now()))
     }
 
     /// It was read, from there since then.
@@ -157,13 +157,13 @@ impl AdmissionControl {
         &self,
         volume: &AttachedVolume,
         bytes: u64,
-        hit: Option<(Way, Duration)>,
+        hit: Option<(Route, Duration)>,
     ) {
-        let Some((way, began)) = hit else { return };
-        if way == Way::Around {
+        let Some((route, began)) = hit else { return };
+        if route == Route::Bypass {
             volume.counters.split_reads.add(1);
         }
-        volume.hit_took(bytes, way, rt::now() - began);
+        volume.hit_took(bytes, route, rt::now() - began);
     }
 
     /// A write has ended.
@@ -177,10 +177,10 @@ impl AdmissionControl {
             return;
         };
         let took = rt::now() - visit.began.0;
-        let at_once = match visit.way {
-            Way::Cache => visit.had_room,
-            Way::Around => !volume.cleaner.cleaned_beside(visit.began.1),
+        let at_once = match visit.route {
+            Route::Cache => visit.had_room,
+            Route::Bypass => !volume.cleaner.has_cleaned_since(visit.began.1),
         };
-        volume.write_took(visit.bytes, visit.way, at_once, took);
+        volume.write_took(visit.bytes, visit.route, at_once, took);
     }
 }

@@ -98,9 +98,10 @@ impl BackingFailures {
     /// a flush failed, or may have failed: as its process died, or while the volume was served
     /// without this cache. It ends when all that recovery presumed to be dirty has been rewritten.
     pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
-        let told =
+        let failed_before =
             |known: &VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;
-        !self.presumed.is_over() && (!self.presumed.power_was_lost() || known.is_some_and(told))
+        !self.presumed.is_over()
+            && (!self.presumed.power_was_lost() || known.is_some_and(failed_before))
     }
 
     /// Forgets earlier failures. Called when all data that recovery presumed to be dirty has been
@@ -136,7 +137,7 @@ impl BackingFailures {
     ///
     /// # Errors
     /// The device's. The superblock records that error, too.
-    pub(crate) async fn flush_what_was_left(
+    pub(crate) async fn flush_inherited(
         &self,
         name: &str,
         id: u16,

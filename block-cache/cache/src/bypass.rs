@@ -13,7 +13,7 @@ use std::rc::Rc;
 use forebay_block::Result;
 use forebay_metadata::record::MarkState;
 use forebay_policy::BlockId;
-use forebay_policy::cleaning::Whose;
+use forebay_policy::cleaning::IoDevice;
 
 use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
@@ -24,7 +24,7 @@ use crate::volume::AttachedVolume;
 
 /// Writes a part to the backing device. No block is added to the cache. The part is locked
 /// exclusively.
-pub(crate) async fn write_beside(
+pub(crate) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
     job: Job<Extent>,
@@ -47,7 +47,7 @@ pub(crate) async fn write_missed(
     volume.counters.bypassed_writes.add(1);
     let offset = engine.geometry.region_offset(&job.part);
     let writing = volume.backing.write(offset, job.buf, job.durable);
-    volume.timed(Whose::Backing, writing).await
+    volume.timed(IoDevice::Backing, writing).await
 }
 
 /// Writes a piece of a block that is not in the cache and stays out of it.
@@ -65,7 +65,7 @@ async fn to_backing(engine: &Engine, volume: &AttachedVolume, job: &Job<Piece>) 
         .geometry
         .backing_offset(job.part.block, job.part.start);
     let writing = volume.backing.write(offset, job.buf.clone(), job.durable);
-    volume.timed(Whose::Backing, writing).await
+    volume.timed(IoDevice::Backing, writing).await
 }
 
 /// Writes a piece of a block that was just given `slot`. No record of it exists, so that no mark is

@@ -14,10 +14,10 @@ use crate::commit::queue::Entry;
 use crate::devices::CacheDevices;
 use crate::engine::{Engine, Sources};
 use crate::format::{check_fit, check_parts};
-use crate::media::gone::note_shrunk;
 use crate::media::media_of;
+use crate::media::missing::note_shrunk;
 use crate::options::{Devices, Mode};
-use crate::recover::{RecoveredMap, RecoveryReport, Zombie, recover};
+use crate::recover::{OrphanRecord, RecoveredMap, RecoveryReport, recover};
 use crate::stats::{CacheStats, VolumeStats};
 
 /// An open cache. Clones are handles to the same one.
@@ -48,7 +48,7 @@ impl Cache {
             marks,
             log,
             stale,
-            zombies,
+            orphans,
             unrecorded,
             recorded,
             tracking,
@@ -75,16 +75,16 @@ impl Cache {
         for slot in stale {
             engine.committer.queue_record(slot);
         }
-        if !zombies.is_empty() {
+        if !orphans.is_empty() {
             engine.committer.queue_entry(Entry::Kill(
-                zombies.iter().map(|zombie| zombie.place).collect(),
+                orphans.iter().map(|orphan| orphan.place).collect(),
             ));
         }
         rt::spawn(Rc::clone(&engine.committer).commit_loop());
         // Recovered state becomes durable before the old journal is dropped. Only then is the new
         // generation logged. So there is no moment at which the journal is gone and its records are
         // not durable.
-        let opened = engine.go_into_service(zombies, media, is_sparse).await;
+        let opened = engine.go_into_service(orphans, media, is_sparse).await;
         if let Err(error) = opened {
             if engine.committer.flush_failed()
                 && let Some(buf) = &engine.settings.journal
@@ -99,7 +99,7 @@ impl Cache {
         rt::spawn(Rc::clone(&engine.regions).mark_timer());
         rt::spawn(Rc::clone(&engine.tracker).tree_timer());
         rt::spawn(Rc::clone(&engine.zones).run_timer());
-        rt::spawn(Rc::clone(&engine.cleaner).kick_at_times());
+        rt::spawn(Rc::clone(&engine.cleaner).run_timer());
         rt::spawn(Rc::clone(&engine.reclaimer).reclaim_loop());
         Ok((Self { engine }, report))
     }
@@ -306,9 +306,9 @@ impl Cache {
                         bypassed_reads: counters.bypassed_reads.get(),
                         bypassed_writes: counters.bypassed_writes.get(),
                         split_reads: counters.split_reads.get(),
-                        sent_round: counters.sent_round.get(),
+                        bypassed_for_room: counters.bypassed_for_room.get(),
                         loss: volume.backing.loss(),
-                        diverged: volume.has_diverged(),
+                        diverged: volume.is_served_degraded(),
                         refuses_writes: engine.refuses_writes(volume),
                     }
                 })
@@ -320,7 +320,7 @@ impl Cache {
 impl Engine {
     async fn go_into_service(
         &self,
-        zombies: Vec<Zombie>,
+        orphans: Vec<OrphanRecord>,
         media: Media,
         is_sparse: bool,
     ) -> Result<()> {
@@ -363,8 +363,8 @@ impl Engine {
         self.truncation.begin(!is_sparse);
         self.metadata.begin();
         self.zones.write_found().await?;
-        for zombie in zombies.iter().filter(|zombie| zombie.held) {
-            self.map.borrow_mut().release(zombie.place, zombie.class);
+        for orphan in orphans.iter().filter(|orphan| orphan.held) {
+            self.map.borrow_mut().release(orphan.place, orphan.class);
         }
         if let Some((buf, _)) = old {
             journal = begin(buf)?;

@@ -39,7 +39,7 @@ pub struct CacheOptions {
     /// Open although the process journal of a process that died in this boot is gone: acknowledged
     /// writes may be lost.
     pub accept_journal_loss: bool,
-    /// The highest generation that is known of the cache beside it; this opening takes a higher
+    /// Highest generation of the cache that a place outside it knows. This opening takes a higher
     /// one.
     pub generation: u64,
     /// Path of the cache's device, for messages; empty if unknown. Of two devices that of the

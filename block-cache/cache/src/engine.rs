@@ -234,14 +234,14 @@ impl Engine {
         let weak = Rc::downgrade(&engine);
         engine.committer.on_failure(move || {
             if let Some(engine) = weak.upgrade() {
-                engine.wake_everyone();
+                engine.wake_all();
             }
         });
         engine
     }
 
     /// Wakes every task that waits for the cache's state to change, so that it sees a failure.
-    pub(crate) fn wake_everyone(&self) {
+    pub(crate) fn wake_all(&self) {
         self.regions.wake();
         self.signals.wake_all();
         self.volumes.for_each(|volume| volume.cleaner.wake());

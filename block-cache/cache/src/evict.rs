@@ -37,15 +37,15 @@ const WANTED: usize = 16 * WIDEST;
 
 /// Policy for writing dirty blocks back to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dirty {
+pub(crate) enum DirtyVictims {
     /// Writes dirty blocks back only if they are colder than some clean blocks. No request has
     /// lacked room yet. Evicting more might be needless, and a cache that the working set just
     /// fills would lose a part of it.
-    Beside,
+    IfColder,
     /// Writes dirty blocks back ahead of need, since a request waits or has waited for room.
-    Wanted,
+    WriteBack,
     /// Writes no dirty blocks back: writes that lack room bypass the cache instead.
-    Spared,
+    Keep,
 }
 
 /// The part that frees slots ahead of need.
@@ -68,8 +68,8 @@ pub(crate) struct Reclaimer {
     /// Round for which kills wait and which was not requested yet.
     waits_for: Cell<Option<Ticket>>,
     /// Whether some block could have been evicted if its write-back had been requested.
-    spared: Cell<bool>,
-    dirty: Cell<Dirty>,
+    left_dirty: Cell<bool>,
+    dirty: Cell<DirtyVictims>,
     /// End of the last round.
     ended: Cell<Duration>,
     busy: Cell<bool>,
@@ -86,8 +86,8 @@ impl Reclaimer {
     ) -> Self {
         let ahead = Ahead::new(base.geometry.sizes(), base.units);
         let dirty = match base.settings.admission {
-            Admission::Always => Dirty::Wanted,
-            Admission::Measured => Dirty::Beside,
+            Admission::Always => DirtyVictims::WriteBack,
+            Admission::Measured => DirtyVictims::IfColder,
         };
         Self {
             geometry: base.geometry,
@@ -104,7 +104,7 @@ impl Reclaimer {
             ahead: RefCell::new(ahead),
             waiting: Cell::new(0),
             waits_for: Cell::new(None),
-            spared: Cell::new(false),
+            left_dirty: Cell::new(false),
             dirty: Cell::new(dirty),
             ended: Cell::new(Duration::ZERO),
             busy: Cell::new(false),
@@ -159,7 +159,8 @@ impl Reclaimer {
         }
     }
 
-    /// The same, if there is a slot at once. The reclaimer hears of it either way.
+    /// Allocates a slot as [`Reclaimer::allocate`], without a wait. Returns `None` if none is free.
+    /// The reclaimer is notified either way.
     pub(crate) fn allocate_now(&self, volume: u16, block: Block) -> Option<BlockId> {
         let slot = self.map.borrow_mut().allocate(volume, block);
         if let Some(slot) = slot {
@@ -174,7 +175,7 @@ impl Reclaimer {
         slot
     }
 
-    /// The reclaimer hears that blocks of a class are placed.
+    /// Notifies the reclaimer that blocks of a class are placed.
     pub(crate) fn ask_for_room(&self, class: u8) {
         self.ahead.borrow_mut().ask(class);
         if !self.busy.get() && self.is_low() {
@@ -184,9 +185,9 @@ impl Reclaimer {
 
     /// Requests room, at the price of dirty blocks. Returns false if that failed a moment ago.
     pub(crate) fn want_room(&self) -> bool {
-        self.dirty.set(Dirty::Wanted);
+        self.dirty.set(DirtyVictims::WriteBack);
         if self.signals.is_stuck() {
-            if !self.spared.replace(false) && rt::now() < self.ended.get() + RETRY {
+            if !self.left_dirty.replace(false) && rt::now() < self.ended.get() + RETRY {
                 return false;
             }
             self.signals.hint();
@@ -197,10 +198,10 @@ impl Reclaimer {
     /// Stops write-back for room, because writes that lack room bypass the cache. Has no effect if
     /// a request waits for room, or if a volume's writes prefer to wait.
     pub(crate) fn keep_dirty(&self) {
-        if self.waiting.get() > 0 || self.volumes.any(AttachedVolume::gives_up) {
+        if self.waiting.get() > 0 || self.volumes.any(AttachedVolume::evicts_dirty) {
             return;
         }
-        if self.dirty.replace(Dirty::Spared) == Dirty::Wanted {
+        if self.dirty.replace(DirtyVictims::Keep) == DirtyVictims::WriteBack {
             self.want_clean(Vec::new());
         }
     }
@@ -224,7 +225,7 @@ impl Reclaimer {
     }
 
     /// Waits until the queued kills are durable. A client's round of commits includes them at no
-    /// extra cost. If there is none soon, or slots run out, this asks for a round.
+    /// extra cost. If there is none soon, or slots run out, this requests a round.
     async fn killed(self: &Rc<Self>, urgent: bool) -> Result<()> {
         let round = self.committer.next_round();
         if urgent {
@@ -245,9 +246,9 @@ impl Reclaimer {
         durable
     }
 
-    /// Returns whether a block can be evicted: it is not in use, and if it is dirty, its volume is
-    /// attached and can write it back.
-    fn can_leave(&self, block: Candidate) -> Leave {
+    /// Returns whether a block can be evicted. It must not be in use. If it is dirty, its volume
+    /// must be attached, to write it back.
+    fn classify_victim(&self, block: Candidate) -> Leave {
         let Candidate {
             region,
             granules,
@@ -272,14 +273,17 @@ impl Reclaimer {
             let mut ahead = self.ahead.borrow_mut();
             let urgent = ahead.is_pressed(self.map.borrow().table());
             let mut map = self.map.borrow_mut();
-            (urgent, map.pick(&mut ahead, |block| self.can_leave(block)))
+            (
+                urgent,
+                map.pick(&mut ahead, |block| self.classify_victim(block)),
+            )
         };
         let wanted = match self.dirty.get() {
-            Dirty::Beside => !picked.leaving.is_empty(),
-            Dirty::Wanted => true,
-            Dirty::Spared => false,
+            DirtyVictims::IfColder => !picked.leaving.is_empty(),
+            DirtyVictims::WriteBack => true,
+            DirtyVictims::Keep => false,
         };
-        self.spared.set(!wanted && !picked.dirty.is_empty());
+        self.left_dirty.set(!wanted && !picked.dirty.is_empty());
         if wanted && !picked.dirty.is_empty() {
             self.want_clean(picked.dirty);
         }
@@ -288,7 +292,7 @@ impl Reclaimer {
             self.signals.set_stuck();
             return;
         }
-        // No request uses these blocks, and the locks keep it so.
+        // No request uses these blocks, and the locks keep requests out.
         let lock = |slot: &BlockId| {
             let (volume, region, span) = self.map.borrow().table().address(*slot);
             (BlockKey::new(volume, region), self.geometry.covers(span))
@@ -303,7 +307,7 @@ impl Reclaimer {
             traced.map(|slot| map.place(*slot)).collect()
         };
         for slot in &victims {
-            // Nothing may log them behind their deaths, nor after they were let go without one.
+            // Nothing may log them after their deaths, nor after they left without one.
             self.committer.kill_slot(*slot);
         }
         let mut durable = Ok(());

@@ -20,7 +20,7 @@ pub enum Fault {
     /// Checksums: does not verify reads on the hit path.
     SkipVerify,
     /// Checksums: publishes a checksum before its data is written, without a mark.
-    SumBeforeData,
+    ChecksumBeforeData,
     /// Checksums: after a crash, trusts checksums of data that may have been overwritten.
     TrustOpen,
     /// Checksums: does not verify data that is written back.
@@ -49,12 +49,12 @@ pub enum Fault {
     AbandonInMemory,
     /// Rule 7: trusts clean data although a newer record is damaged.
     TrustDamaged,
-    /// Repair, and truncated metadata: gives up the old log without logging its content anew.
+    /// Repair, and truncated metadata: gives up the old log without logging its content once more.
     GiveUpUnlogged,
     /// Rule 6: writes past a failed cache without waiting for its write-backs in flight.
-    DivergeBesideCleaner,
+    DegradeDuringWriteBack,
     /// Rule 6: serves reads from a failed cache for data that was written past it.
-    ServeDiverged,
+    ReadBehindDegraded,
     /// DirtyZones: calls a zone clean while it has dirty data.
     ClearDirtyZone,
     /// DirtyZones: calls a zone clean while one of its slots is not flushed and may hold older data.
@@ -76,10 +76,10 @@ pub enum Fault {
     /// Identity: forgets data that differs there.
     ForgetDifference,
     /// Rule 6: writes past a failed cache before the epoch is raised, and logs nothing.
-    DivergeUnannounced,
+    DegradeUnannounced,
     /// Rule 9: a flush past a failed cache succeeds although unflushed data was lost with the
     /// cache.
-    FlushDiverged,
+    FlushBehindDegraded,
     /// Rule 9: ignores clean data that replaced data which may be durable as dirty.
     OweDirtyAlone,
     /// Identity: writes a volume back before the volumes that are attached after it were compared.
@@ -126,10 +126,10 @@ pub enum Fault {
     /// checksums.
     TrustHoles,
     /// Rule 6: a failed cache is written past while the epoch is being raised.
-    DivergeUnawaited,
+    DegradeUnawaited,
     /// Rule 6: a write past a failed cache takes the place of dirty data that the next process
     /// keeps.
-    WriteOverKept,
+    OverwritePreserved,
     /// Rule 6: an attach takes more for dirty than was when the cache failed.
     KeepUnlisted,
     /// Rule 9: a flush past a failed cache does not raise the epoch.

@@ -37,7 +37,7 @@
 //! - **Eviction**: `evict.rs` `reclaim_round` → `map/mod.rs` `pick` → `lock/mod.rs` `take` →
 //!   `commit/queue.rs` `kill_slot` → `commit/round.rs` `round` → `commit/batch.rs` `log_kills` →
 //!   `slots/mod.rs` `forget`.
-//! - **Recovery**: `cache.rs` `open` → `recover/mod.rs` `recover` → `media/gone.rs` `find` →
+//! - **Recovery**: `cache.rs` `open` → `recover/mod.rs` `recover` → `media/missing.rs` `find` →
 //!   `recover/rebuild.rs` `add` and `finish` → `map/restore.rs` `restore` → `engine.rs` `wire` →
 //!   `intent/dirty_tracking.rs` `restore_tracking` → `superblock.rs` `raise_generation`.
 //!
@@ -105,7 +105,7 @@ pub use options::{Admission, Devices, Durability, FormatOptions, Mode, VolumeOpt
 pub use recover::RecoveryReport;
 pub use repair::verify::DataReport;
 pub use repair::{
-    RepairOptions, RepairReport, count_unverified, foresee_stale, open_alone, repair, verify,
+    RepairOptions, RepairReport, count_unverified, open_alone, predict_stale, repair, verify,
 };
 pub use size::check_volume_size;
 pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, TreeStats, VolumeStats};

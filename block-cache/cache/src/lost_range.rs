@@ -17,10 +17,10 @@ impl LostRange {
     /// The same bytes in as few ranges as may be, in order.
     pub(crate) fn joined(mut ranges: Vec<Self>) -> Vec<Self> {
         ranges.sort_by(|a, b| (&a.volume, a.offset).cmp(&(&b.volume, b.offset)));
-        ranges.dedup_by(|next, kept| {
-            let touches = next.volume == kept.volume && next.offset <= kept.offset + kept.len;
+        ranges.dedup_by(|next, last| {
+            let touches = next.volume == last.volume && next.offset <= last.offset + last.len;
             if touches {
-                kept.len = kept.len.max(next.offset + next.len - kept.offset);
+                last.len = last.len.max(next.offset + next.len - last.offset);
             }
             touches
         });

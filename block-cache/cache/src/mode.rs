@@ -9,14 +9,15 @@
 //! | `wo` | cache | bypass | cache, dirty |
 //! | `pt` | bypass, but for dirty data | bypass | backing device; drops a copy |
 //!
-//! A request is split and locked before its mode is looked up.
+//! The rule is looked up under the lock of a part, without a wait in between. Before the lock, the
+//! mode only decides where a write is split, and whether a read fetches more.
 
 use crate::options::Mode;
 
 /// Data in the cache that a read which promotes nothing may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Usable {
-    /// Whatever is valid.
+    /// All valid data.
     AllValid,
     /// Dirty data: the backing device has the rest.
     DirtyOnly,

@@ -103,8 +103,8 @@ pub enum Admission {
     #[default]
     Always,
     /// `measured`: as `always`, or bypasses the cache and leaves its content. Each write takes the
-    /// way that was measured to take less time ([`forebay_policy::Measured`]). A clean hit is read
-    /// from the backing device if that answers sooner than a busy cache device
+    /// route with the lower measured time ([`forebay_policy::Measured`]). A clean hit is read from
+    /// the backing device if that answers sooner than a busy cache device
     /// ([`forebay_policy::Split`]).
     Measured,
 }
@@ -200,11 +200,11 @@ pub(crate) struct Settings {
     pub(crate) hold_write_back: bool,
     /// Treatment of writes that find no room.
     pub(crate) admission: Admission,
-    /// Interval of commits that no client asks for.
+    /// Interval of commits that no client requests.
     pub(crate) commit_interval: Duration,
     /// Time that devices may take at a detach or at the end of the cache.
     pub(crate) patience: Duration,
-    /// Highest generation of the cache that is known beside it.
+    /// Highest generation of the cache that a place outside it knows.
     pub(crate) generation: u64,
     /// Path of the metadata device; empty if unknown.
     pub(crate) place: String,
@@ -227,7 +227,7 @@ pub struct VolumeOptions {
     /// Ranges that were written without this cache. `None` if they are not known, which counts as
     /// the whole volume.
     pub written_elsewhere: Option<Vec<std::ops::Range<u64>>>,
-    /// Byte ranges, in ascending order, of all data that was dirty when the volume went on without
+    /// Byte ranges, in ascending order, of all data that was dirty when the volume began to bypass
     /// this failed cache. With a higher `epoch`, nothing else in the cache counts. `None` if they
     /// are not known.
     pub dirty_at_failure: Option<Vec<std::ops::Range<u64>>>,

@@ -126,7 +126,7 @@ impl ReadAhead {
         asked.start.min(range.start * granule)..asked.end.max(end)
     }
 
-    /// Notes a part of a request that is served the short way, and its granules.
+    /// Notes a part of a request on the hit path, and its granules.
     #[inline]
     pub(crate) fn note_part(&self, volume: u16, part: &Extent, granules: u64, write: bool) {
         let mut footprint = self.footprint.borrow_mut();

@@ -1,4 +1,4 @@
-//! How a part of a request is cut at the blocks that are there, and locked.
+//! Locks of a part of a request, and its split at the existing blocks.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -57,9 +57,9 @@ impl Engine {
         parallel::all(pieces.into_iter().map(|(found, span)| start(found, span))).await
     }
 
-    /// Cuts a part at the blocks that are there: `present` runs for what lies in each, and `absent`
-    /// for what lies in none, in runs as long as may be. So who makes no blocks asks the backing
-    /// device once for each. The part's lock is held.
+    /// Splits a part at the existing blocks. Runs `present` for the piece in each block, and
+    /// `absent` for each gap. A gap is not split, so it takes one I/O of the backing device. The
+    /// caller holds the part's lock.
     pub(crate) async fn each_block<F, G>(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
@@ -95,7 +95,7 @@ impl Engine {
         parallel::all(parts.into_iter()).await
     }
 
-    /// Whether all that a part touches is valid in the cache.
+    /// Returns whether all data of a part is valid in the cache.
     pub(crate) fn holds(&self, volume: u16, part: &Extent) -> bool {
         let map = self.map.borrow();
         let mut missing = self.geometry.units(part);

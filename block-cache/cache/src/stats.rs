@@ -36,7 +36,7 @@ pub(crate) struct Stats {
     pub(crate) promotions: Counter,
     pub(crate) cache_read_errors: Counter,
     /// Pieces of writes to volumes that are detached.
-    pub(crate) writes_of_the_gone: Counter,
+    pub(crate) writes_of_detached: Counter,
 }
 
 /// A volume's counters.
@@ -49,7 +49,7 @@ pub(crate) struct VolumeCounters {
     pub(crate) bypassed_reads: Counter,
     pub(crate) bypassed_writes: Counter,
     pub(crate) split_reads: Counter,
-    pub(crate) sent_round: Counter,
+    pub(crate) bypassed_for_room: Counter,
 }
 
 impl VolumeCounters {
@@ -150,13 +150,13 @@ pub struct VolumeStats {
     pub write_misses: u64,
     /// Of the read misses, those that were not promoted.
     pub bypassed_reads: u64,
-    /// Number of write misses that went only to the backing device.
+    /// Number of write misses that were written only to the backing device.
     pub bypassed_writes: u64,
     /// Of the read hits, clean ones that were read from the backing device, since it answers
     /// sooner.
     pub split_reads: u64,
     /// Number of writes without room that measured admission sent to the backing device.
-    pub sent_round: u64,
+    pub bypassed_for_room: u64,
     /// Why what clients wrote to the backing device may be lost, if so.
     pub loss: Option<String>,
     /// Whether it is written without the cache, which has failed.

@@ -82,7 +82,7 @@ impl SuperblockStore {
 
     /// Returns by how much more the generation rises on another medium: the original's openings and
     /// those of its copies must not meet in one number.
-    fn leap(&self, media: Media) -> u64 {
+    fn generation_step(&self, media: Media) -> u64 {
         let medium = media.metadata.medium;
         match self.current.borrow().service.media.differs_from(media) {
             true => (medium ^ medium >> 32) & u64::from(u32::MAX),
@@ -135,7 +135,7 @@ impl SuperblockStore {
     ) -> Result<()> {
         let generation = match planted(Fault::KeepAnnounced) {
             true => self.current.borrow().service.generation,
-            false => self.next_generation() + self.leap(media),
+            false => self.next_generation() + self.generation_step(media),
         };
         if let Some(buf) = old
             && !planted(Fault::RaiseUnannounced)

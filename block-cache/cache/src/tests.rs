@@ -294,8 +294,8 @@ fn a_volume_of_another_epoch_is_not_believed() {
             data: Rc::new(disks[0].clone()),
             metadata: None,
         };
-        let foreseen = crate::foresee_stale(&devices, &RepairOptions::default(), &asked).await;
-        let foreseen = foreseen.expect("it can be looked at");
+        let predicted = crate::predict_stale(&devices, &RepairOptions::default(), &asked).await;
+        let predicted = predicted.expect("it can be looked at");
         let (cache, report) = open(&disks, Durability::Flush).await;
         assert_eq!(report.cached_blocks, 3);
         let backing = || Rc::new(disks[1].clone());
@@ -304,7 +304,7 @@ fn a_volume_of_another_epoch_is_not_believed() {
             .err()
             .expect("dirty data is not thrown away unasked");
         assert_eq!(error.kind(), ErrorKind::Busy);
-        let reports = foreseen.iter().map(|one| match one {
+        let reports = predicted.iter().map(|one| match one {
             Ok(()) => String::new(),
             Err(error) => error.report(),
         });

@@ -13,6 +13,7 @@
 //! - [`tree`]: the adaptive bit-tree: ranges of a volume that may be dirty, at adaptive
 //!   granularity.
 
+pub mod checksums;
 mod codec;
 pub mod journal;
 pub mod log;
@@ -20,7 +21,6 @@ mod media;
 pub mod order;
 pub mod record;
 pub mod replay;
-pub mod sums;
 pub mod superblock;
 pub mod tree;
 

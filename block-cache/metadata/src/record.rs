@@ -45,7 +45,7 @@ pub struct BlockRecord {
     pub dirty: u64,
     /// With checksums: dirty granules that are known to hold something else than what was written.
     pub bad: u64,
-    /// With checksums: the digest of those of the valid granules (see [`crate::sums`]).
+    /// With checksums: the digest of those of the valid granules (see [`crate::checksums`]).
     pub sums: u32,
 }
 

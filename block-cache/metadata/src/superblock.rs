@@ -8,8 +8,8 @@
 mod checksums;
 mod features;
 mod lines;
-mod mend;
 mod plan;
+mod repair;
 mod service;
 mod sound;
 mod tracking;
@@ -131,7 +131,7 @@ pub struct Superblock {
     /// How often the bit-tree was formatted or loaded.
     pub tree_epoch: u32,
     /// Where the checksums of cached data lie on the metadata device, zero if it has none.
-    pub sums_offset: u64,
+    pub checksums_offset: u64,
     /// The log's records before this one were durable when this was written; zero if nothing is
     /// known. So what lacks of them at the log's end is damage.
     pub reached: u64,
@@ -161,8 +161,10 @@ impl Superblock {
     pub fn metadata_end(&self) -> u64 {
         let log_end = self.log.offset + self.log.records * RECORD_BYTES as u64;
         let tree_end = self.tree().map_or(0, |tree| tree.offset + tree.bytes());
-        let sums_end = self.sums().map_or(0, |sums| sums.offset + sums.bytes());
-        log_end.max(tree_end).max(sums_end)
+        let table_end = self
+            .checksum_table()
+            .map_or(0, |sums| sums.offset + sums.bytes());
+        log_end.max(tree_end).max(table_end)
     }
 
     /// Returns the position that the log certainly reached, from state outside the log: the
@@ -209,7 +211,7 @@ impl Superblock {
             put_u32(&mut out, 108, self.tree_epoch);
             put_u64(&mut out, 112, self.tree_offset);
         }
-        put_u64(&mut out, 120, self.sums_offset);
+        put_u64(&mut out, 120, self.checksums_offset);
         put_u64(&mut out, 136, self.reached);
         self.service.encode(&mut out);
         service::encode_place(&self.place, &mut out);
@@ -283,7 +285,7 @@ impl Superblock {
             dirty_tracking: DirtyTracking::decode(bytes[67]).unwrap_or_default(),
             tree_offset: get_u64(bytes, 112),
             tree_epoch: get_u32(bytes, 108).max(1),
-            sums_offset: get_u64(bytes, 120),
+            checksums_offset: get_u64(bytes, 120),
             reached: get_u64(bytes, 136),
             // A block lies in one zone.
             zones: DirtyZones::decode(bytes)

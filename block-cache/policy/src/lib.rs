@@ -21,6 +21,6 @@ pub use adaptive::{
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use block_key::BlockKey;
-pub use measured::{Measured, Way};
+pub use measured::{Measured, Route};
 pub use order::DirtyOrder;
 pub use split::Split;

@@ -31,15 +31,15 @@ const PROBE: u32 = 128;
 /// Largest number of writes that bypass until one has the backing device to itself.
 const SETTLE: u32 = 8;
 /// Ways that differ by one part in so many are about the same.
-const ALIKE: u128 = 8;
+const TOLERANCE: u128 = 8;
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Route {
     /// Into the cache, when there is room.
     Cache,
     /// To the backing device alone.
-    Around,
+    Bypass,
 }
 
 /// An average that forgets, nanoseconds.
@@ -88,7 +88,7 @@ pub struct Measured {
     /// Time that writes of `paid_for` waited for room, in nanoseconds.
     paid_ns: u64,
     /// Whether the cache evicts to make room.
-    gives_up: bool,
+    evicts_dirty: bool,
     /// Whether it evicts only until the price is known.
     trial: bool,
     /// Number of bytes that bypassed since the price was known.
@@ -111,7 +111,7 @@ impl Measured {
             batch: batch_bytes,
             paid_for: 0,
             paid_ns: 0,
-            gives_up: false,
+            evicts_dirty: false,
             trial: false,
             passed: 0,
             waited: 0,
@@ -120,65 +120,65 @@ impl Measured {
     }
 
     /// Which way a write of so many bytes goes for which there is no room.
-    pub fn way(&mut self, bytes: u64) -> Way {
+    pub fn route(&mut self, bytes: u64) -> Route {
         let size = self.sizes[size(bytes)];
         let Some(cache) = size.cache.known(ENOUGH) else {
-            self.gives_up = true;
-            return Way::Cache;
+            self.evicts_dirty = true;
+            return Route::Cache;
         };
         let Some(bypass) = size.bypass.known(1) else {
-            return Way::Around;
+            return Route::Bypass;
         };
         if self.settling > 0 {
             self.settling -= 1;
-            return Way::Around;
+            return Route::Bypass;
         }
         let price = (self.paid_for >= self.window / 2)
             .then(|| u128::from(self.paid_ns) * u128::from(bytes) / u128::from(self.paid_for));
         self.trial &= price.is_none();
-        let alike = |within: u128| u128::from(bypass) <= within + within / ALIKE;
+        let is_within = |within: u128| u128::from(bypass) <= within + within / TOLERANCE;
         let keeps = match price {
-            Some(price) => alike(u128::from(cache) + price),
+            Some(price) => is_within(u128::from(cache) + price),
             None => !self.trial && (bytes >= self.batch || bypass <= cache),
         };
         if keeps {
             self.passed = self.passed.saturating_add(bytes);
             if self.passed < self.window.saturating_mul(u64::from(PROBE)) {
-                self.go_round();
-                return Way::Around;
+                self.begin_bypassing();
+                return Route::Bypass;
             }
             (self.passed, self.paid_for, self.paid_ns) = (0, 0, 0);
         }
         self.trial = self.paid_for < self.window / 2;
         self.waited = (self.waited + 1) % PROBE;
         if self.waited == 0 {
-            self.go_round();
-            return Way::Around;
+            self.begin_bypassing();
+            return Route::Bypass;
         }
-        self.gives_up = true;
-        Way::Cache
+        self.evicts_dirty = true;
+        Route::Cache
     }
 
     /// Nothing is given up from here on.
-    const fn go_round(&mut self) {
-        if self.gives_up {
+    const fn begin_bypassing(&mut self) {
+        if self.evicts_dirty {
             self.settling = SETTLE;
         }
-        self.gives_up = false;
+        self.evicts_dirty = false;
     }
 
     /// Whether the cache gives dirty blocks up to make room.
     #[must_use]
-    pub const fn gives_up(&self) -> bool {
-        self.gives_up
+    pub const fn evicts_dirty(&self) -> bool {
+        self.evicts_dirty
     }
 
     /// Notes the end of a write of uncached data: its way, and its latency. `at_once` says that it
     /// had room at once, or that nothing was written back during its bypass.
-    pub fn took(&mut self, bytes: u64, way: Way, at_once: bool, took: Duration) {
+    pub fn took(&mut self, bytes: u64, route: Route, at_once: bool, took: Duration) {
         let took = nanos(took);
         let Size { cache, bypass } = &mut self.sizes[size(bytes)];
-        if way == Way::Around {
+        if route == Route::Bypass {
             if at_once || self.settling == 0 || bypass.known(1).is_none() {
                 self.settling = 0;
                 bypass.note(took);
@@ -189,7 +189,7 @@ impl Measured {
         if at_once {
             cache.note(took);
         }
-        let (true, Some(usual)) = (self.gives_up, usual) else {
+        let (true, Some(usual)) = (self.evicts_dirty, usual) else {
             return;
         };
         self.paid_for = self.paid_for.saturating_add(bytes);
@@ -228,20 +228,20 @@ mod tests {
     fn run(measured: &mut Measured, writes: u32, wait_us: u64, bypass_us: u64) -> u32 {
         let mut round = 0;
         for nth in 0..writes {
-            let evicts = measured.gives_up();
+            let evicts = measured.evicts_dirty();
             let lacks = !evicts || nth % 8 == 0;
-            let way = match lacks {
-                true => measured.way(BLOCK),
-                false => Way::Cache,
+            let route = match lacks {
+                true => measured.route(BLOCK),
+                false => Route::Cache,
             };
-            round += u32::from(way == Way::Around);
-            let (took, at_once) = match (way, lacks) {
-                (Way::Around, _) if evicts => (3 * bypass_us, false),
-                (Way::Around, _) => (bypass_us, true),
-                (Way::Cache, true) => (10 + wait_us, false),
-                (Way::Cache, false) => (10, true),
+            round += u32::from(route == Route::Bypass);
+            let (took, at_once) = match (route, lacks) {
+                (Route::Bypass, _) if evicts => (3 * bypass_us, false),
+                (Route::Bypass, _) => (bypass_us, true),
+                (Route::Cache, true) => (10 + wait_us, false),
+                (Route::Cache, false) => (10, true),
             };
-            measured.took(BLOCK, way, at_once, us(took));
+            measured.took(BLOCK, route, at_once, us(took));
         }
         round
     }
@@ -253,7 +253,7 @@ mod tests {
     fn filled() -> Measured {
         let mut measured = new();
         for _ in 0..ENOUGH {
-            measured.took(BLOCK, Way::Cache, true, us(10));
+            measured.took(BLOCK, Route::Cache, true, us(10));
         }
         measured
     }
@@ -261,27 +261,27 @@ mod tests {
     #[test]
     fn nothing_is_decided_before_it_is_known() {
         let mut measured = new();
-        assert_eq!(measured.way(BLOCK), Way::Cache, "no write is known");
+        assert_eq!(measured.route(BLOCK), Route::Cache, "no write is known");
         let mut measured = filled();
-        assert_eq!(measured.way(BLOCK), Way::Around, "one tells");
-        assert!(!measured.gives_up());
-        measured.took(BLOCK, Way::Around, false, us(100));
+        assert_eq!(measured.route(BLOCK), Route::Bypass, "one tells");
+        assert!(!measured.evicts_dirty());
+        measured.took(BLOCK, Route::Bypass, false, us(100));
         // Long as the first wait is, it says nothing alone.
         for _ in 0..31 {
-            assert_eq!(measured.way(BLOCK), Way::Cache);
-            measured.took(BLOCK, Way::Cache, false, us(100_000));
+            assert_eq!(measured.route(BLOCK), Route::Cache);
+            measured.took(BLOCK, Route::Cache, false, us(100_000));
         }
-        assert!(measured.gives_up());
-        measured.took(BLOCK, Way::Cache, false, us(10));
-        assert_eq!(measured.way(BLOCK), Way::Around);
-        assert!(!measured.gives_up());
+        assert!(measured.evicts_dirty());
+        measured.took(BLOCK, Route::Cache, false, us(10));
+        assert_eq!(measured.route(BLOCK), Route::Bypass);
+        assert!(!measured.evicts_dirty());
     }
 
     #[test]
     fn what_is_slower_than_the_cache_alone_is_not_even_tried() {
         let mut measured = filled();
         assert_eq!(run(&mut measured, 1000, 100_000, 9), 1000);
-        assert!(!measured.gives_up());
+        assert!(!measured.evicts_dirty());
     }
 
     /// One long wait for many quick writes: by the average it is worth it, by itself it is not.
@@ -300,11 +300,11 @@ mod tests {
     fn a_device_that_gets_faster_is_noticed_and_one_that_gets_slower() {
         let mut measured = filled();
         run(&mut measured, 4000, 400, 100);
-        assert!(measured.gives_up());
+        assert!(measured.evicts_dirty());
         run(&mut measured, 16 * 8 * PROBE * MEMORY, 400, 20);
-        assert!(!measured.gives_up(), "now it is faster");
+        assert!(!measured.evicts_dirty(), "now it is faster");
         run(&mut measured, 32, 400, 1000);
-        assert!(measured.gives_up(), "now it is slower");
+        assert!(measured.evicts_dirty(), "now it is slower");
     }
 
     /// With 60 us on either way: the device sees as much of both, and the cache keeps what it has.
@@ -319,23 +319,23 @@ mod tests {
     fn what_waits_behind_write_backs_does_not_say_what_a_device_takes() {
         let mut measured = filled();
         run(&mut measured, 4000, 400, 100);
-        assert!(measured.gives_up());
+        assert!(measured.evicts_dirty());
         // Three times 40 would be too much.
         run(&mut measured, 16 * 8 * PROBE * MEMORY, 400, 40);
-        assert!(!measured.gives_up());
+        assert!(!measured.evicts_dirty());
     }
 
     #[test]
     fn what_is_as_large_as_what_is_written_back_at_a_time_goes_round_untried() {
-        for (blocks, gives_up) in [(15, true), (16, false)] {
+        for (blocks, evicts_dirty) in [(15, true), (16, false)] {
             let mut measured = new();
             for _ in 0..ENOUGH {
-                measured.took(blocks * BLOCK, Way::Cache, true, us(10));
+                measured.took(blocks * BLOCK, Route::Cache, true, us(10));
             }
-            assert_eq!(measured.way(blocks * BLOCK), Way::Around, "one tells");
-            measured.took(blocks * BLOCK, Way::Around, true, us(1000));
-            measured.way(blocks * BLOCK);
-            assert_eq!(measured.gives_up(), gives_up, "{blocks} blocks");
+            assert_eq!(measured.route(blocks * BLOCK), Route::Bypass, "one tells");
+            measured.took(blocks * BLOCK, Route::Bypass, true, us(1000));
+            measured.route(blocks * BLOCK);
+            assert_eq!(measured.evicts_dirty(), evicts_dirty, "{blocks} blocks");
         }
     }
 
@@ -343,21 +343,21 @@ mod tests {
     fn a_price_that_falls_is_noticed() {
         let mut measured = filled();
         run(&mut measured, 4000, 4000, 100);
-        assert!(!measured.gives_up());
+        assert!(!measured.evicts_dirty());
         let round = run(&mut measured, 64 * PROBE + 8000, 100, 100);
-        assert!(measured.gives_up(), "{round} went round");
+        assert!(measured.evicts_dirty(), "{round} went round");
     }
 
     #[test]
     fn one_write_that_takes_very_long_changes_nothing() {
         let mut measured = filled();
         run(&mut measured, 100, 400, 5);
-        measured.took(BLOCK, Way::Around, false, us(100_000));
-        assert_eq!(measured.way(BLOCK), Way::Around);
+        measured.took(BLOCK, Route::Bypass, false, us(100_000));
+        assert_eq!(measured.route(BLOCK), Route::Bypass);
         for _ in 0..8 {
-            measured.took(BLOCK, Way::Around, false, us(100_000));
+            measured.took(BLOCK, Route::Bypass, false, us(100_000));
         }
-        assert_eq!(measured.way(BLOCK), Way::Cache, "if all do, it does");
+        assert_eq!(measured.route(BLOCK), Route::Cache, "if all do, it does");
     }
 
     #[test]

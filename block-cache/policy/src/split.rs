@@ -13,7 +13,7 @@
 
 use std::time::Duration;
 
-use crate::measured::{SIZES, Way, nanos, size};
+use crate::measured::{Route, SIZES, nanos, size};
 
 /// Clean hits of a size after which its share is looked at: it is counted in parts of so many.
 const ROUND: u32 = 64;
@@ -69,17 +69,17 @@ pub struct Split {
 
 impl Split {
     /// Where a clean hit of so many bytes is read.
-    pub fn way(&mut self, bytes: u64) -> Way {
-        self.sizes[size(bytes)].way()
+    pub fn route(&mut self, bytes: u64) -> Route {
+        self.sizes[size(bytes)].route()
     }
 
     /// A clean hit was read, and took so long.
-    pub fn took(&mut self, bytes: u64, way: Way, took: Duration) {
+    pub fn took(&mut self, bytes: u64, route: Route, took: Duration) {
         let hits = &mut self.sizes[size(bytes)];
         let ns = nanos(took);
-        match way {
-            Way::Around => hits.backing.note(ns),
-            Way::Cache => {
+        match route {
+            Route::Bypass => hits.backing.note(ns),
+            Route::Cache => {
                 hits.least_ns = match hits.least_ns {
                     0 => ns,
                     least => least.min(ns),
@@ -91,7 +91,7 @@ impl Split {
 }
 
 impl Hits {
-    fn way(&mut self) -> Way {
+    fn route(&mut self) -> Route {
         self.turn += 1;
         if self.turn >= ROUND {
             self.turn = 0;
@@ -100,8 +100,8 @@ impl Hits {
         // Tries are spread evenly over the round, and are sent at once, so that they have ended
         // when the round ends.
         match self.waited == 0 && self.turn * self.share % ROUND < self.share {
-            true => Way::Around,
-            false => Way::Cache,
+            true => Route::Bypass,
+            false => Route::Cache,
         }
     }
 
@@ -160,15 +160,15 @@ mod tests {
     fn run(split: &mut Split, hits: u32, load: u64, backing_us: u64) -> (u32, u32) {
         let (mut served, mut last, mut all) = (1.0, 0, 0);
         for nth in 0..hits {
-            let way = split.way(BLOCK);
-            let here = f64::from(u8::from(way == Way::Cache));
+            let route = split.route(BLOCK);
+            let here = f64::from(u8::from(route == Route::Cache));
             served += (here - served) / 64.0;
-            let took = match way {
-                Way::Cache => 10.0 + load as f64 * served,
-                Way::Around => backing_us as f64,
+            let took = match route {
+                Route::Cache => 10.0 + load as f64 * served,
+                Route::Bypass => backing_us as f64,
             };
-            split.took(BLOCK, way, Duration::from_secs_f64(took / 1e6));
-            let sent = u32::from(way == Way::Around);
+            split.took(BLOCK, route, Duration::from_secs_f64(took / 1e6));
+            let sent = u32::from(route == Route::Bypass);
             all += sent;
             last += sent * u32::from(nth + 1000 >= hits);
         }
@@ -215,17 +215,17 @@ mod tests {
         let slow = Duration::from_micros(5000);
         let mut tried = None;
         for nth in 0..100 * ROUND {
-            match split.way(BLOCK) {
-                Way::Cache => split.took(BLOCK, Way::Cache, slow),
-                Way::Around => tried = tried.or(Some(nth)),
+            match split.route(BLOCK) {
+                Route::Cache => split.took(BLOCK, Route::Cache, slow),
+                Route::Bypass => tried = tried.or(Some(nth)),
             }
             if tried.is_some_and(|tried| nth == tried + 5 * ROUND) {
-                split.took(BLOCK, Way::Around, Duration::from_micros(2000));
+                split.took(BLOCK, Route::Bypass, Duration::from_micros(2000));
                 let ways = (0..2 * ROUND).map(|_| {
-                    split.took(BLOCK, Way::Cache, slow);
-                    split.way(BLOCK)
+                    split.took(BLOCK, Route::Cache, slow);
+                    split.route(BLOCK)
                 });
-                assert!(ways.filter(|way| *way == Way::Around).count() > 1);
+                assert!(ways.filter(|route| *route == Route::Bypass).count() > 1);
                 return;
             }
         }
@@ -236,7 +236,7 @@ mod tests {
     fn sizes_are_measured_apart() {
         let mut split = rested();
         run(&mut split, 20_000, 200, 20);
-        assert!((0..64).any(|_| split.way(BLOCK) == Way::Around));
-        assert!((0..64).all(|_| split.way(64 * BLOCK) == Way::Cache));
+        assert!((0..64).any(|_| split.route(BLOCK) == Route::Bypass));
+        assert!((0..64).all(|_| split.route(64 * BLOCK) == Route::Cache));
     }
 }

@@ -142,7 +142,7 @@ impl Cache {
             );
         }
         engine.service.stop();
-        engine.wake_everyone();
+        engine.wake_all();
         // A batch of the cleaner that is under way ends first.
         let cleaned = async {
             while engine.is_cleaning() {
@@ -264,7 +264,7 @@ impl Engine {
     /// Forgets a volume that is not served any more, with its cached blocks.
     async fn forget_volume(self: &Rc<Self>, volume: &Rc<AttachedVolume>) -> Result<()> {
         self.forget_number(volume.id).await?;
-        (self.stats.writes_of_the_gone).add(volume.counters.writes());
+        (self.stats.writes_of_detached).add(volume.counters.writes());
         Ok(())
     }
 
@@ -285,7 +285,7 @@ impl Engine {
             }
         }
         self.marks.forget_volume(id);
-        self.wake_everyone();
+        self.wake_all();
         self.signals.hint();
         Ok(())
     }

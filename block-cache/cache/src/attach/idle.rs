@@ -43,7 +43,7 @@ impl Cache {
     /// Most volumes that a cache knows at a time.
     pub const MAX_VOLUMES: usize = MAX_VOLUMES;
 
-    /// Number of volumes that the cache can take in beside those that it knows.
+    /// Number of volumes that the cache can add to those that it knows.
     #[must_use]
     pub fn free_volumes(&self) -> usize {
         MAX_VOLUMES.saturating_sub(self.engine.superblock.current().volumes.len())
@@ -126,7 +126,8 @@ impl Inspection {
     }
 }
 
-/// A cache cannot take in another volume; these it knows and does not serve.
+/// Returns the error of a cache that cannot add another volume. `idle` are the volumes that it
+/// knows and does not serve.
 #[must_use]
 pub fn no_room(idle: &[IdleVolume]) -> Error {
     let named: Vec<String> = (idle.iter().take(NAMED))

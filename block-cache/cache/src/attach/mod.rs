@@ -39,7 +39,7 @@ impl Cache {
     /// it as a device of this reactor.
     ///
     /// The volume's epoch is raised, durably, before this returns. The caller stores
-    /// [`Cache::volume_epoch`] beside the cache before it serves the volume.
+    /// [`Cache::volume_epoch`] outside the cache before it serves the volume.
     ///
     /// # Errors
     /// - `Busy` if the volume is attached.
@@ -119,7 +119,7 @@ impl Cache {
         let needed = engine.committer.is_sync() && !engine.service.holds_write_back();
         engine
             .failures
-            .flush_what_was_left(name, id, &backing, needed)
+            .flush_inherited(name, id, &backing, needed)
             .await?;
         let may_show_lost = engine.failures.may_show_lost(known.as_ref(), options.epoch);
         let identity = info.identity;
@@ -366,7 +366,7 @@ impl Engine {
             let bytes = start..start + u32::try_from(buf.len()).expect("less than a granule");
             let written = self.slots.write_data(Site::here(), slot, start, buf).await;
             self.committer.slot_written(slot);
-            self.slots.lose_sums_at(slot, bytes);
+            self.slots.reset_checksums_at(slot, bytes);
             written?;
             self.committer.commit().await?;
         }

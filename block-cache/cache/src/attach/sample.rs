@@ -202,7 +202,7 @@ impl Engine {
         if slots == 0 || share.blocks == 0 {
             return Vec::new();
         }
-        // Each slot once, in an order that is nobody's.
+        // Each slot once, in an arbitrary order.
         let mut step = 1 + draw.below(slots);
         while greatest_divisor(step, slots) != 1 {
             step = 1 + draw.below(slots);

@@ -108,9 +108,9 @@ impl Engine {
         stale
     }
 
-    /// Returns the dirty granules of a slot that are on the list of data that was dirty when the
-    /// volume went on without this cache. Without a list, returns all dirty granules. A record, a
-    /// mark or the bit-tree may call more granules dirty than the list has.
+    /// Returns the dirty granules of a slot that are on the list of dirty data from the time at
+    /// which degraded service began. Without a list, returns all dirty granules. A record, a mark
+    /// or the bit-tree may call more granules dirty than the list has.
     fn was_dirty(&self, slot: BlockId, options: &VolumeOptions) -> u64 {
         let entry = self.map.borrow().slot(slot);
         let Some(listed) = (options.dirty_at_failure.as_ref())

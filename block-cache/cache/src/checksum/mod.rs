@@ -23,10 +23,10 @@ use std::cell::{Cell, RefCell};
 
 use forebay_block::Buf;
 use forebay_metadata::Seed;
+pub(crate) use forebay_metadata::checksums::UNKNOWN;
+use forebay_metadata::checksums::{CELL_BYTES, ChecksumTable, DataHash, digest};
 use forebay_metadata::log::LogExtent;
 use forebay_metadata::record::BlockRecord;
-pub(crate) use forebay_metadata::sums::UNKNOWN;
-use forebay_metadata::sums::{CELL_BYTES, DataHash, SumsPlace, digest};
 
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
@@ -40,7 +40,7 @@ pub(crate) const CELL: u32 = CELL_BYTES as u32;
 pub(crate) struct Checksums {
     hash: DataHash,
     seed: Seed,
-    place: SumsPlace,
+    place: ChecksumTable,
     geometry: Geometry,
     /// Checksums, by cell.
     values: RefCell<Vec<u32>>,
@@ -72,7 +72,7 @@ pub(crate) struct ChecksumCounters {
 
 /// How a cell looks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum CellState {
     Sound,
     Unknown,
     Corrupt,
@@ -90,7 +90,7 @@ unsafe fn cell_bytes(buf: &Buf) -> &[u8; CELL_BYTES] {
 
 /// The checksum of 4 KiB that belong to a request of ours.
 #[inline]
-pub(crate) fn sum_of(hash: &DataHash, buf: &Buf) -> u32 {
+pub(crate) fn checksum_of(hash: &DataHash, buf: &Buf) -> u32 {
     // SAFETY: the buffer belongs to an unanswered request whose I/O has not begun or has completed,
     // so the buffer does not change.
     hash.of(unsafe { cell_bytes(buf) })
@@ -119,19 +119,19 @@ impl Checksums {
     }
 
     #[inline]
-    pub(crate) fn sum_of(&self, buf: &Buf) -> u32 {
-        sum_of(&self.hash, buf)
+    pub(crate) fn checksum_of(&self, buf: &Buf) -> u32 {
+        checksum_of(&self.hash, buf)
     }
 
     #[inline]
-    pub(crate) fn look(&self, cell: usize, buf: &Buf) -> Look {
+    pub(crate) fn check(&self, cell: usize, buf: &Buf) -> CellState {
         if self.is_bad(cell) {
-            return Look::Corrupt;
+            return CellState::Corrupt;
         }
         match self.values.borrow()[cell] {
-            UNKNOWN => Look::Unknown,
-            sum if sum == self.sum_of(buf) => Look::Sound,
-            _ => Look::Corrupt,
+            UNKNOWN => CellState::Unknown,
+            sum if sum == self.checksum_of(buf) => CellState::Sound,
+            _ => CellState::Corrupt,
         }
     }
 
@@ -303,7 +303,7 @@ impl Checksums {
         }
         (0..buf.len() / CELL as usize).all(|nth| {
             let at = nth * CELL as usize;
-            self.look(first + nth, &buf.slice(at..at + CELL as usize)) == Look::Sound
+            self.check(first + nth, &buf.slice(at..at + CELL as usize)) == CellState::Sound
         })
     }
 }

@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 
 use forebay_block::{BlockDevice, Result};
+use forebay_metadata::checksums::{self, BAD, DataHash, UNKNOWN, fits};
 use forebay_metadata::record::BlockRecord;
-use forebay_metadata::sums::{self, BAD, DataHash, UNKNOWN, fits};
 use forebay_metadata::superblock::Superblock;
 
 use super::{ChecksumCounters, Checksums};
@@ -26,10 +26,10 @@ impl LoadedChecksums {
         metadata: &dyn BlockDevice,
         superblock: &Superblock,
     ) -> Result<Option<Self>> {
-        let Some(place) = superblock.sums() else {
+        let Some(place) = superblock.checksum_table() else {
             return Ok(None);
         };
-        let (found, unreadable_units) = sums::read(metadata, place).await?;
+        let (found, unreadable_units) = checksums::read(metadata, place).await?;
         if unreadable_units > 0 {
             tracing::warn!(
                 units = unreadable_units,
@@ -82,8 +82,8 @@ impl LoadedChecksums {
         self.sums.zero_granules(place, class, among)
     }
 
-    /// A block may have been overwritten since its record. That record must be logged anew before
-    /// the mark that says so goes. Bad cells stay bad.
+    /// A block may have been overwritten since its record. That record must be logged once more
+    /// before the mark that says so goes. Bad cells stay bad.
     pub(crate) fn doubt(&mut self, place: u32, class: u8, valid: u64) {
         if planted(Fault::TrustOpen) {
             return;

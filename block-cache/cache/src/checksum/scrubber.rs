@@ -15,8 +15,7 @@ pub struct ScrubProgress {
     pub blocks_done: u64,
     /// Blocks that it began with.
     pub blocks: u64,
-    /// Number of clean pieces of 4 KiB that were corrupt and were read from the backing device
-    /// again.
+    /// Number of clean pieces of 4 KiB that were corrupt and were replaced from the backing device.
     pub refetched: u64,
     /// Blocks with dirty data that is corrupt: the daemon's log names the ranges.
     pub corrupt_blocks: u64,

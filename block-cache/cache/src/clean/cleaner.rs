@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use forebay_io::rt;
 use forebay_policy::BlockId;
-use forebay_policy::cleaning::{Ended, Look, Turn};
+use forebay_policy::cleaning::{Ended, PolicyInput, Turn};
 
 use super::Cleaner;
 use crate::clean::write_back::BATCH;
@@ -19,13 +19,13 @@ use crate::options::Admission;
 use crate::volume::AttachedVolume;
 use crate::volume::cleaner::VolumeCleaner;
 
-/// Interval at which an idle cleaner asks its policy.
+/// Interval at which an idle cleaner consults its policy.
 const TICK: Duration = Duration::from_millis(500);
 /// Time that the cleaner rests when it finds nothing to clean.
 const REST: Duration = Duration::from_millis(5);
 /// Wait after a failed write-back.
 const BACK_OFF: Duration = Duration::from_secs(1);
-/// Stretches of the volume that are looked at for a batch.
+/// Number of windows of a volume that are visited for a batch.
 const LOOK_AT: usize = 16 * BATCH;
 
 impl Cleaner {
@@ -43,7 +43,7 @@ impl Cleaner {
                 // Nothing is dirty, or it is locked. A kick does not change that: time does. But
                 // what is wanted after nothing was, was not tried yet.
                 self.rest_after(&volume, began, true);
-                self.wishes_are_done(&volume);
+                self.finish_wanted(&volume);
                 match cleaner.take_withdrawn() {
                     true => cleaner.rest(REST, is_stopping).await,
                     false => rt::sleep(REST).await,
@@ -60,7 +60,7 @@ impl Cleaner {
                 cleaner.clear_wanted();
             }
             if cleaner.has_tried_all() {
-                self.wishes_are_done(&volume);
+                self.finish_wanted(&volume);
             }
             let rest = self.rest_after(&volume, began, false);
             if failed {
@@ -83,7 +83,7 @@ impl Cleaner {
     }
 
     fn next_turn(&self, volume: &AttachedVolume) -> Option<Turn> {
-        let look = Look {
+        let input = PolicyInput {
             now: rt::now(),
             dirty_percent: self.dirty_percent(),
             low_percent: u64::from(self.settings.dirty_low_percent),
@@ -92,7 +92,7 @@ impl Cleaner {
             idle: volume.idle_time(),
             rounds: self.map.borrow().dirty_rounds(volume.id),
         };
-        volume.cleaner.next_turn(&look)
+        volume.cleaner.next_turn(&input)
     }
 
     fn rest_after(&self, volume: &AttachedVolume, began: Duration, empty: bool) -> Duration {
@@ -103,7 +103,7 @@ impl Cleaner {
     }
 
     /// Makes the policies run at intervals, so that no data stays dirty for ever.
-    pub(crate) async fn kick_at_times(self: Rc<Self>) {
+    pub(crate) async fn run_timer(self: Rc<Self>) {
         while !self.service.is_stopping() {
             rt::sleep(TICK).await;
             self.signals.kick_cleaners();
@@ -111,8 +111,8 @@ impl Cleaner {
     }
 
     /// All that the reclaimer wanted clean of a volume was tried.
-    fn wishes_are_done(&self, volume: &AttachedVolume) {
-        if volume.cleaner.end_wishes() {
+    fn finish_wanted(&self, volume: &AttachedVolume) {
+        if volume.cleaner.finish_wanted() {
             self.signals.kick_reclaimer();
         }
     }
@@ -148,7 +148,7 @@ impl Cleaner {
         if !slots.is_empty() || turn.only_wanted {
             return slots;
         }
-        for _ in 0..map.dirty_stretches(volume.id).min(LOOK_AT) {
+        for _ in 0..map.dirty_windows(volume.id).min(LOOK_AT) {
             if turn.fullest {
                 let end = map.seek_fullest(volume.id, cleaner.part_end());
                 cleaner.set_part_end(end);

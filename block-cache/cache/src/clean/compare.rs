@@ -41,7 +41,7 @@ impl Cleaner {
 
     /// Returns the parts of `runs` that must be written back. The runs are adjacent on the backing
     /// device, and `buf` has their data.
-    pub(crate) async fn what_differs(
+    pub(crate) async fn find_differences(
         &self,
         volume: &AttachedVolume,
         runs: &[Run],
@@ -53,19 +53,19 @@ impl Cleaner {
             map.has(run.0, COMPARED) && !map.has(run.0, REWRITTEN)
         };
         let mut wanted = Vec::with_capacity(runs.len());
-        for alike in runs.chunk_by(|one, next| is_compared(one) == is_compared(next)) {
-            let (from, to) = (alike[0].2.start, alike[alike.len() - 1].2.end);
-            let theirs = match is_compared(&alike[0]) {
-                true => self.what_backing_has(volume, from, to).await,
+        for same_kind in runs.chunk_by(|one, next| is_compared(one) == is_compared(next)) {
+            let (from, to) = (same_kind[0].2.start, same_kind[same_kind.len() - 1].2.end);
+            let theirs = match is_compared(&same_kind[0]) {
+                true => self.read_comparable(volume, from, to).await,
                 false => None,
             };
             let Some(theirs) = theirs else {
-                wanted.extend(alike.iter().map(|(slot, _, at)| (*slot, at.clone())));
+                wanted.extend(same_kind.iter().map(|(slot, _, at)| (*slot, at.clone())));
                 continue;
             };
             let ours =
                 buf.slice((from - runs[0].2.start) as usize..(to - runs[0].2.start) as usize);
-            for run in alike {
+            for run in same_kind {
                 self.add_unequal(run, from, &ours, &theirs, &mut wanted);
             }
         }
@@ -73,7 +73,7 @@ impl Cleaner {
     }
 
     /// Returns the backing device's data, if it can be read and can no longer be lost.
-    async fn what_backing_has(&self, volume: &AttachedVolume, from: u64, to: u64) -> Option<Buf> {
+    async fn read_comparable(&self, volume: &AttachedVolume, from: u64, to: u64) -> Option<Buf> {
         if !Self::is_comparable(volume) {
             return None;
         }

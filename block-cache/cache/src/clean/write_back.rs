@@ -247,7 +247,7 @@ impl Cleaner {
                     .verify_for_write_back(volume, *slot, *from, &piece)
                     .await?;
             }
-            let wanted = self.what_differs(volume, joined, &buf).await;
+            let wanted = self.find_differences(volume, joined, &buf).await;
             // A writer sets `REWRITTEN` before its first byte.
             let is_whole = |slot: BlockId| !self.map.borrow().has(slot, REWRITTEN);
             let is_one = |one: &OnBacking, next: &OnBacking| {
@@ -349,9 +349,9 @@ impl Cleaner {
             slots.sort_unstable_by_key(|slot| self.map.borrow().slot(*slot).key);
             for chunk in slots.chunks(BATCH) {
                 self.committer.check_alive()?;
-                self.clean_in_turn(chunk).await?;
+                self.clean_after_batch(chunk).await?;
                 if !until_clean {
-                    self.clean_what_was_busy(chunk).await?;
+                    self.clean_busy(chunk).await?;
                 }
             }
             if !until_clean {
@@ -363,7 +363,7 @@ impl Cleaner {
     }
 
     /// Cleans blocks, after a batch that the task had begun and that may still hold some of these.
-    async fn clean_in_turn(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
+    async fn clean_after_batch(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
         let is_over = || {
             let map = self.map.borrow();
             !slots.iter().any(|slot| map.has(*slot, CLEANING))
@@ -383,7 +383,7 @@ impl Cleaner {
 
     /// Cleans blocks that an earlier pass skipped because they were in use and that are still
     /// dirty. Locks out changes meanwhile.
-    async fn clean_what_was_busy(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
+    async fn clean_busy(self: &Rc<Self>, slots: &[BlockId]) -> Result<()> {
         let mut busy: Vec<BlockId> = Vec::new();
         let mut wanted: Vec<(BlockKey, u64)> = Vec::new();
         for slot in slots {
@@ -401,7 +401,7 @@ impl Cleaner {
             locks.push(self.locks.shared(same[0].0, granules).await);
         }
         busy.retain(|slot| self.map.borrow().slot(*slot).has(LIVE));
-        self.clean_in_turn(&busy).await
+        self.clean_after_batch(&busy).await
     }
 }
 

@@ -29,7 +29,7 @@ impl Committer {
         // "Room".
         let fresh = first + limit.div_ceil(2);
         let room = || fresh.saturating_sub(self.log.borrow().next());
-        self.log_echo(room());
+        self.repeat_kills(room());
         let mut entries = std::mem::take(&mut *self.entries.borrow_mut()).into_iter();
         while room() > 0 {
             let Some(entry) = entries.next() else { break };
@@ -83,15 +83,17 @@ impl Committer {
 
     /// Logs the last round's kills a second time, except for slots with a newer record. If the
     /// first kill record were damaged and there were no second, the dead block would reappear.
-    fn log_echo(&self, room: u64) {
-        let mut echo = std::mem::take(&mut *self.echo.borrow_mut());
+    fn repeat_kills(&self, room: u64) {
+        let mut repeated_kills = std::mem::take(&mut *self.repeated_kills.borrow_mut());
         let fits = usize::try_from(room / 2)
             .unwrap_or(usize::MAX)
             .saturating_mul(KILL_SLOTS);
-        *self.echo.borrow_mut() = echo.split_off(fits.min(echo.len()));
+        *self.repeated_kills.borrow_mut() =
+            repeated_kills.split_off(fits.min(repeated_kills.len()));
         let dead: Vec<u32> = {
             let map = self.map.borrow();
-            echo.into_iter()
+            repeated_kills
+                .into_iter()
                 .filter(|place| {
                     let there = map.at_place(*place);
                     there.is_none_or(|slot| map.has(slot, DYING) || !map.has(slot, TRACED))
@@ -119,7 +121,7 @@ impl Committer {
                     .saturating_mul(KILL_SLOTS);
                 let rest = slots.split_off(fits.min(slots.len()));
                 self.log_kills(&slots);
-                self.echo.borrow_mut().extend(slots);
+                self.repeated_kills.borrow_mut().extend(slots);
                 return (!rest.is_empty()).then_some(Entry::Kill(rest));
             }
             Entry::Mark(id) => self.log_mark(id),

@@ -1,5 +1,5 @@
-//! Reclaims the tail of the log: records that still count are logged again before the ring reuses
-//! their place.
+//! Reclaims the tail of the log: records that still count are logged once more before the ring
+//! reuses their place.
 //!
 //! To find the subjects of the records at the tail, all slots and marks are scanned, one window of
 //! the ring ahead. The scan advances by a few for each record that the tail passes. That takes less
@@ -146,8 +146,8 @@ impl Tail {
 
 impl Committer {
     /// Number of records in use above which the tail is cleaned. It is high, so that most records
-    /// are dead by then. It is low enough that all live records can be logged again in time. See
-    /// docs/internals/format/log.md, "Room".
+    /// are dead by then. It is low enough that all live records can be logged once more in time.
+    /// See docs/internals/format/log.md, "Room".
     fn log_in_use_at_most(&self) -> u64 {
         let capacity = self.log.borrow().capacity();
         let slots = u64::from(self.map.borrow().units());
@@ -156,8 +156,8 @@ impl Committer {
         capacity.saturating_sub(slots + marks) / 16 * 15
     }
 
-    /// Advances the tail and logs live records again. First it frees the room that the ring needs,
-    /// then it uses the padding of the last unit.
+    /// Advances the tail and logs live records once more. First it frees the room that the ring
+    /// needs, then it uses the padding of the last unit.
     pub(crate) fn clean_tail(&self, end: u64) {
         let enough = self.log_in_use_at_most();
         loop {

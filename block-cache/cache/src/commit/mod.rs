@@ -75,7 +75,7 @@ pub(crate) struct Committer {
     deferred: RefCell<Vec<BlockId>>,
     /// Kills of the last round, to be logged a second time. Without that, one damaged unit could
     /// revive a dead record.
-    echo: RefCell<Vec<u32>>,
+    repeated_kills: RefCell<Vec<u32>>,
     started: Cell<u64>,
     completed: Cell<u64>,
     wanted: Cell<u64>,
@@ -149,7 +149,7 @@ impl Committer {
             later: RefCell::default(),
             entries: RefCell::default(),
             deferred: RefCell::default(),
-            echo: RefCell::default(),
+            repeated_kills: RefCell::default(),
             started: Cell::new(0),
             completed: Cell::new(0),
             wanted: Cell::new(0),
@@ -175,7 +175,7 @@ impl Committer {
         }
     }
 
-    /// Ends the committer. Requests that wait for a round, or ask for one later, get an error.
+    /// Ends the committer. Requests that wait for a round, or request one later, get an error.
     pub(crate) fn stop(&self) {
         self.stopping.set(true);
         self.failed
@@ -186,7 +186,7 @@ impl Committer {
         self.done.wake_all();
     }
 
-    /// Whose turn it is to flush the metadata device, which may be the data device.
+    /// Serializes flushes of the metadata device, which may be the data device.
     pub(crate) fn metadata_turn(&self) -> &Semaphore {
         match self.devices.is_one() {
             true => &self.flushing,
@@ -388,7 +388,7 @@ impl Committer {
         Ticket(self.started.get() + 1)
     }
 
-    /// Asks for a round, unless it has begun.
+    /// Requests a round, unless it has begun.
     pub(crate) fn request(&self, round: Ticket) {
         if self.wanted.get() < round.0 {
             self.wanted.set(round.0);
@@ -396,7 +396,7 @@ impl Committer {
         }
     }
 
-    /// Asks for the next round.
+    /// Requests the next round.
     pub(crate) fn request_commit(&self) -> Ticket {
         let round = self.next_round();
         self.request(round);
@@ -434,7 +434,7 @@ impl Committer {
         self.commit()
     }
 
-    /// Makes everything written up to now durable, with the records that were asked for at once.
+    /// Makes everything written up to now durable, with the records that were requested at once.
     #[track_caller]
     pub(crate) fn commit(&self) -> impl Future<Output = Result<()>> + '_ {
         let site = Site::here();
@@ -447,7 +447,7 @@ impl Committer {
         }
     }
 
-    /// A write to a slot completed, with whatever result.
+    /// Notes that a write to a slot completed, with any result.
     pub(crate) fn slot_written(&self, slot: BlockId) {
         self.data_written.set(self.data_written.get() + 1);
         if self.data_is_volatile && !self.map.borrow().has(slot, UNFLUSHED) {

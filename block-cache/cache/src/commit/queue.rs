@@ -86,7 +86,7 @@ impl Committer {
         }
     }
 
-    /// Takes up the oldest slot whose record may wait.
+    /// Removes and returns the oldest slot whose record may wait.
     pub(crate) fn pop_later(&self) -> Option<BlockId> {
         loop {
             let slot = self.later.borrow_mut().pop()?;
@@ -123,7 +123,8 @@ impl Committer {
         }
     }
 
-    /// A granule turned dirty in a slot whose record calls it clean, under the region's mark.
+    /// Notes that a granule turned dirty in a slot whose record calls it clean, under the region's
+    /// mark.
     pub(crate) fn note_unrecorded(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         if !entry.has(UNRECORDED) {

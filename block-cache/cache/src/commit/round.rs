@@ -35,7 +35,7 @@ impl Committer {
                 return;
             }
             // A round that was under way may have taken the close. No later round begins, and the
-            // one that was asked for has nothing to log.
+            // one that was requested has nothing to log.
             let is_last = self.is_closed.get() && !planted(Fault::AwaitRoundAfterClose);
             self.completed.set(match is_last {
                 true => self.wanted.get().max(self.started.get()),
@@ -49,8 +49,7 @@ impl Committer {
         }
     }
 
-    /// Asks for a commit every so often, so that little is lost with the power and clean data is
-    /// remembered.
+    /// Requests a commit at intervals, so that power loss takes little and clean data is recorded.
     pub(crate) async fn commit_timer(self: Rc<Self>) {
         while !self.stopping.get() {
             rt::sleep(self.settings.commit_interval).await;

@@ -2,7 +2,7 @@
 //! nothing dirty allow it; other modes only if the volume agreed to it beforehand.
 //!
 //! Rules 5 and 6: before the first write bypasses the failed cache, the volume's epoch is raised
-//! beside the cache, durably. The failed cache does not record that. Two records say which of its
+//! outside the cache, durably. The failed cache does not record that. Two records say which of its
 //! copies are stale:
 //!
 //! - The list of all dirty data. Writes do not touch that data, and nothing else in the cache
@@ -28,17 +28,17 @@ use crate::geometry::{Extent, Piece};
 use crate::job::Job;
 use crate::map::{CLEANING, DYING, NO_RECORD, PENDING, UNFLUSHED};
 use crate::volume::AttachedVolume;
-use crate::volume::fallback::{Divergence, Fallback, Remains};
+use crate::volume::fallback::{DegradedService, Fallback, Remains};
 
 impl Cache {
     /// Allows a volume to continue without this cache if the cache fails in service. Writes then go
     /// only to the backing device. `begin` runs before the first such write. It raises the epoch,
     /// durably, with the list of dirty data. Or it returns the backing device as one that logs each
-    /// range, durably, before it is written ([`Remains`]). It is called again if it fails.
+    /// range, durably, before it is written ([`Remains`]). If it fails, it is called once more.
     ///
     /// # Errors
     /// `NotFound` for an unknown volume, `InvalidInput` for one that agreed already.
-    pub fn accept_divergence<F>(
+    pub fn allow_degraded<F>(
         &self,
         name: &str,
         fallback: Fallback,
@@ -48,7 +48,7 @@ impl Cache {
         F: Future<Output = Result<Rc<dyn BlockDevice>>> + 'static,
     {
         let volume = self.engine.volumes.named(name)?;
-        if volume.accept_divergence(Divergence::new(fallback, begin)) {
+        if volume.allow_degraded(DegradedService::new(fallback, begin)) {
             return Ok(());
         }
         let what = format!("volume {name:?} goes on without its cache already, should that fail");
@@ -57,13 +57,13 @@ impl Cache {
 }
 
 /// Returns the agreement of a volume that goes on without its cache.
-fn agreement(volume: &AttachedVolume) -> &Divergence {
-    volume.divergence().expect("agreed to")
+fn agreement(volume: &AttachedVolume) -> &DegradedService {
+    volume.degraded_service().expect("agreed to")
 }
 
 /// Refuses a write to data that is dirty in the cache and must stay there.
-fn check_kept(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
-    let Some(at) = agreement(volume).first_kept(range) else {
+fn check_preserved(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
+    let Some(at) = agreement(volume).first_preserved(range) else {
         return Ok(());
     };
     Err(Error::new(
@@ -80,17 +80,17 @@ fn check_kept(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
 impl Engine {
     /// Begins to serve a volume without its cache, before the first write that bypasses it.
     async fn begin_degraded(&self, volume: &AttachedVolume) -> Result<()> {
-        let divergence = agreement(volume);
-        if divergence.has_begun() {
+        let service = agreement(volume);
+        if service.has_begun() {
             return Ok(());
         }
-        if planted(Fault::DivergeUnannounced) {
+        if planted(Fault::DegradeUnannounced) {
             self.note_owed(volume, false);
             return Ok(());
         }
-        divergence.turn().acquire(1).await;
-        let result = self.begin_alone(volume, divergence).await;
-        divergence.turn().release(1);
+        service.turn().acquire(1).await;
+        let result = self.begin_alone(volume, service).await;
+        service.turn().release(1);
         result.map_err(|error| {
             error.context(format!(
                 "volume {:?} cannot go on without its cache, which has failed",
@@ -99,27 +99,27 @@ impl Engine {
         })
     }
 
-    async fn begin_alone(&self, volume: &AttachedVolume, divergence: &Divergence) -> Result<()> {
-        if divergence.has_begun() {
+    async fn begin_alone(&self, volume: &AttachedVolume, service: &DegradedService) -> Result<()> {
+        if service.has_begun() {
             return Ok(());
         }
-        let is_kept = self.keeps_dirty(volume, divergence);
-        let dirty = is_kept.then(|| {
+        let is_preserved = self.keeps_dirty(volume, service);
+        let dirty = is_preserved.then(|| {
             let slots: Vec<BlockId> = self.map.borrow().of_volume(volume.id).collect();
             self.dirty_ranges(slots.into_iter())
         });
         // After a beginning that failed, less may be dirty than then.
-        divergence.set_owed(None);
-        self.note_owed(volume, is_kept);
-        divergence.keep(dirty.clone());
+        service.set_owed(None);
+        self.note_owed(volume, is_preserved);
+        service.preserve(dirty.clone());
         let bytes = dirty.iter().flatten().map(|range| range.end - range.start);
         let kept_bytes: u64 = bytes.sum();
         let remains = Remains {
             backing: Rc::clone(volume.backing.device()),
             dirty,
         };
-        let begun = divergence.begin(remains);
-        let device = match planted(Fault::DivergeUnawaited) {
+        let begun = service.begin(remains);
+        let device = match planted(Fault::DegradeUnawaited) {
             true => {
                 rt::spawn(async { drop(begun.await) });
                 Rc::clone(volume.backing.device())
@@ -127,7 +127,7 @@ impl Engine {
             false => begun.await?,
         };
         volume.backing.log_through(device);
-        divergence.set_begun();
+        service.set_begun();
         tracing::error!(
             volume = volume.name,
             kept_bytes,
@@ -149,22 +149,22 @@ impl Engine {
     }
 
     /// Returns whether no write may replace a volume's dirty data.
-    fn keeps_dirty(&self, volume: &AttachedVolume, divergence: &Divergence) -> bool {
+    fn keeps_dirty(&self, volume: &AttachedVolume, service: &DegradedService) -> bool {
         let nothing_is = self.map.borrow().share(volume.id).dirty_bytes == 0;
-        nothing_is || divergence.fallback() == Fallback::CleanModes
+        nothing_is || service.fallback() == Fallback::CleanModes
     }
 
-    /// After a write failed: whether the cache has failed, and the volume goes on without it. A
-    /// device that has vanished shows when it is asked to keep something, which it is: once more
-    /// that the cache is open.
+    /// Returns, after a failed write, whether the cache has failed and the volume is served without
+    /// it. A device that vanished shows only at a durable write. So this logs once more that the
+    /// cache is open.
     pub(crate) async fn is_degraded_now(&self, volume: &AttachedVolume) -> bool {
-        let divergence = volume.divergence();
-        // In the other modes a write fails for what it asks the cache to keep, or goes to the
+        let service = volume.degraded_service();
+        // In the other modes, a write fails if it needs the cache device. Otherwise it goes to the
         // backing device.
-        let asks = divergence.is_some_and(|divergence| divergence.fallback() == Fallback::AllModes);
+        let asks = service.is_some_and(|service| service.fallback() == Fallback::AllModes);
         if asks && self.committer.is_alive() && !self.committer.is_stopping() {
             self.committer.queue_entry(Entry::Open);
-            // If it fails, that is what is asked next.
+            // The next check sees a failure.
             let _ = self.committer.commit().await;
         }
         self.is_degraded(volume)
@@ -183,7 +183,7 @@ impl Engine {
         slot: BlockId,
         piece: &Piece,
     ) -> Result<bool> {
-        if !planted(Fault::DivergeBesideCleaner) {
+        if !planted(Fault::DegradeDuringWriteBack) {
             let is_over = || !self.map.borrow().has(slot, CLEANING);
             self.signals.until_cleaned(is_over).await;
         }
@@ -224,16 +224,16 @@ impl Engine {
     /// since the last flush, clean or not. The device may hold the earlier data, under a record, a
     /// mark or a bit that calls it dirty. The next process would then write that over newer data on
     /// the backing device. A kill that is not durable does not change this. Data without any record
-    /// is lost after power loss. If the list of dirty data `is_kept`, the next process takes
+    /// is lost after power loss. If the list of dirty data `is_preserved`, the next process takes
     /// nothing else for dirty.
-    fn note_owed(&self, volume: &AttachedVolume, is_kept: bool) {
-        let divergence = agreement(volume);
-        if divergence.knows_owed() {
+    fn note_owed(&self, volume: &AttachedVolume, is_preserved: bool) {
+        let service = agreement(volume);
+        if service.knows_owed() {
             return;
         }
         let mut owed = Vec::new();
         // With `sync`, acknowledged data is durable.
-        if !self.committer.is_sync() && !planted(Fault::FlushDiverged) {
+        if !self.committer.is_sync() && !planted(Fault::FlushBehindDegraded) {
             let map = self.map.borrow();
             let not_flushed = self.committer.not_flushed();
             for slot in map.of_volume(volume.id) {
@@ -243,10 +243,10 @@ impl Engine {
                 let at = |byte| self.geometry.backing_offset(block, byte);
                 let recorded = entry.record_at != NO_RECORD;
                 let overwritten = entry.has(UNFLUSHED) || not_flushed.contains(&slot);
-                let is_on_its_way =
+                let is_being_logged =
                     self.committer.is_in_flight(entry.record_at) || entry.has(PENDING);
-                let is_durable = recorded && (!is_on_its_way || self.marks.is_repeated(slot));
-                let hides_older = overwritten && (recorded || entry.has(DYING)) && !is_kept;
+                let is_durable = recorded && (!is_being_logged || self.marks.is_repeated(slot));
+                let hides_older = overwritten && (recorded || entry.has(DYING)) && !is_preserved;
                 if hides_older && !planted(Fault::OweDirtyAlone) {
                     owed.push(at(0)..at(limit));
                 } else if overwritten || !is_durable {
@@ -256,12 +256,12 @@ impl Engine {
             }
             owed.sort_unstable_by_key(|range| range.start);
         }
-        divergence.set_owed(Some(owed));
+        service.set_owed(Some(owed));
     }
 
-    /// Granules are not there any more, as far as this process goes.
+    /// Removes granules from the map. Media still has them.
     fn drop_from_map(&self, slot: BlockId, granules: u64) {
-        if planted(Fault::ServeDiverged) {
+        if planted(Fault::ReadBehindDegraded) {
             return;
         }
         let mut map = self.map.borrow_mut();
@@ -270,8 +270,8 @@ impl Engine {
     }
 }
 
-/// A part of a write that the cache did not take, for this error: past it, if it has failed. The
-/// part's lock is held.
+/// Bypasses a failed cache with a part of a write that failed with `error`. The caller holds the
+/// part's lock.
 pub(crate) async fn write(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -287,7 +287,7 @@ pub(crate) async fn write(
             let part = &job.part;
             let offset = engine.geometry.backing_offset(part.block, part.start);
             let range = offset..offset + part.len() as u64;
-            check_kept(&volume, &range)?;
+            check_preserved(&volume, &range)?;
             let mut durable = job.durable;
             if let Some(slot) = found {
                 durable |= engine.drop_cached(&volume, slot, &job.part).await?;
@@ -306,8 +306,8 @@ pub(crate) async fn write(
         .await
 }
 
-/// Zeroes what lies in these parts, which the cache did not do, for this error: past it, if it has
-/// failed. A discard may leave what was there, and does. The parts' locks are held.
+/// Bypasses a failed cache with a request that zeroes `parts` and failed with `error`. A discard
+/// may leave the data unchanged, and does. The caller holds the locks of the parts.
 pub(crate) async fn zero(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
@@ -324,8 +324,8 @@ pub(crate) async fn zero(
     }
     engine.begin_degraded(volume).await?;
     let zeroed = request.offset..request.offset + request.len;
-    check_kept(volume, &zeroed)?;
-    let mut given_way = Vec::new();
+    check_preserved(volume, &zeroed)?;
+    let mut dropped = Vec::new();
     for part in parts {
         let units = engine.geometry.units(part);
         let found: Vec<_> = {
@@ -335,11 +335,11 @@ pub(crate) async fn zero(
         for (slot, span) in found {
             let piece = engine.geometry.piece(part, span);
             durable |= engine.drop_cached(volume, slot, &piece).await?;
-            given_way.push((slot, engine.geometry.touched(&piece)));
+            dropped.push((slot, engine.geometry.touched(&piece)));
         }
     }
     volume.backing.change(request, durable).await?;
-    for (slot, granules) in given_way {
+    for (slot, granules) in dropped {
         engine.drop_from_map(slot, granules);
     }
     agreement(volume).pay(&zeroed);
@@ -351,27 +351,27 @@ pub(crate) async fn zero(
 /// rewritten past the cache (rule 9).
 pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> Result<()> {
     volume.backing.check()?;
-    let divergence = agreement(volume);
-    let is_kept = match divergence.has_begun() {
-        true => divergence.keeps_dirty(),
-        false => engine.keeps_dirty(volume, divergence),
+    let service = agreement(volume);
+    let is_preserved = match service.has_begun() {
+        true => service.keeps_dirty(),
+        false => engine.keeps_dirty(volume, service),
     };
     // The next process must not take for dirty what power loss leaves in slots.
-    if is_kept && !planted(Fault::FlushUnannounced) {
+    if is_preserved && !planted(Fault::FlushUnannounced) {
         engine.begin_degraded(volume).await?;
     }
     if volume.backing.owes_clients() {
         engine.failures.flush_backing(volume).await?;
     }
-    engine.note_owed(volume, is_kept);
-    let Some((first, has_others)) = divergence.first_owed() else {
+    engine.note_owed(volume, is_preserved);
+    let Some((first, has_others)) = service.first_owed() else {
         return Ok(());
     };
     let beside = match has_others {
         false => "",
         true => " and others",
     };
-    let remedy = match divergence.keeps_dirty() {
+    let remedy = match service.keeps_dirty() {
         true => "restart",
         false => "write that again, or restart",
     };

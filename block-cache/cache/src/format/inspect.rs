@@ -14,8 +14,8 @@ use crate::geometry::places;
 use crate::geometry::{Block, Geometry};
 use crate::lost_range::LostRange;
 use crate::lost_range::ranges;
-use crate::media::gone::Gone;
 use crate::media::journal_trouble;
+use crate::media::missing::MissingData;
 use crate::media::{check_relation, media_of};
 use crate::options::Devices;
 
@@ -130,9 +130,10 @@ pub async fn inspect(
         (Some((tree, _)), _) => tree.may_be_dirty(places(block.slot, block.class)),
         (None, tracking) => tracking == DirtyTracking::None,
     };
-    let mut gone = Gone::find(devices, &superblock);
-    gone.decide_last_hole(gone.has_doubts() && lie_in_doubt(&gone, &superblock, &blocks));
-    let sums = match gone.is_empty() {
+    let mut missing = MissingData::find(devices, &superblock);
+    missing
+        .decide_last_hole(missing.has_doubtful() && lie_in_doubt(&missing, &superblock, &blocks));
+    let sums = match missing.is_empty() {
         true => None,
         false => LoadedChecksums::open(metadata.as_ref(), &superblock).await?,
     };
@@ -140,8 +141,8 @@ pub async fn inspect(
         blocks.iter().for_each(|found| sums.restore(&found.block));
         sums
     });
-    let gone = (&gone, sums.as_ref());
-    let mut inspection = describe(&superblock, &replayed, &blocks, gone, overwritten);
+    let missing = (&missing, sums.as_ref());
+    let mut inspection = describe(&superblock, &replayed, &blocks, missing, overwritten);
     let trouble = journal_trouble(&replayed, journal.as_ref(), boot_id, &superblock);
     inspection.journal_problem = match relation {
         Ok(()) => trouble,
@@ -171,8 +172,8 @@ pub async fn inspect(
     Ok(inspection)
 }
 
-/// Whether a cached block lies in a hole of the data device that tells of no cut.
-fn lie_in_doubt(gone: &Gone, superblock: &Superblock, blocks: &[FoundBlock]) -> bool {
+/// Returns whether a cached block lies in a hole of the data device that no truncation made.
+fn lie_in_doubt(missing: &MissingData, superblock: &Superblock, blocks: &[FoundBlock]) -> bool {
     let geometry = Geometry::of(superblock);
     blocks.iter().any(|FoundBlock { block, .. }| {
         let volume = (superblock.volumes.iter()).find(|known| known.id == block.volume);
@@ -181,7 +182,7 @@ fn lie_in_doubt(gone: &Gone, superblock: &Superblock, blocks: &[FoundBlock]) -> 
             class: block.class,
         };
         let size = volume.map_or(0, |known| known.size_bytes);
-        gone.is_doubtful(&geometry, (held, block.valid), block.slot, size)
+        missing.is_doubtful(&geometry, (held, block.valid), block.slot, size)
     })
 }
 
@@ -191,7 +192,7 @@ fn describe(
     superblock: &Superblock,
     replayed: &Replayed,
     blocks: &[FoundBlock],
-    (gone, sums): (&Gone, Option<&LoadedChecksums>),
+    (missing, sums): (&MissingData, Option<&LoadedChecksums>),
     overwritten: impl Fn(&BlockRecord) -> bool,
 ) -> Inspection {
     let geometry = Geometry::of(superblock);
@@ -259,7 +260,7 @@ fn describe(
                 block.dirty
             };
             let at = (block.slot, volume.size_bytes);
-            let lost = gone.granules(&geometry, (held, dirty), at.0, at.1);
+            let lost = missing.granules(&geometry, (held, dirty), at.0, at.1);
             let is_exact = !maybe_dirty(block) && replayed.damaged_records == 0;
             let sums = sums.filter(|_| is_exact);
             let lost = lost & !sums.map_or(0, |it| it.zero_granules(at.0, block.class, lost));
@@ -291,8 +292,8 @@ fn describe(
             for found in blocks {
                 let block = &found.block;
                 let maybe_dirty = maybe_dirty(block);
-                let gone = replayed.damaged_records > 0 && block.dirty == 0 && !maybe_dirty;
-                if block.volume == volume.id && block.valid != 0 && !gone {
+                let is_dropped = replayed.damaged_records > 0 && block.dirty == 0 && !maybe_dirty;
+                if block.volume == volume.id && block.valid != 0 && !is_dropped {
                     inspected.cached_bytes += geometry.block_bytes(block.class);
                     let dirty = if maybe_dirty {
                         block.valid

@@ -8,7 +8,7 @@ use forebay_metadata::superblock::{
     COPY_STRIDE_BYTES, DirtyZones, LINE_BYTES, PlanInput, Role, SECTOR_BYTES, Superblock,
     ZONE_SHIFT,
 };
-use forebay_metadata::{sums, tree};
+use forebay_metadata::{checksums, tree};
 use forebay_policy::BlockSizes;
 
 use crate::media::check_same_state;
@@ -81,8 +81,8 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
         let (seed, epoch) = (superblock.seed(), superblock.tree_epoch);
         tree::format(metadata.as_ref(), place, seed, epoch).await?;
     }
-    if let Some(place) = superblock.sums() {
-        sums::format(metadata.as_ref(), place).await?;
+    if let Some(place) = superblock.checksum_table() {
+        checksums::format(metadata.as_ref(), place).await?;
     }
     let largest = (sizes.region_bytes().ilog2() as u8).min(ZONE_SHIFT);
     let mut first = Superblock {
@@ -116,8 +116,8 @@ pub(crate) fn shrunk(superblock: &Superblock, data: &dyn BlockDevice) -> Option<
     })
 }
 
-/// A block that power loss may tear is nobody's (rule 8): byte-addressable media with nothing
-/// between are that.
+/// No device may tear a block at power loss (rule 8). Byte-addressable media without a layer over
+/// them do.
 pub(crate) fn check_whole(info: &DeviceInfo) -> Result<()> {
     if info.atomic_write_bytes >= info.logical_block_bytes {
         return Ok(());

@@ -222,7 +222,7 @@ impl DirtyTracker {
     }
 
     /// A block leaves its slot: no durable record speaks of it any more.
-    pub(crate) fn note_gone(&self, slot: BlockId) {
+    pub(crate) fn note_removed(&self, slot: BlockId) {
         self.no_longer_recovering(slot);
         if let Tracking::Abt(tree) = &self.tracking {
             let places = places_of(&self.map.borrow(), slot);
@@ -359,7 +359,7 @@ impl DirtyTracker {
 
     /// Pieces of writes that clients sent since the cache was opened.
     fn client_writes(&self) -> u64 {
-        let mut writes = self.stats.writes_of_the_gone.get();
+        let mut writes = self.stats.writes_of_detached.get();
         (self.volumes).for_each(|volume| writes += volume.counters.writes());
         writes
     }

@@ -143,7 +143,7 @@ impl Zones {
         let shift = self.geometry.zone_shift();
         let change = |set: &mut DirtyZones| bits.iter().for_each(|bit| set.set(*bit, dirty));
         if !dirty && !planted(Fault::ClearZoneBehind) {
-            // A task that arrives from here on sets the bit again and has its turn after this one.
+            // A task that arrives from here on sets the bit once more, after this one.
             change(&mut self.set.borrow_mut());
         }
         self.superblock

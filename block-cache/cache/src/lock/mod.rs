@@ -246,12 +246,12 @@ impl LockTable {
     /// Returns whether the lock is available at once.
     #[inline]
     pub(crate) fn admits(&self, region: BlockKey, granules: u64, exclusive: bool) -> bool {
-        self.locks.borrow().is_empty() || self.admits_beside(region, granules, exclusive)
+        self.locks.borrow().is_empty() || self.admits_locked(region, granules, exclusive)
     }
 
     /// The same while something is locked. Apart, so that hits have what is above inlined.
     #[inline(never)]
-    fn admits_beside(&self, region: BlockKey, granules: u64, exclusive: bool) -> bool {
+    fn admits_locked(&self, region: BlockKey, granules: u64, exclusive: bool) -> bool {
         let locks = self.locks.borrow();
         let admits = locks.get(&region.hash()).is_none_or(|lock| {
             lock.admits(granules, exclusive)
@@ -305,7 +305,7 @@ impl LockTable {
     }
 }
 
-/// A held lock on its way from one task to another.
+/// A held lock that passes from one task to another.
 #[derive(Debug)]
 #[must_use = "the lock is held until somebody adopts it"]
 pub(crate) struct HandedOver {

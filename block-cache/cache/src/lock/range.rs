@@ -1,9 +1,9 @@
-//! A range of regions that is locked as one, whatever its length.
+//! A range of regions, of any length, that is locked as one.
 //!
 //! A discard of a whole volume covers millions of regions, of which few are locked or have cached
-//! data. A range takes the regions in ascending order, as if each had its own lock. A stretch
-//! without locked regions is taken at once. Each locked region between two stretches is taken by
-//! its own lock, behind earlier waiters.
+//! data. A range takes the regions in ascending order, as if each had its own lock. A run of
+//! regions without locks is taken at once. Each locked region between two runs is taken by its own
+//! lock, behind earlier waiters.
 
 use std::ops::Range;
 use std::task::Waker;

@@ -102,10 +102,10 @@ fn a_range_is_had_alone_and_its_neighbours_are_not_in_the_way() {
         let key = |region| BlockKey::new(1, region);
         let reader = table.shared(key(500), 1).await;
         let (waits, log) = (Rc::clone(&table), Rc::new(RefCell::new(Vec::new())));
-        let told = Rc::clone(&log);
+        let entries = Rc::clone(&log);
         rt::spawn(async move {
             let range = waits.exclusive_range(Site::here(), 1, 0..1 << 40).await;
-            told.borrow_mut().push("range");
+            entries.borrow_mut().push("range");
             rt::sleep(std::time::Duration::from_millis(10)).await;
             drop(range);
         });
@@ -116,15 +116,15 @@ fn a_range_is_had_alone_and_its_neighbours_are_not_in_the_way() {
         assert!(!table.admits(key(0), 1, false) && table.is_exclusive(key(499), 1));
         assert!(table.admits(key(501), 1, true) && table.admits(BlockKey::new(2, 0), 1, true));
         assert!(table.try_exclusive(Site::here(), key(7), 1).is_none());
-        let (waits, told) = (Rc::clone(&table), Rc::clone(&log));
+        let (waits, entries) = (Rc::clone(&table), Rc::clone(&log));
         rt::spawn(async move {
             let _write = waits.exclusive(key(7), 1).await;
-            told.borrow_mut().push("write");
+            entries.borrow_mut().push("write");
         });
-        let (waits, told) = (Rc::clone(&table), Rc::clone(&log));
+        let (waits, entries) = (Rc::clone(&table), Rc::clone(&log));
         rt::spawn(async move {
             let _range = waits.exclusive_range(Site::here(), 1, 5..10).await;
-            told.borrow_mut().push("second");
+            entries.borrow_mut().push("second");
         });
         rt::sleep(std::time::Duration::from_millis(1)).await;
         drop(reader);

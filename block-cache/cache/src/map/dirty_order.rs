@@ -26,7 +26,7 @@ impl Map {
         self.dirty_order(volume).reserve(window);
     }
 
-    /// Removes the next stretch of a volume from the cleaner's queue. Returns its dirty blocks, in
+    /// Removes the next windows of a volume from the cleaner's queue. Returns its dirty blocks, in
     /// order.
     pub(crate) fn pop_dirty(&mut self, volume: u16) -> Vec<BlockId> {
         let Some(windows) = self.dirty_order(volume).pop() else {
@@ -57,8 +57,8 @@ impl Map {
         }
     }
 
-    /// Stretches of a volume that the cleaner will come to.
-    pub(crate) fn dirty_stretches(&self, volume: u16) -> usize {
+    /// Returns the number of queued windows of a volume.
+    pub(crate) fn dirty_windows(&self, volume: u16) -> usize {
         (self.dirty_orders.get(usize::from(volume))).map_or(0, DirtyOrder::len)
     }
 

@@ -72,8 +72,8 @@ impl Granules {
         (first | second, first & second)
     }
 
-    /// Notes valid granules that are asked for; of others nothing is noted. Returns those of them
-    /// that had been asked for before.
+    /// Notes requests of valid granules, and ignores others. Returns those that had been requested
+    /// before.
     #[inline(always)]
     pub(crate) fn ask(&mut self, place: u32, granules: u32, asked: u64) -> u64 {
         let (first, second) = self.both(place, granules);

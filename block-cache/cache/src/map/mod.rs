@@ -266,7 +266,7 @@ impl Map {
         })
     }
 
-    /// A client asked for granules of a slot that holds a block of this class.
+    /// Notes a client's request of granules of a slot that holds a block of this class.
     #[inline]
     pub(crate) fn used(&mut self, slot: BlockId, class: u8, granules: u64) {
         debug_assert!(
@@ -274,8 +274,8 @@ impl Map {
             "a lock keeps what is being used"
         );
         let (place, count) = (self.table.place(slot), self.geometry.granules(class));
-        let again = self.granules.ask(place, count, granules);
-        TwoSegments.used(&mut self.table, slot, again, count);
+        let repeated = self.granules.ask(place, count, granules);
+        TwoSegments.used(&mut self.table, slot, repeated, count);
     }
 
     /// Returns whether it is time to make room.
@@ -337,7 +337,7 @@ impl Map {
         self.table.free_place(place, class);
     }
 
-    /// Takes a block out whose place is not free yet; returns its class.
+    /// Removes a block whose place is not free yet. Returns its class.
     pub(crate) fn retire(&mut self, slot: BlockId) -> u8 {
         self.set(slot, 0, 0);
         let Slot { key, class, .. } = self.slot(slot);
@@ -353,7 +353,7 @@ impl Map {
         class
     }
 
-    /// Granules of a slot are valid now, clean; some of them a client asked for.
+    /// Notes that granules of a slot are valid and clean now. A client requested some of them.
     pub(crate) fn fill(&mut self, slot: BlockId, filled: u64, asked: u64) {
         let entry = self.slot(slot);
         self.set(slot, entry.valid | filled, entry.dirty);

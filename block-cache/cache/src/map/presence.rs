@@ -1,16 +1,16 @@
-//! Approximate index of a volume's blocks: counts over long stretches of regions. A search for
-//! cached blocks in a long range skips the empty stretches.
+//! Approximate index of a volume's blocks: a count for each chunk of regions. A search for cached
+//! blocks in a long range skips the empty chunks.
 
 use std::ops::Range;
 
 use forebay_policy::BlockKey;
 
-/// Regions of a stretch, as a power of two.
-const STRETCH_SHIFT: u32 = 12;
-/// Fewest and most counts. Stretches that share one cost looks, and nothing else.
+/// Number of regions of a chunk, as a power of two.
+const CHUNK_SHIFT: u32 = 12;
+/// Fewest and most counts. Chunks that share a count cost look-ups, and nothing else.
 const COUNTS: Range<usize> = 1 << 10..1 << 20;
 
-/// How many blocks each stretch has.
+/// Number of blocks of each chunk.
 #[derive(Debug)]
 pub(super) struct Presence(Vec<u32>);
 
@@ -22,7 +22,7 @@ impl Presence {
     }
 
     fn at(&self, volume: u16, region: u64) -> usize {
-        let hash = BlockKey::new(volume, region >> STRETCH_SHIFT).hash();
+        let hash = BlockKey::new(volume, region >> CHUNK_SHIFT).hash();
         // The length is a power of two.
         hash as usize & (self.0.len() - 1)
     }
@@ -37,11 +37,12 @@ impl Presence {
         self.0[at] -= 1;
     }
 
-    /// The first region from this one on, and before `end`, whose stretch may have a block. Each
-    /// stretch that has none takes one of `looks`; without any left this is where it stands.
+    /// Returns the first region from this one on, and before `end`, whose chunk may have a block.
+    /// Each empty chunk takes one of `looks`. When none is left, returns the region that was
+    /// reached.
     pub(super) fn skip(&self, volume: u16, mut region: u64, end: u64, looks: &mut u32) -> u64 {
         while region < end && *looks > 0 && self.0[self.at(volume, region)] == 0 {
-            region = ((region >> STRETCH_SHIFT) + 1) << STRETCH_SHIFT;
+            region = ((region >> CHUNK_SHIFT) + 1) << CHUNK_SHIFT;
             *looks -= 1;
         }
         region.min(end)
@@ -50,13 +51,13 @@ impl Presence {
     /// Regions that have to be looked at in this range.
     pub(super) fn looks(&self, volume: u16, regions: &Range<u64>) -> u64 {
         let (first, end) = (
-            regions.start >> STRETCH_SHIFT,
-            regions.end.div_ceil(1 << STRETCH_SHIFT),
+            regions.start >> CHUNK_SHIFT,
+            regions.end.div_ceil(1 << CHUNK_SHIFT),
         );
         let used = (first..end)
-            .filter(|stretch| self.0[self.at(volume, stretch << STRETCH_SHIFT)] > 0)
+            .filter(|chunk| self.0[self.at(volume, chunk << CHUNK_SHIFT)] > 0)
             .count() as u64;
-        used << STRETCH_SHIFT
+        used << CHUNK_SHIFT
     }
 
     pub(super) const fn memory_bytes(&self) -> usize {

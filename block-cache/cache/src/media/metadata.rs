@@ -14,7 +14,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::sync::Semaphore;
 use forebay_metadata::superblock::{COPY_BYTES, COPY_STRIDE_BYTES};
 
-use super::gone::is_file;
+use super::missing::is_file;
 use crate::checksum::Checksums;
 use crate::commit::Committer;
 use crate::devices::CacheDevices;

@@ -4,8 +4,8 @@
 //! restored has its identity as well. The superblock and the process journal name the devices and
 //! count the openings, so that neither is taken for what it is not ([`Relation`]).
 
-pub(crate) mod gone;
 pub(crate) mod metadata;
+pub(crate) mod missing;
 pub(crate) mod truncation;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
@@ -102,9 +102,10 @@ pub(crate) fn journal_trouble(
             stake()
         ));
     }
-    let kept = (replayed.last_open.as_ref()).is_some_and(|(open, kept)| *kept && open == boot_id);
+    let had_journal = (replayed.last_open.as_ref())
+        .is_some_and(|(open, had_journal)| *had_journal && open == boot_id);
     let is_clean = replayed.clean || superblock.service.is_closed;
-    (!is_clean && kept && journal.is_none()).then(|| {
+    (!is_clean && had_journal && journal.is_none()).then(|| {
         // The mark of a clean end is a record, too.
         let unless = match replayed.damaged_records + replayed.unreadable_units {
             0 => "",
@@ -124,7 +125,7 @@ pub(crate) fn journal_trouble(
 /// `Busy` for one that belongs to other devices, `Lost` for one of another opening.
 pub fn check_relation(tie: Tie, media: Media, generation: u64, moved: bool) -> Result<()> {
     let (kind, what) = match tie.relation(media, generation) {
-        // The header is damaged where it says whose it is; that is refused as damage.
+        // The header is damaged where it names the owner. That is refused as damage.
         _ if tie.is_damaged => return Ok(()),
         Relation::Own => return Ok(()),
         _ if planted(Fault::TrustJournal) => return Ok(()),

@@ -6,7 +6,7 @@
 //! space, which never shrinks otherwise. The third is a hole, since every valid granule was
 //! written.
 //!
-//! At a start only a hole that extends to the end of the data counts: a tool may have punched holes
+//! At a start only a hole that extends to the end of the data counts. A tool may have punched holes
 //! where the file had zeroes. Lost data is named, is not written back, and reads as an error until
 //! the next start, which forgets it. A block device that is shorter loses nothing, and nothing is
 //! recorded of it. docs/durability.md argues it.
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_policy::BlockId;
 
-use super::gone::{gone_of, is_file, merged};
+use super::missing::{is_file, merged, missing_granules};
 use crate::checksum::Checksums;
 use crate::commit::Committer;
 use crate::devices::CacheDevices;
@@ -42,7 +42,7 @@ pub(crate) struct TruncationWatch {
     seen_bytes: Cell<Option<u64>>,
     /// Space that the file took at the last look, in bytes.
     allocated_bytes: Cell<u64>,
-    /// Whether holes tell what was cut off.
+    /// Whether holes are evidence of a truncation.
     tells: Cell<bool>,
 }
 
@@ -73,7 +73,7 @@ impl TruncationWatch {
         self.allocated_bytes.set(allocated);
     }
 
-    /// Looks whether the data device was cut since the last look, and minds it.
+    /// Checks whether the data device was truncated since the last check, and handles that.
     pub(crate) async fn look(&self) {
         if planted(Fault::OverlookCut) {
             return;
@@ -82,13 +82,13 @@ impl TruncationWatch {
         let allocated = self.devices.data().allocated_bytes().unwrap_or(0);
         let had = self.allocated_bytes.replace(allocated);
         if size < end {
-            self.mind_cut(size).await;
+            self.handle_truncation(size).await;
         } else if allocated < had {
-            self.mind_cut(end).await;
+            self.handle_truncation(end).await;
         }
     }
 
-    /// Refuses to write back what lies in a hole of the data device: it was cut off, and reads as
+    /// Refuses to write back data in a hole of the data device. It was cut off, and reads as
     /// zeroes.
     ///
     /// # Errors
@@ -104,7 +104,7 @@ impl TruncationWatch {
         if holes.is_none_or(|holes| holes.is_empty()) || self.holds_zeroes(slot, start, len) {
             return Ok(());
         }
-        self.mind_cut(self.geometry_end()).await;
+        self.handle_truncation(self.geometry_end()).await;
         Err(Error::new(
             ErrorKind::Lost,
             "it was cut off the cache device while that was in use: it is not written back",
@@ -121,7 +121,7 @@ impl TruncationWatch {
                 .info()
                 .size_bytes
                 .min(self.geometry_end());
-            self.mind_cut(size).await;
+            self.handle_truncation(size).await;
         }
         let size = self.seen_bytes.get()?;
         let name = self.devices.data().info().name;
@@ -153,17 +153,17 @@ impl TruncationWatch {
 
     /// Handles a truncation to `size` bytes, even if the device has its length again. The lost data
     /// is named and reads as an error from now on.
-    async fn mind_cut(&self, size: u64) {
+    async fn handle_truncation(&self, size: u64) {
         let (end, offset) = (self.geometry_end(), self.superblock.current().data_offset);
         let is_file = is_file(self.devices.data().as_ref());
-        let mut stretches = match self.tells.get() {
+        let mut holes = match self.tells.get() {
             true => self.devices.data().holes(offset..end).unwrap_or_default(),
             false => Vec::new(),
         };
         if size < end {
-            stretches.push(size..end);
+            holes.push(size..end);
         }
-        let lost = self.give_up_cut(&merged(stretches));
+        let lost = self.give_up_missing(&merged(holes));
         if lost.is_none() && size >= end {
             return;
         }
@@ -208,10 +208,10 @@ impl TruncationWatch {
         }
     }
 
-    /// Leaves blocks in doubt of which something is gone. Returns what of it was dirty; none if
-    /// nothing is gone that was not before.
-    fn give_up_cut(&self, stretches: &[Range<u64>]) -> Option<Vec<LostRange>> {
-        if stretches.is_empty() {
+    /// Leaves blocks in doubt that miss data. Returns the dirty ranges among them. Returns `None`
+    /// if nothing is newly missing.
+    fn give_up_missing(&self, holes: &[Range<u64>]) -> Option<Vec<LostRange>> {
+        if holes.is_empty() {
             return None;
         }
         let (mut lost, mut found) = (Vec::new(), false);
@@ -229,17 +229,17 @@ impl TruncationWatch {
             let Some(known) = superblock.volumes.iter().find(|known| known.id == volume) else {
                 continue;
             };
-            let gone = gone_of(
-                stretches,
+            let missing = missing_granules(
+                holes,
                 &self.geometry,
                 (entry.block(), entry.valid),
                 place,
                 known.size_bytes,
             );
             let checksums = self.checksums.as_ref();
-            let zeroes = checksums.map_or(0, |it| it.zero_granules(place, entry.class, gone));
-            let gone = gone & !zeroes;
-            if gone == 0 || entry.has(UNKNOWN) {
+            let zeroes = checksums.map_or(0, |it| it.zero_granules(place, entry.class, missing));
+            let missing = missing & !zeroes;
+            if missing == 0 || entry.has(UNKNOWN) {
                 continue;
             }
             found = true;
@@ -247,7 +247,7 @@ impl TruncationWatch {
                 &self.geometry,
                 &known.name,
                 entry.block(),
-                gone & entry.dirty,
+                missing & entry.dirty,
             ));
             drop(superblock);
             // The backing device has the clean data.

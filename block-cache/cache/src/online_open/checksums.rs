@@ -5,18 +5,18 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf};
 use forebay_metadata::Seed;
+use forebay_metadata::checksums::{CELL_BYTES, ChecksumTable, DataHash, UNKNOWN, fits};
 use forebay_metadata::record::BlockRecord;
-use forebay_metadata::sums::{CELL_BYTES, DataHash, SumsPlace, UNKNOWN, fits};
 use forebay_metadata::superblock::Superblock;
 
-use crate::checksum::sum_of;
+use crate::checksum::checksum_of;
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Geometry;
 
 /// The table on media.
 pub(super) struct Table {
     metadata: Rc<dyn BlockDevice>,
-    place: SumsPlace,
+    place: ChecksumTable,
     seed: Seed,
     hash: DataHash,
     geometry: Geometry,
@@ -27,7 +27,7 @@ impl Table {
     pub(super) fn of(metadata: &Rc<dyn BlockDevice>, superblock: &Superblock) -> Option<Self> {
         Some(Self {
             metadata: Rc::clone(metadata),
-            place: superblock.sums()?,
+            place: superblock.checksum_table()?,
             seed: superblock.seed(),
             hash: DataHash::new(&superblock.lineage),
             geometry: Geometry::of(superblock),
@@ -37,20 +37,20 @@ impl Table {
     /// The checksums of a block's cells, in order, as far as they fit its record. None if they
     /// cannot be read.
     pub(super) async fn read(&self, record: &BlockRecord) -> Option<Vec<u32>> {
-        const SUM_BYTES: u64 = size_of::<u32>() as u64;
+        const CHECKSUM_BYTES: u64 = size_of::<u32>() as u64;
         let cells = |bytes: u64| bytes / CELL_BYTES as u64;
         let first = u64::from(record.slot) * cells(self.geometry.unit_bytes());
         let count = cells(self.geometry.block_bytes(record.class));
         let unit = u64::from(self.place.unit_bytes);
-        let from = first * SUM_BYTES / unit * unit;
-        let to = ((first + count) * SUM_BYTES).next_multiple_of(unit);
+        let from = first * CHECKSUM_BYTES / unit * unit;
+        let to = ((first + count) * CHECKSUM_BYTES).next_multiple_of(unit);
         let buf = Buf::scratch((to - from) as usize);
         let read = self.metadata.read(self.place.offset + from, buf.clone());
         read.await.ok()?;
-        let begin = (first * SUM_BYTES - from) as usize;
+        let begin = (first * CHECKSUM_BYTES - from) as usize;
         let mut sums: Vec<u32> = (0..count as usize)
             .map(|cell| {
-                let mut bytes = [0; SUM_BYTES as usize];
+                let mut bytes = [0; CHECKSUM_BYTES as usize];
                 buf.copy_to(begin + cell * bytes.len(), &mut bytes);
                 u32::from_le_bytes(bytes)
             })
@@ -69,7 +69,7 @@ impl Table {
     pub(super) fn agrees(&self, cells: &Buf, sums: &[u32]) -> bool {
         sums.iter().enumerate().all(|(nth, sum)| {
             let cell = cells.slice(nth * CELL_BYTES..(nth + 1) * CELL_BYTES);
-            *sum == UNKNOWN || *sum == sum_of(&self.hash, &cell) || planted(Fault::SkipVerify)
+            *sum == UNKNOWN || *sum == checksum_of(&self.hash, &cell) || planted(Fault::SkipVerify)
         })
     }
 }

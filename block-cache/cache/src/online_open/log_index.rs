@@ -14,11 +14,11 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, BlockDeviceExt, Buf, Request};
 use forebay_metadata::Seed;
+use forebay_metadata::checksums::BAD;
 use forebay_metadata::journal::Recovered;
 use forebay_metadata::log::LogGeometry;
 use forebay_metadata::record::{BlockRecord, Body, MarkState, RECORD_BYTES, decode};
 use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
-use forebay_metadata::sums::BAD;
 use forebay_metadata::superblock::{DirtyTracking, DirtyZones, Superblock};
 use forebay_metadata::tree::{self, Tree};
 use forebay_policy::{BlockKey, Span};
@@ -30,14 +30,14 @@ use crate::geometry::places;
 use crate::geometry::{Block, Extent, Geometry};
 use crate::map::marks::after_crash;
 use crate::map::restore::known_volumes;
-use crate::media::gone::Gone;
 use crate::media::journal_trouble;
+use crate::media::missing::MissingData;
 use crate::options::Devices;
 
 /// Lists that the records are spread over, by hash, so that finding one does not take looking at
 /// all.
 const LISTS: usize = 256;
-/// Bits of the hash of a region that an entry has, beside those of its list.
+/// Bits of the hash of a region that an entry has, in addition to those of its list.
 const TAG_BITS: u32 = 23;
 
 /// Place of a block's record.
@@ -168,7 +168,7 @@ struct Dirty {
 pub(super) struct LogIndex {
     data: Rc<dyn BlockDevice>,
     /// Where nothing of the data is left.
-    gone: Gone,
+    missing: MissingData,
     metadata: Rc<dyn BlockDevice>,
     log: LogGeometry,
     seed: Seed,
@@ -218,7 +218,7 @@ impl LogIndex {
         let marks = (replayed.marks.iter()).map(|mark| ((mark.volume, mark.region), mark.state));
         Some(Self {
             data: Rc::clone(&devices.data),
-            gone: Gone::find(devices, superblock),
+            missing: MissingData::find(devices, superblock),
             table: Table::of(&metadata, superblock),
             metadata,
             log: superblock.log,
@@ -276,7 +276,7 @@ impl LogIndex {
             }
             at = run.bytes.end;
             let len = u64::from(run.bytes.end - run.bytes.start);
-            if self.gone.touches(&(run.offset..run.offset + len)) {
+            if self.missing.touches(&(run.offset..run.offset + len)) {
                 // The map names what was lost.
                 return None;
             }
@@ -400,7 +400,7 @@ impl LogIndex {
                 let cells = |granule: u32| {
                     (granule * bytes / CELL) as usize..((granule + 1) * bytes / CELL) as usize
                 };
-                // Bad cells stay bad, whatever was written after their record.
+                // Bad cells stay bad in spite of later writes.
                 let mut asked = touched.clone().filter(is_dirty);
                 if asked.any(|it| known[cells(it)].contains(&BAD)) {
                     return None;

@@ -17,7 +17,7 @@ use crate::failpoints::{Fault, planted};
 use crate::options::{Devices, Durability};
 use forebay_metadata::replay::Progress as OpeningProgress;
 
-/// Time that the opening and the reads take in turns while there are reads.
+/// Length of a turn of the opening, and of a turn of reads, while there are reads.
 const TURN: Duration = Duration::from_millis(8);
 /// Time of the first turn, for reads that waited for the index.
 const FIRST_TURN: Duration = Duration::from_millis(400);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Buf, Result};
 use forebay_io::rt;
-use forebay_policy::cleaning::Whose;
+use forebay_policy::cleaning::IoDevice;
 use forebay_policy::{BlockId, Span};
 
 use super::from_slot;
@@ -24,13 +24,13 @@ use crate::volume::AttachedVolume;
 /// make others wait for more.
 const READ_MAX: u32 = 256 << 10;
 
-/// A block, and its granules that are to be taken in.
+/// A block, and its granules that are to be filled.
 #[derive(Clone, Copy, Debug)]
 struct Target {
     slot: BlockId,
     span: Span,
     granules: u64,
-    /// Those that the client asked for.
+    /// Granules that the client requested.
     asked: u64,
 }
 
@@ -224,7 +224,7 @@ fn parted(runs: Vec<Range<u32>>, asked: &Range<u32>) -> (Vec<Range<u32>>, Vec<Ra
     (waited_for, behind)
 }
 
-/// Something that is being taken in: a region, and the blocks that take it.
+/// A fill in progress: a region, and the blocks that are filled.
 struct Fill {
     engine: Rc<Engine>,
     volume: Rc<AttachedVolume>,
@@ -253,13 +253,13 @@ impl Fill {
         let backing = self.volume.backing.device();
         if asked == run {
             let reading = backing.read(self.offset(run.start), own.clone());
-            self.volume.timed(Whose::Backing, reading).await?;
+            self.volume.timed(IoDevice::Backing, reading).await?;
             self.fill(&run, &own).await;
             return Ok(None);
         }
         let buf = Buf::scratch(run.len());
         let reading = backing.read(self.offset(run.start), buf.clone());
-        let read = self.volume.timed(Whose::Backing, reading).await;
+        let read = self.volume.timed(IoDevice::Backing, reading).await;
         if read.is_err() {
             // The read-ahead data may be the unreadable part.
             backing.read(self.offset(asked.start), own).await?;

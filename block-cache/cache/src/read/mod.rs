@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDeviceExt, Error, ErrorKind, Result};
 use forebay_metadata::order::Site;
-use forebay_policy::cleaning::Whose;
-use forebay_policy::{BlockId, Way};
+use forebay_policy::cleaning::IoDevice;
+use forebay_policy::{BlockId, Route};
 
 use crate::engine::Engine;
 use crate::geometry::{Extent, Piece};
@@ -39,7 +39,7 @@ pub(crate) async fn read(
     match volume.mode().read_rule() {
         ReadRule::Bypass(usable) => {
             let present = move |engine, volume, slot, job| async move {
-                read_beside(&engine, &volume, slot, &job, usable).await
+                read_present(&engine, &volume, slot, &job, usable).await
             };
             engine.each_block(volume, job, present, read_missed).await
         }
@@ -115,10 +115,10 @@ async fn read_missed(
     volume.counters.bypassed_reads.add(1);
     let offset = engine.geometry.region_offset(&job.part);
     let reading = volume.backing.device().read(offset, job.buf);
-    volume.timed(Whose::Backing, reading).await
+    volume.timed(IoDevice::Backing, reading).await
 }
 
-async fn read_beside(
+async fn read_present(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
     slot: BlockId,
@@ -154,11 +154,10 @@ async fn from_cache(
     let within = job.part.start..job.part.end;
     let dirty = engine.map.borrow().slot(slot).dirty;
     let bytes = job.part.len() as u64;
-    let hit =
-        engine
-            .admission
-            .way_of_hit(volume, bytes, engine.geometry.touched(&job.part) & dirty);
-    let bypass = matches!(hit, Some((Way::Around, _)));
+    let hit = engine
+        .admission
+        .route_hit(volume, bytes, engine.geometry.touched(&job.part) & dirty);
+    let bypass = matches!(hit, Some((Route::Bypass, _)));
     if bypass && (from_backing(engine, volume, job, within.clone()).await).is_ok() {
         engine.admission.hit_ended(volume, bytes, hit);
         return Ok(());
@@ -234,7 +233,7 @@ async fn from_backing(
     let offset = engine.geometry.backing_offset(job.part.block, run.start);
     let buf = job.buf.slice(relative(job, &run));
     let reading = volume.backing.device().read(offset, buf);
-    volume.timed(Whose::Backing, reading).await
+    volume.timed(IoDevice::Backing, reading).await
 }
 
 /// Reads the granules in `mask` from the slot and the others from the backing device.

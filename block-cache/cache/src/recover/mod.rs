@@ -1,4 +1,4 @@
-//! From what is on media to a map in memory.
+//! Recovery of a cache: replays the log and rebuilds the map.
 
 pub(crate) mod rebuild;
 
@@ -22,7 +22,7 @@ use crate::intent::dirty_tracking::Tracking;
 use crate::lost_range::LostRange;
 use crate::map::Map;
 use crate::map::marks::Marks;
-use crate::media::gone::Gone;
+use crate::media::missing::MissingData;
 use crate::media::{journal_trouble, may_be_dirty, own_journal};
 use crate::options::Devices;
 use crate::recover::rebuild::Rebuild;
@@ -53,7 +53,7 @@ pub struct RecoveryReport {
     pub lost_tree_units: u32,
     /// Bytes of cached data whose checksums are not known; they are believed.
     pub unverified_bytes: u64,
-    /// Blocks whose clean copy was dropped because a write may have gone round it.
+    /// Number of blocks whose clean copy was dropped because a write may have bypassed it.
     pub distrusted_blocks: u64,
     /// Ranges that a failed flush of the cache device may have lost: [`RecoveryReport::loss`] has
     /// the message.
@@ -85,12 +85,13 @@ impl RecoveryReport {
     }
 }
 
-/// A place that holds nothing but still has a live record.
+/// The live record of a place that holds no block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Zombie {
+pub(crate) struct OrphanRecord {
     pub(crate) place: u32,
     pub(crate) class: u8,
-    /// The place waits for the record's death; otherwise something else is there already.
+    /// Whether the place stays taken until the record is dead. Otherwise another block has it
+    /// already.
     pub(crate) held: bool,
 }
 
@@ -101,8 +102,8 @@ pub(crate) struct RecoveredMap {
     pub(crate) log: Log,
     /// Slots whose records differ from the map, to be logged first.
     pub(crate) stale: Vec<BlockId>,
-    /// Slots that hold nothing but whose records are alive: killed before they are free.
-    pub(crate) zombies: Vec<Zombie>,
+    /// Places without a block whose records are alive. They are killed before the places are free.
+    pub(crate) orphans: Vec<OrphanRecord>,
     /// Slots dirty though no record says so,
     pub(crate) unrecorded: Vec<BlockId>,
     /// and of those of which a record does say so in part, which.
@@ -126,25 +127,25 @@ pub(crate) async fn recover(
         Some(buf) => own_journal(buf, superblock, devices, &options.boot_id, options.moved)?,
         None => None,
     };
-    let journal_kept = Rc::new(journal);
-    let journal = (*journal_kept).as_ref();
+    let shared_journal = Rc::new(journal);
+    let journal = (*shared_journal).as_ref();
     let usable = journal
         .filter(|found| !found.poisoned)
         .map_or(&[][..], |found| &found.entries);
     let sums = LoadedChecksums::open(metadata.as_ref(), superblock).await?;
-    let gone = match planted(Fault::OverlookCut) {
-        true => Gone::default(),
-        false => Gone::find(devices, superblock),
+    let missing = match planted(Fault::OverlookCut) {
+        true => MissingData::default(),
+        false => MissingData::find(devices, superblock),
     };
-    let mut rebuild = Rebuild::new(superblock, forgotten(journal), sums, gone);
+    let mut rebuild = Rebuild::new(superblock, forgotten(journal), sums, missing);
     let progress = options.progress.clone().unwrap_or_default();
     let opening_map = options.opening_map.as_ref();
     let paced = opening_map.map(|map| {
-        let kept = Rc::clone(&journal_kept);
+        let shared = Rc::clone(&shared_journal);
         map.begin(
             devices,
             superblock,
-            kept,
+            shared,
             options.durability,
             options.boot_id,
             &progress,

@@ -21,8 +21,8 @@ use crate::lost_range::ranges;
 use crate::map::marks::{Marks, after_crash};
 use crate::map::restore::known_volumes;
 use crate::map::{LIVE, Map, NO_RECORD, Slot};
-use crate::media::gone::Gone;
-use crate::recover::{Placed, RecoveredMap, RecoveryReport, Zombie};
+use crate::media::missing::MissingData;
+use crate::recover::{OrphanRecord, Placed, RecoveredMap, RecoveryReport};
 
 /// Flags of a slot for the pass after all blocks are there. Its region has a `MaybeDirty` mark.
 const MAYBE_DIRTY: u8 = 1;
@@ -49,8 +49,8 @@ pub(crate) struct Rebuild {
     notes: Vec<u8>,
     sums: Option<LoadedChecksums>,
     /// Where nothing of the data is left.
-    gone: Gone,
-    zombies: Vec<Zombie>,
+    missing: MissingData,
+    orphans: Vec<OrphanRecord>,
     /// Blocks that lie where none can.
     misplaced: u64,
 }
@@ -61,7 +61,7 @@ impl Rebuild {
         superblock: &Superblock,
         forgotten: HashSet<Placed>,
         sums: Option<LoadedChecksums>,
-        gone: Gone,
+        missing: MissingData,
     ) -> Self {
         let geometry = Geometry::of(superblock);
         Self {
@@ -74,8 +74,8 @@ impl Rebuild {
             filter: vec![0; (superblock.slots as usize / 8).next_power_of_two()],
             notes: vec![0; superblock.slots as usize],
             sums,
-            gone,
-            zombies: Vec::new(),
+            missing,
+            orphans: Vec::new(),
             misplaced: 0,
         }
     }
@@ -88,7 +88,7 @@ impl Rebuild {
         }
     }
 
-    /// Looks at the memory that adding these will change, at all of it at once.
+    /// Touches the memory that adding these blocks changes, so that the processor loads it at once.
     fn look_ahead(&self, found: &[FoundBlock]) {
         let words = found.iter().map(|found| {
             let region = self.geometry.region_of(found.block.block);
@@ -129,7 +129,7 @@ impl Rebuild {
                 false
             }
         };
-        self.zombies.push(Zombie {
+        self.orphans.push(OrphanRecord {
             place: record.slot,
             class: record.class,
             held,
@@ -144,7 +144,7 @@ impl Rebuild {
         before != self.filter[at]
     }
 
-    /// The word of the filter, and its bit, that tell of a region.
+    /// Returns the word of the filter, and its bit, for a region.
     #[inline]
     fn filtered(&self, volume: u16, region: u64) -> (usize, u64) {
         let hash = BlockKey::new(volume, region).hash();
@@ -201,11 +201,11 @@ impl Rebuild {
         // them. Also blocks that were dropped although a damaged record may have confirmed them.
         let mut doubted = Vec::new();
         let mut is_sparse = self.lies_in_doubt(superblock);
-        self.gone.decide_last_hole(is_sparse);
+        self.missing.decide_last_hole(is_sparse);
         let mut cut = Vec::new();
         for slot in 0..self.map.numbers() {
             let note = self.notes[slot as usize];
-            let is_whole = self.gone.is_empty();
+            let is_whole = self.missing.is_empty();
             if note == 0 && !ask && !doubts && !distrusts && is_whole || !self.map.has(slot, LIVE) {
                 continue;
             }
@@ -240,20 +240,20 @@ impl Rebuild {
                 let volume = (superblock.volumes.iter()).find(|it| it.id == was.key.volume());
                 let (name, size) = volume.map_or(("", 0), |it| (&it.name, it.size_bytes));
                 let held = (was.block(), was.valid);
-                let gone = self.gone.granules(&self.geometry, held, place, size);
+                let missing = self.missing.granules(&self.geometry, held, place, size);
                 // Of what was overwritten since its record, the table may be too old.
                 let is_exact = state == MarkState::None && note & (JOURNALED | FORGOTTEN) == 0;
                 let sums = self.sums.as_ref().filter(|_| is_exact && !is_damaged);
-                let zeroes = sums.map_or(0, |sums| sums.zero_granules(place, was.class, gone));
+                let zeroes = sums.map_or(0, |sums| sums.zero_granules(place, was.class, missing));
                 is_sparse |= zeroes != 0;
-                let gone = gone & !zeroes;
-                cut.extend(ranges(&self.geometry, name, was.block(), gone & dirty));
-                (valid, dirty) = (valid & !gone, dirty & !gone);
+                let missing = missing & !zeroes;
+                cut.extend(ranges(&self.geometry, name, was.block(), missing & dirty));
+                (valid, dirty) = (valid & !missing, dirty & !missing);
             }
             report.distrusted_blocks += u64::from(valid != was.valid);
             if valid == 0 {
                 let class = self.map.retire(slot);
-                self.zombies.push(Zombie {
+                self.orphans.push(OrphanRecord {
                     place,
                     class,
                     held: true,
@@ -300,7 +300,7 @@ impl Rebuild {
             marks,
             log,
             stale,
-            zombies: self.zombies,
+            orphans: self.orphans,
             unrecorded,
             recorded,
             tracking,
@@ -310,7 +310,7 @@ impl Rebuild {
         }
     }
 
-    /// Whether something that is cached lies in a hole of the data device that tells of no cut.
+    /// Returns whether cached data lies in a hole of the data device that no truncation made.
     fn lies_in_doubt(&self, superblock: &Superblock) -> bool {
         let lies_there = |slot: BlockId| {
             let entry = self.map.slot(slot);
@@ -318,9 +318,9 @@ impl Rebuild {
             let volume = (volumes.iter()).find(|known| known.id == entry.key.volume());
             let size = volume.map_or(0, |known| known.size_bytes);
             let held = (entry.block(), entry.valid);
-            (self.gone).is_doubtful(&self.geometry, held, self.map.place(slot), size)
+            (self.missing).is_doubtful(&self.geometry, held, self.map.place(slot), size)
         };
-        self.gone.has_doubts()
+        self.missing.has_doubtful()
             && (0..self.map.numbers()).any(|slot| self.map.has(slot, LIVE) && lies_there(slot))
     }
 
@@ -397,7 +397,7 @@ mod tests {
             compat: 0,
             ro_compat: 0,
             incompat: 1,
-            sums_offset: 0,
+            checksums_offset: 0,
             uuid: [1; 16],
             lineage: [1; 16],
             service: Default::default(),
@@ -454,7 +454,8 @@ mod tests {
                 tail: 0,
                 ..Replayed::default()
             };
-            let mut rebuild = Rebuild::new(&superblock, HashSet::new(), None, Gone::default());
+            let mut rebuild =
+                Rebuild::new(&superblock, HashSet::new(), None, MissingData::default());
             rebuild.add(&[newer, older]);
             let report = RecoveryReport::default();
             let recovered = rebuild.finish(&superblock, &replayed, Tracking::Exact, report);

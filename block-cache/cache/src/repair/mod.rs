@@ -1,11 +1,11 @@
 //! Verification and repair of a cache that is not in use.
 //!
 //! A repair is a start without volumes, and a clean end. Any start may make the same changes to the
-//! log, the bit-tree and the table of checksums, in the same order, and may be interrupted in the
-//! same places. A repair adds three steps:
+//! log, the bit-tree and the table of checksums. It makes them in the same order, and may be
+//! interrupted in the same places. A repair adds three steps:
 //!
 //! - A damaged copy of a superblock is rewritten from the sound one, before any other write there.
-//! - All live records are logged again, durably, before the log's tail moves past the damage.
+//! - All live records are logged once more, durably, before the log's tail moves past the damage.
 //! - With `data`, all cached data is read. Corrupt clean data is forgotten. Corrupt dirty data
 //!   reads as an error by name from then on.
 //!
@@ -88,11 +88,11 @@ pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<Repair
     let mut superblocks = Vec::new();
     let apart = devices.metadata.as_ref().map(|_| &devices.data);
     for device in [Some(metadata), apart].into_iter().flatten() {
-        if Superblock::mend(device.as_ref()).await? {
+        if Superblock::repair(device.as_ref()).await? {
             superblocks.push(device.info().name);
         }
     }
-    let report = mend(devices.clone(), options, false).await?;
+    let report = repair_devices(devices.clone(), options, false).await?;
     Ok(RepairReport {
         superblocks,
         ..report
@@ -105,7 +105,7 @@ pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<Repair
 /// # Errors
 /// As [`Cache::open`], but for a process journal that is gone.
 pub async fn verify(devices: &Devices, options: &RepairOptions) -> Result<DataReport> {
-    let report = mend_in_memory(devices, options, true).await?;
+    let report = repair_in_memory(devices, options, true).await?;
     Ok(report.data.unwrap_or_default())
 }
 
@@ -115,7 +115,7 @@ pub async fn verify(devices: &Devices, options: &RepairOptions) -> Result<DataRe
 /// # Errors
 /// As [`verify()`].
 pub async fn count_unverified(devices: &Devices, options: &RepairOptions) -> Result<u64> {
-    let report = mend_in_memory(devices, options, false).await?;
+    let report = repair_in_memory(devices, options, false).await?;
     Ok(report.recovery.unverified_bytes)
 }
 
@@ -124,7 +124,7 @@ pub async fn count_unverified(devices: &Devices, options: &RepairOptions) -> Res
 ///
 /// # Errors
 /// As [`verify()`].
-pub async fn foresee_stale(
+pub async fn predict_stale(
     devices: &Devices,
     options: &RepairOptions,
     volumes: &[(&str, VolumeOptions)],
@@ -152,13 +152,13 @@ fn in_memory(devices: &Devices, options: &RepairOptions) -> (Devices, RepairOpti
 }
 
 /// Mends a cache on devices that keep what is written in memory.
-async fn mend_in_memory(
+async fn repair_in_memory(
     devices: &Devices,
     options: &RepairOptions,
     data: bool,
 ) -> Result<RepairReport> {
     let (over, options) = in_memory(devices, options);
-    mend(over, &RepairOptions { data, ..options }, true).await
+    repair_devices(over, &RepairOptions { data, ..options }, true).await
 }
 
 /// Opens a cache that is not in use, without volumes. [`Cache::close`] ends that cleanly.
@@ -184,7 +184,7 @@ fn opening(options: &RepairOptions, accept_journal_loss: bool) -> CacheOptions {
     }
 }
 
-async fn mend(
+async fn repair_devices(
     devices: Devices,
     options: &RepairOptions,
     accept_journal_loss: bool,

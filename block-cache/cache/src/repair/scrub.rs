@@ -1,8 +1,8 @@
 //! The scrubber: reads cached data at a bounded rate and verifies it.
 //!
 //! It reads as a client does, under the shared lock of a block, so its findings have the same
-//! consequences. Corrupt clean data is dropped and read from the backing device again. Corrupt
-//! dirty data is named and reads as an error from then on. Data without a known checksum gets one.
+//! consequences. Corrupt clean data is dropped and read from the backing device. Corrupt dirty data
+//! is named and reads as an error from then on. Data without a known checksum gets one.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use forebay_block::{Buf, ErrorKind, Result};
 use forebay_policy::BlockId;
 
-use crate::checksum::{CELL, Checksums, Look};
+use crate::checksum::{CELL, CellState, Checksums};
 use crate::engine::Engine;
 use crate::lost_range::LostRange;
 use crate::map::{LIVE, Slot};
@@ -141,18 +141,18 @@ impl Engine {
                 continue;
             };
             let cell = checksums.cell(place, at);
-            match checksums.look(cell, &piece) {
-                Look::Sound => {}
-                Look::Unknown => {
-                    wrong.learned.push((cell, checksums.sum_of(&piece)));
+            match checksums.check(cell, &piece) {
+                CellState::Sound => {}
+                CellState::Unknown => {
+                    wrong.learned.push((cell, checksums.checksum_of(&piece)));
                     report.unverified_bytes += u64::from(CELL);
                 }
-                Look::Corrupt
+                CellState::Corrupt
                     if self
                         .slots
-                        .looks_sound_again(checksums, slot, at, &piece)
+                        .is_sound_when_reread(checksums, slot, at, &piece)
                         .await => {}
-                Look::Corrupt => wrong.corrupt |= granule,
+                CellState::Corrupt => wrong.corrupt |= granule,
             }
         }
         Ok(())

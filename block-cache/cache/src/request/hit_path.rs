@@ -1,11 +1,11 @@
-//! The hit path, for requests that need only one slot: a read whose granules are all valid, or a
-//! write whose granules are all dirty already. The request touches one block that is not locked.
+//! The hit path, for requests that touch one block which is not locked. A read needs valid
+//! granules. A write needs granules that are dirty already.
 //!
 //! Such a request is issued without a task. If the device answers at once, as memory does, the
 //! request ends before any other task runs, and needs no lock. Otherwise the lock is taken
 //! immediately, before any other task runs, and a task waits for the answer. The effect on the map
-//! is that of `mode` (`fetch::promoting`, `cached::write`). Requests that this path cannot serve,
-//! failed requests, and measured clean hits go to `mode`.
+//! is that of the data path (`read::read`, `write::write`). Requests that this path cannot serve,
+//! failed requests, and measured clean hits take the data path.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use forebay_block::{BlockDeviceExt, Completion, IoFuture, Op, Request, Result};
 use forebay_io::rt;
 use forebay_metadata::order::{Ordered, Part, Site};
-use forebay_policy::cleaning::Whose;
+use forebay_policy::cleaning::IoDevice;
 use forebay_policy::{BlockId, BlockKey};
 
 use crate::engine::Engine;
@@ -36,7 +36,7 @@ struct Issued {
 }
 
 impl CachedVolume {
-    /// Serves a request the short way. Gives it back if that cannot be done.
+    /// Serves a request on the hit path. Gives it back if that is impossible.
     pub(crate) fn try_hit_path(
         &self,
         request: Request,
@@ -82,7 +82,7 @@ impl CachedVolume {
         let begun = volume.begin_io();
         rt::spawn(async move {
             let mut result = io.await;
-            volume.end_io(Whose::Cache, begun);
+            volume.end_io(IoDevice::Cache, begun);
             if write {
                 engine.committer.slot_written(slot);
             }
@@ -91,7 +91,7 @@ impl CachedVolume {
             let failed = result.is_err() || !agrees;
             // Both are boxed, since they are seldom: each hit's future would have room for them.
             if write && (failed || !engine.committer.is_alive()) {
-                result = Box::pin(engine.write_hit_again(&volume, &request)).await;
+                result = Box::pin(engine.retry_write_hit(&volume, &request)).await;
             }
             if locked {
                 engine.locks.release(region, granules, write);
@@ -183,8 +183,8 @@ impl CachedVolume {
 }
 
 impl Engine {
-    /// A write that failed on the short way takes the long one, before anybody else has its lock.
-    async fn write_hit_again(
+    /// Retries a write that failed on the hit path on the data path, before its lock is released.
+    async fn retry_write_hit(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
         request: &Request,
@@ -196,7 +196,7 @@ impl Engine {
             durable: false,
             bypass: false,
         };
-        let result = write::write_again(self, volume, job).await;
+        let result = write::retry_hit(self, volume, job).await;
         if let Err(error) = &result {
             volume.log_failure(error);
         }

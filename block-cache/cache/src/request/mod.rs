@@ -1,4 +1,4 @@
-//! A volume as a device, and how a request is cut: at regions, then at the blocks that are there.
+//! A volume as a device. A request is split at regions, and each part at the existing blocks.
 
 mod hit_path;
 
@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
-use forebay_policy::Way;
+use forebay_policy::Route;
 
 use crate::engine::Engine;
 use crate::geometry::Extent;
@@ -104,12 +104,12 @@ impl Engine {
                     .read_ahead
                     .range(volume, start..end, is_write, sequential);
                 let visit = match is_write && !sequential {
-                    true => self.admission.way_of_write(volume, start..end),
+                    true => self.admission.route_write(volume, start..end),
                     false => None,
                 };
-                let bypass = sequential || visit.is_some_and(|visit| visit.way != Way::Cache);
+                let bypass = sequential || visit.is_some_and(|visit| visit.route != Route::Cache);
                 let job = move |wide: Extent| {
-                    // The part of the request that lies in this part of what is brought in.
+                    // The part of the request within this part of the range.
                     let from = self.geometry.region_offset(&wide);
                     let to = from + wide.len() as u64;
                     let asked = start.clamp(from, to)..end.clamp(from, to);

@@ -121,7 +121,7 @@ impl SlotIo {
         async move {
             if let Some(checksums) = &self.checksums {
                 return self
-                    .write_summed(site, checksums, volume, slot, start, buf)
+                    .write_with_checksums(site, checksums, volume, slot, start, buf)
                     .await;
             }
             let result = self.write_data(site, slot, start, buf).await;
@@ -170,16 +170,15 @@ impl SlotIo {
         if entry.has(UNRECORDED) {
             self.marks.recorded(entry.key);
         }
-        self.tracker.note_gone(slot);
-        self.forget_sums(slot);
+        self.tracker.note_removed(slot);
+        self.forget_checksums(slot);
         self.map.borrow_mut().remove(slot);
-        // Wakes requests that wait for room, whatever freed it: the reclaimer may see no need to
-        // run for them.
+        // Wakes requests that wait for room. The reclaimer may see no need to run for them.
         self.signals.made_room();
     }
 
     /// A block leaves its slot.
-    pub(crate) fn forget_sums(&self, slot: BlockId) {
+    pub(crate) fn forget_checksums(&self, slot: BlockId) {
         if let Some(checksums) = &self.checksums {
             let map = self.map.borrow();
             checksums.forget(map.place(slot), map.slot(slot).class);

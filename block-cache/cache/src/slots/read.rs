@@ -6,7 +6,7 @@ use forebay_block::{BlockDeviceExt, Buf, Error, Result};
 use forebay_policy::BlockId;
 
 use super::SlotIo;
-use crate::checksum::{CELL, Checksums, Look};
+use crate::checksum::{CELL, CellState, Checksums};
 use crate::failpoints::{Fault, planted};
 use crate::map::REWRITTEN;
 use crate::volume::AttachedVolume;
@@ -58,16 +58,16 @@ impl SlotIo {
             let part = (at - wide.start) as usize..(at - wide.start + CELL) as usize;
             let part = whole.slice(part);
             let cell = checksums.cell(place, at);
-            match checksums.look(cell, &part) {
-                Look::Sound => continue,
-                Look::Unknown => {
-                    checksums.set(cell, checksums.sum_of(&part));
+            match checksums.check(cell, &part) {
+                CellState::Sound => continue,
+                CellState::Unknown => {
+                    checksums.set(cell, checksums.checksum_of(&part));
                     unknown += 1;
                     continue;
                 }
-                Look::Corrupt => {}
+                CellState::Corrupt => {}
             }
-            if self.looks_sound_again(checksums, slot, at, &part).await {
+            if self.is_sound_when_reread(checksums, slot, at, &part).await {
                 continue;
             }
             let granule = at / geometry.granule_bytes(entry.class) as u32;
@@ -143,8 +143,8 @@ impl SlotIo {
         let _ = self.committer.commit().await;
     }
 
-    /// Reads a cell once more, into its buffer: the way from the medium may have been at fault.
-    pub(crate) async fn looks_sound_again(
+    /// Reads a cell once more, into its buffer: the transfer from the medium may have failed.
+    pub(crate) async fn is_sound_when_reread(
         &self,
         checksums: &Checksums,
         slot: BlockId,
@@ -156,11 +156,11 @@ impl SlotIo {
         if checksums.is_bad(cell) {
             return false;
         }
-        let again = Buf::scratch(CELL as usize);
-        let read = self.read(slot, at, again.clone()).await;
-        let sound = read.is_ok() && checksums.look(cell, &again) == Look::Sound;
+        let reread = Buf::scratch(CELL as usize);
+        let read = self.read(slot, at, reread.clone()).await;
+        let sound = read.is_ok() && checksums.check(cell, &reread) == CellState::Sound;
         if sound {
-            part.copy_from_buf(&again);
+            part.copy_from_buf(&reread);
         }
         sound
     }
@@ -190,12 +190,12 @@ impl SlotIo {
             let part = buf.slice(nth * CELL as usize..(nth + 1) * CELL as usize);
             let corrupt = || {
                 !self.map.borrow().has(slot, REWRITTEN)
-                    && checksums.look(checksums.cell(place, at), &part) == Look::Corrupt
+                    && checksums.check(checksums.cell(place, at), &part) == CellState::Corrupt
             };
             if !corrupt() {
                 continue;
             }
-            let sound = self.looks_sound_again(checksums, slot, at, &part).await;
+            let sound = self.is_sound_when_reread(checksums, slot, at, &part).await;
             if !sound && corrupt() {
                 let granule = at / self.geometry.granule_bytes(entry.class) as u32;
                 return Err(self.condemn(volume, slot, granule));

@@ -7,7 +7,7 @@ use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, BlockKey};
 
 use super::{SlotIo, SlotWriteError};
-use crate::checksum::{CELL, Checksums, Look, UNKNOWN};
+use crate::checksum::{CELL, CellState, Checksums, UNKNOWN};
 use crate::failpoints::{Fault, planted};
 use crate::geometry::Piece;
 use crate::map::{LIVE, Slot};
@@ -26,7 +26,7 @@ struct Merged {
 impl SlotIo {
     /// Writes to a slot and updates the checksums. The caller holds an exclusive lock on the
     /// touched granules. If some of them are valid, the region has a mark.
-    pub(crate) async fn write_summed(
+    pub(crate) async fn write_with_checksums(
         &self,
         site: Site,
         checksums: &Checksums,
@@ -82,8 +82,8 @@ impl SlotIo {
         }
         let alive = self.committer.check_alive();
         alive.map_err(SlotWriteError::not_begun)?;
-        if planted(Fault::SumBeforeData) && touched != 0 {
-            self.set_sums(checksums, place, start..end, limit, &buf, &merged);
+        if planted(Fault::ChecksumBeforeData) && touched != 0 {
+            self.set_checksums(checksums, place, start..end, limit, &buf, &merged);
             self.committer.queue_record(slot);
             self.committer.commit().await?;
         }
@@ -91,16 +91,15 @@ impl SlotIo {
         let result = self.write_data(site, slot, at, data).await;
         self.committer.slot_written(slot);
         match result.is_ok() {
-            true => self.set_sums(checksums, place, start..end, limit, &buf, &merged),
+            true => self.set_checksums(checksums, place, start..end, limit, &buf, &merged),
             // It may be any mixture of old and new.
-            false => self.lose_sums(checksums, place, start..end),
+            false => self.reset_checksums(checksums, place, start..end),
         }
-        if touched != 0 && !planted(Fault::SumBeforeData) {
+        if touched != 0 && !planted(Fault::ChecksumBeforeData) {
             self.committer.note_unrecorded(slot);
         }
         if bad != 0 && result.is_ok() {
-            // Durably, before the answer: a bad granule stays so whatever else the next process
-            // finds.
+            // Durably, before the answer: a bad granule stays bad for the next process.
             self.committer.queue_record(slot);
             self.committer.commit().await?;
         }
@@ -129,8 +128,8 @@ impl SlotIo {
         let buf = Buf::scratch(CELL as usize);
         self.read(slot, at, buf.clone()).await?;
         let mut refetched = false;
-        if checksums.look(cell, &buf) == Look::Corrupt
-            && !self.looks_sound_again(checksums, slot, at, &buf).await
+        if checksums.check(cell, &buf) == CellState::Corrupt
+            && !self.is_sound_when_reread(checksums, slot, at, &buf).await
         {
             if entry.dirty >> granule & 1 != 0 {
                 let error = self.condemn(volume, slot, granule);
@@ -153,8 +152,8 @@ impl SlotIo {
         Ok(Some(Merged { at, buf, refetched }))
     }
 
-    /// The checksums of what was written.
-    fn set_sums(
+    /// Sets the checksums of written data.
+    fn set_checksums(
         &self,
         checksums: &Checksums,
         place: u32,
@@ -170,17 +169,17 @@ impl SlotIo {
             let mut parts = merged.iter().flatten();
             let sum = if is_whole && at + CELL <= limit {
                 let from = (at - written.start) as usize;
-                checksums.sum_of(&buf.slice(from..from + CELL as usize))
+                checksums.checksum_of(&buf.slice(from..from + CELL as usize))
             } else {
                 let part = parts.find(|part| part.at == at);
-                part.map_or(UNKNOWN, |part| checksums.sum_of(&part.buf))
+                part.map_or(UNKNOWN, |part| checksums.checksum_of(&part.buf))
             };
             checksums.set(cell, sum);
         }
     }
 
     /// Notes that the content of cells is unknown. Bad cells stay bad.
-    fn lose_sums(&self, checksums: &Checksums, place: u32, written: Range<u32>) {
+    fn reset_checksums(&self, checksums: &Checksums, place: u32, written: Range<u32>) {
         let first = written.start - written.start % CELL;
         for at in (first..written.end).step_by(CELL as usize) {
             let cell = checksums.cell(place, at);
@@ -190,17 +189,18 @@ impl SlotIo {
         }
     }
 
-    /// Bytes of a slot were written that the volume did not have before: nothing is known of the
-    /// cells.
-    pub(crate) fn lose_sums_at(&self, slot: BlockId, bytes: Range<u32>) {
+    /// Notes that bytes of a slot were written that the volume did not have before. The content of
+    /// their cells is unknown.
+    pub(crate) fn reset_checksums_at(&self, slot: BlockId, bytes: Range<u32>) {
         if let Some(checksums) = &self.checksums {
             let place = self.map.borrow().place(slot);
-            self.lose_sums(checksums, place, bytes);
+            self.reset_checksums(checksums, place, bytes);
             self.committer.queue_record(slot);
         }
     }
 
-    /// For a request that goes the short way: its first cell. None if it cannot, for its checksums.
+    /// Returns the first cell of a request on the hit path. Returns `None` if checksums keep the
+    /// request off it.
     #[inline]
     pub(crate) fn hit_cells(
         &self,
@@ -258,7 +258,7 @@ impl SlotIo {
         for nth in 0..buf.len() / CELL as usize {
             let at = nth * CELL as usize;
             let sum = match ok {
-                true => checksums.sum_of(&buf.slice(at..at + CELL as usize)),
+                true => checksums.checksum_of(&buf.slice(at..at + CELL as usize)),
                 false => UNKNOWN,
             };
             checksums.set(first + nth, sum);

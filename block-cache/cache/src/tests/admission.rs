@@ -235,9 +235,9 @@ fn a_backing_device_that_answers_sooner_takes_what_finds_no_room() {
     // Cached data keeps its hits, in each pass.
     assert_eq!(measured.volume().write_hits, 2 * blocks);
     assert_eq!(measured.volume().bypassed_writes, 3 * (blocks / 2));
-    assert_eq!(measured.volume().sent_round, 3 * (blocks / 2));
+    assert_eq!(measured.volume().bypassed_for_room, 3 * (blocks / 2));
     let always = write(Admission::Always, 40, 10, 150, 3);
-    assert_eq!(always.volume().sent_round, 0);
+    assert_eq!(always.volume().bypassed_for_room, 0);
     assert!(measured.took < always.took, "{measured:?}\n{always:?}");
 }
 

@@ -51,7 +51,7 @@ fn agree_of(cache: &Cache, name: &str, fallback: Fallback) -> Rc<State> {
             Ok(backing)
         }
     };
-    (cache.accept_divergence(name, fallback, begin)).expect("agrees");
+    (cache.allow_degraded(name, fallback, begin)).expect("agrees");
     state
 }
 
@@ -403,14 +403,14 @@ fn volumes_of_one_cache_go_each_its_own_way() {
         for (volume, _) in &volumes {
             assert_eq!(first_byte(volume, 0).await.expect("clean"), 1);
         }
-        let mut went_on = Vec::new();
+        let mut continued = Vec::new();
         for (volume, _) in &volumes {
             // In write-back, the first may find out that the cache has failed.
             let first = volume.write(0, page(2)).await;
             let second = volume.write(BLOCK, page(2)).await;
-            went_on.push((first.is_ok(), second.is_ok()));
+            continued.push((first.is_ok(), second.is_ok()));
         }
-        assert_eq!(went_on, [(true, true), (false, false), (true, true)]);
+        assert_eq!(continued, [(true, true), (false, false), (true, true)]);
         let raised: Vec<u32> = volumes
             .iter()
             .map(|(_, state)| state.raised.get())

@@ -152,7 +152,7 @@ fn places(cache: &Cache) -> Vec<u64> {
     let superblock = cache.engine.superblock.current();
     let log = superblock.log.offset;
     let mut places = vec![0, 70_000, log, log + 4096 + 512];
-    let behind = [superblock.tree_offset, superblock.sums_offset];
+    let behind = [superblock.tree_offset, superblock.checksums_offset];
     places.extend(behind.into_iter().filter(|at| *at > 0));
     places
 }
@@ -166,9 +166,12 @@ async fn cut_life(tracking: DirtyTracking, nth: usize, is_seen: bool, ends: bool
     files.holder().cut(at);
     if is_seen {
         cache.look_for_cut().await;
-        let told = cache.metadata_trouble();
-        if let Some(told) = told {
-            assert!(told.report().contains("truncate -s 1048576"), "{told:?}");
+        let trouble = cache.metadata_trouble();
+        if let Some(trouble) = trouble {
+            assert!(
+                trouble.report().contains("truncate -s 1048576"),
+                "{trouble:?}"
+            );
         }
     }
     files.holder().lengthen(LEN);
@@ -194,18 +197,18 @@ fn metadata_that_is_cut_off_in_service_is_written_anew() {
         for tracking in DirtyTracking::ALL {
             for (nth, flags) in (0..6).flat_map(|nth| (0..4).map(move |flags| (nth, flags))) {
                 let (is_seen, ends) = (flags & 1 == 1, flags & 2 == 2);
-                let kept = run(&World::new(1), async move |_| {
+                let is_intact = run(&World::new(1), async move |_| {
                     plant(fault);
-                    let kept = cut_life(tracking, nth, is_seen, ends).await;
+                    let is_intact = cut_life(tracking, nth, is_seen, ends).await;
                     plant(None);
-                    kept
+                    is_intact
                 });
-                let Some(kept) = kept else { continue };
+                let Some(is_intact) = is_intact else { continue };
                 assert!(
-                    kept || fault.is_some(),
+                    is_intact || fault.is_some(),
                     "{tracking}, place {nth}, {is_seen}, {ends}"
                 );
-                lost += u32::from(!kept);
+                lost += u32::from(!is_intact);
             }
         }
         // The log's end and the tree's have nothing that counts.
@@ -306,7 +309,7 @@ fn a_death_while_metadata_is_written_anew_is_never_silent() {
                         metadata: Some(metadata),
                         ..files.dead()
                     };
-                    let is_told = match left.open().await {
+                    let is_reported = match left.open().await {
                         Err(_) => true,
                         Ok((_, report)) => {
                             report.damaged_records
@@ -315,8 +318,8 @@ fn a_death_while_metadata_is_written_anew_is_never_silent() {
                                 > 0
                         }
                     };
-                    assert!(moment < last || !is_told, "place {nth}: all is written");
-                    if !is_told {
+                    assert!(moment < last || !is_reported, "place {nth}: all is written");
+                    if !is_reported {
                         assert!(left.has(&VALUES).await, "place {nth}, moment {moment}");
                     }
                 }

@@ -50,7 +50,7 @@ fn agree(cache: &Cache) -> (Written, Rc<Cell<u32>>) {
             Ok(logged)
         }
     };
-    (cache.accept_divergence("v", Fallback::AllModes, begin)).expect("agrees");
+    (cache.allow_degraded("v", Fallback::AllModes, begin)).expect("agrees");
     (written, raised)
 }
 
@@ -125,10 +125,10 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
             // Clean data stays readable, dirty data is named.
             assert_eq!(first_byte(&volume, 0).await.expect("clean"), 1);
             let error = first_byte(&volume, 5).await.expect_err("dirty");
-            let told = error.report();
+            let message = error.report();
             assert!(
-                told.contains("volume v: 4096 bytes at 20480 are dirty"),
-                "{told}"
+                message.contains("volume v: 4096 bytes at 20480 are dirty"),
+                "{message}"
             );
             let results = [0, 5, 20].map(|block| volume.write(block * BLOCK, page(3)));
             for (number, result) in results.into_iter().enumerate() {
@@ -166,8 +166,8 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
             // The data lost with the cache can no longer be flushed, on either connection.
             for _ in 0..2 {
                 let error = volume.flush().await.expect_err("not flushed");
-                let told = error.report();
-                assert!(told.contains("4096 bytes at 28672: write"), "{told}");
+                let message = error.report();
+                assert!(message.contains("4096 bytes at 28672: write"), "{message}");
             }
             volume.write(7 * BLOCK, page(3)).await.expect("once more");
             volume.flush().await.expect("all is there");

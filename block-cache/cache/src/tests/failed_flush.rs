@@ -86,9 +86,9 @@ fn what_a_failed_flush_lost_is_not_written_back_as_what_was_there_before() {
             });
             let _ = volume.flush().await;
             rt::sleep(Duration::from_secs(5)).await;
-            let told_wrong = cleaned.get() == Some(true) && cache.stats().dirty_blocks > 0;
+            let reported_wrong = cleaned.get() == Some(true) && cache.stats().dirty_blocks > 0;
             let has_failed = cache.stats().failure.is_some();
-            (older(&volume).await + u32::from(told_wrong), has_failed)
+            (older(&volume).await + u32::from(reported_wrong), has_failed)
         });
         wrong += older;
         failed += u32::from(has_failed);

@@ -1,6 +1,8 @@
 //! Checksums: rot is found wherever data goes, named, and never spread; nothing that is sound is
 //! called corrupt.
 
+mod lives;
+
 use std::cell::Cell;
 use std::time::Duration;
 
@@ -102,10 +104,10 @@ fn what_is_dirty_and_rotten_is_an_error_until_it_is_rewritten_whole() {
         }
         volume.flush().await.expect("flushes");
         disks[0].rot(cell_of(&disks[0], 3), 512, 1);
-        let told = read_at(&volume, 0, 32 << 10).await.expect_err("it is lost");
+        let message = read_at(&volume, 0, 32 << 10).await.expect_err("it is lost");
         assert!(
-            told.contains("volume v") && told.contains("4096 bytes at 8192"),
-            "{told}"
+            message.contains("volume v") && message.contains("4096 bytes at 8192"),
+            "{message}"
         );
         // A part of it does not make it readable, neither written nor zeroed.
         let part = volume.write(8192, pattern(9, 512)).await;
@@ -114,8 +116,8 @@ fn what_is_dirty_and_rotten_is_an_error_until_it_is_rewritten_whole() {
         assert_eq!(part.expect_err("a part").kind(), ErrorKind::Corrupt);
         assert_eq!(sums(&cache).corrupt_bytes, 4096);
         // Its neighbours are sound and are written back. The corrupt block is not, and is reported.
-        let told = cache.write_back(None).await.expect_err("it cannot");
-        assert!(told.report().contains("4096 bytes at 8192"), "{told}");
+        let message = cache.write_back(None).await.expect_err("it cannot");
+        assert!(message.report().contains("4096 bytes at 8192"), "{message}");
         assert_eq!(disks[1].peek(4096, 4096), [2; 4096]);
         assert_eq!(
             disks[1].peek(8192, 4096),
@@ -254,9 +256,9 @@ fn after_a_clean_end_a_damaged_log_is_no_reason_to_believe_rot() {
         );
         assert_eq!(report.unverified_bytes, 0, "{report:?}");
         let volume = attach(&cache, &disks, Mode::WriteBack).await;
-        let told = read_at(&volume, 3 * 4096, 4096).await;
-        let told = told.expect_err("it is not what was written");
-        assert!(told.contains("4096 bytes at 12288"), "{told}");
+        let message = read_at(&volume, 3 * 4096, 4096).await;
+        let message = message.expect_err("it is not what was written");
+        assert!(message.contains("4096 bytes at 12288"), "{message}");
     });
 }
 
@@ -359,109 +361,6 @@ fn without_checksums_there_are_none() {
     });
 }
 
-/// Lives that are cut off under load, by kills and power cuts. Says what the first read met that
-/// failed, though nothing rotted.
-fn lives(seeds: std::ops::Range<u64>) -> Option<String> {
-    for seed in seeds {
-        let world = world(seed, 4 << 20, 512);
-        let memory = journal();
-        for life in 0..4_u64 {
-            let memory = match life {
-                2 | 3 => journal(),
-                _ => memory.clone(),
-            };
-            let disks = world.disks().to_vec();
-            world.set_stop((life > 0).then(|| Stop::AfterIo(20 + seed * 17 % 150)));
-            let ended: Outcome<Result<(), String>> = world.run(seed, async move {
-                if life == 0 {
-                    make_summed(&disks, 8 << 10).await;
-                }
-                let (cache, _) = open_on_demand(&disks, &memory).await;
-                let volume = attach(&cache, &disks, Mode::WriteBack).await;
-                let rng = Rng::new(seed * 10 + life);
-                if life == 0 {
-                    // Nothing is clean, so that no region has a mark for that.
-                    volume.write(0, pattern(1, 96 << 10)).await.expect("writes");
-                    volume.flush().await.expect("flushes");
-                    cache.close().await.expect("closes");
-                    return Ok(());
-                }
-                read_at(&volume, 0, 96 << 10).await?;
-                for _ in 0..60 {
-                    let at = rng.below(20) * 4096;
-                    let len = [512, 4096, 8192][rng.index(3)];
-                    let buf = pattern(rng.below(256) as u8, len);
-                    volume.write(at, buf).await.expect("writes");
-                    if rng.chance(1, 8) {
-                        volume.flush().await.expect("flushes");
-                    }
-                    read_at(&volume, 0, 96 << 10).await?;
-                }
-                Ok(())
-            });
-            if let Outcome::Finished(Err(told)) = &ended {
-                return Some(told.clone());
-            }
-            match (life, ended) {
-                (_, Outcome::Finished(_)) => {}
-                (1, _) => world.crash_power(Keep::Random(seed)),
-                _ => world.crash_process(seed),
-            }
-        }
-    }
-    None
-}
-
-#[test]
-fn what_is_cut_off_under_load_is_never_called_corrupt() {
-    assert_eq!(lives(0..60), None);
-}
-
-/// Corrupts a clean and a dirty granule. Returns the problem found.
-fn rots() -> Option<&'static str> {
-    let world = world(9, 4 << 20, 512);
-    run(&world, async |disks| {
-        make_summed(&disks, 32 << 10).await;
-        let (cache, _) = open_on_demand(&disks, &journal()).await;
-        let volume = attach(&cache, &disks, Mode::WriteBack).await;
-        volume.write(0, pattern(1, 4096)).await.expect("writes");
-        volume
-            .write(64 << 10, pattern(2, 4096))
-            .await
-            .expect("writes");
-        volume.flush().await.expect("flushes");
-        disks[0].rot(cell_of(&disks[0], 1), 4096, 1);
-        let _ = cache.write_back(None).await;
-        if ![[0; 4096], [1; 4096]].contains(&disks[1].peek(0, 4096).try_into().expect("4 KiB")) {
-            return Some("it is written back");
-        }
-        disks[0].rot(cell_of(&disks[0], 2), 4096, 1);
-        let _ = cache.write_back(None).await;
-        match read_at(&volume, 64 << 10, 4096).await {
-            Ok(found) if found != [2; 4096] => Some("it is read"),
-            _ => None,
-        }
-    })
-}
-
-#[test]
-fn planted_faults_are_found() {
-    let finds = |fault: Fault, found: &dyn Fn() -> bool| {
-        plant(Some(fault));
-        let was_found = found();
-        plant(None);
-        assert!(was_found, "{fault:?} is not found");
-    };
-    assert_eq!(rots(), None);
-    finds(Fault::WriteCorruptBack, &|| {
-        rots() == Some("it is written back")
-    });
-    finds(Fault::SkipVerify, &|| rots() == Some("it is read"));
-    for fault in [Fault::SumBeforeData, Fault::TrustOpen] {
-        finds(fault, &|| lives(0..60).is_some());
-    }
-}
-
 /// A block with a corrupt dirty granule and a corrupt clean one, in either order. Requests that
 /// fail for the first one must not turn the second one dirty, neither at once nor by the death of
 /// the process. The backing device has its data.
@@ -490,8 +389,11 @@ fn corrupt_clean_data_beside_corrupt_dirty_data_is_not_lost() {
                 disks[0].rot(cell_of(&disks[0], byte), 512, 1);
             }
             if reads {
-                let told = read_at(&volume, 0, 8192).await.expect_err("part is lost");
-                assert!(told.contains(&format!("4096 bytes at {dirty}")), "{told}");
+                let message = read_at(&volume, 0, 8192).await.expect_err("part is lost");
+                assert!(
+                    message.contains(&format!("4096 bytes at {dirty}")),
+                    "{message}"
+                );
             }
             // Both granules would be overwritten in part. The failed write may have happened in
             // part, too.

@@ -154,8 +154,8 @@ fn a_discard_costs_what_is_cached_and_not_what_it_covers() {
                 for at in places {
                     let data = Buf::zeroed(4096);
                     volume.read(at, data.clone()).await.expect("reads");
-                    let kept = at == 0 || at == 4 * TIB;
-                    assert_eq!(data.to_vec(), [7 * u8::from(kept); 4096], "at {at}");
+                    let is_written = at == 0 || at == 4 * TIB;
+                    assert_eq!(data.to_vec(), [7 * u8::from(is_written); 4096], "at {at}");
                 }
                 cache.close().await.expect("closes");
             });
@@ -268,12 +268,12 @@ fn the_memory_of_a_full_cache_is_foretold() {
                 read.expect("reads");
             }
             let superblock = cache.engine.superblock.current().clone();
-            let (foretold, taken) = (memory_needed(&superblock), cache.stats().memory_bytes);
-            assert!(taken <= foretold, "{sizes:?}: {taken} of {foretold}");
+            let (predicted, taken) = (memory_needed(&superblock), cache.stats().memory_bytes);
+            assert!(taken <= predicted, "{sizes:?}: {taken} of {predicted}");
             let slack = 5 << 20;
             assert!(
-                foretold <= 2 * taken + slack,
-                "{sizes:?}: {taken} of {foretold}"
+                predicted <= 2 * taken + slack,
+                "{sizes:?}: {taken} of {predicted}"
             );
             cache.close().await.expect("closes");
         });

@@ -120,8 +120,8 @@ fn with_sync_a_failed_flush_loses_nothing_that_was_acknowledged() {
             fail_nth: Some((OpClass::Flush, 1)),
             ..FaultPlan::default()
         });
-        let told = Rc::new(std::cell::Cell::new(false));
-        let (beside, tell) = (Rc::clone(&volume), Rc::clone(&told));
+        let counted = Rc::new(std::cell::Cell::new(false));
+        let (beside, tell) = (Rc::clone(&volume), Rc::clone(&counted));
         rt::spawn(async move {
             let fresh = beside.write(0, Buf::copied(&[6; 4096])).await;
             fresh.expect_err("not durable");
@@ -130,7 +130,7 @@ fn with_sync_a_failed_flush_loses_nothing_that_was_acknowledged() {
         let over = Buf::copied(&[7; 4096]);
         volume.write(8192, over).await.expect_err("not durable");
         rt::sleep(std::time::Duration::from_millis(100)).await;
-        assert!(told.get());
+        assert!(counted.get());
         disks[0].set_faults(FaultPlan::default());
         drop((volume, cache));
         let (_, report) = Cache::open(devices(), options()).await.expect("opens");

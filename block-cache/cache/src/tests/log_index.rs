@@ -144,8 +144,8 @@ impl Life {
     fn compare(self, fault: Option<Fault>) -> (u64, usize) {
         let world = world(self.seed, self.cache_bytes, 512);
         let journal = Buf::zeroed(1 << 16);
-        let kept = journal.clone();
-        let model = run(&world, async move |disks| self.live(&disks, &kept).await);
+        let copied = journal.clone();
+        let model = run(&world, async move |disks| self.live(&disks, &copied).await);
         match self.power {
             true => world.crash_power(Keep::Random(self.seed)),
             false => world.crash_process(self.seed),

@@ -3,6 +3,7 @@
 mod journals;
 mod moved;
 mod parts;
+mod truncation;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -202,7 +203,7 @@ fn a_copy_never_takes_the_originals_journal_and_leaves_it_whole() {
         live(&file, &journal, &backing, 7).await;
         let (file, journal) = dead(&file, &journal);
         let killed = file.copy(5);
-        let kept = journal.to_vec();
+        let copied = journal.to_vec();
         // Copied before it was used, in use, after a clean stop, and after the kill.
         for (copy, relation) in [
             (&before, Some(Relation::Foreign)),
@@ -214,10 +215,10 @@ fn a_copy_never_takes_the_originals_journal_and_leaves_it_whole() {
                 let refused = try_open(copy, &journal, false, accept).await;
                 let error = refused.expect_err("the journal is the original's");
                 assert_eq!(error.kind(), ErrorKind::Busy, "{relation:?}: {error:?}");
-                assert!(journal.to_vec() == kept, "{relation:?}");
+                assert!(journal.to_vec() == copied, "{relation:?}");
             }
             let copy = copy.copy(copy.0.identity.medium);
-            let moved = try_open(&copy, &Buf::copied(&kept), true, false).await;
+            let moved = try_open(&copy, &Buf::copied(&copied), true, false).await;
             assert_eq!(
                 moved.is_ok(),
                 relation != Some(Relation::Foreign),
@@ -276,9 +277,9 @@ fn an_earlier_state_of_the_device_or_of_the_journal_is_refused() {
         let mut states = vec![];
         for value in 1..4 {
             live(&file, &journal, &backing, value).await;
-            let (left, kept) = dead(&file, &journal);
+            let (left, copied) = dead(&file, &journal);
             file.put_back(&left);
-            states.push((left, kept));
+            states.push((left, copied));
         }
         let newest = states[2].1.to_vec();
         for (device, _) in &states[..2] {
@@ -319,14 +320,14 @@ fn an_opening_that_is_cut_off_anywhere_leaves_two_that_agree() {
             let (file, journal) = dead(&file, &journal);
             let mut all_agree = true;
             for nth in 0.. {
-                let (left, kept) = dead(&file, &journal);
-                let opened = die_opening(&left, &kept, nth, fault).await;
+                let (left, copied) = dead(&file, &journal);
+                let opened = die_opening(&left, &copied, nth, fault).await;
                 // And the next one dies, too.
                 for second in 0..8 {
-                    let (left, kept) = dead(&left, &kept);
-                    die_opening(&left, &kept, second, fault).await;
-                    let (left, kept) = dead(&left, &kept);
-                    match try_open(&left, &kept, false, false).await {
+                    let (left, copied) = dead(&left, &copied);
+                    die_opening(&left, &copied, second, fault).await;
+                    let (left, copied) = dead(&left, &copied);
+                    match try_open(&left, &copied, false, false).await {
                         Ok((cache, _)) => {
                             let values = values(&cache, &backing).await;
                             assert_eq!(values, [7; 8], "{nth}, {second}");
@@ -419,132 +420,6 @@ fn a_copy_with_a_uuid_of_its_own_opens_beside_the_original() {
                 .await
                 .expect("opens");
             assert_eq!(values(&cache, &backing).await, [8; 8]);
-        }
-    });
-}
-
-/// A process whose dirty data lies on `file`. `cut` truncates the blocks at its end.
-async fn cut_life(
-    fault: Option<Fault>,
-    cut: impl AsyncFn(&Cache, &TestFile, u64, usize),
-) -> Option<Vec<u8>> {
-    let backing = TestFile::new(100, 1 << 20);
-    let file = formatted(1, 1 << 20).await;
-    let journal = Buf::zeroed(1 << 16);
-    let cache = live(&file, &journal, &backing, 7).await;
-    // Slots are taken from the beginning: eight blocks of 4 KiB.
-    let begins = cache.engine.superblock.current().data_offset;
-    plant(fault);
-    cut(&cache, &file, begins + 5 * 4096, 1 << 20).await;
-    let closed = cache.close().await;
-    plant(None);
-    let left = file.copy(1);
-    left.lengthen(1 << 20);
-    let is_unclean = closed.is_err();
-    plant(fault);
-    let found = inspect(&devices(&left), Some(&journal), &BOOT)
-        .await
-        .expect("read");
-    let (cache, report) = try_open(&left, &journal, false, true).await.expect("opens");
-    let is_named = report.cut.iter().map(|range| range.len).sum::<u64>() == 3 * 4096;
-    let is_told = (found.problems.iter()).any(|it| it.to_uppercase().contains("ARE LOST"));
-    cache.set_cleaning(Cleaning::Auto);
-    let values = values(&cache, &backing).await;
-    plant(None);
-    (is_unclean && is_named && is_told).then_some(values)
-}
-
-#[test]
-fn what_was_cut_off_the_cache_device_is_named_and_never_written_back() {
-    // In service: seen while it is short; restored in length before any check; and restored before
-    // the check at the end only.
-    let seen = async |cache: &Cache, file: &TestFile, at: u64, len: usize| {
-        file.cut(at);
-        cache.look_for_cut().await;
-        file.lengthen(len);
-    };
-    let unseen = async |cache: &Cache, file: &TestFile, at: u64, len: usize| {
-        cache.look_for_cut().await;
-        file.cut(at);
-        file.lengthen(len);
-        cache.look_for_cut().await;
-    };
-    let at_once = async |_: &Cache, file: &TestFile, at: u64, len: usize| {
-        file.cut(at);
-        file.lengthen(len);
-    };
-    for fault in [None, Some(Fault::OverlookCut)] {
-        let lives = async move || {
-            [
-                cut_life(fault, seen).await,
-                cut_life(fault, unseen).await,
-                cut_life(fault, at_once).await,
-            ]
-        };
-        let found = run(&World::new(1), async move |_| lives().await);
-        for values in found {
-            // The backing device has zeroes for the lost data, and the rest stays.
-            let expected = fault.is_none().then(|| vec![7, 7, 7, 7, 7, 0, 0, 0]);
-            assert_eq!(values, expected, "{fault:?}");
-        }
-    }
-}
-
-#[test]
-fn a_device_found_too_short_is_remembered_so_though_it_tells_no_holes() {
-    run(&World::new(1), async |_| {
-        let backing = TestFile::new(100, 1 << 20);
-        let file = formatted(1, 1 << 20).await;
-        let journal = Buf::zeroed(1 << 16);
-        let cache = live(&file, &journal, &backing, 7).await;
-        let begins = cache.engine.superblock.current().data_offset;
-        cache.close().await.expect("closes");
-        file.0.tells_holes.set(false);
-        file.cut(begins + 5 * 4096);
-        let error = try_open(&file, &journal, false, false)
-            .await
-            .expect_err("it is too short");
-        assert!(error.report().contains("LOST"), "{error:?}");
-        file.lengthen(1 << 20);
-        let (cache, report) = try_open(&file, &journal, false, false)
-            .await
-            .expect("opens");
-        assert_eq!(
-            report.cut.iter().map(|range| range.len).sum::<u64>(),
-            3 * 4096
-        );
-        assert_eq!(values(&cache, &backing).await, [7, 7, 7, 7, 7, 0, 0, 0]);
-        cache.close().await.expect("a clean end");
-        let (_, report) = try_open(&file, &journal, false, false)
-            .await
-            .expect("opens");
-        assert_eq!(report.cut, [], "it is over");
-    });
-}
-
-/// Zeroes that a copying program left out are data: of a copy holes tell nothing.
-#[test]
-fn of_a_copy_holes_tell_nothing_as_long_as_it_has_some() {
-    run(&World::new(1), async |_| {
-        let backing = TestFile::new(100, 1 << 20);
-        backing.0.bytes.borrow_mut().fill(1);
-        let file = formatted(1, 1 << 20).await;
-        let journal = Buf::zeroed(1 << 16);
-        live(&file, &journal, &backing, 0)
-            .await
-            .close()
-            .await
-            .expect("closes");
-        let journal = Buf::zeroed(1 << 16);
-        let sparse = file.copy(2);
-        sparse.0.written.borrow_mut().clear();
-        for _ in 0..2 {
-            let (cache, report) = try_open(&sparse, &journal, false, false)
-                .await
-                .expect("opens");
-            assert_eq!(report.cut, []);
-            assert_eq!(values(&cache, &backing).await, [0; 8]);
-            cache.close().await.expect("closes");
         }
     });
 }

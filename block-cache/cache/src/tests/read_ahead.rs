@@ -21,7 +21,7 @@ fn device(name: &str, size: u64, latency_us: u64) -> DiskConfig {
 }
 
 /// Reads the first 4 KiB of a region with a read-ahead of 24 KiB. Returns the time.
-async fn read_along(engine: &Rc<Engine>, region: u64) -> Duration {
+async fn read_with_miss(engine: &Rc<Engine>, region: u64) -> Duration {
     let volume = engine.volumes.named("v").expect("attached");
     let start = 0;
     let part = |end| Extent { region, start, end };
@@ -55,11 +55,11 @@ fn what_nobody_asked_for_is_not_waited_for() {
         // One of the blocks of the read-ahead is locked.
         let key = forebay_policy::BlockKey::new(id, 0);
         let others = engine.locks.exclusive(key, 0b1000).await;
-        read_along(engine, 0).await;
+        read_with_miss(engine, 0).await;
         assert_eq!(cached(0), 1, "what was asked for, and no more");
         drop(others);
 
-        let took = read_along(engine, 1).await;
+        let took = read_with_miss(engine, 1).await;
         assert!(took < Duration::from_millis(10), "waited for {took:?}");
         assert_eq!(cached(1), 0, "it is on its way");
         assert_eq!(engine.read_ahead.in_flight_bytes(), 24 * K);
@@ -70,7 +70,7 @@ fn what_nobody_asked_for_is_not_waited_for() {
         assert_eq!((cached(1), engine.read_ahead.in_flight_bytes()), (0x7f, 0));
 
         // Closing the cache waits for the read-ahead.
-        read_along(engine, 2).await;
+        read_with_miss(engine, 2).await;
         cache.close().await.expect("closes");
         assert_eq!((cached(2), engine.read_ahead.in_flight_bytes()), (0x7f, 0));
     });
@@ -127,7 +127,7 @@ fn what_comes_along_is_bounded() {
         drop(attached.expect("attaches"));
         let read = |region| {
             let engine = Rc::clone(&cache.engine);
-            async move { read_along(&engine, region).await }
+            async move { read_with_miss(&engine, region).await }
         };
         crate::parallel::join((0..READS).map(read).collect()).await;
         let along = most.get() - READS * 4 * K;

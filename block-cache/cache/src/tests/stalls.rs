@@ -79,11 +79,11 @@ fn a_stalled_backing_device_keeps_no_region_of_another_volume() {
             from_now(&disks[1], LONG);
             // The marks have fallen quiet, and the timer has been at them.
             rt::sleep(Duration::from_secs(7)).await;
-            let again = ends_within(20, async move {
+            let second = ends_within(20, async move {
                 other.write(0, page(4)).await.expect("writes");
                 other.flush().await.expect("flushes");
             });
-            assert!(again.await, "seed {seed}: the other volume waits");
+            assert!(second.await, "seed {seed}: the other volume waits");
             drop(volume);
         });
     }
@@ -132,8 +132,8 @@ fn a_cache_closes_in_time_beside_a_stalled_backing_device() {
         let begin = rt::now();
         let error = cache.close().await.expect_err("not clean");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        let told = error.report();
-        assert!(told.contains("volume v: 1 requests"), "{told}");
+        let message = error.report();
+        assert!(message.contains("volume v: 1 requests"), "{message}");
         let took = rt::now() - begin;
         assert!(took < Duration::from_secs(150), "{took:?}");
         let refused = other.write(0, page(8)).await.expect_err("closed");

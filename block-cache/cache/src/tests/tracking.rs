@@ -200,8 +200,8 @@ fn an_older_version_refuses_a_cache_without_marks() {
             make_tracked(&disks, dirty_tracking).await;
             Superblock::read(&disks[0]).await.expect("sound")
         });
-        let told = superblock.incompat & INCOMPAT_TRACKING != 0;
-        assert_eq!(told, dirty_tracking != DirtyTracking::Exact);
+        let has_feature = superblock.incompat & INCOMPAT_TRACKING != 0;
+        assert_eq!(has_feature, dirty_tracking != DirtyTracking::Exact);
     }
 }
 

@@ -1,10 +1,10 @@
 //! A volume's backing device and its unflushed data.
 //!
 //! A failed flush may have lost any data written since the last good flush. Data that the cache
-//! wrote back is still dirty, and is written back again. For that the device begins a new
+//! wrote back is still dirty, and is written back once more. For that the device begins a new
 //! *session*, and writes of an earlier session do not count. Data that clients wrote there exists
-//! nowhere else. Then no flush succeeds until the volume is attached again, and that attach reports
-//! the loss (`lost`).
+//! nowhere else. Then no flush succeeds until the next attach of the volume, and that attach
+//! reports the loss (`lost`).
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::ops::Range;
@@ -184,7 +184,7 @@ impl Backing {
         self.doubtful.borrow().iter().any(touches) && !planted(Fault::ClaimBehindFailure)
     }
 
-    /// Returns whether the next process must be told of a failed flush. Returns `true` once.
+    /// Returns whether the next process must learn of a failed flush. Returns `true` once.
     pub(crate) const fn take_note(&self) -> bool {
         self.to_be_noted.replace(false)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 use forebay_policy::BlockId;
-use forebay_policy::cleaning::{Cleaner as Policy, Cleaning, Ended, Look, Turn, Whose};
+use forebay_policy::cleaning::{Cleaner as Policy, Cleaning, Ended, IoDevice, PolicyInput, Turn};
 
 /// A volume's cleaner.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl VolumeCleaner {
 
     /// Returns whether something was written back since there had been so many turns.
     #[inline]
-    pub(crate) const fn cleaned_beside(&self, turns: u64) -> bool {
+    pub(crate) const fn has_cleaned_since(&self, turns: u64) -> bool {
         turns % 2 == 1 || turns != self.turns.get()
     }
 
@@ -80,9 +80,9 @@ impl VolumeCleaner {
         self.turns.set(self.turns.get() + 1);
     }
 
-    /// Notes an I/O that a client waited for; `beside` where a turn ran beside it.
-    pub(crate) fn note_io(&self, whose: Whose, took: Duration, beside: bool) {
-        self.policy.borrow_mut().note(whose, took, beside);
+    /// Notes an I/O that a client waited for; `during_cleaning` where a turn ran at the time.
+    pub(crate) fn note_io(&self, device: IoDevice, took: Duration, during_cleaning: bool) {
+        self.policy.borrow_mut().note(device, took, during_cleaning);
     }
 
     /// Returns how long no request has come, of which there are so many and so many in flight.
@@ -93,9 +93,9 @@ impl VolumeCleaner {
         rt::now() - self.requested.get()
     }
 
-    /// Returns the next turn that the policy asks for.
-    pub(crate) fn next_turn(&self, look: &Look) -> Option<Turn> {
-        self.policy.borrow_mut().turn(look)
+    /// Returns the next turn of the policy.
+    pub(crate) fn next_turn(&self, input: &PolicyInput) -> Option<Turn> {
+        self.policy.borrow_mut().turn(input)
     }
 
     /// Notes the end of a turn. Returns the time to rest.
@@ -128,7 +128,7 @@ impl VolumeCleaner {
         self.withdrawn.set(for_good);
     }
 
-    /// Returns whether the reclaimer withdrew its wishes since the last call.
+    /// Returns whether the reclaimer withdrew its wanted blocks since the last call.
     pub(crate) const fn take_withdrawn(&self) -> bool {
         self.withdrawn.replace(false)
     }
@@ -139,7 +139,7 @@ impl VolumeCleaner {
     }
 
     /// Notes that all wanted blocks were tried. Returns whether there were any.
-    pub(crate) const fn end_wishes(&self) -> bool {
+    pub(crate) const fn finish_wanted(&self) -> bool {
         self.is_wanted.replace(false)
     }
 

@@ -36,27 +36,27 @@ pub struct Remains {
 type Begun = Pin<Box<dyn Future<Output = Result<Rc<dyn BlockDevice>>>>>;
 
 /// A volume's agreement to go on without its cache.
-pub(crate) struct Divergence {
+pub(crate) struct DegradedService {
     fallback: Fallback,
     begin: Box<dyn Fn(Remains) -> Begun>,
     beginning: Semaphore,
     begun: Cell<bool>,
     /// Dirty data that no write may touch, bytes of the volume in ascending order.
-    kept: RefCell<Option<Vec<Range<u64>>>>,
-    /// Data that no flush covers, bytes of the volume; none until a caller asks.
+    preserved: RefCell<Option<Vec<Range<u64>>>>,
+    /// Data that no flush covers, bytes of the volume; none until they are determined.
     owed: RefCell<Option<Vec<Range<u64>>>>,
 }
 
-impl std::fmt::Debug for Divergence {
+impl std::fmt::Debug for DegradedService {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Divergence")
+        f.debug_struct("DegradedService")
             .field("fallback", &self.fallback)
             .field("begun", &self.begun)
             .finish_non_exhaustive()
     }
 }
 
-impl Divergence {
+impl DegradedService {
     /// Returns an agreement; `begin` raises the epoch, durably, before the first write without the
     /// cache.
     pub(crate) fn new<F>(fallback: Fallback, begin: impl Fn(Remains) -> F + 'static) -> Self
@@ -68,7 +68,7 @@ impl Divergence {
             begin: Box::new(move |remains| Box::pin(begin(remains))),
             beginning: Semaphore::new(1),
             begun: Cell::new(false),
-            kept: RefCell::new(None),
+            preserved: RefCell::new(None),
             owed: RefCell::new(None),
         }
     }
@@ -99,24 +99,24 @@ impl Divergence {
     }
 
     /// Notes the dirty data that no write may touch; none where writes may take its place.
-    pub(crate) fn keep(&self, dirty: Option<Vec<Range<u64>>>) {
-        self.kept.replace(dirty);
+    pub(crate) fn preserve(&self, dirty: Option<Vec<Range<u64>>>) {
+        self.preserved.replace(dirty);
     }
 
     /// Returns whether no write may touch dirty data.
     pub(crate) fn keeps_dirty(&self) -> bool {
-        self.kept.borrow().is_some()
+        self.preserved.borrow().is_some()
     }
 
     /// Returns the start of the first dirty data that must stay in a range of bytes, or `None`.
-    pub(crate) fn first_kept(&self, range: &Range<u64>) -> Option<u64> {
-        if planted(Fault::WriteOverKept) {
+    pub(crate) fn first_preserved(&self, range: &Range<u64>) -> Option<u64> {
+        if planted(Fault::OverwritePreserved) {
             return None;
         }
-        let kept = self.kept.borrow();
-        let kept = kept.as_deref().unwrap_or_default();
-        let at = kept.partition_point(|dirty| dirty.end <= range.start);
-        let dirty = kept.get(at).filter(|dirty| dirty.start < range.end)?;
+        let preserved = self.preserved.borrow();
+        let preserved = preserved.as_deref().unwrap_or_default();
+        let at = preserved.partition_point(|dirty| dirty.end <= range.start);
+        let dirty = preserved.get(at).filter(|dirty| dirty.start < range.end)?;
         Some(dirty.start.max(range.start))
     }
 

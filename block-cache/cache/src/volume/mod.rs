@@ -13,15 +13,15 @@ use forebay_block::{DeviceInfo, Error, ErrorKind, Result};
 use forebay_io::log_limiter::LogLimiter;
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
-use forebay_policy::cleaning::{Cleaning, Whose};
-use forebay_policy::{BlockKey, Measured, PromotionFilter, SequentialDetector, Split, Way};
+use forebay_policy::cleaning::{Cleaning, IoDevice};
+use forebay_policy::{BlockKey, Measured, PromotionFilter, Route, SequentialDetector, Split};
 
 use crate::geometry::{Block, Geometry};
 use crate::options::{Durability, Mode, VolumeOptions};
 use crate::stats::VolumeCounters;
 use backing::Backing;
 use cleaner::VolumeCleaner;
-use fallback::{Divergence, Fallback};
+use fallback::{DegradedService, Fallback};
 
 /// Returns the device properties of a volume of this size over this backing device.
 pub(crate) fn volume_info(
@@ -46,7 +46,7 @@ pub(crate) fn volume_info(
         persistence: backing.persistence.min(data.persistence),
         discard: true,
         emulated: backing.emulated.clone(),
-        // A volume is what its backing device is, whatever holds its data for a while.
+        // A volume has the properties of its backing device.
         identity: backing.identity,
     }
 }
@@ -96,7 +96,7 @@ pub(crate) struct AttachedVolume {
     /// Woken when the last request of a volume that is being detached has ended.
     idle: WaitList,
     /// The agreement to serve the volume without a failed cache.
-    divergence: OnceCell<Divergence>,
+    degraded_service: OnceCell<DegradedService>,
     may_show_lost: Cell<bool>,
     /// Turn to flush the backing device before the first comparison.
     first_flush: Semaphore,
@@ -130,7 +130,7 @@ impl AttachedVolume {
             in_flight: Cell::new(0),
             detaching: Cell::new(false),
             idle: WaitList::new(),
-            divergence: OnceCell::new(),
+            degraded_service: OnceCell::new(),
             may_show_lost: Cell::new(found.may_show_lost),
             first_flush: Semaphore::new(1),
             log_limiter: LogLimiter::default(),
@@ -230,36 +230,36 @@ impl AttachedVolume {
         self.streams.borrow_mut().request(offset, len)
     }
 
-    /// Returns the way of a write of `bytes` that finds no room.
-    pub(crate) fn way_of_write(&self, bytes: u64) -> Way {
-        self.measured.borrow_mut().way(bytes)
+    /// Returns the route of a write of `bytes` that finds no room.
+    pub(crate) fn route_write(&self, bytes: u64) -> Route {
+        self.measured.borrow_mut().route(bytes)
     }
 
     /// Notes the time that a write took; `at_once` where it did not wait for room.
-    pub(crate) fn write_took(&self, bytes: u64, way: Way, at_once: bool, took: Duration) {
-        self.measured.borrow_mut().took(bytes, way, at_once, took);
+    pub(crate) fn write_took(&self, bytes: u64, route: Route, at_once: bool, took: Duration) {
+        self.measured.borrow_mut().took(bytes, route, at_once, took);
     }
 
     /// Returns whether writes of this volume would rather wait for room than bypass the cache.
-    pub(crate) fn gives_up(&self) -> bool {
-        self.measured.borrow().gives_up()
+    pub(crate) fn evicts_dirty(&self) -> bool {
+        self.measured.borrow().evicts_dirty()
     }
 
     /// Returns the device that serves a clean hit of `bytes`.
-    pub(crate) fn way_of_hit(&self, bytes: u64) -> Way {
-        self.split.borrow_mut().way(bytes)
+    pub(crate) fn route_hit(&self, bytes: u64) -> Route {
+        self.split.borrow_mut().route(bytes)
     }
 
     /// Notes the time that a clean hit took.
-    pub(crate) fn hit_took(&self, bytes: u64, way: Way, took: Duration) {
-        self.split.borrow_mut().took(bytes, way, took);
+    pub(crate) fn hit_took(&self, bytes: u64, route: Route, took: Duration) {
+        self.split.borrow_mut().took(bytes, route, took);
     }
 
     /// Runs an I/O that a client waits for and notes its time for the cleaner.
-    pub(crate) async fn timed<T>(&self, whose: Whose, io: impl Future<Output = T>) -> T {
+    pub(crate) async fn timed<T>(&self, device: IoDevice, io: impl Future<Output = T>) -> T {
         let begun = self.begin_io();
         let result = io.await;
-        self.end_io(whose, begun);
+        self.end_io(device, begun);
         result
     }
 
@@ -269,19 +269,20 @@ impl AttachedVolume {
     }
 
     /// Ends an I/O that a client waits for.
-    pub(crate) fn end_io(&self, whose: Whose, begun: (Duration, u64)) {
+    pub(crate) fn end_io(&self, device: IoDevice, begun: (Duration, u64)) {
         let (began, turns) = begun;
-        let beside = self.cleaner.cleaned_beside(turns);
-        self.cleaner.note_io(whose, rt::now() - began, beside);
+        let during_cleaning = self.cleaner.has_cleaned_since(turns);
+        self.cleaner
+            .note_io(device, rt::now() - began, during_cleaning);
     }
 
-    /// Returns how long no client has asked for anything.
+    /// Returns the time since the last request of a client.
     pub(crate) fn idle_time(&self) -> Duration {
         self.cleaner
             .idle_time(self.counters.requests(), self.in_flight.get())
     }
 
-    /// Logs the failure of a request, unless it was logged lately.
+    /// Logs the failure of a request, unless it was logged recently.
     pub(crate) fn log_failure(&self, error: &Error) {
         self.log_limiter.failure(&self.name, error);
     }
@@ -302,19 +303,20 @@ impl AttachedVolume {
     }
 
     /// Returns the agreement to serve the volume without a failed cache.
-    pub(crate) fn divergence(&self) -> Option<&Divergence> {
-        self.divergence.get()
+    pub(crate) fn degraded_service(&self) -> Option<&DegradedService> {
+        self.degraded_service.get()
     }
 
     /// Notes the agreement to serve the volume without a failed cache. Returns false if there is
     /// one already.
-    pub(crate) fn accept_divergence(&self, divergence: Divergence) -> bool {
-        self.divergence.set(divergence).is_ok()
+    pub(crate) fn allow_degraded(&self, service: DegradedService) -> bool {
+        self.degraded_service.set(service).is_ok()
     }
 
     /// Returns whether the volume is served without its cache.
-    pub(crate) fn has_diverged(&self) -> bool {
-        self.divergence().is_some_and(Divergence::has_begun)
+    pub(crate) fn is_served_degraded(&self) -> bool {
+        self.degraded_service()
+            .is_some_and(DegradedService::has_begun)
     }
 
     /// Returns whether the volume goes on without its cache, should that fail now.
@@ -324,9 +326,8 @@ impl AttachedVolume {
 
     /// Returns whether the volume goes on without its cache in a mode.
     pub(crate) fn falls_back_in(&self, mode: Mode) -> bool {
-        self.divergence().is_some_and(|divergence| {
-            divergence.fallback() == Fallback::AllModes || !mode.makes_dirty()
-        })
+        self.degraded_service()
+            .is_some_and(|service| service.fallback() == Fallback::AllModes || !mode.makes_dirty())
     }
 }
 

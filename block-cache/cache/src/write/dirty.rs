@@ -112,9 +112,9 @@ async fn write_missed(
         if result.is_err() {
             engine.slots.forget_if_empty(slot);
         }
-        // A cache device that takes no writes (because the file system under it is full, for
-        // example) is no reason to refuse a write that the backing device can take. There must be
-        // no trace of the attempt.
+        // A cache device may take no writes, for example because the file system under it is full.
+        // That is no reason to refuse a write that the backing device can take. The attempt must
+        // leave no trace.
         let found = engine.map.borrow().find(volume.key(block));
         if result.is_ok() || found.is_some() || !engine.committer.is_alive() {
             return result;

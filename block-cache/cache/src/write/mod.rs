@@ -1,4 +1,4 @@
-//! Writes: a part is cut, locked once, and then done as its mode says.
+//! Writes: a part is split, locked, and written as its mode says.
 //!
 //! Data goes to the cache ([`dirty`]), to the cache and the backing device ([`both`]), or past the
 //! cache ([`bypass`]). [`slot_write`] writes a slot. [`zero`](mod@zero) discards and zeroes.
@@ -66,16 +66,14 @@ async fn write_by_mode(
 ) -> Result<()> {
     match volume.mode().write_rule() {
         WriteRule::Dirty => dirty::write(engine, volume, job, using).await,
-        WriteRule::Both if job.bypass => {
-            bypass::write_beside(engine, volume, job, CopyRule::Extend).await
-        }
+        WriteRule::Both if job.bypass => bypass::write(engine, volume, job, CopyRule::Extend).await,
         WriteRule::Both => both::write(engine, volume, job).await,
-        WriteRule::Bypass(copy) => bypass::write_beside(engine, volume, job, copy).await,
+        WriteRule::Bypass(copy) => bypass::write(engine, volume, job, copy).await,
     }
 }
 
 /// Retries a hit that failed on the hit path, under the caller's lock.
-pub(crate) async fn write_again(
+pub(crate) async fn retry_hit(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
     job: Job<Extent>,

@@ -6,7 +6,7 @@ use forebay_block::{BlockDeviceExt, Buf, Result};
 use forebay_metadata::order::{Part, Site};
 use forebay_metadata::record::MarkState;
 use forebay_policy::BlockId;
-use forebay_policy::cleaning::{Cleaning, Whose};
+use forebay_policy::cleaning::{Cleaning, IoDevice};
 
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
@@ -45,7 +45,7 @@ pub(super) async fn write(
     // The device failed meanwhile, so it is unknown whether the data is there.
     engine.committer.check_alive()?;
     if fresh && !Site::here().lacks(Part::Step) {
-        return survive_the_process(engine, slot).await;
+        return record_acknowledged(engine, slot).await;
     }
     Ok(())
 }
@@ -53,7 +53,7 @@ pub(super) async fn write(
 /// Puts the record of an acknowledged write where the next process finds it: in the journal, while
 /// the slot still waits for its record. Behind that record an entry would say less than the log
 /// does, and win over it.
-async fn survive_the_process(engine: &Engine, slot: BlockId) -> Result<()> {
+async fn record_acknowledged(engine: &Engine, slot: BlockId) -> Result<()> {
     debug_assert!(engine.map.borrow().slot(slot).has(PENDING));
     if !engine.committer.journal_dirty(slot) {
         // Without a journal, or with a full one, the log is the only place that outlives the
@@ -109,7 +109,7 @@ async fn write_data(
     // From here on the slot holds old and new, if this fails.
     engine.committer.check_alive()?;
     let writing = engine.slots.write(volume, slot, start, buf);
-    let written = volume.timed(Whose::Cache, writing).await;
+    let written = volume.timed(IoDevice::Cache, writing).await;
     if let Err(failed) = &written
         && !failed.has_begun
         && !planted(Fault::DirtyUnwritten)

@@ -1,13 +1,13 @@
 //! Discard and write-zeroes: writes, with the same locks and the same order (rule 10).
 //!
 //! They go to the backing device, so that zeroing a terabyte does not fill the cache with zeroes.
-//! Dirty cached data is zeroed in place in both cases, and stays dirty: if it were dropped, a crash
+//! Dirty cached data is zeroed in place in both cases, and stays dirty. If it were dropped, a crash
 //! in between could revive older data under it. Clean cached data is dropped, durably, before the
 //! backing device is touched.
 //!
-//! The cost depends on the cached data in the range and not on its length. A range is processed by
-//! stretches with a few occupied regions each. The map is skipped between those without a look at
-//! each region.
+//! The cost depends on the cached data in the range and not on its length. A range is processed in
+//! chunks with a few occupied regions each. The map is skipped between those without a look at each
+//! region.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -24,13 +24,13 @@ use crate::geometry::{Extent, Piece};
 use crate::map::{REWRITTEN, TRACED};
 use crate::volume::AttachedVolume;
 
-/// Regions with something cached of one stretch, which is locked and zeroed at a time.
-const STRETCH_REGIONS: usize = 64;
-/// Bytes of a stretch at most, so that others have their turn.
-const STRETCH_BYTES: u64 = 4 << 30;
-/// Looks at the map, before others have their turn.
+/// Number of regions with cached data that are locked and zeroed at a time.
+const CHUNK_REGIONS: usize = 64;
+/// Largest range that is zeroed at a time, bytes. Other requests have their turn in between.
+const CHUNK_BYTES: u64 = 4 << 30;
+/// Number of look-ups in the map before other tasks have their turn.
 const LOOKS: u32 = 4096;
-/// Slots that are gone over, before others have their turn.
+/// Number of slots that are visited before other tasks have their turn.
 const SLOTS: usize = 1 << 16;
 
 /// Discards a range (`unmap` is none) or makes it read as zeroes.
@@ -45,20 +45,20 @@ pub(crate) async fn zero(
     let end = offset + len;
     let mut start = offset;
     while start < end {
-        let stop = end_of_stretch(engine, volume, start..end).await;
-        zero_stretch(engine, volume, start..stop, unmap, durable).await?;
+        let stop = chunk_end(engine, volume, start..end).await;
+        zero_chunk(engine, volume, start..stop, unmap, durable).await?;
         start = stop;
     }
     Ok(())
 }
 
-/// Where the stretch ends that begins with these bytes.
-async fn end_of_stretch(engine: &Engine, volume: &AttachedVolume, bytes: Range<u64>) -> u64 {
+/// Returns the end of the range at the start of `bytes` that is zeroed at a time.
+async fn chunk_end(engine: &Engine, volume: &AttachedVolume, bytes: Range<u64>) -> u64 {
     let region_bytes = engine.geometry.sizes().region_bytes();
-    let most = bytes.start - bytes.start % region_bytes + STRETCH_BYTES;
+    let most = bytes.start - bytes.start % region_bytes + CHUNK_BYTES;
     let stop = bytes.end.min(most);
-    let cached = cached_regions(engine, volume, bytes.start..stop, STRETCH_REGIONS + 1).await;
-    match cached.get(STRETCH_REGIONS) {
+    let cached = cached_regions(engine, volume, bytes.start..stop, CHUNK_REGIONS + 1).await;
+    match cached.get(CHUNK_REGIONS) {
         Some(region) => region * region_bytes,
         None => stop,
     }
@@ -105,7 +105,7 @@ async fn cached_regions(
     cached
 }
 
-async fn zero_stretch(
+async fn zero_chunk(
     engine: &Rc<Engine>,
     volume: &Rc<AttachedVolume>,
     bytes: Range<u64>,

@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     /// instead of refusing writes. Such writes overwrite dirty data, which must be discarded by
     /// volume name at the next attach
     #[arg(long)]
-    pub(super) accept_divergence: bool,
+    pub(super) allow_degraded: bool,
 }
 
 pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<()> {
@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<()> {
         discard_stale_dirty: arguments.discard_stale_dirty.clone(),
         accept_journal_loss: arguments.accept_journal_loss,
         moved_cache: arguments.moved_cache,
-        accept_divergence: arguments.accept_divergence,
+        allow_degraded: arguments.allow_degraded,
     };
     crate::serve::run(config, &wishes)
 }

@@ -81,7 +81,7 @@ impl Stack {
             remembering: Semaphore::new(1),
         });
         self.volumes.borrow_mut().push(Rc::clone(&served));
-        let fallback = match wishes.accept_divergence {
+        let fallback = match wishes.allow_degraded {
             true => Fallback::AllModes,
             false => Fallback::CleanModes,
         };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{BlockDevice, Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
-    BlockSizes, Cache, CacheOptions, Devices, OpeningMap, FormatOptions, OpeningProgress,
+    BlockSizes, Cache, CacheOptions, Devices, FormatOptions, OpeningMap, OpeningProgress,
     RecoveryReport,
 };
 use forebay_io::rt;

@@ -33,7 +33,7 @@ pub(super) fn accept(
             begun
         }
     };
-    cache.accept_divergence(&served.config.name, fallback, begin)
+    cache.allow_degraded(&served.config.name, fallback, begin)
 }
 
 async fn begin(

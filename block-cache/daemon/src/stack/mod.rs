@@ -75,7 +75,7 @@ pub struct Wishes {
     /// Whether the cache was copied to its devices, which replace the former ones.
     pub moved_cache: bool,
     /// Whether volumes continue without the cache in all modes, should it fail in service.
-    pub accept_divergence: bool,
+    pub allow_degraded: bool,
 }
 
 impl Wishes {

@@ -247,7 +247,7 @@ fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> Volume
         bypassed_reads: number(|stats| stats.bypassed_reads),
         bypassed_writes: number(|stats| stats.bypassed_writes),
         split_reads: number(|stats| stats.split_reads),
-        sent_round_writes: number(|stats| stats.sent_round),
+        sent_round_writes: number(|stats| stats.bypassed_for_room),
         in_flight: counted.in_flight,
         iops_limit: served.config.limits.iops.map(NonZeroU32::get),
         bandwidth_limit_bytes_per_s: served

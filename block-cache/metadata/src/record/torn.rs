@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 
 use super::*;
-use crate::sums::{UNKNOWN, digest};
+use crate::checksums::{UNKNOWN, digest};
 
 /// Records of a ring.
 const RING: u64 = 300;

@@ -1,8 +1,8 @@
 //! Where the checksums of cached data lie, if the cache was formatted to have some.
 
 use super::{INCOMPAT_CHECKSUMS, RESERVED_BYTES, Superblock};
+use crate::checksums::{CELL_BYTES, ChecksumTable};
 use crate::record::RECORD_BYTES;
-use crate::sums::{CELL_BYTES, SumsPlace};
 
 /// Bytes that the checksums of one slot take.
 pub(super) const fn of_slot(block_bytes: u64) -> u64 {
@@ -23,17 +23,17 @@ impl Superblock {
 
     /// Where the checksums of cached data lie, if it has some.
     #[must_use]
-    pub fn sums(&self) -> Option<SumsPlace> {
-        self.has_checksums().then(|| SumsPlace {
-            offset: self.sums_offset,
+    pub fn checksum_table(&self) -> Option<ChecksumTable> {
+        self.has_checksums().then(|| ChecksumTable {
+            offset: self.checksums_offset,
             unit_bytes: self.log.unit_bytes,
             cells: u64::from(self.slots) * u64::from(self.block_size_bytes) / CELL_BYTES as u64,
         })
     }
 
-    pub(super) fn sums_are_sound(&self) -> bool {
+    pub(super) fn table_is_sound(&self) -> bool {
         let log_end = self.log.offset + self.log.records * RECORD_BYTES as u64;
-        self.sums().is_none_or(|sums| {
+        self.checksum_table().is_none_or(|sums| {
             sums.offset >= log_end.max(RESERVED_BYTES)
                 && self
                     .tree()

@@ -99,7 +99,7 @@ mod tests {
                     assert_eq!((tree.offset, tree.unit_bytes), (end, SECTOR_BYTES));
                     end += tree.bytes();
                 }
-                if let Some(sums) = found.sums() {
+                if let Some(sums) = found.checksum_table() {
                     // The tree may take as much as that of the largest cache.
                     assert!(sums.offset >= end && sums.unit_bytes == LINE_BYTES);
                     end = sums.offset + sums.bytes();

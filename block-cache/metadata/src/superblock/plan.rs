@@ -76,13 +76,13 @@ impl Superblock {
         // The log ends at a unit's border, and the tree goes behind it.
         let tree_bytes = input.dirty_tracking.bytes(unit);
         // And behind that the checksums.
-        let sums_bytes = |slots: u64| match input.checksums {
+        let table_bytes = |slots: u64| match input.checksums {
             true => checksums::bytes(slots, block, unit),
             false => 0,
         };
         let together = |slots: u64| {
             let metadata_end =
-                RESERVED_BYTES + log_bytes(slots, unit) + tree_bytes + sums_bytes(slots);
+                RESERVED_BYTES + log_bytes(slots, unit) + tree_bytes + table_bytes(slots);
             let data_offset = metadata_end.next_multiple_of(aligned);
             (data_offset, data_offset + slots * block)
         };
@@ -95,7 +95,7 @@ impl Superblock {
                 let by_metadata = room.saturating_sub(RECORDS_MIN + 64) / RECORDS_PER_SLOT;
                 let mut slots = by_data.min(by_metadata);
                 let end = |slots: u64| {
-                    RESERVED_BYTES + log_bytes(slots, unit) + tree_bytes + sums_bytes(slots)
+                    RESERVED_BYTES + log_bytes(slots, unit) + tree_bytes + table_bytes(slots)
                 };
                 if input.checksums && end(slots) > metadata_bytes {
                     let each = RECORDS_PER_SLOT * RECORD_BYTES as u64 + checksums::of_slot(block);
@@ -124,8 +124,8 @@ impl Superblock {
         } else {
             (input.classes.count_ones() + 2) << top
         };
-        let sums_size = sums_bytes(u64::from(slots));
-        if slots < least || RESERVED_BYTES + log_size + tree_bytes + sums_size > metadata_size {
+        let table_size = table_bytes(u64::from(slots));
+        if slots < least || RESERVED_BYTES + log_size + tree_bytes + table_size > metadata_size {
             let needed = match input.metadata_bytes {
                 None => format!("{} bytes are needed", together(u64::from(least)).1),
                 Some(_) => {
@@ -136,7 +136,7 @@ impl Superblock {
                         data_offset + u64::from(least) * block,
                         RESERVED_BYTES
                             + tree_bytes
-                            + sums_bytes(u64::from(least))
+                            + table_bytes(u64::from(least))
                             + log_bytes(u64::from(least), unit).max(records),
                     )
                 }
@@ -194,7 +194,7 @@ impl Superblock {
                 _ => RESERVED_BYTES + log_size,
             },
             tree_epoch: 1,
-            sums_offset: match input.checksums {
+            checksums_offset: match input.checksums {
                 true => RESERVED_BYTES + log_size + tree_bytes,
                 false => 0,
             },

@@ -27,7 +27,7 @@ impl Superblock {
                 self.log.offset,
                 self.data_offset,
                 self.tree_offset,
-                self.sums_offset,
+                self.checksums_offset,
             ]
             .iter()
             .all(|offset| *offset < FARTHEST)
@@ -39,7 +39,7 @@ impl Superblock {
                 tree.offset >= self.log.offset + self.log.records * RECORD_BYTES as u64
                     && tree.offset.is_multiple_of(u64::from(tree.unit_bytes))
             })
-            && self.sums_are_sound();
+            && self.table_is_sound();
         if sound {
             return Ok(());
         }

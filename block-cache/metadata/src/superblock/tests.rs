@@ -67,7 +67,7 @@ fn checksums_lie_before_the_data_and_behind_the_rest() {
             ] {
                 let found = planned(tracking, true, data, metadata, block).expect("fits");
                 found.sound("test").expect("sound");
-                let sums = found.sums().expect("it has some");
+                let sums = found.checksum_table().expect("it has some");
                 let end = metadata.unwrap_or(found.data_offset);
                 assert!(sums.offset + sums.bytes() <= end, "{found:?}");
                 let data_end = found.data_offset + u64::from(found.slots) * u64::from(block);
@@ -75,7 +75,10 @@ fn checksums_lie_before_the_data_and_behind_the_rest() {
                 assert!(sums.cells >= u64::from(found.slots));
                 assert_eq!(Superblock::decode(&found.encode()), Some(found.clone()));
                 let without = planned(tracking, false, data, metadata, block).expect("fits");
-                assert_eq!((without.sums(), without.sums_offset), (None, 0));
+                assert_eq!(
+                    (without.checksum_table(), without.checksums_offset),
+                    (None, 0)
+                );
                 assert!(found.slots <= without.slots);
                 // Of blocks of 1 MiB, checksums take more metadata than records.
                 let share = if block == 1 << 20 { 5 } else { 1 };

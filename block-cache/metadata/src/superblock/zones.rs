@@ -143,9 +143,9 @@ mod tests {
         assert!(dirty(&zones, 4 * zone..9 * zone));
         assert!(!dirty(&zones, 0..5 * zone));
         assert!(!dirty(&zones, 6 * zone..ZONE_BITS as u64 * zone));
-        let around = (5 + ZONE_BITS as u64) * zone;
+        let wrapped = (5 + ZONE_BITS as u64) * zone;
         assert!(
-            dirty(&zones, around..around + 512),
+            dirty(&zones, wrapped..wrapped + 512),
             "there is no bit of its own"
         );
         assert!(!zones.may_be_dirty(4, 5 * zone..6 * zone));

@@ -131,11 +131,11 @@ impl Priced {
         let at = node as usize;
         // Without cached blocks and without past writes, all leaves are alike: each has the same
         // share of the expectation, so one decision holds for all.
-        let alike = self.cached[at] == 0
+        let is_similar = self.cached[at] == 0
             && self.turned[at] == 0.0
             && self.arrived[at] == 0.0
             && !dirty.get(node);
-        if is_leaf || alike {
+        if is_leaf || is_similar {
             let cost = self.cached[at] as f32 + IN_VAIN * expected.arrivals;
             let held = expected.turns > 0.0 && self.price as f32 * expected.turns >= cost;
             return held || is_leaf && dirty.get(node);

@@ -89,7 +89,7 @@ fn any_superblock(script: &mut Script<'_>) {
             7 => superblock.log.records = number,
             8 => superblock.log.unit_bytes = number as u32,
             9 => superblock.tree_offset = number,
-            10 => superblock.sums_offset = number,
+            10 => superblock.checksums_offset = number,
             _ => superblock.ro_compat ^= number,
         }
     }
@@ -332,10 +332,10 @@ fn any_log(script: &mut Script<'_>) {
         &replayed,
     ))
     .expect("nothing fails");
-    let (again, same) = written.replay();
-    assert!(again.torn_units.is_empty(), "{again:?}");
+    let (second, same) = written.replay();
+    assert!(second.torn_units.is_empty(), "{second:?}");
     assert_eq!(
-        (again.next, again.tail, same),
+        (second.next, second.tail, same),
         (replayed.next, replayed.tail, found)
     );
 }

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::{Ended, GENTLE, Look, Turn, WIDEST};
+use super::{Ended, GENTLE, PolicyInput, Turn, WIDEST};
 
 /// From the beginning of a pass to that of the next.
 const PASS: Duration = Duration::from_secs(30);
@@ -23,14 +23,14 @@ pub struct Alru {
 }
 
 impl Alru {
-    pub(super) fn turn(&mut self, look: &Look) -> Option<Turn> {
-        let pressed = look.wanted || look.is_above_high();
-        if self.pass.is_some_and(|rounds| rounds != look.rounds) {
+    pub(super) fn turn(&mut self, input: &PolicyInput) -> Option<Turn> {
+        let pressed = input.wanted || input.is_above_high();
+        if self.pass.is_some_and(|rounds| rounds != input.rounds) {
             self.pass = None;
         }
-        if self.pass.is_none() && look.now >= self.next {
-            self.pass = Some(look.rounds);
-            self.next = look.now + PASS;
+        if self.pass.is_none() && input.now >= self.next {
+            self.pass = Some(input.rounds);
+            self.next = input.now + PASS;
         }
         (pressed || self.pass.is_some()).then_some(Turn {
             width: if pressed { WIDEST } else { GENTLE },

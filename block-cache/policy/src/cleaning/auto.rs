@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use super::{Ended, GENTLE, Look, Turn, WIDEST, Whose};
+use super::{Ended, GENTLE, IoDevice, PolicyInput, Turn, WIDEST};
 
 /// Time without a request after which there are no clients.
 const IDLE: Duration = Duration::from_secs(1);
@@ -46,8 +46,8 @@ struct Latency {
     alone_ns: u64,
     alone: u64,
     /// Beside the cleaner, since its pace changed last: the sum, and of how many.
-    beside_ns: u64,
-    beside: u64,
+    cleaning_ns: u64,
+    during_cleaning: u64,
     /// The least that one took, beside it or not; 0 before the first.
     least_ns: u64,
 }
@@ -61,12 +61,16 @@ impl Latency {
             ENOUGH.. => self.alone_ns,
             _ => self.least_ns,
         };
-        (self.beside >= ENOUGH).then(|| self.beside_ns / self.beside * 100 / alone_ns.max(1))
+        (self.during_cleaning >= ENOUGH)
+            .then(|| self.cleaning_ns / self.during_cleaning * 100 / alone_ns.max(1))
     }
 
     fn longest_ns(&self) -> u64 {
-        let beside = self.beside_ns.checked_div(self.beside).unwrap_or(0);
-        self.alone_ns.max(beside)
+        let during_cleaning = self
+            .cleaning_ns
+            .checked_div(self.during_cleaning)
+            .unwrap_or(0);
+        self.alone_ns.max(during_cleaning)
     }
 }
 
@@ -102,16 +106,16 @@ impl Default for Auto {
 }
 
 impl Auto {
-    pub(super) fn note(&mut self, whose: Whose, took: Duration, beside: bool) {
+    pub(super) fn note(&mut self, device: IoDevice, took: Duration, during_cleaning: bool) {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let latency = &mut self.latency[whose as usize];
+        let latency = &mut self.latency[device as usize];
         latency.least_ns = match latency.least_ns {
             0 => took,
             least => least.min(took),
         };
-        if beside {
-            latency.beside_ns = latency.beside_ns.saturating_add(took);
-            latency.beside += 1;
+        if during_cleaning {
+            latency.cleaning_ns = latency.cleaning_ns.saturating_add(took);
+            latency.during_cleaning += 1;
             return;
         }
         // The first ones count as much as those behind them.
@@ -122,9 +126,9 @@ impl Auto {
             + took / weight;
     }
 
-    pub(super) fn turn(&mut self, look: &Look) -> Turn {
-        self.idle = look.idle >= IDLE;
-        let pressed = look.is_above_high();
+    pub(super) fn turn(&mut self, input: &PolicyInput) -> Turn {
+        self.idle = input.idle >= IDLE;
+        let pressed = input.is_above_high();
         if self.idle {
             return Turn {
                 width: WIDEST,
@@ -137,15 +141,15 @@ impl Auto {
             true => PERCENT_ABOVE_HIGH,
             false => PERCENT_BELOW_HIGH,
         });
-        let below = look.dirty_percent < look.low_percent && !look.wanted;
+        let below = input.dirty_percent < input.low_percent && !input.wanted;
         self.pause = match below {
             true => PAUSE,
-            false if pressed || look.wanted => Duration::ZERO,
+            false if pressed || input.wanted => Duration::ZERO,
             false => {
-                let span = (look.high_percent - look.low_percent).max(1);
-                let left = look
+                let span = (input.high_percent - input.low_percent).max(1);
+                let left = input
                     .high_percent
-                    .saturating_sub(look.dirty_percent)
+                    .saturating_sub(input.dirty_percent)
                     .min(span);
                 SLOW.mul_f64(left as f64 / span as f64)
             }
@@ -181,7 +185,11 @@ impl Auto {
             None => {
                 // Clients of whom little is seen are not gone; of whom nothing is seen, nothing
                 // waits.
-                let seen = self.latency.iter().map(|latency| latency.beside).sum();
+                let seen = self
+                    .latency
+                    .iter()
+                    .map(|latency| latency.during_cleaning)
+                    .sum();
                 if std::mem::replace(&mut self.seen, seen) == seen {
                     self.level = (self.level + 1).min(WIDEST as i32);
                 }
@@ -190,14 +198,14 @@ impl Auto {
         }
         (self.seen, self.held) = (0, 0);
         for latency in &mut self.latency {
-            (latency.beside, latency.beside_ns) = (0, 0);
+            (latency.during_cleaning, latency.cleaning_ns) = (0, 0);
         }
     }
 
     /// Whether a device has clients beside the cleaner, but too few yet to say what it costs them.
     fn unheard(&self) -> bool {
         let mut devices = self.latency.iter();
-        devices.any(|latency| latency.beside > 0 && latency.percent().is_none())
+        devices.any(|latency| latency.during_cleaning > 0 && latency.percent().is_none())
     }
 
     /// How many times as long as a batch a pause takes, at a level that has some.

@@ -64,7 +64,7 @@ const GENTLE: usize = 4;
 
 /// State that a policy gets when it is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct PolicyInput {
     /// The time, since any moment.
     pub now: Duration,
     /// Dirty share of the cache.
@@ -81,7 +81,7 @@ pub struct Look {
     pub rounds: u64,
 }
 
-impl Look {
+impl PolicyInput {
     const fn is_above_high(&self) -> bool {
         self.dirty_percent >= self.high_percent
     }
@@ -113,7 +113,7 @@ pub struct Ended {
 
 /// The device that a client's I/O waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum IoDevice {
     /// The backing device.
     Backing,
     /// The cache device.
@@ -157,12 +157,12 @@ impl Cleaner {
     }
 
     /// Returns the next action, or `None` to wait until something changes, half a second at most.
-    pub fn turn(&mut self, look: &Look) -> Option<Turn> {
+    pub fn turn(&mut self, input: &PolicyInput) -> Option<Turn> {
         match self {
-            Self::Auto(auto) => Some(auto.turn(look)),
-            Self::Alru(alru) => alru.turn(look),
+            Self::Auto(auto) => Some(auto.turn(input)),
+            Self::Alru(alru) => alru.turn(input),
             Self::Acp => Some(acp::turn()),
-            Self::Nop => nop::turn(look),
+            Self::Nop => nop::turn(input),
         }
     }
 
@@ -175,10 +175,10 @@ impl Cleaner {
         }
     }
 
-    /// A client's I/O took so long; `beside` if something was being written back meanwhile.
-    pub fn note(&mut self, whose: Whose, took: Duration, beside: bool) {
+    /// A client's I/O took so long; `during_cleaning` if something was being written back meanwhile.
+    pub fn note(&mut self, device: IoDevice, took: Duration, during_cleaning: bool) {
         if let Self::Auto(auto) = self {
-            auto.note(whose, took, beside);
+            auto.note(device, took, during_cleaning);
         }
     }
 }

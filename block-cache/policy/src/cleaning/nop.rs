@@ -2,10 +2,10 @@
 //! of `forebay flush`. A cache that is full of dirty data stays full, and writes that miss bypass
 //! it.
 
-use super::{Look, Turn, WIDEST};
+use super::{PolicyInput, Turn, WIDEST};
 
-pub(super) fn turn(look: &Look) -> Option<Turn> {
-    look.wanted.then_some(Turn {
+pub(super) fn turn(input: &PolicyInput) -> Option<Turn> {
+    input.wanted.then_some(Turn {
         width: WIDEST,
         spare: true,
         fullest: false,

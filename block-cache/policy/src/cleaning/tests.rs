@@ -5,8 +5,8 @@ const MS: Duration = Duration::from_millis(1);
 /// I/Os from which `auto` knows what they take alone.
 const ENOUGH_ALONE: u32 = 16;
 
-fn look(dirty_percent: u64) -> Look {
-    Look {
+fn input(dirty_percent: u64) -> PolicyInput {
+    PolicyInput {
         now: Duration::ZERO,
         dirty_percent,
         low_percent: 20,
@@ -29,15 +29,15 @@ fn policies_are_found_by_name() {
 #[test]
 fn nop_cleans_what_room_is_needed_for_and_nothing_else() {
     let mut nop = Cleaner::new(Cleaning::Nop);
-    let idle = Look {
+    let idle = PolicyInput {
         idle: Duration::from_secs(3600),
-        ..look(100)
+        ..input(100)
     };
-    assert_eq!(nop.turn(&look(100)), None);
+    assert_eq!(nop.turn(&input(100)), None);
     assert_eq!(nop.turn(&idle), None);
-    let wanted = Look {
+    let wanted = PolicyInput {
         wanted: true,
-        ..look(1)
+        ..input(1)
     };
     assert!(nop.turn(&wanted).is_some());
 }
@@ -46,9 +46,9 @@ fn nop_cleans_what_room_is_needed_for_and_nothing_else() {
 fn acp_never_rests() {
     let mut acp = Cleaner::new(Cleaning::Acp);
     for dirty in [0, 10, 50, 100] {
-        let turn = acp.turn(&look(dirty)).expect("always");
+        let turn = acp.turn(&input(dirty)).expect("always");
         assert!(turn.width == WIDEST && !turn.spare && turn.fullest);
-        acp.note(Whose::Backing, Duration::from_secs(9), true);
+        acp.note(IoDevice::Backing, Duration::from_secs(9), true);
         let rest = acp.ended(&Ended {
             now: MS,
             took: MS,
@@ -61,10 +61,10 @@ fn acp_never_rests() {
 #[test]
 fn alru_makes_a_pass_every_half_minute() {
     let mut alru = Cleaner::new(Cleaning::Alru);
-    let at = |seconds, rounds| Look {
+    let at = |seconds, rounds| PolicyInput {
         now: Duration::from_secs(seconds),
         rounds,
-        ..look(50)
+        ..input(50)
     };
     let turn = alru.turn(&at(0, 0)).expect("the first pass");
     assert!(turn.spare && turn.width == GENTLE);
@@ -78,7 +78,7 @@ fn alru_makes_a_pass_every_half_minute() {
         empty: true,
     });
     assert_eq!(alru.turn(&at(31, 1)), None, "nothing was left");
-    let full = Look {
+    let full = PolicyInput {
         dirty_percent: 60,
         ..at(31, 1)
     };
@@ -89,16 +89,19 @@ fn alru_makes_a_pass_every_half_minute() {
 /// Returns the largest width of `auto`. Its client mostly writes to the cache, which costs nothing.
 /// Once a turn it bypasses the cache, which takes `slow` beside the cleaner and a millisecond
 /// alone.
-fn widest_beside(slow: Duration) -> usize {
+fn widest_at(slow: Duration) -> usize {
     let mut auto = Cleaner::new(Cleaning::Auto);
     let mut turn = |turn: u32| {
-        for whose in [Whose::Cache, Whose::Backing] {
-            (0..ENOUGH_ALONE).for_each(|_| auto.note(whose, MS, false));
+        for device in [IoDevice::Cache, IoDevice::Backing] {
+            (0..ENOUGH_ALONE).for_each(|_| auto.note(device, MS, false));
         }
-        (0..40).for_each(|_| auto.note(Whose::Cache, MS, true));
-        auto.note(Whose::Backing, slow, true);
+        (0..40).for_each(|_| auto.note(IoDevice::Cache, MS, true));
+        auto.note(IoDevice::Backing, slow, true);
         let now = turn * 10 * MS;
-        let width = auto.turn(&Look { now, ..look(50) }).expect("auto").width;
+        let width = auto
+            .turn(&PolicyInput { now, ..input(50) })
+            .expect("auto")
+            .width;
         auto.ended(&Ended {
             now,
             took: MS,
@@ -114,12 +117,12 @@ fn who_is_only_there_beside_it_is_compared_with_the_least_that_one_took() {
     let mut auto = Cleaner::new(Cleaning::Auto);
     let mut turn = |turn: u32| {
         let now = turn * 10 * MS;
-        let width = auto.turn(&look(50)).expect("auto").width;
+        let width = auto.turn(&input(50)).expect("auto").width;
         // The cleaner's blocks in flight are served first.
         let slow = MS + width as u32 * MS / 3;
-        auto.note(Whose::Backing, slow, true);
+        auto.note(IoDevice::Backing, slow, true);
         for beside in [true, false] {
-            (0..ENOUGH_ALONE).for_each(|_| auto.note(Whose::Cache, MS / 10, beside));
+            (0..ENOUGH_ALONE).for_each(|_| auto.note(IoDevice::Cache, MS / 10, beside));
         }
         auto.ended(&Ended {
             now,
@@ -135,9 +138,9 @@ fn who_is_only_there_beside_it_is_compared_with_the_least_that_one_took() {
 
 #[test]
 fn the_few_who_wait_at_one_device_are_heard_beside_the_many_at_the_other() {
-    assert!(widest_beside(MS) > 12, "nobody waits longer");
-    assert!(widest_beside(2 * MS) <= 6, "a little longer");
-    assert!(widest_beside(20 * MS) <= 6, "much longer");
+    assert!(widest_at(MS) > 12, "nobody waits longer");
+    assert!(widest_at(2 * MS) <= 6, "a little longer");
+    assert!(widest_at(20 * MS) <= 6, "much longer");
 }
 
 /// A device that serves `iops` requests a second, for which `clients` wait at any time.
@@ -166,9 +169,9 @@ fn served(
     while now < end {
         let measured = now > end / 2;
         let turn = auto
-            .turn(&Look {
+            .turn(&PolicyInput {
                 now,
-                ..look(dirty_percent)
+                ..input(dirty_percent)
             })
             .expect("auto always has something to do");
         // A batch in chunks; each waits behind the clients' requests and its own.
@@ -180,7 +183,7 @@ fn served(
             let count = nanos / each.as_nanos() as u64;
             carry = nanos % each.as_nanos() as u64;
             for _ in 0..count {
-                auto.note(Whose::Backing, each, beside);
+                auto.note(IoDevice::Backing, each, beside);
             }
             if measured {
                 waited += each * count as u32;
@@ -241,20 +244,20 @@ fn auto_is_gentle_below_the_low_mark_and_quick_where_nobody_is() {
         took: MS,
         empty: false,
     };
-    let turn = auto.turn(&look(10)).expect("a batch");
+    let turn = auto.turn(&input(10)).expect("a batch");
     assert!(turn.width <= GENTLE && turn.spare);
     assert!(auto.ended(&ended) >= 500 * MS);
-    let idle = Look {
+    let idle = PolicyInput {
         idle: Duration::from_secs(1),
-        ..look(10)
+        ..input(10)
     };
     assert_eq!(auto.turn(&idle).expect("a batch").width, WIDEST);
     assert!(auto.ended(&ended).is_zero());
     // Towards the high mark pauses are shorter.
     let pause = |auto: &mut Cleaner, dirty| {
-        auto.turn(&look(dirty));
+        auto.turn(&input(dirty));
         auto.ended(&Ended { now: MS, ..ended });
-        auto.turn(&look(dirty));
+        auto.turn(&input(dirty));
         auto.ended(&ended)
     };
     let (low, mid) = (pause(&mut auto, 20), pause(&mut auto, 40));

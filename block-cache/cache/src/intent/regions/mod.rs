@@ -1,6 +1,6 @@
 //! Marks on regions of 64 neighbouring blocks, unless the format says otherwise. A mark must be in
 //! the log before a clean copy may be overwritten in place (`MaybeDirty`, rule 3). It must also be
-//! there before a write goes to the backing device beside a cached copy (`Intent`, rule 5).
+//! there before a write to the backing device bypasses a cached copy (`Intent`, rule 5).
 //!
 //! If a bit-tree tracks possibly dirty data (see `tracking`), a region has the mark `MaybeDirty`
 //! only in memory.
@@ -132,7 +132,7 @@ impl Regions {
     ) -> impl Future<Output = Result<Option<RegionUse>>> + '_ {
         let site = Site::here();
         async move {
-            let unmarked = site.lacks(Part::Step) || planted(Fault::SumBeforeData);
+            let unmarked = site.lacks(Part::Step) || planted(Fault::ChecksumBeforeData);
             if !self.has_checksums || unmarked {
                 return Ok(None);
             }
@@ -227,7 +227,7 @@ impl Regions {
         Ok(())
     }
 
-    /// Changes a region's mark from whatever it is to `want`.
+    /// Changes a region's mark, of any state, to `want`.
     async fn change_region(&self, id: MarkId, want: MarkState) -> Result<()> {
         while self.marks.is_used(id) {
             self.changed.wait().await;

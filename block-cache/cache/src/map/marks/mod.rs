@@ -62,7 +62,7 @@ pub(crate) struct Marks {
     /// Blocks in a region, as a power of two.
     shift: u8,
     table: RefCell<Table>,
-    /// Slots whose record on its way says what durable record and mark say already.
+    /// Slots whose record in flight says the same as the durable record and the mark.
     repeated: RefCell<HashSet<BlockId>>,
 }
 
@@ -81,12 +81,12 @@ impl Marks {
         region << self.shift..(region + 1) << self.shift
     }
 
-    /// Returns whether the record of a slot that is on its way says nothing new.
+    /// Returns whether a slot's record in flight says nothing new.
     pub(crate) fn is_repeated(&self, slot: BlockId) -> bool {
         self.repeated.borrow().contains(&slot)
     }
 
-    /// Notes that the record of a slot that is on its way says nothing new.
+    /// Notes that a slot's record in flight says nothing new.
     pub(crate) fn repeat(&self, slot: BlockId) {
         self.repeated.borrow_mut().insert(slot);
     }
@@ -99,7 +99,7 @@ impl Marks {
         }
     }
 
-    /// Ends a round of commits: only slots that are still to be logged are on their way.
+    /// Ends a round of commits: only records of slots that are still to be logged are in flight.
     pub(crate) fn trim_repeated(&self, is_pending: impl Fn(BlockId) -> bool) {
         (self.repeated.borrow_mut()).retain(|slot| is_pending(*slot));
     }

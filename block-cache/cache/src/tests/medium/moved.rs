@@ -21,15 +21,15 @@ fn a_moved_copy_and_its_original_never_have_one_generation() {
             let mut is_announced = 0;
             let mut differ = true;
             for nth in 0.. {
-                let (left, kept) = dead(&file, &journal);
-                let opened = die_opening(&left, &kept, nth, None).await;
+                let (left, copied) = dead(&file, &journal);
+                let opened = die_opening(&left, &copied, nth, None).await;
                 let left_at = Superblock::read(&left).await.expect("sound").service;
                 for second in 0..16 {
-                    let (copy, kept) = (left.copy(MOVED), Buf::copied(&kept.to_vec()));
-                    die_moving(&copy, &kept, second, fault).await;
-                    let (copy, kept) = (copy.copy(MOVED), Buf::copied(&kept.to_vec()));
+                    let (copy, copied) = (left.copy(MOVED), Buf::copied(&copied.to_vec()));
+                    die_moving(&copy, &copied, second, fault).await;
+                    let (copy, copied) = (copy.copy(MOVED), Buf::copied(&copied.to_vec()));
                     plant(fault);
-                    let moved = try_open(&copy, &kept, true, false).await;
+                    let moved = try_open(&copy, &copied, true, false).await;
                     plant(None);
                     let (moved, _) = moved.expect("the journal is its own");
                     assert_eq!(values(&moved, &backing).await, [7; 8], "{nth}, {second}");

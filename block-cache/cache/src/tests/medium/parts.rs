@@ -140,7 +140,7 @@ fn states_of_data_and_metadata_that_do_not_belong_together_are_refused() {
                         assert!(found.is_ok(), "{pair}: {found:?}");
                         continue;
                     }
-                    let told = |error: Option<Error>| {
+                    let is_named = |error: Option<Error>| {
                         let older = match data < metadata {
                             true => "the data device holds an earlier state",
                             false => "the metadata device holds an earlier state",
@@ -152,9 +152,9 @@ fn states_of_data_and_metadata_that_do_not_belong_together_are_refused() {
                                 && report.contains("help: ")
                         })
                     };
-                    let is_told = told(opened.err()) && told(found.err());
-                    assert!(is_told || fault.is_some(), "{pair}");
-                    refused &= is_told;
+                    let is_reported = is_named(opened.err()) && is_named(found.err());
+                    assert!(is_reported || fault.is_some(), "{pair}");
+                    refused &= is_reported;
                 }
             }
             plant(None);
@@ -195,18 +195,18 @@ async fn cut_openings_off(fault: Option<Fault>) -> bool {
         let (pair, journal) = (pair.state(), Buf::copied(&journal.to_vec()));
         let mut opened = false;
         for nth in 0.. {
-            let (left, kept) = (pair.state(), Buf::copied(&journal.to_vec()));
-            opened |= is_open_after(&left, &kept, nth, fault).await;
+            let (left, copied) = (pair.state(), Buf::copied(&journal.to_vec()));
+            opened |= is_open_after(&left, &copied, nth, fault).await;
             for second in 0..10 {
-                let (left, kept) = (left.state(), Buf::copied(&kept.to_vec()));
-                is_open_after(&left, &kept, second, fault).await;
+                let (left, copied) = (left.state(), Buf::copied(&copied.to_vec()));
+                is_open_after(&left, &copied, second, fault).await;
                 for rotten in [None, Some(0), Some(COPY_STRIDE_BYTES)] {
-                    let (left, kept) = (left.state(), Buf::copied(&kept.to_vec()));
+                    let (left, copied) = (left.state(), Buf::copied(&copied.to_vec()));
                     if let Some(at) = rotten {
                         let rot = Buf::copied(&[0xa5; COPY_BYTES]);
                         left.data.write(at, rot).await.expect("rots");
                     }
-                    match open_on(left.devices(), &kept).await {
+                    match open_on(left.devices(), &copied).await {
                         Ok(cache) => {
                             let values = values(&cache, &backing).await;
                             assert_eq!(values, [7; 8], "{nth}, {second}, {rotten:?}");

@@ -70,7 +70,7 @@ pub(super) async fn refusals(
     let asked = asked.map(|(volume, attach)| (&*volume.name, options_of(volume, attach)));
     let asked: Vec<_> = asked.collect();
     let options = mend::options(place, false, false)?;
-    let checked = match forebay_cache::foresee_stale(devices, &options, &asked).await {
+    let checked = match forebay_cache::predict_stale(devices, &options, &asked).await {
         // A report of damage matters more.
         Err(_) if !found.problems.is_empty() => return Ok(refused),
         checked => checked.context(|| "cannot tell what is stale")?,

@@ -102,11 +102,7 @@ fn a_cache_that_does_not_open_is_an_error_of_all_that_waits() {
     on_reactor(|| async move {
         let stack = (Stack::open(&slow, &Wishes::default()).await).expect("begins to");
         let db = stack.volume("db").expect("there").open();
-        assert_eq!(
-            byte_at(&db, 2 * ZONE).await,
-            0,
-            "nothing was written there"
-        );
+        assert_eq!(byte_at(&db, 2 * ZONE).await, 0, "nothing was written there");
         let refused = db.read(0, Buf::zeroed(4096)).await.expect_err("lost");
         assert_eq!(refused.kind(), ErrorKind::Lost);
         let refused = stack.ready().await.expect_err("lost");

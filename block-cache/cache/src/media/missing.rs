@@ -10,20 +10,20 @@ use crate::failpoints::{Fault, planted};
 use crate::geometry::{Block, Geometry};
 use crate::options::Devices;
 
-/// Where nothing of the data is left when a cache is opened.
+/// Ranges of the data device that lost their data before the cache is opened.
 #[derive(Debug, Default)]
-pub(crate) struct Gone {
-    /// Stretches of the data device, bytes, in order.
-    stretches: Vec<Range<u64>>,
+pub(crate) struct MissingData {
+    /// Bytes of the data device, in ascending order.
+    ranges: Vec<Range<u64>>,
     /// Hole that runs to the end of the data: a cut, unless zeroes were left out of the file
     /// elsewhere.
     last: Option<Range<u64>>,
-    /// Holes of a copy, and those with data behind them: a tool may have left zeroes out, so that
-    /// they do not tell.
+    /// Holes of a copy, and holes before data. A tool may have left zeroes out there, so they are
+    /// no evidence of a truncation.
     doubtful: Vec<Range<u64>>,
 }
 
-impl Gone {
+impl MissingData {
     /// Looks at the data device of a cache that is not open.
     pub(crate) fn find(devices: &Devices, superblock: &Superblock) -> Self {
         let (service, end) = (superblock.service, superblock.data_end());
@@ -31,50 +31,50 @@ impl Gone {
         let is_copy = !service.media.data.is_same_as(media.data) || service.is_sparse;
         let holes = devices.data.holes(superblock.data_offset..end);
         let mut doubtful = merged(holes.unwrap_or_default());
-        let (mut stretches, mut last) = (Vec::new(), None);
+        let (mut ranges, mut last) = (Vec::new(), None);
         match (is_copy, service.was_cut) {
             (true, _) => {}
-            (false, true) => stretches.append(&mut doubtful),
-            _ if planted(Fault::TrustHoles) => stretches.append(&mut doubtful),
+            (false, true) => ranges.append(&mut doubtful),
+            _ if planted(Fault::TrustHoles) => ranges.append(&mut doubtful),
             // Behind a cut there is no data.
             (false, false) => last = doubtful.pop_if(|hole| hole.end >= end),
         }
         if service.cut_bytes != 0 {
-            stretches.push(service.cut_bytes.min(end)..end);
+            ranges.push(service.cut_bytes.min(end)..end);
         }
         Self {
-            stretches: merged(stretches),
+            ranges: merged(ranges),
             last,
             doubtful,
         }
     }
 
-    /// Decides about the hole at the end: where something `is_doubtful`, a tool left zeroes out of
-    /// the file, and that hole does not tell either.
+    /// Decides about the hole at the end. If cached data `is_doubtful`, a tool left zeroes out of
+    /// the file, and the last hole is no evidence either.
     pub(crate) fn decide_last_hole(&mut self, is_doubtful: bool) {
         let holes = match is_doubtful {
             true => &mut self.doubtful,
-            false => &mut self.stretches,
+            false => &mut self.ranges,
         };
         holes.extend(self.last.take());
         *holes = merged(std::mem::take(holes));
     }
 
-    /// Whether there are holes that do not tell.
-    pub(crate) const fn has_doubts(&self) -> bool {
+    /// Returns whether there are holes that are no evidence of a truncation.
+    pub(crate) const fn has_doubtful(&self) -> bool {
         !self.doubtful.is_empty()
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.stretches.is_empty() && self.doubtful.is_empty() && self.last.is_none()
+        self.ranges.is_empty() && self.doubtful.is_empty() && self.last.is_none()
     }
 
-    /// Whether a part of these bytes of the device is gone, or may be.
+    /// Returns whether a part of these bytes of the device is missing, or may be.
     pub(crate) fn touches(&self, bytes: &Range<u64>) -> bool {
-        touches(&self.stretches, bytes) || touches(self.last.as_slice(), bytes)
+        touches(&self.ranges, bytes) || touches(self.last.as_slice(), bytes)
     }
 
-    /// Which of a block's granules are gone in part, of a volume of `size_bytes`.
+    /// Returns the granules of a block that are missing in part. The volume has `size_bytes`.
     pub(crate) fn granules(
         &self,
         geometry: &Geometry,
@@ -82,10 +82,10 @@ impl Gone {
         place: u32,
         size_bytes: u64,
     ) -> u64 {
-        gone_of(&self.stretches, geometry, (block, valid), place, size_bytes)
+        missing_granules(&self.ranges, geometry, (block, valid), place, size_bytes)
     }
 
-    /// Whether a block lies in a hole that may have been one of zeroes.
+    /// Returns whether a block lies in a hole that zeroes may have left.
     pub(crate) fn is_doubtful(
         &self,
         geometry: &Geometry,
@@ -93,31 +93,31 @@ impl Gone {
         place: u32,
         size_bytes: u64,
     ) -> bool {
-        gone_of(&self.doubtful, geometry, (block, valid), place, size_bytes) != 0
+        missing_granules(&self.doubtful, geometry, (block, valid), place, size_bytes) != 0
     }
 }
 
-/// The same bytes in stretches that are in order and do not touch each other.
-pub(super) fn merged(mut stretches: Vec<Range<u64>>) -> Vec<Range<u64>> {
-    stretches.retain(|stretch| !stretch.is_empty());
-    stretches.sort_unstable_by_key(|stretch| stretch.start);
-    stretches.dedup_by(|next, kept| {
-        let touches = next.start <= kept.end;
+/// Returns the same bytes as ranges in ascending order that do not touch each other.
+pub(super) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let touches = next.start <= last.end;
         if touches {
-            kept.end = kept.end.max(next.end);
+            last.end = last.end.max(next.end);
         }
         touches
     });
-    stretches
+    ranges
 }
 
-fn touches(stretches: &[Range<u64>], bytes: &Range<u64>) -> bool {
-    let behind = stretches.partition_point(|stretch| stretch.start < bytes.end);
-    (stretches[..behind].last()).is_some_and(|stretch| stretch.end > bytes.start)
+fn touches(ranges: &[Range<u64>], bytes: &Range<u64>) -> bool {
+    let behind = ranges.partition_point(|range| range.start < bytes.end);
+    (ranges[..behind].last()).is_some_and(|range| range.end > bytes.start)
 }
 
-pub(super) fn gone_of(
-    stretches: &[Range<u64>],
+pub(super) fn missing_granules(
+    ranges: &[Range<u64>],
     geometry: &Geometry,
     (block, valid): (Block, u64),
     place: u32,
@@ -127,7 +127,7 @@ pub(super) fn gone_of(
         geometry.data_offset(place, run.start)..geometry.data_offset(place, run.end)
     };
     let whole = u32::try_from(geometry.block_bytes(block.class)).expect("at most a block");
-    if !touches(stretches, &bytes(0..whole)) {
+    if !touches(ranges, &bytes(0..whole)) {
         return 0;
     }
     let rest = size_bytes.saturating_sub(geometry.backing_offset(block, 0));
@@ -137,8 +137,8 @@ pub(super) fn gone_of(
         .filter(|nth| valid >> nth & 1 == 1)
         // The last one was written as far as the volume goes.
         .map(|nth| (nth, nth * granule..((nth + 1) * granule).min(limit)))
-        .filter(|(_, run)| run.start < run.end && touches(stretches, &bytes(run.clone())))
-        .fold(0, |gone, (nth, _)| gone | 1 << nth)
+        .filter(|(_, run)| run.start < run.end && touches(ranges, &bytes(run.clone())))
+        .fold(0, |missing, (nth, _)| missing | 1 << nth)
 }
 
 /// Returns whether a device is a file: truncating a file loses data. A block device that is shorter

@@ -23,13 +23,13 @@ pub const UNKNOWN: u32 = 0;
 /// The cell is known to hold something else than what was written there.
 pub const BAD: u32 = 1;
 
-const SUM_BYTES: usize = size_of::<u32>();
+const CHECKSUM_BYTES: usize = size_of::<u32>();
 /// Bytes read at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Where the table lies on the device that holds the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SumsPlace {
+pub struct ChecksumTable {
     /// Its first byte.
     pub offset: u64,
     /// Commit unit, bytes.
@@ -38,17 +38,17 @@ pub struct SumsPlace {
     pub cells: u64,
 }
 
-impl SumsPlace {
+impl ChecksumTable {
     /// Bytes that it takes: whole units.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
-        (self.cells * SUM_BYTES as u64).next_multiple_of(self.unit_bytes as u64)
+        (self.cells * CHECKSUM_BYTES as u64).next_multiple_of(self.unit_bytes as u64)
     }
 
     /// Checksums in a unit.
     #[must_use]
     pub const fn unit_cells(&self) -> usize {
-        self.unit_bytes as usize / SUM_BYTES
+        self.unit_bytes as usize / CHECKSUM_BYTES
     }
 
     /// Units of the table.
@@ -64,11 +64,11 @@ impl SumsPlace {
     #[must_use]
     pub fn encode(&self, first: u64, sums: &[u32]) -> (u64, Buf) {
         let unit = self.unit_bytes as usize;
-        let mut out = vec![0; (sums.len() * SUM_BYTES).next_multiple_of(unit)];
+        let mut out = vec![0; (sums.len() * CHECKSUM_BYTES).next_multiple_of(unit)];
         let end = first as usize * self.unit_cells() + sums.len();
         assert!(sums.len().is_multiple_of(self.unit_cells()) || end as u64 == self.cells);
         for (at, sum) in sums.iter().enumerate() {
-            put_u32(&mut out, at * SUM_BYTES, *sum);
+            put_u32(&mut out, at * CHECKSUM_BYTES, *sum);
         }
         let offset = self.offset + first * u64::from(self.unit_bytes);
         (offset, Buf::copied(&out))
@@ -108,7 +108,7 @@ fn earlier_digest(seed: Seed, place: u32, sums: impl Iterator<Item = u32>) -> u3
 ///
 /// # Errors
 /// The device's own.
-pub async fn format(device: &dyn BlockDevice, place: SumsPlace) -> Result<()> {
+pub async fn format(device: &dyn BlockDevice, place: ChecksumTable) -> Result<()> {
     let mut at = 0;
     while at < place.bytes() {
         let len = CHUNK_BYTES.min(place.bytes() - at);
@@ -123,15 +123,15 @@ pub async fn format(device: &dyn BlockDevice, place: SumsPlace) -> Result<()> {
 ///
 /// # Errors
 /// Only if the device is shutting down.
-pub async fn read(device: &dyn BlockDevice, place: SumsPlace) -> Result<(Vec<u32>, u64)> {
+pub async fn read(device: &dyn BlockDevice, place: ChecksumTable) -> Result<(Vec<u32>, u64)> {
     let cells = usize::try_from(place.cells).expect("a table fits memory");
     let mut sums = Vec::with_capacity(cells);
     let mut unreadable = 0;
     let mut at = 0;
     let mut take = |buf: Option<&Buf>, len: usize| {
         let bytes = buf.map_or_else(|| vec![0; len], Buf::to_vec);
-        let count = (cells - sums.len()).min(len / SUM_BYTES);
-        sums.extend((0..count).map(|nth| get_u32(&bytes, nth * SUM_BYTES)));
+        let count = (cells - sums.len()).min(len / CHECKSUM_BYTES);
+        sums.extend((0..count).map(|nth| get_u32(&bytes, nth * CHECKSUM_BYTES)));
     };
     while at < place.bytes() {
         let len = usize::try_from(CHUNK_BYTES.min(place.bytes() - at)).expect("a chunk");

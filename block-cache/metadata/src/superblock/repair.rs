@@ -11,15 +11,15 @@ impl Superblock {
     ///
     /// # Errors
     /// As [`Superblock::read`], or the device's own.
-    pub async fn mend(device: &dyn BlockDevice) -> Result<bool> {
+    pub async fn repair(device: &dyn BlockDevice) -> Result<bool> {
         if Self::sound_copies(device).await != 1 {
             return Ok(false);
         }
-        let mut mended = Self::read(device).await?;
+        let mut repaired = Self::read(device).await?;
         // The next one goes where the sound one is not.
-        mended.sequence += 1 + u64::from(Site::here().lacks(Part::Step));
-        let at = (mended.sequence % 2) * COPY_STRIDE_BYTES;
-        order::write(device, at, Buf::copied(&mended.encode())).await?;
+        repaired.sequence += 1 + u64::from(Site::here().lacks(Part::Step));
+        let at = (repaired.sequence % 2) * COPY_STRIDE_BYTES;
+        order::write(device, at, Buf::copied(&repaired.encode())).await?;
         order::flush(device).await?;
         Ok(true)
     }

@@ -14,7 +14,7 @@ const WORDS: usize = CELL_BYTES / 8;
 
 /// How the processor does it best. All give the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Method {
     Plain,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -27,7 +27,7 @@ enum Way {
 pub struct DataHash {
     key: Box<[u64; WORDS]>,
     mix: [u64; 3],
-    way: Way,
+    method: Method,
 }
 
 impl std::fmt::Debug for DataHash {
@@ -83,40 +83,40 @@ impl DataHash {
         Self {
             key,
             mix: [(); 3].map(|()| draw(&mut state)),
-            way: Self::best(),
+            method: Self::best(),
         }
     }
 
     #[cfg(target_arch = "x86_64")]
-    fn best() -> Way {
+    fn best() -> Method {
         let avx512 = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl");
         match (avx512, is_x86_feature_detected!("avx2")) {
-            (true, _) => Way::Avx512,
-            (false, true) => Way::Avx2,
-            (false, false) => Way::Plain,
+            (true, _) => Method::Avx512,
+            (false, true) => Method::Avx2,
+            (false, false) => Method::Plain,
         }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn best() -> Way {
-        Way::Plain
+    fn best() -> Method {
+        Method::Plain
     }
 
     /// The checksum of a cell; never [`UNKNOWN`] or [`BAD`].
     #[inline]
     #[must_use]
     pub fn of(&self, cell: &[u8; CELL_BYTES]) -> u32 {
-        let sum = match self.way {
-            Way::Plain => nh(cell, &self.key),
+        let sum = match self.method {
+            Method::Plain => nh(cell, &self.key),
             // SAFETY: `best` found the features.
             #[cfg(target_arch = "x86_64")]
-            Way::Avx2 => unsafe { nh_avx2(cell, &self.key) },
+            Method::Avx2 => unsafe { nh_avx2(cell, &self.key) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Way::Avx512 => unsafe { nh_avx512(cell, &self.key) },
+            Method::Avx512 => unsafe { nh_avx512(cell, &self.key) },
         };
         let [low, high, more] = self.mix;
         let mixed = low
@@ -152,17 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn every_way_gives_the_same() {
+    fn every_method_gives_the_same() {
         let mut hash = DataHash::new(&[7; 16]);
-        let best = hash.way;
+        let best = hash.method;
         for seed in 0..100 {
-            hash.way = best;
+            hash.method = best;
             let fast = hash.of(&cell(seed));
-            hash.way = Way::Plain;
+            hash.method = Method::Plain;
             assert_eq!(hash.of(&cell(seed)), fast);
             #[cfg(target_arch = "x86_64")]
             if is_x86_feature_detected!("avx2") {
-                hash.way = Way::Avx2;
+                hash.method = Method::Avx2;
                 assert_eq!(hash.of(&cell(seed)), fast);
             }
         }
