@@ -162,8 +162,8 @@ impl Arena {
         memory.stream(self.data_at(free.block), source);
 
         // Held until the new entry is durable. Otherwise a second write to this block could find
-        // the old entry in the map, or log this one as old, while a crash could still restore the
-        // old entry.
+        // the old entry in the map, or log this one as old. A crash could still restore the old
+        // entry.
         let line = self.lock(premap);
         let old = self.entry(memory, premap)?;
         let new = MapEntry::new(State::Normal, free.block);

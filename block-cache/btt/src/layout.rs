@@ -1,7 +1,7 @@
 //! The bytes of a Block Translation Table, as the UEFI specification lays them out. Pure: no I/O.
 //!
-//! All integers are little-endian. An arena is, from its start: info block (4 KiB), data blocks,
-//! map, flog, and a copy of the info block; offsets are from the arena's start.
+//! All integers are little-endian. An arena has, in this order: info block (4 KiB), data blocks,
+//! map, flog, and a copy of the info block. Offsets are from the arena's start.
 //! docs/internals/format/btt.md has the tables.
 
 use std::fmt;

@@ -197,8 +197,9 @@ fn damaged_flog(what: impl std::fmt::Display) -> Error {
     )
 }
 
-/// Returns the offset of the second entry of each pair from the first: directly after it, or 32
-/// bytes on, as Linux wrote it before version 4.15. The other two positions are never written.
+/// Returns the offset of the second entry of each pair from the first. It is directly after the
+/// first, or 32 bytes on, as Linux wrote it before version 4.15. The other two positions are never
+/// written.
 fn second_entry<P: Pmem>(memory: &P, start: u64, info: &InfoBlock) -> Result<u64> {
     let used = |entry: u64| {
         (0..u64::from(info.free_blocks)).any(|lane| {

@@ -93,10 +93,11 @@ impl BackingFailures {
             .await
     }
 
-    /// Returns, before a volume is attached, whether data that its backing device shows may be lost
-    /// at that device's next power loss, in spite of a flush since. This is the case if a write or
-    /// a flush failed, or may have failed: as its process died, or while the volume was served
-    /// without this cache. It ends when all that recovery presumed to be dirty has been rewritten.
+    /// Returns, before a volume is attached, whether the next power loss of its backing device may
+    /// take data that the device shows. A later flush does not change that. This is the case after
+    /// a failed write or flush. A write or flush may also have failed unseen, as its process died
+    /// or the volume was served without this cache. It ends when all that recovery presumed to be
+    /// dirty has been rewritten.
     pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
         let failed_before =
             |known: &VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;

@@ -8,7 +8,8 @@ use crate::format::inspect::Inspection;
 use crate::geometry::Geometry;
 
 /// Most bytes of memory for each block of the smallest size. The block table with its index takes
-/// 33, the live record and the flags 6, data needed only at a start 3, and the log's tail 1.
+/// 33, and the live record with the flags 6. Data needed only at a start takes 3, and the log's
+/// tail 1.
 const UNIT_BYTES: u64 = 43;
 /// Most bytes of memory that do not depend on the size: read-ahead, the bit-tree and the shortest
 /// tables.

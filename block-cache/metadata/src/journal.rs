@@ -5,8 +5,8 @@
 //! machine loses power, the memory is gone, and with it only writes that no FLUSH covered. The
 //! journal names the boot of the machine and the cache, so a journal of another one is never used.
 //!
-//! The journal is also tied to one opening of the cache on its devices ([`Tie`]), so that a copy of
-//! the cache does not use it.
+//! The journal is also tied to one opening of the cache on its devices ([`Tie`]), so that no copy
+//! of the cache uses it.
 //!
 //! Each entry has the log's `next` at its time. Replay puts it in that place among the log's
 //! records. A later record of the same slot wins over it, and an earlier one loses.
@@ -161,7 +161,7 @@ const fn capacity_of(buf: &Buf) -> u64 {
 }
 
 impl Journal {
-    /// Starts an empty journal in `buf`, over whatever it held, that is tied to no opening.
+    /// Starts an empty journal in `buf`, over its former content, that is tied to no opening.
     ///
     /// # Errors
     /// `InvalidInput` if it is smaller than [`JOURNAL_MIN_BYTES`].

@@ -150,7 +150,7 @@ impl Log {
         self.geometry.records
     }
 
-    /// Records that a batch has at most, whatever room there is.
+    /// Number of records that a batch has at most, with any room.
     #[must_use]
     pub fn batch_records_max(&self) -> u64 {
         self.geometry.batch_records_max()

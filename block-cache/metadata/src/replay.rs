@@ -105,7 +105,7 @@ pub async fn replay_with(
             });
         }
     };
-    // Records below the tail are dead, but tell whether an entry of the journal is.
+    // Records below the tail are dead, but show whether an entry of the journal is.
     let oldest_entry = journal.iter().map(|(stamp, _)| *stamp).min();
     let Range {
         start: tail,

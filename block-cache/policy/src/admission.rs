@@ -17,9 +17,8 @@ pub enum Promotion {
 /// Counts recent misses of the blocks of one volume that are not cached.
 ///
 /// It remembers as many blocks as the cache has, each exactly. So every block of a hot set that
-/// fits the cache is let in at its Nth miss, in whatever order they come. A block that is new takes
-/// the place of one that was missed once since the hand came by last (a second chance, as in
-/// CLOCK).
+/// fits the cache is admitted at its Nth miss, in any order of misses. A new block takes the place
+/// of one that was missed once since the hand last passed (a second chance, as in CLOCK).
 ///
 /// Memory: at most [`PromotionFilter::BYTES_PER_BLOCK`] for each block of the cache, and
 /// [`PromotionFilter::FIXED_BYTES`].
@@ -81,7 +80,7 @@ impl PromotionFilter {
     pub const BYTES_PER_BLOCK: usize = size_of::<Entry>() + 2 * size_of::<u32>();
     /// Fewest blocks that are remembered.
     const FEWEST: usize = 64;
-    /// Most memory beside that, in bytes.
+    /// Largest memory in addition to that, in bytes.
     pub const FIXED_BYTES: usize = Self::FEWEST * Self::BYTES_PER_BLOCK;
 
     /// Returns a filter for a cache of `blocks` blocks of the smallest size.

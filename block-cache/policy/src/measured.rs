@@ -83,7 +83,7 @@ pub struct Measured {
     window: u64,
     /// Bytes that are written back at a time.
     batch: u64,
-    /// Number of bytes that went into the cache since it began to evict.
+    /// Number of bytes that were written to the cache since it began to evict.
     paid_for: u64,
     /// Time that writes of `paid_for` waited for room, in nanoseconds.
     paid_ns: u64,
@@ -95,8 +95,7 @@ pub struct Measured {
     passed: u64,
     /// Number of writes that should have waited since the last bypass.
     waited: u32,
-    /// Number of writes that still bypass, whatever they cost, until one has the backing device to
-    /// itself.
+    /// Number of writes that still bypass, at any cost, until one has the backing device to itself.
     settling: u32,
 }
 

@@ -77,8 +77,8 @@ impl DirtyOrder {
         Some(first..first + (1 << self.shift))
     }
 
-    /// Moves the hand to the part of the volume where most is dirty, unless it is on its way
-    /// through one. Returns where that part ends, for the next call.
+    /// Moves the hand to the part of the volume where most is dirty, unless it is within one.
+    /// Returns where that part ends, for the next call.
     pub fn seek_fullest(&mut self, end: usize) -> usize {
         let size = self.bound.div_ceil(PARTS).max(1);
         let before = self.set.next(self.hand).is_some_and(|next| next < end);

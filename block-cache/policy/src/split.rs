@@ -3,8 +3,8 @@
 //!
 //! A busy cache device may answer later than the backing device would. (Wu and others, "The Storage
 //! Hierarchy is Not a Hierarchy: Optimizing Caching on Modern Storage Devices with Orthus", FAST
-//! '21, section 4: feedback offloads the excess load.) Here reads of both devices are measured as
-//! the client feels them, at the present load. The backing device's share grows as long as that
+//! '21, section 4: feedback offloads the excess load.) Here reads of both devices are measured,
+//! with the client's latency at the present load. The backing device's share grows as long as that
 //! device answers sooner, and shrinks otherwise. It settles where both take the same time.
 //!
 //! As long as the cache device takes less than twice its least latency, nothing is tried. Tries
@@ -155,8 +155,8 @@ mod tests {
     const BLOCK: u64 = 4096;
 
     /// Runs `hits` on a model. A hit of the cache device takes `cache_us` more for each sixteenth
-    /// that it serves, and one of the backing device takes `backing_us`. Returns how many went to
-    /// the backing device, of the last thousand and of all.
+    /// that it serves, and one of the backing device takes `backing_us`. Returns how many reads the
+    /// backing device served, of the last thousand and of all.
     fn run(split: &mut Split, hits: u32, load: u64, backing_us: u64) -> (u32, u32) {
         let (mut served, mut last, mut all) = (1.0, 0, 0);
         for nth in 0..hits {

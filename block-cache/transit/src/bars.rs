@@ -1,8 +1,8 @@
 //! Ranges of blocks whose requests go to the device themselves, one after the other where they
 //! overlap.
 //!
-//! From the moment that one asks, nothing new is written into slots of its range, so that it gets
-//! its turn.
+//! Once such a request waits, nothing new is written into slots of its range, so that it gets its
+//! turn.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -14,7 +14,7 @@ struct Bar {
     running: bool,
 }
 
-/// The ranges, in the order in which they were asked for.
+/// The ranges, in the order of their requests.
 #[derive(Debug, Default)]
 pub(crate) struct Bars {
     bars: RefCell<Vec<Bar>>,
@@ -26,7 +26,7 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 }
 
 impl Bars {
-    /// Asks for a range. Returns its number.
+    /// Adds a range. Returns its number.
     pub(crate) fn add(&self, blocks: Range<u64>) -> u64 {
         let number = self.next.get();
         self.next.set(number + 1);
@@ -61,14 +61,14 @@ impl Bars {
         self.bars.borrow_mut().retain(|bar| bar.number != number);
     }
 
-    /// Whether any of it was asked for.
+    /// Returns whether a range overlaps these blocks.
     #[inline]
     pub(crate) fn has(&self, blocks: &Range<u64>) -> bool {
         let bars = self.bars.borrow();
         bars.iter().any(|bar| overlap(&bar.blocks, blocks))
     }
 
-    /// Whether a request of any of it is at the device.
+    /// Returns whether the request of an overlapping range is at the device.
     #[inline]
     pub(crate) fn is_running(&self, blocks: &Range<u64>) -> bool {
         let bars = self.bars.borrow();

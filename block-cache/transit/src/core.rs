@@ -22,7 +22,7 @@ use crate::stats::Counters;
 /// Without requests for so long, the device counts as idle.
 pub(crate) const IDLE: Duration = Duration::from_micros(100);
 
-/// Lists of those who wait for the end of an eviction, by block.
+/// Number of lists of tasks that wait for the end of an eviction, by block.
 const EVICTED: usize = 64;
 
 /// An open cache.
@@ -63,9 +63,9 @@ pub(crate) struct Core {
 pub(crate) enum Placed {
     /// It is in.
     Done,
-    /// A request that goes to the device has the block, or has asked for it.
+    /// A request that bypasses the slots has the block, or waits for it.
     Barred,
-    /// Its older version is on the way to the device.
+    /// Its older version is being evicted.
     Evicting,
     /// No slot: it goes to the device.
     Bypass,
@@ -181,7 +181,7 @@ impl Core {
         left
     }
 
-    /// Those who wait for the end of this block's eviction.
+    /// Returns the tasks that wait for the end of this block's eviction.
     pub(crate) const fn evicted(&self, block: u64) -> &WaitList {
         &self.evicted[block as usize % EVICTED]
     }

@@ -29,14 +29,14 @@ pub struct TransitOptions {
     pub boot_id: [u8; 16],
     /// Evictions at a time, at most.
     pub evictions: usize,
-    /// Whether a process of this boot used the memory and did not close the cache: then it must
-    /// hold what that one left, or acknowledged writes are lost.
+    /// Whether a process of this boot used the memory and did not close the cache. Then the memory
+    /// must hold the slots of that process, or acknowledged writes are lost.
     pub in_use: bool,
     /// Whether slots that no process can have left as they are, as those of damaged memory, are
     /// given up. Else they are an error, and the memory stays as it is.
     pub accept_damage: bool,
-    /// The generation that counts, as it is known beside the memory: slots of an earlier one are
-    /// refused. Zero: unknown.
+    /// The generation that counts, as a place outside the memory knows it. Slots of an earlier one
+    /// are refused. Zero: unknown.
     pub generation: u64,
     /// The generation that this opening takes by [`Transit::take_generation`].
     pub next: u64,
@@ -128,8 +128,8 @@ impl std::fmt::Debug for Transit {
 impl Transit {
     /// Opens a cache over `device`, with as many slots as fit into `memory`. Evictions go to
     /// `evictor`. The evictor is the same device, or [`Workers`](crate::Workers) over it if its
-    /// work is done by the processor. Data that an earlier process left in the memory is on its way
-    /// to the device when this returns, unless [`TransitOptions::hold_evictions`] is set.
+    /// work is done by the processor. Data that an earlier process left in the memory is being
+    /// evicted when this returns, unless [`TransitOptions::hold_evictions`] is set.
     ///
     /// Whether an acknowledged write outlives this process depends on `memory`.
     ///
@@ -205,7 +205,7 @@ impl Transit {
         Ok((Rc::new(Self { core, policy }), recovery))
     }
 
-    /// Takes the next generation, when that is noted beside the memory: before the first write.
+    /// Takes the next generation, when that is noted outside the memory: before the first write.
     pub fn take_generation(&self) {
         self.core.memory.take_generation();
     }
@@ -247,7 +247,7 @@ impl Transit {
     }
 }
 
-/// Tells names apart (FNV-1a).
+/// Hashes a name (FNV-1a).
 fn hash(name: &str) -> u64 {
     name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

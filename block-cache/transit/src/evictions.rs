@@ -24,7 +24,7 @@ impl Evictions {
         }
     }
 
-    /// Slots on their way to the device.
+    /// Returns the number of slots that are being evicted.
     pub(crate) const fn in_flight(&self) -> usize {
         self.in_flight.get()
     }

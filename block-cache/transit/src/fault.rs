@@ -5,7 +5,7 @@
 pub(crate) enum Fault {
     /// A request that goes to the device itself does not care what slots hold of its blocks.
     BypassOverSlot,
-    /// A flush does not wait for what is on its way already.
+    /// A flush does not wait for evictions in flight.
     FlushIgnoresEvicting,
     /// Data that a request held is not retried after that request failed, or died with the process.
     HeldIsForgotten,

@@ -14,7 +14,7 @@ pub(crate) struct Lookout {
 }
 
 impl Lookout {
-    /// Whether to look out this time. If so, tell [`Lookout::ended`] what came of it.
+    /// Whether to look out this time. If so, report the result with [`Lookout::ended`].
     pub(crate) const fn begins(&mut self) -> bool {
         let rests = self.resting > 0;
         self.resting = self.resting.saturating_sub(1);

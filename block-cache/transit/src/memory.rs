@@ -28,7 +28,7 @@ pub use remains::{cut_at, generations_left, is_earlier, size_left, slots_left, w
 /// Required properties of the memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Expected {
-    /// Whose it is.
+    /// The owner.
     pub(crate) owner: Owner,
     /// Blocks that the device has.
     pub(crate) blocks: u64,

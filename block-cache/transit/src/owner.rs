@@ -2,10 +2,10 @@
 
 use forebay_block::{Basis, Identity};
 
-/// Whose memory it is.
+/// The owner of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
-    /// Tells the device from others.
+    /// Identity of the device.
     pub(crate) device: Identity,
     /// Size of the device, bytes. Zero where it is not known: earlier versions did not record it.
     pub(crate) device_bytes: u64,
@@ -46,8 +46,8 @@ impl SlotsLeft {
 }
 
 /// Whether a device that was recorded in this boot cannot be the one that is there `now`. An
-/// instance tells devices without names apart. Where none is known, one of another size is another
-/// device.
+/// instance distinguishes devices without names. Where none is known, one of another size is
+/// another device.
 pub(crate) const fn is_replaced(
     device: Identity,
     bytes: u64,

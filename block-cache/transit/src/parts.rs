@@ -1,8 +1,8 @@
 //! Times of a cache's parts, for the study. Enabled by the feature `parts`, and empty without it.
 //!
 //! The work of the cache's own thread is measured in laps, each from one reading of the clock to
-//! the next. The waiting time of a request is measured as it passes, whatever the thread does
-//! meanwhile.
+//! the next. The waiting time of a request is measured as it passes, with other work of the thread
+//! included.
 
 /// Part of the work or of the waiting time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

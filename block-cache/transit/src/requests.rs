@@ -224,7 +224,8 @@ impl Core {
         }
     }
 
-    /// Puts what an earlier process left held on media, before anybody can have to do with it.
+    /// Writes the slots that an earlier process left held to media, before any request uses their
+    /// blocks.
     pub(crate) fn put_back_all(self: &Rc<Self>, slots: Vec<u32>) {
         let barred = self.take_left_held(slots);
         for (_, bar) in &barred {
@@ -233,8 +234,8 @@ impl Core {
         self.put_back_barred(barred);
     }
 
-    /// Takes what an earlier process left held away from evictors and policy. Returns each slot
-    /// with the bar of its block.
+    /// Withdraws the slots that an earlier process left held from evictors and policy. Returns each
+    /// slot with the bar of its block.
     pub(crate) fn take_left_held(&self, slots: Vec<u32>) -> Vec<(u32, u64)> {
         let barred = slots.into_iter().map(|slot| {
             let block = self.slots.borrow().block(slot);
@@ -259,8 +260,8 @@ impl Core {
         });
     }
 
-    /// Discards all but the blocks in these slots: they are newer than what the device has, and it
-    /// may leave what is discarded as it is, or not.
+    /// Discards all blocks but those in these slots, which are newer than the device's. The device
+    /// may leave discarded data unchanged, or not.
     async fn discard(&self, blocks: &Range<u64>, held: &[u32]) -> Result<()> {
         let mut kept: Vec<u64> = {
             let slots = self.slots.borrow();
@@ -280,8 +281,8 @@ impl Core {
         result
     }
 
-    /// Takes what slots hold of these blocks away from evictors and policy. Returns whether one of
-    /// these blocks is on its way to the device.
+    /// Withdraws the slots of these blocks from evictors and policy. Returns whether one of these
+    /// blocks is being evicted.
     fn hold(&self, blocks: &Range<u64>, held: &mut Vec<u32>) -> bool {
         let mut evicting = false;
         let mut found = Vec::new();

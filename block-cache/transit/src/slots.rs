@@ -29,9 +29,9 @@ use crate::memory::Found;
 /// State of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nobody's.
+    /// Free.
     Free,
-    /// Its data is on the way in.
+    /// Its data is being written.
     Pending,
     /// It has a block that the device does not have.
     Valid,
@@ -78,7 +78,7 @@ pub struct Slots {
     links: Links,
     /// The write-back queue: `Valid` slots, longest owed first.
     queue: List,
-    /// The free slots, longest free first: one that a thread has just read from is in another
+    /// The free slots, longest free first. A slot that a thread has just read from is in another
     /// processor's caches, and takes three times as long to write to.
     free: u32,
     free_last: u32,
@@ -205,7 +205,7 @@ impl Slots {
             .map(|(index, _)| index)
     }
 
-    /// A free slot, for data on its way in. None if there is none.
+    /// Returns a free slot, for data that is to be written. None if there is none.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let slot = (self.free != NONE).then_some(self.free)?;
         self.free = self.slots[slot as usize].chain;

@@ -67,7 +67,7 @@ impl Away {
     fn put(&mut self, outcome: Result<()>) {
         match self.0.take() {
             Some(To::Reactor(mailbox, waiting)) => {
-                // A reactor's mailbox is never closed. If the reactor has ended, nobody waits.
+                // A reactor's mailbox is never closed. If the reactor has ended, no task waits.
                 let _ = mailbox.post(Reply { waiting, outcome });
             }
             Some(To::Thread(slot)) => slot.put(outcome),

@@ -1,5 +1,5 @@
-//! A latency histogram of fixed log-linear buckets: eight to each power of two, so that a value is
-//! known to an eighth, from one nanosecond to eighteen minutes.
+//! A latency histogram of fixed log-linear buckets: eight to each power of two. So a value is known
+//! to an eighth, from one nanosecond to eighteen minutes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

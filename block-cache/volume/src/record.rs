@@ -24,13 +24,13 @@ const CLOSED: u64 = u64::MAX;
 pub const RECORD_BYTES: usize = 24;
 
 /// A record in memory, three words. As little-endian bytes they are a record of the native trace
-/// format. The fields are: time in nanoseconds since the start of the recording; first byte; length
-/// in bytes (32 bits), volume (16 bits) and operation (8 bits). So the other side need not
-/// translate.
+/// format. The fields are the time in nanoseconds since the start of the recording, the first byte,
+/// and a word. The word has the length in bytes (32 bits), the volume (16 bits) and the operation
+/// (8 bits). So the other side need not translate.
 type Record = [u64; 3];
 
 /// Returns the number of an operation: 0 for a read, 1 for a write with or without FUA, 2 for a
-/// flush, 3 for a discard or write-zeroes, which transfer no data.
+/// flush. A discard or write-zeroes, which transfers no data, is 3.
 #[inline]
 const fn number_of(op: Op) -> u64 {
     match op {

@@ -111,7 +111,7 @@ fn run<T: 'static>(wakes: &Arc<AtomicUsize>, future: impl Future<Output = T> + '
     }
 }
 
-/// A reactor with a volume, on its own thread, until it is told to end.
+/// A reactor with a volume, on its own thread, until it is stopped.
 struct Engine {
     handle: VolumeHandle,
     wakes: Arc<AtomicUsize>,

@@ -103,7 +103,7 @@ fn operations_a_second_are_limited_to_within_five_percent() {
             let volume = Volume::new("v", device.clone(), false);
             volume.limit(limits(iops, 0));
             let answered = load(&volume, depth, 4096, 6 * SECOND).await;
-            // After the initial burst, all seconds are alike.
+            // After the initial burst, all seconds are equal.
             for second in 1..5 {
                 let (count, _) = device.between(second * SECOND, (second + 1) * SECOND);
                 assert!(near(count, iops.into()), "{iops}: {count} in a second");

@@ -1,10 +1,10 @@
 //! Lives of a table on the simulated medium, crashed at every step.
 //!
 //! A life is random operations over several lanes. Before each store, stream, flush and fence the
-//! explorer takes several possible states after a power loss, opens each, and compares it with the
-//! model: a block that is being written is old or new, every other one is unchanged. In the middle
-//! of an operation, another lane may do a whole one, on another strand. Sometimes the recovery
-//! itself is crashed, and sometimes the life continues from a crash state.
+//! explorer takes several possible states after a power loss. It opens each, and compares it with
+//! the model. A block that is being written is old or new, every other one is unchanged. In the
+//! middle of an operation, another lane may do a whole one, on another strand. Sometimes the
+//! recovery itself is crashed, and sometimes the life continues from a crash state.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

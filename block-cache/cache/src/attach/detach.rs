@@ -115,9 +115,9 @@ impl Cache {
         self.close_with(true).await
     }
 
-    /// Shuts down the cache of a start that was refused, and sends no backing device anything, not
-    /// even a flush: it may be the wrong one. There is no clean mark, so that the next open
-    /// recovers as after a crash.
+    /// Shuts down the cache of a start that was refused. Sends no backing device anything, not even
+    /// a flush: it may be the wrong one. There is no clean mark, so that the next open recovers as
+    /// after a crash.
     ///
     /// # Errors
     /// As [`Cache::close`].

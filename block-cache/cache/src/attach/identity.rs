@@ -59,9 +59,8 @@ impl Inspection {
     /// Checks whether a volume of this name could be attached with the backing device that
     /// `identity` names, of so many bytes.
     ///
-    /// # Errors
-    /// `InvalidInput` if there is dirty data of another backing device under this name, or of this
-    /// one, or a part of it, under another name.
+    /// # Errors `InvalidInput` if there is dirty data of another backing device under this name.
+    /// Also if there is dirty data of this device, or a part of it, under another name.
     pub fn check_identity(&self, name: &str, identity: Identity, size_bytes: u64) -> Result<()> {
         let dirty = self.volumes.iter().filter(|known| known.dirty_bytes > 0);
         for known in dirty {

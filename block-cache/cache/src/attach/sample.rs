@@ -1,11 +1,11 @@
 //! Compares a sample of clean content with the backing device before a volume is attached.
 //!
-//! Identities and epochs do not detect a backing device that was restored from an older copy,
-//! swapped for another of the same name, or written to by others. A clean granule claims that the
-//! backing device has the same bytes, durably (rules 4 and 5). A difference therefore proves that
-//! the device is not the one that the cache knew. The attach then fails before anything is served
-//! from the cache or written back. docs/internals/sampled-comparison.md argues why no crash leaves
-//! a difference.
+//! A backing device may have been restored from an older copy, swapped for another of the same
+//! name, or written to by others. Identities and epochs do not detect that. A clean granule claims
+//! that the backing device has the same bytes, durably (rules 4 and 5). A difference therefore
+//! proves that the device is not the one that the cache knew. The attach then fails before anything
+//! is served from the cache or written back. docs/internals/sampled-comparison.md argues why no
+//! crash leaves a difference.
 //!
 //! The superblock stores the place of a difference. The next start checks that place first, so a
 //! retry does not succeed by chance.

@@ -10,10 +10,10 @@
 //!
 //! - The comparison runs only after a flush of this process. A server that loses power may show,
 //!   and then lose, data that another process wrote and did not flush.
-//! - There is none where a flush may have failed since the bytes were written: the device may show
-//!   lost data until power is lost (rule 9). This condition excludes failures in this process and
-//!   failures that the superblock records. It also excludes a process that died in this boot of the
-//!   machine, since the result of its last flush is unknown.
+//! - There is no comparison if a flush may have failed since the bytes were written. The device may
+//!   show lost data until power is lost (rule 9). This condition excludes failures in this process
+//!   and failures that the superblock records. It also excludes a process that died in this boot of
+//!   the machine, since the result of its last flush is unknown.
 //! - Only data that a record calls clean and that has not been rewritten since is compared. The
 //!   backing device had that data durably once.
 //!

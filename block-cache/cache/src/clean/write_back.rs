@@ -1,13 +1,13 @@
 //! Writes dirty blocks back. [`cleaner`](crate::clean::cleaner) decides when, and which blocks.
 //!
-//! Rule 4: a block turns clean only when its data is on the backing device, a flush there covered
-//! it, and the block was not rewritten meanwhile. The cleaner holds no lock while it works, so
-//! clients never wait for the backing device. A write during that time sets `REWRITTEN`, and the
-//! block stays dirty. The cleaner then does not write the data that it read, which may be half old
-//! and half new.
+//! Rule 4: a block turns clean only when its data is on the backing device and a flush there
+//! covered it. The block must not have been rewritten meanwhile. The cleaner holds no lock while it
+//! works, so clients never wait for the backing device. A write during that time sets `REWRITTEN`,
+//! and the block stays dirty. The cleaner then does not write the data that it read, which may be
+//! half old and half new.
 //!
 //! The cleaner may read slots whose data is still in the cache device's volatile cache. Reading
-//! them is safe as long as no flush of that device failed: the dirty record stays until the copy is
+//! them is safe as long as no flush of that device failed. The dirty record stays until the copy is
 //! durable on the backing device.
 
 use std::rc::Rc;

@@ -171,8 +171,8 @@ impl Committer {
     ///
     /// A clean granule claims that the backing device durably holds the same data. While writes to
     /// the backing device wait for a flush, that claim is false, so such granules are left out of
-    /// the record. After a failed client write they are left out until the volume is detached: a
-    /// later flush of such a device need not make durable what it shows.
+    /// the record. After a failed client write they are left out until the volume is detached. A
+    /// later flush of such a device need not make the data durable that it shows.
     pub(crate) fn log_slot(&self, slot: BlockId) {
         let entry = self.map.borrow().slot(slot);
         if !entry.has(LIVE) {

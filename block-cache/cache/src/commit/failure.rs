@@ -42,8 +42,8 @@ impl Committer {
     ///
     /// The next process reports dirty data among it as lost. The journal already has the entries of
     /// fresh writes; entries of overwrites in place are added. The backing device has the clean
-    /// data as well, and the next process drops its copy: a mark might make it take an older
-    /// version for dirty.
+    /// data as well, and the next process drops its copy. Otherwise a mark might make it take an
+    /// older version for dirty.
     ///
     /// With `sync`, none of that data was acknowledged. Fresh writes hide nothing then, since the
     /// backing device has the earlier data. Overwrites in place are reported all the same, with

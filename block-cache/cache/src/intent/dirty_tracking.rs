@@ -183,7 +183,7 @@ impl DirtyTracker {
     }
 
     /// Serializes writes of the tree with other flushes of its device. A failure is reported before
-    /// the next one begins: of two concurrent flushes, the one with the error for lost data might
+    /// the next one begins. Of two concurrent flushes, the one with the error for lost data might
     /// be answered last (rule 9).
     async fn in_turn(&self, written: impl Future<Output = Result<()>>) -> Result<()> {
         let turn = self.committer.metadata_turn();

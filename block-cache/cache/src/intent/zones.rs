@@ -10,9 +10,9 @@
 //! Bits are cleared lazily, when nothing in the zone was dirty for a while. A block turns clean in
 //! the map after the backing device flushed its write-back, and so has all acknowledged data. A
 //! record may still call the block dirty. Such a record does no harm once the content of its slot
-//! is flushed on the cache device, which the clearing waits for: both copies are then equal. They
-//! stay equal until the next write there. The next write sets the bit first, or it bypasses the
-//! cache after a record that calls the block clean.
+//! is flushed on the cache device. The clearing waits for that flush. Both copies are then equal.
+//! They stay equal until the next write there. The next write sets the bit first, or it bypasses
+//! the cache after a record that calls the block clean.
 
 use std::cell::RefCell;
 use std::rc::Rc;

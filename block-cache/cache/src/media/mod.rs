@@ -1,6 +1,6 @@
 //! Which devices a cache and its process journal belong to.
 //!
-//! A copy of a cache device has the UUID of the original, and a device onto which an older copy was
+//! A copy of a cache device has the UUID of the original. A device onto which an older copy was
 //! restored has its identity as well. The superblock and the process journal name the devices and
 //! count the openings, so that neither is taken for what it is not ([`Relation`]).
 

@@ -88,8 +88,8 @@ enum Fate {
     Named,
 }
 
-/// The n-th flush fails, and loses what the device held: one of attaching another volume, or of the
-/// round that the client asks for at the same time.
+/// The n-th flush fails, and loses the unflushed data of the device. It belongs to the attach of
+/// another volume, or to the round that the client requests at the same time.
 fn fate(seed: u64, nth: u64, overwritten: bool) -> Fate {
     let mut world = World::new(seed);
     world.add_disk(&DiskConfig::new("cache", 2 << 20));

@@ -433,8 +433,8 @@ fn corrupt_clean_data_beside_corrupt_dirty_data_is_not_lost() {
     }
 }
 
-/// A clean copy that is corrupt goes, also where the backing device cannot be read: after the death
-/// of the process it could count as dirty.
+/// A corrupt clean copy is dropped, also if the backing device cannot be read. After the death of
+/// the process it could count as dirty.
 #[test]
 fn corrupt_clean_data_goes_though_its_backing_device_fails() {
     let refetches = |fault| {

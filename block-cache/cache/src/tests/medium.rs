@@ -307,8 +307,8 @@ fn an_earlier_state_of_the_device_or_of_the_journal_is_refused() {
     });
 }
 
-/// Wherever a process dies while it opens the cache, the next one finds a journal that is its own:
-/// the n-th operation and all behind it fail.
+/// A process may die anywhere while it opens the cache. The next one finds a journal that is its
+/// own. The n-th operation and all later ones fail.
 #[test]
 fn an_opening_that_is_cut_off_anywhere_leaves_two_that_agree() {
     let agree = |fault: Option<Fault>| {

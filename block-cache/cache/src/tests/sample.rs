@@ -89,8 +89,9 @@ async fn check(volume: &Rc<dyn BlockDevice>, block: u64, wanted: &[u8]) {
 fn any_difference_stops_the_attach_until_it_is_gone() {
     let tail = VOLUME_BYTES - VOLUME_BYTES % GRANULE;
     for (at, len) in [
-        // A block in the middle that another program wrote; a whole device, swapped or erased; the
-        // end of a device from an older copy; a part of a granule.
+        // The differences are a block in the middle that another program wrote, and a whole device,
+        // swapped or erased. Others are the end of a device from an older copy, and a part of a
+        // granule.
         (7 * GRANULE, GRANULE as usize),
         (0, (60 * GRANULE) as usize),
         (tail, 1536),

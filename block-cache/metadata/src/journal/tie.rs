@@ -23,7 +23,7 @@ pub(super) const AT_NEXT: usize = 384;
 const AT_PLACE: usize = 512;
 /// Longest path of a device that a journal notes, bytes; a longer one is cut at its beginning.
 const PLACE_BYTES: usize = 1024;
-/// Length of the part of a journal that says whose it is, bytes.
+/// Length of the part of a journal that names its owner, bytes.
 pub const HEAD_BYTES: usize = 4096;
 
 /// Ties a journal to one opening of a cache. All zero in a journal of an earlier version.
@@ -80,7 +80,7 @@ impl Tie {
     }
 }
 
-/// The part of a journal that says whose it is.
+/// The part of a journal that names its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// UUID of the cache.

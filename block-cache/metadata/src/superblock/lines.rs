@@ -49,8 +49,8 @@ impl Superblock {
             .is_some_and(|found| found.has_lines() && found.role == Role::Metadata)
     }
 
-    /// A line is a unit only where the features and the role say so: with data beside it, power
-    /// loss would tear that.
+    /// A line is a unit only where the features and the role say so. On a device with data, power
+    /// loss would tear the data.
     pub(super) fn unit_is_sound(&self) -> bool {
         let unit = self.log.unit_bytes;
         match self.has_lines() {

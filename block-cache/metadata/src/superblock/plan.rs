@@ -35,7 +35,7 @@ const RECORDS_MIN: u64 = 256;
 /// Units that even the smallest ring has.
 const UNITS_MIN: u64 = 16;
 
-/// The area after the log begins at a sector boundary, whatever the unit.
+/// The area after the log begins at a sector boundary, for any unit.
 fn log_bytes(slots: u64, unit_bytes: u32) -> u64 {
     let unit = u64::from(unit_bytes);
     let records = slots * RECORDS_PER_SLOT + RECORDS_MIN;

@@ -33,9 +33,10 @@ pub struct Service {
     /// Whether the data device was truncated while the cache was in service, and may have newer
     /// data past the cut. Then each hole in cached data means lost data.
     pub was_cut: bool,
-    /// The data device is a copy that has holes where the original had zeroes: they tell nothing.
+    /// The data device is a copy that has holes where the original had zeroes. They are no evidence
+    /// of a truncation.
     pub is_sparse: bool,
-    /// The cache was shut down cleanly: no process journal is needed, whatever the log lacks.
+    /// The cache was shut down cleanly: no process journal is needed, even if records are missing.
     pub is_closed: bool,
     /// Generation that the superblock of a separate data device has, or announces. Zero: unknown,
     /// or there is none.

@@ -1,4 +1,5 @@
-//! Whether what a superblock says makes sense: that it verifies does not tell who wrote it.
+//! Checks whether the values of a superblock make sense. A superblock that verifies may still come
+//! from another program.
 
 use forebay_block::{Error, ErrorKind, Result};
 

@@ -47,7 +47,7 @@ impl DirtyTracking {
         (Self::ALL.into_iter()).find(|tracking| tracking.encode() == byte)
     }
 
-    /// Bytes on the device that holds the log, in units of so many, whatever the size of the cache.
+    /// Bytes on the device that holds the log, in units of so many, for any size of the cache.
     pub(super) fn bytes(self, unit_bytes: u32) -> u64 {
         match self {
             Self::Abt => tree_place(u32::MAX, 0, unit_bytes).bytes(),

@@ -289,8 +289,8 @@ impl<A: Adjust> Tree<A> {
         adjuster.adjust(nodes, Totals { writes, persists }, can_write);
     }
 
-    /// For a clean end: from now on media is to say what is dirty and no more, whatever that costs.
-    /// Rounds are due until it does.
+    /// For a clean end: from now on media says exactly what is dirty, at any cost. Rounds are due
+    /// until it does.
     pub fn tighten(&mut self) {
         self.summary.wanted.clear_all();
         for leaf in 0..self.shape.leaves() {

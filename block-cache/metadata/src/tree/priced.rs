@@ -13,11 +13,11 @@
 //! rounds without.
 //!
 //! Expectations of a leaf are learned from the whole tree. A node's recent count of leaves that
-//! turned dirty is shared among its children by their own counts, plus a half for each, and so on
-//! down. A leaf that is written often has its own count. A leaf that was never written has a share
-//! of its neighbourhood's count. New clean blocks are predicted in the same way. A leaf without
-//! cached blocks costs next to nothing to hold. So a tree begins as one mark on everything, and is
-//! cut back where clean blocks are placed.
+//! turned dirty is shared among its children. The shares follow their own counts, plus a half for
+//! each, and so on down. A leaf that is written often has its own count. A leaf that was never
+//! written has a share of its neighbourhood's count. New clean blocks are predicted in the same
+//! way. A leaf without cached blocks costs next to nothing to hold. So a tree begins as one mark on
+//! everything, and is cut back where clean blocks are placed.
 
 use super::adjust::{Adjust, Nodes, Totals};
 use super::bits::Bits;
@@ -129,7 +129,7 @@ impl Priced {
     ) -> bool {
         let is_leaf = shape.is_leaf(node);
         let at = node as usize;
-        // Without cached blocks and without past writes, all leaves are alike: each has the same
+        // Without cached blocks and without past writes, all leaves are equal: each has the same
         // share of the expectation, so one decision holds for all.
         let is_similar = self.cached[at] == 0
             && self.turned[at] == 0.0

@@ -28,7 +28,7 @@ pub enum Plane {
     Intent,
 }
 
-/// Where a tree lies on its device, and whose it is.
+/// Place of a tree on its device, and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreePlace {
     /// First byte; a multiple of the unit.
@@ -108,8 +108,8 @@ impl TreePlace {
         put_u16(sector, 22, 0);
     }
 
-    /// The sequences of a copy's sectors; none of a sector that is not one of this tree: never
-    /// written, torn, rotten, or of a tree of another shape.
+    /// Returns the sequences of a copy's sectors. A sector that is not one of this tree has `None`:
+    /// it was never written, is damaged, or belongs to a tree of another shape.
     pub(super) fn sequences(&self, bytes: &[u8], seed: Seed, unit: u32) -> Vec<Option<u64>> {
         let sectors = bytes.chunks_exact(SECTOR_BYTES).enumerate();
         let sequence = |(nth, sector): (usize, &[u8])| {

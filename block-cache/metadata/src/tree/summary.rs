@@ -8,10 +8,10 @@
 //!
 //! A round writes units. It writes the wanted bits, and the bits on media that may not be cleared
 //! yet. *A bit is cleared only when all dirty blocks beneath it are covered by other bits that are
-//! on media and stay there.* This one rule makes refining write the children before the parent is
-//! cleared, and coarsening write the parent before the children are cleared. Bits of clean blocks
-//! are cleared at once. The rule also makes any mixture of the old and the new contents of a
-//! round's writes safe. So units, and the sectors in them, need not arrive together.
+//! on media and stay there.* By this one rule, refining writes the children before it clears the
+//! parent. Coarsening writes the parent before it clears the children. Bits of clean blocks are
+//! cleared at once. The rule also makes any mixture of the old and the new contents of a round's
+//! writes safe. So units, and the sectors in them, need not arrive together.
 
 use super::bits::{Bits, ones};
 use super::shape::Shape;

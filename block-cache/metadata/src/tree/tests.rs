@@ -1,5 +1,5 @@
-//! The tree beside a naive model: a set of dirty blocks, and media of which every bit that a round
-//! in flight changes may be old or new.
+//! The tree against a naive model: a set of dirty blocks, and media. Every bit that a round in
+//! flight changes may be old or new on media.
 
 use std::collections::BTreeSet;
 
@@ -129,7 +129,7 @@ impl Trial {
         }
     }
 
-    /// Whether a node's bit is set, whatever of the round in flight arrives.
+    /// Returns whether a node's bit is set, whichever writes of the round in flight arrive.
     fn is_certain(&self, node: u32) -> bool {
         let unit = node / 64;
         let bit = |words: u64| words >> (node % 64) & 1 == 1;

@@ -23,8 +23,8 @@ const UUID: [u8; 16] = [5; 16];
 const BOOT: [u8; 16] = [6; 16];
 const SLOTS: u32 = 24;
 const RECORDS: u64 = 256;
-/// Bits of a record that are turned over at most: its checksum tells these for certain, and others
-/// but by chance.
+/// Bits of a record that are turned over at most: its checksum detects these for certain, and
+/// others only by chance.
 const MOST_BITS: u8 = 3;
 
 /// Where the bytes of an input are taken from; zeroes after the last.

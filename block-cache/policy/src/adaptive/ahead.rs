@@ -1,4 +1,4 @@
-//! Eviction ahead of need. Slots must be dead on media before they are reused, so victims are named
+//! Eviction ahead of need. Slots must be dead on media before they are reused. So victims are named
 //! before their room is needed, a batch at a time (replacement on two levels: see `replace`).
 
 use super::list::NONE;
@@ -40,9 +40,9 @@ pub struct Ahead {
     low: u32,
     /// Number of units that are evicted at a time.
     batch: u32,
-    /// Number of groups that stay free for a class that no request needed lately.
+    /// Number of groups that stay free for a class that no request needed recently.
     reserve: u32,
-    /// Units of each class that were asked for since the last batch.
+    /// Units of each class that were requested since the last batch.
     asked: [u32; 8],
 }
 
@@ -259,7 +259,7 @@ mod tests {
 
     const K: u64 = 1 << 10;
 
-    /// A full cache of 64 groups of 32K blocks; asked for blocks of `class`.
+    /// A full cache of 64 groups of 32K blocks, and a request for blocks of `class`.
     fn full(class: u8) -> (BlockTable, Ahead) {
         let sizes = BlockSizes::new(&[32 * K, 64 * K, 256 * K]).expect("right");
         let mut table = BlockTable::new(sizes, 64);

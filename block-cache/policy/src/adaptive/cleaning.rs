@@ -1,7 +1,7 @@
 //! Blocks that are written back together with a victim.
 
-/// Returns the dirty granules of a region that are written back with a victim's: the runs that the
-/// victim's granules are part of, in whichever blocks they lie. A backing device with a price per
+/// Returns the dirty granules of a region that are written back with a victim's. These are the runs
+/// that the victim's granules are part of, in any block. A backing device with a price per
 /// operation takes a run at the price of its first granule. The rest of the run will be evicted
 /// soon anyhow, since it was written at the same time.
 ///

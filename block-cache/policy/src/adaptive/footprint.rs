@@ -1,9 +1,9 @@
-//! Read-ahead on a read miss, learned from the later use of granules beside misses.
+//! Read-ahead on a read miss, learned from the later use of granules next to misses.
 //!
-//! A miss has a *context*: the size of the request, and the number of cached granules that touch
-//! the missing ones from before or from behind. If none touch them, the context is the cached part
-//! of their region. By context and distance, the footprint learns how often a granule beside a miss
-//! is read while the fetched block stays cached. It learns from *trials*: misses in a sample of the
+//! A miss has a *context*: the size of the request, and the number of cached granules next to the
+//! missing ones, before or behind. If none touch them, the context is the cached part of their
+//! region. By context and distance, the footprint learns how often a granule next to a miss is read
+//! while the fetched block stays cached. It learns from *trials*: misses in a sample of the
 //! regions, observed until their block is evicted. A trial counts granules whether they were
 //! fetched or not, so that bad luck with a context does not end the learning.
 //!
@@ -37,7 +37,7 @@ const PRIOR: f32 = 0.2;
 /// Where counts are halved, so that the present outweighs the past, and a count fits a byte.
 const MANY: u8 = 254;
 
-/// Less than eight granules asked for, and more.
+/// Fewer than eight requested granules, and more.
 const LENGTHS: usize = 2;
 const PLACES: usize = 17;
 /// Distances 1 and 2, then up to 4, 8, 16, 32 and 64. On the traces we know, each one apart teaches
@@ -78,8 +78,8 @@ struct Trial {
 
 const _: () = assert!(size_of::<Trial>() == 24 && size_of::<Tallies>() == 28);
 
-/// Learns which granules are read beside misses, and decides on read-ahead. Takes 1 KiB, and 24
-/// bytes a trial: 2.5 KiB at most.
+/// Learns which granules are read after misses next to them, and decides on read-ahead. Takes 1
+/// KiB, and 24 bytes a trial: 2.5 KiB at most.
 #[derive(Debug)]
 pub struct Footprint {
     worth: Worth,
@@ -87,7 +87,7 @@ pub struct Footprint {
     unit: u32,
     region: u32,
     tallies: Box<[Tallies; LENGTHS * PLACES]>,
-    /// Those of a region lie beside each other.
+    /// Those of a region are adjacent.
     trials: Box<[Trial]>,
     /// One of so many regions is watched.
     sample: u32,
@@ -281,7 +281,7 @@ impl Footprint {
         self.trials[slot] = trial;
     }
 
-    /// A trial ends: its context learns what became of the granules beside the miss.
+    /// A trial ends: its context learns the use of the granules next to the miss.
     fn settle(&mut self, slot: usize) {
         let trial = std::mem::take(&mut self.trials[slot]);
         let tallies = &mut self.tallies[usize::from(trial.context)];
@@ -308,7 +308,8 @@ impl Footprint {
         }
     }
 
-    /// How many granules are worth bringing in before the first and after the last missing one.
+    /// Returns the number of granules that are worth fetching before the first and after the last
+    /// missing one.
     fn choose(&self, context: usize, (first, last): (u32, u32), asked: u64) -> (u32, u32) {
         let tallies = &self.tallies[context];
         let likely = |side: usize, distance: u32| {
@@ -351,8 +352,8 @@ impl Footprint {
     }
 }
 
-/// Whether some likelihoods sum to more than a price. They are asked for, which takes a division
-/// each, only until that is certain: mostly the first one decides.
+/// Whether some likelihoods sum to more than a price. They are computed, with a division each, only
+/// until the result is certain: mostly the first one decides.
 fn is_over(price: f32, likelihoods: impl ExactSizeIterator<Item = f32>) -> bool {
     let (mut sum, mut left) = (0.0, likelihoods.len());
     for likelihood in likelihoods {
@@ -461,7 +462,7 @@ mod tests {
         ) {
             let (mut one, mut other) = (footprint(), footprint());
             for (first, len, seed) in misses {
-                // A map that is the same whenever it is asked for, with the range missing.
+                // A map that is the same at each look-up, with the range missing.
                 let cached = |region: u64| -> u64 {
                     let mut map = BlockKey::new(1, (seed & 0xffff) << 20 | region).hash() & seed.rotate_left(region as u32);
                     for granule in first..first + len {

@@ -9,9 +9,8 @@
 //! - `footprint`: chooses read-ahead, at the price of `worth`.
 //! - `cleaning`: chooses blocks to write back with a victim.
 //!
-//! The engine and the simulator call these in the same order: find; note the use; on a read miss,
-//! ask the footprint; cut; name victims; allocate. They report every evicted block to the
-//! footprint.
+//! The engine and the simulator call these in the same order: find, note the use, footprint (on a
+//! read miss), cut, name victims, allocate. They report every evicted block to the footprint.
 
 mod ahead;
 mod cleaning;

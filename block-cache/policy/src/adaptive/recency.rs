@@ -192,8 +192,8 @@ impl BlockTable {
         coldest.max_by_key(|id| self.age(*id))
     }
 
-    /// Uses of blocks, of all, since a block of a group was last used, blocks that are leaving not
-    /// counted; none if there are no others.
+    /// Returns the number of uses of all blocks since a block of a group was last used. Blocks that
+    /// are leaving do not count. Returns `None` if there are no others.
     pub(super) fn group_age(&self, group: GroupId) -> Option<u32> {
         let blocks = self.blocks_of(group).filter(|id| !self.is_leaving(*id));
         blocks.map(|id| self.age(id)).min()

@@ -18,10 +18,10 @@ pub enum Victim {
 
 /// A rule of replacement on two levels: it names one block, or a group with all its blocks.
 ///
-/// The choice is a function of the rule, the table and the requested size. The caller asks ahead of
-/// need, with the sizes of the latest requests. A rule knows nothing of requests in progress. A
-/// caller that must not evict the blocks of a request retries after the request. Or it limits
-/// requests to less than the fifth of the cache that is never protected.
+/// The choice is a function of the rule, the table and the requested size. The caller looks for
+/// victims ahead of need, with the sizes of the latest requests. A rule knows nothing of requests
+/// in progress. A caller that must not evict the blocks of a request retries after the request. Or
+/// it limits requests to less than the fifth of the cache that is never protected.
 pub trait TwoLevel {
     /// The order in which groups go.
     type Groups<'a>: GroupOrder
@@ -78,8 +78,8 @@ const AGE_TENTHS: u64 = 9;
 
 /// Returns whether a block is promoted whose granules `reused` were requested a second time.
 /// Protection covers all of a block. If the use of any part earned it, large blocks would fill that
-/// segment although each of their units is used less than those of small blocks. So a large block
-/// is promoted with the probability of its used part. In addition, blocks of four, eight, ... units
+/// segment. Yet each of their units is used less than those of small blocks. So a large block is
+/// promoted with the probability of its used part. In addition, blocks of four, eight, ... units
 /// are promoted for less once in 4, 16, ... times. A block of two units is always promoted, which
 /// costs nothing on the traces we know.
 #[inline]

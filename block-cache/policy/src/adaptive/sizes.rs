@@ -223,8 +223,8 @@ impl BlockSizes {
     /// that is aligned there and covers only missing units.
     ///
     /// This follows the paper's prose. As printed, Algorithm 1 allocates a unit too many for
-    /// requests that end on a boundary, and does not end after a hit beyond the request. Algorithm
-    /// 2 continues with smaller blocks behind the one that it has just allocated.
+    /// requests that end on a boundary. It does not end after a hit beyond the request. Algorithm 2
+    /// continues with smaller blocks behind the one that it has just allocated.
     pub fn cut(self, missing: u64) -> impl Iterator<Item = Span> {
         let mut rest = missing;
         std::iter::from_fn(move || {

@@ -137,7 +137,8 @@ impl BlockTable {
     }
 
     /// An empty table for a cache of so many units. Where blocks have one size, nothing is gained
-    /// by groups that are given up whole, and a group has 64 blocks, since that takes least memory.
+    /// by groups that are given up whole. A group has 64 blocks then, since that takes least
+    /// memory.
     ///
     /// # Panics
     /// If there are 2^32 - 2 units or more.
@@ -239,8 +240,8 @@ impl BlockTable {
         self.blocks.len()
     }
 
-    /// A number of 16 bits that looks drawn by chance, and is the same for tables that were used
-    /// alike.
+    /// A number of 16 bits that looks drawn by chance, and is the same for tables with the same
+    /// uses.
     pub(super) fn draw(&mut self) -> u32 {
         self.draws = self.draws.wrapping_add(1);
         (crate::BlockKey::new(0, u64::from(self.draws)).hash() >> 48) as u32
@@ -303,8 +304,8 @@ impl BlockTable {
         self.groups.hole_units(class) > 0 || self.groups.free() > 0
     }
 
-    /// Places a block, the most recent now, in a group of its size that has a free slot, else in a
-    /// free group; none if there is neither.
+    /// Places a block in a group of its size that has a free slot, else in a free group. It is the
+    /// most recent block then. Returns `None` if there is neither.
     ///
     /// # Panics
     /// If the block lies beyond [`BlockSizes::MAX_VOLUME_UNITS`]; in debug builds, if the region
@@ -374,7 +375,7 @@ impl BlockTable {
         self.free_place(place, class);
     }
 
-    /// Takes a block out whose place is not free yet: see [`BlockTable::free_place`].
+    /// Removes a block whose place is not free yet: see [`BlockTable::free_place`].
     pub fn retire(&mut self, id: BlockId) {
         let block = self.blocks[id as usize];
         if !block.is_leaving() {

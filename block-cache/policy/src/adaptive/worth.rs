@@ -22,8 +22,9 @@ impl Worth {
         )
     }
 
-    /// From what the backing device costs: the capacity that its smallest read takes, a read's
-    /// latency, and the capacity that a granule's bytes take; any unit of time.
+    /// Returns the worth for the costs of a backing device, in any unit of time. The costs are the
+    /// capacity that its smallest read takes, the latency of a read, and the capacity that a
+    /// granule's bytes take.
     ///
     /// A granule that takes no time still takes its bytes; they are held as dear as the time they
     /// would take. A miss that it saves is worth an operation and its latency.

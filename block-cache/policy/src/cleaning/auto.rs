@@ -45,16 +45,16 @@ struct Latency {
     /// With nothing being written back: an average that forgets, nanoseconds, and of how many.
     alone_ns: u64,
     alone: u64,
-    /// Beside the cleaner, since its pace changed last: the sum, and of how many.
+    /// During cleaning, since the pace changed last: the sum, and of how many.
     cleaning_ns: u64,
     during_cleaning: u64,
-    /// The least that one took, beside it or not; 0 before the first.
+    /// Shortest latency, during cleaning or not. Zero before the first I/O.
     least_ns: u64,
 }
 
 impl Latency {
-    /// Returns the latency beside the cleaner, in percent of the latency alone. Some clients use
-    /// the device only beside the cleaner: when it rests, there is no room for them. Then their
+    /// Returns the latency during cleaning, in percent of the latency alone. Some clients use the
+    /// device only during cleaning: when the cleaner rests, there is no room for them. Then their
     /// least latency stands for the latency alone.
     fn percent(&self) -> Option<u64> {
         let alone_ns = match self.alone {
@@ -80,14 +80,14 @@ pub struct Auto {
     /// Number of blocks in flight. At zero and below there is one, with a pause.
     level: i32,
     latency: [Latency; 2],
-    /// When the clients were looked at alone last.
+    /// Time at which the clients were last observed alone.
     alone_at: Duration,
-    /// As it was asked last.
+    /// Whether the volume was idle at the last decision.
     idle: bool,
     pause: Duration,
-    /// I/Os beside it when it was asked last.
+    /// Number of I/Os during cleaning, at the last decision.
     seen: u64,
-    /// How often it was not raised for what is not known of one device.
+    /// How often the level was not raised, because too little is known of one device.
     held: u32,
 }
 
@@ -163,10 +163,10 @@ impl Auto {
         }
     }
 
-    /// Changes the pace, once enough of the clients' I/O was seen beside it.
+    /// Changes the pace, once enough of the clients' I/O was seen during cleaning.
     fn adjust(&mut self, allowed: u64) {
         let worst = self.latency.iter().filter_map(Latency::percent).max();
-        // With pauses, only those are beside it that come while it works.
+        // With pauses, only I/O during the work counts as during cleaning.
         let parts = if self.level > 0 { 1 } else { 1 + self.pauses() };
         let cost = |percent: u64| 100 + percent.saturating_sub(100) / u64::from(parts);
         match worst.map(cost) {
@@ -202,7 +202,8 @@ impl Auto {
         }
     }
 
-    /// Whether a device has clients beside the cleaner, but too few yet to say what it costs them.
+    /// Returns whether a device has clients during cleaning, but too few yet to know the cost for
+    /// them.
     fn unheard(&self) -> bool {
         let mut devices = self.latency.iter();
         devices.any(|latency| latency.during_cleaning > 0 && latency.percent().is_none())

@@ -2,10 +2,9 @@
 //! policy has a file.
 //!
 //! Each attached volume has its own [`Cleaner`], since each has its own backing device. The load of
-//! one device says nothing about another, and no volume waits for another's device. The engine asks
-//! the cleaner for a [`Turn`] and writes a batch back. It reports the result ([`Cleaner::ended`]),
-//! rests, and asks for the next. Meanwhile it reports the latency of the clients' I/O
-//! ([`Cleaner::note`]).
+//! one device says nothing about another, and no volume waits for another's device. The engine
+//! requests a [`Turn`] and writes a batch back. It reports the result ([`Cleaner::ended`]), rests,
+//! and asks for the next. Meanwhile it reports the latency of the clients' I/O ([`Cleaner::note`]).
 
 mod acp;
 mod alru;
@@ -62,7 +61,7 @@ pub const WIDEST: usize = 64;
 /// How many when nothing is in a hurry.
 const GENTLE: usize = 4;
 
-/// State that a policy gets when it is asked.
+/// Input of a policy, for one decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyInput {
     /// The time, since any moment.
@@ -75,7 +74,7 @@ pub struct PolicyInput {
     pub high_percent: u64,
     /// Room is needed where dirty blocks lie.
     pub wanted: bool,
-    /// Since a client asked for something of the volume.
+    /// Time since the last request of a client for the volume.
     pub idle: Duration,
     /// How often the hand came to the volume's end.
     pub rounds: u64,

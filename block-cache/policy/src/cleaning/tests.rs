@@ -87,8 +87,8 @@ fn alru_makes_a_pass_every_half_minute() {
 }
 
 /// Returns the largest width of `auto`. Its client mostly writes to the cache, which costs nothing.
-/// Once a turn it bypasses the cache, which takes `slow` beside the cleaner and a millisecond
-/// alone.
+/// Once a turn it bypasses the cache, which takes `slow` during cleaning and a millisecond
+/// otherwise.
 fn widest_at(slow: Duration) -> usize {
     let mut auto = Cleaner::new(Cleaning::Auto);
     let mut turn = |turn: u32| {
@@ -210,8 +210,8 @@ fn served(
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever the device and however many wait for it, cleaning costs clients what it may and
-    /// goes on.
+    /// On any device, with any number of clients, cleaning continues, and costs clients no more
+    /// than it may.
     #[test]
     fn auto_costs_clients_what_it_may(iops in 50u64..50_000, clients in 1u64..128) {
         let (percent, cleaned) = served(Served { iops, clients, dirty_percent: 100 });

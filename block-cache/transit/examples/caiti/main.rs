@@ -1,6 +1,6 @@
-//! Response times of random writes of 4 KiB to emulated persistent memory: raw, through a block
-//! translation table, and through a transit cache over the table. This is one run, measured or
-//! modelled; `cargo xtask study caiti` makes many.
+//! Response times of random writes of 4 KiB to emulated persistent memory. The writes go to it
+//! directly, through a block translation table, or through a transit cache over the table. This is
+//! one run, measured or modelled; `cargo xtask study caiti` makes many.
 //!
 //! - `caiti run SYSTEM LOAD SECONDS [KEY=VALUE]...` measures.
 //! - `caiti model SYSTEM LOAD WRITES [KEY=VALUE]...` models.

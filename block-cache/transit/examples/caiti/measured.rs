@@ -282,7 +282,7 @@ fn steal() -> u64 {
     field.and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// Asks for real-time priority, so that other programs do not show in the figures. Whether it was
+/// Requests real-time priority, so that other programs do not show in the figures. Whether it was
 /// given.
 fn take_priority() -> bool {
     let mut chrt = Command::new("chrt");

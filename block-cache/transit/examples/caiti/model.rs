@@ -3,10 +3,10 @@
 //! wake an evicting thread. Nothing else is modelled: neither shared processor caches nor waits
 //! inside the kernel.
 //!
-//! A thread that sends writes is occupied by the costs of a write before the device (`stack`), of
-//! the client, and of the write into the slot. For each eviction it is occupied by choosing,
-//! handing over and ending it. Writes that bypass the slots occupy it for the whole write to the
-//! table. So do evictions of caches that evict in the writer's thread.
+//! A thread that sends writes pays the costs of a write before the device (`stack`), of the client,
+//! and of the write into the slot. For each eviction it is occupied by choosing, handing over and
+//! ending it. Writes that bypass the slots occupy it for the whole write to the table. So do
+//! evictions of caches that evict in the writer's thread.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,8 +21,7 @@ use hdrhistogram::Histogram;
 use crate::modelled::{Kind, Machine, Memory, Modelled};
 use crate::settings::{BLOCK_BYTES, Evict, Load, Settings};
 
-/// Blocks of the cache hold so few bytes here: their contents are nobody's, and only their number
-/// counts.
+/// Blocks of the cache hold so few bytes here: only their number counts.
 const HELD_BYTES: u32 = 512;
 
 struct Client {

@@ -67,8 +67,8 @@ impl Memory {
         self.fence(due).await;
     }
 
-    /// A write of the table (block-cache/btt/src/arena.rs): the data; a read of the map; half of
-    /// the log's entry; a fence; the other half; a fence; the map's entry; a fence. Log and map may
+    /// A write of the table (block-cache/btt/src/arena.rs): the data, a read of the map, half of
+    /// the log's entry, a fence, the other half, a fence, the map's entry, a fence. Log and map may
     /// lie in any module.
     async fn write_table(&self, block: u64) {
         let unit = self.profile.unit_bytes;

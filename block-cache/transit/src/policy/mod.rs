@@ -90,7 +90,7 @@ pub struct View<'a> {
     pub slots: &'a Slots,
     /// Writes that wait for a slot.
     pub waiting: usize,
-    /// Slots on their way to the device.
+    /// Number of slots that are being evicted.
     pub evicting: usize,
     /// Whether there have been no requests for a while.
     pub idle: bool,
@@ -116,8 +116,7 @@ pub trait Decide {
     /// A block was read from a slot, a candidate or a copy.
     fn read(&mut self, _slot: u32) {}
 
-    /// The slot is no candidate: its data is on the way to the device, or a request is about to
-    /// supersede it.
+    /// The slot is no candidate: its data is being evicted, or a request is about to supersede it.
     fn began(&mut self, _slot: u32) {}
 
     /// Notes that a slot is a candidate once more: the device refused it, or that request failed.
@@ -134,7 +133,7 @@ pub trait Decide {
         false
     }
 
-    /// Whether it wants to be asked for more while there are no requests.
+    /// Returns whether it evicts more while there are no requests.
     fn uses_idle_time(&self) -> bool {
         false
     }

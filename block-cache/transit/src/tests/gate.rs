@@ -21,7 +21,7 @@ struct State {
     /// Content that a reader sees, and the durable part of it.
     seen: Vec<u8>,
     durable: Vec<u8>,
-    /// Writes that took effect and are not durable, in their order: when, which block, what.
+    /// Writes that took effect and are not durable, in their order: time, block, data.
     volatile: Vec<(u64, usize, Vec<u8>)>,
     time: u64,
 }

@@ -105,7 +105,7 @@ impl Scene {
         answered
     }
 
-    /// Lets all through that the device is asked for.
+    /// Releases all requests of the device.
     fn pass_all(&self) {
         while !self.gate.waiting().is_empty() {
             self.gate.pass(0);

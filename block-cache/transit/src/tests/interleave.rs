@@ -1,5 +1,5 @@
-//! Every order of the steps of few clients and the device: two writers and a reader on one block,
-//! with concurrent evictions, a flush and FUA, and power loss after every step. The cache is the
+//! Every order of the steps of few clients and the device. Two writers and a reader use one block,
+//! with concurrent evictions, a flush and FUA. Power is lost after every step. The cache is the
 //! real one. Only the order of steps is chosen here, by trying all of them.
 
 use std::cell::RefCell;
@@ -52,8 +52,8 @@ struct Pending {
     answer: Rc<RefCell<Option<Result<()>>>>,
 }
 
-/// Runs once along `choices`, which is extended by zeroes at its end. Returns the number of choices
-/// at each step.
+/// Runs once by `choices`, which is extended by zeroes at its end. Returns the number of choices at
+/// each step.
 fn run(
     script: Script,
     slots: usize,

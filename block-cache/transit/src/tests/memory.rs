@@ -307,7 +307,7 @@ fn slots_of_an_earlier_opening_are_refused_and_never_sent_on() {
     }
     assert!(bytes.to_vec() == before, "they are as they were");
     assert_eq!(generations_left(&bytes, &[1; 16]), Some([5, 0]));
-    // Empty slots are nobody's.
+    // Empty slots belong to no device.
     memory.retire(1);
     assert_eq!(counts(&bytes, 7), Ok(0));
 }

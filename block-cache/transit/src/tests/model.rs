@@ -27,8 +27,7 @@ const DEPTH: Depth = Depth {
     recoveries: false,
 };
 
-/// A cache over a disk; beside it a durable place that remembers that it was in use, as a daemon
-/// has one.
+/// A cache over a disk, and a durable place that records that it was in use, as a daemon has one.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     policy: Policy,

@@ -124,7 +124,7 @@ fn rewriting_a_block_does_not_put_a_flush_off() {
             it.write(round, 1);
         }
         let flush = it.flush();
-        // All three are on their way: a new version waits for the older one.
+        // All three are being evicted: a new version waits for the older one.
         let again = it.write(0, 2);
         assert!(!it.is_done(again), "one version is in flight");
         while !it.is_done(flush) {

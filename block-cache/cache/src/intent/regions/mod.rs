@@ -6,7 +6,7 @@
 //! only in memory.
 //!
 //! A region has one mark at a time. So after a crash exactly one of the two copies is known to be
-//! newer. A mark is set durably before the first operation that needs it, stays for later
+//! newer. A mark is set durably before the first operation that needs it. It stays for later
 //! operations, and is cleared when the region has been quiet for a while.
 
 mod clear;

@@ -68,8 +68,8 @@ fn damage_of_the_end_of_the_log_is_told() {
     }
 }
 
-/// So much of the ring's newest is lost that no room would be left behind it: the cache opens with
-/// what is there, says so, and goes on.
+/// So many of the newest records are lost that no room would be left behind them. The cache opens
+/// with the rest, reports the damage, and continues.
 #[test]
 fn a_cache_opens_though_most_of_its_log_is_lost() {
     let world = world_with(7, 2 << 20, (20, 200), 4 << 20);

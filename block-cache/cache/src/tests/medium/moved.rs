@@ -6,8 +6,8 @@ use super::*;
 const MOVED: u64 = 0x1234_5678_9abc;
 
 /// A process died between the announcement and the new journal. The copy that takes the place of
-/// its devices takes another generation than the original would, and the journal is the copy's
-/// wherever a process dies.
+/// its devices takes another generation than the original would. The journal is the copy's wherever
+/// a process dies.
 #[test]
 fn a_moved_copy_and_its_original_never_have_one_generation() {
     let differ = |fault: Option<Fault>| {

@@ -73,8 +73,8 @@ fn pieces_of_two_torn_batches_make_no_record() {
     store(&device, &mut log, &lost, ALL & !NUMBER);
     let (mut log, blocks) = reopened(&device);
     assert!(blocks.is_empty(), "{blocks:?}");
-    // The next process gives place 4 to another block, and of the record behind that nothing
-    // arrives but its number, which is that of the lost one.
+    // The next process gives place 4 to another block. Of the record behind that, only the number
+    // arrives, which is that of the lost one.
     store(&device, &mut log, &[Body::Block(block(4, 99))], ALL);
     store(&device, &mut log, &[Body::Block(block(7, 70))], NUMBER);
     let (_, blocks) = reopened(&device);

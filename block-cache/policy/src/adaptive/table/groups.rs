@@ -1,7 +1,7 @@
 //! Where blocks lie: groups, the size of the blocks of each, and which of its slots are in use.
 //!
-//! The blocks of a group have numbers one behind the other, so that the place says the number, and
-//! a group's blocks lie beside each other in memory.
+//! The blocks of a group have consecutive numbers. So the place says the number, and a group's
+//! blocks are adjacent in memory.
 
 use std::ops::Range;
 

@@ -144,7 +144,7 @@ impl BlockTable {
                 if starts == 0 {
                     return None;
                 }
-                // From the last, where the smallest blocks begin that hold what is asked for.
+                // From the last, where the smallest blocks begin that hold the units.
                 let start = starts.ilog2();
                 at = heads[start as usize / 2];
                 starts ^= 1 << start;
