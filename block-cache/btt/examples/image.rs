@@ -5,7 +5,7 @@
 //! cargo run -p forebay-btt --example image -- format FILE BYTES 1.1|2.0 512|4096
 //! cargo run -p forebay-btt --example image -- fill FILE SEED    random writes and zeroings
 //! cargo run -p forebay-btt --example image -- dump FILE         clients' blocks, to stdout
-//! cargo run -p forebay-btt --example image -- check FILE        checks that each block is used once
+//! cargo run -p forebay-btt --example image -- check FILE        checks the use of each block
 //! ```
 
 use std::io::Write as _;

@@ -163,7 +163,9 @@ impl BackingFailures {
         if failed {
             tracing::error!(
                 volume = name,
-                "A FLUSH OF ITS BACKING DEVICE FAILED before this start: what was written to that since the last good one, and is not dirty in the cache, MAY BE LOST; compare what matters with a copy"
+                "A FLUSH OF ITS BACKING DEVICE FAILED before this start: what was written to that \
+                 since the last good one, and is not dirty in the cache, MAY BE LOST; compare what \
+                 matters with a copy"
             );
             backing.set_lost();
         }

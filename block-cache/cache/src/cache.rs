@@ -152,7 +152,8 @@ impl Cache {
         Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "the cache has failed, and volume {name:?} would refuse writes in mode {mode}: restart when the cache's device is well"
+                "the cache has failed, and volume {name:?} would refuse writes in mode {mode}: \
+                 restart when the cache's device is well"
             ),
         ))
     }

@@ -55,13 +55,13 @@ pub enum Fault {
     DegradeDuringWriteBack,
     /// Rule 6: serves reads from a failed cache for data that was written past it.
     ReadBehindDegraded,
-    /// DirtyZones: calls a zone clean while it has dirty data.
+    /// Zones: calls a zone clean while it has dirty data.
     ClearDirtyZone,
-    /// DirtyZones: calls a zone clean while one of its slots is not flushed and may hold older data.
+    /// Zones: calls a zone clean while one of its slots is not flushed and may hold older data.
     ClearUnflushedZone,
-    /// DirtyZones: makes a writer trust a bit that is being cleared.
+    /// Zones: makes a writer trust a bit that is being cleared.
     ClearZoneBehind,
-    /// DirtyZones: does not record on media the data that an opening takes for dirty.
+    /// Zones: does not record on media the data that an opening takes for dirty.
     LeaveZonesUnsettled,
     /// Reads during the opening: a change does not wait for such a read in flight.
     ChangeDuringOpeningRead,

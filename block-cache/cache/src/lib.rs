@@ -11,7 +11,7 @@
 //!
 //! | folder | part |
 //! |---|---|
-//! | `request` | requests: a volume as a device, split at regions; hits that need one slot alone (`request::hit_path`) |
+//! | `request` | a volume as a device: requests are split at regions; the hit path |
 //! | `mode` | the table of modes: what a read and a write do |
 //! | `read`, `write`, `bypass` | the data path behind the table |
 //! | `map` | cached blocks, free slots and the marks of regions, as the log has them |

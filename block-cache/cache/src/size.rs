@@ -17,8 +17,10 @@ pub fn check_volume_size(sizes: BlockSizes, size_bytes: u64) -> Result<()> {
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "{size_bytes} bytes are too large for blocks of {kib} KiB: at most {pib} PiB ({most} bytes)\n\
-             help: use a smaller backing device, or detach the cache's volumes and format it with larger blocks"
+            "{size_bytes} bytes are too large for blocks of {kib} KiB: at most {pib} PiB ({most} \
+             bytes)\n\
+             help: use a smaller backing device, or detach the cache's volumes and format it with \
+             larger blocks"
         ),
     ))
 }
@@ -28,7 +30,9 @@ pub(crate) fn shrank(volume: &str, old_bytes: u64, bytes: u64) -> Error {
     Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "volume {volume:?}: the backing device shrank from {old_bytes} to {bytes} bytes, and the cache holds dirty data beyond: make it as large as it was and write the data back first"
+            "volume {volume:?}: the backing device shrank from {old_bytes} to {bytes} bytes, and \
+             the cache holds dirty data beyond: make it as large as it was and write the data back \
+             first"
         ),
     )
 }

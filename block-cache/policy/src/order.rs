@@ -130,7 +130,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_hand_goes_round_in_order(steps in prop::collection::vec((any::<bool>(), 0u64..9000), 1..400)) {
+        fn the_hand_goes_round_in_order(
+            steps in prop::collection::vec((any::<bool>(), 0u64..9000), 1..400),
+        ) {
             let (mut order, mut model, mut hand) = (DirtyOrder::default(), BTreeSet::new(), 0);
             let mut rounds = 0;
             for (insert, window) in steps {
@@ -154,7 +156,9 @@ mod tests {
         /// However large the volume is, dirty blocks are in the popped stretches, in order, and
         /// memory has a bound.
         #[test]
-        fn large_volumes_have_longer_stretches(windows in prop::collection::btree_set(0u64..1 << 40, 1..40)) {
+        fn large_volumes_have_longer_stretches(
+            windows in prop::collection::btree_set(0u64..1 << 40, 1..40),
+        ) {
             let mut order = DirtyOrder::default();
             for window in &windows {
                 order.insert(*window);

@@ -69,8 +69,8 @@ impl Memory {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "{} bytes hold less than two blocks of {block_bytes} bytes with their headers: use a \
-                     larger `capacity`",
+                    "{} bytes hold less than two blocks of {block_bytes} bytes with their headers: \
+                     use a larger `capacity`",
                     buf.len()
                 ),
             ));
@@ -115,8 +115,9 @@ impl Memory {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "its slots are of an earlier time (opening {generation}; the last one was {}): what they hold is older \
-                     than what the device was sent since, and nothing was sent on",
+                    "its slots are of an earlier time (opening {generation}; the last one was {}): \
+                     what they hold is older than what the device was sent since, and nothing was \
+                     sent on",
                     expected.generation
                 ),
             ));
@@ -124,8 +125,8 @@ impl Memory {
         if expected.in_use && !ours {
             return Err(Error::new(
                 ErrorKind::Lost,
-                "a process that used it died, and what it had acknowledged and not written to the device is \
-                 not here any more",
+                "a process that used it died, and what it had acknowledged and not written to the \
+                 device is not here any more",
             ));
         }
         let left = match ours {
@@ -166,8 +167,8 @@ impl Memory {
             false => "nobody knows how many".to_owned(),
         };
         Some(format!(
-            "it was cut: of memory for {had} slots of {} bytes, {} bytes are there, and acknowledged blocks ({blocks}) \
-             were in those slots",
+            "it was cut: of memory for {had} slots of {} bytes, {} bytes are there, and \
+             acknowledged blocks ({blocks}) were in those slots",
             self.block_bytes,
             self.buf.len()
         ))
@@ -179,8 +180,9 @@ impl Memory {
             live => Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "the memory holds {live} acknowledged blocks of another device, or of one that has \
-                     changed: open that one first, choose another place, or remove it if that device is gone"
+                    "the memory holds {live} acknowledged blocks of another device, or of one that \
+                     has changed: open that one first, choose another place, or remove it if that \
+                     device is gone"
                 ),
             )),
         }

@@ -352,8 +352,8 @@ impl Core {
         let named: Vec<_> = blocks.iter().take(most).map(u64::to_string).collect();
         let more = if count > most { ", ..." } else { "" };
         let message = format!(
-            "the device refused {count} blocks of {} bytes that were acknowledged ({}{more}): they stay in \
-             memory and are tried again; repair the device, then flush again",
+            "the device refused {count} blocks of {} bytes that were acknowledged ({}{more}): they \
+             stay in memory and are tried again; repair the device, then flush again",
             self.info.logical_block_bytes,
             named.join(", "),
         );
@@ -389,8 +389,8 @@ impl Core {
         *self.flush_failed.borrow_mut() = Some(error.clone());
         Err(Error::with_source(
             ErrorKind::Lost,
-            "a flush of the device failed, and what was written to it since the one before may be lost: \
-             check it from above, and restart",
+            "a flush of the device failed, and what was written to it since the one before may be \
+             lost: check it from above, and restart",
             error,
         ))
     }

@@ -89,7 +89,8 @@ impl Drop for Away {
 
 thread_local! {
     /// Outcomes that are sent at the end of this reactor's turn.
-    static GATHERED: RefCell<Vec<(Arc<Mailbox<Reply>>, Reply)>> = const { RefCell::new(Vec::new()) };
+    static GATHERED: RefCell<Vec<(Arc<Mailbox<Reply>>, Reply)>> =
+        const { RefCell::new(Vec::new()) };
 }
 
 /// Sends the gathered outcomes on drop: by its task, or at the end of the reactor.

@@ -341,7 +341,8 @@ impl Engine {
         }
         if let Some(shrunk) = shrunk(&self.superblock.current(), self.devices.data().as_ref()) {
             let what = format!(
-                "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data with it; do not take the cache for sound"
+                "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data \
+                 with it; do not take the cache for sound"
             );
             flushed = flushed.and(Err(Error::new(ErrorKind::Lost, what)));
         }

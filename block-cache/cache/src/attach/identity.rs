@@ -18,7 +18,8 @@ type Sized = (Identity, u64);
 fn another_device(name: &str, (was, was_bytes): Sized, (now, bytes): Sized, dirty: u64) -> Error {
     let how = match (was.start, now.start) {
         (Some(before), Some(start)) if was.medium == now.medium && before != start => format!(
-            " (another part of the same medium: it began at byte {before}, and begins at {start} now)"
+            " (another part of the same medium: it began at byte {before}, and begins at {start} \
+             now)"
         ),
         _ if now.basis == Basis::Name => String::new(),
         _ if !was.differs_from(now) => {
@@ -32,7 +33,9 @@ fn another_device(name: &str, (was, was_bytes): Sized, (now, bytes): Sized, dirt
     Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "volume {name:?} has another backing device than before{how}, and the cache holds {dirty} bytes of dirty data for the one that it had: give it that one back, or start with --adopt {name} if this is the same data in another place"
+            "volume {name:?} has another backing device than before{how}, and the cache holds \
+             {dirty} bytes of dirty data for the one that it had: give it that one back, or start \
+             with --adopt {name} if this is the same data in another place"
         ),
     )
 }
@@ -41,7 +44,8 @@ fn attached_part(name: &str, other: &str) -> Error {
     Error::new(
         ErrorKind::Busy,
         format!(
-            "the backing device of volume {name:?} is, or overlaps, that of volume {other:?}, which is attached: give each a medium, or a part of one, of its own"
+            "the backing device of volume {name:?} is, or overlaps, that of volume {other:?}, \
+             which is attached: give each a medium, or a part of one, of its own"
         ),
     )
 }
@@ -50,7 +54,10 @@ fn another_name(name: &str, former: &str, dirty_bytes: u64) -> Error {
     Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "the backing device of volume {name:?} was served, in whole or in part, as volume {former:?}, and the cache holds {dirty_bytes} bytes of dirty data for it: serve it under that name, or detach {former:?} first (`forebay detach {former}`, while it is served)"
+            "the backing device of volume {name:?} was served, in whole or in part, as volume \
+             {former:?}, and the cache holds {dirty_bytes} bytes of dirty data for it: serve it \
+             under that name, or detach {former:?} first (`forebay detach {former}`, while it is \
+             served)"
         ),
     )
 }
@@ -143,7 +150,8 @@ impl Engine {
             tracing::warn!(
                 volume = name,
                 former = other.name,
-                "the backing device was served under another name: what was cached under it is dropped"
+                "the backing device was served under another name: what was cached under it is \
+                 dropped"
             );
             self.drop_clean_slots(other.id).await?;
             self.superblock

@@ -141,14 +141,16 @@ pub fn no_room(idle: &[IdleVolume]) -> Error {
         ),
     };
     let what = format!(
-        "the cache knows {MAX_VOLUMES} volumes, the most that it can, and has no room for another\nhelp: {help}"
+        "the cache knows {MAX_VOLUMES} volumes, the most that it can, and has no room for \
+         another\nhelp: {help}"
     );
     Error::new(ErrorKind::NoSpace, what)
 }
 
 /// A cache has no number for another volume.
 pub(crate) fn no_number() -> Error {
-    let what = "the cache has given out all its 65,534 volume numbers, which are never given twice\n\
+    let what = "the cache has given out all its 65,534 volume numbers, which are never given \
+                twice\n\
                 help: detach its volumes and format it again";
     Error::new(ErrorKind::NoSpace, what)
 }
@@ -170,7 +172,8 @@ impl Engine {
         };
         if self.volumes.contains(known.id) {
             let what = format!(
-                "volume {name:?} is being served\nhelp: write it back and detach it with `forebay detach {name}`"
+                "volume {name:?} is being served\nhelp: write it back and detach it with `forebay \
+                 detach {name}`"
             );
             return Err(Error::new(ErrorKind::Busy, what));
         }
@@ -217,7 +220,8 @@ fn would_lose(name: &str, dirty: &[Range<u64>]) -> Error {
     };
     let what = format!(
         "volume {name:?} has {bytes} bytes of dirty data that its backing device does not have\n\
-         help: serve it and write it back, or give this data up with --discard-dirty: {}{more} (offset+length)",
+         help: serve it and write it back, or give this data up with --discard-dirty: {}{more} \
+         (offset+length)",
         ranges.join(", ")
     );
     Error::new(ErrorKind::Busy, what)

@@ -85,7 +85,8 @@ impl Cache {
             return refuse(
                 ErrorKind::InvalidInput,
                 format!(
-                    "{}: blocks of {} bytes are larger than the cache's granule of {}: format the cache with larger blocks",
+                    "{}: blocks of {} bytes are larger than the cache's granule of {}: format the \
+                     cache with larger blocks",
                     info.name,
                     info.logical_block_bytes,
                     engine.geometry.granule_bytes(0)
@@ -197,7 +198,8 @@ impl Cache {
             return refuse(
                 ErrorKind::InvalidInput,
                 format!(
-                    "{}: the backing device has {size} bytes, the volume {old}: detach the volume before it shrinks",
+                    "{}: the backing device has {size} bytes, the volume {old}: detach the volume \
+                     before it shrinks",
                     volume.name
                 ),
             );
@@ -325,8 +327,9 @@ impl Engine {
             }
             tracing::warn!(
                 volume = known.name,
-                "the backing device has shrunk from {old} to {size} bytes: what lay beyond its end is \
-                 gone, and the volume is so much smaller; nothing that the cache had to write back is lost"
+                "the backing device has shrunk from {old} to {size} bytes: what lay beyond its end \
+                 is gone, and the volume is so much smaller; nothing that the cache had to write \
+                 back is lost"
             );
             let mut kill = Vec::new();
             for slot in beyond {
@@ -395,7 +398,9 @@ impl Engine {
         refuse(
             ErrorKind::InvalidInput,
             format!(
-                "{}: its blocks of {} bytes could be torn by a power cut on the cache device {}, which writes {whole} bytes at a time: use a cache device with physical blocks of {} bytes",
+                "{}: its blocks of {} bytes could be torn by a power cut on the cache device {}, \
+                 which writes {whole} bytes at a time: use a cache device with physical blocks of \
+                 {} bytes",
                 backing.name, backing.logical_block_bytes, data.name, backing.logical_block_bytes
             ),
         )

@@ -109,7 +109,8 @@ impl Engine {
                     _ => tracing::warn!(
                         volume = name,
                         dirty_bytes,
-                        "nothing clean is cached: no sample tells whether the backing device is as it was"
+                        "nothing clean is cached: no sample tells whether the backing device is as \
+                         it was"
                     ),
                 }
                 return Ok(());
@@ -127,7 +128,8 @@ impl Engine {
             if rt::at_most(limit, comparing).await.is_none() {
                 tracing::info!(
                     volume = name,
-                    "the backing device is slow: {} of {} clean granules were compared with it within {limit:?}",
+                    "the backing device is slow: {} of {} clean granules were compared with it \
+                     within {limit:?}",
                     tally.compared.get(),
                     sample.len()
                 );
@@ -157,10 +159,12 @@ impl Engine {
         Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "volume {name:?}: {device} differs at byte {at} from a clean copy: it is another device, or was changed; help: \
-                 give the volume back the device that it had, as it was. Or start with --adopt {name}: clean copies are \
-                 dropped, and {dirty} bytes of dirty data are kept and written to the device as it is now. Or start with \
-                 --without-cache {name} to look at the device first; nothing in the cache is given up by that"
+                "volume {name:?}: {device} differs at byte {at} from a clean copy: it is another \
+                 device, or was changed; help: give the volume back the device that it had, as it \
+                 was. Or start with --adopt {name}: clean copies are dropped, and {dirty} bytes of \
+                 dirty data are kept and written to the device as it is now. Or start with \
+                 --without-cache {name} to look at the device first; nothing in the cache is given \
+                 up by that"
             ),
         ))
     }
@@ -176,7 +180,8 @@ impl Engine {
         tracing::warn!(
             volume = known.name,
             offset = at,
-            "{} differs from a clean copy in the cache: all clean copies are dropped, and dirty data is kept for it",
+            "{} differs from a clean copy in the cache: all clean copies are dropped, and dirty \
+             data is kept for it",
             backing.info().name
         );
         self.drop_clean(known.id, |slot| self.map.borrow().slot(slot).dirty)

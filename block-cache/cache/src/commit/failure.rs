@@ -20,7 +20,8 @@ impl Committer {
                 error = %error.report(),
                 go_on = names(true).join(", "),
                 refuse_writes = names(false).join(", "),
-                "the cache device failed: volumes go on at their backing devices, or refuse writes until restart, as named; dirty data that cannot be read is an error"
+                "the cache device failed: volumes go on at their backing devices, or refuse writes \
+                 until restart, as named; dirty data that cannot be read is an error"
             );
         }
         let error = Error::with_source(

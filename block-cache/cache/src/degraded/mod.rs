@@ -69,7 +69,8 @@ fn check_preserved(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
     Err(Error::new(
         ErrorKind::Io,
         format!(
-            "volume {}: {} bytes at {} touch what is dirty at {at} in the cache, which has failed: restart to recover that",
+            "volume {}: {} bytes at {} touch what is dirty at {at} in the cache, which has failed: \
+             restart to recover that",
             volume.name,
             range.end - range.start,
             range.start,
@@ -131,7 +132,8 @@ impl Engine {
         tracing::error!(
             volume = volume.name,
             kept_bytes,
-            "GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing device alone"
+            "GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing \
+             device alone"
         );
         Ok(())
     }
@@ -203,7 +205,8 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(
-                    "volume {}: {} bytes at {} would be written over a part of what is dirty in the cache, which has failed: write whole blocks of {} bytes",
+                    "volume {}: {} bytes at {} would be written over a part of what is dirty in \
+                     the cache, which has failed: write whole blocks of {} bytes",
                     volume.name,
                     piece.len(),
                     self.geometry.backing_offset(piece.block, piece.start),
@@ -378,7 +381,8 @@ pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> R
     Err(Error::new(
         ErrorKind::Io,
         format!(
-            "volume {}: the cache has failed before a flush covered what was written to it, {} bytes at {}{beside}: {remedy}",
+            "volume {}: the cache has failed before a flush covered what was written to it, {} \
+             bytes at {}{beside}: {remedy}",
             volume.name,
             first.end - first.start,
             first.start

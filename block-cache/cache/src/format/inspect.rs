@@ -164,8 +164,9 @@ pub async fn inspect(
         && report.lost_units > 0
     {
         inspection.spare_damage.push(format!(
-            "{} of the {} units of the bit-tree can be believed in neither copy: the next start takes \
-             all blocks under them for dirty, writes them back, and writes the units anew; nothing is lost",
+            "{} of the {} units of the bit-tree can be believed in neither copy: the next start \
+             takes all blocks under them for dirty, writes them back, and writes the units anew; \
+             nothing is lost",
             report.lost_units, report.units
         ));
     }
@@ -223,7 +224,8 @@ fn describe(
     }
     if replayed.damaged_records > 0 {
         problems.push(format!(
-            "{} records of the log are damaged: clean data is not used, and dirty data of which only these told is lost, nobody knows which; check what the clients stored",
+            "{} records of the log are damaged: clean data is not used, and dirty data of which \
+             only these told is lost, nobody knows which; check what the clients stored",
             replayed.damaged_records
         ));
     }
@@ -269,8 +271,8 @@ fn describe(
     }
     problems.extend(LostRange::joined(cut).into_iter().map(|range| {
         format!(
-            "volume {}: {} bytes at {} are dirty, lay where the cache device was cut, and are LOST: the next start \
-             forgets them",
+            "volume {}: {} bytes at {} are dirty, lay where the cache device was cut, and are \
+             LOST: the next start forgets them",
             range.volume, range.len, range.offset
         )
     }));
@@ -346,7 +348,8 @@ fn known_corrupt(
     let volume = volumes.find(|volume| volume.id == block.volume)?;
     (superblock.has_checksums() && bad != 0).then(|| {
         format!(
-            "volume {}: of the {} bytes at {}, {} are dirty and corrupt, and lost: write them anew, whole, from a backup",
+            "volume {}: of the {} bytes at {}, {} are dirty and corrupt, and lost: write them \
+             anew, whole, from a backup",
             volume.name,
             geometry.block_bytes(block.class),
             block.block * geometry.unit_bytes(),
@@ -364,8 +367,9 @@ pub async fn spare_damage(devices: &Devices) -> Vec<String> {
     for device in [Some(metadata), apart].into_iter().flatten() {
         if Superblock::sound_copies(device.as_ref()).await == 1 {
             damage.push(format!(
-                "one of the two copies of the superblock on {} is damaged; the other one is sound and is \
-                 used: nothing is lost, and the next start of `forebay serve` writes both anew",
+                "one of the two copies of the superblock on {} is damaged; the other one is sound \
+                 and is used: nothing is lost, and the next start of `forebay serve` writes both \
+                 anew",
                 device.info().name
             ));
         }

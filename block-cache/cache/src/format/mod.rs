@@ -125,7 +125,8 @@ pub(crate) fn check_whole(info: &DeviceInfo) -> Result<()> {
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{}: atomic by {} bytes, so that a power loss tears blocks: put a block translation table over it (kind = \"btt\"); metadata alone may lie there as it is",
+            "{}: atomic by {} bytes, so that a power loss tears blocks: put a block translation \
+             table over it (kind = \"btt\"); metadata alone may lie there as it is",
             info.name, info.atomic_write_bytes
         ),
     ))
@@ -141,7 +142,8 @@ fn check_block(data: &dyn BlockDevice) -> Result<()> {
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{}: logical blocks of {} bytes, and a cache needs 4096 or less: use a device that has them",
+            "{}: logical blocks of {} bytes, and a cache needs 4096 or less: use a device that has \
+             them",
             info.name, info.logical_block_bytes
         ),
     ))
@@ -153,11 +155,15 @@ fn no_data_device(error: Error, name: &str) -> Error {
         ErrorKind::NotFound => Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{name} holds no cache, and the metadata beside it is that of one whose data it is to hold: check which devices are named, and put the right one back, or a copy of it"
+                "{name} holds no cache, and the metadata beside it is that of one whose data it is \
+                 to hold: check which devices are named, and put the right one back, or a copy of \
+                 it"
             ),
         ),
         _ => error.context(format!(
-            "whether {name} is the data device of this cache cannot be told: put a copy of it back; if there is none, make a new cache with `forebay format --force --discard-dirty`: what was acknowledged and not yet written back IS LOST THEN"
+            "whether {name} is the data device of this cache cannot be told: put a copy of it \
+             back; if there is none, make a new cache with `forebay format --force \
+             --discard-dirty`: what was acknowledged and not yet written back IS LOST THEN"
         )),
     }
 }
@@ -184,17 +190,21 @@ pub async fn check_parts(devices: &Devices, superblock: &Superblock) -> Result<O
             let other = other.map_err(|error| no_data_device(error, &data_name))?;
             if other.uuid != superblock.uuid || other.role != Role::Data {
                 return wrong(format!(
-                    "{data_name} is not the data device of this cache: check which devices are named, and put the right one back"
+                    "{data_name} is not the data device of this cache: check which devices are \
+                     named, and put the right one back"
                 ));
             }
             check_same_state(devices, superblock, &other)?;
             Ok(Some(other))
         }
         (None, Role::Data) => wrong(format!(
-            "{data_name} holds data only: name the cache's metadata device too (`metadata` in [cache], or --metadata)"
+            "{data_name} holds data only: name the cache's metadata device too (`metadata` in \
+             [cache], or --metadata)"
         )),
         _ => wrong(format!(
-            "the devices are given in the wrong roles: {data_name} and its metadata device do not match what is on them; exchange them, or leave out the metadata device where one device holds all"
+            "the devices are given in the wrong roles: {data_name} and its metadata device do not \
+             match what is on them; exchange them, or leave out the metadata device where one \
+             device holds all"
         )),
     }
 }
@@ -204,8 +214,9 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
     check_block(devices.data.as_ref())?;
     if let Some(shrunk) = shrunk(superblock, devices.data.as_ref()) {
         let what = format!(
-            "{shrunk}. What lay beyond its end is LOST, dirty data with it, unless the device that has it is put back. To go on \
-             without it, make this one as large as it was (a file: `truncate -s SIZE FILE`), and start: what is lost is named then"
+            "{shrunk}. What lay beyond its end is LOST, dirty data with it, unless the device that \
+             has it is put back. To go on without it, make this one as large as it was (a file: \
+             `truncate -s SIZE FILE`), and start: what is lost is named then"
         );
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
@@ -215,7 +226,8 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{}: its log is written in lines of {LINE_BYTES} bytes, which needs byte-addressable media with nothing between: name it as a device of kind \"pmem\"",
+                "{}: its log is written in lines of {LINE_BYTES} bytes, which needs \
+                 byte-addressable media with nothing between: name it as a device of kind \"pmem\"",
                 info.name
             ),
         ));
@@ -224,7 +236,9 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{}: blocks of {} bytes now, {} when it was formatted: a torn write could take records of another commit with it; copy the cache to a device with smaller blocks or format again",
+                "{}: blocks of {} bytes now, {} when it was formatted: a torn write could take \
+                 records of another commit with it; copy the cache to a device with smaller blocks \
+                 or format again",
                 info.name,
                 unit_of(metadata.as_ref()),
                 superblock.log.unit_bytes

@@ -51,9 +51,10 @@ pub(crate) fn check_same_state(
     Err(Error::new(
         ErrorKind::Lost,
         format!(
-            "{older}: the {part} device holds an earlier state of the cache than {newer}: opening {state}, not {}\n    \
-             help: put the newest state of {older} back. If that is gone, make a new cache with `forebay format \
-             --force --discard-dirty`, and start once with --adopt VOLUME: what was not written back IS LOST THEN",
+            "{older}: the {part} device holds an earlier state of the cache than {newer}: opening \
+             {state}, not {}\n    help: put the newest state of {older} back. If that is gone, \
+             make a new cache with `forebay format --force --discard-dirty`, and start once with \
+             --adopt VOLUME: what was not written back IS LOST THEN",
             states.0.max(states.1)
         ),
     ))
@@ -96,7 +97,8 @@ pub(crate) fn journal_trouble(
     let stake = || writes_at_stake(superblock);
     if let Some(found) = journal.filter(|found| found.damaged > 0) {
         return Some(format!(
-            "the process journal is damaged: of {} acknowledged writes that the log has not, {} cannot be read and are lost. Put a sound copy of it back, {ACCEPT}{}",
+            "the process journal is damaged: of {} acknowledged writes that the log has not, {} \
+             cannot be read and are lost. Put a sound copy of it back, {ACCEPT}{}",
             found.entries.len() as u64 + found.damaged,
             found.damaged,
             stake()
@@ -112,7 +114,9 @@ pub(crate) fn journal_trouble(
             _ => " (or it ended cleanly, and what said so is among the damaged records of the log)",
         };
         format!(
-            "the process that served this cache died in this boot of the machine{unless}, and its process journal is gone, was cut, or is damaged where it says what it is: writes that it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}{}",
+            "the process that served this cache died in this boot of the machine{unless}, and its \
+             process journal is gone, was cut, or is damaged where it says what it is: writes that \
+             it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}{}",
             stake()
         )
     })
@@ -137,14 +141,16 @@ pub fn check_relation(tie: Tie, media: Media, generation: u64, moved: bool) -> R
         Relation::Newer => (
             ErrorKind::Lost,
             format!(
-                "the cache device holds an earlier state: it is at opening {generation}, the process journal at {}",
+                "the cache device holds an earlier state: it is at opening {generation}, the \
+                 process journal at {}",
                 tie.generation
             ),
         ),
         Relation::Older => (
             ErrorKind::Lost,
             format!(
-                "the process journal is an earlier one: it is of opening {}, the cache device at {generation}",
+                "the process journal is an earlier one: it is of opening {}, the cache device at \
+                 {generation}",
                 tie.generation
             ),
         ),

@@ -127,16 +127,16 @@ impl TruncationWatch {
         let name = self.devices.data().info().name;
         if !is_file(self.devices.data().as_ref()) {
             let what = format!(
-                "{name} was shorter while it was in use: {size} bytes; what lay beyond is LOST unless the device \
-                 has its length again: it was not written back"
+                "{name} was shorter while it was in use: {size} bytes; what lay beyond is LOST \
+                 unless the device has its length again: it was not written back"
             );
             return Some(Error::new(ErrorKind::Lost, what));
         }
         Some(Error::new(
             ErrorKind::Lost,
             format!(
-                "{name} was cut while it was in use, at {size} bytes or behind: what lay beyond is LOST, dirty data with it; \
-                 the next start names it"
+                "{name} was cut while it was in use, at {size} bytes or behind: what lay beyond is \
+                 LOST, dirty data with it; the next start names it"
             ),
         ))
     }
@@ -176,8 +176,8 @@ impl TruncationWatch {
         let name = self.devices.data().info().name;
         if !is_file && !planted(Fault::NoteAnyShort) {
             let what = format!(
-                "{name} became shorter while it is in use: {size} of {end} bytes are left; nothing is lost if it \
-                 has its length again at the next start"
+                "{name} became shorter while it is in use: {size} of {end} bytes are left; nothing \
+                 is lost if it has its length again at the next start"
             );
             return self.committer.fail(Error::new(ErrorKind::Io, what));
         }

@@ -215,7 +215,8 @@ impl SlotIo {
             let cells = checksums.cells_of(place, entry.class, 1 << granule);
             cells.for_each(|cell| checksums.set_bad(cell));
             checksums.counters.condemned.add(1);
-            tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the cache device");
+            tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the \
+                                                                   cache device");
             self.committer.queue_record(slot);
             self.committer.request_commit();
         }
@@ -229,8 +230,8 @@ impl SlotIo {
         Error::new(
             ErrorKind::Corrupt,
             format!(
-                "volume {}: {} bytes at {at} are dirty in the cache, and what its device holds is not what was written: \
-                 they are lost; write them anew, whole, from a backup",
+                "volume {}: {} bytes at {at} are dirty in the cache, and what its device holds is \
+                 not what was written: they are lost; write them anew, whole, from a backup",
                 volume.name,
                 end - bytes.start,
             ),

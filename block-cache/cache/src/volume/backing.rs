@@ -319,7 +319,8 @@ impl Backing {
             && let Err(error) = order::flush(self.device.as_ref()).await
         {
             let name = self.device.info().name;
-            tracing::error!(device = name, error = %error.report(), "a flush of the backing device failed");
+            tracing::error!(device = name, error = %error.report(), "a flush of the backing device \
+                                                                     failed");
             self.session.set(self.session.get() + 1);
             self.failed_once.set(true);
             if !self.owes_clients() {
@@ -330,7 +331,8 @@ impl Backing {
             let error = Error::with_source(
                 ErrorKind::Io,
                 format!(
-                    "a flush of {name} failed: what was written to it since the last good one may be lost; restart to attach it again"
+                    "a flush of {name} failed: what was written to it since the last good one may \
+                     be lost; restart to attach it again"
                 ),
                 error,
             );
@@ -360,7 +362,8 @@ impl Backing {
         match self.check() {
             Err(error) => Some(error.report()),
             Ok(()) => self.lost.get().then(|| {
-                "a flush failed before this start: what was written since the last good one may be lost"
+                "a flush failed before this start: what was written since the last good one may be \
+                 lost"
                     .to_owned()
             }),
         }

@@ -120,8 +120,8 @@ impl<'a> Reader<'a> {
         reader
     }
 
-    /// Returns a reader of a ring in which the records `counts` count. Those from `batch` on are the
-    /// last batch's.
+    /// Returns a reader of a ring in which the records `counts` count.  Those from `batch` on are
+    /// the last batch's.
     fn between(
         ring: Ring<'a>,
         counts: Range<u64>,
@@ -183,8 +183,8 @@ impl Reader<'_> {
         self.last_open.is_none() && self.last_close.is_none()
     }
 
-    /// Sets the newest record of an opening: its position, the boot, and whether there was a process
-    /// journal.
+    /// Sets the newest record of an opening: its position, the boot, and whether there was a
+    /// process journal.
     pub(super) const fn set_last_open(&mut self, last_open: Option<(u64, [u8; 16], bool)>) {
         self.last_open = last_open;
     }

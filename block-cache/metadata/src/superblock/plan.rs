@@ -63,7 +63,8 @@ impl Superblock {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "blocks of {block} to {} bytes: choose sizes up to 1048576, the largest at most 64 times the smallest",
+                    "blocks of {block} to {} bytes: choose sizes up to 1048576, the largest at \
+                     most 64 times the smallest",
                     block << top
                 ),
             ));
@@ -147,7 +148,8 @@ impl Superblock {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "a cache of {}-byte blocks does not fit on {} bytes{metadata}: at least {needed}",
+                    "a cache of {}-byte blocks does not fit on {} bytes{metadata}: at least \
+                     {needed}",
                     block << top,
                     input.data_bytes,
                 ),

@@ -47,7 +47,8 @@ impl Superblock {
         Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{name}: the superblock verifies but its geometry makes no sense, so that another build may have written it"
+                "{name}: the superblock verifies but its geometry makes no sense, so that another \
+                 build may have written it"
             ),
         ))
     }

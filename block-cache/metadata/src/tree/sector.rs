@@ -5,7 +5,7 @@
 //! | 0 | checksum of bytes 4 to 511 |
 //! | 4 | volume (2); plane; degree, as a power of two |
 //! | 8 | sequence |
-//! | 16 | number of the sector within the tree (4); levels; blocks of a leaf, as a power of two; zero (2) |
+//! | 16 | number of the sector in the tree (4); levels; log2 of the blocks of a leaf; zero (2) |
 //! | 24 | 3,904 bits, one a node, nodes numbered from the root row by row |
 
 use super::shape::Shape;

@@ -48,7 +48,8 @@ impl Shape {
         let bits = u64::from(degree_shift) * u64::from(levels);
         if levels == 0 || bits >= 24 || nodes(degree_shift, levels) > MAX_NODES {
             return bad(format!(
-                "a tree of degree {degree} with {levels} levels: choose from one level to {MAX_NODES} nodes (the default is {DEFAULT_LEVELS})"
+                "a tree of degree {degree} with {levels} levels: choose from one level to \
+                 {MAX_NODES} nodes (the default is {DEFAULT_LEVELS})"
             ));
         }
         let mut shape = Self {

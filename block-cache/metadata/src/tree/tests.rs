@@ -202,7 +202,8 @@ proptest! {
         trial.settle();
         trial.check();
         let shape = trial.tree.shape();
-        let dirty: BTreeSet<u32> = trial.marked.iter().map(|(block, _)| shape.leaf_of(*block)).collect();
+        let leaves = trial.marked.iter().map(|(block, _)| shape.leaf_of(*block));
+        let dirty: BTreeSet<u32> = leaves.collect();
         for leaf in 0..shape.leaves() {
             prop_assert_eq!(trial.tree.summary.covers(leaf), dirty.contains(&leaf));
         }
@@ -218,7 +219,8 @@ proptest! {
         let shape = Shape::for_volume(64, 4, 3).expect("valid");
         let words: Vec<u64> = bits.iter().zip(&sparse).map(|(one, other)| one & other).collect();
         let mut tree = Tree::restored(shape, 1, options, adjustment.adjuster(shape), &words);
-        let covered: Vec<u64> = (0..64).filter(|&block| tree.may_be_dirty(block..block + 1)).collect();
+        let covered = (0..64).filter(|&block| tree.may_be_dirty(block..block + 1));
+        let covered: Vec<u64> = covered.collect();
         for &block in &covered {
             prop_assert_eq!(tree.mark(block..block + 1), Marked::Durable);
         }

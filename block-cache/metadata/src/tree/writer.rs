@@ -288,7 +288,8 @@ impl<A: Adjust> TreeWriter<A> {
         if let Err(error) = result {
             let place = self.place;
             let context = format!(
-                "the bit-tree of volume {} on {}: no more blocks can be marked until the cache is opened again",
+                "the bit-tree of volume {} on {}: no more blocks can be marked until the cache is \
+                 opened again",
                 place.volume,
                 self.device.info().name
             );

@@ -30,7 +30,11 @@ fn a_superblock_may_say_anything() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 20_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_damage_may_be_done(input in prop::collection::vec(any::<u8>(), 0..600)) {

@@ -458,13 +458,17 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn it_brings_in_what_is_missing_and_nothing_cached(
-            misses in proptest::collection::vec((0u64..300, 1u64..40, proptest::prelude::any::<u64>()), 1..200),
+            misses in proptest::collection::vec(
+                (0u64..300, 1u64..40, proptest::prelude::any::<u64>()),
+                1..200,
+            ),
         ) {
             let (mut one, mut other) = (footprint(), footprint());
             for (first, len, seed) in misses {
                 // A map that is the same at each look-up, with the range missing.
                 let cached = |region: u64| -> u64 {
-                    let mut map = BlockKey::new(1, (seed & 0xffff) << 20 | region).hash() & seed.rotate_left(region as u32);
+                    let hash = BlockKey::new(1, (seed & 0xffff) << 20 | region).hash();
+                    let mut map = hash & seed.rotate_left(region as u32);
                     for granule in first..first + len {
                         if granule / 64 == region {
                             map &= !(1 << (granule % 64));

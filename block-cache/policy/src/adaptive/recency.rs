@@ -10,8 +10,8 @@ use super::list::NONE;
 use super::segment::Segment;
 use super::table::{BlockId, BlockTable, GroupId, LEAVING, PROTECTED};
 
-/// A walk over blocks, from the least recently used on, those on probation before those that are protected. It knows the next
-/// of each segment and class.
+/// A walk over blocks, from the least recently used on. Blocks on probation come before those that
+/// are protected. It knows the next of each segment and class.
 #[derive(Clone, Debug)]
 pub(super) struct Walk([[BlockId; 8]; 2]);
 

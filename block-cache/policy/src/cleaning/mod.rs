@@ -174,7 +174,8 @@ impl Cleaner {
         }
     }
 
-    /// A client's I/O took so long; `during_cleaning` if something was being written back meanwhile.
+    /// Notes the latency of a client's I/O, `took`; `during_cleaning` if a write-back ran
+    /// meanwhile.
     pub fn note(&mut self, device: IoDevice, took: Duration, during_cleaning: bool) {
         if let Self::Auto(auto) = self {
             auto.note(device, took, during_cleaning);

@@ -150,8 +150,8 @@ pub(super) fn damage_error(left: &Left) -> Error {
     Error::new(
         ErrorKind::Corrupt,
         format!(
-            "slots are damaged: no process can have left {}{more}; acknowledged writes in them cannot be told from what \
-             they are not, and nothing was sent on",
+            "slots are damaged: no process can have left {}{more}; acknowledged writes in them \
+             cannot be told from what they are not, and nothing was sent on",
             named.join("; ")
         ),
     )
@@ -193,7 +193,8 @@ impl Memory {
         }
     }
 
-    /// Returns the generation, and the next one that an opening was about to take; zero if none was.
+    /// Returns the generation, and the next one that an opening was about to take (zero if none
+    /// was).
     pub(super) fn generations(&self) -> [u64; 2] {
         [AT_GENERATION, AT_NEXT].map(|at| get(&self.buf, at))
     }

@@ -220,7 +220,8 @@ impl Regions {
             self.changed.wake_all();
             return Err(Error::new(
                 ErrorKind::Io,
-                "the log has no room for another mark: those of volumes whose backing devices cannot be flushed fill it; restart to attach them again",
+                "the log has no room for another mark: those of volumes whose backing devices \
+                 cannot be flushed fill it; restart to attach them again",
             ));
         }
         self.changed.wait().await;
