@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use forebay_benches::Hollow;
 use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, DeviceInfo, Error, ErrorKind, Result};
 use forebay_cache::{
-    Cache, CacheOptions, Cleaning, Devices, DirtyTracking, OpeningMap, OpeningVolume, FormatOptions,
-    Mode, OpeningProgress, VolumeOptions,
+    Cache, CacheOptions, Cleaning, Devices, DirtyTracking, FormatOptions, Mode, OpeningMap,
+    OpeningProgress, OpeningVolume, VolumeOptions,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::sync::Promise;

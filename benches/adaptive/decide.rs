@@ -5,7 +5,9 @@
 use std::cell::Cell;
 
 use forebay_benches::processor_time_ns;
-use forebay_policy::{Ahead, BlockId, BlockTable, Footprint, Leave, Span, Victim, Worth};
+use forebay_policy::{
+    BlockId, BlockTable, Evictability, Footprint, Span, Victim, VictimSelector, Worth,
+};
 use forebay_trace::Op;
 use forebay_trace::generate::{Arrivals, Generator, SizeCdf, VolumeLoad};
 use forebay_trace::sim::Replacer;
@@ -39,7 +41,7 @@ struct Decider {
     table: BlockTable,
     replacer: Replacer,
     footprint: Option<Footprint>,
-    ahead: Ahead,
+    ahead: VictimSelector,
     states: Vec<State>,
     found: Vec<(BlockId, Span)>,
     victims: Vec<BlockId>,
@@ -75,7 +77,7 @@ impl Decider {
             rules,
             replacer: Replacer::new(rules.replace, &table),
             table,
-            ahead: Ahead::new(sizes, units),
+            ahead: VictimSelector::new(sizes, units),
             footprint: rules
                 .learned
                 .then(|| Footprint::new(sizes, granules, units, worth)),
@@ -134,7 +136,10 @@ impl Decider {
     /// Makes room ahead of need. Returns whether anything came of it.
     fn make_room(&mut self) -> bool {
         let (ahead, table) = (&mut self.ahead, &mut self.table);
-        let victims = self.replacer.pick(ahead, table, |_, _| Leave::Now).leaving;
+        let victims = self
+            .replacer
+            .pick(ahead, table, |_, _| Evictability::Now)
+            .leaving;
         let moved = !victims.is_empty();
         victims.into_iter().for_each(|id| self.evict(id));
         moved

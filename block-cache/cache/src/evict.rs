@@ -11,7 +11,7 @@ use std::time::Duration;
 use forebay_block::Result;
 use forebay_io::rt;
 use forebay_policy::cleaning::WIDEST;
-use forebay_policy::{Ahead, BlockId, BlockKey, Leave};
+use forebay_policy::{BlockId, BlockKey, Evictability, VictimSelector};
 
 use crate::commit::queue::Entry;
 use crate::commit::{Committer, Ticket};
@@ -62,7 +62,7 @@ pub(crate) struct Reclaimer {
     signals: Rc<Signals>,
     service: Rc<ServiceState>,
     stats: Rc<Stats>,
-    ahead: RefCell<Ahead>,
+    ahead: RefCell<VictimSelector>,
     /// Number of writes that wait for room.
     waiting: Cell<u32>,
     /// Round for which kills wait and which was not requested yet.
@@ -84,7 +84,7 @@ impl Reclaimer {
         slots: Rc<SlotIo>,
         read_ahead: Rc<ReadAhead>,
     ) -> Self {
-        let ahead = Ahead::new(base.geometry.sizes(), base.units);
+        let ahead = VictimSelector::new(base.geometry.sizes(), base.units);
         let dirty = match base.settings.admission {
             Admission::Always => DirtyVictims::WriteBack,
             Admission::Measured => DirtyVictims::IfColder,
@@ -248,7 +248,7 @@ impl Reclaimer {
 
     /// Returns whether a block can be evicted. It must not be in use. If it is dirty, its volume
     /// must be attached, to write it back.
-    fn classify_victim(&self, block: Candidate) -> Leave {
+    fn classify_victim(&self, block: Candidate) -> Evictability {
         let Candidate {
             region,
             granules,
@@ -258,13 +258,13 @@ impl Reclaimer {
         if dirty {
             let attached = self.volumes.contains(region.volume());
             return match attached && !self.locks.is_exclusive(region, granules) {
-                true => Leave::Later,
-                false => Leave::Never,
+                true => Evictability::Later,
+                false => Evictability::Never,
             };
         }
         match !flags.has(CLEANING) && self.locks.admits(region, granules, true) {
-            true => Leave::Now,
-            false => Leave::Never,
+            true => Evictability::Now,
+            false => Evictability::Never,
         }
     }
 

@@ -25,21 +25,21 @@
 //! | `degraded` | service without a cache that has failed |
 //! | `repair` | scrub, verification and repair |
 //!
-//! Four walks:
+//! Four walks. ARCHITECTURE.md describes the steps.
 //!
-//! - **Write-back miss**: `request/mod.rs` `serve` → `write/mod.rs` `write` → `split.rs`
-//!   `lock_blocks` → `mode.rs` `write_rule` → `write/dirty.rs` `write` → `evict.rs` `allocate` →
-//!   `write/slot_write.rs` `write` → `slots/mod.rs` `write` → `commit/queue.rs` `queue_record` →
+//! - **Write-back miss**: `request/mod.rs` `serve`, `write/mod.rs` `write`, `split.rs` `cut_write`
+//!   and `lock_blocks`, `mode.rs` `write_rule`, `write/dirty.rs` `write`, `evict.rs` `allocate`,
+//!   `write/slot_write.rs` `write`, `slots/mod.rs` `write`, `commit/queue.rs` `queue_record`,
 //!   `commit/round.rs` `round`.
-//! - **Read miss**: `request/mod.rs` `serve` → `read_ahead.rs` `range` → `read/mod.rs` `read` →
-//!   `split.rs` `lock_blocks` → `read/fill.rs` `fill` → `evict.rs` `allocate` → `slots/mod.rs`
-//!   `write` → `commit/queue.rs` `queue_later`.
-//! - **Eviction**: `evict.rs` `reclaim_round` → `map/mod.rs` `pick` → `lock/mod.rs` `take` →
-//!   `commit/queue.rs` `kill_slot` → `commit/round.rs` `round` → `commit/batch.rs` `log_kills` →
+//! - **Read miss**: `request/mod.rs` `serve`, `read_ahead.rs` `range`, `read/mod.rs` `read`,
+//!   `mode.rs` `read_rule`, `split.rs` `lock_blocks`, `read/fill.rs` `fill`, `evict.rs` `allocate`,
+//!   `slots/mod.rs` `write`, `commit/queue.rs` `queue_later`.
+//! - **Eviction**: `evict.rs` `reclaim_round`, `map/mod.rs` `pick`, `lock/mod.rs` `take`,
+//!   `commit/queue.rs` `kill_slot`, `commit/round.rs` `round`, `commit/batch.rs` `log_kills`,
 //!   `slots/mod.rs` `forget`.
-//! - **Recovery**: `cache.rs` `open` → `recover/mod.rs` `recover` → `media/missing.rs` `find` →
-//!   `recover/rebuild.rs` `add` and `finish` → `map/restore.rs` `restore` → `engine.rs` `wire` →
-//!   `intent/dirty_tracking.rs` `restore_tracking` → `superblock.rs` `raise_generation`.
+//! - **Recovery**: `cache.rs` `open`, `recover/mod.rs` `recover`, `media/missing.rs` `find`,
+//!   `map/restore.rs` `restore`, `recover/rebuild.rs` `finish`, `engine.rs` `wire`,
+//!   `intent/dirty_tracking.rs` `restore_tracking`, `superblock.rs` `raise_generation`.
 //!
 //! docs/durability.md and docs/internals argue why the order of writes is as it is.
 

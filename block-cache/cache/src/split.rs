@@ -1,4 +1,4 @@
-//! Locks of a part of a request, and its split at the existing blocks.
+//! Split of a part of a request, before its lock and at the existing blocks, and the lock.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use forebay_metadata::order::Site;
 use forebay_policy::{BlockId, Span};
 
 use crate::engine::Engine;
-use crate::geometry::{Extent, Piece};
+use crate::geometry::{Extent, Piece, Spread};
 use crate::job::Job;
 use crate::lock::Guard;
 use crate::parallel;
@@ -107,6 +107,57 @@ impl Engine {
             missing &= !span.mask();
         }
         missing == 0
+    }
+
+    /// Returns where a write is split before it is locked, in bytes within the region.  It splits
+    /// off data in a granule that must first be completed from the backing device, if a block
+    /// exists there. Many small consecutive writes each share such a granule with the next. If each
+    /// held all its granules while it waits for its own read, each would wait for all before it.
+    ///
+    /// Only writes that leave dirty data complete granules, so writes in other modes are not split.
+    /// The mode may change while a part waits for its lock. Then the split is merely needless or
+    /// missing.
+    ///
+    /// If the write is split, its blocks, which are hits, are counted as used here, once for the
+    /// whole write.
+    pub(crate) fn cut_write(&self, volume: &AttachedVolume, part: &Extent) -> Vec<u32> {
+        if !volume.mode().makes_dirty() {
+            return Vec::new();
+        }
+        let geometry = self.geometry;
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "of a region, which is at most 4 MiB"
+        )]
+        let granule = geometry.region_granule_bytes() as u32;
+        let (first, last) = (part.start / granule, (part.end - 1) / granule);
+        let ragged = |at: u32| u64::from(!at.is_multiple_of(granule));
+        let partly = ragged(part.start) << first | ragged(part.end) << last;
+        if first == last || partly == 0 {
+            return Vec::new();
+        }
+        let mut map = self.map.borrow_mut();
+        let blocks = map.overlapping(volume.id, part.region, geometry.units(part));
+        let blocks: Vec<(BlockId, Span)> = blocks.collect();
+        let absent = blocks.iter().fold(0, |absent, (slot, span)| {
+            let valid = geometry.spread(map.maps(*slot, span.class).0, *span, Spread::All);
+            absent | geometry.covers(*span) & !valid
+        });
+        let alone = |at: u32| partly & absent & 1 << at != 0;
+        let head = alone(first).then_some((first + 1) * granule);
+        let tail = alone(last).then_some(last * granule);
+        let mut cuts: Vec<u32> = head.into_iter().chain(tail).collect();
+        cuts.dedup();
+        let leaving = |(slot, _): &(BlockId, Span)| map.table().is_leaving(*slot);
+        if cuts.is_empty() || blocks.iter().any(leaving) {
+            return Vec::new();
+        }
+        for (slot, span) in blocks {
+            let touched = geometry.touched(&geometry.piece(part, span));
+            map.used(slot, span.class, touched);
+            volume.counters.write_hits.add(1);
+        }
+        cuts
     }
 
     /// Waits until no other task reads or changes the granules of a part, or the units without a

@@ -15,9 +15,9 @@ mod split;
 #[cfg(feature = "decisions")]
 pub use adaptive::take_decisions;
 pub use adaptive::{
-    Ahead, BlockId, BlockSizes, BlockTable, ColdestGroups, Decision, Footprint, GroupId,
-    GroupOrder, Leave, Misplaced, Picked, Segment, Span, TwoLevel, TwoSegments, Victim, Worth,
-    clean_with,
+    BlockId, BlockSizes, BlockTable, ColdestGroups, Decision, Evictability, Footprint, GroupId,
+    GroupOrder, Misplaced, Segment, Span, TwoLevel, TwoSegments, Victim, VictimSelector, Victims,
+    Worth, clean_with,
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use block_key::BlockKey;

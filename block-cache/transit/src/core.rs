@@ -9,13 +9,13 @@ use forebay_block::{BlockDevice, Buf, DeviceInfo, Error, Request, Result};
 use forebay_io::rt;
 use forebay_io::sync::{Semaphore, WaitList};
 
-use crate::bars::Bars;
 use crate::evictions::{Evictions, Hold};
 use crate::fault::Faults;
 use crate::lines::{Lines, Outcome};
 use crate::memory::Memory;
 use crate::parts::{Lap, Part, Parts as Times};
 use crate::policy::{Admission, Decide, LINES, View};
+use crate::range_locks::RangeLocks;
 use crate::slots::{Slots, State};
 use crate::stats::Counters;
 
@@ -38,7 +38,7 @@ pub(crate) struct Core {
     pub(crate) slots: RefCell<Slots>,
     pub(crate) policy: RefCell<Box<dyn Decide>>,
     pub(crate) uses_idle_time: bool,
-    pub(crate) bars: Bars,
+    pub(crate) range_locks: RangeLocks,
     pub(crate) hold: Hold,
     pub(crate) lines: Lines,
     pub(crate) evictions: Evictions,
@@ -64,7 +64,7 @@ pub(crate) enum Placed {
     /// It is in.
     Done,
     /// A request that bypasses the slots has the block, or waits for it.
-    Barred,
+    Locked,
     /// Its older version is being evicted.
     Evicting,
     /// No slot: it goes to the device.
@@ -107,7 +107,7 @@ impl Core {
             slots: RefCell::new(parts.slots),
             uses_idle_time: parts.policy.uses_idle_time(),
             policy: RefCell::new(parts.policy),
-            bars: Bars::default(),
+            range_locks: RangeLocks::default(),
             hold: Hold::default(),
             lines: Lines::default(),
             evictions: parts.evictions,
@@ -190,14 +190,14 @@ impl Core {
     /// line.
     pub(crate) fn place(&self, block: u64, data: &Buf, first: bool) -> Placed {
         let lap = Lap::begin();
-        if self.bars.has(&(block..block + 1)) {
-            return Placed::Barred;
+        if self.range_locks.has(&(block..block + 1)) {
+            return Placed::Locked;
         }
         let mut slots = self.slots.borrow_mut();
         let mut policy = self.policy.borrow_mut();
         match slots.find(block).map(|slot| slots.state(slot)) {
             Some(State::Evicting) => return Placed::Evicting,
-            Some(State::Held) => return Placed::Barred,
+            Some(State::Held) => return Placed::Locked,
             Some(_) => (),
             None if !first && !self.lines.is_empty(policy.line(block)) => return Placed::Wait,
             None => match policy.admit(&slots, block) {
@@ -244,7 +244,7 @@ impl Core {
             let outcome = match self.place(block, &data, true) {
                 Placed::Wait => return,
                 Placed::Done => Outcome::Placed,
-                Placed::Barred | Placed::Evicting => Outcome::Retry,
+                Placed::Locked | Placed::Evicting => Outcome::Retry,
                 Placed::Bypass => Outcome::Bypass,
             };
             self.lines.leave(line, outcome);
@@ -268,7 +268,7 @@ impl Core {
     /// Serves a read that needs no waiting.
     pub(crate) fn try_read(&self, request: &Request) -> Read {
         let blocks = self.blocks(request);
-        if self.bars.is_running(&blocks) {
+        if self.range_locks.is_running(&blocks) {
             return Read::Slow;
         }
         let count = blocks.end - blocks.start;

@@ -198,7 +198,7 @@ impl Transit {
             .add(|stats| stats.slot_bytes = slot_bytes as u64);
         match options.hold_evictions && !core.faults.has(Fault::EvictBeforeAllowed) {
             true => core.hold_evictions(held),
-            false => core.put_back_all(held),
+            false => core.write_all_left_held(held),
         }
         core.kick_all();
         let policy = options.policy;

@@ -34,7 +34,7 @@ impl Evictions {
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     pub(crate) on: Cell<bool>,
-    /// Slots that an earlier process left held, and the bars of their blocks.
+    /// Slots that an earlier process left held, and the range locks of their blocks.
     pub(crate) left_held: RefCell<Vec<(u32, u64)>>,
 }
 

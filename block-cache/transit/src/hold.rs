@@ -14,9 +14,9 @@ impl Core {
     /// Has evictions wait. `left_held` are the slots that an earlier process left held.
     pub(crate) fn hold_evictions(&self, left_held: Vec<u32>) {
         self.hold.on.set(true);
-        // No write may supersede these before they are on media. Reads need not wait: the bars do
-        // not run yet.
-        *self.hold.left_held.borrow_mut() = self.take_left_held(left_held);
+        // No write may supersede these before they are on media. Reads need not wait: the range
+        // locks do not run yet.
+        *self.hold.left_held.borrow_mut() = self.withdraw_left_held(left_held);
     }
 
     /// Lets evictions begin.
@@ -25,15 +25,15 @@ impl Core {
             return;
         }
         let left_held = self.hold.left_held.take();
-        for (_, bar) in &left_held {
-            self.bars.run(*bar);
+        for (_, lock) in &left_held {
+            self.range_locks.run(*lock);
         }
-        self.put_back_barred(left_held);
+        self.write_left_held(left_held);
         self.kick_all();
     }
 
     /// Ends the hold if a request for `blocks` would wait for slots that were left held.
-    pub(crate) fn allow_for(self: &Rc<Self>, blocks: &std::ops::Range<u64>) {
+    pub(crate) fn allow_evictions_for(self: &Rc<Self>, blocks: &std::ops::Range<u64>) {
         if !self.hold.is_on() {
             return;
         }

@@ -34,7 +34,6 @@
 //! FUA). In the paper the client's own thread does it. The cores are busy then, and another
 //! handover would not free any.
 
-mod bars;
 mod core;
 mod device;
 mod evictions;
@@ -43,12 +42,13 @@ mod fault;
 mod hold;
 mod lines;
 mod links;
-mod lookout;
 mod memory;
 mod owner;
 mod parts;
 pub mod policy;
+mod poll_policy;
 mod pool;
+mod range_locks;
 mod requests;
 mod slots;
 mod stats;

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-use crate::lookout::Lookout;
+use crate::poll_policy::PollPolicy;
 use crate::sync::{Arc, AtomicUsize, Condvar, LOOKS, Mutex, Ordering, spin_loop, thread};
 
 struct Jobs<J> {
@@ -133,10 +133,10 @@ fn look(queued: &AtomicUsize) -> bool {
 }
 
 fn run<J, R>(shared: &Shared<J, R>, work: &impl Fn(J) -> R) {
-    let mut lookout = Lookout::default();
+    let mut poll_policy = PollPolicy::default();
     loop {
-        if shared.queued.load(Ordering::Relaxed) == 0 && lookout.begins() {
-            lookout.ended(look(&shared.queued));
+        if shared.queued.load(Ordering::Relaxed) == 0 && poll_policy.begins() {
+            poll_policy.ended(look(&shared.queued));
         }
         let mut jobs = shared.jobs.lock().expect(UNPOISONED);
         let job = loop {

@@ -23,10 +23,10 @@ impl Core {
             Op::Write { .. } => {
                 let count = request.len / u64::from(self.info.logical_block_bytes);
                 self.counters.add(|stats| stats.fua += count);
-                self.durably(request).await
+                self.run_durable(request).await
             }
-            Op::WriteZeroes { fua: true, .. } => self.durably(request).await,
-            Op::WriteZeroes { .. } | Op::Discard => self.alone(request).await,
+            Op::WriteZeroes { fua: true, .. } => self.run_durable(request).await,
+            Op::WriteZeroes { .. } | Op::Discard => self.run_exclusive(request).await,
             Op::Flush => {
                 let lap = Lap::begin();
                 let result = self.flush().await;
@@ -40,7 +40,9 @@ impl Core {
     async fn read(&self, request: &Request) -> Result<()> {
         let blocks = self.blocks(request);
         // Data read from a write in flight could be gone after a crash.
-        self.changed.until(|| !self.bars.is_running(&blocks)).await;
+        self.changed
+            .until(|| !self.range_locks.is_running(&blocks))
+            .await;
         let mut started: Vec<IoFuture> = Vec::new();
         let mut missing = blocks.start..blocks.start;
         for block in blocks.clone() {
@@ -82,9 +84,9 @@ impl Core {
                     blocks.start += 1;
                     self.kick();
                 }
-                Placed::Barred => {
+                Placed::Locked => {
                     let changed = self.changed.wait();
-                    self.allow_for(&(block..block + 1));
+                    self.allow_evictions_for(&(block..block + 1));
                     changed.await;
                 }
                 Placed::Evicting => {
@@ -129,7 +131,7 @@ impl Core {
         let part = Request::write(at, self.part(request, &run), false);
         blocks.start = run.end;
         let lap = Lap::begin();
-        let result = self.alone(part).await;
+        let result = self.run_exclusive(part).await;
         self.times.end(lap, Part::Through);
         result
     }
@@ -140,8 +142,8 @@ impl Core {
     }
 
     /// As [`Core::alone`]; when this returns, it is on media.
-    async fn durably(self: &Rc<Self>, request: Request) -> Result<()> {
-        self.alone(request).await?;
+    async fn run_durable(self: &Rc<Self>, request: Request) -> Result<()> {
+        self.run_exclusive(request).await?;
         match self.fua_is_durable() {
             true => Ok(()),
             false => self.flush_device().await,
@@ -149,12 +151,12 @@ impl Core {
     }
 
     /// Sends a request to the device, while no other request changes its blocks.
-    pub(crate) async fn alone(self: &Rc<Self>, request: Request) -> Result<()> {
+    pub(crate) async fn run_exclusive(self: &Rc<Self>, request: Request) -> Result<()> {
         let blocks = self.blocks(&request);
         let supersedes = request.op != Op::Discard;
-        self.allow_for(&blocks);
-        let bar = self.bars.add(blocks.clone());
-        self.changed.until(|| self.bars.is_next(bar)).await;
+        self.allow_evictions_for(&blocks);
+        let lock = self.range_locks.add(blocks.clone());
+        self.changed.until(|| self.range_locks.is_next(lock)).await;
         let mut held = Vec::new();
         while !self.faults.has(Fault::BypassOverSlot) {
             if !self.hold(&blocks, &mut held) {
@@ -162,7 +164,7 @@ impl Core {
             }
             self.changed.wait().await;
         }
-        self.bars.run(bar);
+        self.range_locks.run(lock);
         let result = match supersedes {
             true => {
                 let marked = !self.faults.has(Fault::HeldIsForgotten);
@@ -173,43 +175,44 @@ impl Core {
         };
         for slot in held {
             match (supersedes, &result) {
-                (true, Ok(())) => self.let_go(slot),
+                (true, Ok(())) => self.free_held(slot),
                 (true, Err(_)) if !self.faults.has(Fault::HeldIsForgotten) => {
-                    self.put_back(slot).await;
+                    self.write_held(slot).await;
                 }
                 _ => self.resume(slot),
             }
         }
-        self.lift(bar);
+        self.unlock_range(lock);
         result
     }
 
-    /// The request of a range is over.
-    fn lift(self: &Rc<Self>, bar: u64) {
-        self.bars.remove(bar);
+    /// Ends the request of a range.
+    fn unlock_range(self: &Rc<Self>, lock: u64) {
+        self.range_locks.remove(lock);
         self.changed.wake_all();
         self.serve_lines();
         self.kick();
     }
 
-    /// A held slot was superseded, or is on media.
-    fn let_go(&self, slot: u32) {
+    /// Frees a held slot that was superseded, or is on media.
+    fn free_held(&self, slot: u32) {
         self.memory.retire(slot);
         self.slots.borrow_mut().release(slot);
         self.policy.borrow_mut().left(slot, false);
     }
 
-    /// A held slot is one as before.
+    /// Returns a held slot to its former state.
     fn resume(&self, slot: u32) {
         self.memory.hold(slot, false);
         self.slots.borrow_mut().resume(slot);
         self.policy.borrow_mut().returned(slot);
     }
 
-    /// A request that would have superseded a held slot was not acknowledged, and the device may
-    /// have it all the same. The slot goes on media in its place: it is what is read, and that must
-    /// not change when power is lost. Where the device refuses that, too, the slot stays.
-    async fn put_back(&self, slot: u32) {
+    /// Writes a held slot to media, after the request that would have superseded it failed. That
+    /// request was not acknowledged, and the device may have its data all the same. Reads see the
+    /// slot, and that must not change when power is lost. If the device refuses this write too, the
+    /// slot stays.
+    async fn write_held(&self, slot: u32) {
         let block = self.slots.borrow().block(slot);
         let at = self.bytes(&(block..block + 1)).start;
         let data = self.memory.data(slot);
@@ -219,43 +222,43 @@ impl Core {
             written = self.flush_device().await;
         }
         match written {
-            Ok(()) => self.let_go(slot),
+            Ok(()) => self.free_held(slot),
             Err(_) => self.resume(slot),
         }
     }
 
     /// Writes the slots that an earlier process left held to media, before any request uses their
     /// blocks.
-    pub(crate) fn put_back_all(self: &Rc<Self>, slots: Vec<u32>) {
-        let barred = self.take_left_held(slots);
-        for (_, bar) in &barred {
-            self.bars.run(*bar);
+    pub(crate) fn write_all_left_held(self: &Rc<Self>, slots: Vec<u32>) {
+        let locked = self.withdraw_left_held(slots);
+        for (_, lock) in &locked {
+            self.range_locks.run(*lock);
         }
-        self.put_back_barred(barred);
+        self.write_left_held(locked);
     }
 
     /// Withdraws the slots that an earlier process left held from evictors and policy. Returns each
-    /// slot with the bar of its block.
-    pub(crate) fn take_left_held(&self, slots: Vec<u32>) -> Vec<(u32, u64)> {
-        let barred = slots.into_iter().map(|slot| {
+    /// slot with the range lock of its block.
+    pub(crate) fn withdraw_left_held(&self, slots: Vec<u32>) -> Vec<(u32, u64)> {
+        let locked = slots.into_iter().map(|slot| {
             let block = self.slots.borrow().block(slot);
             self.policy.borrow_mut().began(slot);
             self.slots.borrow_mut().hold(slot);
-            (slot, self.bars.add(block..block + 1))
+            (slot, self.range_locks.add(block..block + 1))
         });
-        barred.collect()
+        locked.collect()
     }
 
-    /// Puts held slots on media, whose bars run.
-    pub(crate) fn put_back_barred(self: &Rc<Self>, barred: Vec<(u32, u64)>) {
-        if barred.is_empty() {
+    /// Writes held slots to media. Their range locks run.
+    pub(crate) fn write_left_held(self: &Rc<Self>, locked: Vec<(u32, u64)>) {
+        if locked.is_empty() {
             return;
         }
         let core = Rc::clone(self);
         forebay_io::rt::spawn(async move {
-            for (slot, bar) in barred {
-                core.put_back(slot).await;
-                core.lift(bar);
+            for (slot, lock) in locked {
+                core.write_held(slot).await;
+                core.unlock_range(lock);
             }
         });
     }
@@ -263,14 +266,14 @@ impl Core {
     /// Discards all blocks but those in these slots, which are newer than the device's. The device
     /// may leave discarded data unchanged, or not.
     async fn discard(&self, blocks: &Range<u64>, held: &[u32]) -> Result<()> {
-        let mut kept: Vec<u64> = {
+        let mut newer: Vec<u64> = {
             let slots = self.slots.borrow();
             held.iter().map(|slot| slots.block(*slot)).collect()
         };
-        kept.sort_unstable();
+        newer.sort_unstable();
         let mut result = Ok(());
         let mut from = blocks.start;
-        for end in kept.into_iter().chain([blocks.end]) {
+        for end in newer.into_iter().chain([blocks.end]) {
             if from < end {
                 let bytes = self.bytes(&(from..end));
                 let discarded = self.device.discard(bytes.start, bytes.end - bytes.start);

@@ -13,8 +13,8 @@ mod sync {
     pub(crate) const LOOKS: usize = 1;
 }
 
-#[path = "../src/lookout.rs"]
-mod lookout;
+#[path = "../src/poll_policy.rs"]
+mod poll_policy;
 #[path = "../src/pool.rs"]
 mod pool;
 

@@ -10,10 +10,10 @@ use crate::blocking::Slot;
 use crate::mailbox::Mailbox;
 
 /// A request in flight to the engine reactor.
-pub(crate) struct Ask {
+pub(crate) struct RemoteRequest {
     pub(crate) volume: u64,
     pub(crate) request: Request,
-    pub(crate) answer: Away,
+    pub(crate) answer: RemoteAnswer,
 }
 
 /// The outcome of a request, in flight to the requesting reactor.
@@ -24,37 +24,39 @@ pub(crate) struct Reply {
 
 /// Destination of a request's outcome.
 pub(crate) enum Answer {
-    Here(Completion),
-    Away(Away),
+    Local(Completion),
+    Remote(RemoteAnswer),
 }
 
 impl Answer {
     pub(crate) fn give(self, outcome: Result<()>) {
         match self {
-            Self::Here(done) => done.complete(outcome),
-            Self::Away(away) => away.give(outcome),
+            Self::Local(done) => done.complete(outcome),
+            Self::Remote(answer) => answer.give(outcome),
         }
     }
 }
 
 /// An answer for another thread. If it is dropped unused, the waiting side gets an error.
-pub(crate) struct Away(Option<To>);
+pub(crate) struct RemoteAnswer(Option<Destination>);
 
-enum To {
+enum Destination {
     Reactor(Arc<Mailbox<Reply>>, u32),
     Thread(Arc<Slot>),
 }
 
-impl Away {
+impl RemoteAnswer {
     pub(crate) const fn thread(slot: Arc<Slot>) -> Self {
-        Self(Some(To::Thread(slot)))
+        Self(Some(Destination::Thread(slot)))
     }
 
     /// Sends the outcome from a reactor, batched with the others of this turn.
     pub(crate) fn give(mut self, outcome: Result<()>) {
         match self.0.take() {
-            Some(To::Reactor(mailbox, waiting)) => gather(mailbox, Reply { waiting, outcome }),
-            Some(To::Thread(slot)) => slot.put(outcome),
+            Some(Destination::Reactor(mailbox, waiting)) => {
+                gather(mailbox, Reply { waiting, outcome })
+            }
+            Some(Destination::Thread(slot)) => slot.put(outcome),
             None => {}
         }
     }
@@ -66,17 +68,17 @@ impl Away {
 
     fn put(&mut self, outcome: Result<()>) {
         match self.0.take() {
-            Some(To::Reactor(mailbox, waiting)) => {
+            Some(Destination::Reactor(mailbox, waiting)) => {
                 // A reactor's mailbox is never closed. If the reactor has ended, no task waits.
                 let _ = mailbox.post(Reply { waiting, outcome });
             }
-            Some(To::Thread(slot)) => slot.put(outcome),
+            Some(Destination::Thread(slot)) => slot.put(outcome),
             None => {}
         }
     }
 }
 
-impl Drop for Away {
+impl Drop for RemoteAnswer {
     fn drop(&mut self) {
         if self.0.is_some() {
             self.put(Err(Error::new(
@@ -123,17 +125,17 @@ fn gather(mailbox: Arc<Mailbox<Reply>>, reply: Reply) {
 }
 
 /// Requests that one reactor has sent, and the mailbox for their outcomes.
-struct Asker {
+struct Requester {
     mailbox: Arc<Mailbox<Reply>>,
     waiting: Vec<Option<Completion>>,
     free: Vec<u32>,
 }
 
 thread_local! {
-    static ASKER: RefCell<Option<Asker>> = const { RefCell::new(None) };
+    static REQUESTER: RefCell<Option<Requester>> = const { RefCell::new(None) };
 }
 
-impl Asker {
+impl Requester {
     fn new() -> Self {
         Self {
             mailbox: Mailbox::new(rt::remote(), deliver),
@@ -142,17 +144,17 @@ impl Asker {
         }
     }
 
-    fn wait(&mut self, done: Completion) -> Away {
+    fn wait(&mut self, done: Completion) -> RemoteAnswer {
         let index = self.free.pop().unwrap_or_else(|| {
             self.waiting.push(None);
             u32::try_from(self.waiting.len() - 1).expect("fewer than 2^32 requests")
         });
         self.waiting[index as usize] = Some(done);
-        Away(Some(To::Reactor(Arc::clone(&self.mailbox), index)))
+        RemoteAnswer(Some(Destination::Reactor(Arc::clone(&self.mailbox), index)))
     }
 }
 
-impl Drop for Asker {
+impl Drop for Requester {
     /// The reactor has ended, so no task waits any more. The thread may be ending as well.
     fn drop(&mut self) {
         for done in self.waiting.drain(..).flatten() {
@@ -162,20 +164,23 @@ impl Drop for Asker {
 }
 
 /// Returns the answer for another reactor that completes `done` on this one.
-pub(crate) fn forwarded(done: Completion) -> Away {
-    ASKER.with_borrow_mut(|asker| {
-        if !asker.as_ref().is_some_and(|asker| asker.mailbox.is_here()) {
-            *asker = Some(Asker::new());
+pub(crate) fn remote_answer(done: Completion) -> RemoteAnswer {
+    REQUESTER.with_borrow_mut(|requester| {
+        if !requester
+            .as_ref()
+            .is_some_and(|requester| requester.mailbox.is_here())
+        {
+            *requester = Some(Requester::new());
         }
-        asker.as_mut().expect("just made").wait(done)
+        requester.as_mut().expect("just made").wait(done)
     })
 }
 
 fn deliver(reply: Reply) {
-    let done = ASKER.with_borrow_mut(|asker| {
-        let asker = asker.as_mut()?;
-        let done = asker.waiting[reply.waiting as usize].take()?;
-        asker.free.push(reply.waiting);
+    let done = REQUESTER.with_borrow_mut(|requester| {
+        let requester = requester.as_mut()?;
+        let done = requester.waiting[reply.waiting as usize].take()?;
+        requester.free.push(reply.waiting);
         Some(done)
     });
     if let Some(done) = done {

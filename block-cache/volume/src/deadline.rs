@@ -27,7 +27,7 @@ thread_local! {
 const PARTS: u32 = 4;
 
 /// A request at the device.
-pub(crate) struct Seat {
+pub(crate) struct PendingRequest {
     pub(crate) kind: OpKind,
     offset: u64,
     pub(crate) len: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Seat {
     part: u64,
 }
 
-impl Seat {
+impl PendingRequest {
     pub(crate) const fn new(
         op: Op,
         offset: u64,
@@ -80,7 +80,7 @@ enum Place {
     Free {
         next: usize,
     },
-    Taken(Seat),
+    InUse(PendingRequest),
     /// Its client has the error, and the completion has not arrived.
     Late(Late),
 }
@@ -136,29 +136,29 @@ impl Deadlines {
     }
 
     /// Adds a request that is submitted to the device. Returns its place.
-    pub(crate) fn sit(&self, mut seat: Seat) -> usize {
-        seat.part = self.part.get();
+    pub(crate) fn add(&self, mut pending: PendingRequest) -> usize {
+        pending.part = self.part.get();
         self.taken.set(self.taken.get() + 1);
         let mut places = self.places.borrow_mut();
         let at = self.free.get();
         if at == NONE {
-            places.push(Place::Taken(seat));
+            places.push(Place::InUse(pending));
             return places.len() - 1;
         }
-        match std::mem::replace(&mut places[at], Place::Taken(seat)) {
+        match std::mem::replace(&mut places[at], Place::InUse(pending)) {
             Place::Free { next } => self.free.set(next),
-            Place::Taken(_) | Place::Late(_) => unreachable!("the free list holds free places"),
+            Place::InUse(_) | Place::Late(_) => unreachable!("the free list holds free places"),
         }
         at
     }
 
     /// Removes a completed request. Returns it, unless its client has the error already.
-    pub(crate) fn rise(&self, at: usize) -> Option<Seat> {
+    pub(crate) fn remove(&self, at: usize) -> Option<PendingRequest> {
         let next = self.free.replace(at);
         match std::mem::replace(&mut self.places.borrow_mut()[at], Place::Free { next }) {
-            Place::Taken(seat) => {
+            Place::InUse(pending) => {
                 self.taken.set(self.taken.get() - 1);
-                Some(seat)
+                Some(pending)
             }
             Place::Late(late) => {
                 let changed = usize::from(late.changes);
@@ -170,24 +170,26 @@ impl Deadlines {
     }
 
     /// Counts one part of the limit. Returns the requests that are late by now.
-    pub(crate) fn count(&self) -> Vec<Seat> {
+    pub(crate) fn count(&self) -> Vec<PendingRequest> {
         let now = self.part.get() + 1;
         self.part.set(now);
         let mut late = Vec::new();
         for place in &mut *self.places.borrow_mut() {
-            let Place::Taken(seat) = place else { continue };
-            if now - seat.part <= u64::from(PARTS) {
+            let Place::InUse(pending) = place else {
+                continue;
+            };
+            if now - pending.part <= u64::from(PARTS) {
                 continue;
             }
             let is_late = Late {
-                kind: seat.kind,
-                range: seat.offset..seat.offset + seat.len,
-                changes: seat.changes,
+                kind: pending.kind,
+                range: pending.offset..pending.offset + pending.len,
+                changes: pending.changes,
             };
-            let changed = usize::from(seat.changes);
+            let changed = usize::from(pending.changes);
             self.quarantined.set(self.quarantined.get() + changed);
-            if let Place::Taken(seat) = std::mem::replace(place, Place::Late(is_late)) {
-                late.push(seat);
+            if let Place::InUse(pending) = std::mem::replace(place, Place::Late(is_late)) {
+                late.push(pending);
             }
         }
         self.taken.set(self.taken.get() - late.len());
@@ -220,7 +222,7 @@ impl Deadlines {
         let places = self.places.borrow();
         let had = places.iter().filter_map(|place| match place {
             Place::Free { .. } => None,
-            Place::Taken(seat) => Some(words(seat.kind, seat.offset, seat.len)),
+            Place::InUse(pending) => Some(words(pending.kind, pending.offset, pending.len)),
             Place::Late(late) => {
                 let range = &late.range;
                 Some(words(late.kind, range.start, range.end - range.start))

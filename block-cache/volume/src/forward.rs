@@ -24,6 +24,6 @@ impl BlockDevice for ForwardDevice {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        self.shared.ask(request, answer::forwarded(done));
+        self.shared.forward(request, answer::remote_answer(done));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use forebay_block::{BlockDevice, DeviceInfo, Error, Request, Result};
 use forebay_io::rt::Remote;
 
-use crate::answer::Away;
+use crate::answer::RemoteAnswer;
 use crate::blocking::Slot;
 use crate::forward::ForwardDevice;
 use crate::local::{self, Volume};
@@ -97,7 +97,8 @@ impl VolumeHandle {
             "a blocking call on the volume's own reactor"
         );
         let slot = Slot::here();
-        self.shared.ask(request, Away::thread(Arc::clone(&slot)));
+        self.shared
+            .forward(request, RemoteAnswer::thread(Arc::clone(&slot)));
         slot.wait()
     }
 }

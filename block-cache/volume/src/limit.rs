@@ -41,7 +41,7 @@ impl Default for Limits {
 }
 
 /// Queue of a volume's requests that exceed its limits.
-pub(crate) struct Line<T> {
+pub(crate) struct LimitQueue<T> {
     limits: Limits,
     operations_full_at: Duration,
     bytes_full_at: Duration,
@@ -50,7 +50,7 @@ pub(crate) struct Line<T> {
     pub(crate) attended: bool,
 }
 
-impl<T> Line<T> {
+impl<T> LimitQueue<T> {
     pub(crate) const fn new() -> Self {
         Self {
             limits: Limits::NONE,

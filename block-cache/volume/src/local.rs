@@ -16,9 +16,9 @@ use forebay_io::log_limiter::LogLimiter;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 
-use crate::answer::{Answer, Ask};
-use crate::deadline::{Deadlines, Seat};
-use crate::limit::{Limits, Line};
+use crate::answer::{Answer, RemoteRequest};
+use crate::deadline::{Deadlines, PendingRequest};
+use crate::limit::{LimitQueue, Limits};
 use crate::mailbox::Mailbox;
 use crate::record::Recorder;
 use crate::shared::Shared;
@@ -37,10 +37,10 @@ pub(crate) fn open(id: u64) -> Option<Rc<dyn BlockDevice>> {
     find(id).map(|local| Rc::new(LocalDevice(local)) as Rc<dyn BlockDevice>)
 }
 
-fn receive(ask: Ask) {
-    match find(ask.volume) {
-        Some(local) => local.submit(ask.request, Answer::Away(ask.answer)),
-        None => ask.answer.refuse(ErrorKind::ShuttingDown.into()),
+fn receive(remote: RemoteRequest) {
+    match find(remote.volume) {
+        Some(local) => local.submit(remote.request, Answer::Remote(remote.answer)),
+        None => remote.answer.refuse(ErrorKind::ShuttingDown.into()),
     }
 }
 
@@ -59,13 +59,13 @@ struct Local {
     recorder: RefCell<Option<(Rc<Recorder>, u16)>>,
     /// Whether requests may have to wait for the limits. Each request checks this.
     limited: Cell<bool>,
-    line: RefCell<Line<Taken>>,
+    queue: RefCell<LimitQueue<QueuedRequest>>,
     deadlines: Deadlines,
     log_limiter: LogLimiter,
 }
 
 /// An accepted request that was not submitted to the device yet.
-struct Taken {
+struct QueuedRequest {
     request: Request,
     /// Arrival time, if its latency is measured.
     came: Option<Duration>,
@@ -118,7 +118,7 @@ impl Volume {
             recorded: Cell::new(false),
             recorder: RefCell::new(None),
             limited: Cell::new(false),
-            line: RefCell::new(Line::new()),
+            queue: RefCell::new(LimitQueue::new()),
             deadlines: Deadlines::new(),
         });
         VOLUMES.with_borrow_mut(|volumes| volumes.push(Rc::clone(&local)));
@@ -132,9 +132,9 @@ impl Volume {
     /// Sets the limits of later requests. Requests above the limits wait, in order of arrival.
     /// Waiting requests keep their times.
     pub fn limit(&self, limits: Limits) {
-        let mut line = self.local.line.borrow_mut();
-        line.set(limits);
-        self.local.limited.set(!line.is_open());
+        let mut queue = self.local.queue.borrow_mut();
+        queue.set(limits);
+        self.local.limited.set(!queue.is_open());
     }
 
     /// Sets the time limit of later requests: a request that the device has for longer than
@@ -160,9 +160,9 @@ impl Volume {
     /// wait for the limits begin at once.
     pub async fn drain(&self) {
         self.local.draining.set(true);
-        let waiting = self.local.line.borrow_mut().take_all();
-        for (_, taken) in waiting {
-            self.local.run(taken);
+        let waiting = self.local.queue.borrow_mut().take_all();
+        for (_, queued) in waiting {
+            self.local.run(queued);
         }
         let counters = &self.local.shared.counters;
         self.local.idle.until(|| counters.in_flight() == 0).await;
@@ -215,8 +215,8 @@ impl Drop for Volume {
             Some(volumes.swap_remove(at))
         });
         drop(gone);
-        for ask in self.local.shared.inbox.close() {
-            ask.answer.refuse(ErrorKind::ShuttingDown.into());
+        for remote in self.local.shared.inbox.close() {
+            remote.answer.refuse(ErrorKind::ShuttingDown.into());
         }
     }
 }
@@ -264,7 +264,7 @@ impl Local {
         }
         let came = self.shared.counters.start(kind).then(rt::now);
         if self.limited.get() {
-            self.wait_in_line(Taken {
+            self.enqueue(QueuedRequest {
                 request,
                 came,
                 answer,
@@ -275,41 +275,41 @@ impl Local {
     }
 
     #[cold]
-    fn wait_in_line(self: &Rc<Self>, taken: Taken) {
+    fn enqueue(self: &Rc<Self>, queued: QueuedRequest) {
         let now = rt::now();
-        let mut line = self.line.borrow_mut();
-        let begin = line.charge(now, &taken.request);
-        if let Some(taken) = line.queue(now, begin, taken) {
-            drop(line);
-            self.run(taken);
+        let mut queue = self.queue.borrow_mut();
+        let begin = queue.charge(now, &queued.request);
+        if let Some(queued) = queue.queue(now, begin, queued) {
+            drop(queue);
+            self.run(queued);
             return;
         }
         self.shared.counters.limit(begin.saturating_sub(now));
-        if !std::mem::replace(&mut line.attended, true) {
-            rt::spawn(let_through(Rc::downgrade(self)));
+        if !std::mem::replace(&mut queue.attended, true) {
+            rt::spawn(run_queue(Rc::downgrade(self)));
         }
     }
 
     /// Starts queued requests that may begin. Returns the time until the next one.
-    fn serve_line(self: &Rc<Self>) -> Option<Duration> {
+    fn serve_queue(self: &Rc<Self>) -> Option<Duration> {
         loop {
             let now = rt::now();
-            let mut line = self.line.borrow_mut();
-            let Some(taken) = line.pop(now) else {
-                let next = line.next();
-                line.attended = next.is_some();
-                self.limited.set(!line.is_open());
+            let mut queue = self.queue.borrow_mut();
+            let Some(queued) = queue.pop(now) else {
+                let next = queue.next();
+                queue.attended = next.is_some();
+                self.limited.set(!queue.is_open());
                 return next.map(|begin| begin - now);
             };
-            drop(line);
-            self.run(taken);
+            drop(queue);
+            self.run(queued);
         }
     }
 
     /// Submits a request that the limits have admitted.
-    fn run(self: &Rc<Self>, taken: Taken) {
-        let kind = OpKind::of(taken.request.op);
-        self.start(kind, taken.request, taken.came, taken.answer);
+    fn run(self: &Rc<Self>, queued: QueuedRequest) {
+        let kind = OpKind::of(queued.request.op);
+        self.start(kind, queued.request, queued.came, queued.answer);
     }
 
     /// Submits a request to the device.
@@ -336,24 +336,24 @@ impl Local {
             self.finish(kind, len, came, outcome, answer);
             return;
         }
-        let place = self.sit(Seat::new(op, offset, len, came, answer));
+        let place = self.track(PendingRequest::new(op, offset, len, came, answer));
         let this = Rc::clone(self);
         rt::spawn(async move {
             let mut outcome = io.await;
             if then_flush && outcome.is_ok() {
                 outcome = this.device.flush().await;
             }
-            match this.deadlines.rise(place) {
-                Some(seat) => this.finish(kind, len, seat.came, outcome, seat.answer),
+            match this.deadlines.remove(place) {
+                Some(pending) => this.finish(kind, len, pending.came, outcome, pending.answer),
                 None => this.shared.counters.ended_late(),
             }
         });
     }
 
     /// Adds a request to the deadlines, and starts the task that counts time if necessary.
-    fn sit(self: &Rc<Self>, seat: Seat) -> usize {
+    fn track(self: &Rc<Self>, pending: PendingRequest) -> usize {
         let deadlines = &self.deadlines;
-        let place = deadlines.sit(seat);
+        let place = deadlines.add(pending);
         if deadlines.limit().is_some() && !deadlines.attended.replace(true) {
             rt::spawn(fail_late_requests(Rc::downgrade(self)));
         }
@@ -365,11 +365,17 @@ impl Local {
         let Some(limit) = self.deadlines.limit() else {
             return;
         };
-        for seat in self.deadlines.count() {
-            let error = seat.late(&self.shared.name, limit);
+        for pending in self.deadlines.count() {
+            let error = pending.late(&self.shared.name, limit);
             self.log_limiter.failure(&self.shared.name, &error);
             self.shared.counters.is_late();
-            self.finish(seat.kind, seat.len, seat.came, Err(error), seat.answer);
+            self.finish(
+                pending.kind,
+                pending.len,
+                pending.came,
+                Err(error),
+                pending.answer,
+            );
         }
     }
 
@@ -404,8 +410,8 @@ impl Local {
 }
 
 /// Serves a volume's queue until it is empty. Does not keep the volume alive.
-async fn let_through(volume: Weak<Local>) {
-    while let Some(pause) = volume.upgrade().and_then(|local| local.serve_line()) {
+async fn run_queue(volume: Weak<Local>) {
+    while let Some(pause) = volume.upgrade().and_then(|local| local.serve_queue()) {
         rt::sleep(pause).await;
     }
 }
@@ -442,6 +448,6 @@ impl BlockDevice for LocalDevice {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        self.0.submit(request, Answer::Here(done));
+        self.0.submit(request, Answer::Local(done));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use forebay_block::{DeviceInfo, ErrorKind, Request};
 use forebay_io::rt::Remote;
 
-use crate::answer::{Ask, Away};
+use crate::answer::{RemoteAnswer, RemoteRequest};
 use crate::mailbox::Mailbox;
 use crate::stats::Counters;
 
@@ -17,7 +17,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Remote,
     pub(crate) info: Mutex<DeviceInfo>,
     pub(crate) counters: Counters,
-    pub(crate) inbox: Arc<Mailbox<Ask>>,
+    pub(crate) inbox: Arc<Mailbox<RemoteRequest>>,
 }
 
 impl Shared {
@@ -29,13 +29,13 @@ impl Shared {
     }
 
     /// Sends a request to the engine reactor.
-    pub(crate) fn ask(&self, request: Request, answer: Away) {
-        let ask = Ask {
+    pub(crate) fn forward(&self, request: Request, answer: RemoteAnswer) {
+        let remote = RemoteRequest {
             volume: self.id,
             request,
             answer,
         };
-        if let Err(refused) = self.inbox.post(ask) {
+        if let Err(refused) = self.inbox.post(remote) {
             refused.answer.refuse(ErrorKind::ShuttingDown.into());
         }
     }

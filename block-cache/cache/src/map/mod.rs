@@ -21,7 +21,8 @@ use std::ops::Range;
 
 use forebay_metadata::record::BlockRecord;
 use forebay_policy::{
-    Ahead, BlockId, BlockKey, BlockTable, DirtyOrder, Leave, Picked, Span, TwoLevel, TwoSegments,
+    BlockId, BlockKey, BlockTable, DirtyOrder, Evictability, Span, TwoLevel, TwoSegments,
+    VictimSelector, Victims,
 };
 
 pub(crate) use flags::*;
@@ -280,13 +281,17 @@ impl Map {
 
     /// Returns whether it is time to make room.
     #[inline]
-    pub(crate) fn is_low(&self, ahead: &Ahead) -> bool {
+    pub(crate) fn is_low(&self, ahead: &VictimSelector) -> bool {
         ahead.is_low(&self.table)
     }
 
     /// Names victims, which are leaving from then on. `look` says of each whether it can be
     /// evicted.
-    pub(crate) fn pick(&mut self, ahead: &mut Ahead, look: impl Fn(Candidate) -> Leave) -> Picked {
+    pub(crate) fn pick(
+        &mut self,
+        ahead: &mut VictimSelector,
+        look: impl Fn(Candidate) -> Evictability,
+    ) -> Victims {
         let (geometry, granules, flags) = (self.geometry, &self.granules, &self.flags);
         ahead.pick(&TwoSegments, &mut self.table, |table, slot| {
             let (volume, region, span) = table.address(slot);

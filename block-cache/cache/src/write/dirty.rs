@@ -7,58 +7,14 @@
 use std::rc::Rc;
 
 use forebay_block::Result;
-use forebay_policy::{BlockId, Span};
+use forebay_policy::BlockId;
 
 use super::slot_write::{self, Use};
 use crate::bypass;
 use crate::engine::Engine;
-use crate::geometry::{Extent, Piece, Spread};
+use crate::geometry::{Extent, Piece};
 use crate::job::Job;
 use crate::volume::AttachedVolume;
-
-/// Returns where a write is split, in bytes within the region. It splits off data in a granule that
-/// must first be completed from the backing device, if a block exists there. Many small consecutive
-/// writes each share such a granule with the next. If each held all its granules while it waits for
-/// its own read, each would wait for all before it.
-///
-/// If the write is split, its blocks, which are hits, are counted as used here, once for the whole
-/// write.
-pub(super) fn cuts(engine: &Engine, volume: &AttachedVolume, part: &Extent) -> Vec<u32> {
-    let geometry = engine.geometry;
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "of a region, which is at most 4 MiB"
-    )]
-    let granule = geometry.region_granule_bytes() as u32;
-    let (first, last) = (part.start / granule, (part.end - 1) / granule);
-    let ragged = |at: u32| u64::from(!at.is_multiple_of(granule));
-    let partly = ragged(part.start) << first | ragged(part.end) << last;
-    if first == last || partly == 0 {
-        return Vec::new();
-    }
-    let mut map = engine.map.borrow_mut();
-    let blocks = map.overlapping(volume.id, part.region, geometry.units(part));
-    let blocks: Vec<(BlockId, Span)> = blocks.collect();
-    let absent = blocks.iter().fold(0, |absent, (slot, span)| {
-        let valid = geometry.spread(map.maps(*slot, span.class).0, *span, Spread::All);
-        absent | geometry.covers(*span) & !valid
-    });
-    let alone = |at: u32| partly & absent & 1 << at != 0;
-    let head = alone(first).then_some((first + 1) * granule);
-    let tail = alone(last).then_some(last * granule);
-    let mut cuts: Vec<u32> = head.into_iter().chain(tail).collect();
-    cuts.dedup();
-    let leaving = |(slot, _): &(BlockId, Span)| map.table().is_leaving(*slot);
-    if cuts.is_empty() || blocks.iter().any(leaving) {
-        return Vec::new();
-    }
-    for (slot, span) in blocks {
-        let touched = geometry.touched(&geometry.piece(part, span));
-        map.used(slot, span.class, touched);
-        volume.counters.write_hits.add(1);
-    }
-    cuts
-}
 
 /// Writes a part into the cache, dirty, or bypasses it. The part is locked exclusively.
 pub(super) async fn write(

@@ -30,10 +30,7 @@ pub(crate) async fn write(
     volume: &Rc<AttachedVolume>,
     job: Job<Extent>,
 ) -> Result<()> {
-    let cuts = match volume.mode().write_rule() {
-        WriteRule::Dirty => dirty::cuts(engine, volume, &job.part),
-        WriteRule::Both | WriteRule::Bypass(_) => Vec::new(),
-    };
+    let cuts = engine.cut_write(volume, &job.part);
     if cuts.is_empty() {
         return write_part(engine, volume, job, Use::New).await;
     }

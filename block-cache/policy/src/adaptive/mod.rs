@@ -5,14 +5,13 @@
 //! - `table`: finds blocks and places them.
 //! - `recency`: orders blocks by their last use.
 //! - `replace`: chooses victims.
-//! - `ahead`: evicts ahead of need.
+//! - `victims`: evicts ahead of need.
 //! - `footprint`: chooses read-ahead, at the price of `worth`.
 //! - `cleaning`: chooses blocks to write back with a victim.
 //!
 //! The engine and the simulator call these in the same order: find, note the use, footprint (on a
 //! read miss), cut, name victims, allocate. They report every evicted block to the footprint.
 
-mod ahead;
 mod cleaning;
 mod decisions;
 mod footprint;
@@ -22,9 +21,9 @@ mod replace;
 mod segment;
 mod sizes;
 mod table;
+mod victims;
 mod worth;
 
-pub use ahead::{Ahead, Leave, Picked};
 pub use cleaning::clean_with;
 pub use decisions::Decision;
 #[cfg(feature = "decisions")]
@@ -34,6 +33,7 @@ pub use replace::{ColdestGroups, GroupOrder, TwoLevel, TwoSegments, Victim};
 pub use segment::Segment;
 pub use sizes::{BlockSizes, Span};
 pub use table::{BlockId, BlockTable, GroupId, Misplaced};
+pub use victims::{Evictability, VictimSelector, Victims};
 pub use worth::Worth;
 
 #[cfg(test)]

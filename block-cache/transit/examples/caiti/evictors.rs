@@ -10,7 +10,7 @@ use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 use forebay_transit::Workers;
 
-use crate::lookout::Lookout;
+use crate::poll_policy::PollPolicy;
 
 /// How long a thread looks out for a job before it sleeps: measured, the median of many times.
 pub(crate) fn look_ns() -> u64 {
@@ -33,11 +33,11 @@ pub(crate) fn look_ns() -> u64 {
 #[derive(Clone, Copy)]
 struct Idle {
     /// As it was at the end of its last job,
-    before: Lookout,
+    before: PollPolicy,
     /// which was at this moment;
     since: Duration,
     /// as it is when it has begun to look out, or to sleep,
-    after: Lookout,
+    after: PollPolicy,
     /// and until when it looks out.
     until: Duration,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Evictors {
 
 /// A thread that was taken for a job.
 pub(crate) struct Taken {
-    lookout: Lookout,
+    poll_policy: PollPolicy,
     /// It had to be woken.
     pub(crate) asleep: bool,
 }
@@ -61,9 +61,9 @@ impl Evictors {
     /// So many threads, which look out for `look` before they sleep, and sleep at first.
     pub(crate) fn new(threads: usize, look: Duration) -> Self {
         let asleep = Idle {
-            before: Lookout::default(),
+            before: PollPolicy::default(),
             since: Duration::ZERO,
-            after: Lookout::default(),
+            after: PollPolicy::default(),
             until: Duration::ZERO,
         };
         let threads = threads.max(1);
@@ -99,13 +99,16 @@ impl Evictors {
             after.ended(!asleep);
         }
         self.woken.set(self.woken.get() + u64::from(asleep));
-        let lookout = if at_once { before } else { after };
-        Taken { lookout, asleep }
+        let poll_policy = if at_once { before } else { after };
+        Taken {
+            poll_policy,
+            asleep,
+        }
     }
 
     /// A job is done.
     pub(crate) fn put(&self, thread: Taken) {
-        let (before, since) = (thread.lookout, rt::now());
+        let (before, since) = (thread.poll_policy, rt::now());
         let mut after = before;
         let until = match after.begins() {
             true => since + self.look,

@@ -13,11 +13,11 @@
 
 mod costs;
 mod evictors;
-#[path = "../../src/lookout.rs"]
-mod lookout;
 mod measured;
 mod model;
 mod modelled;
+#[path = "../../src/poll_policy.rs"]
+mod poll_policy;
 mod settings;
 mod timeline;
 

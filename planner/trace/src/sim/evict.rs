@@ -1,6 +1,6 @@
 //! Eviction, and the write-back that it needs.
 
-use forebay_policy::{BlockId, BlockTable, Leave, clean_with};
+use forebay_policy::{BlockId, BlockTable, Evictability, clean_with};
 
 use super::changes::Change;
 use super::cost::Way;
@@ -12,8 +12,8 @@ impl Simulated {
     pub(super) fn make_room(&mut self) -> bool {
         let traffic = &self.traffic;
         let look = |_: &BlockTable, id: BlockId| match traffic[id as usize].dirty {
-            0 => Leave::Now,
-            _ => Leave::Later,
+            0 => Evictability::Now,
+            _ => Evictability::Later,
         };
         let (ahead, table) = (&mut self.ahead, &mut self.table);
         let picked = self.replacer.pick(ahead, table, look);

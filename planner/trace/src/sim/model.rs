@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use forebay_policy::{Ahead, BlockId, BlockSizes, BlockTable, Footprint, Span, Victim, Worth};
+use forebay_policy::{
+    BlockId, BlockSizes, BlockTable, Footprint, Span, Victim, VictimSelector, Worth,
+};
 
 use super::changes::{Change, Changed};
 use super::cost::{Clock, Costs};
@@ -33,7 +35,7 @@ pub enum Fill {
     /// As `SubBlock`, but a read fills only the granules that it requests.
     Demand,
     /// As in the engine. A read fills the range of a [`Footprint`], in blocks cut by
-    /// [`BlockSizes::cut_asked`]. [`Ahead`] evicts clean blocks ahead of need, and writes back
+    /// [`BlockSizes::cut_asked`]. [`VictimSelector`] evicts clean blocks ahead of need, and writes back
     /// dirty ones.
     Learned,
 }
@@ -93,7 +95,7 @@ pub struct Simulated {
     pub(super) replacer: Replacer,
     /// Only for [`Fill::Learned`].
     pub(super) footprint: Option<Footprint>,
-    pub(super) ahead: Ahead,
+    pub(super) ahead: VictimSelector,
     /// Whether the present request placed a block.
     placed: bool,
     pub(super) states: Vec<State>,
@@ -148,7 +150,7 @@ impl Simulated {
             replacer: Replacer::new(model.replace, &table),
             table,
             footprint,
-            ahead: Ahead::new(sizes, units),
+            ahead: VictimSelector::new(sizes, units),
             placed: false,
             states: Vec::new(),
             traffic: Vec::new(),

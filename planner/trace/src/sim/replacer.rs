@@ -1,7 +1,8 @@
 //! Rules of replacement for a simulated cache.
 
 use forebay_policy::{
-    Ahead, BlockId, BlockTable, GroupId, Leave, Picked, TwoLevel, TwoSegments, Victim,
+    BlockId, BlockTable, Evictability, GroupId, TwoLevel, TwoSegments, Victim, VictimSelector,
+    Victims,
 };
 
 use super::adacache::AdaCache;
@@ -71,13 +72,13 @@ impl Replacer {
         }
     }
 
-    /// Selects a batch of blocks to evict ahead of need, as [`Ahead::pick`] does.
+    /// Selects a batch of blocks to evict ahead of need, as [`VictimSelector::pick`] does.
     pub fn pick(
         &self,
-        ahead: &mut Ahead,
+        ahead: &mut VictimSelector,
         table: &mut BlockTable,
-        look: impl Fn(&BlockTable, BlockId) -> Leave,
-    ) -> Picked {
+        look: impl Fn(&BlockTable, BlockId) -> Evictability,
+    ) -> Victims {
         match self {
             Self::Paper(rule) => ahead.pick(rule, table, look),
             Self::Ours(rule) => ahead.pick(rule, table, look),

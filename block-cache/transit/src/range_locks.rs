@@ -1,5 +1,5 @@
-//! Ranges of blocks whose requests go to the device themselves, one after the other where they
-//! overlap.
+//! Locks of ranges of blocks, for requests that bypass the slots. Requests of overlapping ranges
+//! run one after the other.
 //!
 //! Once such a request waits, nothing new is written into slots of its range, so that it gets its
 //! turn.
@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 #[derive(Debug)]
-struct Bar {
+struct RangeLock {
     number: u64,
     blocks: Range<u64>,
     running: bool,
@@ -16,8 +16,8 @@ struct Bar {
 
 /// The ranges, in the order of their requests.
 #[derive(Debug, Default)]
-pub(crate) struct Bars {
-    bars: RefCell<Vec<Bar>>,
+pub(crate) struct RangeLocks {
+    locks: RefCell<Vec<RangeLock>>,
     next: Cell<u64>,
 }
 
@@ -25,12 +25,12 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-impl Bars {
+impl RangeLocks {
     /// Adds a range. Returns its number.
     pub(crate) fn add(&self, blocks: Range<u64>) -> u64 {
         let number = self.next.get();
         self.next.set(number + 1);
-        self.bars.borrow_mut().push(Bar {
+        self.locks.borrow_mut().push(RangeLock {
             number,
             blocks,
             running: false,
@@ -40,39 +40,40 @@ impl Bars {
 
     /// Returns whether no earlier request holds any of it.
     pub(crate) fn is_next(&self, number: u64) -> bool {
-        let bars = self.bars.borrow();
-        let own = bars.iter().position(|bar| bar.number == number);
-        let own = own.expect("a bar is there until it is removed");
-        let earlier = &bars[..own];
+        let locks = self.locks.borrow();
+        let own = locks.iter().position(|lock| lock.number == number);
+        let own = own.expect("a lock is there until it is removed");
+        let earlier = &locks[..own];
         !earlier
             .iter()
-            .any(|bar| overlap(&bar.blocks, &bars[own].blocks))
+            .any(|lock| overlap(&lock.blocks, &locks[own].blocks))
     }
 
-    /// The request of this range goes to the device now.
+    /// Notes that the request of a range goes to the device now.
     pub(crate) fn run(&self, number: u64) {
-        let mut bars = self.bars.borrow_mut();
-        for bar in bars.iter_mut().filter(|bar| bar.number == number) {
-            bar.running = true;
+        let mut locks = self.locks.borrow_mut();
+        for lock in locks.iter_mut().filter(|lock| lock.number == number) {
+            lock.running = true;
         }
     }
 
     pub(crate) fn remove(&self, number: u64) {
-        self.bars.borrow_mut().retain(|bar| bar.number != number);
+        self.locks.borrow_mut().retain(|lock| lock.number != number);
     }
 
     /// Returns whether a range overlaps these blocks.
     #[inline]
     pub(crate) fn has(&self, blocks: &Range<u64>) -> bool {
-        let bars = self.bars.borrow();
-        bars.iter().any(|bar| overlap(&bar.blocks, blocks))
+        let locks = self.locks.borrow();
+        locks.iter().any(|lock| overlap(&lock.blocks, blocks))
     }
 
     /// Returns whether the request of an overlapping range is at the device.
     #[inline]
     pub(crate) fn is_running(&self, blocks: &Range<u64>) -> bool {
-        let bars = self.bars.borrow();
-        bars.iter()
-            .any(|bar| bar.running && overlap(&bar.blocks, blocks))
+        let locks = self.locks.borrow();
+        locks
+            .iter()
+            .any(|lock| lock.running && overlap(&lock.blocks, blocks))
     }
 }

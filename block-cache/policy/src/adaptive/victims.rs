@@ -1,5 +1,6 @@
-//! Eviction ahead of need. Slots must be dead on media before they are reused. So victims are named
-//! before their room is needed, a batch at a time (replacement on two levels: see `replace`).
+//! Choice of victims for eviction ahead of need. Slots must be dead on media before they are
+//! reused. So victims are named before their room is needed, a batch at a time (replacement on two
+//! levels: see `replace`).
 
 use super::list::NONE;
 use super::recency::Walk;
@@ -15,7 +16,7 @@ const PASS_OVER: u32 = 4096;
 
 /// Whether a block can be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
+pub enum Evictability {
     /// At once.
     Now,
     /// It is dirty, and will be written back on request.
@@ -24,18 +25,18 @@ pub enum Leave {
     Never,
 }
 
-/// Result of [`Ahead::pick`].
+/// Result of [`VictimSelector::pick`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Picked {
+pub struct Victims {
     /// Victims, coldest first. Each is leaving until it is removed or stays.
     pub leaving: Vec<BlockId>,
     /// Dirty blocks that would be victims if they were written back. A block may occur twice.
     pub dirty: Vec<BlockId>,
 }
 
-/// When to make room, how much, and for blocks of which sizes.
+/// Decides when to make room, how much, and for blocks of which sizes.
 #[derive(Clone, Copy, Debug)]
-pub struct Ahead {
+pub struct VictimSelector {
     /// Room of a class below which more is made, units.
     low: u32,
     /// Number of units that are evicted at a time.
@@ -46,7 +47,7 @@ pub struct Ahead {
     asked: [u32; 8],
 }
 
-impl Ahead {
+impl VictimSelector {
     /// For a cache of so many units.
     #[must_use]
     pub fn new(sizes: BlockSizes, units: u32) -> Self {
@@ -86,7 +87,7 @@ impl Ahead {
         *asked = asked.saturating_add(1 << class);
     }
 
-    /// Whether it is time for [`Ahead::pick`].
+    /// Whether it is time for [`VictimSelector::pick`].
     #[must_use]
     pub fn is_low(&self, table: &BlockTable) -> bool {
         table.free_groups() < self.reserve as usize || (0..8).any(|class| self.lacks(table, class))
@@ -118,8 +119,8 @@ impl Ahead {
         &mut self,
         rule: &impl TwoLevel,
         table: &mut BlockTable,
-        look: impl Fn(&BlockTable, BlockId) -> Leave,
-    ) -> Picked {
+        look: impl Fn(&BlockTable, BlockId) -> Evictability,
+    ) -> Victims {
         let all: u64 = self.asked.iter().map(|units| u64::from(*units)).sum();
         let short = |class: &u8| self.lacks(table, *class);
         let short: Vec<u8> = table.sizes().classes().filter(short).collect();
@@ -141,7 +142,7 @@ struct Round<'a, Rule: TwoLevel, Look> {
     rule: &'a Rule,
     table: &'a mut BlockTable,
     look: Look,
-    picked: Picked,
+    picked: Victims,
     /// Blocks that were not looked at.
     walk: Walk,
     groups: Rule::Groups<'a>,
@@ -151,7 +152,7 @@ struct Round<'a, Rule: TwoLevel, Look> {
     passed_over: u32,
 }
 
-impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Rule, Look> {
+impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Evictability> Round<'a, Rule, Look> {
     fn new(rule: &'a Rule, table: &'a mut BlockTable, look: Look) -> Self {
         Self {
             rule,
@@ -159,7 +160,7 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Rule
             groups: rule.groups(table),
             table,
             look,
-            picked: Picked::default(),
+            picked: Victims::default(),
             touched: Vec::new(),
             passed_over: 0,
         }
@@ -172,12 +173,12 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Rule
         }
         self.walk.pass(self.table, id);
         match (self.look)(self.table, id) {
-            Leave::Now => {}
-            Leave::Later => {
+            Evictability::Now => {}
+            Evictability::Later => {
                 self.picked.dirty.push(id);
                 return 0;
             }
-            Leave::Never => return 0,
+            Evictability::Never => return 0,
         }
         self.groups.pass(self.table, id);
         self.table.leave(id);
@@ -195,7 +196,8 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Rule
             let group = self.groups.next(self.table)?;
             let blocks: Vec<BlockId> = self.table.blocks_of(group).collect();
             let (table, look) = (&*self.table, &self.look);
-            let stays = |id: &BlockId| !table.is_leaving(*id) && look(table, *id) == Leave::Never;
+            let stays =
+                |id: &BlockId| !table.is_leaving(*id) && look(table, *id) == Evictability::Never;
             if !blocks.iter().any(stays) {
                 return Some(blocks.iter().map(|id| self.take(*id)).sum());
             }
@@ -244,8 +246,9 @@ impl<'a, Rule: TwoLevel, Look: Fn(&BlockTable, BlockId) -> Leave> Round<'a, Rule
     fn emptied(&mut self) -> u32 {
         self.touched.sort_unstable();
         self.touched.dedup();
-        let gone = self.touched.iter();
-        gone.filter(|group| self.table.group_age(**group).is_none())
+        let groups = self.touched.iter();
+        groups
+            .filter(|group| self.table.group_age(**group).is_none())
             .count() as u32
     }
 }
@@ -260,7 +263,7 @@ mod tests {
     const K: u64 = 1 << 10;
 
     /// A full cache of 64 groups of 32K blocks, and a request for blocks of `class`.
-    fn full(class: u8) -> (BlockTable, Ahead) {
+    fn full(class: u8) -> (BlockTable, VictimSelector) {
         let sizes = BlockSizes::new(&[32 * K, 64 * K, 256 * K]).expect("right");
         let mut table = BlockTable::new(sizes, 64);
         for unit in 0..64 * 8 {
@@ -270,7 +273,7 @@ mod tests {
             };
             table.allocate(0, unit / 8, span).expect("there is room");
         }
-        let mut ahead = Ahead::new(sizes, 64 * 8);
+        let mut ahead = VictimSelector::new(sizes, 64 * 8);
         assert!(ahead.is_low(&table), "no group is in reserve");
         ahead.ask(class);
         (table, ahead)
@@ -279,12 +282,12 @@ mod tests {
     #[test]
     fn the_coldest_of_the_size_go_and_groups_for_the_reserve() {
         let (mut table, mut ahead) = full(0);
-        let gone = ahead.pick(&TwoSegments, &mut table, |_, _| Leave::Now);
-        let gone = gone.leaving;
+        let victims = ahead.pick(&TwoSegments, &mut table, |_, _| Evictability::Now);
+        let victims = victims.leaving;
         // Two groups' worth of blocks, in order, which are the two coldest groups; no third is
         // needed.
-        assert_eq!(gone, (0..16).collect::<Vec<_>>());
-        for id in gone {
+        assert_eq!(victims, (0..16).collect::<Vec<_>>());
+        for id in victims {
             table.remove(id);
         }
         assert_eq!(table.free_groups(), 2);
@@ -294,28 +297,28 @@ mod tests {
     #[test]
     fn another_size_takes_groups() {
         let (mut table, mut ahead) = full(3);
-        let gone = ahead.pick(&TwoSegments, &mut table, |_, _| Leave::Now);
-        let gone = gone.leaving.into_iter().map(|id| table.group_of(id));
-        let mut gone: Vec<GroupId> = gone.collect();
-        gone.dedup();
-        assert_eq!(gone, [0, 1]);
+        let victims = ahead.pick(&TwoSegments, &mut table, |_, _| Evictability::Now);
+        let victims = victims.leaving.into_iter().map(|id| table.group_of(id));
+        let mut victims: Vec<GroupId> = victims.collect();
+        victims.dedup();
+        assert_eq!(victims, [0, 1]);
     }
 
     #[test]
     fn what_cannot_go_stays_and_the_next_is_asked() {
         let (mut table, mut ahead) = full(0);
         let look = |_: &BlockTable, id: BlockId| match id % 2 {
-            1 => Leave::Now,
-            _ => Leave::Later,
+            1 => Evictability::Now,
+            _ => Evictability::Later,
         };
-        let Picked {
-            leaving: gone,
+        let Victims {
+            leaving: victims,
             dirty,
         } = ahead.pick(&TwoSegments, &mut table, look);
         assert!(!dirty.is_empty() && dirty.iter().all(|id| id % 2 == 0));
-        assert!(gone.len() >= 16 && gone.iter().all(|id| table.is_leaving(*id)));
+        assert!(victims.len() >= 16 && victims.iter().all(|id| table.is_leaving(*id)));
         assert_eq!(table.coldest(Segment::Probation), Some(0));
-        for id in gone {
+        for id in victims {
             table.stay(id);
         }
         assert_eq!(table.coldest_of(Segment::Probation, 0), Some(0));
@@ -327,11 +330,11 @@ mod tests {
         let (mut table, mut ahead) = full(3);
         // Of each group but the last, one block cannot go.
         let look = |table: &BlockTable, id: BlockId| match id % 8 == 3 && table.group_of(id) != 63 {
-            true => Leave::Never,
-            false => Leave::Now,
+            true => Evictability::Never,
+            false => Evictability::Now,
         };
-        let gone = ahead.pick(&TwoSegments, &mut table, look).leaving;
-        assert_eq!(gone, (63 * 8..64 * 8).collect::<Vec<_>>());
+        let victims = ahead.pick(&TwoSegments, &mut table, look).leaving;
+        assert_eq!(victims, (63 * 8..64 * 8).collect::<Vec<_>>());
         assert!(
             table
                 .blocks()
@@ -343,8 +346,8 @@ mod tests {
     fn a_group_goes_while_its_dirty_blocks_are_written_back() {
         let (mut table, mut ahead) = full(3);
         let look = |_: &BlockTable, id: BlockId| match id % 8 {
-            3 => Leave::Later,
-            _ => Leave::Now,
+            3 => Evictability::Later,
+            _ => Evictability::Now,
         };
         let picked = ahead.pick(&TwoSegments, &mut table, look);
         assert!(picked.dirty.starts_with(&[3]), "{picked:?}");
@@ -365,15 +368,15 @@ mod tests {
         for id in &pairs {
             TwoSegments.used(&mut table, *id, 1, 1);
         }
-        let mut ahead = Ahead::new(sizes, 64 * 8);
+        let mut ahead = VictimSelector::new(sizes, 64 * 8);
         ahead.ask(1);
         let look = |table: &BlockTable, id: BlockId| match table.class(id) == 0 && id % 8 == 3
             || id == pairs[0]
         {
-            true => Leave::Never,
-            false => Leave::Now,
+            true => Evictability::Never,
+            false => Evictability::Now,
         };
-        let gone = ahead.pick(&TwoSegments, &mut table, look).leaving;
-        assert_eq!(gone, pairs[1..]);
+        let victims = ahead.pick(&TwoSegments, &mut table, look).leaving;
+        assert_eq!(victims, pairs[1..]);
     }
 }
