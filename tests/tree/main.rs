@@ -295,7 +295,7 @@ fn rot_reads_as_all_dirty_and_never_as_clean() {
             let opened = open(&machine).unwrap_or_else(|error| panic!("{setup:?}: {error}"));
             let (report, _) = opened.expect("nothing stops it");
             assert_eq!(
-                report.lost_units + report.mended_units,
+                report.lost_units + report.repaired_units,
                 1,
                 "{setup:?}: {report:?}"
             );
@@ -324,7 +324,7 @@ fn a_clean_end_is_exact() {
         live(&machine, 4, true).expect("nothing fails");
         machine.world.crash_power(Keep::None);
         let (report, dirty) = open(&machine).expect("it opens").expect("nothing stops it");
-        assert_eq!((report.lost_units, report.mended_units), (0, 0));
+        assert_eq!((report.lost_units, report.repaired_units), (0, 0));
         assert!(dirty < machine.cached.borrow().len() / 2 + 12, "{dirty}");
     }
 }

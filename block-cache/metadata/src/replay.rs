@@ -45,7 +45,7 @@ impl Progress {
 }
 
 /// Reads the ring of a cache with `slots` slots and merges the process journal's entries. Passes
-/// live slots to `tell`, newest first, several at a time. Records that are missing from the ring
+/// live slots to `report`, newest first, several at a time. Records that are missing from the ring
 /// count as damaged.
 ///
 /// # Errors
@@ -57,10 +57,10 @@ pub async fn replay(
     seed: Seed,
     slots: u32,
     elsewhere: Elsewhere<'_>,
-    tell: impl FnMut(&[FoundBlock]),
+    report: impl FnMut(&[FoundBlock]),
 ) -> Result<Replayed> {
     let progress = Progress::default();
-    replay_with(device, geometry, seed, slots, elsewhere, &progress, tell).await
+    replay_with(device, geometry, seed, slots, elsewhere, &progress, report).await
 }
 
 /// As [`replay`], and says how far it is.
@@ -74,7 +74,7 @@ pub async fn replay_with(
     slots: u32,
     elsewhere: Elsewhere<'_>,
     progress: &Progress,
-    mut tell: impl FnMut(&[FoundBlock]),
+    mut report: impl FnMut(&[FoundBlock]),
 ) -> Result<Replayed> {
     let ring = Ring {
         device,
@@ -85,9 +85,9 @@ pub async fn replay_with(
     let reached = elsewhere.reached.next_multiple_of(unit);
     let is_there = |newest: &Position| newest.lsn + 1 > reached.saturating_sub(unit);
     let mut everything = None;
-    let newest = match end::nearly(&ring).await?.filter(is_there) {
+    let newest = match end::search(&ring).await?.filter(is_there) {
         Some(newest) => Some(newest),
-        None => everything.insert(end::everything(&ring).await?).newest,
+        None => everything.insert(end::read_all(&ring).await?).newest,
     };
     let Elsewhere { journal, .. } = elsewhere;
     let mut reader = match newest {
@@ -117,7 +117,7 @@ pub async fn replay_with(
     let pieces = ring.backwards(first..next);
     progress.set(0, next - first);
     ring.read(pieces, Order::Backwards, |(_, buf)| {
-        end = reader.piece(end, buf, &mut tell);
+        end = reader.piece(end, buf, &mut report);
         progress.set(next - end, next - first);
         true
     })
@@ -137,11 +137,11 @@ pub async fn replay_with(
     if reader.lacks_opening() {
         let search = match everything {
             Some(search) => search,
-            None => end::everything(&ring).await?,
+            None => end::read_all(&ring).await?,
         };
         reader.set_last_open(search.last_open);
     }
-    Ok(reader.finish(&mut tell))
+    Ok(reader.finish(&mut report))
 }
 
 #[cfg(test)]

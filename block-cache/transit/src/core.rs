@@ -221,7 +221,7 @@ impl Core {
         if let Some((older, state)) = older {
             self.memory.retire(older);
             match state {
-                State::Kept => policy.dropped(older),
+                State::Copy => policy.dropped(older),
                 State::Failed => policy.left(older, false),
                 _ => {
                     policy.began(older);
@@ -303,7 +303,7 @@ impl Core {
         self.part(request, &(block..block + 1))
             .copy_from_buf(&self.memory.data(slot));
         self.times.end(lap, Part::Slot);
-        if matches!(slots.state(slot), State::Valid | State::Kept) {
+        if matches!(slots.state(slot), State::Valid | State::Copy) {
             self.policy.borrow_mut().read(slot);
         }
         self.counters.add(|stats| stats.read_hits += 1);

@@ -296,7 +296,7 @@ impl Core {
         let mut policy = self.policy.borrow_mut();
         for (slot, state) in found {
             match state {
-                State::Kept => {
+                State::Copy => {
                     policy.dropped(slot);
                     slots.release(slot);
                     continue;

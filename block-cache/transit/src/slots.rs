@@ -42,7 +42,7 @@ pub(crate) enum State {
     /// As `Valid`; the device refused it.
     Failed,
     /// A copy of what the device has.
-    Kept,
+    Copy,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -285,7 +285,7 @@ impl Slots {
         it.block = block;
         it.since = version;
         match older {
-            None | Some((_, State::Kept)) => {
+            None | Some((_, State::Copy)) => {
                 self.owed += 1;
                 self.queue.push_back(&mut self.links, slot);
             }
@@ -327,7 +327,7 @@ impl Slots {
 
     /// The device has it: the slot is free, or, with `keep`, a copy.
     pub(crate) fn end(&mut self, slot: u32, keep: bool) {
-        self.slot(slot, State::Evicting, State::Kept);
+        self.slot(slot, State::Evicting, State::Copy);
         self.settle(slot);
         if !keep {
             self.release(slot);
@@ -367,7 +367,7 @@ impl Slots {
     pub(crate) fn release(&mut self, slot: u32) {
         match self.state(slot) {
             State::Held => self.settle(slot),
-            State::Kept => (),
+            State::Copy => (),
             state => panic!("a slot is let go that is {state:?}"),
         }
         self.unlink(slot);

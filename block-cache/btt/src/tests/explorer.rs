@@ -253,26 +253,26 @@ impl Explorer {
             return;
         }
         let words = memory.undurable_words();
-        let mut ways = vec![Survival::None, Survival::All];
+        let mut states = vec![Survival::None, Survival::All];
         for _ in 0..3 {
-            ways.push(Survival::Random(self.with(|state| state.rng.draw())));
+            states.push(Survival::Random(self.with(|state| state.rng.draw())));
         }
         if words > 0 {
-            ways.push(Survival::Only(self.below(words as u64) as usize));
-            ways.push(Survival::AllBut(self.below(words as u64) as usize));
+            states.push(Survival::Only(self.below(words as u64) as usize));
+            states.push(Survival::AllBut(self.below(words as u64) as usize));
             // Metadata follows the data.
-            ways.push(Survival::Only(words - 1));
-            ways.push(Survival::AllBut(words - 1));
+            states.push(Survival::Only(words - 1));
+            states.push(Survival::AllBut(words - 1));
         }
         let model = self.with(|state| state.model.clone());
-        for way in ways {
-            let after = memory.crash(way);
+        for state in states {
+            let after = memory.crash(state);
             if self.below(64) == 0 {
                 let heir = (after.crash(Survival::All), model.clone());
                 self.with(|state| state.heir = Some(heir));
             }
             if let Err(why) = self.examine(&after, &model) {
-                return self.note(Err(format!("{way:?} before a {step:?}: {why}")));
+                return self.note(Err(format!("{state:?} before a {step:?}: {why}")));
             }
         }
         if self.below(4) == 0 {
@@ -285,14 +285,14 @@ impl Explorer {
         if self.below(8) == 0 {
             let (explorer, inner) = (Arc::clone(self), model.clone());
             after.observe(Some(Arc::new(move |memory, step| {
-                for way in [
+                for state in [
                     Survival::None,
                     Survival::All,
                     Survival::Random(explorer.below(1 << 32)),
                 ] {
-                    let crashed = memory.crash(way);
+                    let crashed = memory.crash(state);
                     let looked = explorer.look(&crashed, &inner);
-                    let why = |why| format!("{way:?} in recovery, before a {step:?}: {why}");
+                    let why = |why| format!("{state:?} in recovery, before a {step:?}: {why}");
                     explorer.note(looked.map_err(why));
                 }
             })));

@@ -98,15 +98,15 @@ fn format_over_data(new: &FormatOptions, left_out: Option<PmemSite>) -> Result<u
     let report = Arc::clone(&wrong);
     memory.observe(Some(Arc::new(move |memory: &SimPmem, step: PmemStep| {
         let rng = Rng::new(memory.undurable_words() as u64);
-        let mut ways = vec![Survival::None, Survival::All];
-        ways.extend((0..48).map(|_| Survival::Random(rng.draw())));
-        for way in ways {
+        let mut states = vec![Survival::None, Survival::All];
+        states.extend((0..48).map(|_| Survival::Random(rng.draw())));
+        for state in states {
             let mut wrong = report.lock().expect("one thread");
             wrong.0 += 1;
-            if let Err(why) = old_or_new_or_none(&memory.crash(way)) {
+            if let Err(why) = old_or_new_or_none(&memory.crash(state)) {
                 wrong
                     .1
-                    .get_or_insert(format!("{way:?} before a {step:?}: {why}"));
+                    .get_or_insert(format!("{state:?} before a {step:?}: {why}"));
             }
         }
     })));

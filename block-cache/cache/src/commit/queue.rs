@@ -54,8 +54,8 @@ impl Later {
 
 /// Gives memory back that a burst took.
 fn trim(queue: &mut VecDeque<BlockId>) {
-    const KEPT: usize = 1 << 12;
-    if queue.capacity() > KEPT && queue.len() < queue.capacity() / 8 {
+    const FEWEST: usize = 1 << 12;
+    if queue.capacity() > FEWEST && queue.len() < queue.capacity() / 8 {
         queue.shrink_to(queue.capacity() / 4);
     }
 }

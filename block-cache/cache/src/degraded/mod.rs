@@ -370,7 +370,7 @@ pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> R
     let Some((first, has_others)) = service.first_owed() else {
         return Ok(());
     };
-    let beside = match has_others {
+    let others = match has_others {
         false => "",
         true => " and others",
     };
@@ -382,7 +382,7 @@ pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> R
         ErrorKind::Io,
         format!(
             "volume {}: the cache has failed before a flush covered what was written to it, {} \
-             bytes at {}{beside}: {remedy}",
+             bytes at {}{others}: {remedy}",
             volume.name,
             first.end - first.start,
             first.start

@@ -43,7 +43,7 @@ pub(crate) struct TruncationWatch {
     /// Space that the file took at the last look, in bytes.
     allocated_bytes: Cell<u64>,
     /// Whether holes are evidence of a truncation.
-    tells: Cell<bool>,
+    holes_count: Cell<bool>,
 }
 
 impl TruncationWatch {
@@ -62,13 +62,13 @@ impl TruncationWatch {
             checksums: base.checksums.clone(),
             seen_bytes: Cell::default(),
             allocated_bytes: Cell::default(),
-            tells: Cell::default(),
+            holes_count: Cell::default(),
         }
     }
 
-    /// Starts the detection. `tells` says whether holes of this device indicate a truncation.
-    pub(crate) fn begin(&self, tells: bool) {
-        self.tells.set(tells);
+    /// Starts the detection. `holes_count` says whether holes of this device indicate a truncation.
+    pub(crate) fn begin(&self, holes_count: bool) {
+        self.holes_count.set(holes_count);
         let allocated = self.devices.data().allocated_bytes().unwrap_or(0);
         self.allocated_bytes.set(allocated);
     }
@@ -94,7 +94,7 @@ impl TruncationWatch {
     /// # Errors
     /// `Lost` if some of it does.
     pub(crate) async fn refuse(&self, slot: BlockId, start: u32, len: u64) -> Result<()> {
-        if !self.tells.get() || planted(Fault::OverlookCut) {
+        if !self.holes_count.get() || planted(Fault::OverlookCut) {
             return Ok(());
         }
         let at = self
@@ -156,7 +156,7 @@ impl TruncationWatch {
     async fn handle_truncation(&self, size: u64) {
         let (end, offset) = (self.geometry_end(), self.superblock.current().data_offset);
         let is_file = is_file(self.devices.data().as_ref());
-        let mut holes = match self.tells.get() {
+        let mut holes = match self.holes_count.get() {
             true => self.devices.data().holes(offset..end).unwrap_or_default(),
             false => Vec::new(),
         };

@@ -61,14 +61,14 @@ pub struct RecoveryReport {
     /// Whether none of the lost writes was acknowledged: with `durability = "sync"` they were
     /// overwriting earlier data.
     pub lost_in_flight: bool,
-    /// Ranges that the superblock says may have had dirty data, if records are damaged. Data that
+    /// Ranges that may have had dirty data by the superblock, if records are damaged. Data that
     /// only the damaged records named is lost.
-    pub untold: Vec<LostRange>,
+    pub possible_losses: Vec<LostRange>,
     /// Dirty data that lay where the cache device was cut, and is lost.
     pub cut: Vec<LostRange>,
     /// Ranges that were decided in spite of a damaged record that may have said otherwise. They
     /// stay dirty and are written back, or were dropped as older than a bypassing write.
-    pub doubted: Vec<LostRange>,
+    pub uncertain: Vec<LostRange>,
 }
 
 impl RecoveryReport {
@@ -203,7 +203,7 @@ pub(crate) async fn recover(
         unreadable_units: replayed.unreadable_units,
         journal_entries: usable.len() as u64,
         lost: lost_ranges(superblock, journal),
-        untold: match replayed.damaged_records + replayed.unreadable_units {
+        possible_losses: match replayed.damaged_records + replayed.unreadable_units {
             0 => Vec::new(),
             _ => may_be_dirty(superblock),
         },

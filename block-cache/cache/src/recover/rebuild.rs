@@ -199,7 +199,7 @@ impl Rebuild {
         let distrusts = replayed.damaged_records > 0 && !planted(Fault::TrustDamaged);
         // Blocks that stay and will be written back although a damaged record may have dropped
         // them. Also blocks that were dropped although a damaged record may have confirmed them.
-        let mut doubted = Vec::new();
+        let mut uncertain = Vec::new();
         let mut is_sparse = self.lies_in_doubt(superblock);
         self.missing.decide_last_hole(is_sparse);
         let mut cut = Vec::new();
@@ -227,7 +227,7 @@ impl Rebuild {
                 // cached data is older. But if that write's mark was cleared and the lost record
                 // said so, the cached data is the data that is lost.
                 if state == MarkState::MaybeDirty || in_tree {
-                    doubted.extend(range_of(superblock, &self.geometry, &was));
+                    uncertain.extend(range_of(superblock, &self.geometry, &was));
                 }
                 if state != MarkState::MaybeDirty {
                     valid = dirty;
@@ -293,7 +293,7 @@ impl Rebuild {
         report.doubtful_blocks = unrecorded.len() as u64;
         let unknown = self.sums.as_ref().map_or(0, |sums| sums.unknown);
         report.unverified_bytes = unknown * u64::from(CELL);
-        report.doubted = LostRange::joined(doubted);
+        report.uncertain = LostRange::joined(uncertain);
         report.cut = LostRange::joined(cut);
         RecoveredMap {
             map: self.map,

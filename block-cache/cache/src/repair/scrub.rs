@@ -97,7 +97,7 @@ impl Engine {
         let entry = self.map.borrow().slot(slot);
         let is_there = entry.has(LIVE) && entry.key == found.key && entry.class == found.class;
         let limit = volume.limit(geometry, entry.block());
-        let (mut read, mut corrupt, mut gone) = (0, None, Vec::new());
+        let (mut read, mut corrupt, mut dropped) = (0, None, Vec::new());
         let valid = if is_there { entry.valid } else { 0 };
         for run in geometry.runs(entry.class, valid, 0..limit) {
             for start in run.clone().step_by(READ_BYTES as usize) {
@@ -109,7 +109,7 @@ impl Engine {
                     .read_verified(&volume, slot, part.clone(), buf)
                     .await;
                 if self.refetched() > before {
-                    gone.push((part, self.refetched() - before));
+                    dropped.push((part, self.refetched() - before));
                 }
                 match found {
                     Ok(Verdict::Sound) => {}
@@ -125,7 +125,7 @@ impl Engine {
             }
         }
         drop(lock);
-        for (part, pieces) in gone {
+        for (part, pieces) in dropped {
             // Filled from the backing device, if the client's mode does so.
             let at = geometry.backing_offset(entry.block(), part.start);
             let read = Request::read(at, Buf::scratch(part.len()));

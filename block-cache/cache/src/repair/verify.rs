@@ -85,8 +85,8 @@ impl Engine {
             }
         }
         let bytes = geometry.granule_bytes(entry.class);
-        let gone = (wrong.corrupt | wrong.unreadable) & !entry.dirty;
-        report.forgotten_bytes += u64::from(gone.count_ones()) * bytes;
+        let dropped = (wrong.corrupt | wrong.unreadable) & !entry.dirty;
+        report.forgotten_bytes += u64::from(dropped.count_ones()) * bytes;
         let ranges = |granules: u64| {
             let each = geometry.runs(entry.class, granules & entry.dirty, 0..limit);
             let granules = each.flat_map(move |run| {
@@ -104,7 +104,7 @@ impl Engine {
         report
             .unreadable
             .extend(ranges(wrong.unreadable & !wrong.corrupt));
-        self.keep_what_is_sound(slot, &entry, gone, &wrong);
+        self.keep_sound(slot, &entry, dropped, &wrong);
         Ok(())
     }
 
@@ -159,16 +159,16 @@ impl Engine {
     }
 
     /// From the next round of commits on.
-    fn keep_what_is_sound(&self, slot: BlockId, entry: &Slot, gone: u64, wrong: &Wrong) {
-        if gone != 0 {
-            (self.map.borrow_mut()).set(slot, entry.valid & !gone, entry.dirty);
+    fn keep_sound(&self, slot: BlockId, entry: &Slot, dropped: u64, wrong: &Wrong) {
+        if dropped != 0 {
+            (self.map.borrow_mut()).set(slot, entry.valid & !dropped, entry.dirty);
         }
         let bad = wrong.corrupt & entry.dirty;
         if let Some(checksums) = &self.checksums {
             self.condemn_alone(checksums, slot, entry.class, bad);
         }
         // Never both: until a new record is durable, the table must match the record before it.
-        if gone | bad != 0 {
+        if dropped | bad != 0 {
             self.committer.queue_record(slot);
         } else if let Some(checksums) = &self.checksums
             && !wrong.learned.is_empty()

@@ -261,9 +261,9 @@ impl SlotIo {
         let changed = {
             let mut map = self.map.borrow_mut();
             let Slot { valid, dirty, .. } = map.slot(slot);
-            let gone = granules & valid & !dirty;
-            map.set(slot, valid & !gone, dirty);
-            gone != 0
+            let dropped = granules & valid & !dirty;
+            map.set(slot, valid & !dropped, dirty);
+            dropped != 0
         };
         if changed {
             self.committer.queue_record(slot);

@@ -50,7 +50,7 @@ impl SlotIo {
             false => Buf::scratch(wide.len()),
         };
         self.read(slot, wide.start, whole.clone()).await?;
-        let (mut gone, mut unknown) = (0, 0);
+        let (mut dropped, mut unknown) = (0, 0);
         let (mut bad, mut unfetched) = (None, None);
         // The cell that the volume ends in has no checksum.
         let verified = wide.start..wide.end - wide.end % CELL;
@@ -76,7 +76,7 @@ impl SlotIo {
                 bad.get_or_insert(error);
                 continue;
             }
-            gone |= 1 << granule;
+            dropped |= 1 << granule;
             let offset = geometry.backing_offset(entry.block(), at);
             if let Err(error) = volume.backing.device().read(offset, part).await {
                 unfetched.get_or_insert(error);
@@ -97,8 +97,8 @@ impl SlotIo {
         let failed = bad.is_some() || unfetched.is_some();
         // Also when the read fails: after a crash, corrupt data of a block that counts as dirty
         // would count as lost, or be written back.
-        if gone != 0 && !(failed && planted(Fault::KeepCorrupt)) {
-            self.drop_corrupt(slot, gone).await;
+        if dropped != 0 && !(failed && planted(Fault::KeepCorrupt)) {
+            self.drop_corrupt(slot, dropped).await;
         }
         if let Some(error) = bad {
             // Once a client gets this error, it must get it for ever. A cache that cannot record
@@ -135,8 +135,8 @@ impl SlotIo {
         {
             let mut map = self.map.borrow_mut();
             let entry = map.slot(slot);
-            let gone = granules & entry.valid & !entry.dirty;
-            map.set(slot, entry.valid & !gone, entry.dirty);
+            let dropped = granules & entry.valid & !entry.dirty;
+            map.set(slot, entry.valid & !dropped, entry.dirty);
         }
         self.committer.queue_record(slot);
         // A cache that cannot say it has failed, and takes no writes.

@@ -173,7 +173,7 @@ fn read_together(
         let volume = cache.attach("v", backing, options).await;
         let volume: Rc<dyn BlockDevice> = volume.expect("attaches");
         let data = |block: u64| (block * 7 + 1).to_le_bytes().repeat(BLOCK as usize / 8);
-        let under_way = Rc::new(Cell::new(8));
+        let in_flight = Rc::new(Cell::new(8));
         for block in 0..BLOCKS {
             let written = volume.write(block * BLOCK, Buf::copied(&data(block))).await;
             written.expect("writes");
@@ -189,7 +189,7 @@ fn read_together(
         }
         let began = rt::now();
         for client in 0..8 {
-            let (volume, under_way) = (Rc::clone(&volume), Rc::clone(&under_way));
+            let (volume, in_flight) = (Rc::clone(&volume), Rc::clone(&in_flight));
             rt::spawn(async move {
                 let rng = Rng::new(client);
                 for nth in 0..1000 {
@@ -200,10 +200,10 @@ fn read_together(
                     let expected: Vec<u8> = (block..block + count).flat_map(data).collect();
                     assert!(buf.to_vec() == expected, "block {block}");
                 }
-                under_way.set(under_way.get() - 1);
+                in_flight.set(in_flight.get() - 1);
             });
         }
-        while under_way.get() > 0 {
+        while in_flight.get() > 0 {
             rt::sleep(Duration::from_micros(10)).await;
         }
         let took = rt::now() - began;

@@ -37,9 +37,9 @@ fn agree(cache: &Cache) -> Rc<State> {
 
 fn agree_of(cache: &Cache, name: &str, fallback: Fallback) -> Rc<State> {
     let state = Rc::<State>::default();
-    let told = Rc::clone(&state);
+    let shared = Rc::clone(&state);
     let begin = move |Remains { backing, dirty }| {
-        let state = Rc::clone(&told);
+        let state = Rc::clone(&shared);
         async move {
             rt::sleep(Duration::from_millis(3)).await;
             if state.failures.get() > 0 {
@@ -211,8 +211,8 @@ fn in_each_mode_that_leaves_nothing_dirty_a_volume_goes_on_whatever_fails() {
             }
             let stats = cache.stats();
             let has_failed = stats.failure.is_some();
-            // The failure of a data device alone may go unnoticed, as long as the cache can do
-            // everything that is asked of it.
+            // The failure of a data device alone may go unnoticed, as long as the cache can serve
+            // all requests.
             assert!(
                 has_failed || matches!(failure, Failure::Data | Failure::Flush),
                 "{what}"
@@ -258,28 +258,29 @@ fn dirty_data_of_an_earlier_mode_is_neither_written_over_nor_lost() {
             Failure::Device.happens(&disks);
             volume.write(0, page(3)).await.expect("is clean");
             volume.write(200 * BLOCK, page(3)).await.expect("is absent");
-            // Whole, in part, beside what is clean, and as zeroes.
+            // Whole, in part, with clean data next to it, and as zeroes.
             let at = |block: u64| block * BLOCK;
             let whole = volume.write(at(5), page(4)).await;
             let part = Buf::copied(&[4; 512]);
             let part = volume.write(at(6) + 512, part).await;
-            let beside = Buf::copied(&[4; 2 * BLOCK as usize]);
-            let beside = volume.start(Request::write(at(3), beside, true)).await;
+            let bypassing = Buf::copied(&[4; 2 * BLOCK as usize]);
+            let bypassing = volume.start(Request::write(at(3), bypassing, true)).await;
             let zeroes = volume.write_zeroes(at(7), BLOCK).await;
             let refused = [
                 (whole, at(5)),
                 (part, at(6) + 512),
-                (beside, at(4)),
+                (bypassing, at(4)),
                 (zeroes, at(7)),
             ];
             for (refused, at) in refused {
-                let told = refused.expect_err("is dirty").report();
-                let named = told.contains("volume v: ") && told.contains(&format!("dirty at {at}"));
-                assert!(named, "{told}");
+                let message = refused.expect_err("is dirty").report();
+                let named =
+                    message.contains("volume v: ") && message.contains(&format!("dirty at {at}"));
+                assert!(named, "{message}");
             }
-            let told = first_byte(&volume, 5).await.expect_err("dirty").report();
+            let message = first_byte(&volume, 5).await.expect_err("dirty").report();
             let named = format!("4096 bytes at {} are dirty", at(5));
-            assert!(told.contains(&named), "{told}");
+            assert!(message.contains(&named), "{message}");
             volume.discard(at(4), BLOCK).await.expect("may leave it");
             volume.flush().await.expect("what is dirty was flushed");
             let dirty = std::iter::once(at(4)..at(8)).collect();
@@ -363,9 +364,9 @@ fn a_state_directory_that_fails_fails_the_write_by_name_and_is_asked_again() {
         let zeroes = volume.write_zeroes(0, BLOCK).await;
         let flush = volume.flush().await;
         for refused in [write, zeroes, flush] {
-            let told = refused.expect_err("is refused").report();
-            assert!(told.contains("volume \"v\" cannot go on"), "{told}");
-            assert!(told.contains("state/v.epoch: no room"), "{told}");
+            let message = refused.expect_err("is refused").report();
+            assert!(message.contains("volume \"v\" cannot go on"), "{message}");
+            assert!(message.contains("state/v.epoch: no room"), "{message}");
         }
         assert_eq!(disks[1].counters().writes, before, "no byte was sent");
         assert_eq!(first_byte(&volume, 0).await.expect("is read"), 1);
@@ -417,10 +418,10 @@ fn volumes_of_one_cache_go_each_its_own_way() {
             .collect();
         assert_eq!(raised, [1, 0, 1]);
         let stats = cache.stats().volumes;
-        let told: Vec<_> = (stats.iter())
+        let flags: Vec<_> = (stats.iter())
             .map(|volume| (volume.diverged, volume.refuses_writes))
             .collect();
-        assert_eq!(told, [(true, false), (false, true), (true, false)]);
+        assert_eq!(flags, [(true, false), (false, true), (true, false)]);
         // Nothing was dirty in the third either: nothing need be logged.
         assert_eq!(*volumes[2].1.listed.borrow(), Some(Vec::new()));
     });

@@ -62,7 +62,7 @@ fn one_granule_is_served_in_order() {
 }
 
 /// Consecutive writes, each smaller than a granule and sharing one with the next. Returns their
-/// total time if a read of the backing device takes 50 ms. The written data and the data beside it
+/// total time if a read of the backing device takes 50 ms. The written data and the data next to it
 /// must be right.
 fn stream_takes_ms(block_sizes: &'static [u64]) -> u128 {
     const WRITES: u64 = 12;

@@ -1,4 +1,5 @@
-//! Data devices that are shorter than the cache, and files with holes: which of them tell of a cut.
+//! Data devices that are shorter than the cache, and files with holes: which of them are evidence
+//! of a truncation.
 
 use std::cell::RefCell;
 
@@ -243,7 +244,7 @@ fn a_wrong_or_shorter_device_is_refused_and_nothing_is_noted() {
                     // A block device that is shorter for a time.
                     _ => {
                         data.0.is_file.set(false);
-                        data.0.tells_holes.set(false);
+                        data.0.reports_holes.set(false);
                         data.cut(LEN as u64 / 2);
                         right.clone()
                     }
@@ -281,7 +282,7 @@ fn a_block_device_that_is_shorter_in_service_has_lost_nothing_when_it_is_back() 
             let (data, metadata) = (TestFile::new(1, LEN), TestFile::new(2, LEN));
             for file in [&data, &metadata] {
                 file.0.is_file.set(false);
-                file.0.tells_holes.set(false);
+                file.0.reports_holes.set(false);
             }
             let devices = on(&data, Some(&metadata));
             let options = FormatOptions::sizes(&[4096], UUID);

@@ -130,8 +130,8 @@ async fn write(volume: &Rc<dyn BlockDevice>, blocks: Range<u64>, value: u8) {
     }
 }
 
-/// Blocks that the log alone tells of: two that were written back, two of these overwritten in
-/// place since, and four new ones.
+/// Blocks that only the log names: two that were written back, two of these overwritten in place
+/// since, and four new ones.
 async fn live(devices: Devices, files: &Files) -> (Cache, Rc<dyn BlockDevice>) {
     let (cache, _) = open_on(devices, &files.journal).await.expect("opens");
     let options = VolumeOptions::new(Mode::WriteBack);

@@ -1,4 +1,4 @@
-//! Discards and write-zeroes beside the cleaner.
+//! Discards and write-zeroes during cleaning.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

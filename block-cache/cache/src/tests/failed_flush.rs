@@ -1,4 +1,4 @@
-//! A flush of the cache device fails and loses what was written, while something else is at it.
+//! A flush of the cache device fails and loses written data, while another operation runs.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -112,7 +112,7 @@ fn a_read_that_is_under_way_when_a_flush_fails_is_not_answered_as_good() {
                 let cache = cache.clone();
                 rt::spawn(async move {
                     rt::sleep(Duration::from_micros(60 * block)).await;
-                    // Every other one touches two blocks: not the short way.
+                    // Every other one touches two blocks, and so does not take the hit path.
                     let len = 4096 * (1 + block % 2);
                     let found = Buf::zeroed(len as usize);
                     let read = volume.read(block * 4096, found.clone()).await;

@@ -1,5 +1,5 @@
-//! Checksums: rot is found wherever data goes, named, and never spread; nothing that is sound is
-//! called corrupt.
+//! Checksums: rot is found wherever data goes, named, and never spread. No sound data is called
+//! corrupt.
 
 mod lives;
 
@@ -323,7 +323,7 @@ fn a_scrub_finds_what_nobody_reads() {
         );
         let first = found.first.expect("is named");
         assert!(first.contains("4096 bytes at 131072"), "{first}");
-        // Clean data is cached anew; dirty data is an error.
+        // Clean data is filled once more; dirty data is an error.
         let hits = cache.stats().volumes[0].read_hits;
         assert_eq!(read_at(&volume, 0, 32 << 10).await, Ok(vec![1; 32 << 10]));
         assert_eq!(cache.stats().volumes[0].read_hits, hits + 1);

@@ -121,11 +121,11 @@ fn with_sync_a_failed_flush_loses_nothing_that_was_acknowledged() {
             ..FaultPlan::default()
         });
         let counted = Rc::new(std::cell::Cell::new(false));
-        let (beside, tell) = (Rc::clone(&volume), Rc::clone(&counted));
+        let (concurrent, set_counted) = (Rc::clone(&volume), Rc::clone(&counted));
         rt::spawn(async move {
-            let fresh = beside.write(0, Buf::copied(&[6; 4096])).await;
+            let fresh = concurrent.write(0, Buf::copied(&[6; 4096])).await;
             fresh.expect_err("not durable");
-            tell.set(true);
+            set_counted.set(true);
         });
         let over = Buf::copied(&[7; 4096]);
         volume.write(8192, over).await.expect_err("not durable");

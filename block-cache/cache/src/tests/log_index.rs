@@ -41,7 +41,7 @@ fn format_options(sizes: &[u64]) -> FormatOptions {
     }
 }
 
-/// The volume before the cache is open, which asks `map`.
+/// The volume before the cache is open, with `map`.
 async fn opening_volume(
     devices: &Devices,
     backing: &SimDisk,
@@ -302,7 +302,8 @@ impl BlockDevice for Held {
     }
 }
 
-/// The block's slot is reused for another block before the device answers an early read.
+/// The block's slot is reused for another block before the device answers a read during the
+/// opening.
 #[test]
 fn an_answer_that_comes_behind_the_opening_does_not_count() {
     let read_with = |fault: Option<Fault>| {

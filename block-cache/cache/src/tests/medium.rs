@@ -29,7 +29,7 @@ pub(super) struct Contents {
     pub(super) bytes: RefCell<Vec<u8>>,
     /// Pages that were written to since they came to be.
     pub(super) written: RefCell<BTreeSet<u64>>,
-    pub(super) tells_holes: Cell<bool>,
+    pub(super) reports_holes: Cell<bool>,
     /// Whether it is no block device.
     pub(super) is_file: Cell<bool>,
 }
@@ -44,7 +44,7 @@ impl TestFile {
             identity: Identity::of(medium),
             bytes: RefCell::new(bytes),
             written: RefCell::new(written),
-            tells_holes: Cell::new(true),
+            reports_holes: Cell::new(true),
             is_file: Cell::new(true),
         }))
     }
@@ -113,7 +113,7 @@ impl BlockDevice for TestFile {
         let pages = range.start / PAGE..range.end.div_ceil(PAGE);
         let holes = pages.filter(|page| !written.contains(page));
         let holes = holes.map(|page| page * PAGE..(page + 1) * PAGE);
-        self.0.tells_holes.get().then(|| holes.collect())
+        self.0.reports_holes.get().then(|| holes.collect())
     }
 
     fn allocated_bytes(&self) -> Option<u64> {
@@ -197,7 +197,7 @@ fn a_copy_never_takes_the_originals_journal_and_leaves_it_whole() {
         let (first, _) = try_open(&file, &journal, false, false)
             .await
             .expect("opens");
-        let early = file.copy(3);
+        let early_copy = file.copy(3);
         first.close().await.expect("closes");
         let stopped = file.copy(4);
         live(&file, &journal, &backing, 7).await;
@@ -207,7 +207,7 @@ fn a_copy_never_takes_the_originals_journal_and_leaves_it_whole() {
         // Copied before it was used, in use, after a clean stop, and after the kill.
         for (copy, relation) in [
             (&before, Some(Relation::Foreign)),
-            (&early, Some(Relation::Foreign)),
+            (&early_copy, Some(Relation::Foreign)),
             (&stopped, Some(Relation::Foreign)),
             (&killed, Some(Relation::Copied)),
         ] {
@@ -371,7 +371,7 @@ async fn die_opening(file: &TestFile, journal: &Buf, nth: u64, fault: Option<Fau
     opened
 }
 
-/// A file whose writes do not end, from one on: the process dies there.
+/// A file whose writes do not end, from the n-th on: the process dies there.
 struct Limited(TestFile, Cell<u64>, RefCell<Vec<Completion>>);
 
 impl BlockDevice for Limited {

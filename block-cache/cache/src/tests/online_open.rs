@@ -141,7 +141,7 @@ fn reads_of_clean_zones_are_served_at_once_and_the_rest_waits() {
     });
 }
 
-/// A backing device that keeps what it is asked for until it is let go.
+/// A backing device that holds its requests until they are released.
 struct Held {
     device: SimDisk,
     held: RefCell<Vec<(Request, Completion)>>,
@@ -208,8 +208,8 @@ fn a_write_waits_for_an_early_read_of_what_it_changes() {
     );
 }
 
-/// Clean data that an opening takes for dirty is overwritten without another record. The next early
-/// read must know that.
+/// Clean data that an opening takes for dirty is overwritten without another record. The next read
+/// during an opening must know that.
 #[test]
 fn what_an_opening_takes_for_dirty_has_its_bit() {
     let read_with = |fault: Option<Fault>| {

@@ -130,9 +130,9 @@ fn what_comes_along_is_bounded() {
             async move { read_with_miss(&engine, region).await }
         };
         crate::parallel::join((0..READS).map(read).collect()).await;
-        let along = most.get() - READS * 4 * K;
-        assert!(along <= MAX_BYTES, "{along} bytes came along");
-        assert!(along > MAX_BYTES - 24 * K, "only {along} bytes");
+        let prefetched = most.get() - READS * 4 * K;
+        assert!(prefetched <= MAX_BYTES, "{prefetched} bytes came along");
+        assert!(prefetched > MAX_BYTES - 24 * K, "only {prefetched} bytes");
         rt::sleep(Duration::from_secs(1)).await;
         assert_eq!(cache.engine.read_ahead.in_flight_bytes(), 0);
         cache.close().await.expect("closes");

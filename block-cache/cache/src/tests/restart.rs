@@ -177,10 +177,10 @@ fn a_tree_that_fails_after_the_cache_tells_of_the_flush() {
             cache.write_back(None).await.expect("writes back");
             write_all(&volume, 7).await;
             fail_next_flush(&disks[0]);
-            let beside = Rc::clone(&volume);
+            let concurrent = Rc::clone(&volume);
             rt::spawn(async move {
                 let buf = Buf::copied(&[8; BLOCK as usize]);
-                let _ = beside.write(100 * BLOCK, buf).await;
+                let _ = concurrent.write(100 * BLOCK, buf).await;
             });
             rt::sleep(Duration::from_micros(seed)).await;
             let broken = Error::new(ErrorKind::Io, "a write of the log failed");
@@ -243,9 +243,9 @@ fn what_a_failed_cache_forgot_is_not_gone_from_its_log() {
                 fail_next_flush(&disks[0]);
                 let outcomes = Rc::new(RefCell::new(Vec::new()));
                 for _ in 0..2 {
-                    let (beside, outcomes) = (Rc::clone(&volume), Rc::clone(&outcomes));
+                    let (concurrent, outcomes) = (Rc::clone(&volume), Rc::clone(&outcomes));
                     rt::spawn(async move {
-                        let zeroed = beside.write_zeroes(0, BLOCK).await;
+                        let zeroed = concurrent.write_zeroes(0, BLOCK).await;
                         outcomes.borrow_mut().push(zeroed.is_ok());
                     });
                 }

@@ -240,7 +240,7 @@ fn a_slow_or_failing_device_does_not_hold_the_start_up() {
             let attached = attach_with(&cache, Rc::new(device), false).await;
             assert_eq!(attached.is_err(), finds, "reads of {read_ms} ms");
             let took = rt::now() - begin;
-            // The superblock and the last granule come beside it, on disks that are fast.
+            // The superblock and the last granule are read in addition, on fast disks.
             assert!(took < Duration::from_millis(150 + read_ms), "{took:?}");
         });
     }

@@ -1,5 +1,4 @@
-//! A backing device that does not answer, or that loses what it acknowledged, beside one that is
-//! well.
+//! A backing device that does not answer, or that loses acknowledged writes, next to a sound one.
 
 use std::time::Duration;
 
@@ -223,8 +222,8 @@ fn what_was_abandoned_is_neither_served_nor_written_back() {
     assert!(found, "the planted fault is found");
 }
 
-/// A flush of the backing device fails that others asked for, and loses what was written back
-/// meanwhile. How much is missing there when all has been called clean.
+/// A flush of the backing device, requested by other tasks, fails and loses concurrent write-backs.
+/// How much is missing there when all has been called clean.
 fn missing(seed: u64, nth: u64) -> usize {
     run(&two_volumes(seed), async move |disks| {
         let (cache, [volume, _other]) = attach_both(&disks, Mode::WriteBack).await;
@@ -237,12 +236,12 @@ fn missing(seed: u64, nth: u64) -> usize {
             lose_at_failed_flush: true,
             ..FaultPlan::default()
         });
-        // Another task flushes beside those that write back.
-        let beside = cache.clone();
+        // Another task flushes during write-backs.
+        let concurrent = cache.clone();
         rt::spawn(async move {
-            let attached = beside.engine.volumes.named("v").expect("attached");
+            let attached = concurrent.engine.volumes.named("v").expect("attached");
             for _ in 0..40 {
-                let _ = beside.engine.failures.flush_backing(&attached).await;
+                let _ = concurrent.engine.failures.flush_backing(&attached).await;
                 rt::sleep(Duration::from_micros(100)).await;
             }
         });

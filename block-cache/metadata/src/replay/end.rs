@@ -69,7 +69,7 @@ fn decode_there(
 }
 
 /// Reads the whole ring.
-pub(super) async fn everything(ring: &Ring<'_>) -> Result<Search> {
+pub(super) async fn read_all(ring: &Ring<'_>) -> Result<Search> {
     let mut search = Search::default();
     ring.read(ring.whole(), Order::Forwards, |piece| {
         search.look(ring, piece);
@@ -79,9 +79,9 @@ pub(super) async fn everything(ring: &Ring<'_>) -> Result<Search> {
     Ok(search)
 }
 
-/// The newest record; none if that takes reading everything: the ring is short, a unit cannot be
-/// read, or nothing was found.
-pub(super) async fn nearly(ring: &Ring<'_>) -> Result<Option<Position>> {
+/// Finds the newest record with few reads. Returns `None` if the whole ring must be read: it is
+/// short, a unit cannot be read, or nothing was found.
+pub(super) async fn search(ring: &Ring<'_>) -> Result<Option<Position>> {
     let (records, unit) = (ring.geometry.records, ring.geometry.unit_records());
     // Twice what a batch may have, so that its half is nothing but damage.
     let window = 2 * ring.geometry.batch_records_max();

@@ -35,7 +35,7 @@ pub async fn rewrite_last_batch(
 ) -> Result<()> {
     let unit = geometry.unit_records();
     let volatile = device.info().volatile_cache;
-    let mut mended = Vec::new();
+    let mut completed = Vec::new();
     let units = (replayed.last_batch..replayed.next)
         .step_by(usize::try_from(unit).expect("small"))
         .filter(|first| volatile || replayed.torn_units.contains(first));
@@ -64,11 +64,11 @@ pub async fn rewrite_last_batch(
                 buf.copy_from(index * RECORD_BYTES, &record);
             }
         }
-        mended.push((offset, buf));
+        completed.push((offset, buf));
     }
     if geometry.unit_records() == 1 {
         let torn = torn_lines(device, geometry, seed, replayed).await;
-        mended.extend(
+        completed.extend(
             torn.into_iter()
                 .map(|offset| (offset, Buf::zeroed(RECORD_BYTES))),
         );
@@ -86,7 +86,7 @@ pub async fn rewrite_last_batch(
             Buf::zeroed(usize::try_from(bytes).expect("a chunk")),
         )
     });
-    order::write_all(device, mended.into_iter().chain(emptied)).await
+    order::write_all(device, completed.into_iter().chain(emptied)).await
 }
 
 /// Returns the positions after the newest record whose lines hold no whole record. A lost batch may

@@ -195,7 +195,7 @@ impl Reader<'_> {
         &mut self,
         end: u64,
         buf: Option<&Buf>,
-        tell: &mut impl FnMut(&[FoundBlock]),
+        report: &mut impl FnMut(&[FoundBlock]),
     ) -> u64 {
         let Some(buf) = buf else {
             let first = end - self.ring.geometry.unit_records();
@@ -215,7 +215,7 @@ impl Reader<'_> {
                 self.record(lsn, record);
             }
             if !self.found.is_empty() {
-                tell(&self.found);
+                report(&self.found);
                 self.found.clear();
             }
         }
@@ -322,12 +322,12 @@ impl Reader<'_> {
     }
 
     /// Returns the result, when all records were read.
-    pub(super) fn finish(mut self, tell: &mut impl FnMut(&[FoundBlock])) -> Replayed {
+    pub(super) fn finish(mut self, report: &mut impl FnMut(&[FoundBlock])) -> Replayed {
         while let Some((&(_, block), older)) = self.journal.split_last() {
             self.journal = older;
             self.entry(block);
         }
-        tell(&self.found);
+        report(&self.found);
         let tail = self.tail;
         let last_close = self.last_close.filter(|&lsn| lsn >= tail);
         let clean = last_close.is_some_and(|close| {

@@ -113,17 +113,17 @@ impl Ring {
     }
 
     fn replay(&self, journal: &[(u64, BlockRecord)]) -> Found {
-        self.replay_beside(Elsewhere {
+        self.replay_with(Elsewhere {
             journal,
             reached: 0,
         })
     }
 
-    fn replay_beside(&self, elsewhere: Elsewhere<'_>) -> Found {
+    fn replay_with(&self, elsewhere: Elsewhere<'_>) -> Found {
         let mut blocks = Vec::new();
-        let tell = |found: &[FoundBlock]| blocks.extend_from_slice(found);
+        let report = |found: &[FoundBlock]| blocks.extend_from_slice(found);
         let seed = Seed::new(&[1; 16]);
-        let future = replay(&self.device, GEOMETRY, seed, 16, elsewhere, tell);
+        let future = replay(&self.device, GEOMETRY, seed, 16, elsewhere, report);
         let replayed = match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => result.expect("readable"),
             Poll::Pending => panic!("the device completes at once"),
@@ -244,12 +244,12 @@ fn an_end_that_was_further_is_damage() {
         ring.batch(&[Body::Block(block(slot, 7))], |_| true);
     }
     let entries = [(16, block(9, 90)), (24, block(10, 100))];
-    let beside = |reached| Elsewhere {
+    let elsewhere = |reached| Elsewhere {
         journal: &entries,
         reached,
     };
     for reached in [0, 8, 23, 24] {
-        let found = ring.replay_beside(beside(reached));
+        let found = ring.replay_with(elsewhere(reached));
         assert_eq!((found.next, found.damaged_records), (24, 0), "{reached}");
     }
     let whole = ring.device.0.borrow().clone();
@@ -258,9 +258,9 @@ fn an_end_that_was_further_is_damage() {
         ring.device.0.borrow_mut().copy_from_slice(&whole);
         let bytes = rot.start * RECORD_BYTES..rot.end * RECORD_BYTES;
         ring.device.0.borrow_mut()[bytes].fill(0xa5);
-        let unknown = ring.replay_beside(beside(0));
+        let unknown = ring.replay_with(elsewhere(0));
         assert_eq!(unknown.damaged_records, 0, "nothing says so: {rot:?}");
-        let found = ring.replay_beside(beside(24));
+        let found = ring.replay_with(elsewhere(24));
         assert_eq!(
             (found.next, found.damaged_records),
             (24, rot.len() as u64),
@@ -275,7 +275,7 @@ fn an_end_that_was_further_is_damage() {
         log.push(&Body::Close);
         std::mem::swap(&mut ring.log, &mut log);
         ring.batch(&[], |_| true);
-        let second = ring.replay_beside(beside(24));
+        let second = ring.replay_with(elsewhere(24));
         assert_eq!(second.next, 32, "{rot:?}");
         let still = if sound == 0 { 0 } else { rot.len() as u64 };
         assert_eq!(second.damaged_records, still, "{rot:?}");
@@ -293,11 +293,11 @@ fn a_lost_end_that_left_no_room_is_written_over() {
     // The unit at 1,024 cannot be read now.
     let healed = ring.device.0.borrow()[1024..].to_vec();
     ring.device.0.borrow_mut()[1024..].fill(0xa5);
-    let beside = |reached| Elsewhere {
+    let elsewhere = |reached| Elsewhere {
         journal: &[],
         reached,
     };
-    let found = ring.replay_beside(beside(32));
+    let found = ring.replay_with(elsewhere(32));
     assert_eq!((found.tail, found.next, found.damaged_records), (0, 16, 16));
     assert_eq!(found.lost, 16..32);
     assert_eq!(blocks(&found), [(1, 7), (2, 7)]);
@@ -312,12 +312,12 @@ fn a_lost_end_that_left_no_room_is_written_over() {
         }
         ring.log = Log::new(GEOMETRY, Seed::new(&[1; 16]), found.tail, found.next);
         ring.batch(&[Body::Block(block(4, 9))], |_| true);
-        let second = blocks(&ring.replay_beside(beside(24)));
+        let second = blocks(&ring.replay_with(elsewhere(24)));
         let newest = if emptied { (4, 9) } else { (4, 7) };
         assert_eq!(second.last(), Some(&newest));
     }
     // A whole ring further: nothing that is there was left.
-    let found = ring.replay_beside(beside(64));
+    let found = ring.replay_with(elsewhere(64));
     let ends = (found.tail, found.next, found.damaged_records);
     assert_eq!(ends, (64, 64, 32));
     assert!(blocks(&found).is_empty() && found.lost.is_empty());
@@ -352,10 +352,10 @@ fn a_mended_gap_is_never_taken_for_damage() {
         (found.torn_units.as_slice(), found.last_batch),
         (&[8][..], 8)
     );
-    let unmended = ring.device.0.borrow().clone();
-    for mended in [false, true] {
-        *ring.device.0.borrow_mut() = unmended.clone();
-        if mended {
+    let incomplete = ring.device.0.borrow().clone();
+    for completed in [false, true] {
+        *ring.device.0.borrow_mut() = incomplete.clone();
+        if completed {
             let future =
                 rewrite_last_batch(&ring.device, GEOMETRY, Seed::new(&[1; 16]), &found.replayed);
             let done = pin!(future).poll(&mut Context::from_waker(Waker::noop()));
@@ -368,7 +368,7 @@ fn a_mended_gap_is_never_taken_for_damage() {
         let bytes = extent.buf.to_vec();
         ring.device.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
         let second = ring.replay(&[]);
-        assert_eq!(second.damaged_records, if mended { 0 } else { 8 });
+        assert_eq!(second.damaged_records, if completed { 0 } else { 8 });
         assert_eq!(blocks(&second), [(1, 7), (11, 9)]);
     }
 }

@@ -44,7 +44,7 @@ impl Superblock {
     /// # Panics
     /// If they are fewer than [`COPY_BYTES`].
     #[must_use]
-    pub fn tells_of_lines(copy: &[u8]) -> bool {
+    pub fn writes_lines(copy: &[u8]) -> bool {
         Self::decode(&copy[..COPY_BYTES])
             .is_some_and(|found| found.has_lines() && found.role == Role::Metadata)
     }

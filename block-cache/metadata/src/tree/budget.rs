@@ -31,7 +31,7 @@ impl Budget {
     }
 
     /// The totals are these now.
-    pub(super) fn tell(&mut self, writes: u64, persists: u64) {
+    pub(super) fn update(&mut self, writes: u64, persists: u64) {
         let (written, persisted) = (writes - self.writes, persists - self.persists);
         (self.writes, self.persists) = (writes, persists);
         self.taken = 0;
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(budget.spare(), 16);
         let (mut persists, mut spent_late) = (0, 0);
         for writes in (0..100_000).step_by(7) {
-            budget.tell(writes, persists);
+            budget.update(writes, persists);
             let spare = budget.spare();
             budget.take(u64::from(spare));
             assert_eq!(budget.spare(), 0);
@@ -76,10 +76,10 @@ mod tests {
         }
         assert!((750..=900).contains(&spent_late), "{spent_late}");
         // A pause saves up little.
-        budget.tell(10_000_000, persists);
+        budget.update(10_000_000, persists);
         assert_eq!(budget.spare(), 2);
         // Persists that clients had to wait for are paid back first.
-        budget.tell(10_000_000, persists + 10);
+        budget.update(10_000_000, persists + 10);
         assert_eq!(budget.spare(), 0);
     }
 }

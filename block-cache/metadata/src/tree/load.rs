@@ -23,7 +23,7 @@ pub struct LoadReport {
     /// Units that were to be believed in neither copy, and read as all dirty.
     pub lost_units: u32,
     /// Units of which one copy was torn or damaged, and which the other one gave.
-    pub mended_units: u32,
+    pub repaired_units: u32,
     /// Copies that could not be read.
     pub unreadable_copies: u32,
 }
@@ -227,7 +227,7 @@ impl Copy {
 fn counting(copies: &[Copy; 2], report: &mut LoadReport) -> Option<usize> {
     let chosen = choose([&copies[0].sequences, &copies[1].sequences]);
     match chosen {
-        Some(copy) => report.mended_units += u32::from(!copies[1 - copy].is_whole()),
+        Some(copy) => report.repaired_units += u32::from(!copies[1 - copy].is_whole()),
         None => report.lost_units += 1,
     }
     chosen

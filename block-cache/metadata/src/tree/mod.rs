@@ -283,7 +283,7 @@ impl<A: Adjust> Tree<A> {
             return;
         }
         (self.adjusted, self.adjusted_writes) = (now, writes);
-        self.budget.tell(writes, persists);
+        self.budget.update(writes, persists);
         let can_write = self.budget.spare() > 0;
         let (adjuster, nodes) = self.parts();
         adjuster.adjust(nodes, Totals { writes, persists }, can_write);

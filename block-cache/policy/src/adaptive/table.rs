@@ -41,7 +41,7 @@ const UNIT_MASK: u64 = LEAVING - 1;
 const _: () = assert!(UNIT_MASK + 1 == BlockSizes::MAX_VOLUME_UNITS);
 
 /// In place of the next block: there is none by this number now.
-const GONE: u32 = NONE - 1;
+const REMOVED: u32 = NONE - 1;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
@@ -62,14 +62,14 @@ impl Block {
     /// A number that no block has had yet.
     const NONE: Self = Self {
         address: [0; 2],
-        next: GONE,
+        next: REMOVED,
         place: 0,
         recency: Link::NONE,
         used_at: 0,
     };
 
     const fn is_none(&self) -> bool {
-        self.next == GONE
+        self.next == REMOVED
     }
 
     const fn address(&self) -> u64 {
@@ -144,7 +144,7 @@ impl BlockTable {
     /// If there are 2^32 - 2 units or more.
     #[must_use]
     pub fn with_units(sizes: BlockSizes, units: u32) -> Self {
-        assert!(units < GONE, "a cache has less than 2^32 - 2 units");
+        assert!(units < REMOVED, "a cache has less than 2^32 - 2 units");
         let blocks = usize::try_from(units).expect("fits memory");
         let lines = (units >> sizes.top()).max(1);
         let groups = Groups::new(sizes, units);
@@ -337,7 +337,7 @@ impl BlockTable {
         let address = u64::from(volume) << 48 | u64::from(class) << CLASS_SHIFT | unit;
         let bucket = self.head(volume, region, span.first);
         if id as usize >= self.blocks.len() {
-            let count = self.groups.numbers_beside(id);
+            let count = self.groups.chunk_end(id);
             self.blocks.resize(count as usize, Block::NONE);
         }
         #[expect(clippy::cast_possible_truncation, reason = "cut into halves")]
@@ -392,7 +392,7 @@ impl BlockTable {
             }
         }
         // The old values of a removed block stay readable.
-        self.blocks[id as usize].next = GONE;
+        self.blocks[id as usize].next = REMOVED;
         self.live_blocks -= 1;
     }
 

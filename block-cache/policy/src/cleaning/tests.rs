@@ -121,8 +121,8 @@ fn who_is_only_there_beside_it_is_compared_with_the_least_that_one_took() {
         // The cleaner's blocks in flight are served first.
         let slow = MS + width as u32 * MS / 3;
         auto.note(IoDevice::Backing, slow, true);
-        for beside in [true, false] {
-            (0..ENOUGH_ALONE).for_each(|_| auto.note(IoDevice::Cache, MS / 10, beside));
+        for during_cleaning in [true, false] {
+            (0..ENOUGH_ALONE).for_each(|_| auto.note(IoDevice::Cache, MS / 10, during_cleaning));
         }
         auto.ended(&Ended {
             now,
@@ -176,21 +176,22 @@ fn served(
             .expect("auto always has something to do");
         // A batch in chunks; each waits behind the clients' requests and its own.
         let width = turn.width as u64;
-        let beside = Duration::from_nanos((clients + width) * 1_000_000_000 / iops);
-        let took = beside * 64_u32.div_ceil(turn.width as u32);
-        let mut note = |auto: &mut Cleaner, span: Duration, each: Duration, beside: bool| {
-            let nanos = span.as_nanos() as u64 * clients + carry;
-            let count = nanos / each.as_nanos() as u64;
-            carry = nanos % each.as_nanos() as u64;
-            for _ in 0..count {
-                auto.note(IoDevice::Backing, each, beside);
-            }
-            if measured {
-                waited += each * count as u32;
-                requests += count as u32;
-            }
-        };
-        note(&mut auto, took, beside, true);
+        let during_cleaning = Duration::from_nanos((clients + width) * 1_000_000_000 / iops);
+        let took = during_cleaning * 64_u32.div_ceil(turn.width as u32);
+        let mut note =
+            |auto: &mut Cleaner, span: Duration, each: Duration, during_cleaning: bool| {
+                let nanos = span.as_nanos() as u64 * clients + carry;
+                let count = nanos / each.as_nanos() as u64;
+                carry = nanos % each.as_nanos() as u64;
+                for _ in 0..count {
+                    auto.note(IoDevice::Backing, each, during_cleaning);
+                }
+                if measured {
+                    waited += each * count as u32;
+                    requests += count as u32;
+                }
+            };
+        note(&mut auto, took, during_cleaning, true);
         now += took;
         let rest = auto.ended(&Ended {
             now,

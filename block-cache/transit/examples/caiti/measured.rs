@@ -147,7 +147,7 @@ struct Client {
     times: RefCell<Histogram<u64>>,
     flushes: RefCell<Histogram<u64>>,
     timeline: Option<RefCell<Timeline>>,
-    under_way: Cell<usize>,
+    in_flight: Cell<usize>,
     sent: Cell<u64>,
     /// Writes after which a flush comes; none if zero.
     flush_every: u64,
@@ -210,14 +210,14 @@ impl Client {
             return self.note(due);
         }
         let client = Rc::clone(self);
-        client.under_way.set(client.under_way.get() + 1);
+        client.in_flight.set(client.in_flight.get() + 1);
         rt::spawn(async move {
             io.await.expect("served");
             client.note(due);
             if flush {
                 client.flush_now().await;
             }
-            client.under_way.set(client.under_way.get() - 1);
+            client.in_flight.set(client.in_flight.get() - 1);
         });
     }
 
@@ -234,7 +234,7 @@ impl Client {
                 self.flush_now().await;
             }
         }
-        self.under_way.set(self.under_way.get() - 1);
+        self.in_flight.set(self.in_flight.get() - 1);
     }
 
     async fn open(self: &Rc<Self>, rate: f64) {
@@ -261,14 +261,14 @@ impl Client {
     async fn drive(self: &Rc<Self>, load: Load) {
         match load {
             Load::Closed(depth) => {
-                self.under_way.set(depth);
+                self.in_flight.set(depth);
                 for _ in 0..depth {
                     rt::spawn(Rc::clone(self).closed());
                 }
             }
             Load::Open(rate) => self.open(rate).await,
         }
-        while self.under_way.get() > 0 {
+        while self.in_flight.get() > 0 {
             rt::next_turn().await;
         }
     }
@@ -315,7 +315,7 @@ async fn measure(settings: Settings) -> Result<serde_json::Value> {
             times: histogram(),
             flushes: histogram(),
             timeline: settings.timeline.then(RefCell::default),
-            under_way: Cell::new(0),
+            in_flight: Cell::new(0),
             sent: Cell::new(0),
             flush_every: settings.flush_every_bytes / u64::from(BLOCK_BYTES),
             begin: Instant::now(),

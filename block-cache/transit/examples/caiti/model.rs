@@ -36,7 +36,7 @@ struct Client {
     /// Writes that do not count, and all.
     warm: u64,
     most: u64,
-    under_way: Cell<usize>,
+    in_flight: Cell<usize>,
     began: Cell<Duration>,
     flush_every: u64,
 }
@@ -74,7 +74,7 @@ impl Client {
         while self.sent.get() < self.most {
             self.write(job, rt::now()).await;
         }
-        self.under_way.set(self.under_way.get() - 1);
+        self.in_flight.set(self.in_flight.get() - 1);
     }
 
     async fn open(self: &Rc<Self>, rate: f64) {
@@ -83,10 +83,10 @@ impl Client {
             rt::sleep(due.saturating_sub(rt::now())).await;
             let job = self.sent.get() % self.machine.writers.len() as u64;
             let client = Rc::clone(self);
-            client.under_way.set(client.under_way.get() + 1);
+            client.in_flight.set(client.in_flight.get() + 1);
             rt::spawn(async move {
                 client.write(job, due).await;
-                client.under_way.set(client.under_way.get() - 1);
+                client.in_flight.set(client.in_flight.get() - 1);
             });
             let uniform = (self.rng.draw() >> 11) as f64 / (1_u64 << 53) as f64;
             due += Duration::from_secs_f64(-(1.0 - uniform).ln() / rate);
@@ -154,7 +154,7 @@ async fn model(settings: Settings, policy: Option<Policy>) -> Result<serde_json:
         ended: Cell::new(0),
         warm,
         most: warm + settings.amount as u64,
-        under_way: Cell::new(0),
+        in_flight: Cell::new(0),
         began: Cell::new(Duration::ZERO),
         flush_every: settings.flush_every_bytes / u64::from(BLOCK_BYTES),
     });
@@ -169,7 +169,7 @@ async fn model(settings: Settings, policy: Option<Policy>) -> Result<serde_json:
     }
     match settings.load {
         Load::Closed(depth) => {
-            client.under_way.set(depth * settings.jobs);
+            client.in_flight.set(depth * settings.jobs);
             for nth in 0..depth * settings.jobs {
                 let job = (nth % settings.jobs) as u64;
                 rt::spawn(Rc::clone(&client).closed(job));
@@ -177,7 +177,7 @@ async fn model(settings: Settings, policy: Option<Policy>) -> Result<serde_json:
         }
         Load::Open(rate) => client.open(rate).await,
     }
-    while client.under_way.get() > 0 {
+    while client.in_flight.get() > 0 {
         rt::sleep(Duration::from_micros(1)).await;
     }
     let took = rt::now() - client.began.get();

@@ -40,7 +40,7 @@ impl Cache {
         }
         let slot = self.slots.take().expect("admitted");
         if let Some((older, state)) = self.slots.publish(slot, block) {
-            if state == State::Kept {
+            if state == State::Copy {
                 self.policy.dropped(older);
             } else {
                 self.policy.began(older);
@@ -190,7 +190,7 @@ fn co_active_evicts_cold_blocks_when_idle_and_reuses_their_copies() {
     assert_eq!(cache.evict_all(), [2, 3, 4], "1 was written twice");
     cache.idle = false;
     let copy = cache.slots.find(2).expect("a copy");
-    assert_eq!(cache.slots.state(copy), State::Kept);
+    assert_eq!(cache.slots.state(copy), State::Copy);
     assert_eq!(
         cache.write(3),
         Admission::Slot,

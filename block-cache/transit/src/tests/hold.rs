@@ -96,10 +96,10 @@ impl Scene {
     /// Starts an operation. Returns whether it has been answered with success.
     fn start(&self, io: IoFuture) -> Rc<Cell<bool>> {
         let answered = Rc::new(Cell::new(false));
-        let told = Rc::clone(&answered);
+        let answer = Rc::clone(&answered);
         self.executor.spawn(async move {
             io.await.expect("the gate refuses nothing");
-            told.set(true);
+            answer.set(true);
         });
         self.run();
         answered

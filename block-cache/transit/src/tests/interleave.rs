@@ -102,8 +102,8 @@ fn run(
                 let (done, io) = forebay_block::completion_pair();
                 cache.submit(request, done);
                 let answer: Rc<RefCell<Option<Result<()>>>> = Rc::default();
-                let told = Rc::clone(&answer);
-                executor.spawn(async move { *told.borrow_mut() = Some(io.await) });
+                let slot = Rc::clone(&answer);
+                executor.spawn(async move { *slot.borrow_mut() = Some(io.await) });
                 pending[lane] = Some(Pending {
                     ticket,
                     buf,

@@ -120,10 +120,10 @@ fn memory_of_another_boot_is_forgotten_and_of_another_device_is_not() {
 #[test]
 fn memory_that_was_cut_is_missed_and_given_up_only_in_so_many_words() {
     // With the headers there, and with some of them gone.
-    for (slots, kept) in [(64, 4096 + 16 * 64 + 4096), (1024, 4096 + 8 * 1024)] {
+    for (slots, intact) in [(64, 4096 + 16 * 64 + 4096), (1024, 4096 + 8 * 1024)] {
         let bytes = Buf::zeroed(memory_bytes(slots, 512));
         let (memory, _) = open(bytes.clone(), OWNER, false).expect("large enough");
-        let cut = || Buf::copied(&bytes.slice(0..kept).to_vec());
+        let cut = || Buf::copied(&bytes.slice(0..intact).to_vec());
         if slots == 64 {
             open(cut(), OWNER, false).expect("there was nothing in it");
         }
@@ -318,7 +318,7 @@ fn of_slots_whose_file_was_cut_the_rest_is_sent_on() {
     let bytes = memory_bytes(16, 512);
     // The data of slots 4 to 15, of the last, and all of it; and headers.
     let data = |slot: u64| 4096 + 4096 + slot * 512;
-    for (hole, gone) in [
+    for (hole, missing) in [
         (data(4)..bytes as u64, &[40, 41][..]),
         (data(15)..bytes as u64, &[41]),
         (data(0)..bytes as u64, &[39, 40, 41]),
@@ -349,18 +349,18 @@ fn of_slots_whose_file_was_cut_the_rest_is_sent_on() {
         let headers = usize::from(hole.start < 8192);
         assert_eq!(
             left.damaged.len(),
-            gone.len() + headers,
+            missing.len() + headers,
             "{:?}",
             left.damaged
         );
-        for block in gone {
+        for block in missing {
             let named = format!("block {block}, which was cut off");
             assert!(
                 left.damaged.iter().any(|words| words.contains(&named)),
                 "{named}"
             );
         }
-        assert_eq!(left.slots.len(), 3 - gone.len());
+        assert_eq!(left.slots.len(), 3 - missing.len());
     }
 }
 

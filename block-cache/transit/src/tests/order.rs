@@ -28,10 +28,10 @@ impl Scene {
     /// Starts an operation; its answer has this number.
     fn start(&mut self, io: impl FnOnce(&Transit) -> IoFuture) -> usize {
         let answer: Rc<std::cell::RefCell<Option<Result<()>>>> = Rc::default();
-        let told = Rc::clone(&answer);
+        let slot = Rc::clone(&answer);
         let io = io(&self.cache);
         self.executor
-            .spawn(async move { *told.borrow_mut() = Some(io.await) });
+            .spawn(async move { *slot.borrow_mut() = Some(io.await) });
         self.answers.push(answer);
         self.run();
         self.answers.len() - 1
@@ -125,12 +125,12 @@ fn rewriting_a_block_does_not_put_a_flush_off() {
         }
         let flush = it.flush();
         // All three are being evicted: a new version waits for the older one.
-        let again = it.write(0, 2);
-        assert!(!it.is_done(again), "one version is in flight");
+        let third = it.write(0, 2);
+        assert!(!it.is_done(third), "one version is in flight");
         while !it.is_done(flush) {
             it.pass(0);
         }
-        assert!(it.is_done(again));
+        assert!(it.is_done(third));
         assert_eq!(it.read(0), Some(2));
         assert_eq!(it.gate.durable()[0], 1, "the flush was of the older one");
     });

@@ -51,7 +51,7 @@ fn a_flush_raises_the_epoch_before_power_loss_brings_an_older_version_back() {
     );
 }
 
-/// However the cache tells after a crash what may be dirty: more may be called so than was.
+/// For each kind of dirty tracking. More may be presumed dirty after a crash than was.
 #[test]
 fn what_was_clean_when_the_cache_failed_is_not_taken_for_dirty_later() {
     let found_with = |tracking, fault: Option<Fault>| {

@@ -56,7 +56,7 @@ fn damage_of_the_end_of_the_log_is_told() {
                 offset: 0,
                 len: 1 << 20,
             };
-            assert_eq!(report.untold, [volume_range], "{case}");
+            assert_eq!(report.possible_losses, [volume_range], "{case}");
             // It goes on from there.
             let volume = attach(&cache, &disks, Mode::WriteBack).await;
             volume.write(0, pattern(3)).await.expect("writes");
@@ -100,7 +100,7 @@ fn a_cache_opens_though_most_of_its_log_is_lost() {
             let (cache, report) = open_with(&disks, journal.clone()).await;
             if life == 0 {
                 assert!(report.damaged_records >= records / 2, "{report:?}");
-                assert!(!report.untold.is_empty(), "{report:?}");
+                assert!(!report.possible_losses.is_empty(), "{report:?}");
                 assert!(cache.engine.committer.log_batch() < end, "it has room");
             }
             let volume = attach(&cache, &disks, Mode::WriteBack).await;

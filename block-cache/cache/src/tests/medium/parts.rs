@@ -123,14 +123,14 @@ fn states_of_data_and_metadata_that_do_not_belong_together_are_refused() {
             let mut refused = true;
             for (data, with) in states.iter().enumerate() {
                 for (metadata, on) in states.iter().enumerate() {
-                    // A process that dies in its clean end leaves the same: the state directory
-                    // tells.
+                    // A process that dies in its clean end leaves the same. The state directory
+                    // shows the difference.
                     let as_cut_off = metadata % 2 == 1 && data == metadata + 1;
                     let mixed = Pair {
                         data: with.data.copy(1),
                         metadata: on.metadata.copy(2),
                     };
-                    // Behind a reboot there is no journal that could tell.
+                    // After a reboot there is no journal that could show it.
                     let opened = open_on(mixed.devices(), &Buf::zeroed(1 << 16)).await;
                     let found = inspect(&mixed.devices(), None, &[3; 16]).await;
                     let pair = format!("data {data}, metadata {metadata}");
@@ -340,7 +340,7 @@ fn a_copy_of_both_devices_with_a_uuid_of_its_own_opens() {
     });
 }
 
-/// One copy of the data device's superblock rots; the other one tells, and a start writes both.
+/// One copy of the data device's superblock rots. The other one counts, and a start writes both.
 #[test]
 fn a_damaged_copy_of_the_data_devices_superblock_is_written_again() {
     run(&World::new(1), async |_| {

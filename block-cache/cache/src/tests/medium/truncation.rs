@@ -78,7 +78,7 @@ fn a_device_found_too_short_is_remembered_so_though_it_tells_no_holes() {
         let cache = live(&file, &journal, &backing, 7).await;
         let begins = cache.engine.superblock.current().data_offset;
         cache.close().await.expect("closes");
-        file.0.tells_holes.set(false);
+        file.0.reports_holes.set(false);
         file.cut(begins + 5 * 4096);
         let error = try_open(&file, &journal, false, false)
             .await

@@ -277,7 +277,7 @@ impl Work {
                 ),
             });
         }
-        for range in &recovery.doubted {
+        for range in &recovery.uncertain {
             let range = named(range);
             lines.push(format!(
                 "CHECK: {range} are kept as dirty, or dropped as older than writes that bypassed \
@@ -360,7 +360,7 @@ impl Work {
             "lost": ranges(&recovery.lost),
             "cut": ranges(&recovery.cut),
             "lost_in_flight": recovery.lost_in_flight,
-            "doubted": ranges(&recovery.doubted),
+            "doubted": ranges(&recovery.uncertain),
             "data": self.report.data.as_ref().map(|data| json!({
                 "read_bytes": data.read_bytes,
                 "unverified_bytes": data.unverified_bytes,

@@ -30,7 +30,7 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
              check`"
         );
     }
-    for range in &recovery.untold {
+    for range in &recovery.possible_losses {
         tracing::error!(
             volume = range.volume,
             offset = range.offset,
@@ -54,7 +54,7 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
              of it would go unnoticed"
         );
     }
-    for range in &recovery.doubted {
+    for range in &recovery.uncertain {
         tracing::warn!(
             volume = range.volume,
             offset = range.offset,

@@ -7,7 +7,7 @@ use forebay_block::{Completion, DeviceInfo, Error, ErrorKind, Op, Request};
 use proptest::prelude::*;
 
 use super::*;
-use crate::replay::end::{everything, nearly};
+use crate::replay::end::{read_all, search};
 
 /// Long enough that not all of it is read: 2,048 units.
 const LONG: LogGeometry = LogGeometry {
@@ -92,8 +92,8 @@ proptest! {
             let at = usize::try_from(unit).expect("small") * 512;
             ring.device.0.borrow_mut()[at..at + 512].fill(0x55);
         }
-        let all = now(everything(&look(&ring.device))).newest;
-        let near = now(nearly(&look(&ring.device)));
+        let all = now(read_all(&look(&ring.device))).newest;
+        let near = now(search(&look(&ring.device)));
         if let Some(near) = near {
             prop_assert_eq!(Some(near), all);
         }
@@ -110,7 +110,7 @@ fn little_is_read_to_find_it() {
             read: Cell::new(0),
             unreadable: None,
         };
-        let newest = now(nearly(&look(&device))).expect("found");
+        let newest = now(search(&look(&device))).expect("found");
         assert_eq!(newest.lsn + 1, ring.log.next(), "after {batches} batches");
         // The window, the range between two sampled units, and reads that were begun ahead.
         let most = (2 * WINDOW + 5 * WINDOW) * RECORD_BYTES as u64 + 16 * 512;
@@ -129,8 +129,8 @@ fn a_unit_that_cannot_be_read_where_the_end_may_be_has_everything_read() {
         read: Cell::new(0),
         unreadable: Some(end),
     };
-    assert!(now(nearly(&look(&device))).is_none());
-    let search = now(everything(&look(&device)));
+    assert!(now(search(&look(&device))).is_none());
+    let search = now(read_all(&look(&device)));
     assert_eq!(
         (
             search.newest.map(|newest| newest.lsn + 1),
@@ -152,12 +152,12 @@ fn what_the_tail_gave_up_shadows_entries_of_the_journal_still() {
     // Stamped before the kill, which is below the tail.
     let journal = [(8, block(1, 70)), (12, block(2, 80))];
     let seed = Seed::new(&[1; 16]);
-    let tell = |blocks: &[FoundBlock]| found.extend_from_slice(blocks);
+    let report = |blocks: &[FoundBlock]| found.extend_from_slice(blocks);
     let elsewhere = Elsewhere {
         journal: &journal,
         reached: 0,
     };
-    let replayed = now(replay(&ring.device, LONG, seed, 16, elsewhere, tell));
+    let replayed = now(replay(&ring.device, LONG, seed, 16, elsewhere, report));
     assert!(replayed.tail > 16);
     let slots: Vec<u32> = found.iter().map(|found| found.block.slot).collect();
     assert_eq!(slots, [2]);
@@ -182,12 +182,12 @@ fn records_behind_damage_longer_than_a_batch_are_found() {
         ring.device.0.borrow_mut()[at(rotten.start)..at(rotten.end)].fill(0xa5);
         let seed = Seed::new(&[1; 16]);
         let mut found = Vec::new();
-        let tell = |blocks: &[FoundBlock]| found.extend_from_slice(blocks);
+        let report = |blocks: &[FoundBlock]| found.extend_from_slice(blocks);
         let elsewhere = Elsewhere {
             journal: &[],
             reached: end,
         };
-        let replayed = now(replay(&ring.device, LONG, seed, 16, elsewhere, tell));
+        let replayed = now(replay(&ring.device, LONG, seed, 16, elsewhere, report));
         assert_eq!(
             (replayed.next, replayed.damaged_records),
             (end, rotten.end - rotten.start),

@@ -150,8 +150,9 @@ impl Groups {
         }
     }
 
-    /// The end of the stretch of numbers that one is in: those of any group are in one stretch.
-    pub(super) fn numbers_beside(&self, id: BlockId) -> u32 {
+    /// Returns the end of the chunk of numbers that `id` is in. The numbers of any group are in one
+    /// chunk.
+    pub(super) fn chunk_end(&self, id: BlockId) -> u32 {
         ((id | ((1 << self.shift) - 1)) + 1).min(self.units)
     }
 

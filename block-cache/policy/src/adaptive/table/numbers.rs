@@ -1,8 +1,8 @@
 //! Numbers for the slots of groups: consecutive, and as many as the group has slots. So few large
 //! blocks take few numbers.
 //!
-//! Numbers are allocated in stretches of as many as the largest group has. Stretches are split into
-//! halves, quarters and so on, and merged when they are released. So there are never more stretches
+//! Numbers are allocated in chunks of as many as the largest group has. Chunks are split into
+//! halves, quarters and so on, and merged when they are released. So there are never more chunks
 //! in use than groups, and the numbers stay below the units of the cache.
 
 use super::BlockId;
@@ -11,11 +11,11 @@ use crate::bits::BitSet;
 
 #[derive(Debug)]
 pub(super) struct Numbers {
-    /// Numbers of a stretch, as a power of two.
+    /// Numbers of a chunk, as a power of two.
     shift: u8,
-    /// Those of each stretch that are given out, a bit each.
+    /// Those of each chunk that are given out, a bit each.
     used: Vec<u64>,
-    /// Stretches by the longest run that is left in them, as a power of two.
+    /// Chunks by the longest run that is left in them, as a power of two.
     longest: Vec<BitSet>,
 }
 
@@ -26,12 +26,12 @@ fn runs(free: u64, power: u8) -> u64 {
 }
 
 impl Numbers {
-    /// So many stretches of `1 << shift` numbers, none given out.
-    pub(super) fn new(shift: u8, stretches: u32) -> Self {
-        let count = stretches as usize;
+    /// So many chunks of `1 << shift` numbers, none given out.
+    pub(super) fn new(shift: u8, chunks: u32) -> Self {
+        let count = chunks as usize;
         let mut longest = vec![BitSet::new(count); usize::from(shift) + 1];
-        (0..count).for_each(|stretch| {
-            longest[usize::from(shift)].insert(stretch);
+        (0..count).for_each(|chunk| {
+            longest[usize::from(shift)].insert(chunk);
         });
         Self {
             shift,
@@ -40,13 +40,13 @@ impl Numbers {
         }
     }
 
-    fn free(&self, stretch: usize) -> u64 {
-        let at = stretch << self.shift;
+    fn free(&self, chunk: usize) -> u64 {
+        let at = chunk << self.shift;
         !(self.used[at / 64] >> (at % 64)) & ones(1 << self.shift)
     }
 
-    fn longest(&self, stretch: usize) -> Option<usize> {
-        let free = self.free(stretch);
+    fn longest(&self, chunk: usize) -> Option<usize> {
+        let free = self.free(chunk);
         let power = (0..=self.shift).rev().find(|power| runs(free, *power) != 0);
         power.map(usize::from)
     }
@@ -57,11 +57,11 @@ impl Numbers {
     /// If more are given out than groups need.
     pub(super) fn take(&mut self, power: u8) -> BlockId {
         let mut longest = self.longest[usize::from(power)..].iter();
-        let stretch = longest.find_map(|stretches| stretches.next(0));
-        let stretch = stretch.expect("a stretch for each group");
-        let first = runs(self.free(stretch), power).trailing_zeros() as usize;
-        let first = (stretch << self.shift) + first;
-        self.change(stretch, first, power);
+        let chunk = longest.find_map(|chunks| chunks.next(0));
+        let chunk = chunk.expect("a chunk for each group");
+        let first = runs(self.free(chunk), power).trailing_zeros() as usize;
+        let first = (chunk << self.shift) + first;
+        self.change(chunk, first, power);
         first as BlockId
     }
 
@@ -72,16 +72,16 @@ impl Numbers {
     }
 
     /// Turns a run from free to used, or back.
-    fn change(&mut self, stretch: usize, first: usize, power: u8) {
-        let before = self.longest(stretch);
+    fn change(&mut self, chunk: usize, first: usize, power: u8) {
+        let before = self.longest(chunk);
         self.used[first / 64] ^= ones(1 << power) << (first % 64);
-        let after = self.longest(stretch);
+        let after = self.longest(chunk);
         if before != after {
             if let Some(before) = before {
-                self.longest[before].remove(stretch);
+                self.longest[before].remove(chunk);
             }
             if let Some(after) = after {
-                self.longest[after].insert(stretch);
+                self.longest[after].insert(chunk);
             }
         }
     }
@@ -124,9 +124,9 @@ mod tests {
             for (first, power) in taken.drain(..) {
                 numbers.give_back(first, power);
             }
-            // After merging, whole stretches are available for all.
+            // After merging, whole chunks are available for all.
             let whole = (0..6).map(|_| numbers.take(shift));
-            prop_assert!(whole.eq((0..6).map(|stretch| stretch << shift)));
+            prop_assert!(whole.eq((0..6).map(|chunk| chunk << shift)));
         }
     }
 }

@@ -99,11 +99,11 @@ mod tests {
         let refused = table.restore(1, beyond, span(0), 14);
         assert_eq!(refused, Err(Misplaced::NoSuchPlace));
         // From the least recent on.
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         while let Some(id) = table.coldest(Segment::Probation) {
-            gone.push(table.address(id).1);
+            removed.push(table.address(id).1);
             table.remove(id);
         }
-        assert_eq!(gone, [1, 2, 3, 4, 5, 9]);
+        assert_eq!(removed, [1, 2, 3, 4, 5, 9]);
     }
 }
