@@ -226,7 +226,7 @@ impl Reclaimer {
 
     /// Waits until the queued kills are durable. A client's round of commits includes them at no
     /// extra cost. If there is none soon, or slots run out, this requests a round.
-    async fn killed(self: &Rc<Self>, urgent: bool) -> Result<()> {
+    async fn await_kills(self: &Rc<Self>, urgent: bool) -> Result<()> {
         let round = self.committer.next_round();
         if urgent {
             self.committer.request(round);
@@ -313,7 +313,7 @@ impl Reclaimer {
         let mut durable = Ok(());
         if !traced.is_empty() {
             self.committer.queue_entry(Entry::Kill(traced));
-            durable = self.killed(urgent).await;
+            durable = self.await_kills(urgent).await;
         }
         if durable.is_ok() {
             self.stats.evictions.add(victims.len() as u64);

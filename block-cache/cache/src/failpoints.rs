@@ -62,7 +62,7 @@ pub enum Fault {
     /// Zones: makes a writer trust a bit that is being cleared.
     ClearZoneBehind,
     /// Zones: does not record on media the data that an opening takes for dirty.
-    LeaveZonesUnsettled,
+    SkipFoundZones,
     /// Reads during the opening: a change does not wait for such a read in flight.
     ChangeDuringOpeningRead,
     /// Reads during the opening: ignores the marks of a block.

@@ -29,7 +29,7 @@ const OUTLIER: u64 = 8;
 /// window of the price of room that bypasses before that price is measured once more.
 const PROBE: u32 = 128;
 /// Largest number of writes that bypass until one has the backing device to itself.
-const SETTLE: u32 = 8;
+const COOL_DOWN: u32 = 8;
 /// Ways that differ by one part in so many are about the same.
 const TOLERANCE: u128 = 8;
 
@@ -96,7 +96,7 @@ pub struct Measured {
     /// Number of writes that should have waited since the last bypass.
     waited: u32,
     /// Number of writes that still bypass, at any cost, until one has the backing device to itself.
-    settling: u32,
+    cooling_down: u32,
 }
 
 impl Measured {
@@ -114,7 +114,7 @@ impl Measured {
             trial: false,
             passed: 0,
             waited: 0,
-            settling: 0,
+            cooling_down: 0,
         }
     }
 
@@ -128,8 +128,8 @@ impl Measured {
         let Some(bypass) = size.bypass.known(1) else {
             return Route::Bypass;
         };
-        if self.settling > 0 {
-            self.settling -= 1;
+        if self.cooling_down > 0 {
+            self.cooling_down -= 1;
             return Route::Bypass;
         }
         let price = (self.paid_for >= self.window / 2)
@@ -161,7 +161,7 @@ impl Measured {
     /// Nothing is given up from here on.
     const fn begin_bypassing(&mut self) {
         if self.evicts_dirty {
-            self.settling = SETTLE;
+            self.cooling_down = COOL_DOWN;
         }
         self.evicts_dirty = false;
     }
@@ -178,8 +178,8 @@ impl Measured {
         let took = nanos(took);
         let Size { cache, bypass } = &mut self.sizes[size(bytes)];
         if route == Route::Bypass {
-            if at_once || self.settling == 0 || bypass.known(1).is_none() {
-                self.settling = 0;
+            if at_once || self.cooling_down == 0 || bypass.known(1).is_none() {
+                self.cooling_down = 0;
                 bypass.note(took);
             }
             return;

@@ -328,7 +328,7 @@ impl Slots {
     /// The device has it: the slot is free, or, with `keep`, a copy.
     pub(crate) fn end(&mut self, slot: u32, keep: bool) {
         self.slot(slot, State::Evicting, State::Copy);
-        self.settle(slot);
+        self.note_written(slot);
         if !keep {
             self.release(slot);
         }
@@ -366,7 +366,7 @@ impl Slots {
     /// The slot's contents are not needed any more: superseded, or a copy.
     pub(crate) fn release(&mut self, slot: u32) {
         match self.state(slot) {
-            State::Held => self.settle(slot),
+            State::Held => self.note_written(slot),
             State::Copy => (),
             state => panic!("a slot is let go that is {state:?}"),
         }
@@ -375,7 +375,7 @@ impl Slots {
     }
 
     /// The slot's block is not owed any more.
-    fn settle(&mut self, slot: u32) {
+    fn note_written(&mut self, slot: u32) {
         self.owed -= 1;
         let since = self.slots[slot as usize].since;
         for flush in self.flushes.iter_mut().filter(|flush| since <= flush.upto) {

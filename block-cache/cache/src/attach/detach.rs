@@ -52,7 +52,7 @@ impl Cache {
         noted: impl Future<Output = Result<()>>,
     ) -> Result<()> {
         let engine = &self.engine;
-        let volume = engine.begin_to_leave(name)?;
+        let volume = engine.begin_detach(name)?;
         let clean = match engine.make_clean(&volume).await {
             Ok(()) => noted.await,
             failed => failed,
@@ -85,11 +85,11 @@ impl Cache {
     /// out of service, and the next start reports what became of its data.
     pub async fn abandon(&self, name: &str) -> Result<Vec<Range<u64>>> {
         let engine = &self.engine;
-        let volume = engine.begin_to_leave(name)?;
+        let volume = engine.begin_detach(name)?;
         volume.backing.give_up();
         // Requests in flight should end first. If they do not, the volume is abandoned all the
         // same.
-        let _ = engine.until_idle(&volume, LOOK * 5).await;
+        let _ = engine.wait_until_idle(&volume, LOOK * 5).await;
         let lost = self.dirty_ranges(name)?;
         for Range { start, end } in &lost {
             tracing::warn!(
@@ -137,7 +137,7 @@ impl Cache {
         for volume in &volumes {
             result = result.and(
                 engine
-                    .until_idle(volume, until.saturating_sub(rt::now()))
+                    .wait_until_idle(volume, until.saturating_sub(rt::now()))
                     .await,
             );
         }
@@ -152,7 +152,7 @@ impl Cache {
             engine.zones.until_quiet().await;
         };
         let cleaned = rt::at_most(until.saturating_sub(rt::now()), cleaned).await;
-        result = result.and(cleaned.ok_or_else(|| late("a write-back")));
+        result = result.and(cleaned.ok_or_else(|| timeout_error("a write-back")));
         let (ending, is_quiet) = (Rc::clone(engine), result.is_ok());
         let ended = async move {
             match flush {
@@ -162,14 +162,14 @@ impl Cache {
         };
         // The cache device, too, has its time.
         let rest = until.saturating_sub(rt::now()) + patience;
-        result = result.and(in_time("what the cache holds", rest, ended).await);
+        result = result.and(run_with_limit("what the cache holds", rest, ended).await);
         engine.committer.stop();
         engine.volumes.clear();
         result
     }
 }
 
-fn late(what: &str) -> Error {
+fn timeout_error(what: &str) -> Error {
     Error::new(
         ErrorKind::TimedOut,
         format!("the device did not end {what}: it goes on by itself"),
@@ -177,17 +177,17 @@ fn late(what: &str) -> Error {
 }
 
 /// Runs `work` as a separate task and waits for it for a limited time.
-async fn in_time(
+async fn run_with_limit(
     what: &str,
     limit: Duration,
     work: impl Future<Output = Result<()>> + 'static,
 ) -> Result<()> {
-    let ended = begin(work);
+    let ended = spawn_work(work);
     let ended = rt::at_most(limit, ended.get()).await;
-    ended.unwrap_or_else(|| Err(late(what)))
+    ended.unwrap_or_else(|| Err(timeout_error(what)))
 }
 
-fn begin(work: impl Future<Output = Result<()>> + 'static) -> Promise<Result<()>> {
+fn spawn_work(work: impl Future<Output = Result<()>> + 'static) -> Promise<Result<()>> {
     let promise = Promise::new();
     let set = promise.clone();
     rt::spawn(async move { set.set(work.await) });
@@ -195,7 +195,7 @@ fn begin(work: impl Future<Output = Result<()>> + 'static) -> Promise<Result<()>
 }
 
 impl Engine {
-    fn begin_to_leave(&self, name: &str) -> Result<Rc<AttachedVolume>> {
+    fn begin_detach(&self, name: &str) -> Result<Rc<AttachedVolume>> {
         let volume = self.volumes.named(name)?;
         if volume.set_detaching(true) {
             let what = format!("volume {name:?} is being detached already");
@@ -205,23 +205,23 @@ impl Engine {
     }
 
     /// Waits until no request of a volume is under way.
-    async fn until_idle(&self, volume: &AttachedVolume, limit: Duration) -> Result<()> {
-        let idle = volume.until_idle();
+    async fn wait_until_idle(&self, volume: &AttachedVolume, limit: Duration) -> Result<()> {
+        let idle = volume.wait_until_idle();
         let idle = rt::at_most(limit, idle).await;
         idle.ok_or_else(|| {
             let requests = volume.in_flight();
-            late(&format!("volume {}: {requests} requests", volume.name))
+            timeout_error(&format!("volume {}: {requests} requests", volume.name))
         })
     }
 
     /// Writes back all dirty data of a volume that no longer takes writes.
     async fn make_clean(self: &Rc<Self>, volume: &Rc<AttachedVolume>) -> Result<()> {
-        self.until_idle(volume, self.settings.patience).await?;
+        self.wait_until_idle(volume, self.settings.patience).await?;
         self.write_back_in_time(volume.id, true).await?;
         let (engine, flushed) = (Rc::clone(self), Rc::clone(volume));
         let what = format!("volume {}: a flush of its backing device", volume.name);
         let flush = async move { engine.failures.flush_backing(&flushed).await };
-        in_time(&what, self.settings.patience, flush).await
+        run_with_limit(&what, self.settings.patience, flush).await
     }
 
     /// As [`Cleaner::write_back_volume`](crate::clean::Cleaner::write_back_volume), as long as it
@@ -233,7 +233,7 @@ impl Engine {
     ) -> Result<()> {
         let engine = Rc::clone(self);
         let cleaned =
-            begin(async move { engine.cleaner.write_back_volume(volume, until_clean).await });
+            spawn_work(async move { engine.cleaner.write_back_volume(volume, until_clean).await });
         let done = || self.stats.write_backs.get() + self.stats.write_back_errors.get();
         let (mut seen, mut since) = (done(), rt::now());
         loop {
@@ -243,7 +243,7 @@ impl Engine {
             if done() != seen {
                 (seen, since) = (done(), rt::now());
             } else if rt::now() - since > self.settings.patience {
-                return Err(late("what is to be written back"));
+                return Err(timeout_error("what is to be written back"));
             }
         }
     }
@@ -252,7 +252,7 @@ impl Engine {
         let (engine, forgotten) = (Rc::clone(self), Rc::clone(volume));
         let work = async move { engine.forget_volume(&forgotten).await };
         let what = format!("volume {}: forgetting it", volume.name);
-        let result = in_time(&what, self.settings.patience, work).await;
+        let result = run_with_limit(&what, self.settings.patience, work).await;
         if let Err(error) = &result
             && error.kind() != ErrorKind::TimedOut
         {
@@ -322,14 +322,14 @@ impl Engine {
     ) -> Result<()> {
         let flush = |volume: &Rc<AttachedVolume>| {
             let (engine, volume) = (Rc::clone(&self), Rc::clone(volume));
-            begin(async move { engine.failures.flush_backing(&volume).await })
+            spawn_work(async move { engine.failures.flush_backing(&volume).await })
         };
         let flushing: Vec<_> = volumes.iter().map(flush).collect();
         let mut flushed = Ok(());
         for (ended, volume) in flushing.into_iter().zip(&volumes) {
             let ended = rt::at_most(until.saturating_sub(rt::now()), ended.get()).await;
             let what = || format!("volume {}: a flush of its backing device", volume.name);
-            flushed = flushed.and(ended.unwrap_or_else(|| Err(late(&what()))));
+            flushed = flushed.and(ended.unwrap_or_else(|| Err(timeout_error(&what()))));
         }
         // The clean mark says that what is cached is there.
         if let Some(cut) = self.truncation.reason().await {

@@ -168,7 +168,7 @@ impl Zones {
             dirty.set(bit, true);
             lacks |= !self.set.borrow().has(bit);
         }
-        if !lacks || planted(Fault::LeaveZonesUnsettled) {
+        if !lacks || planted(Fault::SkipFoundZones) {
             return Ok(());
         }
         let known = dirty.clone();

@@ -164,7 +164,7 @@ fn bytes(request: &Request) -> Range<u64> {
 }
 
 impl Reads {
-    fn touch(&self, bytes: &Range<u64>) -> bool {
+    fn overlap(&self, bytes: &Range<u64>) -> bool {
         let in_flight = self.in_flight.borrow();
         (in_flight.iter()).any(|read| read.start < bytes.end && bytes.start < read.end)
     }
@@ -234,7 +234,7 @@ impl BlockDevice for OpeningVolume {
                 let (opened, reads) = (Rc::clone(opened), Rc::clone(&self.reads));
                 rt::spawn(async move {
                     let bytes = bytes(&request);
-                    reads.ended.until(|| !reads.touch(&bytes)).await;
+                    reads.ended.until(|| !reads.overlap(&bytes)).await;
                     opened.submit(request, done);
                 });
             }

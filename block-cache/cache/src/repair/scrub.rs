@@ -104,12 +104,12 @@ impl Engine {
                 let part = start..run.end.min(start + READ_BYTES);
                 let buf = Buf::scratch(part.len());
                 read += part.len() as u64;
-                let before = self.refetched();
+                let before = self.refetch_count();
                 let found = (self.slots)
                     .read_verified(&volume, slot, part.clone(), buf)
                     .await;
-                if self.refetched() > before {
-                    dropped.push((part, self.refetched() - before));
+                if self.refetch_count() > before {
+                    dropped.push((part, self.refetch_count() - before));
                 }
                 match found {
                     Ok(Verdict::Sound) => {}
@@ -144,7 +144,7 @@ impl Engine {
         read
     }
 
-    fn refetched(&self) -> u64 {
+    fn refetch_count(&self) -> u64 {
         let checksums = self.checksums.as_ref();
         checksums.map_or(0, |it| it.counters.refetched.get())
     }

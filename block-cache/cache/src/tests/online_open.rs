@@ -256,7 +256,7 @@ fn what_an_opening_takes_for_dirty_has_its_bit() {
         })
     };
     assert_eq!(read_with(None), None, "it waits for the cache");
-    let older = read_with(Some(Fault::LeaveZonesUnsettled));
+    let older = read_with(Some(Fault::SkipFoundZones));
     assert_eq!(older, Some(3), "it is found missing");
 }
 

@@ -194,7 +194,7 @@ impl AttachedVolume {
     }
 
     /// Waits until no request is in flight. The volume is being detached.
-    pub(crate) async fn until_idle(&self) {
+    pub(crate) async fn wait_until_idle(&self) {
         self.idle.until(|| self.in_flight.get() == 0).await;
     }
 

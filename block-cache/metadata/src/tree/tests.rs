@@ -163,7 +163,7 @@ impl Trial {
     }
 
     /// Rounds until nothing is due; how many.
-    fn settle(&mut self) -> u32 {
+    fn finish_rounds(&mut self) -> u32 {
         self.finish();
         for rounds in 0..100 {
             if !self.tree.is_due() {
@@ -197,9 +197,9 @@ proptest! {
             trial.check();
         }
         // A clean end says exactly what is dirty.
-        trial.settle();
+        trial.finish_rounds();
         trial.tree.tighten();
-        trial.settle();
+        trial.finish_rounds();
         trial.check();
         let shape = trial.tree.shape();
         let leaves = trial.marked.iter().map(|(block, _)| shape.leaf_of(*block));
@@ -264,7 +264,7 @@ fn a_parent_goes_after_its_children_are_there() {
         first: 0,
         blocks: 1,
     });
-    trial.settle();
+    trial.finish_rounds();
     assert!(trial.tree.may_be_dirty(299..300));
     trial.take(&Step::Adjust { writes: 1000 });
     let round = trial.tree.begin_round().expect("a leaf is refined");
@@ -284,15 +284,15 @@ fn children_go_after_their_parent_is_there() {
         first: 0,
         blocks: 1,
     });
-    trial.settle();
+    trial.finish_rounds();
     trial.take(&Step::Adjust { writes: 1000 });
-    trial.settle();
+    trial.finish_rounds();
     // A persist for each write is too many.
     trial.take(&Step::Mark {
         first: 299,
         blocks: 1,
     });
-    trial.settle();
+    trial.finish_rounds();
     trial
         .tree
         .adjust(trial.now + PERIOD, trial.writes, trial.tree.persists());
@@ -302,7 +302,7 @@ fn children_go_after_their_parent_is_there() {
     assert_eq!(trial.tree.unit(0)[0] & 1, 1, "the root is there again");
     assert_ne!(trial.tree.unit(0)[0], 1, "and its children still are");
     trial.finish();
-    trial.settle();
+    trial.finish_rounds();
     assert_eq!(trial.tree.unit(0)[0], 1);
 }
 
@@ -313,9 +313,9 @@ fn after_a_failed_round_what_is_certain_stays_so_and_nothing_else_is_promised() 
         first: 0,
         blocks: 1,
     });
-    trial.settle();
+    trial.finish_rounds();
     trial.take(&Step::Adjust { writes: 1000 });
-    trial.settle();
+    trial.finish_rounds();
     let Marked::After(number) = trial.tree.mark(299..300) else {
         panic!("nothing covers it");
     };
@@ -336,7 +336,7 @@ fn what_nothing_is_cached_beneath_is_held_and_clean_blocks_are_cut_out() {
         first: 0,
         blocks: 1,
     });
-    trial.settle();
+    trial.finish_rounds();
     assert!(
         trial.tree.may_be_dirty(200..300),
         "holding it costs nothing"
@@ -346,7 +346,7 @@ fn what_nothing_is_cached_beneath_is_held_and_clean_blocks_are_cut_out() {
         blocks: 50,
     });
     trial.tree.adjust(Duration::from_secs(1), 20, 1);
-    trial.settle();
+    trial.finish_rounds();
     assert!(!trial.tree.may_be_dirty(256..300), "now it would");
     assert!(trial.tree.may_be_dirty(0..1) && trial.tree.may_be_dirty(100..110));
     let memory = trial.tree.memory_bytes();
@@ -358,7 +358,7 @@ fn what_nothing_is_cached_beneath_is_held_and_clean_blocks_are_cut_out() {
         first: 0,
         blocks: 300,
     });
-    trial.settle();
+    trial.finish_rounds();
     assert!(trial.tree.memory_bytes() <= memory + 4096, "it is bounded");
 }
 

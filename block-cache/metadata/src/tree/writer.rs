@@ -139,7 +139,7 @@ impl<A: Adjust> TreeWriter<A> {
     /// What ended the writing of rounds.
     pub async fn tick(&self, now: Duration, writes: u64, persists: u64) -> Result<()> {
         self.tree.borrow_mut().adjust(now, writes, persists);
-        self.settle().await
+        self.finish_rounds().await
     }
 
     /// Makes media cover exactly the dirty blocks, for a clean end. No block may be marked any
@@ -149,7 +149,7 @@ impl<A: Adjust> TreeWriter<A> {
     /// The error that ended the writing of rounds.
     pub async fn close(&self) -> Result<()> {
         self.tree.borrow_mut().tighten();
-        self.settle().await
+        self.finish_rounds().await
     }
 
     /// Rewrites both copies of each unit, durably, one after the other: media may hold neither.
@@ -178,7 +178,7 @@ impl<A: Adjust> TreeWriter<A> {
         unfinished.end(result)
     }
 
-    async fn settle(&self) -> Result<()> {
+    async fn finish_rounds(&self) -> Result<()> {
         loop {
             self.check()?;
             if self.writing.get() {

@@ -65,7 +65,7 @@ struct Trial {
     /// Not cached when it began, less those that were overwritten before they were used.
     open: u64,
     /// Used, or overwritten before that.
-    settled: u64,
+    decided: u64,
     /// Of the region's hash; zero if there is no trial.
     tag: u16,
     /// Count of observed or skipped misses when it began, wrapping. A trial whose age wraps to a
@@ -150,8 +150,8 @@ impl Footprint {
                 .iter_mut()
                 .filter(|trial| trial.tag == tag)
             {
-                let turned = granules & trial.open & !trial.settled;
-                trial.settled |= turned;
+                let turned = granules & trial.open & !trial.decided;
+                trial.decided |= turned;
                 if write {
                     trial.open &= !turned;
                 }
@@ -167,7 +167,7 @@ impl Footprint {
         for slot in slots {
             let trial = &self.trials[slot];
             if trial.tag == tag && granules >> trial.last & 1 != 0 {
-                self.settle(slot);
+                self.finish_trial(slot);
             }
         }
     }
@@ -266,7 +266,7 @@ impl Footprint {
             return;
         };
         if self.trials[slot].tag != 0 {
-            self.settle(slot);
+            self.finish_trial(slot);
         }
         #[expect(clippy::cast_possible_truncation, reason = "less than 64")]
         let trial = Trial {
@@ -276,16 +276,16 @@ impl Footprint {
             first: missing.start as u8,
             last: (missing.end - 1) as u8,
             open: !cached,
-            settled: 0,
+            decided: 0,
         };
         self.trials[slot] = trial;
     }
 
     /// A trial ends: its context learns the use of the granules next to the miss.
-    fn settle(&mut self, slot: usize) {
+    fn finish_trial(&mut self, slot: usize) {
         let trial = std::mem::take(&mut self.trials[slot]);
         let tallies = &mut self.tallies[usize::from(trial.context)];
-        let (seen, used) = (trial.open | trial.settled, trial.open & trial.settled);
+        let (seen, used) = (trial.open | trial.decided, trial.open & trial.decided);
         let mut count = |side: usize, distance: u32, at: u32| {
             if seen >> at & 1 != 0 {
                 let tally = &mut tallies[side][bucket(distance)];
