@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
-use forebay_cache::{BlockSizes, Cache, OpeningVolume, Fallback, VolumeOptions, check_volume_size};
+use forebay_cache::{BlockSizes, Cache, Fallback, OpeningVolume, VolumeOptions, check_volume_size};
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_volume::Volume;

@@ -40,7 +40,7 @@ fn has_lines(path: &Path) -> bool {
         let copy = Buf::zeroed(COPY_BYTES);
         return memory.size_bytes() >= 2 * COPY_STRIDE_BYTES
             && copies.into_iter().any(|at| {
-                memory.read(at, &copy).is_ok() && Superblock::tells_of_lines(&copy.to_vec())
+                memory.read(at, &copy).is_ok() && Superblock::writes_lines(&copy.to_vec())
             });
     }
     let Ok(file) = open_to_look(path) else {
@@ -49,5 +49,5 @@ fn has_lines(path: &Path) -> bool {
     let mut copy = vec![0; COPY_BYTES];
     copies
         .into_iter()
-        .any(|at| file.read_exact_at(&mut copy, at).is_ok() && Superblock::tells_of_lines(&copy))
+        .any(|at| file.read_exact_at(&mut copy, at).is_ok() && Superblock::writes_lines(&copy))
 }
