@@ -33,6 +33,9 @@ struct Version {
     state: State,
     /// When a read first returned it.
     read_at: u64,
+    /// The read may have found the same content of a write that failed in a spell. No FLUSH promises
+    /// that one, so the read does not show that this version took effect.
+    mistakable: bool,
     promised: bool,
     /// It failed, and power loss may show it although reads did not ([`super::Model::set_hiding`]).
     surfaces: bool,
@@ -102,6 +105,7 @@ impl History {
                 ended: 0,
                 state: State::Certain,
                 read_at: NEVER,
+                mistakable: false,
                 promised: true,
                 surfaces: false,
                 hidden: false,
@@ -159,6 +163,7 @@ impl History {
                 ended: 0,
                 state: State::Certain,
                 read_at: now,
+                mistakable: false,
                 promised: false,
                 surfaces: false,
                 hidden: false,
@@ -176,6 +181,7 @@ impl History {
             ended: NEVER,
             state: State::InFlight,
             read_at: NEVER,
+            mistakable: false,
             promised: false,
             surfaces: false,
             hidden: false,
@@ -216,7 +222,9 @@ impl History {
         self.versions
             .retain(|version| !version.hidden || version.ended >= flush_submitted);
         for version in &mut self.versions {
-            let was_read = version.state != State::Shown && version.read_at < flush_submitted;
+            let was_read = version.state != State::Shown
+                && !version.mistakable
+                && version.read_at < flush_submitted;
             let effective = version.state == State::Certain || was_read;
             if version.ended < flush_submitted && effective {
                 version.promised = true;
@@ -311,18 +319,20 @@ impl History {
         // Zeroes may have several sources. If all had ended, the last of them stands for any; else
         // the read says nothing about the future.
         let ambiguous = alive.clone().count() > 1;
-        let found = alive
-            .map(|(version, _)| version)
-            .max_by_key(|version| version.ended);
+        let found = (alive.clone().map(|(version, _)| version)).max_by_key(|version| version.ended);
         let Some(found) = found.cloned() else {
             return Err(self.describe(submitted));
         };
         if ambiguous && found.ended >= submitted {
             return Ok(());
         }
+        let mistakable = alive
+            .into_iter()
+            .any(|(version, _)| version.number != found.number && version.state == State::Shown);
         let later = self.known_after(&found);
         self.versions.retain_mut(|version| {
             if version.number == found.number {
+                version.mistakable |= mistakable;
                 // The device can show a write that fails. Memory hides the write before it ends.
                 if !(hiding && version.state == State::InFlight) {
                     version.read_at = version.read_at.min(now);
@@ -393,6 +403,7 @@ impl History {
             } else {
                 version.state = State::Maybe;
                 version.read_at = NEVER;
+                version.mistakable = false;
             }
         }
     }

@@ -283,6 +283,35 @@ fn what_failed_in_a_spell_stays_read_until_power_is_lost_and_no_flush_promises_i
 }
 
 #[test]
+fn zeroes_behind_a_discard_may_be_those_of_a_write_that_failed_in_a_spell() {
+    for zeroes_failed in [true, false] {
+        let mut bench = Bench::new(Promise::Flush);
+        let first = bench.run(FUA);
+        bench.model.set_spell(true);
+        let op = match zeroes_failed {
+            true => Op::WriteZeroes {
+                fua: false,
+                unmap: false,
+            },
+            false => WRITE,
+        };
+        let second = bench.begin(op);
+        bench.fail(&second);
+        bench.model.set_spell(false);
+        bench.run(Op::Discard);
+        assert!(bench.reads(0));
+        assert!(
+            !bench.may_read(first),
+            "the zeroes stay until power is lost"
+        );
+        bench.run(Op::Flush);
+        bench.model.crash(Loss::Power);
+        assert!(bench.may_read(0));
+        assert_eq!(bench.may_read(first), zeroes_failed, "{zeroes_failed}");
+    }
+}
+
+#[test]
 fn a_discard_is_old_or_zero_and_stays_so() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(FUA);
