@@ -114,7 +114,10 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         let recordings = Arc::new(Recordings::default());
         let started = match stop.is_asked() {
             true => Ok(false),
-            false => running.start(&config).await.map(|()| true),
+            false => match running.start(&config).await {
+                Ok(()) => wait_for_fast_opening(&engine).await.map(|()| true),
+                Err(error) => Err(error),
+            },
         };
         let result = match started {
             // The signal arrived when everything was open.
@@ -163,6 +166,23 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         }
         result.and(ended)
     })
+}
+
+/// Time that an opening gets before the daemon announces that it is ready.
+const FAST_OPENING: Duration = Duration::from_secs(1);
+
+/// Waits until the caches are open, for [`FAST_OPENING`] at most. Most caches open in it, and a cache
+/// that is refused is refused in it. So a refused start does not announce itself.
+///
+/// # Errors
+/// The reason why a cache or volume could not be opened.
+async fn wait_for_fast_opening(engine: &engine::Handle) -> Result<()> {
+    let ready = engine.ask(|engine| async move { engine.stack.ready().await });
+    match tokio::time::timeout(FAST_OPENING, ready).await {
+        Ok(Ok(opened)) => opened,
+        // The cache opens behind the announcement, or the engine has ended, which others report.
+        Ok(Err(_)) | Err(_) => Ok(()),
+    }
 }
 
 /// Waits for a start. A signal stops it at its next step; the start then removes all that it

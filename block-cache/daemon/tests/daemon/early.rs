@@ -58,6 +58,17 @@ fn begin(place: &Place) -> Daemon {
     daemon
 }
 
+/// A service manager believes a daemon that says that it is ready.
+#[test]
+fn a_start_that_is_refused_is_never_ready() {
+    let place = killed("never-ready", "30ms");
+    std::fs::remove_file(place.path("journal")).expect("there");
+    let refused = place.start().refused();
+    assert!(refused.contains("journal"), "{refused}");
+    let is_ready = |line: &str| line.ends_with(" ready");
+    assert!(!place.log().lines().any(is_ready), "{}", place.log());
+}
+
 #[test]
 fn clean_reads_do_not_wait_and_the_rest_is_right() {
     let place = killed("early", "300ms");
