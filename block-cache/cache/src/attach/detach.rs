@@ -335,6 +335,7 @@ impl Engine {
         if let Some(cut) = self.truncation.reason().await {
             flushed = flushed.and(Err(cut));
         }
+        self.metadata.search_next();
         self.metadata.look().await;
         if let Some(cut) = self.metadata.trouble() {
             flushed = flushed.and(Err(cut));

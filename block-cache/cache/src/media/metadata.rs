@@ -25,6 +25,9 @@ use crate::superblock::SuperblockStore;
 
 /// Number of times that metadata is rewritten for one truncation, if others follow meanwhile.
 const REWRITES: u32 = 3;
+/// Most looks in a row that do not search for holes, because the file has the same size and takes
+/// the same space. Writes may fill as much of older holes as a truncation took.
+const LOOKS: u32 = 60;
 
 /// The watch on the device that holds the metadata, in service.
 #[derive(Debug)]
@@ -36,8 +39,12 @@ pub(crate) struct MetadataWatch {
     checksums: Option<Rc<Checksums>>,
     /// Size of the device when the watch began, in bytes.
     size_bytes: Cell<u64>,
-    /// Holes in the metadata at the last look, in bytes.
+    /// Holes in the metadata at the last search, in bytes.
     holes: RefCell<Vec<Range<u64>>>,
+    /// Space that the file took just before the last search, in bytes.
+    allocated_bytes: Cell<Option<u64>>,
+    /// Looks since the last search.
+    looks: Cell<u32>,
     /// Size of the device while it is too short, in bytes.
     short_bytes: Cell<Option<u64>>,
     /// Turn to look.
@@ -60,6 +67,8 @@ impl MetadataWatch {
             checksums: base.checksums.clone(),
             size_bytes: Cell::default(),
             holes: RefCell::default(),
+            allocated_bytes: Cell::default(),
+            looks: Cell::default(),
             short_bytes: Cell::default(),
             turn: Semaphore::new(1),
         }
@@ -72,8 +81,16 @@ impl MetadataWatch {
         self.holes.replace(self.present_holes());
     }
 
+    /// Makes the next look search for holes, whatever the size and the space of the file are.
+    pub(crate) fn search_next(&self) {
+        self.looks.set(LOOKS);
+    }
+
     /// Checks whether metadata was truncated since the last check. If so, and the device is long
     /// enough, rewrites all metadata.
+    ///
+    /// A search for holes may visit each extent of a large file. So a look compares the size and
+    /// the space of the file first.
     pub(crate) async fn look(&self) {
         self.turn.acquire(1).await;
         if !self.committer.is_alive() {
@@ -127,8 +144,14 @@ impl MetadataWatch {
             }
             return;
         }
+        let was_short = self.short_bytes.get().is_some();
+        self.looks.set(self.looks.get() + 1);
+        let is_same = device.allocated_bytes() == self.allocated_bytes.get();
+        if is_same && !was_short && self.looks.get() < LOOKS {
+            return;
+        }
         let holes = self.present_holes();
-        let is_cut = self.short_bytes.get().is_some() || has_new(&holes, &self.holes.borrow());
+        let is_cut = was_short || has_new(&holes, &self.holes.borrow());
         if is_cut {
             let name = device.info().name;
             match self.write_anew().await {
@@ -187,9 +210,13 @@ impl MetadataWatch {
         Err(Error::new(ErrorKind::Lost, again))
     }
 
-    /// Returns the holes in the metadata.
+    /// Searches for the holes in the metadata.
     fn present_holes(&self) -> Vec<Range<u64>> {
-        let holes = self.devices.metadata().holes(0..self.end());
+        let device = self.devices.metadata();
+        // A truncation during the search shows at the next look.
+        self.allocated_bytes.set(device.allocated_bytes());
+        self.looks.set(0);
+        let holes = device.holes(0..self.end());
         holes.unwrap_or_default()
     }
 

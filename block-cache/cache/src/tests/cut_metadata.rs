@@ -1,5 +1,7 @@
 //! Metadata that is truncated in service and rewritten.
 
+mod searches;
+
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
