@@ -87,20 +87,25 @@ impl Log {
     /// `counting` count. Records before the oldest of them are given up, and the next batch
     /// declares that.
     pub fn give_up_before(&mut self, counting: impl Iterator<Item = u32>) {
-        self.retire_before(counting);
+        self.retire_to(self.oldest_of(counting));
         self.declared = self.tail;
     }
 
-    /// Moves the tail in service, as [`Log::give_up_before`] does. The batch being built still
-    /// declares the former tail, and overwrites nothing behind that. The next one declares the new
-    /// tail.
-    pub fn retire_before(&mut self, counting: impl Iterator<Item = u32>) {
+    /// Returns the number of the oldest of the records at these places of the ring, all of them
+    /// behind the tail. Returns the next number if there is none.
+    #[must_use]
+    pub fn oldest_of(&self, places: impl IntoIterator<Item = u32>) -> u64 {
         let (records, tail) = (self.geometry.records, self.tail);
         let behind_tail = |place: u32| (u64::from(place) + records - tail % records) % records;
-        self.tail = counting
-            .map(behind_tail)
-            .min()
-            .map_or(self.next, |oldest| tail + oldest);
+        let oldest = places.into_iter().map(behind_tail).min();
+        oldest.map_or(self.next, |oldest| tail + oldest)
+    }
+
+    /// Moves the tail in service to the record `number`, unless it is there or further. The batch
+    /// being built still declares the former tail, and overwrites nothing behind that. The next one
+    /// declares the new tail.
+    pub fn retire_to(&mut self, number: u64) {
+        self.tail = self.tail.max(number);
         debug_assert!(self.tail <= self.next);
     }
 
@@ -332,7 +337,7 @@ mod tests {
     fn in_service_nothing_is_overwritten_before_the_new_tail_is_durable() {
         let seed = Seed::new(&[1; 16]);
         let mut log = Log::new(GEOMETRY, seed, 0, 24);
-        log.retire_before([20, 17].into_iter());
+        log.retire_to(log.oldest_of([20, 17]));
         assert_eq!((log.used(), log.room()), (7, 8));
         let mut record = [0; RECORD_BYTES];
         for tail in [0, 17] {

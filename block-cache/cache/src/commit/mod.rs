@@ -18,7 +18,7 @@ mod batch;
 mod failure;
 mod log_reclaim;
 pub(crate) mod queue;
-mod rewrite;
+pub(crate) mod rewrite;
 mod round;
 
 use std::cell::{Cell, RefCell};
@@ -211,7 +211,7 @@ impl Committer {
     }
 
     /// Number of records that the next round must log.
-    fn waited_for(&self) -> usize {
+    pub(crate) fn waited_for(&self) -> usize {
         self.pending.borrow().len() + self.entries.borrow().len()
     }
 
@@ -293,12 +293,6 @@ impl Committer {
     pub(crate) fn give_up_before(&self, counting: impl Iterator<Item = u32>) {
         let counting = counting.chain(std::iter::once(self.opened_at.get()));
         (self.log.borrow_mut()).give_up_before(counting.filter(|place| *place != NO_RECORD));
-    }
-
-    /// Moves the tail of the log behind all records that do not count, in service.
-    pub(crate) fn retire_before(&self, counting: impl Iterator<Item = u32>) {
-        let counting = counting.chain(std::iter::once(self.opened_at.get()));
-        (self.log.borrow_mut()).retire_before(counting.filter(|place| *place != NO_RECORD));
     }
 
     /// Returns the bytes of the metadata device that hold the records that count.

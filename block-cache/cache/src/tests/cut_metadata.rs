@@ -1,6 +1,7 @@
 //! Metadata that is truncated in service and rewritten.
 
 mod searches;
+mod steps;
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
