@@ -210,9 +210,13 @@ impl Cache {
     /// Checks whether a device of the cache was truncated since the last check. Lost data is
     /// reported by name and reads as an error from then on; the cache takes no more writes. Lost
     /// metadata is rewritten when the device has its length back.
-    pub async fn look_for_cut(&self) {
+    ///
+    /// Returns whether the cache reports a truncation: in the log, by its failure, or by
+    /// [`Cache::metadata_trouble`].
+    pub async fn look_for_cut(&self) -> bool {
         self.engine.truncation.look().await;
-        self.engine.metadata.look().await;
+        let is_metadata_cut = self.engine.metadata.look().await;
+        is_metadata_cut || self.engine.truncation.is_cut()
     }
 
     /// Returns why metadata is missing on its device now; none if it is complete.

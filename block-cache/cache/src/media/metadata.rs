@@ -90,18 +90,20 @@ impl MetadataWatch {
     /// enough, rewrites all metadata.
     ///
     /// A search for holes may visit each extent of a large file. So a look compares the size and
-    /// the space of the file first.
-    pub(crate) async fn look(&self) {
+    /// the space of the file first. Returns whether metadata was missing.
+    pub(crate) async fn look(&self) -> bool {
         self.turn.acquire(1).await;
-        if !self.committer.is_alive() {
+        let is_cut = if !self.committer.is_alive() {
             // Nothing is written anew. The length says nothing of the metadata any more.
             if self.devices.metadata().info().size_bytes >= self.end() {
                 self.short_bytes.set(None);
             }
-        } else if !planted(Fault::OverlookCut) {
-            self.look_alone().await;
-        }
+            self.short_bytes.get().is_some()
+        } else {
+            !planted(Fault::OverlookCut) && self.look_alone().await
+        };
         self.turn.release(1);
+        is_cut
     }
 
     /// Returns why metadata is missing on the device now; none if it is complete.
@@ -133,22 +135,18 @@ impl MetadataWatch {
         ))
     }
 
-    async fn look_alone(&self) {
+    async fn look_alone(&self) -> bool {
         let device = self.devices.metadata();
         let size = device.info().size_bytes;
         if size < self.end() {
-            if self.short_bytes.replace(Some(size)).is_none()
-                && let Some(trouble) = self.trouble()
-            {
-                tracing::error!("{}", trouble.report());
-            }
-            return;
+            self.short_bytes.set(Some(size));
+            return true;
         }
         let was_short = self.short_bytes.get().is_some();
         self.looks.set(self.looks.get() + 1);
         let is_same = device.allocated_bytes() == self.allocated_bytes.get();
         if is_same && !was_short && self.looks.get() < LOOKS {
-            return;
+            return false;
         }
         let holes = self.present_holes();
         let is_cut = was_short || has_new(&holes, &self.holes.borrow());
@@ -172,6 +170,7 @@ impl MetadataWatch {
         } else {
             self.holes.replace(holes);
         }
+        is_cut
     }
 
     /// Rewrites all metadata, durably. Returns the holes that are left.

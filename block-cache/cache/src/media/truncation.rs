@@ -111,6 +111,11 @@ impl TruncationWatch {
         ))
     }
 
+    /// Returns whether the data device was cut while it is in use.
+    pub(crate) const fn is_cut(&self) -> bool {
+        self.seen_bytes.get().is_some()
+    }
+
     /// Why the end cannot be a clean one, if the data device was cut while it was in use.
     pub(crate) async fn reason(&self) -> Option<Error> {
         if !planted(Fault::OverlookCut) {

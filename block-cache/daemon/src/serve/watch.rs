@@ -48,15 +48,18 @@ impl Watch {
         let _ = tokio::task::spawn_blocking(look).await;
         let seen = engine.ask(|engine| async move {
             let stack = &engine.stack;
-            stack.look_for_cut().await;
+            // The cache also looks at what these show.
+            let devices = stack.devices();
+            let is_reported = stack.look_for_cut().await;
             (
-                stack.devices(),
+                is_reported,
+                devices,
                 stack.state_trouble(),
                 stack.file_troubles(),
             )
         });
-        let (devices, trouble, files) = seen.await.unwrap_or_default();
-        for line in self.news(Instant::now(), &devices) {
+        let (is_reported, devices, trouble, files) = seen.await.unwrap_or_default();
+        for line in self.news(Instant::now(), &devices, is_reported) {
             tracing::error!("{line}");
         }
         if let Some(trouble) = &trouble
@@ -71,8 +74,9 @@ impl Watch {
         self.file_troubles = files;
     }
 
-    /// Returns the lines to log.
-    fn news(&mut self, now: Instant, devices: &[DeviceStatus]) -> Vec<String> {
+    /// Returns the lines to log. `is_reported` says whether the cache reports a truncation of its
+    /// devices.
+    fn news(&mut self, now: Instant, devices: &[DeviceStatus], is_reported: bool) -> Vec<String> {
         let mut lines = Vec::new();
         for device in devices {
             let (name, size) = (&device.name, device.size_bytes);
@@ -82,7 +86,8 @@ impl Watch {
                 size_bytes: size,
             });
             let before = std::mem::replace(&mut seen.size_bytes, size);
-            if size < before {
+            let is_new = device.role == "backing" || !is_reported;
+            if size < before && is_new {
                 lines.push(format!(
                     "device {name:?} has shrunk from {} to {}: what lay beyond its end is gone, \
                      and requests for it fail until it has its size again",
@@ -129,8 +134,9 @@ mod tests {
                 ..DeviceStatus::default()
             }]
         };
-        let mut news =
-            |s, errors, size| watch.news(begin + Duration::from_secs(s), &device(errors, size));
+        let mut news = |s, errors, size| {
+            watch.news(begin + Duration::from_secs(s), &device(errors, size), false)
+        };
         let none = Vec::<String>::new();
         assert_eq!(news(0, 0, 4096), none);
         assert_eq!(news(1, 1, 4096), ["device \"disk\" (backing): error 1"]);

@@ -24,10 +24,12 @@ impl Stack {
         self.devices.borrow().iter().map(Watched::status).collect()
     }
 
-    /// Checks whether the cache's device was truncated since the last check.
-    pub async fn look_for_cut(&self) {
-        if let Some(opened) = self.cache.as_ref().and_then(|cache| cache.now()) {
-            opened.cache.look_for_cut().await;
+    /// Checks whether a device of the cache was truncated since the last check. Returns whether the
+    /// cache reports a truncation.
+    pub async fn look_for_cut(&self) -> bool {
+        match self.cache.as_ref().and_then(|cache| cache.now()) {
+            Some(opened) => opened.cache.look_for_cut().await,
+            None => false,
         }
     }
 

@@ -287,3 +287,27 @@ fn one_file_with_data_and_metadata_has_its_devices_named_once() {
     assert_eq!(place.log().matches("REMOVED").count(), 1, "{}", place.log());
     drop(daemon);
 }
+
+/// The cache and the watch of the daemon both see it.
+#[test]
+fn a_file_of_the_cache_that_is_cut_is_logged_once() {
+    for (name, file) in [("one", "cache"), ("data", "data"), ("map", "map")] {
+        let place = Place::new(&format!("gone-logged-{name}"), "wb");
+        if name != "one" {
+            in_two_files(&place);
+        }
+        let daemon = place.serve(&[]);
+        write_blocks(&mut place.connect(), 0..16);
+        std::thread::sleep(Duration::from_secs(2));
+        let path = place.path(file);
+        let opened = std::fs::OpenOptions::new().write(true).open(&path);
+        opened.expect("there").set_len(64 << 10).expect("cut");
+        place.wait_for_log("was cut while it is in use");
+        std::thread::sleep(Duration::from_secs(3));
+        let log = place.log();
+        let about = |line: &&str| line.contains("was cut while") || line.contains("has shrunk");
+        let lines: Vec<_> = log.lines().filter(about).collect();
+        assert_eq!(lines.len(), 1, "{name}: {lines:#?}");
+        drop(daemon);
+    }
+}
