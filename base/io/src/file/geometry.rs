@@ -114,22 +114,17 @@ pub(super) struct Present {
 /// How the file is now; none if the system does not tell.
 pub(super) fn present(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<Present> {
     let fd = fd.as_raw_fd();
-    let mut size_bytes: u64 = 0;
-    let mut removed = false;
-    let known = if geometry.block_device {
+    let (size_bytes, removed) = if geometry.block_device {
+        let mut size_bytes: u64 = 0;
         // SAFETY: the request writes one value of this type.
-        unsafe { libc::ioctl(fd, BLKGETSIZE64, &raw mut size_bytes) }
+        let known = unsafe { libc::ioctl(fd, BLKGETSIZE64, &raw mut size_bytes) };
+        (known >= 0).then_some((size_bytes, false))
     } else {
-        // SAFETY: all zeroes is a valid value of this plain structure.
-        let mut answer: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open, and the answer is written in place.
-        let result = unsafe { libc::fstat(fd, &raw mut answer) };
-        size_bytes = u64::try_from(answer.st_size).unwrap_or(0);
-        removed = result == 0 && geometry.named && answer.st_nlink == 0;
-        result
-    };
+        let is_removed = |known: &Attributes| geometry.named && known.links == 0;
+        attributes(fd).map(|known| (known.size_bytes, is_removed(&known)))
+    }?;
     let logical = u64::from(geometry.logical_block_bytes);
-    (known >= 0).then_some(Present {
+    Some(Present {
         size_bytes: size_bytes - size_bytes % logical,
         removed,
     })
@@ -137,12 +132,33 @@ pub(super) fn present(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<Present
 
 /// Bytes that a file takes of its file system.
 pub(super) fn allocated_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+    Some(attributes(fd.as_raw_fd())?.blocks * 512)
+}
+
+/// Attributes of a regular file.
+struct Attributes {
+    size_bytes: u64,
+    /// Allocated space, in units of 512 bytes.
+    blocks: u64,
+    /// Number of its names.
+    links: u64,
+}
+
+/// Returns the attributes of a file as the system knows them, without a request to a server: one
+/// that does not answer must not block the reactor. A `stat` of the path makes the system ask.
+/// Local file systems have no server, and know the present attributes.
+fn attributes(fd: RawFd) -> Option<Attributes> {
     // SAFETY: all zeroes is a valid value of this plain structure.
-    let mut answer: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open, and the answer is written in place.
-    let known = unsafe { libc::fstat(fd.as_raw_fd(), &raw mut answer) };
-    let blocks = u64::try_from(answer.st_blocks).ok()?;
-    (known == 0).then_some(blocks * 512)
+    let mut answer: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
+    let path = c"".as_ptr();
+    // SAFETY: the descriptor is open, the path ends with zero, and the answer is written in place.
+    let result = unsafe { libc::statx(fd, path, flags, libc::STATX_BASIC_STATS, &raw mut answer) };
+    (result == 0).then(|| Attributes {
+        size_bytes: answer.stx_size,
+        blocks: answer.stx_blocks,
+        links: u64::from(answer.stx_nlink),
+    })
 }
 
 fn regular_file(

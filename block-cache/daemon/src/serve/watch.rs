@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::engine::Handle;
-use crate::stack::Presence;
+use crate::stack::LOOK;
 use crate::status::DeviceStatus;
 use forebay_terminal::size::human_bytes;
 
@@ -41,11 +41,11 @@ impl Watch {
 
     /// Checks the devices once.
     pub(super) async fn look(&mut self, engine: &Handle) {
-        let files = engine.ask(|engine| async move { engine.stack.presences() });
-        let files = files.await.unwrap_or_default();
-        let look = move || files.iter().for_each(Presence::look);
-        // The look fails only if the runtime ends.
-        let _ = tokio::task::spawn_blocking(look).await;
+        let paths = engine.ask(|engine| async move { engine.stack.paths() });
+        if let Ok(paths) = paths.await {
+            // A path that does not answer delays no other check.
+            let _ = tokio::time::timeout(LOOK, paths.look()).await;
+        }
         let seen = engine.ask(|engine| async move {
             let stack = &engine.stack;
             // The cache also looks at what these show.

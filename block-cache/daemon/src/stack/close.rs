@@ -8,7 +8,6 @@ use forebay_io::rt;
 use forebay_io::sync::Promise;
 use futures_util::future::join_all;
 
-use super::presence::Presence;
 use super::transit::OpenTransit;
 use super::watched::{Watched, transit_caches};
 use super::{Served, Stack};
@@ -143,7 +142,7 @@ impl Stack {
         let withheld = self.withheld();
         result = result.and(self.drain_within(DRAIN.min(limit)).await);
         let volumes = self.volumes.borrow().clone();
-        self.presences().iter().for_each(Presence::look);
+        self.look_at_paths().await;
         // Closing the cache must not turn a copy of its removed file into an earlier state.
         let is_removed = self.devices.borrow().iter().any(Watched::is_removed_cache);
         if is_removed {

@@ -56,7 +56,7 @@ pub(crate) use formatted::{
 };
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
-pub(crate) use presence::Presence;
+pub(crate) use presence::LOOK;
 pub(crate) use room::check as check_room;
 pub(crate) use table::{refuse_without_table, with_table};
 pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left, refuse_if_left_in};

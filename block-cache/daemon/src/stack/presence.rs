@@ -7,7 +7,40 @@ use std::fs::Metadata;
 use std::io::ErrorKind as IoKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay_block::Result;
+
+use super::offload::offload;
+use crate::state::StateDirectory;
+
+/// Longest time that anything waits for looks at paths. A look that takes longer goes on.
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
+
+/// The paths of all open files, and of the state directory.
+pub(crate) struct Paths {
+    pub(super) files: Vec<Presence>,
+    pub(super) state: Arc<StateDirectory>,
+}
+
+impl Paths {
+    /// Looks at all paths, on a thread of its own, except those at which a look still waits for a
+    /// file system. So a path that does not answer keeps one thread, and delays no other for more
+    /// than one call.
+    ///
+    /// # Errors
+    /// The error of the operating system, if no thread could be started.
+    pub(crate) async fn look(self) -> Result<()> {
+        offload(move || {
+            self.state.compare_with_path();
+            self.files.iter().for_each(Presence::look);
+            Ok(())
+        })
+        .await
+    }
+}
 
 /// An open regular file and its path.
 ///
@@ -19,6 +52,8 @@ pub(crate) struct Presence {
     number: (u64, u64),
     /// Finding of the last look.
     last: Arc<Mutex<Option<Absence>>>,
+    /// Whether a look is in progress.
+    is_looking: Arc<AtomicBool>,
 }
 
 /// An open file that is not at its path.
@@ -45,13 +80,18 @@ impl Presence {
             path: path.to_path_buf(),
             number: number(&found),
             last: Arc::default(),
+            is_looking: Arc::default(),
         })
     }
 
-    /// Looks at the path. The call may wait for a file system.
-    pub(crate) fn look(&self) {
+    /// Looks at the path, unless another look still waits for its file system.
+    fn look(&self) {
+        if self.is_looking.swap(true, Ordering::Acquire) {
+            return;
+        }
         let found = self.absence();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = found;
+        self.is_looking.store(false, Ordering::Release);
     }
 
     /// Returns the location of the file if it was not at its path at the last look.
@@ -85,16 +125,18 @@ impl Presence {
             Err(error) if matches!(error.kind(), IoKind::NotFound | IoKind::NotADirectory) => {}
             Err(_) => return None,
         }
-        let entries = std::fs::read_dir("/proc/self/fd").ok()?.flatten();
-        entries.into_iter().find_map(|entry| {
-            let held = std::fs::metadata(entry.path()).ok()?;
-            let name = entry.file_name();
+        let own = Path::new("/proc")
+            .join(std::process::id().to_string())
+            .join("fd");
+        // Usually the descriptor of the last finding still has it.
+        let known = self.known_absence().map(|absence| absence.copy_from);
+        let all = std::fs::read_dir(&own).ok()?.flatten();
+        let descriptors = known.into_iter().chain(all.map(|entry| entry.path()));
+        descriptors.into_iter().find_map(|copy_from| {
+            let held = std::fs::metadata(&copy_from).ok()?;
             (number(&held) == self.number).then(|| Absence {
                 path: self.path.clone(),
-                copy_from: Path::new("/proc")
-                    .join(std::process::id().to_string())
-                    .join("fd")
-                    .join(name),
+                copy_from,
                 is_removed: held.nlink() == 0,
             })
         })

@@ -1,12 +1,14 @@
 //! Status of an open stack.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 
 use forebay_cache::BlockSizes;
+use forebay_io::rt;
 use forebay_volume::{OpStats, bucket_upper_ns};
 
 use super::cache::{OpenCache, Opened};
-use super::presence::Presence;
+use super::presence::{LOOK, Paths};
 use super::transit::OpenTransit;
 use super::watched::Watched;
 use super::{Served, Stack};
@@ -39,8 +41,8 @@ impl Stack {
         self.state.trouble()
     }
 
-    /// Returns the files that the daemon has open, for a look at their paths.
-    pub(crate) fn presences(&self) -> Vec<Presence> {
+    /// Returns the paths of the files that the daemon has open.
+    pub(crate) fn paths(&self) -> Paths {
         let devices = self.devices.borrow();
         let files = devices
             .iter()
@@ -51,7 +53,20 @@ impl Stack {
             .cache
             .as_ref()
             .and_then(|cache| cache.journal_presence());
-        files.chain(slots).chain(journal).collect()
+        Paths {
+            files: files.chain(slots).chain(journal).collect(),
+            state: Arc::clone(&self.state),
+        }
+    }
+
+    /// Looks at the paths of open files. A path that does not answer delays this by [`LOOK`].
+    pub(super) async fn look_at_paths(&self) {
+        if let Some(Err(error)) = rt::at_most(LOOK, self.paths().look()).await {
+            tracing::warn!(
+                "the paths of open files are not checked: {}",
+                error.report()
+            );
+        }
     }
 
     /// Describes open files that were not at their paths at the last look or were truncated, with

@@ -25,11 +25,11 @@ mod epoch;
 mod logged;
 pub mod opening;
 mod ranges;
+mod removal;
 
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
@@ -39,12 +39,14 @@ pub use epoch::{CacheId, Record};
 pub use logged::LoggedDevice;
 pub use opening::Opening;
 pub use ranges::{RANGE_BYTES, RangeLog, read_ranges};
+use removal::Removal;
 
 /// The state directory, locked by this process.
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
     lock: File,
+    removal: Removal,
 }
 
 impl StateDirectory {
@@ -80,6 +82,7 @@ impl StateDirectory {
         Ok(Self {
             path: path.to_path_buf(),
             lock,
+            removal: Removal::default(),
         })
     }
 
@@ -106,21 +109,17 @@ impl StateDirectory {
         &self.path
     }
 
-    /// Describes the problem if the directory was removed or replaced while in use.
+    /// Compares the directory in use with the one at its path. May wait for its file system, so no
+    /// reactor calls it.
+    pub fn compare_with_path(&self) {
+        self.removal.compare(&self.lock, &self.path.join("lock"));
+    }
+
+    /// Describes the problem if the directory was removed or replaced, as the last
+    /// [`StateDirectory::compare_with_path`] found.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
-        let held = self.lock.metadata().ok();
-        let there = std::fs::metadata(self.path.join("lock")).ok();
-        let number = |found: std::fs::Metadata| (found.dev(), found.ino());
-        if held.is_some() && held.map(number) == there.map(number) {
-            return None;
-        }
-        Some(format!(
-            "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: what it \
-             remembers of the volumes is gone. Put it back, or stop the daemon and start it with \
-             --adopt for each volume",
-            self.path.display()
-        ))
+        self.removal.trouble(&self.path)
     }
 
     /// Returns the record of a volume; `None` if it was never served with this directory.

@@ -166,10 +166,14 @@ fn the_directory_has_one_holder() {
 fn a_directory_that_is_removed_or_replaced_in_use_is_told_of() {
     let scratch = Scratch::new("removed");
     let path = scratch.0.join("state");
+    let trouble = |state: &StateDirectory| {
+        state.compare_with_path();
+        state.trouble()
+    };
     let is_reported =
-        |state: &StateDirectory| state.trouble().is_some_and(|it| it.contains("WAS REMOVED"));
+        |state: &StateDirectory| trouble(state).is_some_and(|it| it.contains("WAS REMOVED"));
     let state = StateDirectory::open(&path).expect("free");
-    assert_eq!(state.trouble(), None);
+    assert_eq!(trouble(&state), None);
     let aside = scratch.0.join("aside");
     std::fs::rename(&path, &aside).expect("moved away");
     assert!(is_reported(&state), "moved away");
@@ -178,7 +182,7 @@ fn a_directory_that_is_removed_or_replaced_in_use_is_told_of() {
     assert!(is_reported(&state), "replaced");
     std::fs::remove_dir_all(&path).expect("there");
     std::fs::rename(&aside, &path).expect("put back");
-    assert_eq!(state.trouble(), None, "put back");
+    assert_eq!(trouble(&state), None, "put back");
     std::fs::remove_dir_all(&path).expect("there");
     assert!(is_reported(&state), "removed");
 }

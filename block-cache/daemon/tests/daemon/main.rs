@@ -11,6 +11,7 @@ mod earlier;
 mod early;
 mod foreseen;
 mod gone;
+mod hung;
 mod identity;
 mod kinds;
 mod limits;

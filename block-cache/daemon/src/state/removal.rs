@@ -1,0 +1,42 @@
+//! Detection of a state directory that is removed or replaced while in use.
+
+use std::fs::{File, Metadata};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Finding of the last comparison of a directory with its path.
+#[derive(Debug, Default)]
+pub(super) struct Removal {
+    is_found: AtomicBool,
+    /// Whether a comparison is in progress. It may wait for a file system.
+    is_comparing: AtomicBool,
+}
+
+impl Removal {
+    /// Compares the lock file in use with the file at its path. Does nothing while another
+    /// comparison waits for the file system.
+    pub(super) fn compare(&self, lock: &File, path: &Path) {
+        if self.is_comparing.swap(true, Ordering::Acquire) {
+            return;
+        }
+        let number = |found: Metadata| (found.dev(), found.ino());
+        let held = lock.metadata().ok().map(number);
+        let there = std::fs::metadata(path).ok().map(number);
+        let is_present = held.is_some() && held == there;
+        self.is_found.store(!is_present, Ordering::Relaxed);
+        self.is_comparing.store(false, Ordering::Release);
+    }
+
+    /// Describes the problem that the last comparison found; `None` if there was none.
+    pub(super) fn trouble(&self, directory: &Path) -> Option<String> {
+        self.is_found.load(Ordering::Relaxed).then(|| {
+            format!(
+                "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: what it \
+                 remembers of the volumes is gone. Put it back, or stop the daemon and start it \
+                 with --adopt for each volume",
+                directory.display()
+            )
+        })
+    }
+}
