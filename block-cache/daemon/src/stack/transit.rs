@@ -141,10 +141,16 @@ pub(super) fn open(
         let _ = std::fs::remove_file(file);
     }
     let (cache, found) = opened.map_err(|error| match &file {
-        Some(file) => unopened(error, file, existed),
+        Some(file) => unopened(error, start.state.path(), file, existed),
         None => error,
     })?;
     if let Some(file) = &file {
+        // The record of the missing slots tells how much they may have held.
+        if gone {
+            tell_of_loss(start.state.path(), file);
+        }
+        let capacity_bytes = cache.stats().slots * block_bytes;
+        (start.state).note_slots_capacity(&note_of(file), &boot_id, capacity_bytes)?;
         (start.state).note_slots_generation(&note_of(file), &boot_id, next)?;
         cache.take_generation();
         for note in notes(settings.name, file) {
@@ -152,9 +158,6 @@ pub(super) fn open(
         }
         if starts_somewhere {
             (start.state).note_slots_size(&note_of(file), &boot_id, size_bytes)?;
-        }
-        if gone {
-            tell_of_loss(file);
         }
     }
     if found.blocks > 0 {
@@ -220,7 +223,8 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
                 .as_ref()
                 .is_some_and(|memory| was_used(memory, &boot_id))
         {
-            return Err(Error::new(ErrorKind::Lost, removed(&file))).context(in_place);
+            let gone = removed(&config.server.state, &file);
+            return Err(Error::new(ErrorKind::Lost, gone)).context(in_place);
         }
         let options = TransitOptions {
             in_use,
@@ -234,7 +238,7 @@ pub(crate) fn foresee(config: &Config, name: &str, info: &DeviceInfo) -> Result<
         if let Some(memory) = memory.filter(|memory| was_used(memory, &boot_id)) {
             let looked = forebay_transit::look(info, memory, &options);
             looked
-                .map_err(|error| unopened(error, &file, true))
+                .map_err(|error| unopened(error, &config.server.state, &file, true))
                 .context(in_place)?;
         }
     }

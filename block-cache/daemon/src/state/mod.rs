@@ -360,6 +360,22 @@ impl StateDirectory {
         )
     }
 
+    /// Returns the most bytes that slots of this boot may hold. Returns zero without a record.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub fn slots_capacity_in(state: &Path, slots: &str, boot_id: &[u8; 16]) -> Result<u64> {
+        number_in(&state.join(format!("{slots}.capacity")), boot_id)
+    }
+
+    /// Records durably the most bytes that slots may hold.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub fn note_slots_capacity(&self, slots: &str, boot_id: &[u8; 16], bytes: u64) -> Result<()> {
+        self.note_number(&self.path.join(format!("{slots}.capacity")), boot_id, bytes)
+    }
+
     /// Stores a number that is valid for one boot, durably.
     fn note_number(&self, path: &Path, boot_id: &[u8; 16], number: u64) -> Result<()> {
         let new = path.with_added_extension("new");

@@ -112,6 +112,7 @@ fn a_check_says_as_a_start_does_that_slots_were_removed() {
         let said = String::from_utf8(output.stderr).expect("text");
         for part in [
             "was removed, or overwritten",
+            "ARE LOST (at most 1 MiB)",
             "--accept-journal-loss",
             "device \"fast\"",
         ] {
@@ -151,23 +152,35 @@ fn slots_that_were_removed_are_missed_by_configurations_without_them_or_with_ano
         || configure(&place, under, "under"),
     );
     std::fs::remove_file(&slots).expect("there");
-    let missed = || {
+    let missed = |amount: &str| {
         for (command, status) in [("check", 3), ("serve", 1)] {
             let output = place.run(&[command, text(&config)]);
             let said = String::from_utf8(output.stderr).expect("text");
             assert_eq!(output.status.code(), Some(status), "{command}: {said}");
             assert!(
-                said.contains("was removed, or overwritten"),
+                said.contains("was removed, or overwritten") && said.contains(amount),
                 "{command}: {said}"
             );
         }
     };
-    missed();
+    missed("at most 1 MiB");
     configure(&place, under, "under");
-    missed();
+    missed("at most 1 MiB");
+    // Earlier versions recorded no capacity.
+    let note = slots.with_extension("capacity");
+    let note = place
+        .path("state")
+        .join(note.file_name().expect("it is named"));
+    std::fs::remove_file(note).expect("it is recorded");
+    missed("how much is not known");
     let daemon = place.serve(&["--accept-journal-loss"]);
     let message = "LOST, as --accept-journal-loss says: what was in";
     assert!(place.log().contains(message), "{}", place.log());
+    assert!(
+        place.log().contains("how much is not known"),
+        "{}",
+        place.log()
+    );
     daemon.terminate();
     place.ok(&["check", text(&config)]);
     place.serve(&[]).terminate();

@@ -7,15 +7,17 @@ use forebay_io::system::boot_id;
 use forebay_transit::slots_left;
 
 use super::files::{generations, is_used, look, note_of, place};
-use super::refusals::{GIVE_UP, blocks_are_left, refuse_if_earlier, removed};
+use super::refusals::{GIVE_UP, amount, blocks_are_left, refuse_if_earlier, removed};
 use super::{Start, others};
 use crate::state::StateDirectory;
 
-pub(super) fn tell_of_loss(file: &Path) {
+/// Reports the loss of missing slots that the user accepts. `state` is the state directory.
+pub(super) fn tell_of_loss(state: &Path, file: &Path) {
     tracing::error!(
-        "LOST, as --accept-journal-loss says: what was in {}, if no other daemon has sent it on: \
-         check what the clients stored last",
-        file.display()
+        "LOST, as --accept-journal-loss says: what was in {} ({}), if no other daemon has sent it \
+         on: check what the clients stored last",
+        file.display(),
+        amount(state, file)
     );
 }
 
@@ -29,7 +31,7 @@ pub(crate) fn refuse_if_gone(state: &Path, info: &DeviceInfo) -> Result<()> {
     let (file, boot_id) = (place(info), boot_id()?);
     let noted = StateDirectory::transit_boot_in(state, &note_of(&file))? == Some(boot_id);
     match noted && !is_used(&file, &boot_id)? {
-        true => Err(Error::new(ErrorKind::Lost, removed(&file))),
+        true => Err(Error::new(ErrorKind::Lost, removed(state, &file))),
         false => others::refuse_if_gone(state, info),
     }
 }
@@ -51,7 +53,7 @@ pub(in crate::stack) fn give_up_or_refuse(start: &Start<'_>, info: &DeviceInfo) 
 
 /// Abandons the data of missing slots.
 fn give_up(start: &Start<'_>, file: &Path) -> Result<()> {
-    tell_of_loss(file);
+    tell_of_loss(start.state.path(), file);
     let boot_id = boot_id()?;
     // Restored later, they would be older than writes from now on.
     let (_, next) = generations(start.state.path(), file, None, &boot_id)?;

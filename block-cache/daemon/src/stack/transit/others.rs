@@ -139,7 +139,7 @@ pub(super) fn gone(state: &Path, info: &DeviceInfo) -> Result<Vec<PathBuf>> {
 /// `Lost`, and as [`gone`].
 pub(super) fn refuse_if_gone(state: &Path, info: &DeviceInfo) -> Result<()> {
     match gone(state, info)?.first() {
-        Some(file) => Err(Error::new(ErrorKind::Lost, removed(file))),
+        Some(file) => Err(Error::new(ErrorKind::Lost, removed(state, file))),
         None => Ok(()),
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::system::boot_id;
+use forebay_terminal::size::human_bytes;
 use forebay_transit::{generations_left, is_earlier};
 
 use super::DIRECTORY;
@@ -26,10 +27,10 @@ fn earlier(file: &Path) -> String {
 }
 
 /// Returns the error for slots that cannot be opened, with the remedy. `existed` says whether they
-/// existed before.
-pub(super) fn unopened(error: Error, file: &Path, existed: bool) -> Error {
+/// existed before. `state` is the state directory.
+pub(super) fn unopened(error: Error, state: &Path, file: &Path, existed: bool) -> Error {
     match error.kind() {
-        ErrorKind::Lost => error.context(removed(file)),
+        ErrorKind::Lost => Error::new(ErrorKind::Lost, removed(state, file)),
         ErrorKind::Corrupt => error.context(format!(
             "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up \
              what is damaged and sends the rest on, and check what the clients stored last",
@@ -57,19 +58,27 @@ pub(super) fn refuse_if_earlier(state: &Path, file: &Path, memory: &Buf) -> Resu
     }
 }
 
-/// Returns the description of missing slots, with the remedy.
-pub(super) fn removed(file: &Path) -> String {
+/// Describes how much was in missing slots. The state directory has their capacity, if the daemon
+/// that used them in this boot recorded it.
+pub(super) fn amount(state: &Path, file: &Path) -> String {
+    let noted = |boot_id| StateDirectory::slots_capacity_in(state, &note_of(file), &boot_id);
+    match boot_id().and_then(noted) {
+        Ok(bytes @ 1..) => format!("at most {}", human_bytes(bytes)),
+        Ok(0) | Err(_) => "how much is not known".to_owned(),
+    }
+}
+
+/// Returns the error message for missing slots. `state` is the state directory.
+pub(super) fn removed(state: &Path, file: &Path) -> String {
     format!(
-        "{} was removed, or overwritten where it says whose it is, since a daemon was killed that \
-         may have had acknowledged writes in it. They are lost, unless another daemon, with \
-         another state directory, sent them on and was stopped (then nothing is). Where the medium \
-         was copied or replaced since, \
-         that is another one: what was not sent on lies in {DIRECTORY} under the number of the old \
-         one. Put it back \
-         (the medium, then), or start with --accept-journal-loss and, if there was no such daemon, \
-         check what \
-         the clients stored last",
-        file.display()
+        "{} was removed, or overwritten where it says whose it is, since a daemon was killed: \
+         acknowledged writes in it ARE LOST ({}), unless another daemon, with another state \
+         directory, sent them on and was stopped\n    \
+         help: put it back. If the medium was copied or replaced since, put the former one back: \
+         its slots lie in {DIRECTORY} under its number. Or start with --accept-journal-loss and, \
+         if there was no such daemon, check what the clients stored last",
+        file.display(),
+        amount(state, file)
     )
 }
 
