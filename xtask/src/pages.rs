@@ -36,6 +36,21 @@ pub(crate) const ADACACHE: Page = Page {
     template: include_str!("pages/adacache.tmpl"),
 };
 
+pub(crate) const APPLICATIONS: Page = Page {
+    study: "applications",
+    template: include_str!("pages/applications.tmpl"),
+};
+
+pub(crate) const CAITI: Page = Page {
+    study: "caiti",
+    template: include_str!("pages/caiti.tmpl"),
+};
+
+pub(crate) const DPC: Page = Page {
+    study: "dpc",
+    template: include_str!("pages/dpc.tmpl"),
+};
+
 pub(crate) const MAPPERX: Page = Page {
     study: "mapperx",
     template: include_str!("pages/mapperx.tmpl"),
@@ -47,7 +62,7 @@ pub(crate) const OPENCAS: Page = Page {
 };
 
 /// All pages that are rendered from grids.
-const PAGES: [Page; 3] = [ADACACHE, MAPPERX, OPENCAS];
+const PAGES: [Page; 6] = [ADACACHE, APPLICATIONS, CAITI, DPC, MAPPERX, OPENCAS];
 
 /// The run that the figures are of.
 #[derive(Debug)]
@@ -92,8 +107,15 @@ impl Page {
     /// # Errors
     /// If a grid cannot be read, or the template names a grid or column that does not exist.
     pub(crate) fn render(&self, root: &Path) -> Outcome<String> {
-        let data = Data::read(&self.data_folder(&self.path(root)))?;
-        self.text(&data)
+        self.text(&self.data(root)?)
+    }
+
+    /// Reads the checked-in grids.
+    ///
+    /// # Errors
+    /// If a grid cannot be read.
+    pub(crate) fn data(&self, root: &Path) -> Outcome<Data> {
+        Data::read(&self.data_folder(&self.path(root)))
     }
 
     /// Path of the checked-in page.

@@ -1,5 +1,7 @@
 //! Templates: Markdown with places that the renderer replaces by figures of the grids.
 //!
+//! Lines of prose that figures make longer than 100 characters are broken.
+//!
 //! A place stands in double braces and may span lines. It is the name of a value, or a command
 //! and clauses separated by `|`; lists are separated by `;`:
 //!
@@ -36,7 +38,37 @@ pub(super) fn render(template: &str, data: &Data) -> Outcome<String> {
             .trim_end();
         rest = after;
     }
-    Ok(text + rest)
+    Ok(wrap(&(text + rest)))
+}
+
+/// Most characters of a line of prose.
+const COLUMNS: usize = 100;
+
+/// Breaks lines of prose that figures made too long. Rows of tables, headings and words without a
+/// space stay.
+fn wrap(text: &str) -> String {
+    let mut wrapped = String::with_capacity(text.len());
+    for line in text.lines() {
+        if line.chars().count() <= COLUMNS || line.starts_with(['|', '#']) {
+            wrapped.extend([line, "\n"]);
+            continue;
+        }
+        let words = line.trim_start();
+        let leading = &line[..line.len() - words.len()];
+        let indent = leading.to_owned() + if words.starts_with("- ") { "  " } else { "" };
+        let mut broken = leading.to_owned();
+        for (nth, word) in words.split(' ').enumerate() {
+            if broken.chars().count() + 1 + word.chars().count() > COLUMNS && nth > 0 {
+                wrapped.extend([broken.as_str(), "\n"]);
+                broken.clone_from(&indent);
+            } else if nth > 0 {
+                broken.push(' ');
+            }
+            broken.push_str(word);
+        }
+        wrapped.extend([broken.as_str(), "\n"]);
+    }
+    wrapped
 }
 
 fn fill(place: &str, data: &Data) -> Outcome<String> {

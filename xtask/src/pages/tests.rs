@@ -43,7 +43,7 @@ fn a_grid_survives_writing_and_reading() {
 
 #[test]
 fn places_are_replaced_by_figures() {
-    let text = |template: &str| render(template, &data()).unwrap();
+    let text = |template: &str| render(template, &data()).unwrap().trim_end().to_owned();
     assert_eq!(text("On {{date}}: {{count cells}}."), "On 2026-11-26: 5.");
     assert_eq!(text("{{count cells | where holds = no; trace = b}}"), "1");
     assert_eq!(
@@ -67,6 +67,24 @@ fn places_are_replaced_by_figures() {
         text("{{median cells | by dirty}}"),
         "| dirty | ours | memory |\n|---|---:|---:|\n| 5% | 11 | 334 KiB |\n| 20% | 2.0 | 2.0 MiB |"
     );
+}
+
+#[test]
+fn lines_that_figures_make_too_long_are_broken() {
+    let mut data = data();
+    let long = vec!["word"; 30].join(" ");
+    data.0[1].row(["long".to_owned(), long.clone()]);
+    let text = render("# {{long}}\n\n  - {{long}} end.\n| {{long}} |\n", &data).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], format!("# {long}"));
+    assert_eq!(lines[4], format!("| {long} |"));
+    assert_eq!(lines[2].chars().count(), 98);
+    assert!(
+        lines[3].starts_with("    word") && lines[3].ends_with(" end."),
+        "{text}"
+    );
+    let rejoined = format!("{} {}", lines[2], lines[3].trim_start());
+    assert_eq!(rejoined, format!("  - {long} end."));
 }
 
 #[test]

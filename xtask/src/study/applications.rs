@@ -16,7 +16,8 @@ use clap::Args;
 
 use super::{commit, date};
 use crate::bench::{Outcome, built_program, conclude, loops, require, run_for_output};
-use crate::claims::Report;
+use crate::claims::{Report, machine};
+use crate::pages::{APPLICATIONS, Header};
 use crate::soak;
 use cells::Programs;
 use results::{Kills, Pass, Results};
@@ -105,20 +106,26 @@ pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
     }
     let out = options.out.clone().unwrap_or_else(|| match options.quick {
         true => programs.load.with_file_name("applications-quick.md"),
-        false => root.join("docs/results/applications.md"),
+        false => APPLICATIONS.path(root),
     });
     let plot = out.with_extension("svg");
     let written = std::fs::write(&plot, plot::render(&results));
     written.map_err(|error| format!("{}: {error}", plot.display()))?;
+    let claims = claims::claims(&results);
+    let header = Header {
+        machine: machine(),
+        commit: results.commits(),
+        date: run_for_output(date())?,
+        command: "cargo xtask study applications".into(),
+        minutes: results.passes.iter().map(|pass| pass.took_s).sum::<f64>() / 60.0,
+    };
+    let grids = page::grids(&header, &results, &claims, seconds);
+    APPLICATIONS.write(&out, &grids, options.quick)?;
     let report = Report {
         quick: options.quick,
-        claims: claims::claims(&results),
-        rows: results.passes.clone(),
+        claims,
+        rows: results.passes,
     };
-    let date = run_for_output(date())?;
-    let text = page::render(&results, &report, &date, seconds, &plot);
-    std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
-    println!("written: {}", out.display());
     conclude(&report, options.json.as_deref())
 }
 

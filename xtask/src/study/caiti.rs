@@ -19,6 +19,7 @@ use serde_json::Value;
 use super::{commit, date};
 use crate::bench::{Outcome, built_program, conclude, run_for_output};
 use crate::claims::{Report, machine};
+use crate::pages::{CAITI, Header};
 use modelled::Service;
 use runs::{Model, Run};
 
@@ -297,34 +298,31 @@ pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
     };
     let out = options.out.clone().unwrap_or_else(|| match options.quick {
         true => program.with_file_name("caiti-quick.md"),
-        false => root.join("docs/results/caiti.md"),
+        false => CAITI.path(root),
     });
-    let picture = out.with_file_name("caiti-timeline.svg");
-    let header = page::Header {
+    let waitings = match options.quick {
+        true => &WAITINGS[..1],
+        false => &WAITINGS,
+    };
+    let claims = claims::claims(&results, waitings);
+    let header = Header {
+        machine: machine(),
         commit,
         date: run_for_output(date())?,
-        machine: machine(),
-        minutes: began.elapsed().as_secs_f64() / 60.0,
-        earlier: options.measured.is_some(),
-        waitings: if options.quick {
-            &WAITINGS[..1]
-        } else {
-            &WAITINGS
+        command: match options.measured {
+            Some(_) => "cargo xtask study caiti --measured FILE".into(),
+            None => "cargo xtask study caiti".into(),
         },
-        quick: options.quick,
+        minutes: began.elapsed().as_secs_f64() / 60.0,
     };
-    let claims = claims::claims(&results, header.waitings);
-    let text = page::render(&header, &claims, &results);
-    let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     if !options.quick {
-        std::fs::write(
-            &picture,
-            plot::timelines(&results.measured.runs, "timeline"),
-        )
-        .map_err(|error| failed(&picture, error))?;
+        let picture = out.with_file_name("caiti-timeline.svg");
+        let timelines = plot::timelines(&results.measured.runs, "timeline");
+        let written = std::fs::write(&picture, timelines);
+        written.map_err(|error| format!("{}: {error}", picture.display()))?;
     }
-    std::fs::write(&out, text).map_err(|error| failed(&out, error))?;
-    println!("written: {}", out.display());
+    let grids = page::grids(&header, &claims, &results);
+    CAITI.write(&out, &grids, options.quick)?;
     let report = Report {
         quick: options.quick,
         claims,

@@ -15,7 +15,8 @@ use serde_json::Value;
 use super::jobs::in_parallel;
 use super::{commit, date};
 use crate::bench::{Outcome, built_program, conclude, json_of, run_for_output};
-use crate::claims::Report;
+use crate::claims::{Report, machine};
+use crate::pages::{DPC, Header};
 use cells::{Cells, Row};
 
 /// Rounds of what is measured.
@@ -39,36 +40,38 @@ pub(crate) struct Options {
     json: Option<PathBuf>,
 }
 
+const PROGRAM: [&str; 4] = ["--package", "forebay-pagecache", "--example", "dpc"];
+
 /// Runs the study. Whether the claims hold.
 pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
     let began = Instant::now();
-    let program = built_program(
-        root,
-        &["--package", "forebay-pagecache", "--example", "dpc"],
-    )?;
+    let program = built_program(root, &PROGRAM)?;
     let commit = commit(root)?;
     let cells = modelled(&program, options)?;
     let rounds = measured::run(&program, if options.quick { 1 } else { ROUNDS })?;
     let mut claims = cells::claims(&cells);
     claims.extend(measured::claims(&rounds));
-    let header = page::Header {
-        costs: json_of(&run_for_output({
-            let mut command = Command::new(&program);
-            command.arg("costs");
-            command
-        })?)?,
+    let header = Header {
+        machine: machine(),
         commit,
         date: run_for_output(date())?,
+        command: match options.model {
+            Some(_) => "cargo xtask study dpc --model FILE".into(),
+            None => "cargo xtask study dpc".into(),
+        },
         minutes: began.elapsed().as_secs_f64() / 60.0,
-        earlier: options.model.is_some(),
     };
+    let costs = json_of(&run_for_output({
+        let mut command = Command::new(&program);
+        command.arg("costs");
+        command
+    })?)?;
     let out = options.out.clone().unwrap_or_else(|| match options.quick {
         true => program.with_file_name("dpc-quick.md"),
-        false => root.join("docs/results/dpc.md"),
+        false => DPC.path(root),
     });
-    let text = page::render(&header, &claims, &cells, &rounds, options.quick);
-    std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
-    println!("written: {}", out.display());
+    let grids = page::grids(&header, &costs, &claims, &cells, &rounds);
+    DPC.write(&out, &grids, options.quick)?;
     let report = Report {
         quick: options.quick,
         claims,
@@ -86,18 +89,23 @@ fn modelled(program: &Path, options: &Options) -> Outcome<Cells> {
         .iter()
         .filter(|job| earlier.of(job).is_none())
         .collect();
-    let rows = in_parallel(
-        &missing,
-        |job| job["title"].as_str().unwrap_or_default(),
-        |job| model(program, job),
-    );
-    let run = Cells(rows.into_iter().collect::<Outcome<_>>()?);
+    let run = Cells(run_all(program, &missing)?);
     let cell = |job: &Value| {
         let row = earlier.of(job).or_else(|| run.of(job));
         row.cloned()
             .ok_or_else(|| format!("{job}: no such cell was printed"))
     };
     Ok(Cells(jobs.iter().map(cell).collect::<Outcome<_>>()?))
+}
+
+/// Runs the cells of these jobs.
+fn run_all(program: &Path, jobs: &[&Value]) -> Outcome<Vec<Row>> {
+    let rows = in_parallel(
+        jobs,
+        |job| job["title"].as_str().unwrap_or_default(),
+        |job| model(program, job),
+    );
+    rows.into_iter().collect()
 }
 
 /// The cells that an earlier run has written.

@@ -1,23 +1,4 @@
-//! Tables in Markdown, and what is in their cells.
-
-/// A table in Markdown; the first column is words, the others numbers.
-pub(super) struct Table(pub(super) String);
-
-impl Table {
-    pub(super) fn new(titles: &[&str]) -> Self {
-        let rule = ["---"].into_iter().chain(["---:"].into_iter().cycle());
-        let rule: Vec<&str> = rule.take(titles.len()).collect();
-        Self(format!(
-            "| {} |\n|{}|\n",
-            titles.join(" | "),
-            rule.join("|")
-        ))
-    }
-
-    pub(super) fn row(&mut self, cells: &[String]) {
-        self.0 += &format!("| {} |\n", cells.join(" | "));
-    }
-}
+//! Text of figures in the cells of grids.
 
 pub(super) fn percent(ratio: f64) -> String {
     format!("{:.1}%", ratio * 100.0)
@@ -77,12 +58,5 @@ mod tests {
             (number(7), number(1000), number(12_345_678)),
             ("7".into(), "1,000".into(), "12,345,678".into())
         );
-    }
-
-    #[test]
-    fn a_table_has_a_rule_under_its_titles() {
-        let mut table = Table::new(&["a", "b", "c"]);
-        table.row(&["x", "1", "2"].map(String::from));
-        assert_eq!(table.0, "| a | b | c |\n|---|---:|---:|\n| x | 1 | 2 |\n");
     }
 }

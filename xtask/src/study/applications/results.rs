@@ -157,6 +157,14 @@ impl Results {
             .unwrap_or(0)
     }
 
+    /// Commits of the passes, joined by `and`.
+    pub(super) fn commits(&self) -> String {
+        let passes = self.passes.iter();
+        let mut commits: Vec<&str> = passes.map(|pass| pass.commit.as_str()).collect();
+        commits.dedup();
+        commits.join(" and ")
+    }
+
     /// Names of the cells, in order.
     pub(super) fn cells(&self) -> Vec<&str> {
         let first = self.passes.first();

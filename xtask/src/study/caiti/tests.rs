@@ -1,6 +1,7 @@
 use super::modelled::Service;
 use super::runs::{Model, Run};
 use super::{DEPTH, Results, SYSTEMS, claims, page, plot};
+use crate::pages::{CAITI, Header};
 
 fn run(part: &str, system: &str, iops: f64, mean_us: f64) -> Run {
     Run {
@@ -111,17 +112,17 @@ fn service_times_are_what_is_left_of_measured_ones() {
 #[test]
 fn the_page_has_figures_with_their_spread() {
     let results = results();
-    let header = page::Header {
+    let header = Header {
         commit: "c".into(),
         date: "d".into(),
         machine: "m".into(),
+        command: "x".into(),
         minutes: 1.0,
-        earlier: true,
-        waitings: &["spin"],
-        quick: false,
     };
     let claims = claims::claims(&results, &["spin"]);
-    let text = page::render(&header, &claims, &results);
+    let text = CAITI
+        .text(&page::grids(&header, &claims, &results))
+        .unwrap();
     assert!(
         text.contains("| caiti | 5.00 (5.00 to 5.00) | 1.00 (0.50 to 30.00) |"),
         "{text}"

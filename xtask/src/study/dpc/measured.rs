@@ -5,9 +5,10 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::table::{Table, number};
 use crate::bench::{Outcome, run_for_output};
 use crate::claims::{Claim, Kind, figure};
+use crate::pages::Grid;
+use crate::study::table::number;
 
 /// One figure of one round.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -106,64 +107,45 @@ pub(super) fn claims(rounds: &[Round]) -> Vec<Claim> {
     ]
 }
 
-const HOW: &str = "\
-Two nodes of the library in one process, the directory in a thread of its own, packets on channels, the store in memory; remote memory is this machine's own, so that a remote hit is no slower than a local one. **The machine was busy with other work: latencies that wait for another thread (all but those of mapped pages) are to be taken anew on a quiet one**; the command does it. \
-Operations are synchronous, so depth is threads: 4 KiB at one thread, 4 KiB at 32, 128 KiB (32 pages, one after another) at 8. *Nowhere*: the page is filled from the store; written whole, it is not read first. *Cached remotely*: the other node has it, this one uses it first. *Mapped*: used before. A *view* maps a page and loads it from where it is (the paper's mmap); it stores nothing. Median of the rounds, with the least and the most.\n";
-
-/// The section of the page.
-pub(super) fn render(rounds: &[Round]) -> String {
-    let mut text = format!("\n## Measured\n\n{HOW}\n");
-    let Some(first) = rounds.first() else {
-        return text;
-    };
+/// Grids of the page: operations, hits and invalidations, and the steps of a miss.
+pub(super) fn grids(rounds: &[Round]) -> [Grid; 3] {
     let of = |what: &str, value: &dyn Fn(&Figure) -> f64| {
         let [median, least, most] = spread(rounds, what, value);
         format!("{} ({} to {})", figure(median), figure(least), figure(most))
     };
     let micros = |figure: &Figure| figure.latency_ns / 1000.0;
-    let mut grid = Table::new(&[
+    let thousands = |figure: &Figure| figure.operations_per_s.unwrap_or(f64::NAN) / 1000.0;
+    let columns = [
         "operation",
         "latency, us",
         "operations/s, thousands",
         "packets",
-    ]);
-    let mut hits = Table::new(&["", "us", "packets"]);
-    for Figure {
-        what,
-        operations_per_s,
-        packets,
-        ..
-    } in &first.figures
-    {
-        match operations_per_s {
-            Some(_) => grid.row(&[
-                what.clone(),
-                of(what, &micros),
-                of(what, &|figure| {
-                    figure.operations_per_s.unwrap_or(f64::NAN) / 1000.0
-                }),
-                number(*packets),
-            ]),
+    ];
+    let mut operations = Grid::new("operations", &columns);
+    let mut hits = Grid::new("hits", &["operation", "latency, us", "packets"]);
+    let first = rounds.iter().take(1).flat_map(|round| &round.figures);
+    for one in first {
+        let (what, packets) = (&one.what, number(one.packets));
+        let latency = of(what, &micros);
+        match one.operations_per_s {
+            Some(_) => operations.row([what.clone(), latency, of(what, &thousands), packets]),
             None if STEPS.iter().any(|step| what.ends_with(step)) => {}
-            None => hits.row(&[what.clone(), of(what, &micros), number(*packets)]),
+            None => hits.row([what.clone(), latency, packets]),
         }
     }
-    text += &grid.0;
-    text += "\nHits are the best of forty turns over 1,024 pages, whole pages copied, a view's first word loaded; an invalidation is all that happens when a node leaves that has so many pages and another maps them.\n\n";
-    text += &hits.0;
-    text += "\nWhere a miss at one thread spends its time, by the clock at each step, mean of 1,024 pages: *look up and lock* until the directory's answer has come, *fill* until the page is in its frame and the word of that leaves, *unlock and go on* until who asked has the page copied, loaded or written. A write of a whole page reads no store.\n\n";
-    let mut split = Table::new(&[
-        "",
+    let columns = [
+        "operation",
         "look up and lock, us",
         "fill, us",
         "unlock and go on, us",
-    ]);
+    ];
+    let mut steps = Grid::new("steps", &columns);
     for operation in ["read", "write", "view"] {
         let mut row = vec![operation.to_owned()];
         row.extend(STEPS.map(|step| of(&format!("{operation}, {step}"), &micros)));
-        split.row(&row);
+        steps.row(row);
     }
-    text + &split.0
+    [operations, hits, steps]
 }
 
 #[cfg(test)]
@@ -198,10 +180,10 @@ mod tests {
         let bad = [round(120.0, 1, false)];
         assert!(claims(&bad).iter().all(|claim| !claim.holds));
         assert!(claims(&[]).iter().all(|claim| !claim.holds));
-        let text = render(&good);
-        assert!(
-            text.contains("| local hit | 0.105 (0.100 to 0.300) | 0 |"),
-            "{text}"
+        let [_, hits, _] = grids(&good);
+        assert_eq!(
+            hits.rows[1],
+            ["local hit", "0.105 (0.100 to 0.300)", "0"].map(String::from)
         );
     }
 }
