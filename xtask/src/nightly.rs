@@ -20,6 +20,7 @@ use crate::metadata::Metadata;
 use crate::nextest::{Nextest, Selection};
 use crate::soak;
 use crate::steps::{Steps, Verdict, run_command};
+use crate::study;
 use log::{Log, Row};
 
 /// The seeds that one run takes.
@@ -71,6 +72,8 @@ enum Part {
     Soak,
     /// The instructions of a cache hit
     Engine,
+    /// Deterministic figures of the studies, by another run
+    Studies,
 }
 
 impl Part {
@@ -85,6 +88,7 @@ impl Part {
             Self::Guests => "guests",
             Self::Soak => "soak",
             Self::Engine => "engine",
+            Self::Studies => "studies",
         }
     }
 
@@ -99,6 +103,7 @@ impl Part {
             Self::Guests => "a real kernel's clients work with every export",
             Self::Soak => "power cuts, kills and memory pressure lose nothing",
             Self::Engine => "the instructions of a hit are within bounds",
+            Self::Studies => "pages of studies match another run of their deterministic cells",
         }
     }
 }
@@ -216,6 +221,11 @@ impl Night<'_> {
             Part::Guests => guests(root),
             Part::Soak => soaks(root, counted),
             Part::Engine => checks::engine(root),
+            Part::Studies => {
+                let checked = study::check(root)?;
+                counted.text = checked.counted;
+                Ok(checked.verdict)
+            }
         }
     }
 

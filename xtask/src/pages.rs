@@ -4,6 +4,7 @@
 //! renderer serves the run of a study, `cargo xtask study render` and the test that compares the
 //! checked-in page with the checked-in grids.
 
+mod compare;
 mod grid;
 mod template;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use compare::{RENDER, Rerun, differences, stale_pages};
 pub(crate) use grid::{Data, Grid};
 
 use crate::claims::Claim;
@@ -139,6 +141,18 @@ pub(crate) fn render_all(root: &Path) -> Outcome<bool> {
         println!("written: {}", path.display());
     }
     Ok(true)
+}
+
+/// Prints the pages that differ from their templates and grids. Returns whether none does.
+///
+/// # Errors
+/// If a page cannot be read or rendered.
+pub(crate) fn check_all(root: &Path) -> Outcome<bool> {
+    let stale = stale_pages(root)?;
+    for (path, difference) in &stale {
+        println!("{}: {difference}\nhelp: {RENDER}", path.display());
+    }
+    Ok(stale.is_empty())
 }
 
 /// Grid of claims: one row a claim, its figures formatted by `figure`.

@@ -3,6 +3,7 @@
 mod applications;
 mod beside_paper;
 mod caiti;
+mod check;
 mod claims;
 mod dpc;
 mod jobs;
@@ -21,6 +22,9 @@ use clap::{Args, Subcommand};
 use crate::bench::{Outcome, built_program, conclude, run_for_output};
 use crate::claims::{Report, figure, machine};
 use crate::pages::{ADACACHE, Grid, Header, claims_grid};
+use crate::steps::Verdict;
+
+pub(crate) use check::check;
 
 /// Studies, each with its baselines in the same run.
 #[derive(Debug, Subcommand)]
@@ -34,6 +38,8 @@ pub(crate) enum Study {
     /// modelled with more cores; writes docs/results/caiti.md. Twenty minutes, three for a look (`--quick`), on a machine
     /// with nothing else to do
     Caiti(caiti::Options),
+    /// Re-run deterministic figures of the pages, and fail if one differs from the recorded grids
+    Check,
     /// The distributed page cache beside tokens, cooperative caching and one node with all the memory; writes
     /// docs/results/dpc.md
     Dpc(dpc::Options),
@@ -43,7 +49,11 @@ pub(crate) enum Study {
     /// docs/results/opencas.md
     Opencas(opencas::Options),
     /// Render the pages from the grids under docs/results/data; runs no study
-    Render,
+    Render {
+        /// Write nothing; fail if a page differs from its template and grids
+        #[arg(long)]
+        check: bool,
+    },
 }
 
 /// What a study takes.
@@ -76,7 +86,9 @@ pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
         Study::Dpc(options) => dpc::run(root, options),
         Study::Mapperx(options) => mapperx::run(root, options),
         Study::Opencas(options) => opencas::study(root, options),
-        Study::Render => crate::pages::render_all(root),
+        Study::Check => check(root).map(|checked| checked.verdict == Verdict::Passed),
+        Study::Render { check: true } => crate::pages::check_all(root),
+        Study::Render { check: false } => crate::pages::render_all(root),
     };
     match held {
         Ok(true) => ExitCode::SUCCESS,
@@ -90,7 +102,7 @@ pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
 
 fn adacache(root: &Path, options: &Options) -> Outcome<bool> {
     let began = Instant::now();
-    let program = built_program(root, &["--package", "forebay-trace", "--example", "study"])?;
+    let program = built_program(root, &jobs::PROGRAM)?;
     // What was built, whatever is edited meanwhile.
     let commit = commit(root)?;
     let jobs = jobs::all(

@@ -11,6 +11,7 @@ mod layers;
 mod length;
 mod links;
 mod marks;
+mod pages;
 mod prose;
 mod words;
 
@@ -95,6 +96,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     findings.extend(marks::check(&tree.sources));
     findings.extend(words::check(&tree.sources));
     findings.extend(prose::check(&tree.sources));
+    findings.extend(pages::check(root)?);
     findings.extend(links::check(&tree.sources, &tree.paths));
     findings.extend(inventory::check(&metadata, &tree.sources));
     Ok((tree.sources.len(), findings))

@@ -41,7 +41,7 @@ impl Grid {
     ///
     /// # Errors
     /// If the grid has no such column.
-    pub(super) fn column(&self, title: &str) -> Outcome<usize> {
+    pub(crate) fn column(&self, title: &str) -> Outcome<usize> {
         let found = self.columns.iter().position(|column| column == title);
         found.ok_or_else(|| format!("grid {}: no column `{title}`", self.name))
     }
@@ -126,7 +126,7 @@ impl Data {
     ///
     /// # Errors
     /// If the study has no such grid.
-    pub(super) fn grid(&self, name: &str) -> Outcome<&Grid> {
+    pub(crate) fn grid(&self, name: &str) -> Outcome<&Grid> {
         let found = self.0.iter().find(|grid| grid.name == name);
         found.ok_or_else(|| format!("no grid `{name}`"))
     }

@@ -16,7 +16,7 @@ use super::jobs::in_parallel;
 use super::{commit, date};
 use crate::bench::{Outcome, built_program, conclude, json_of, run_for_output};
 use crate::claims::{Report, machine};
-use crate::pages::{DPC, Header};
+use crate::pages::{DPC, Header, Rerun};
 use cells::{Cells, Row};
 
 /// Rounds of what is measured.
@@ -41,6 +41,15 @@ pub(crate) struct Options {
 }
 
 const PROGRAM: [&str; 4] = ["--package", "forebay-pagecache", "--example", "dpc"];
+
+/// Rows of four nodes with the declared costs, by another run.
+pub(super) fn rerun(root: &Path) -> Outcome<Vec<Rerun>> {
+    let program = built_program(root, &PROGRAM)?;
+    let mut jobs = cells::jobs(true);
+    jobs.retain(|job| job["sweep"].is_null());
+    let cells = Cells(run_all(&program, &jobs.iter().collect::<Vec<_>>())?);
+    Ok(vec![(page::times(&cells), 1), (page::counts(&cells), 2)])
+}
 
 /// Runs the study. Whether the claims hold.
 pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {

@@ -15,6 +15,18 @@ pub(super) const REQUESTS: u64 = 10_000_000;
 const OTHER_SEED_REQUESTS: u64 = 1_000_000;
 const QUICK_REQUESTS: u64 = 200_000;
 
+/// The simulator.
+pub(super) const PROGRAM: [&str; 4] = ["--package", "forebay-trace", "--example", "study"];
+
+/// Titles of the traces that `cargo xtask study check` re-runs: those that are short.
+pub(super) const SHORT: [&str; 5] = [
+    "Tencent CBS, 50,000 requests",
+    "smartphone, installing",
+    "smartphone, calling",
+    "SPC Financial1, excerpt",
+    "MSR hm_0, excerpt",
+];
+
 /// Its blocks are a database's pages, where the format has sectors.
 const OLTP: &str = "arc/OLTP.lis";
 
@@ -189,6 +201,13 @@ fn shared(root: &Path, quick: bool) -> Vec<Job> {
             job,
         });
     }
+    jobs
+}
+
+/// Jobs of the traces in [`SHORT`].
+pub(super) fn short(root: &Path) -> Vec<Job> {
+    let mut jobs = shared(root, false);
+    jobs.retain(|job| SHORT.contains(&job.title.as_str()));
     jobs
 }
 

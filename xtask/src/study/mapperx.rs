@@ -12,11 +12,11 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::jobs::{in_parallel, shared_folder};
+use super::jobs::{SHORT, in_parallel, shared_folder};
 use super::{commit, date};
 use crate::bench::{Outcome, built_program, conclude, json_of, run_for_output};
 use crate::claims::{Report, machine};
-use crate::pages::{Header, MAPPERX};
+use crate::pages::{Header, MAPPERX, Rerun};
 use result::{Crash, DIRTY_PERCENTS, Simulation, Trace, claims};
 
 const QUICK_REQUESTS: u64 = 100_000;
@@ -121,15 +121,28 @@ struct Job {
     job: Value,
 }
 
+const PROGRAM: [&str; 4] = ["--package", "forebay-trace", "--example", "mapperx"];
+
+/// Rows of the short traces, by another run.
+pub(super) fn rerun(root: &Path) -> Outcome<Vec<Rerun>> {
+    let program = built_program(root, &PROGRAM)?;
+    let mut jobs = jobs(root, false);
+    jobs.retain(|job| SHORT.contains(&job.title));
+    let traces = in_parallel(&jobs, |job| job.title, |job| simulate(&program, job));
+    let traces: Vec<Trace> = traces.into_iter().collect::<Outcome<_>>()?;
+    let traces: Vec<&Trace> = traces.iter().collect();
+    Ok(vec![
+        (page::traces_grid(&traces), 1),
+        (page::trees(&traces), 7),
+    ])
+}
+
 pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
     if options.timing {
         return timing::run(root, &root.join("docs/results"), options.json.as_deref());
     }
     let began = Instant::now();
-    let program = built_program(
-        root,
-        &["--package", "forebay-trace", "--example", "mapperx"],
-    )?;
+    let program = built_program(root, &PROGRAM)?;
     let engine = built_program(
         root,
         &["--package", "forebay-tests", "--example", "recovery"],

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{commit, date};
 use crate::bench::{Outcome, built_program, conclude, run_for_output};
 use crate::claims::{Claim, Kind, Report, machine};
-use crate::pages::{Header, OPENCAS};
+use crate::pages::{Header, OPENCAS, Rerun};
 
 /// What the study takes.
 #[derive(Debug, Args)]
@@ -98,13 +98,20 @@ fn find<'a>(rows: &'a [Row], system: &str, cell: Cell<'_>) -> Option<&'a Row> {
         .find(|row| row.system == system && row.cell() == cell)
 }
 
+const PROGRAM: [&str; 4] = ["--package", "forebay-benches", "--bench", "opencas"];
+
+/// Rows of lines of 4 KiB and two sizes of files, by another run.
+pub(super) fn rerun(root: &Path) -> Outcome<Vec<Rerun>> {
+    let mut command = Command::new(built_program(root, &PROGRAM)?);
+    command.arg("--quick");
+    let rows: Vec<Row> = objects(&run_for_output(command)?)?;
+    Ok(vec![(page::bytes(&rows), 3), (page::speeds(&rows), 6)])
+}
+
 /// Runs the study. Whether the claims hold.
 pub(super) fn study(root: &Path, options: &Options) -> Outcome<bool> {
     let began = Instant::now();
-    let program = built_program(
-        root,
-        &["--package", "forebay-benches", "--bench", "opencas"],
-    )?;
+    let program = built_program(root, &PROGRAM)?;
     let commit = commit(root)?;
     let mut command = Command::new(&program);
     if options.quick {

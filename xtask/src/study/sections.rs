@@ -241,7 +241,7 @@ fn shards(traces: &[&Trace]) -> Grid {
 /// Sizes of requests in the grid of traces, KiB.
 const REQUEST_KIB: [u64; 7] = [4, 8, 16, 32, 64, 128, 256];
 
-fn trace_grid(traces: &[Trace]) -> Grid {
+pub(super) fn trace_grid(traces: &[Trace]) -> Grid {
     let mut columns = [
         "set",
         "trace",
@@ -296,7 +296,7 @@ fn shown(traces: &[Trace]) -> impl Iterator<Item = &Trace> {
 }
 
 /// All configurations of the real traces; of the others, ours and the fixed sizes.
-fn cells(traces: &[Trace]) -> Grid {
+pub(super) fn cells(traces: &[Trace]) -> Grid {
     let columns = [
         "set",
         "trace",

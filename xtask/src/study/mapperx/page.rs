@@ -163,7 +163,7 @@ fn yes(yes: bool) -> String {
     if yes { "yes" } else { "-" }.into()
 }
 
-fn traces_grid(traces: &[&Trace]) -> Grid {
+pub(super) fn traces_grid(traces: &[&Trace]) -> Grid {
     let columns = [
         "trace",
         "counts",
@@ -201,7 +201,7 @@ fn shown<'a>(traces: &'a [&'a Trace]) -> impl Iterator<Item = &'a Trace> {
     counting.chain(others).copied()
 }
 
-fn trees(traces: &[&Trace]) -> Grid {
+pub(super) fn trees(traces: &[&Trace]) -> Grid {
     let columns = [
         "trace",
         "counts",

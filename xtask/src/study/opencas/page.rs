@@ -166,7 +166,7 @@ fn layers(processor: &[Processor]) -> Grid {
     grid
 }
 
-fn bytes(rows: &[Row]) -> Grid {
+pub(super) fn bytes(rows: &[Row]) -> Grid {
     let systems = ["opencas-evict", "blocks", "lines"];
     let columns: Vec<&str> = ["line", "file", "access"]
         .into_iter()
@@ -194,7 +194,7 @@ fn bytes(rows: &[Row]) -> Grid {
     grid
 }
 
-fn speeds(rows: &[Row]) -> Grid {
+pub(super) fn speeds(rows: &[Row]) -> Grid {
     let mut columns = ["cache", "backing", "line", "write", "file", "access"]
         .map(String::from)
         .to_vec();
