@@ -12,7 +12,8 @@ const TEXTS: [&str; 4] = [
     "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
     "DHHC-1:01:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:",
     "DHHC-1:02:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vcSEgBQ==:",
-    "DHHC-1:03:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P4zODhA=:",
+    "DHHC-1:03:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJC\
+     UmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P4zODhA=:",
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -25,7 +26,8 @@ fn secrets_are_read_back_and_match_other_implementations() {
     let keys = [
         "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
         "d06bfe416d2de81dd5cccafd02bca7f68fe6d9ed50c7393fa37471335959cdf7",
-        "c157cd5cafc8bf44889b9a215ae863da7c74cbf352a8fcf8e0d6a7cc2ed2cd821961d30d2b9829ccf6f44577b472eb6a",
+        "c157cd5cafc8bf44889b9a215ae863da7c74cbf352a8fcf8\
+         e0d6a7cc2ed2cd821961d30d2b9829ccf6f44577b472eb6a",
         "4f4d1c876f01422769c184c36ecdb1e88fb31cd7203e1c786c3739aa60c4599e\
          e4f5db73292f04659f9f63529af6206b1c74df8a0a8ee50f2e08f41fc74e0b21",
     ];
@@ -122,10 +124,14 @@ fn files_of_secrets() {
 
 #[test]
 fn responses_match_another_implementation() {
-    // In Python, with k the secret above for this hash transformed, c the hash's number as often as
-    // the hash is long, g = 256 times 09: hmac.new(k, c + bytes([4, 3, 2, 1, 6, 5, 0]) +
-    // b"HostHost" + host + b"\0" + subsystem, hash); for the controller c = hmac.new(hash(g), c,
-    // hash), the label b"Controller", and the names in reverse order.
+    // In Python, k is the secret above, transformed for this hash. c is the hash's number, repeated
+    // to the length of the hash. g is 256 times 09. The response of the host:
+    //
+    //     names = b"HostHost" + host + b"\0" + subsystem
+    //     hmac.new(k, c + bytes([4, 3, 2, 1, 6, 5, 0]) + names, hash)
+    //
+    // For the controller, c is hmac.new(hash(g), c, hash), the label is b"Controller", and the
+    // names are in reverse order.
     let vectors = [
         (
             Hash::Sha256,
@@ -134,8 +140,10 @@ fn responses_match_another_implementation() {
         ),
         (
             Hash::Sha384,
-            "ea312c430d6f3f11cdb0a3e9b7d5501b842ab7d52cb485f3a6aef0c770ea16334a375b97867e0c128a108e3d1bcd181a",
-            "e45805967bb45bfe430fd142bd8a5f55b2fbb78c56e0845843c502a7bf31c24a0a5e57566654dd011ec5523dc34b96c0",
+            "ea312c430d6f3f11cdb0a3e9b7d5501b842ab7d52cb485f3\
+             a6aef0c770ea16334a375b97867e0c128a108e3d1bcd181a",
+            "e45805967bb45bfe430fd142bd8a5f55b2fbb78c56e08458\
+             43c502a7bf31c24a0a5e57566654dd011ec5523dc34b96c0",
         ),
         (
             Hash::Sha512,

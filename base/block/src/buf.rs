@@ -26,7 +26,7 @@ pub unsafe trait Mapping: Send + Sync {
     fn as_ptr(&self) -> *mut u8;
     /// Length of the range, bytes.
     fn len(&self) -> usize;
-    /// Whether the range is empty.
+    /// Returns whether the range is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -347,7 +347,8 @@ impl Buf {
     /// while the reference lives.
     #[must_use]
     pub const unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: the range is live and initialised; the caller vouches that nobody writes.
+        // SAFETY: the range is live and initialised; the caller ensures that no other thread
+        // writes.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 

@@ -27,7 +27,7 @@ impl Event {
     /// reactor.
     ///
     /// # Errors
-    /// `InvalidInput` on a thread that runs no reactor, or what the system says.
+    /// `InvalidInput` on a thread that runs no reactor, or the system's error.
     pub fn adopt(fd: OwnedFd) -> Result<Self> {
         never_block(&fd).context(|| "taking over an event")?;
         Ok(Self {
@@ -38,7 +38,7 @@ impl Event {
     /// Waits until it has been signalled since the last wait.
     ///
     /// # Errors
-    /// `Disconnected` if it is none, or what the system says.
+    /// `Disconnected` if it is none, or the system's error.
     pub async fn wait(&self) -> Result<()> {
         let fd = self.descriptor.fd();
         loop {

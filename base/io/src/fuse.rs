@@ -39,7 +39,7 @@ impl Connection {
     /// The mount of a device, `/dev/fuse`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn new(device: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self {
             device: device.try_clone_to_owned()?,
@@ -74,7 +74,7 @@ impl Connection {
 }
 
 impl Held {
-    /// By which the mount knows it, until this is dropped.
+    /// Returns its number in the mount. It is valid until this is dropped.
     #[must_use]
     pub const fn number(&self) -> u32 {
         self.number

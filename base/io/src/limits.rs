@@ -8,7 +8,7 @@ use forebay_block::{Context as _, Result};
 /// Raises the soft limit of open descriptors to the hard one. Returns the limit.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn raise_descriptor_limit() -> Result<u64> {
     let mut limit = get(libc::RLIMIT_NOFILE).context(|| "limit of descriptors")?;
     if limit.rlim_cur < limit.rlim_max {

@@ -31,7 +31,7 @@ const PERMISSIONS: i64 = 4;
 /// Takes all locks of a file that this process holds alone, to read it or to write to it, too.
 ///
 /// # Errors
-/// `Busy` if another program holds the file, or what the system says.
+/// `Busy` if another program holds the file, or the system's error.
 pub(crate) fn lock(file: &File, read_only: bool) -> Result<()> {
     lock_whole(file)?;
     let used = match read_only {

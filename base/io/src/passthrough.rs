@@ -31,7 +31,7 @@ impl std::fmt::Debug for CommandDevice {
 }
 
 impl CommandDevice {
-    /// Whether the calling thread's reactor can give commands.
+    /// Returns whether the calling thread's reactor can give commands.
     ///
     /// # Errors
     /// `Unsupported` on a reactor without io_uring, `InvalidInput` on a thread that runs no
@@ -206,7 +206,7 @@ impl Controller {
     /// Opens the device at `path`.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn open(path: &Path) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         Ok(Self { file, ring: None })

@@ -54,7 +54,7 @@ impl Process {
     /// The process with this number, if there is one.
     ///
     /// # Errors
-    /// `NotFound` if there is none, or what the system says.
+    /// `NotFound` if there is none, or the system's error.
     pub fn open(pid: u32) -> Result<Self> {
         // SAFETY: a plain system call with integer arguments.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -79,14 +79,15 @@ impl Process {
         self.pid
     }
 
-    /// When it was started, in ticks of the kernel since the boot: with the number, it names one
+    /// Returns its start time, in ticks of the kernel since the boot. With the number, it names one
     /// process of a boot.
     #[must_use]
     pub const fn started(&self) -> u64 {
         self.started
     }
 
-    /// Whether it has ended: no thread of it runs or will run, and no system call of it goes on.
+    /// Returns whether it has ended: no thread of it runs or will run, and no system call of it
+    /// goes on.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let mut poll = libc::pollfd {

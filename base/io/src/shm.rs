@@ -152,7 +152,7 @@ pub fn open_padded(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
     .context(|| format!("shared memory {}", path.display()))
 }
 
-/// How long the file of [`open_padded`] is.
+/// Returns the length of the file of [`open_padded`], in bytes.
 #[must_use]
 pub const fn padded_bytes(size_bytes: usize) -> usize {
     size_bytes.next_power_of_two()

@@ -227,7 +227,7 @@ impl<T> Promise<T> {
         self.shared.1.wake_all();
     }
 
-    /// Whether the value is there.
+    /// Returns whether the value is there.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.shared.0.borrow().is_some()

@@ -95,7 +95,7 @@ pub fn lock_memory() {
 /// Of linux/capability.h.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Whether this process has a capability, by proc(5).
+/// Returns whether this process has a capability, by proc(5).
 fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -173,7 +173,7 @@ fn memory_group_v1(groups: &str) -> Option<&str> {
     })
 }
 
-/// Whether the text of memory.stat tells of a limit that is lower than any number of bytes.
+/// Returns whether the text of memory.stat tells of a limit that is lower than any number of bytes.
 fn is_limited_v1(stat: &str) -> bool {
     let limit = stat
         .lines()
@@ -186,16 +186,16 @@ fn is_limited_v1(stat: &str) -> bool {
 /// Of linux/capability.h.
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// Whether this process may mount file systems, as far as its capabilities say.
+/// Returns whether this process may mount file systems, as far as its capabilities say.
 #[must_use]
 pub fn may_mount() -> bool {
     has_capability(CAP_SYS_ADMIN)
 }
 
-/// Whether this process may write to `path`: to a directory means to make files in it.
+/// Returns whether this process may write to `path`: to a directory means to make files in it.
 ///
 /// # Errors
-/// What the system says if it may not.
+/// The system's error if it may not.
 pub fn may_write(path: &Path) -> Result<()> {
     let text = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from)?;
     let mode = match path.is_dir() {
@@ -217,7 +217,7 @@ const SMALL_FILE_BYTES: usize = 4096;
 /// process ends.
 ///
 /// # Errors
-/// What the system says, such as that the file system is full or read-only.
+/// The system's error, such as that the file system is full or read-only.
 pub fn may_store(directory: &Path, files: u64, contents: usize) -> Result<()> {
     let room = tree::room(&File::open(directory)?)?;
     // A file system without a limit has no files.

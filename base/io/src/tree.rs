@@ -12,10 +12,10 @@ use std::path::Path;
 /// Longest target of a symbolic link, bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// How a byte is locked.
+/// Kind of a lock on a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
-    /// With others that share.
+    /// Shared with other holders.
     Shared,
     /// Alone.
     Exclusive,
@@ -59,7 +59,7 @@ pub fn lock_byte(file: &File, byte: i64, lock: Lock) -> io::Result<()> {
 /// As [`lock_byte`], but does not wait. Whether it is locked.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn try_lock_byte(file: &File, byte: i64, lock: Lock) -> io::Result<bool> {
     try_lock_range(file, byte.into(), lock)
 }
@@ -67,7 +67,7 @@ pub fn try_lock_byte(file: &File, byte: i64, lock: Lock) -> io::Result<bool> {
 /// As [`try_lock_byte`], of many bytes: all of them or none.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn try_lock_range(file: &File, range: ByteRange, lock: Lock) -> io::Result<bool> {
     match lock_by(file, range, lock, libc::F_OFD_SETLK) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => {
@@ -143,10 +143,10 @@ pub fn link_open(file: &File, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Where a symbolic link leads that is open with `O_PATH`.
+/// Returns the target of a symbolic link that is open with `O_PATH`.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn read_link(link: &File) -> io::Result<Vec<u8>> {
     let mut target = vec![0; PATH_BYTES_MAX];
     let (to, len) = (target.as_mut_ptr().cast(), target.len());
@@ -160,7 +160,7 @@ pub fn read_link(link: &File) -> io::Result<Vec<u8>> {
 /// Lets this process have as many files open as it may.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn raise_open_files() -> io::Result<()> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -179,29 +179,29 @@ pub fn raise_open_files() -> io::Result<()> {
     }
 }
 
-/// How much room a file system has.
+/// Space of a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     /// Size of a block in bytes, the unit of the next three fields.
     pub block_bytes: u32,
-    /// All blocks.
+    /// Number of all blocks.
     pub blocks: u64,
-    /// Those that are free.
+    /// Number of free blocks.
     pub free: u64,
     /// Number of free blocks that are not reserved for root.
     pub available: u64,
-    /// Files that there can be.
+    /// Maximum number of files. Zero if there is no limit.
     pub files: u64,
-    /// Those of them that there are not yet.
+    /// Number of files that can still be made.
     pub files_free: u64,
     /// Longest name, bytes.
     pub name_bytes: u32,
 }
 
-/// How much room the file system of a file has.
+/// Returns the space of the file system of a file.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub fn room(file: &File) -> io::Result<Room> {
     let mut answer = MaybeUninit::<libc::statvfs>::zeroed();
     // SAFETY: the call writes one such value to the given address.

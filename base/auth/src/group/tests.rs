@@ -60,9 +60,9 @@ fn the_primes_are_those_of_the_formula() {
     }
 }
 
-/// SHA-256 of 2^x mod p and of (2^y)^x mod p, each as long as p, for x = 01 02 03 ... and y = 65 66
-/// 67 ... as long as an exponent. In Python: `hashlib.sha256(pow(pow(2, y, p), x, p).to_bytes(b //
-/// 8, 'big'))`.
+/// SHA-256 of 2^x mod p and of (2^y)^x mod p, each as long as p. The exponents are x = 01 02 03 ...
+/// and y = 65 66 67 ..., each with the length of an exponent. In Python:
+/// `hashlib.sha256(pow(pow(2, y, p), x, p).to_bytes(b // 8, 'big'))`.
 const VECTORS: [(&str, &str); 3] = [
     (
         "53b37a098c5882b9f56495d787706d354ac8ebc273e680a7047c70228ce24ad3",

@@ -188,7 +188,7 @@ fn a_broken_connection_fails_all_pending_requests_by_name() {
                     assert!(error.report().contains(words), "{}", error.report());
                 }
             }
-            // No reconnection: nobody knows which writes a later flush would cover.
+            // No reconnection: it is unknown which writes a later flush would cover.
             for _ in 0..2 {
                 assert_eq!(kind(device.flush().await), Some(ErrorKind::Disconnected));
             }

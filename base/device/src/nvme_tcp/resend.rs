@@ -65,7 +65,7 @@ impl Shared {
         }
         let pending = plan.resend.into_iter().map(|request| Pending {
             request,
-            // The change was acknowledged long ago, so that nobody waits for this completion.
+            // The change was acknowledged before, so no caller waits for this completion.
             done: completion_pair().0,
             before: 0,
             is_resent: true,

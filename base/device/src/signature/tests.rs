@@ -281,8 +281,14 @@ fn open_image(path: &Path) -> Image {
 
 #[test]
 fn real_images_are_recognised() {
-    let thin = r#"<superblock uuid="" time="0" transaction="0" data_block_size="128" nr_data_blocks="0"></superblock>"#;
-    let cache = r#"<superblock uuid="" block_size="128" nr_cache_blocks="10" policy="smq" hint_width="4"><mappings></mappings><hints></hints></superblock>"#;
+    let thin = concat!(
+        r#"<superblock uuid="" time="0" transaction="0" data_block_size="128" "#,
+        r#"nr_data_blocks="0"></superblock>"#,
+    );
+    let cache = concat!(
+        r#"<superblock uuid="" block_size="128" nr_cache_blocks="10" policy="smq" "#,
+        r#"hint_width="4"><mappings></mappings><hints></hints></superblock>"#,
+    );
     let programs: &[(&str, &[&str], &str, &str)] = &[
         (
             "mkfs.ext2",

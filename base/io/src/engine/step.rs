@@ -182,7 +182,7 @@ impl SocketStep {
         matches!(self, Self::Command { .. })
     }
 
-    /// Whether the step waits for the socket to become readable (else: writable).
+    /// Returns whether the step waits for the socket to become readable (else: writable).
     pub(crate) const fn reads(&self) -> bool {
         matches!(
             self,

@@ -111,7 +111,7 @@ pub(super) struct Present {
     pub(super) removed: bool,
 }
 
-/// How the file is now; none if the system does not tell.
+/// Returns the present state of the file. `None` if the system does not report it.
 pub(super) fn present(fd: BorrowedFd<'_>, geometry: &Geometry) -> Option<Present> {
     let fd = fd.as_raw_fd();
     let (size_bytes, removed) = if geometry.block_device {

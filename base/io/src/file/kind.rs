@@ -53,7 +53,7 @@ fn is_medium(metadata: &Metadata) -> bool {
 /// not opened.
 ///
 /// # Errors
-/// `InvalidInput` for anything else, or what the system says.
+/// `InvalidInput` for anything else, or the system's error.
 pub fn open_to_look(path: &Path) -> io::Result<File> {
     let refuse = |metadata: &Metadata| {
         let what = format!("{} is {}", path.display(), kind_in_words(metadata));
@@ -78,7 +78,7 @@ pub fn open_to_look(path: &Path) -> io::Result<File> {
 /// to wait.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(super) fn make_blocking(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open; no memory is involved.
     let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };

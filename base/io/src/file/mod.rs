@@ -27,7 +27,7 @@ pub use identity::are_clones;
 pub use kind::{kind_in_words, open_to_look};
 pub use place::{Medium, Place};
 
-/// How a file is opened.
+/// Options for opening a file.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
     /// Refuse writes.
@@ -113,7 +113,8 @@ impl File {
 
     /// Returns the present size in bytes, in whole logical blocks. Requests up to it are accepted
     /// from now on: files and devices may grow while they are open. If one has shrunk, requests
-    /// beyond its end fail until it has grown to its size. A removed file is noted among its faults.
+    /// beyond its end fail until it has grown to its size. A removed file is noted among its
+    /// faults.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         if let Some(present) = geometry::present(self.open.fd(), &self.geometry) {
@@ -259,8 +260,8 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
     })
 }
 
-/// Whether the block device at `path` could be written to. It is not opened for writing, which
-/// others would notice, nor held.
+/// Returns whether the block device at `path` could be written to. It is not opened for writing,
+/// which others would notice, nor held.
 ///
 /// # Errors
 /// `ReadOnly` if it takes no writes, `Permission` if this process may not write to it, or what the

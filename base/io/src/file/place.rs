@@ -113,7 +113,7 @@ impl Default for Sysfs {
     }
 }
 
-/// Where a device ends that is followed down.
+/// Lowest layer of a device.
 #[derive(Debug)]
 pub(super) enum Bottom {
     /// Folder of a disk.

@@ -98,7 +98,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens, with the real port.
+    /// Returns its address, with the real port.
     #[must_use]
     pub fn address(&self) -> Address {
         self.address.clone()

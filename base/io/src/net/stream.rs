@@ -18,8 +18,9 @@ use crate::sync::Semaphore;
 
 /// Parts that one system call takes (`IOV_MAX`).
 const PARTS_MAX: usize = 1024;
-/// How often and for how long to try a Unix socket whose listener's queue is full.
+/// Maximum number of attempts to connect to a Unix socket whose listener's queue is full.
 const CONNECT_ATTEMPTS: u32 = 500;
+/// Pause between two such attempts.
 const CONNECT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A connected stream socket.
@@ -62,7 +63,7 @@ impl Incoming {
     /// The connection as one of the calling thread's reactor.
     ///
     /// # Errors
-    /// `InvalidInput` on a thread that runs no reactor, or what the system says.
+    /// `InvalidInput` on a thread that runs no reactor, or the system's error.
     pub fn open(self) -> Result<Stream> {
         let driver = current()?;
         let stream = TcpStream::from(self.0);
@@ -138,7 +139,7 @@ impl Stream {
     /// Receives at most `buf.len()` bytes, at least one. Zero means that the peer has ended.
     ///
     /// # Errors
-    /// `Disconnected` if the connection broke, or what the system says.
+    /// `Disconnected` if the connection broke, or the system's error.
     pub async fn recv(&self, buf: Buf) -> Result<usize> {
         loop {
             let result = self.receive(&buf, 0, 0).await;
@@ -190,7 +191,7 @@ impl Stream {
     /// calls.
     ///
     /// # Errors
-    /// `Disconnected` if the connection broke, or what the system says. After an error the stream
+    /// `Disconnected` if the connection broke, or the system's error. After an error the stream
     /// sends no more, since the peer may have got a part.
     pub async fn send(&self, parts: &[Buf]) -> Result<()> {
         self.turn.acquire(1).await;
@@ -268,7 +269,7 @@ impl Stream {
     /// may or may not block.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn duplicate(&self) -> Result<OwnedFd> {
         Ok(self.socket.duplicate()?)
     }

@@ -94,7 +94,7 @@ mod x86 {
         }
     }
 
-    /// Waits until what was flushed and streamed is on its way in order.
+    /// Orders earlier flushes and streamed stores before later ones.
     #[inline]
     pub(in crate::pmem) fn fence() {
         // SAFETY: every processor of this architecture has it.

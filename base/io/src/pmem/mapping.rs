@@ -32,7 +32,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Whether what is flushed and fenced survives power loss.
+    /// Returns whether what is flushed and fenced survives power loss.
     #[must_use]
     pub const fn is_persistent(self) -> bool {
         matches!(self, Self::PersistentDevice | Self::PersistentFile)
@@ -96,7 +96,7 @@ impl PmemMapping {
         self.backing
     }
 
-    /// How lines are written back.
+    /// Returns the instruction that writes lines back.
     #[must_use]
     pub const fn writeback(&self) -> Writeback {
         self.writeback

@@ -93,7 +93,7 @@ impl Reactor {
         self.driver.engine_name()
     }
 
-    /// By which other threads give work to this reactor.
+    /// Returns the handle by which other threads give work to this reactor.
     #[must_use]
     pub fn remote(&self) -> crate::rt::Remote {
         self.executor.remote()

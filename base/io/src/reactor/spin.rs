@@ -52,7 +52,7 @@ impl Spin {
         }
     }
 
-    /// How long to look for work before sleeping, if at all.
+    /// Returns the time to look for work before sleeping. `None` to sleep at once.
     pub(super) const fn patience(&self) -> Option<Duration> {
         if self.row >= self.enough && self.resting == 0 {
             Some(SHORT)
@@ -102,8 +102,8 @@ mod tests {
     const WAITS: u32 = 100_000;
     const LONG: Duration = Duration::from_millis(1);
 
-    /// How many of many idle times are awaited awake, if those asleep are short. `awake` says for
-    /// each of the others whether it ended and how long it took.
+    /// Returns the number of idle times, of `WAITS`, in which the reactor polls, if those asleep are
+    /// short. `awake` returns for each of them whether it ended, and its length.
     fn spun(awake: impl Fn(u32) -> (bool, Duration)) -> u32 {
         let mut spin = Spin::new();
         let mut spun = 0;

@@ -244,7 +244,7 @@ fn a_reactor_that_is_gone_refuses_and_cancels() {
     }
 }
 
-/// How often this thread has slept.
+/// Returns the number of times that this thread has slept.
 fn slept() -> i64 {
     // SAFETY: all zeroes are a value of it.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -140,7 +140,7 @@ pub fn spent() -> Spent {
     })
 }
 
-/// Whether this thread's executor is metered.
+/// Returns whether this thread's executor is metered.
 #[must_use]
 pub fn is_on() -> bool {
     try_with_current(|executor| executor.meter.is_on()).unwrap_or(false)

@@ -27,14 +27,14 @@ use timer::Timers;
 pub use timer::{Sleep, at_most};
 pub use wake::Remote;
 
-/// Where an executor's time comes from.
+/// Source of an executor's time.
 #[derive(Debug)]
 enum Clock {
     Real(Instant),
     Virtual(Cell<Duration>),
 }
 
-/// How the next ready task is chosen.
+/// Choice of the next ready task.
 #[derive(Debug)]
 enum Order {
     /// First woken, first run.
@@ -240,13 +240,14 @@ impl Executor {
         }
     }
 
-    /// When the next timer is due; none without timers.
+    /// Returns the time at which the next timer is due. `None` without timers.
     #[must_use]
     pub fn next_timer(&self) -> Option<Duration> {
         self.timers.borrow().next()
     }
 
-    /// Whether a task is ready, or will be in the next turn, or another thread has queued work.
+    /// Returns whether a task is ready, or will be in the next turn, or another thread has queued
+    /// work.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.ready.borrow().is_empty() || !self.later.borrow().is_empty() || self.remote.pending()

@@ -202,7 +202,8 @@ impl Tasks {
         self.live -= 1;
     }
 
-    /// Whether the wake-up is for a live task that is not queued already; then it counts as queued.
+    /// Returns whether the wake-up is for a live task that is not queued already; then it counts as
+    /// queued.
     pub(super) fn mark_queued(&mut self, data: Data) -> bool {
         let Some(slot) = self.slots.get_mut(data.index() as usize) else {
             return false;

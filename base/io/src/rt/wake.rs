@@ -158,7 +158,7 @@ impl Remote {
         self.0.push(Work::Call(Box::new(call)));
     }
 
-    /// Whether this is the calling thread's executor.
+    /// Returns whether this is the calling thread's executor.
     #[must_use]
     pub fn is_current(&self) -> bool {
         try_with_current(|executor| Arc::ptr_eq(&executor.remote, &self.0)) == Some(true)

@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 /// from one since the stop was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// When the n-th I/O is submitted; it never arrives at its device.
+    /// At the submission of the n-th I/O, which never arrives at its device.
     BeforeIo(u64),
-    /// When the n-th I/O is submitted and has had all of its effect at once, unacknowledged.
+    /// At the submission of the n-th I/O, after it has had all of its effect, unacknowledged.
     AfterIo(u64),
     /// Before the n-th time that any task runs, counted from one since the run began.
     BeforePoll(u64),

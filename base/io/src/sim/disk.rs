@@ -80,7 +80,7 @@ pub struct Counters {
     pub rotted: u64,
 }
 
-/// How an operation in flight will end.
+/// Effect of an operation in flight.
 #[derive(Clone, Copy)]
 enum Step {
     Read,

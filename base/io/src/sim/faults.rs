@@ -65,7 +65,7 @@ pub struct FaultPlan {
     pub bad_range: Option<Range<u64>>,
 }
 
-/// How an operation fails.
+/// Failure of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fails {
     /// It does not.
@@ -77,7 +77,7 @@ pub(super) enum Fails {
 }
 
 impl FaultPlan {
-    /// Whether a request fails, after so many of each class with it.
+    /// Returns whether a request fails, after so many of each class with it.
     pub(super) fn meet(&self, request: &Request, seen: [u64; 4]) -> Fails {
         let class = OpClass::of(request.op);
         let touches =

@@ -57,7 +57,7 @@ pub(super) struct Media {
     volatile: bool,
     live: Store,
     durable: Store,
-    /// When what `durable` holds of a block took effect, so that no older write replaces it.
+    /// Time at which the durable content of a block took effect. No older write replaces it.
     durable_at: IntegerMap<u64>,
     pending: Vec<Write>,
     /// Flushes in flight, as the time at which they were submitted.

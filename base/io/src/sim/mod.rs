@@ -16,8 +16,9 @@
 //!   when it completes.
 //! - **Power loss** ([`World::crash_power`]) preserves some of the writes that are not durable
 //!   (acknowledged or in flight), as [`Keep`] says. The choices are none, all, one, all but one, or
-//!   those of one device. Another choice is a seeded subset of their logical blocks, which shows any
-//!   order of arrival. A logical block is wholly old or wholly new, and never older than its durable state.
+//!   those of one device. Another choice is a seeded subset of their logical blocks, which shows
+//!   any order of arrival. A logical block is wholly old or wholly new, and never older than its
+//!   durable state.
 //! - **Process death** ([`World::crash_process`]) loses no acknowledged write, whether flushed or
 //!   not. Writes in flight reach the device wholly, in part or not at all, and settle before the
 //!   next process runs. The device's volatile cache survives: a later power loss still takes
@@ -41,8 +42,8 @@
 //! A run ([`World::run`]) stops where its [`Stop`] says. The place may be the n-th write,
 //! write-zeroes, discard or flush of any device. The run then stops before it arrives or after it
 //! has taken effect, in both cases before its completion. Or the place is before any step of any
-//! task. Actions of a task
-//! between the stop and its next wait have no effect; see [`Stopper::is_stopped`].
+//! task. Actions of a task between the stop and its next wait have no effect; see
+//! [`Stopper::is_stopped`].
 //!
 //! A [`SimPmem`] promises as much as [`Pmem`](crate::pmem::Pmem), and nothing more: its contract
 //! stands at the top of [`crate::pmem`]. Loads and stores take no time and no task waits for them.

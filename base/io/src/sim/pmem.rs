@@ -90,7 +90,7 @@ type Observer = Arc<dyn Fn(&SimPmem, PmemStep) + Send + Sync>;
 /// Simulated byte-addressable memory; all zeroes when it is new.
 pub struct SimPmem {
     size_bytes: u64,
-    /// When the process that uses it is cut off, in a world.
+    /// End of the process that uses it, in a world.
     cut: Option<Arc<Cut>>,
     state: Mutex<State>,
 }
@@ -194,7 +194,7 @@ impl State {
         }
     }
 
-    /// Whether the site is to be left out.
+    /// Returns whether the site is to be left out.
     fn reach(&mut self, step: PmemStep, at: &'static Location<'static>) -> bool {
         let site = (step, at.file(), at.line(), at.column());
         self.sites.insert(site);
@@ -291,7 +291,7 @@ impl SimPmem {
         state.covered.clear();
     }
 
-    /// How many words would not all survive power loss now.
+    /// Returns the number of words of which power loss now might lose a value.
     #[must_use]
     pub fn undurable_words(&self) -> usize {
         self.state().undurable.len()

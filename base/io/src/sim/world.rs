@@ -40,7 +40,7 @@ pub enum Keep {
     Torn(u64),
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome<T> {
     /// The future came to its end.
@@ -191,8 +191,8 @@ impl World {
     }
 
     /// Runs a process until `future` ends or the world stops. Tasks that are left are dropped.
-    /// After a crash, [`World::crash_power`] or [`World::crash_process`] must decide which unflushed
-    /// writes survive. After an end, operations still in flight end as in process death.
+    /// After a crash, [`World::crash_power`] or [`World::crash_process`] must decide which
+    /// unflushed writes survive. After an end, operations still in flight end as in process death.
     pub fn run<T: 'static>(
         &self,
         seed: u64,

@@ -119,7 +119,12 @@ proptest! {
     }
 
     #[test]
-    fn final_chunks_say_their_length(cookie: u64, offset: u64, length in 1u32..=32 << 20, error: u32) {
+    fn final_chunks_say_their_length(
+        cookie: u64,
+        offset: u64,
+        length in 1u32..=32 << 20,
+        error: u32,
+    ) {
         let data = Chunk::encode_data(cookie, offset, length);
         let chunk = Chunk::decode(&data).unwrap();
         prop_assert_eq!(chunk.length, length + 8);
@@ -132,7 +137,10 @@ proptest! {
     }
 
     #[test]
-    fn info_requests_come_back(name in "[^\0]{0,64}", wanted in proptest::collection::vec(any::<u16>(), 0..20)) {
+    fn info_requests_come_back(
+        name in "[^\0]{0,64}",
+        wanted in proptest::collection::vec(any::<u16>(), 0..20),
+    ) {
         let request = InfoRequest { name, wanted };
         prop_assert_eq!(InfoRequest::decode(&request.encode()).unwrap(), request);
     }

@@ -101,7 +101,14 @@ fn every_seed_is_taken() {
 
 proptest! {
     #[test]
-    fn commands_come_back(cid: u16, nsid: u32, first: u64, blocks in 1u32..=65536, fua: bool, length: u32) {
+    fn commands_come_back(
+        cid: u16,
+        nsid: u32,
+        first: u64,
+        blocks in 1u32..=65536,
+        fua: bool,
+        length: u32,
+    ) {
         let mut command = Command::on_range(opcode::READ, nsid, first, blocks, fua);
         command.cid = cid;
         let command = command.with_data(Data::Transport { length });
@@ -112,9 +119,24 @@ proptest! {
     }
 
     #[test]
-    fn headers_come_back(at in 0usize..9, data_bytes in 1u32..1 << 30, header: bool, data: bool, alignment in 0u8..=31) {
-        let kinds = [Kind::IcReq, Kind::IcResp, Kind::H2cTermReq, Kind::C2hTermReq, Kind::CapsuleCmd,
-            Kind::CapsuleResp, Kind::H2cData, Kind::C2hData, Kind::R2t];
+    fn headers_come_back(
+        at in 0usize..9,
+        data_bytes in 1u32..1 << 30,
+        header: bool,
+        data: bool,
+        alignment in 0u8..=31,
+    ) {
+        let kinds = [
+            Kind::IcReq,
+            Kind::IcResp,
+            Kind::H2cTermReq,
+            Kind::C2hTermReq,
+            Kind::CapsuleCmd,
+            Kind::CapsuleResp,
+            Kind::H2cData,
+            Kind::C2hData,
+            Kind::R2t,
+        ];
         let kind = kinds[at];
         let digests = Digests { header, data };
         let carries = !matches!(kind, Kind::IcReq | Kind::IcResp | Kind::CapsuleResp | Kind::R2t);
@@ -129,7 +151,13 @@ proptest! {
     }
 
     #[test]
-    fn log_requests_come_back(lid: u8, specific in 0u8..128, retain: bool, dwords in 1u64..=1 << 32, offset: u64) {
+    fn log_requests_come_back(
+        lid: u8,
+        specific in 0u8..128,
+        retain: bool,
+        dwords in 1u64..=1 << 32,
+        offset: u64,
+    ) {
         let request = LogRequest { lid, specific, retain, length: dwords * 4, offset };
         prop_assert_eq!(LogRequest::of(&request.command(1)), request);
     }

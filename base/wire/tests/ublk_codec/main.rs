@@ -13,7 +13,9 @@ fn parameters_that_lack_a_part_are_none() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_and_written_the_same(input in prop::collection::vec(any::<u8>(), 0..128)) {
+    fn any_bytes_are_read_and_written_the_same(
+        input in prop::collection::vec(any::<u8>(), 0..128),
+    ) {
         check::any_input(&input);
     }
 }

@@ -30,7 +30,7 @@ const THREADS_WORKERS: usize = 16;
 const DISCARD_WORKERS: usize = 2;
 /// Length of the zeroes that are written where a device cannot make its own.
 const ZEROES_BYTES: usize = 256 << 10;
-/// How long a reactor that never sleeps looks for work in one turn.
+/// Time for which a reactor that never sleeps looks for work in one turn.
 const BUSY_TURN: Duration = Duration::from_millis(1);
 
 enum Backend {
@@ -102,8 +102,8 @@ impl Driver {
         &self.parker
     }
 
-    /// Whether sockets of this driver have to be non-blocking: an engine that waits by epoll needs
-    /// that, io_uring wants the contrary.
+    /// Returns whether sockets of this driver have to be non-blocking: an engine that waits by
+    /// epoll needs that, io_uring wants the contrary.
     pub(crate) fn wants_nonblocking(&self) -> bool {
         matches!(&*self.backend.borrow(), Backend::Threads(_))
     }
@@ -292,7 +292,7 @@ impl Driver {
         self.turn_for(Wait::No, || true)
     }
 
-    /// Whether something had ended.
+    /// Returns whether something had ended.
     fn turn_for(&self, mut wait: Wait, has_work: impl Fn() -> bool) -> bool {
         if wait != Wait::No {
             self.parker.prepare();

@@ -5,7 +5,7 @@
 pub(super) struct Word {
     /// The values that it had, oldest first.
     pub(super) values: Vec<u64>,
-    /// How many of them strands have flushed.
+    /// For each strand, the number of values that it has flushed.
     flushed: Vec<(u32, usize)>,
 }
 
