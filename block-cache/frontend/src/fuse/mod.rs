@@ -17,7 +17,8 @@ use filesystem::VolumeFilesystem;
 /// Number of threads that read the kernel's requests and dispatch them. A second thread helps while
 /// the first copies a large write.
 const THREADS: usize = 2;
-/// Memory that the threads of a mount receive requests into, bytes: of each, the longest write of the kernel and a page.
+/// Memory that the threads of a mount receive requests into, bytes. Each thread has the longest
+/// write of the kernel and a page.
 pub const MOUNT_BYTES: u64 = THREADS as u64 * ((16 << 20) + 4096);
 
 /// The mounted file of a volume. Dropping it unmounts. Drop it before the volume's reactor ends.

@@ -126,8 +126,8 @@ pub(super) async fn negotiate<C: Channel>(
                 if !receiver.is_empty() {
                     // A third party could have added these bytes, and they would pass for
                     // protected.
-                    let early = "bytes followed STARTTLS before it was answered";
-                    return Err(Error::new(ErrorKind::InvalidInput, early));
+                    let context = "bytes followed STARTTLS before it was answered";
+                    return Err(Error::new(ErrorKind::InvalidInput, context));
                 }
                 OptionReply::append(&mut out, header.option, reply::ACK, &[]);
                 send(channel, &out).await?;

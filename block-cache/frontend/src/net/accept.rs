@@ -77,8 +77,8 @@ impl<P: Protocol> Seat<P> {
     fn take(server: &Arc<Server<P>>, spread: &Arc<Spread>) -> Result<Self> {
         let admitted = spread.admit().map_err(|most| {
             let full = format!(
-                "all {most} connections that the limits of descriptors and address space leave are in use: \
-                 raise them (ulimit -n, ulimit -v, LimitNOFILE=)"
+                "all {most} connections that the limits of descriptors and address space leave are \
+                 in use: raise them (ulimit -n, ulimit -v, LimitNOFILE=)"
             );
             Error::new(ErrorKind::Busy, full)
         })?;

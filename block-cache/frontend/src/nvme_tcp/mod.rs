@@ -12,7 +12,7 @@
 //!
 //! **A host that reconnects** gets a new controller only when all commands of its older
 //! associations have ended or were discarded. Otherwise an old write in flight could overwrite a
-//! newer one. **A host that is gone** loses its association when its keep-alive timer expires;
+//! newer one. **A host that is gone** loses its association when its keep-alive timer expires. Its
 //! commands on the device run to their end. If a volume shuts down, its commands are not answered
 //! and the association ends: the host tries again.
 //!

@@ -72,7 +72,11 @@ impl Inflight {
         let note: Result<u64, _> = inflight.load(inflight.note_at());
         let note = note.map_err(|error| error.to_string())?;
         if note != succession.note {
-            return Err("the virtual machine has run on another disk than this volume, or writes that were acknowledged to it may be missing here: restart it".to_owned());
+            return Err(
+                "the virtual machine has run on another disk than this volume, or writes that were \
+                 acknowledged to it may be missing here: restart it"
+                    .to_owned(),
+            );
         }
         Ok(inflight)
     }

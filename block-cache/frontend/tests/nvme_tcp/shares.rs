@@ -20,9 +20,8 @@ const MANY: u16 = 127;
 /// Number of commands of the second host, and their first block.
 const FEW: u16 = 4;
 const FEW_FROM: u64 = 1000;
-/// Maximum number of turns before the few commands are served. These are the turn of the first of
-/// the many commands, the next one, in which the system reports new data, and the one that receives
-/// it.
+/// Maximum number of turns before the few commands are served. The first of the many commands takes
+/// a turn. In the next one the system reports new data, and the third receives it.
 const TURNS: usize = 3;
 /// Commands that a connection starts in a turn.
 const BURST: usize = 8;

@@ -1,6 +1,6 @@
 //! Properties of every conversation with the NVMe/TCP target, whatever a host sends. Each
-//! connection ends when its host has closed it, nothing of it remains, other hosts are served,
-//! answers are well-formed, and blocks have the written content. The seeded tests in this folder
+//! connection ends when its host has closed it, and nothing of it remains. Other hosts are served.
+//! Answers are well-formed, and blocks have the written content. The seeded tests in this folder
 //! and the fuzz target `nvme_connection` run it.
 
 #[path = "commands.rs"]
@@ -167,8 +167,8 @@ pub(crate) fn nothing_is_left(partner: &dyn Partner) {
     let begin = partner.now();
     loop {
         // Each controller refers to its subsystem, and each queue and command to its controller.
-        let kept = |subsystem| Arc::strong_count(subsystem) - 2;
-        let controllers: usize = partner.subsystems().into_iter().map(kept).sum();
+        let controllers = |subsystem| Arc::strong_count(subsystem) - 2;
+        let controllers: usize = partner.subsystems().into_iter().map(controllers).sum();
         let in_flight = partner.volume().stats().in_flight;
         if controllers == 0 && in_flight == 0 {
             return;

@@ -145,7 +145,11 @@ fn a_block_that_no_request_has_written_is_found() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 1000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn any_bytes_end_and_leave_nothing(input in proptest::collection::vec(any::<u8>(), 0..200)) {

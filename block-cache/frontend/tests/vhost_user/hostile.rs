@@ -124,12 +124,12 @@ fn chains_that_are_none_are_given_back() {
             None,
         ),
     ];
-    for (what, list, written, told) in cases {
+    for (what, list, written, status) in cases {
         guest.put(done, [0xff]);
         guest.describe(Guest::table(0), 0, list);
         guest.offer(0, 0);
         assert_eq!(guest.wait(0), (0, written), "{what}");
-        assert_eq!(guest.outcome(5, 0).0, told.unwrap_or(0xff), "{what}");
+        assert_eq!(guest.outcome(5, 0).0, status.unwrap_or(0xff), "{what}");
         still_up(&mut guest);
     }
     // A table within a table.
@@ -157,7 +157,7 @@ fn requests_beyond_the_rules_are_errors() {
         sectors,
         flags,
     };
-    for (kind, told, outcome) in [
+    for (kind, segment, outcome) in [
         (request::DISCARD, segment(0, 8, 1), status::UNSUPP),
         (request::WRITE_ZEROES, segment(0, 8, 2), status::UNSUPP),
         (request::DISCARD, segment(end, 8, 0), status::IOERR),
@@ -169,8 +169,8 @@ fn requests_beyond_the_rules_are_errors() {
         ),
         (request::DISCARD, segment(0, 0, 0), status::OK),
     ] {
-        let (done, _) = guest.call(0, header(kind, 0), &told.encode(), 0, 16);
-        assert_eq!(done, outcome, "{told:?}");
+        let (done, _) = guest.call(0, header(kind, 0), &segment.encode(), 0, 16);
+        assert_eq!(done, outcome, "{segment:?}");
     }
     for len in [1, SEGMENT_BYTES - 1, SEGMENT_BYTES * 33] {
         let (done, _) = guest.call(0, header(request::DISCARD, 0), &vec![0; len], 0, 512);
