@@ -2,7 +2,7 @@
 //!
 //! They are locks of the system on the source's file. A program that locks has its own open file
 //! there. A lock through that (`F_OFD_SETLK` of fcntl(2)) excludes all other programs of all nodes.
-//! So the kernel splits and merges ranges, a node that ends in any way loses its locks, and the
+//! So the kernel splits and merges ranges, and a node that ends in any way loses its locks. The
 //! death of a directory has no effect.
 //!
 //! In a mapped directory, programs may go on reading, writing and storing after the end of their

@@ -244,16 +244,15 @@ impl Inner {
 
 impl<S: Store> Drop for Inner<S> {
     fn drop(&mut self) {
-        // It never joined, or is not a member any more: nobody waits for any part of it.
+        // It never joined, or is not a member any more: no other node waits for any part of it.
         let refused = |error: &Error| error.kind() == ErrorKind::Permission;
         let refused = self.client.broken().as_ref().is_some_and(refused);
         let left = match self.client.broken() {
             Some(error) => Err(error),
             None => self.client.leave(FAREWELL),
         };
-        // If the directory were killed before it sees the end of the connection, the next one would
-        // count this node as alive and have its process ended. So the leave is recorded before
-        // that.
+        // The directory may be killed before it sees the end of the connection. The next one would
+        // count this node as alive and have its process ended. So the leave is recorded first.
         let said = left.is_ok().then(|| self.pool.say_left(self.session));
         self.stop.set();
         self.client.link().close();

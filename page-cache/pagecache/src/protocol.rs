@@ -1,9 +1,16 @@
 //! Encoding of the messages as a stream of versioned packets. All numbers are little-endian.
 //!
-//! A packet has a header of ten bytes: the length of the rest, `u32`; the version, `u8`; the
-//! direction, `u8` (1 to the directory, 2 to a node); the sending or receiving node, `u8`; 0, `u8`;
-//! the number of messages, `u16`. The messages follow, each as a tag and its fields in the order of
-//! their declaration. A packet is a batch: all messages to a peer at one time share one.
+//! A packet has a header of ten bytes:
+//!
+//! - length of the rest, `u32`;
+//! - version, `u8`;
+//! - direction, `u8`: 1 to the directory, 2 to a node;
+//! - sending or receiving node, `u8`;
+//! - zero, `u8`;
+//! - number of messages, `u16`.
+//!
+//! The messages follow, each as a tag and its fields in the order of their declaration. A packet is
+//! a batch: all messages to a peer at one time share one.
 //!
 //! Decoding borrows from the caller's bytes and allocates nothing. Encoding appends to a buffer of
 //! the caller.
@@ -315,7 +322,9 @@ struct_fields! {
 }
 
 macro_rules! messages {
-    ($name:ident in direction $direction:literal { $($tag:literal => $message:ident { $($field:ident),* },)* }) => {
+    ($name:ident in direction $direction:literal {
+        $($tag:literal => $message:ident { $($field:ident),* },)*
+    }) => {
         impl Message for $name {
             const DIRECTION: u8 = $direction;
 

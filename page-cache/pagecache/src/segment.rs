@@ -85,8 +85,8 @@ impl Segment {
     /// New memory is zeroes: no frame holds a page, since generations begin at 1.
     ///
     /// # Errors
-    /// `InvalidInput` if pages are not whole cache lines, if the memory does not have the length of
-    /// [`Segment::size_bytes`], or if it is not aligned to cache lines.
+    /// `InvalidInput` if pages are not whole cache lines, or if the memory does not have the length
+    /// of [`Segment::size_bytes`]. The same if it is not aligned to cache lines.
     pub fn new(memory: Buf, frames: u32, page_size_bytes: usize) -> Result<Self> {
         let expected = Self::size_bytes(frames, page_size_bytes);
         let lines = page_size_bytes > 0 && page_size_bytes.is_multiple_of(HEADER_BYTES);

@@ -226,7 +226,7 @@ impl Bed {
     }
 
     /// Returns the number of messages so far, once no more arrive: a node may have queued messages
-    /// that nobody waits for.
+    /// whose answer no program waits for.
     fn messages(&self) -> Result<u64> {
         let (mut last, mut since) = (0, Instant::now());
         loop {

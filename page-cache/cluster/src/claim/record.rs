@@ -3,7 +3,7 @@
 //! A pool whose pages outlive its nodes may hold unwritten data of the source while none of its
 //! processes runs. If another pool used the source meanwhile, the first one's directory would
 //! overwrite newer data after its next start. So the source names its last pool. A new pool is
-//! refused while the last one holds unwritten data, and so is a pool that itself holds such data
+//! refused while the last one holds unwritten data. A pool is also refused if it holds such data
 //! from before another pool's use.
 
 use std::fs;

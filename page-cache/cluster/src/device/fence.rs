@@ -31,7 +31,10 @@ pub(crate) fn unfenced(source: &Path) -> Option<String> {
     let (major, minor) = (libc::major(number), libc::minor(number));
     let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     remote(&link).map(|name| {
-        format!("{name} is not known as a disk of this machine: a write of a node that is killed may be done by its server later, over what others have written since")
+        format!(
+            "{name} is not known as a disk of this machine: a write of a node that is killed may \
+             be done by its server later, over what others have written since"
+        )
     })
 }
 
@@ -49,7 +52,11 @@ fn served(file: &Path) -> Option<String> {
         "nfs", "cifs", "smb", "ceph", "9p", "virtiofs", "fuse", "afs", "lustre", "gfs2", "ocfs2",
     ];
     served.iter().any(|name| kind.starts_with(name)).then(|| {
-        format!("{} lies on a file system with a server ({kind}): a write of a node that is killed may be done there later, over what others have written since", file.display())
+        format!(
+            "{} lies on a file system with a server ({kind}): a write of a node that is killed may \
+             be done there later, over what others have written since",
+            file.display()
+        )
     })
 }
 

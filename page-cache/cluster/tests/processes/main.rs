@@ -109,7 +109,7 @@ fn a_leaving_node_loses_nothing_and_may_join_later() {
     assert_eq!(cluster.status().fenced, 0);
 }
 
-/// Like a mount's threads when their process is told to end.
+/// The threads of a mount do the same when their process gets SIGTERM.
 #[test]
 fn a_leaving_node_waits_for_users_of_its_files() {
     let cluster = Cluster::new("leave-in-use", 256, Duration::from_secs(5));

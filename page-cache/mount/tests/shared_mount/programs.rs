@@ -249,7 +249,8 @@ for round in range(6):
     count = 3000 >> round
     writer.execute("begin")
     writer.execute("delete from log")
-    writer.executemany("insert into log values (?, ?)", ((n, f"{round} {n} " * 20) for n in range(count)))
+    rows = ((n, f"{round} {n} " * 20) for n in range(count))
+    writer.executemany("insert into log values (?, ?)", rows)
     writer.execute("commit")
     writer.execute("vacuum")
     rows = reader.execute("select id, text from log order by id").fetchall()
@@ -275,7 +276,7 @@ fn sqlite_reads_the_other_nodes_writes_by_a_mapping() {
     let said = printed("python3", &arguments("1000000000", ""));
     let rounds: Vec<String> = (0..6).map(|round| format!("1 {round}")).collect();
     assert_eq!(said.lines().collect::<Vec<_>>(), rounds);
-    // A reader with stale copies, told that nothing changes, is detected.
+    // A reader with stale copies, which `immutable` makes it use, is detected.
     fs::remove_file(&writing).expect("removed");
     let old = run("python3", &arguments("0", "?immutable=1"));
     let said = String::from_utf8_lossy(&old.stderr);

@@ -12,7 +12,8 @@ const WRITER: &str = r#"
 import sqlite3, sys, time
 path, who, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 def connect():
-    db = sqlite3.connect(f"file:{path}?vfs={sys.argv[4]}", timeout=100, isolation_level=None, uri=True)
+    address = f"file:{path}?vfs={sys.argv[4]}"
+    db = sqlite3.connect(address, timeout=100, isolation_level=None, uri=True)
     db.execute("pragma synchronous = full")
     return db
 db = connect()
@@ -25,7 +26,8 @@ while n < count:
             last, rows = db.execute("select coalesce(max(id), 0), count(*) from log").fetchone()
             total = db.execute("select n from total").fetchone()[0]
             assert last == rows == total, (last, rows, total)
-            db.execute("insert into log values (?, ?, ?, ?)", (last + 1, who, n, who * (n * 97 % 3000)))
+            row = (last + 1, who, n, who * (n * 97 % 3000))
+            db.execute("insert into log values (?, ?, ?, ?)", row)
             db.execute("update total set n = n + 1")
         db.execute("commit")
         print(n, flush=True)
@@ -47,7 +49,8 @@ const CHECK: &str = r#"
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=100)
 print(db.execute("pragma integrity_check").fetchone()[0])
-assert db.execute("select count(*), max(id) from log").fetchone() == db.execute("select n, n from total").fetchone()
+counted = db.execute("select count(*), max(id) from log").fetchone()
+assert counted == db.execute("select n, n from total").fetchone()
 for who, n, text in db.execute("select who, n, text from log order by id"):
     assert text == who * (n * 97 % 3000), (who, n)
     print(who, n)
@@ -57,7 +60,12 @@ const MAKE: &str = r#"
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1])
 assert db.execute(f"pragma journal_mode = {sys.argv[2]}").fetchone()[0] == sys.argv[2]
-db.executescript("create table log (id integer primary key, who, n, text); create index whose on log (who, n); create table total (n); insert into total values (0)")
+db.executescript(
+    "create table log (id integer primary key, who, n, text);"
+    "create index whose on log (who, n);"
+    "create table total (n);"
+    "insert into total values (0)"
+)
 "#;
 
 fn python(script: &str, database: &Path, arguments: &[&str]) -> Command {

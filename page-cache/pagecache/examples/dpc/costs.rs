@@ -18,9 +18,9 @@ pub(crate) struct Costs {
     pub(crate) page_ns: u64,
     /// Additional time of a page in another node's memory, ns, beside its bytes on the link: 400. A
     /// load from DDR takes below 100 ns (The Next Platform, *Just how bad is CXL memory latency*,
-    /// 2022), and from a CXL card two to five times that (arXiv 2405.14209). So this is the slowest
-    /// card of that range, including switches. It is charged once a page, since the lines of a copy
-    /// overlap.
+    /// 2022). A load from a CXL card takes two to five times that (arXiv 2405.14209). So this is
+    /// the slowest card of that range, including switches. It is charged once a page, since the
+    /// lines of a copy overlap.
     pub(crate) remote_ns: u64,
     /// Bandwidth of each node's link to other nodes' memory, in either direction: 16 GB/s, the
     /// middle of the varied range. A page is charged to the links of both nodes.
@@ -35,8 +35,8 @@ pub(crate) struct Costs {
     /// NSDI '19).
     pub(crate) message_ns: u64,
     /// Latency of a read from the shared store, ns. The store is the flash drive over NVMe over
-    /// Fabrics of this project's AdaCache study (`Costs::CLOUD` in planner/trace/src/sim/cost.rs has the
-    /// sources).
+    /// Fabrics of this project's AdaCache study (`Costs::CLOUD` in planner/trace/src/sim/cost.rs
+    /// has the sources).
     pub(crate) store_read_ns: u64,
     /// Latency of a write to the store, ns.
     pub(crate) store_write_ns: u64,

@@ -1,6 +1,6 @@
-//! Measurements on this machine: two nodes of the library in one process, a thread for the
-//! directory and one for each node's connection, packets on channels, the store in memory. Remote
-//! memory is memory of the same machine.
+//! Measurements on this machine: two nodes of the library in one process. The directory has a
+//! thread, and each node's connection has one. Packets are on channels, and the store is in memory.
+//! Remote memory is memory of the same machine.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};

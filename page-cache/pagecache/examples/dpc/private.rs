@@ -333,7 +333,7 @@ impl Private {
             self.copies.insert(page, 1 << to);
             takes.insert(to);
             messages += 1;
-            // Nobody waits for the copy.
+            // No program waits for the copy.
             meter.store_writes(did.store_writes, false);
             going.extend(did.evicted.into_iter().map(|page| (to, page)));
         }

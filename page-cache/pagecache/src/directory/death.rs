@@ -11,7 +11,7 @@ impl Directory {
     /// it are refused.
     ///
     /// With [`Placement::Pool`](super::Placement::Pool) pages in its memory stay until they are
-    /// written back ([`Outbox::rescues`]), and nobody is notified. With the other placement they
+    /// written back ([`Outbox::rescues`]), and no node is notified. With the other placement they
     /// are lost, and possibly dirty ones are named in [`Outbox::lost`]. A lost page is filled again
     /// only when no living node maps the dead memory any more. Otherwise a node could read data
     /// there that others no longer see.

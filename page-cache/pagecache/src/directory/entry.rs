@@ -53,7 +53,7 @@ pub(super) struct Entry {
 }
 
 /// Maximum bytes of the page table for each page. An entry has four bytes of frame number and one
-/// of control, and the table's size is a power of two, at most seven eighths full.
+/// of control. The table's size is a power of two, and it is at most seven eighths full.
 pub(super) const TABLE_BYTES_MAX: usize = (size_of::<u32>() + 1) * 2 * 8 / 7 + 1;
 
 const _: () = assert!(

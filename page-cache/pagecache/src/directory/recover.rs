@@ -30,7 +30,7 @@ pub(super) struct Recovery {
     awaited: u32,
     /// Those of them whose report has started.
     begun: u32,
-    /// Nodes that joined and were never told so.
+    /// Nodes that joined without an answer.
     unheard: Vec<NodeId>,
     locks: Vec<Relock>,
     /// Messages of nodes that were ready before others.
@@ -214,11 +214,11 @@ impl Directory {
                 self.entries[place.frame as usize].flags |= WRITTEN;
                 continue;
             }
-            let kept = alive || (host.is_some() && self.pooled());
-            if !kept && self.find(page).is_none() {
+            let survives = alive || (host.is_some() && self.pooled());
+            if !survives && self.find(page).is_none() {
                 out.lost.push(page);
             }
-            if !kept || !self.adopt(page, place, 0, true) {
+            if !survives || !self.adopt(page, place, 0, true) {
                 out.discarded.push(place.frame);
             }
         }

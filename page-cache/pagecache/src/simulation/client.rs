@@ -329,8 +329,8 @@ impl World {
             client.stage = Stage::Over;
             let ok = client.done == Some(true);
             self.summary.flushes_failed += u64::from(!ok);
-            let kept = self.config.placement == Placement::Pool && self.store_fails == 0;
-            if kept && !ok {
+            let survive = self.config.placement == Placement::Pool && self.store_fails == 0;
+            if survive && !ok {
                 return Err(format!("a flush of {id} fails though pages outlive nodes"));
             }
             let shelf = &self.shelf;

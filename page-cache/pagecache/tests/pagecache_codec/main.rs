@@ -142,7 +142,8 @@ proptest! {
     ) {
         let mut bytes = Vec::new();
         encode(node, &up, &mut bytes);
-        prop_assert_eq!(Packet::<ToDirectory>::decode(&bytes).expect("a packet").expect("whole").node, node);
+        let packet = Packet::<ToDirectory>::decode(&bytes).expect("a packet").expect("whole");
+        prop_assert_eq!(packet.node, node);
         prop_assert_eq!(decoded::<ToDirectory>(&bytes), up);
         prop_assert!(matches!(Packet::<ToNode>::decode(&bytes), Err(DecodeError::Direction(1))));
         bytes.clear();
@@ -151,7 +152,10 @@ proptest! {
     }
 
     #[test]
-    fn a_packet_is_whole_or_awaited(node in node(), messages in prop::collection::vec(to_node(), 1..8)) {
+    fn a_packet_is_whole_or_awaited(
+        node in node(),
+        messages in prop::collection::vec(to_node(), 1..8),
+    ) {
         let mut bytes = Vec::new();
         encode(node, &messages, &mut bytes);
         for end in 0..bytes.len() {

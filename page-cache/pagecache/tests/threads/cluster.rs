@@ -64,7 +64,7 @@ pub(crate) struct Channel {
     stamps: Stamps,
 }
 
-/// When packets of nodes were sent and came, in this order, if anybody wants to know.
+/// Times at which packets of nodes were sent and arrived, in this order, if they are recorded.
 pub(crate) type Stamps = Arc<Mutex<Option<Vec<Instant>>>>;
 
 fn stamp(stamps: &Stamps) {
@@ -105,7 +105,7 @@ pub(crate) struct Cluster {
     pub(crate) shelf: Shelf,
     /// Packets that nodes have sent.
     pub(crate) sent: Arc<AtomicU64>,
-    /// When they did, and when what the directory sent came.
+    /// Times at which they were sent, and at which the directory's packets arrived.
     pub(crate) stamps: Stamps,
     up: Sender<Up>,
     lost: Arc<Mutex<Vec<PageId>>>,
