@@ -26,10 +26,10 @@ fn percent(text: &str) -> Result<f64, String> {
 
 /// Make a trace from a description
 ///
-/// The same seed makes the same trace. A preset has the numbers of reads, writes and bytes, and the
-/// features of sizes, that the AdaCache paper (CLOUD '23) publishes of three sets of traces, in
-/// proportion to --requests; locality and arrivals are ours. It is not a recording, and the names
-/// of its volumes say so.
+/// The same seed makes the same trace. The AdaCache paper (CLOUD '23) describes three sets of
+/// traces. A preset has their published numbers of reads, writes and bytes, in proportion to
+/// --requests, and their features of sizes. Locality and arrivals are ours. A preset is not a
+/// recording, and the names of its volumes say so.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// File to write; compressed if its name ends in .gz, .xz or .zst

@@ -184,7 +184,7 @@ impl Input {
         }
     }
 
-    /// Whether --limit ended the input, possibly before the end of the trace.
+    /// Returns whether --limit ended the input, possibly before the end of the trace.
     pub const fn is_cut(&self) -> bool {
         self.left == 0
     }
@@ -258,7 +258,7 @@ pub fn some(names: &[String]) -> String {
     some
 }
 
-/// Whether two names refer to one existing file, through any links.
+/// Returns whether two names refer to one existing file, through any links.
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     let identity = |path: &Path| {
         let metadata = std::fs::metadata(path).ok()?;

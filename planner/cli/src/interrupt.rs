@@ -14,7 +14,7 @@ use forebay_terminal::out;
 /// this handler. If signals cannot be watched, they end the process directly; the next run then
 /// removes its files.
 pub(super) fn watch() {
-    let (tell, told) = mpsc::channel();
+    let (ready, is_ready) = mpsc::channel();
     let watching = std::thread::Builder::new().name("signals".into());
     let watching = watching.spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -31,7 +31,7 @@ pub(super) fn watch() {
                 return;
             };
             // From here on no unfinished file can remain.
-            let _ = tell.send(());
+            let _ = ready.send(());
             let number = tokio::select! {
                 _ = interrupt.recv() => libc::SIGINT,
                 _ = terminate.recv() => libc::SIGTERM,
@@ -44,7 +44,7 @@ pub(super) fn watch() {
         });
     });
     if watching.is_ok() {
-        let _ = told.recv();
+        let _ = is_ready.recv();
     }
 }
 

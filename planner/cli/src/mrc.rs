@@ -14,9 +14,9 @@ use forebay_terminal::table::Table;
 
 /// Miss ratios of a trace for every size of an LRU cache
 ///
-/// Sampled by default (SHARDS, FAST'15), in memory that does not grow with the trace, with the
-/// standard error of each point. --exact stores the whole working set. If all blocks fit in the
-/// sample, the result is exact.
+/// The curve is from a sample by default (SHARDS, FAST'15), with the standard error of each point.
+/// The memory does not grow with the trace. --exact stores the whole working set. If all blocks fit
+/// in the sample, the result is exact.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Files of the trace

@@ -237,7 +237,10 @@ fn as_json(summary: &Summary, input: &Input) -> Value {
             "end_bytes": volume.end_bytes,
         })
     };
-    let size = |power: u32| json!({ "size_bytes": 1_u64 << power, "requests": summary.sizes.at_most(power) });
+    let size = |power: u32| {
+        let requests = summary.sizes.at_most(power);
+        json!({ "size_bytes": 1_u64 << power, "requests": requests })
+    };
     let counts = input.counts();
     json!({
         "format": input.format().name(),

@@ -1,6 +1,7 @@
-//! How fast a trace is read: `cargo run --release -p forebay-trace --example read_speed FILE...`.
-//! Each file is in memory, as it is (compressed or not), so the device does not count, and time is
-//! that of the processor, so other programs do not.
+//! Speed of reading a trace: `cargo run --release -p forebay-trace --example read_speed FILE...`.
+//!
+//! Each file is in memory, compressed or not, so the device does not count. Time is that of the
+//! processor, so other programs do not count.
 
 use std::hint::black_box;
 use std::io::Cursor;
@@ -26,7 +27,7 @@ fn read(name: &str, content: &[u8], mut stats: Option<&mut Stats>) -> u64 {
     requests
 }
 
-/// How long this process has run on a processor.
+/// Returns the time that this process has run on a processor.
 fn processor_time() -> Duration {
     let said = std::fs::read_to_string("/proc/self/schedstat").expect("Linux says it");
     let ns = said.split(' ').next().and_then(|first| first.parse().ok());

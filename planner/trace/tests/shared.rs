@@ -63,7 +63,7 @@ fn statistics_are_those_of_the_manifest() {
             assert_eq!(Some(ours), file[theirs].as_u64(), "{path}: {what}");
         }
         if let Some(span_s) = file["span_s"].as_f64() {
-            // The manifest's times went through 64-bit floating point.
+            // The manifest's times were rounded to 64-bit floating point.
             let ours_s = summary.span_ns as f64 / 1e9;
             assert!(
                 (ours_s - span_s).abs() < 1e-4,

@@ -25,7 +25,8 @@ const STYLE: &str = "\
 :root{color-scheme:light \
 dark;--ink:#1b2733;--soft:#54636f;--line:#d5dce3;--page:#fbfcfd;--card:#fff;\
 --s1:#0072b2;--s2:#e69f00;--s3:#56b4e9;--s4:#d55e00}\
-@media(prefers-color-scheme:dark){:root{--ink:#e3e9ee;--soft:#9fafbb;--line:#33404a;--page:#11171c;--card:#182027;\
+@media(prefers-color-scheme:dark){:root{--ink:#e3e9ee;--soft:#9fafbb;--line:#33404a;\
+--page:#11171c;--card:#182027;\
 --s1:#4aa3df;--s2:#f0b429;--s3:#9bd3f5;--s4:#ef7b45}}\
 *{box-sizing:border-box}body{font:15px/1.5 \
 system-ui,sans-serif;color:var(--ink);background:var(--page);margin:0}\
@@ -52,13 +53,16 @@ svg .tick{fill:var(--soft)}svg .value{font-variant-numeric:tabular-nums}svg .our
 @media(max-width:30rem){main{padding:.8rem .5rem 2rem}figure{padding:.7rem \
 .5rem}svg{min-width:21rem}svg text{font-size:14px}}\
 .s1{fill:var(--s1)}.s2{fill:var(--s2)}.s3{fill:var(--s3)}.s4{fill:var(--s4)}\
-i.s1{background:var(--s1)}i.s2{background:var(--s2)}i.s3{background:var(--s3)}i.s4{background:var(--s4)}\
-.axis{stroke:var(--soft)}.grid{stroke:var(--line)}.mark{stroke:var(--s4);stroke-width:1.5;stroke-dasharray:5 4}\
+i.s1{background:var(--s1)}i.s2{background:var(--s2)}i.s3{background:var(--s3)}\
+i.s4{background:var(--s4)}\
+.axis{stroke:var(--soft)}.grid{stroke:var(--line)}.mark{stroke:var(--s4);stroke-width:1.5;\
+stroke-dasharray:5 4}\
 .line{fill:none;stroke:var(--s1);stroke-width:2}.band{fill:var(--s1);opacity:.2}\
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.84rem}th,td{padding:.3rem .65rem \
 .3rem 0;text-align:left;\
 border-bottom:1px solid \
-var(--line);white-space:nowrap}th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}.n{text-align:right;font-variant-numeric:tabular-nums}";
+var(--line);white-space:nowrap}th{color:var(--soft);font-weight:600;white-space:normal;\
+vertical-align:bottom}.n{text-align:right;font-variant-numeric:tabular-nums}";
 
 /// Content of the page.
 pub(super) struct Content<'a> {
@@ -193,7 +197,8 @@ fn charts(html: &mut String, content: &Content<'_>) {
     let hits = Bars {
         id: "hits",
         title: "Hit ratio",
-        note: "Requests that found all of their bytes in the cache. A high ratio alone is no good news: large blocks buy hits with traffic.",
+        note: "Requests that found all of their bytes in the cache. A high ratio alone is no good \
+               news: large blocks buy hits with traffic.",
         series: &["reads", "writes"],
         stacked: false,
         end: Some(1.0),
@@ -203,7 +208,7 @@ fn charts(html: &mut String, content: &Content<'_>) {
     let volumes = Bars {
         id: "volumes",
         title: "The four I/O volumes",
-        note: "Bytes that went each way. What goes to and from the backing device is the dear part.",
+        note: "Bytes in each direction. Traffic of the backing device is the expensive part.",
         series: &[
             "from the backing device",
             "to it",
@@ -237,7 +242,7 @@ fn charts(html: &mut String, content: &Content<'_>) {
     let memory = Bars {
         id: "memory",
         title: "Memory for metadata",
-        note: "The most that it took.",
+        note: "Maximum over the run.",
         series: &["memory"],
         stacked: false,
         end: None,
@@ -286,7 +291,9 @@ fn charts(html: &mut String, content: &Content<'_>) {
     let curve = Line {
         id: "curve",
         title: "Miss ratio of every size",
-        note: "Of an LRU cache of 4 KiB blocks, from a sample, with twice its standard error. Dashed: the caches of this page. Where the curve is flat, a larger cache is wasted money.",
+        note: "Of an LRU cache of 4 KiB blocks, from a sample, with twice its standard error. \
+               Dashed: the caches of this page. Where the curve is flat, a larger cache is wasted \
+               money.",
         axis: "size of the cache",
         points: content.curve.points.iter().map(point).collect(),
         marks,

@@ -1,6 +1,7 @@
-//! What trackers that no cache can have would have written back after the same crashes: the log of
-//! a run is gone through once more, by ones that know what comes. Both know single blocks, have any
-//! number of marks in one write of metadata, and remember everything.
+//! Lower bounds of the write-back after the same crashes, by two trackers that no cache can have.
+//!
+//! They replay the log of a run and know its future. Both know single blocks, put any number of
+//! marks into one write of metadata, and forget nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -10,11 +11,11 @@ use crate::trackers::{Block, Cost, RECORD_LAG};
 /// A block from its placing until it is gone.
 type Stay = u32;
 
-/// What happened, in order.
+/// An event of a run.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Placed(Stay),
-    /// It turned dirty; if it was new, its record says so, else somebody must have announced it.
+    /// It turned dirty. The record of a new block says so. Another block must have been announced.
     Dirtied(Stay, bool),
     Cleaned(Stay),
     Removed(Stay),
@@ -35,15 +36,15 @@ pub(crate) struct Log {
     writes: u64,
 }
 
-/// How a tracker of this file did.
+/// Results of a tracker of this file.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) warm_up: Cost,
     pub(crate) all: Cost,
     /// Blocks, by crash.
     pub(crate) written_back: Vec<u64>,
-    /// Clean blocks that it keeps marked.
-    pub(crate) kept: usize,
+    /// Number of clean blocks that the tracker leaves marked.
+    pub(crate) clean_marks: usize,
 }
 
 impl Log {
@@ -84,12 +85,12 @@ impl Log {
         self.events.push(Event::Crash);
     }
 
-    /// A tracker that knows what comes: it writes once in `1 / ratio` client writes, each time the
-    /// blocks that are dirty and those that will be announced before its next write, and nobody
-    /// ever waits.
+    /// Runs a tracker that knows the next events. It writes once in `1 / ratio` client writes. Each
+    /// write has the dirty blocks and those that will be announced before the next one. No client
+    /// waits.
     ///
     /// # Panics
-    /// If somebody does.
+    /// If a client waits.
     pub(crate) fn foresight(&self, ratio: f64, warm_writes: u64) -> Bound {
         let beat = (1.0 / ratio).round() as u64;
         let mut run = Run::new(self, warm_writes);
@@ -121,8 +122,8 @@ impl Log {
         announced
     }
 
-    /// A tracker that keeps the blocks marked that turned clean last, as few of them as keep to the
-    /// ratio, which it knows from having seen the whole run. It writes when somebody must wait.
+    /// Runs a tracker that leaves those blocks marked that turned clean last. It leaves as few as
+    /// the ratio permits, which it knows from the whole run. It writes when a client must wait.
     pub(crate) fn recency(&self, ratio: f64, warm_writes: u64) -> Bound {
         let writes = (self.writes - warm_writes) as f64;
         let keeps =
@@ -139,31 +140,31 @@ impl Log {
         self.recency_of(least, warm_writes)
     }
 
-    fn recency_of(&self, kept: usize, warm_writes: u64) -> Bound {
+    fn recency_of(&self, clean_marks: usize, warm_writes: u64) -> Bound {
         let mut run = Run::new(self, warm_writes);
         for event in &self.events {
             run.step(*event);
             if run.waiting > 0 && matches!(event, Event::Served { .. }) {
-                // What is dirty by its record is written back anyway, and is marked when it turns
-                // clean.
-                let last = run.order.values().rev().take(kept).chain(&run.dirty);
+                // A block that is dirty by its record is written back anyway, and is marked when it
+                // turns clean.
+                let last = run.order.values().rev().take(clean_marks).chain(&run.dirty);
                 let last: Vec<Stay> = last.copied().collect();
                 run.persist(last.into_iter());
             }
         }
-        run.end(kept)
+        run.end(clean_marks)
     }
 }
 
-/// What is known of a block.
+/// State of a block.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     cached: bool,
     dirty: bool,
     marked: bool,
-    /// Its record calls it dirty until then.
+    /// Time until which its record calls it dirty.
     recorded: Option<Duration>,
-    /// Turned clean as the so-many-th; zero: did not, or is dirty again.
+    /// Number in the order in which blocks turned clean. Zero if it is dirty or never was.
     cleaned: u64,
 }
 
@@ -173,7 +174,7 @@ struct Run {
     marked: Vec<Stay>,
     announced: BTreeSet<Stay>,
     dirty: BTreeSet<Stay>,
-    /// Clean blocks by when they turned so.
+    /// Clean blocks, in the order in which they turned clean.
     order: BTreeMap<u64, Stay>,
     turned: u64,
     now: Duration,
@@ -201,7 +202,7 @@ impl Run {
                 warm_up: Cost::default(),
                 all: Cost::default(),
                 written_back: Vec::new(),
-                kept: 0,
+                clean_marks: 0,
             },
         }
     }
@@ -281,8 +282,8 @@ impl Run {
         }
     }
 
-    fn end(mut self, kept: usize) -> Bound {
-        self.bound.kept = kept;
+    fn end(mut self, clean_marks: usize) -> Bound {
+        self.bound.clean_marks = clean_marks;
         self.bound
     }
 }

@@ -1,10 +1,12 @@
-//! What `cargo xtask study mapperx` runs for each trace: a simulated cache whose dirty blocks are
-//! held at a share of the cached ones, and beside it ways to know after a crash what was dirty.
-//! Takes a job as JSON, prints the counts as JSON, and judges nothing.
+//! Job of `cargo xtask study mapperx` for each trace: a simulated cache with several trackers.
 //!
-//! A job is as for the example `study`, with `dirty_percents` in place of `percents`, and perhaps
-//! `as_writes`: requests a second of a trace that tells neither operations nor times, all of which
-//! are taken for writes.
+//! The dirty blocks of the cache are held at a share of the cached ones. Each tracker is a way to
+//! know after a crash which blocks were dirty. The program takes a job as JSON and prints the
+//! counts as JSON.
+//!
+//! A job is as for the example `study`, with `dirty_percents` in place of `percents`. It may have
+//! `as_writes`, requests a second, for a trace that has neither operations nor times. All its
+//! requests are then writes.
 
 mod bounds;
 mod input;
@@ -82,7 +84,7 @@ fn model(capacity_bytes: u64) -> CacheModel {
     }
 }
 
-/// One cache, and all that is kept beside it.
+/// A cache and its trackers.
 struct Run {
     cache: Simulated,
     log: Log,
@@ -171,7 +173,7 @@ fn bound_row(name: &str, nines: f64, bound: &Bound) -> Value {
     json!({
         "name": name,
         "nines": nines,
-        "kept": bound.kept,
+        "kept": bound.clean_marks,
         "warm_up_persists": bound.warm_up.persists,
         "persists": bound.all.persists - bound.warm_up.persists,
         "waited": bound.all.waited - bound.warm_up.waited,
@@ -179,7 +181,7 @@ fn bound_row(name: &str, nines: f64, bound: &Bound) -> Value {
     })
 }
 
-/// What a crash leaves, in blocks.
+/// State of the cache at a crash, in blocks.
 struct Point {
     cached: u64,
     dirty: u64,

@@ -16,17 +16,17 @@ const UNIT_BYTES: u32 = 4096;
 /// use.
 const REGION_BLOCKS: u64 = 64;
 const QUIET: Duration = Duration::from_secs(3);
-/// How long the record of a block that was written back goes on calling it dirty: it waits for room
-/// in a batch from one tick of the engine's timer to the next.
+/// Time for which the record of a block still has it dirty after the write-back. The new record
+/// waits for a batch, from one tick of the engine's timer to the next.
 pub(crate) const RECORD_LAG: Duration = Duration::from_secs(1);
 
 /// A block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) volume: u16,
-    /// What it holds of its volume, in blocks of the smallest size.
+    /// Its part of the volume, in blocks of the smallest size.
     pub(crate) units: Range<u64>,
-    /// Where it lies in the cache, in these.
+    /// Its place in the cache, in blocks of the smallest size.
     pub(crate) places: Range<u64>,
 }
 
@@ -36,7 +36,7 @@ impl Block {
     }
 }
 
-/// How often something was written for the sake of a crash.
+/// Cost of readiness for a crash.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cost {
     /// Writes of metadata.
@@ -60,7 +60,7 @@ impl Records {
         self.dirty.insert(block.key());
     }
 
-    /// Whether its record called the block dirty while it was.
+    /// Returns whether its record called the block dirty while it was.
     fn cleaned(&mut self, block: &Block, now: Duration) -> bool {
         let key = block.key();
         let known = self.dirty.remove(&key);
@@ -99,7 +99,7 @@ pub(crate) enum Scope {
     InPlace,
 }
 
-/// What a tree lies over.
+/// Address space of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
     /// Volumes, each with one of its own, as in the paper.
@@ -242,7 +242,7 @@ impl Trees {
         while self.tree(volume).tree.is_due() && self.round(volume) {}
     }
 
-    /// Whether a crash now would have this cached block written back.
+    /// Returns whether a crash now would have this cached block written back.
     pub(crate) fn writes_back(&self, block: &Block) -> bool {
         let (volume, blocks) = self.at(block);
         let tree = self.trees.get(&volume);
@@ -261,8 +261,8 @@ impl Trees {
     }
 }
 
-/// What the log's marks of fixed regions do today: they announce writes in place, and clear after a
-/// while.
+/// The log's marks of fixed regions, as the engine has them. They announce writes in place, and are
+/// cleared after a while.
 #[derive(Default)]
 pub(crate) struct Marks {
     /// By volume and region, when it was last used.

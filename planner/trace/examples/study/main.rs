@@ -1,11 +1,16 @@
-//! What `cargo xtask study adacache` runs for each trace: all its configurations, in one pass.
-//! Takes a job as JSON, prints the counts as JSON, and judges nothing.
+//! Job of `cargo xtask study adacache` for each trace: all its configurations, in one pass. The
+//! program takes a job as JSON and prints the counts as JSON.
 //!
-//! A job is `{"files": [PATH...], "percents": [10]}`; the files are read one after another. It may
-//! have `volume` (the name of the only one that counts), `limit` (of requests), `format`, `scale`
-//! (offsets and lengths times so much, where a block is not what its format says), and `few` (fewer
-//! configurations). In place of files it may have `generated`: `{"preset": "msr", "volume": 0,
-//! "requests": 1000000, "seed": 1}`.
+//! A job is `{"files": [PATH...], "percents": [10]}`. The files are read one after another.
+//! Optional members:
+//!
+//! - `volume`: name of the only volume that counts.
+//! - `limit`: maximum number of requests.
+//! - `format`: format of the files.
+//! - `scale`: factor of offsets and lengths, if a block has another size than its format says.
+//! - `few`: fewer configurations.
+//! - `generated`, in place of files: `{"preset": "msr", "volume": 0, "requests": 1000000, "seed":
+//!   1}`.
 
 mod rows;
 mod source;

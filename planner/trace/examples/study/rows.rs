@@ -83,8 +83,7 @@ pub(crate) fn rows(percent: u64, capacity_bytes: u64, choice: Choice) -> Vec<Row
             shards: (0..shards).map(shard).collect(),
         });
     };
-    // What a row of the paper's and of fixed sizes is called, and what it brings in and writes
-    // back.
+    // Names of rows of the paper's sizes and of fixed sizes, with their fill and write-back.
     let mut families = vec![("sub", paper(Fill::SubBlock, Victim))];
     if choice != Choice::SubBlock {
         families.push(("whole", paper(Fill::Whole, Victim)));
@@ -134,8 +133,8 @@ impl Row {
         }
     }
 
-    /// What it did, all dirty data written back. Of shards it is the sum; each has devices of its
-    /// own in the model, so that the latency says nothing there.
+    /// Writes back all dirty data and returns the counts. They are the sum over shards. Each shard
+    /// has its own devices in the model, so the latency of several shards has no meaning.
     pub(crate) fn finish(mut self) -> Value {
         self.shards.iter_mut().for_each(Simulated::write_back_all);
         let sum = |value: &dyn Fn(&Simulated) -> u64| self.shards.iter().map(value).sum::<u64>();
@@ -148,7 +147,12 @@ impl Row {
                 "missed_request_bytes": sum(&|shard| of(shard).missed_request_bytes),
             })
         };
-        let volume = |of: &dyn Fn(&Simulated) -> Volume| json!({"bytes": sum(&|shard| of(shard).bytes), "ios": sum(&|shard| of(shard).ios)});
+        let volume = |of: &dyn Fn(&Simulated) -> Volume| {
+            json!({
+                "bytes": sum(&|shard| of(shard).bytes),
+                "ios": sum(&|shard| of(shard).ios),
+            })
+        };
         json!({
             "name": self.name,
             "percent": self.percent,

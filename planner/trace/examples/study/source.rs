@@ -21,7 +21,7 @@ pub(crate) struct Source {
     format: Option<Format>,
     volume: Option<String>,
     left: u64,
-    /// What offsets and lengths are multiplied by.
+    /// Factor of offsets and lengths.
     scale: u32,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The AdaCache paper (CLOUD '23) has the numbers of volumes, of reads and writes, and of their
 //! bytes (its Table II). It also states which volumes have mostly reads or writes. More than half
-//! of the requests of Alibaba and SYSTOR have at most 4 KiB, and more than half of MSR's are larger
+//! of the requests of Alibaba and SYSTOR have at most 4 KiB. More than half of MSR's are larger
 //! than 32 KiB. Other properties are ours: the distribution of bytes over volumes, locality, and
 //! arrivals.
 

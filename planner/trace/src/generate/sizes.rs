@@ -16,8 +16,8 @@ impl SizeCdf {
     /// over the sum of weights.
     ///
     /// # Errors
-    /// If there are no sizes, a size is zero or not a multiple of 512, a weight is negative or not
-    /// a number, or all weights are zero.
+    /// `InvalidInput` if there are no sizes, or a size is zero or not a multiple of 512. The same
+    /// if a weight is negative or not a number, or all weights are zero.
     pub fn new(weights: &[(u32, f64)]) -> Result<Self> {
         let bad = |what: String| {
             let said = format!("{what}: write sizes with their weights, such as 4K:60,64K:40");

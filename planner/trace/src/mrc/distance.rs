@@ -146,10 +146,13 @@ mod tests {
     #[test]
     fn distances_by_hand() {
         let mut distances = Distances::with_capacity(4);
-        let told: Vec<_> = [1, 2, 3, 1, 1, 3, 2]
+        let found: Vec<_> = [1, 2, 3, 1, 1, 3, 2]
             .map(|key| distances.reference(key))
             .into();
-        assert_eq!(told, [None, None, None, Some(2), Some(0), Some(1), Some(2)]);
+        assert_eq!(
+            found,
+            [None, None, None, Some(2), Some(0), Some(1), Some(2)]
+        );
         distances.remove(3);
         assert_eq!(distances.reference(1), Some(1), "only 2 lies between");
         assert_eq!((distances.reference(3), distances.len()), (None, 3));

@@ -30,9 +30,9 @@ impl Counts {
     }
 }
 
-/// The LRU misses of every cache size from one pass, by reuse distances (R. L. Mattson et al.,
-/// "Evaluation Techniques for Storage Hierarchies", IBM Systems Journal 1970). 30 to 60 bytes a
-/// block of the working set, and 16 for each of the longest distance.
+/// The LRU misses of every cache size from one pass, by reuse distances. The method is that of R.
+/// L. Mattson et al., "Evaluation Techniques for Storage Hierarchies", IBM Systems Journal 1970. It
+/// takes 30 to 60 bytes a block of the working set, and 16 for each of the longest distance.
 #[derive(Debug)]
 pub struct Exact {
     distances: Distances,

@@ -51,7 +51,7 @@ impl BlockIndex {
         self.table.len()
     }
 
-    /// Whether there is no entry.
+    /// Returns whether there is no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()

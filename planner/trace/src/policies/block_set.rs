@@ -65,7 +65,7 @@ impl<R: Replacement> BlockSet<R> {
         self.keys.len()
     }
 
-    /// Whether no block is cached.
+    /// Returns whether no block is cached.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()

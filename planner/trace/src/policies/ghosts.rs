@@ -30,7 +30,7 @@ impl Keys {
         }
     }
 
-    /// Whether the node is a ghost.
+    /// Returns whether the node is a ghost.
     #[inline]
     pub(super) fn is_ghost(&self, node: u32) -> bool {
         node as usize >= self.slots

@@ -144,7 +144,7 @@ impl LruList {
         slots * size_of::<Link>()
     }
 
-    /// Whether the list is empty.
+    /// Returns whether the list is empty.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0

@@ -79,7 +79,7 @@ pub trait Replacement {
     /// Returns the number of slots in use.
     fn len(&self) -> usize;
 
-    /// Whether no slot is in use.
+    /// Returns whether no slot is in use.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

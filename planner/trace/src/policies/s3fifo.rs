@@ -27,14 +27,14 @@ struct State {
 /// Three queues. New blocks enter a small queue of a tenth of the slots. Blocks used there more
 /// than once move to the main queue. The others are evicted, and their keys enter a ghost queue as
 /// long as the main one. A block whose key is in the ghost queue is inserted into the main queue.
-/// In the main queue, used slots return to the tail. From J. Yang et al., "FIFO Queues are All You
-/// Need for Cache Eviction", SOSP 2023, section 4, algorithm 1. 47 to 58 bytes for each slot,
-/// including ghosts.
+/// In the main queue, used slots return to the tail. The rule is algorithm 1 in section 4 of J.
+/// Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP 2023. It takes 47 to 58
+/// bytes for each slot, including ghosts.
 ///
 /// If a move fills the main queue beyond its share, the paper's algorithm evicts from it at once.
 /// Here the next eviction is from it, so that each call evicts one slot. While the cache fills for
-/// the first time, blocks beyond the small queue's share go to the main queue, so that this share
-/// is free from the start. Both differences are as in the authors' simulator.
+/// the first time, blocks beyond the small queue's share enter the main queue. So this share is
+/// free from the start. Both differences are as in the authors' simulator.
 #[derive(Debug)]
 pub struct S3Fifo {
     keys: Keys,

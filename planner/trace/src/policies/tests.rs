@@ -105,9 +105,9 @@ fn sieve_by_hand() {
 
 #[test]
 fn s3fifo_by_hand() {
-    // a fills the small queue, b and c the main one. a moves there, so b is evicted. d is evicted,
-    // and returns as a ghost, to main. e finds the small queue empty, so c is evicted. f finds e
-    // there.
+    // Block a fills the small queue; b and c fill the main one. Block a moves there, so b is
+    // evicted. Block d is evicted, and returns as a ghost to the main queue. Block e finds the
+    // small queue empty, so c is evicted. Block f finds e there.
     assert_eq!(
         play(Policy::S3Fifo, 3, "abcaadbddef"),
         "a b c A A d-b b-d d-b D e-c f-e"
@@ -200,9 +200,9 @@ fn compare(policy: Policy, slots: usize, steps: &[Step]) {
     for (at, &step) in steps.iter().enumerate() {
         match step {
             Step::Reference(key) => {
-                let told = cache.reference(key, |_| false).expect("nothing is refused");
+                let found = cache.reference(key, |_| false).expect("nothing is refused");
                 let expected = model.reference(key);
-                assert_eq!(told, expected, "{policy}, {slots} slots, step {at}");
+                assert_eq!(found, expected, "{policy}, {slots} slots, step {at}");
             }
             // The slot of a removed block is not at the end in the model of CLOCK.
             Step::Remove(_) if policy == Policy::Clock => {}
@@ -415,9 +415,9 @@ fn memory_is_what_the_documentation_says() {
             (Policy::WTinyLfu, 25, 33),
         ] {
             let bytes = policy.build(slots).memory_bytes() as f64 / slots as f64;
-            let told = bytes.round() as i32;
+            let measured = bytes.round() as i32;
             assert!(
-                (least..=most).contains(&told),
+                (least..=most).contains(&measured),
                 "{policy}: {bytes:.1} with {slots} slots"
             );
         }

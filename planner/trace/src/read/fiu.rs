@@ -10,7 +10,7 @@ const TAIL: usize = 6;
 
 pub(super) struct Fiu;
 
-/// Whether a word is the checksum of a block's content.
+/// Returns whether a word is the checksum of a block's content.
 fn is_checksum(word: &[u8]) -> bool {
     word.len() == 32 && word.iter().all(u8::is_ascii_hexdigit)
 }

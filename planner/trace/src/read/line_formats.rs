@@ -10,7 +10,7 @@ use super::vscsi_csv::VscsiCsv;
 use super::{LineFormat, alibaba, msr, spc, systor, tencent};
 use crate::Format;
 
-/// Returns the decoder of the lines of a text that begins with `head`, or `None` for a binary format.
+/// Returns the decoder of the lines of a text that begins with `head`. `None` for a binary format.
 pub(super) fn line_format(format: Format, head: &[u8]) -> Option<Box<dyn LineFormat>> {
     Some(match format {
         Format::Msr => Box::new(msr::Msr),

@@ -49,7 +49,7 @@ impl Shape {
         }
     }
 
-    /// Whether a record without a newline has less than this one, which precedes it.
+    /// Returns whether a record without a newline has less than this one, which precedes it.
     fn is_cut(self, last: &[u8]) -> bool {
         let last = Self::of(last);
         match self.bracket {

@@ -27,8 +27,8 @@ impl Record for OracleGeneral {
     }
 }
 
-/// Whether these records from the beginning of a file can be of this format. It has no magic. But
-/// other bytes rarely have ordered times, valid sizes and later next requests.
+/// Returns whether these records from the beginning of a file can be of this format. It has no
+/// magic. But other bytes rarely have ordered times, valid sizes and later next requests.
 pub(super) fn plausible(head: &[u8]) -> bool {
     let mut last_s = 0;
     let mut records = head.chunks_exact(RECORD_BYTES).enumerate();

@@ -8,8 +8,8 @@ pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Least number of columns in a title.
 const COLUMNS: usize = 3;
 
-/// Whether a line names columns: words that begin with a letter, separated by commas. Every record
-/// with commas has numbers.
+/// Returns whether a line names columns: words that begin with a letter, separated by commas. Every
+/// record with commas has numbers.
 pub(super) fn is_title(line: &[u8]) -> bool {
     let mut columns = 0;
     line.split(|byte| *byte == b',').all(|column| {
@@ -20,8 +20,8 @@ pub(super) fn is_title(line: &[u8]) -> bool {
     }) && columns >= COLUMNS
 }
 
-/// Whether a file with this first line can be of a format, by the names of its columns if they are
-/// known.
+/// Returns whether a file with this first line can be of a format, by the names of its columns if
+/// they are known.
 pub(super) fn agrees(format: Format, first: &[u8]) -> bool {
     let first: Vec<u8> = (first.iter())
         .filter(|byte| !matches!(byte, b'"' | b' '))

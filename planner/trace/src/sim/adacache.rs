@@ -74,7 +74,7 @@ impl TwoLevel for AdaCache {
     type Groups<'a> = LruGroups<'a>;
 
     #[inline]
-    fn used(&mut self, table: &mut BlockTable, id: BlockId, _again: u64, _granules: u32) {
+    fn used(&mut self, table: &mut BlockTable, id: BlockId, _repeated: u64, _granules: u32) {
         table.touch(id);
         if let Some(groups) = &mut self.groups {
             groups.note_use(table.group_of(id));

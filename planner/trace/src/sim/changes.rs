@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use forebay_policy::BlockId;
 
-/// What happened to a block.
+/// Kind of a change of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was inserted.

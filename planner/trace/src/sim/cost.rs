@@ -38,19 +38,18 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// A general-purpose cloud volume behind a disaggregated NVMe cache. Frozen: every figure that
-    /// the project publishes from the model is of these costs, and they were fixed before the first
-    /// was taken.
+    /// A general-purpose cloud volume behind a disaggregated NVMe cache. The costs are frozen: all
+    /// published figures of the model have them, and they were fixed before the first was taken.
     ///
-    /// - Backing device: what a gp3 volume delivers without paying for more, 3,000 operations and
-    ///   125 MiB a second in either direction ("Amazon EBS volume types", AWS documentation). The
-    ///   page promises single-digit milliseconds; 1 ms is the lower end, which favours no cache.
-    /// - Cache device: Samsung PM9A3, the drive of AdaCache's testbed (its Table I), as announced
-    ///   for the U.2 form: 900,000 random reads and 200,000 random writes a second, 3.5 GB/s of
-    ///   sequential writes; reads are held to the same 3.5 GB/s by the testbed's PCIe 3.0 x4. 80 us
-    ///   a read and 20 us a write at queue depth 1 are usual for TLC flash behind a protected write
-    ///   buffer, no figures of the announcement. 10 us each for NVMe over Fabrics (AdaCache,
-    ///   section II-A).
+    /// - Backing device: a gp3 volume without a surcharge, 3,000 operations and 125 MiB a second in
+    ///   either direction ("Amazon EBS volume types", AWS documentation). The page promises
+    ///   single-digit milliseconds. 1 ms is the lower end, which favours no cache.
+    /// - Cache device: Samsung PM9A3, the drive of AdaCache's testbed (its Table I). The
+    ///   announcement of the U.2 form has 900,000 random reads and 200,000 random writes a second.
+    ///   It has 3.5 GB/s of sequential writes. The testbed's PCIe 3.0 x4 limits reads to the same
+    ///   3.5 GB/s. 80 us a read and 20 us a write at queue depth 1 are not in the announcement.
+    ///   They are usual for TLC flash behind a protected write buffer. NVMe over Fabrics adds 10 us
+    ///   to each (AdaCache, section II-A).
     pub const CLOUD: Self = Self {
         cache: DeviceCosts {
             read: WayCosts {

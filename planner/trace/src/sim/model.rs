@@ -181,8 +181,8 @@ impl Simulated {
 
     /// Returns the memory that the engine's metadata would take now, bytes.
     ///
-    /// The sum has the table and the rule, the engine's state of each block and each unit, two bits
-    /// for each granule, and the footprint if there is one.
+    /// The sum has the table and the rule, and the engine's state of each block and each unit. It
+    /// also has two bits for each granule, and the footprint if there is one.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         let learned = self.footprint.as_ref().map_or(0, Footprint::memory_bytes);
@@ -262,12 +262,12 @@ impl Simulated {
     /// Records a request for granules of a cached block.
     fn note_use(&mut self, id: BlockId, touched: u64) {
         let state = &mut self.states[id as usize];
-        let again = state.asked & touched;
+        let repeated = state.asked & touched;
         state.asked |= touched;
         let units = u64::from(1_u32 << self.table.class(id));
         let granules = (units << self.model.sizes.unit_shift()) >> self.granule_shift;
         self.replacer
-            .used(&mut self.table, id, again, granules as u32);
+            .used(&mut self.table, id, repeated, granules as u32);
     }
 
     /// Serves a request for granules `first..last` part by part. Returns how many of its bytes were
@@ -349,8 +349,8 @@ impl Simulated {
         let Some((from, end)) = missing else {
             return (first, last);
         };
-        let bring = footprint.miss(volume, first..last, from..end, cached);
-        (first.min(bring.start), last.max(bring.end))
+        let wanted = footprint.miss(volume, first..last, from..end, cached);
+        (first.min(wanted.start), last.max(wanted.end))
     }
 
     /// Serves a part. Returns how many of its bytes were in the cache.

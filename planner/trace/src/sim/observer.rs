@@ -8,15 +8,15 @@ use super::changes::{Change, Changed};
 use super::model::Simulated;
 
 impl Simulated {
-    /// From now on changes are kept until they are taken.
+    /// Records changes from now on, until they are taken.
     pub fn watch(&mut self) {
         self.changes.get_or_insert_default();
     }
 
-    /// Moves what happened since the last call, in order, behind what is in `changes`.
+    /// Appends the changes since the last call to `changes`, in order.
     pub fn take_changes(&mut self, changes: &mut Vec<Changed>) {
-        if let Some(kept) = &mut self.changes {
-            changes.append(kept);
+        if let Some(recorded) = &mut self.changes {
+            changes.append(recorded);
         }
     }
 
@@ -28,7 +28,7 @@ impl Simulated {
         (volume, first..first + u64::from(span.units()))
     }
 
-    /// Where a block lies in the cache, in blocks of the smallest size.
+    /// Returns the place of a block in the cache, in blocks of the smallest size.
     #[must_use]
     pub fn places_of(&self, id: BlockId) -> Range<u64> {
         let (_, _, span) = self.table.address(id);

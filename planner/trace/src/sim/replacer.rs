@@ -48,10 +48,10 @@ impl Replacer {
 
     /// Records a use of a block, as [`TwoLevel::used`] does.
     #[inline]
-    pub fn used(&mut self, table: &mut BlockTable, id: BlockId, again: u64, granules: u32) {
+    pub fn used(&mut self, table: &mut BlockTable, id: BlockId, repeated: u64, granules: u32) {
         match self {
-            Self::Paper(rule) => rule.used(table, id, again, granules),
-            Self::Ours(rule) => rule.used(table, id, again, granules),
+            Self::Paper(rule) => rule.used(table, id, repeated, granules),
+            Self::Ours(rule) => rule.used(table, id, repeated, granules),
         }
     }
 

@@ -27,14 +27,14 @@ impl Simulated {
             return self.write_granules(part, id, touched, start, end);
         }
         let absent = self.granules(span) & !self.states[id as usize].valid;
-        let bring = match self.model.fill {
+        let fetched = match self.model.fill {
             Fill::Learned => part.wanted & absent,
             Fill::Demand => touched & absent,
             Fill::SubBlock | Fill::Whole if touched & absent != 0 => absent,
             Fill::SubBlock | Fill::Whole => 0,
         };
         let hit_bytes = self.read_granules(id, touched, start, end);
-        self.bring(part, id, bring);
+        self.fetch_granules(part, id, fetched);
         hit_bytes
     }
 
@@ -113,7 +113,7 @@ impl Simulated {
     ) -> u64 {
         let granule = self.granule_bytes;
         let absent = touched & !self.states[id as usize].valid;
-        self.bring(
+        self.fetch_granules(
             part,
             id,
             absent
@@ -130,7 +130,7 @@ impl Simulated {
     }
 
     /// Adds granules of a block to the reads of the backing device.
-    fn bring(&mut self, part: Part, id: BlockId, granules: u64) {
+    fn fetch_granules(&mut self, part: Part, id: BlockId, granules: u64) {
         let base = part.region * self.model.sizes.region_bytes();
         for (first, len) in runs(granules) {
             self.fetches.push(Fetch {

@@ -37,8 +37,8 @@ fn hash(group: u64) -> u64 {
     hash ^ (hash >> 31)
 }
 
-/// Whether a group is in the sample. The hash table uses the highest bits and the lowest.
-const fn kept(hash: u64, sampling: u32) -> bool {
+/// Returns whether a group is in the sample. The hash table uses the highest bits and the lowest.
+const fn is_sampled(hash: u64, sampling: u32) -> bool {
     (hash >> 24) & ((1 << sampling) - 1) == 0
 }
 
@@ -68,7 +68,7 @@ impl PageSet {
 
     fn add_group(&mut self, volume: usize, number: u64, used: u64) {
         let hashed = hash(number);
-        if !kept(hashed, self.sampling) {
+        if !is_sampled(hashed, self.sampling) {
             return;
         }
         let table = &mut self.volumes[volume];
@@ -88,7 +88,7 @@ impl PageSet {
         self.sampling += 1;
         self.groups = 0;
         for table in &mut self.volumes {
-            table.retain(|group| kept(hash(group.number), self.sampling));
+            table.retain(|group| is_sampled(hash(group.number), self.sampling));
             table.shrink_to_fit(|group| hash(group.number));
             self.groups += table.len();
         }

@@ -11,10 +11,11 @@ pub(super) fn folder(path: &Path) -> &Path {
     folder.unwrap_or(Path::new("."))
 }
 
-/// Where a file named `path` is to be written: behind a link, if it is one.
+/// Returns the path to write a file named `path` to: the target of the link, if it is one.
 ///
 /// # Errors
-/// If something is there that is no regular file, or that is not to be written over; or if there is no such folder.
+/// `InvalidInput` if the path names no regular file. `Busy` if the file exists and `overwrite` is
+/// not set. `NotFound` if there is no such folder.
 pub fn destination(path: &Path, overwrite: bool) -> Result<PathBuf> {
     let refuse = |kind, said: &str| {
         let said = format!("{} {said}", path.display());
@@ -54,7 +55,7 @@ pub fn destination(path: &Path, overwrite: bool) -> Result<PathBuf> {
     }
 }
 
-/// What the system said about a write to `path` or beside it; where there is no room, with what to do about it.
+/// Returns the error of a write to `path` or beside it, with the remedy if there is no space.
 pub fn with_remedy(path: &Path, error: io::Error) -> io::Error {
     use io::ErrorKind as K;
     let kind = error.kind();

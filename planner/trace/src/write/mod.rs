@@ -188,7 +188,7 @@ fn put_number(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.extend_from_slice(&digits[at..]);
 }
 
-/// Whether the request is a read or a write. Counts others as dropped.
+/// Returns whether the request is a read or a write. Counts others as dropped.
 fn is_data(request: &Request, written: &mut Written) -> bool {
     let data = matches!(request.op, Op::Read | Op::Write);
     written.dropped += u64::from(!data);

@@ -1,12 +1,12 @@
-//! What holds for every input of the trace readers. Run by the seeded test beside this file and by
-//! the fuzz targets `trace_*`.
+//! Properties of the trace readers that hold for every input. The seeded test beside this file and
+//! the fuzz targets `trace_*` check them.
 
 use std::io::Cursor;
 
 use forebay_trace::read::{BATCH_REQUESTS, Counts};
 use forebay_trace::{Format, MAX_VOLUMES, Op, OpenOptions, Request, Trace};
 
-/// What became of an input.
+/// Result of an input.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) requests: Vec<Request>,
@@ -57,8 +57,8 @@ pub(crate) fn read(data: &[u8], options: &OpenOptions) -> Outcome {
     outcome
 }
 
-/// Reads `data` as `format` (none to have it told), strictly and leniently. Returns how many
-/// requests it had.
+/// Reads `data` as `format`, or as the detected one, strictly and leniently. Returns the number of
+/// requests.
 pub(crate) fn any_input(format: Option<Format>, data: &[u8]) -> usize {
     let strict = read(
         data,

@@ -104,7 +104,8 @@ pub(super) fn texts() -> Vec<(Format, &'static str, Vec<Request>, &'static [&'st
         ),
         (
             Format::VscsiCsv,
-            "version,time,op,size,lbn\n1,5633898,2a,512,42932745\n1,5633899,28,6144,31954535\n1,5633899,35,0,0\n1,5633900,12,36,0\n",
+            "version,time,op,size,lbn\n1,5633898,2a,512,42932745\n1,5633899,28,6144,31954535\n\
+             1,5633899,35,0,0\n1,5633900,12,36,0\n",
             vec![
                 request(0, Write, 42_932_745 * 512, 512, 0),
                 request(S, Read, 31_954_535 * 512, 6144, 0),
@@ -114,7 +115,8 @@ pub(super) fn texts() -> Vec<(Format, &'static str, Vec<Request>, &'static [&'st
         ),
         (
             Format::VscsiCsvUs,
-            "version,time,op,size,lbn\n1,5633898611441,2a,512,42932745\n1,5633898611500,28,6144,31954535\n",
+            "version,time,op,size,lbn\n1,5633898611441,2a,512,42932745\n\
+             1,5633898611500,28,6144,31954535\n",
             vec![
                 request(0, Write, 42_932_745 * 512, 512, 0),
                 request(59 * US, Read, 31_954_535 * 512, 6144, 0),
@@ -132,8 +134,10 @@ pub(super) fn texts() -> Vec<(Format, &'static str, Vec<Request>, &'static [&'st
         ),
         (
             Format::Smartphone,
-            "4043872\t\t96\t\t49152\t\t5\t\t1398396860.168065791\t\t1398396860.2\t\t1398396860.3\t\t1398396860.4\n\
-             52432368\t\t8\t\t4096\t\t0\t\t1398396860.168065792\t\t1398396860.2\t\t1398396860.3\t\t1398396860.4\n",
+            "4043872\t\t96\t\t49152\t\t5\t\t1398396860.168065791\
+             \t\t1398396860.2\t\t1398396860.3\t\t1398396860.4\n\
+             52432368\t\t8\t\t4096\t\t0\t\t1398396860.168065792\
+             \t\t1398396860.2\t\t1398396860.3\t\t1398396860.4\n",
             vec![
                 request(0, Write, 4_043_872 * 512, 49_152, 0),
                 request(1, Read, 52_432_368 * 512, 4096, 0),

@@ -77,8 +77,8 @@ fn damaged_traces_never_break_a_reader() {
                 _ => data.extend_from_slice(&seeds[draw(seeds.len())].1),
             }
         }
-        let told = if draw(4) == 0 { None } else { Some(format) };
-        let found = check::any_input(told, &data);
+        let declared = if draw(4) == 0 { None } else { Some(format) };
+        let found = check::any_input(declared, &data);
         requests += found;
         damaged += usize::from(found == 0);
     }
@@ -96,7 +96,7 @@ fn every_seed_is_taken() {
     }
 }
 
-/// Where and what is wrong.
+/// The error has the place of the record and the reason.
 #[test]
 fn a_bad_record_is_named() {
     for (format, text, place, what) in [

@@ -109,7 +109,7 @@ fn blkparse_without_queue_events_takes_the_best_that_there_are() {
         (&["Q", "I", "D", "C"], 0, None),
         (&["G", "I", "D", "Q", "C"], 3, None),
     ];
-    for (events, at, told) in cases {
+    for (events, at, remark) in cases {
         let text: String = (1..)
             .zip(events)
             .map(|(number, event)| line(number, event))
@@ -126,8 +126,8 @@ fn blkparse_without_queue_events_takes_the_best_that_there_are() {
             let data = std::io::Cursor::new(text.clone().into_bytes());
             let trace = Trace::from_reader("input", data, &options).expect("opens");
             let remarks = trace.remarks().join(" ");
-            match told {
-                Some(told) => assert!(remarks.contains(told), "{events:?}: {remarks}"),
+            match remark {
+                Some(remark) => assert!(remarks.contains(remark), "{events:?}: {remarks}"),
                 None => assert_eq!(remarks, "", "{events:?}"),
             }
         }
@@ -139,7 +139,8 @@ fn blkparse_without_queue_events_takes_the_best_that_there_are() {
 
 #[test]
 fn a_last_line_that_was_cut_is_a_bad_record() {
-    let msr = "128166372003061629,hm,0,Read,383496192,32768,413\n128166372003061630,hm,1,Read,163840,16384,1";
+    let msr = "128166372003061629,hm,0,Read,383496192,32768,413\n\
+               128166372003061630,hm,1,Read,163840,16384,1";
     let spc = "0,20941264,8192,W,0.551706,a\n1,20939840,8192,r,0.554041,b";
     let csv = "1,5633898,2a,512,42932745,x\n1,5633899,28,6144,31954535,y";
     let fiu = "1 2 nfsd 508516672 8 W 6 0\n2 2 nfsd 508516680 8 W 6 10";

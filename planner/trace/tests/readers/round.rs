@@ -1,4 +1,4 @@
-//! What a writer wrote, a reader reads: the same requests, as far as the format holds them.
+//! A reader returns the requests that a writer wrote, as far as the format holds them.
 
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ fn read(bytes: &[u8], format: Option<Format>) -> check::Outcome {
     outcome
 }
 
-/// What a format makes of a request; none if it has no such request.
+/// Returns a request as a format holds it. `None` if the format has no such request.
 fn held(format: Format, request: &Request) -> Option<Request> {
     let data = matches!(request.op, Op::Read | Op::Write);
     let (unit_ns, op, one_volume, sectors) = match format {
@@ -120,7 +120,8 @@ proptest! {
         requests.sort_by_key(|request| request.time_ns);
         let requests = normal(&requests);
         for format in FORMATS {
-            let expected: Vec<_> = requests.iter().filter_map(|request| held(format, request)).collect();
+            let expected = requests.iter().filter_map(|request| held(format, request));
+            let expected: Vec<_> = expected.collect();
             let mut given = requests.clone();
             if matches!(format, Format::OracleGeneral | Format::VscsiCsv | Format::VscsiCsvUs) {
                 given.iter_mut().for_each(|request| request.volume = 0);
@@ -408,7 +409,7 @@ fn what_a_killed_process_left_goes_and_what_another_writes_stays() {
     let at = |name: &str| folder.0.join(name);
     // No process has this number: they end at 2^22.
     std::fs::write(at(".out.4294967295.part"), "left").unwrap();
-    // Somebody elsewhere holds it.
+    // Another process holds it.
     let held = std::fs::File::create(at(".out.4294967294.part")).unwrap();
     held.lock().unwrap();
     let alive = format!(".out.{}.part", std::os::unix::process::parent_id());
