@@ -124,14 +124,14 @@ fn files_of_secrets() {
 
 #[test]
 fn responses_match_another_implementation() {
-    // In Python, k is the secret above, transformed for this hash. c is the hash's number, repeated
-    // to the length of the hash. g is 256 times 09. The response of the host:
+    // In Python, `k` is the secret above, transformed for this hash. `c` is the hash's number,
+    // repeated to the length of the hash. `g` is 256 times 09. The response of the host:
     //
     //     names = b"HostHost" + host + b"\0" + subsystem
     //     hmac.new(k, c + bytes([4, 3, 2, 1, 6, 5, 0]) + names, hash)
     //
-    // For the controller, c is hmac.new(hash(g), c, hash), the label is b"Controller", and the
-    // names are in reverse order.
+    // For the controller, `c` is `hmac.new(hash(g), c, hash)`, the label is `b"Controller"`, and
+    // the names are in reverse order.
     let vectors = [
         (
             Hash::Sha256,

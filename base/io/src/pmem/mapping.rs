@@ -74,9 +74,9 @@ impl PmemMapping {
     /// a file that is missing or empty is created with this size.
     ///
     /// # Errors
-    /// `Busy` if another program holds it for [`RELEASE_TIME`](crate::file::RELEASE_TIME). `InvalidInput` if it is neither of
-    /// the two or smaller than a page. `NoSpace` if its file system has no room for all of it.
-    /// Otherwise the system's error.
+    /// `Busy` if another program holds it for [`RELEASE_TIME`](crate::file::RELEASE_TIME).
+    /// `InvalidInput` if it is neither of the two or smaller than a page. `NoSpace` if its file
+    /// system has no room for all of it. Otherwise the system's error.
     pub fn open(path: &Path, create_bytes: Option<u64>) -> Result<Self> {
         map_when_released(path, || open(path, create_bytes, false))
     }

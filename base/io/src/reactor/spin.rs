@@ -102,8 +102,8 @@ mod tests {
     const WAITS: u32 = 100_000;
     const LONG: Duration = Duration::from_millis(1);
 
-    /// Returns the number of idle times, of `WAITS`, in which the reactor polls, if those asleep are
-    /// short. `awake` returns for each of them whether it ended, and its length.
+    /// Returns the number of idle times, of `WAITS`, in which the reactor polls, if those asleep
+    /// are short. `awake` returns for each of them whether it ended, and its length.
     fn spun(awake: impl Fn(u32) -> (bool, Duration)) -> u32 {
         let mut spin = Spin::new();
         let mut spun = 0;

@@ -35,8 +35,8 @@ pub enum Fill {
     /// As `SubBlock`, but a read fills only the granules that it requests.
     Demand,
     /// As in the engine. A read fills the range of a [`Footprint`], in blocks cut by
-    /// [`BlockSizes::cut_asked`]. [`VictimSelector`] evicts clean blocks ahead of need, and writes back
-    /// dirty ones.
+    /// [`BlockSizes::cut_asked`]. [`VictimSelector`] evicts clean blocks ahead of need, and writes
+    /// back dirty ones.
     Learned,
 }
 

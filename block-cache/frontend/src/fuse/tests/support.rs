@@ -164,8 +164,8 @@ pub(in crate::fuse) fn open(path: &Path, flags: i32) -> File {
 /// Programs are looked for here: tests may run without a login shell.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Mounts a device. A mount namespace that another test has made meanwhile may hold a copy of an
-/// earlier mount until it ends, so this tries for a minute while the device is busy.
+/// Mounts a device. Another test may have made a mount namespace meanwhile, which holds a copy of
+/// an earlier mount until it ends. So this tries for a minute while the device is busy.
 ///
 /// # Panics
 /// If `mount` fails.
