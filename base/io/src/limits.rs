@@ -50,7 +50,7 @@ fn get(resource: libc::__rlimit_resource_t) -> std::io::Result<libc::rlimit> {
     }
 }
 
-/// Address space for the stacks of threads and what the allocator does not use of its pieces, in
+/// Address space for the stacks of threads and the unused parts of the allocator's pieces, in
 /// bytes.
 const STACKS_BYTES: u64 = 64 << 20;
 

@@ -76,7 +76,7 @@ impl CommandDevice {
     /// waits.
     ///
     /// # Errors
-    /// What the driver says; `Io` if there are fewer.
+    /// The driver's error, or `Io` if there are fewer.
     pub fn read_at(&self, offset: u64, buf: &Buf) -> Result<()> {
         self.copy(offset, buf, |fd, at, left, offset| {
             // SAFETY: the descriptor is open, and the call writes at most `left` bytes at `at`,
@@ -88,7 +88,7 @@ impl CommandDevice {
     /// Writes all of `buf` at `offset`, like [`CommandDevice::read_at`].
     ///
     /// # Errors
-    /// What the driver says; `Io` if it takes fewer bytes.
+    /// The driver's error, or `Io` if it takes fewer bytes.
     pub fn write_at(&self, offset: u64, buf: &Buf) -> Result<()> {
         self.copy(offset, buf, |fd, at, left, offset| {
             // SAFETY: the descriptor is open, and the call reads `left` bytes at `at`, which are
@@ -126,7 +126,7 @@ impl CommandDevice {
     /// Maps `len` bytes at `offset` of the device, to be read, rounded up to whole pages.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn map(&self, offset: u64, len: usize) -> Result<View> {
         // SAFETY: a plain system call.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

@@ -286,7 +286,7 @@ pub fn holes(path: &Path) -> Result<Vec<std::ops::Range<u64>>> {
 
 /// Opens a file, if only this user may open it.
 fn open_private(path: &Path, options: &mut OpenOptions) -> Result<File> {
-    // Some of what it may be cannot be opened.
+    // Some kinds of files cannot be opened.
     check_shared(path)?;
     let file = options
         .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW | libc::O_NONBLOCK)

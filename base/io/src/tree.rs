@@ -130,8 +130,8 @@ fn lock_by(
 /// Gives a file that is open one more name, `to`, on the same file system.
 ///
 /// # Errors
-/// `NotFound` if it has no name any more, `AlreadyExists` if there is something, or what the system
-/// says.
+/// `NotFound` if it has no name any more, `AlreadyExists` if there is a file, or the system's
+/// error.
 pub fn link_open(file: &File, to: &Path) -> io::Result<()> {
     let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let to = CString::new(to.as_os_str().as_bytes())?;

@@ -30,8 +30,8 @@ const CURVE_POINTS: usize = 24;
 ///
 /// Write-back caches are simulated, several in one pass. The latency is modelled, of a
 /// general-purpose cloud volume (1 ms, 3,000 operations and 125 MiB a second) behind an NVMe cache,
-/// never measured. Blocks of several sizes, what is learned and what goes are decided by the
-/// engine's own code, as `forebay format --block-size` would have it.
+/// never measured. The engine's own code decides on blocks of several sizes, on learning and on
+/// eviction, as with `forebay format --block-size`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Files of the trace

@@ -11,7 +11,7 @@ pub(crate) const TRANSFER_MAX_BYTES: u64 = 1 << 30;
 /// `BLKDISCARD` of linux/fs.h: `_IO(0x12, 119)`.
 const BLKDISCARD: libc::Ioctl = 0x1277;
 
-/// Of a send that takes what the socket has room for, and no more.
+/// Flags of a send that takes as many bytes as the socket has room for.
 const AT_ONCE: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// An open file as an engine names it.

@@ -215,7 +215,7 @@ fn direct_alignment(fd: RawFd) -> Option<(u32, u32)> {
 fn tried_alignment(fd: RawFd) -> (u32, u32) {
     let buf = Buf::scratch(PAGE_BYTES as usize);
     let sector = SECTOR_BYTES as usize;
-    // SAFETY: the buffer is longer than what is read.
+    // SAFETY: the buffer is longer than the read.
     let result = unsafe { libc::pread(fd, buf.as_ptr().cast(), sector, 0) };
     if result < 0 {
         (PAGE_BYTES, PAGE_BYTES)

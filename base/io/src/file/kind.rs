@@ -49,8 +49,8 @@ fn is_medium(metadata: &Metadata) -> bool {
     metadata.is_file() || metadata.file_type().is_block_device()
 }
 
-/// Opens a regular file or a block device for reading, to look at what is on it. Anything else is
-/// not opened.
+/// Opens a regular file or a block device for reading, to look at its content. Anything else is not
+/// opened.
 ///
 /// # Errors
 /// `InvalidInput` for anything else, or the system's error.

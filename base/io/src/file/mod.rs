@@ -264,8 +264,8 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
 /// which others would notice, nor held.
 ///
 /// # Errors
-/// `ReadOnly` if it takes no writes, `Permission` if this process may not write to it, or what the
-/// system says.
+/// `ReadOnly` if it takes no writes, `Permission` if this process may not write to it, or the
+/// system's error.
 pub fn may_write_device(path: &Path) -> Result<()> {
     let mut options = OpenOptions::new();
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;

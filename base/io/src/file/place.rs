@@ -187,7 +187,7 @@ fn device_number(folder: &Path) -> Option<u64> {
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Returns what a file of sysfs says. None if it is not there or empty.
+/// Returns the content of a file of sysfs. `None` if it does not exist or is empty.
 pub(super) fn text(path: &Path) -> Option<String> {
     let text = read_to_string(path).ok()?;
     let text = text.trim();

@@ -28,7 +28,7 @@ fn own_loopback() -> Address {
     text.parse().expect("an address")
 }
 
-/// Sends back what it gets, message by message of `bytes`.
+/// Sends back the received data, message by message of `bytes`.
 fn echo(listener: Listener, bytes: usize) {
     spawn(async move {
         while let Ok((stream, _peer)) = listener.accept().await {

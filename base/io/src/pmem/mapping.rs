@@ -27,12 +27,12 @@ pub enum Backing {
     PersistentFile,
     /// Memory that power loss empties, through a DAX character device (CXL or other).
     VolatileDevice,
-    /// The page cache of an ordinary file: power loss keeps what it likes, in any order.
+    /// The page cache of an ordinary file: power loss preserves any stores, in any order.
     PageCache,
 }
 
 impl Backing {
-    /// Returns whether what is flushed and fenced survives power loss.
+    /// Returns whether flushed and fenced stores survive power loss.
     #[must_use]
     pub const fn is_persistent(self) -> bool {
         matches!(self, Self::PersistentDevice | Self::PersistentFile)

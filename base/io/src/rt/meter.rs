@@ -70,7 +70,7 @@ impl Meter {
         self.account.get()
     }
 
-    /// Charges what has passed since the last look.
+    /// Charges the time since the last look.
     fn charge(&self) {
         let now = clock();
         let Some(since) = self.since.replace(Some(now)) else {
@@ -110,7 +110,7 @@ pub fn start() {
     reset();
 }
 
-/// Forgets what was charged so far.
+/// Resets the charged time.
 ///
 /// # Panics
 /// On a thread that runs no executor.

@@ -271,7 +271,7 @@ impl Executor {
     }
 
     /// Drops every task without running it: the death of the process, in simulation, or the end of
-    /// a reactor. Tasks that are spawned by what is dropped are dropped too.
+    /// a reactor. Tasks that a dropped task spawns are dropped, too.
     pub fn clear(&self) {
         loop {
             let futures = self.tasks.borrow_mut().take_all();

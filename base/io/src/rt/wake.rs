@@ -62,7 +62,7 @@ impl Shared {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Takes what was queued, and leaves the memory of `empty` for what comes next.
+    /// Takes the queued work, and leaves the memory of `empty` for later work.
     pub(super) fn take(&self, empty: Vec<Work>) -> Vec<Work> {
         debug_assert!(empty.is_empty());
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +153,7 @@ impl Remote {
         Self(shared)
     }
 
-    /// Runs `call` on the executor's thread, after what was queued before it.
+    /// Runs `call` on the executor's thread, after the work queued before it.
     pub fn call(&self, call: impl FnOnce() + Send + 'static) {
         self.0.push(Work::Call(Box::new(call)));
     }

@@ -112,7 +112,7 @@ pub(super) struct Inner {
     counters: Cell<Counters>,
 }
 
-/// A simulated block device; see the [module's text](super) for what it does to data.
+/// A simulated block device; its effects on data are in the [module's text](super).
 ///
 /// Clones are handles to one device. The device outlives the simulated process.
 #[derive(Clone)]
@@ -214,7 +214,7 @@ impl SimDisk {
         self.inner.counters.get()
     }
 
-    /// Flips `flips` bits, drawn by the seed, in a range of what is stored: bit rot.
+    /// Flips `flips` bits, drawn by the seed, in a range of the stored data: bit rot.
     ///
     /// # Panics
     /// If the range is empty or reaches past the end.
@@ -231,7 +231,8 @@ impl SimDisk {
         self.inner.counters.set(counters);
     }
 
-    /// Copies what a reader would see now, without an operation (for checks by a harness).
+    /// Copies the content that a reader would see now, without an operation (for checks by a
+    /// harness).
     #[must_use]
     pub fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
         let buf = forebay_block::Buf::scratch(len);

@@ -55,8 +55,8 @@ pub struct FaultPlan {
     pub fail_nth: Option<(OpClass, u64)>,
     /// Writes fail for a while.
     pub spell: Option<Spell>,
-    /// After a failed flush readers no longer see what it lost; else they see it until power is
-    /// lost.
+    /// Whether readers no longer see the lost writes after a failed flush. Otherwise they see them
+    /// until power is lost.
     pub lose_at_failed_flush: bool,
     /// Trouble that begins with its n-th operation, of any kind, counted from one since the plan
     /// was set.

@@ -311,7 +311,7 @@ impl Media {
         self.clock = NOT_YET;
     }
 
-    /// The process that used the device is gone; the device finishes what it has begun, or not.
+    /// Ends the process that used the device. The device finishes operations in flight, or not.
     pub(super) fn lose_process(&mut self, rng: &Rng) {
         let now = self.tick();
         for index in 0..self.pending.len() {
@@ -346,7 +346,7 @@ impl Media {
         self.forget_times();
     }
 
-    /// Flips bits in what is stored and in what readers see.
+    /// Flips bits in the durable content and in the content that readers see.
     pub(super) fn rot(&mut self, offset: u64, len: u64, flips: u32, rng: &Rng) {
         for _ in 0..flips {
             let byte = offset + rng.below(len);

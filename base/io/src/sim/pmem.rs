@@ -44,7 +44,7 @@ pub enum PmemStep {
     Stream,
     /// Lines begin to be written back.
     Flush,
-    /// A strand waits for what it flushed and streamed.
+    /// A strand waits for its flushes and streams.
     Fence,
 }
 

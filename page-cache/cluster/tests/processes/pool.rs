@@ -22,7 +22,7 @@ fn write_all(file: &File, byte: u8) {
     }
 }
 
-/// Pages that show what was written.
+/// Returns the number of pages with the written content.
 fn right(bytes: &[u8], byte: u8) -> usize {
     let pages = bytes.chunks(PAGE_BYTES).enumerate();
     pages

@@ -182,7 +182,7 @@ impl Cluster {
     }
 }
 
-/// Gives a node what comes for it.
+/// Gives a node the packets that arrive for it.
 fn listen(client: &Node, received: &Receiver<Vec<u8>>, stamps: &Stamps) {
     while let Ok(packet) = received.recv() {
         stamp(stamps);

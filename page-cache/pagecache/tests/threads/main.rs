@@ -1,4 +1,4 @@
-//! The page cache with threads and real memory: what the simulation shows step by step, at full
+//! The page cache with threads and real memory. The same properties as in the simulation, at full
 //! speed.
 
 mod cluster;

@@ -19,7 +19,7 @@ pub(crate) fn forbid_system_calls() {
     };
     let mut filter = [
         libc::sock_filter {
-            // The first word of what the filter sees is the call's number.
+            // The first word of the filter's data is the call's number.
             code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
             jt: 0,
             jf: 0,

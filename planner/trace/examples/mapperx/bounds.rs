@@ -264,7 +264,7 @@ impl Run {
         known.cached && covered
     }
 
-    /// Writes what is dirty and these.
+    /// Writes the dirty blocks and these.
     fn persist(&mut self, besides: impl Iterator<Item = Stay>) {
         self.bound.all.persists += 1;
         self.bound.all.waited += u64::from(self.waiting > 0);

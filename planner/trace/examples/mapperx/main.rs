@@ -208,7 +208,7 @@ impl Run {
         self.marks.served(now);
     }
 
-    /// Tells the trackers what happened: what turned dirty before what came to be cached.
+    /// Gives the trackers the changes: blocks that turned dirty before blocks that were placed.
     fn follow(&mut self, now: Duration) {
         self.cache.take_changes(&mut self.changes);
         let changes = std::mem::take(&mut self.changes);

@@ -168,7 +168,7 @@ impl Trees {
         })
     }
 
-    /// The tree that a block belongs to, and what it is there.
+    /// Returns the tree of a block, and its range there.
     fn at(&self, block: &Block) -> (u16, Range<u64>) {
         match self.over {
             Over::Volumes => (block.volume, block.units.clone()),

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use rows::{Choice, Row};
 use source::{Outcome, Source};
 
-/// Of a block's address; what is beyond is no volume's.
+/// Maximum offset of a block. No volume has larger ones.
 const MAX_OFFSET_BYTES: u64 = 1 << 56;
 /// Requests that a configuration takes at a time.
 const TURN_REQUESTS: usize = 1 << 17;

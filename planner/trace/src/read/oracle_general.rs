@@ -1,6 +1,6 @@
 //! libCacheSim's oracleGeneral, 24 bytes a record, little-endian: u32 time (s), u64 id, u32 size
 //! (bytes), i64 number of the next request for the same id, from one, or -1. The id is a sector's
-//! number. It does not say what was asked: all are reads.
+//! number. It has no operations: all are reads.
 
 use super::Bad;
 use super::field::{self, S, SECTOR_BYTES};

@@ -116,7 +116,7 @@ fn our_misses(policy: Policy, capacity: usize, references: &[u64]) -> u64 {
     misses.count() as u64
 }
 
-/// Prints the table of one trace. Returns what is out of bounds.
+/// Prints the table of one trace. Returns the values that are out of bounds.
 fn compare(python: &Path, name: &str, references: &[u64], capacities: &[usize]) -> Vec<String> {
     let file = folder().join(format!("{name}.oracleGeneral"));
     write(&file, references).expect("the trace can be written");

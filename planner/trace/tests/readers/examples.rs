@@ -21,7 +21,7 @@ pub(super) const FIO_V3: &str = "fio version 3 iolog
 900 a close
 ";
 
-/// A small trace of a text format, and what it says.
+/// Small traces of text formats, with their requests.
 pub(super) fn texts() -> Vec<(Format, &'static str, Vec<Request>, &'static [&'static str])> {
     use Op::{Discard, Flush, Read, Write};
     vec![
@@ -200,7 +200,7 @@ pub(super) fn texts() -> Vec<(Format, &'static str, Vec<Request>, &'static [&'st
     ]
 }
 
-/// A small trace of a binary format, and what it says.
+/// Small traces of binary formats, with their requests.
 pub(super) fn binaries() -> Vec<(Format, Vec<u8>, Vec<Request>)> {
     let mut v1 = Vec::new();
     let mut v2 = Vec::new();

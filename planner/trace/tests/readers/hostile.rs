@@ -184,7 +184,7 @@ fn a_binary_file_that_was_cut_off_is_named() {
     }
 }
 
-/// Wherever a recording was cut off, what is whole is read and nothing is said to be damaged.
+/// Wherever a recording was cut off, all whole records are read, and no damage is reported.
 #[test]
 fn a_native_file_is_read_up_to_where_it_was_cut_off() {
     let whole = native();

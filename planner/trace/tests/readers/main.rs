@@ -1,5 +1,5 @@
-//! The readers of traces: every format by example, what is damaged, what is hostile, and what the
-//! writers made.
+//! The readers of traces: every format by example, damaged and hostile input, and the output of the
+//! writers.
 
 mod check;
 mod examples;

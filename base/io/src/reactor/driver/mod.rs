@@ -213,8 +213,8 @@ impl Driver {
         }
     }
 
-    /// One turn: hands the engine what was queued, takes the results that are there, and waits for
-    /// some if the executor has nothing to do.
+    /// Runs one turn: hands the queued steps to the engine and takes the results. Waits for results
+    /// if the executor has nothing to do.
     pub(crate) fn turn(&self, executor: &Executor) {
         let has_work = || executor.has_work();
         if has_work() {
@@ -243,7 +243,7 @@ impl Driver {
             // Its sockets cannot be looked at without a system call.
             Backend::Threads(_) => None,
         };
-        // Not where a timer would cut it short: that says nothing about what comes.
+        // Not if a timer would cut it short, which says nothing about the next idle times.
         if let Some(patience) = patience
             && timeout.is_none_or(|timeout| timeout > 2 * patience)
         {

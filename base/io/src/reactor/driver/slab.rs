@@ -1,4 +1,5 @@
-//! Operations in flight. Each owns what the kernel or a worker may touch, until its result arrives.
+//! Operations in flight. Each owns the memory and descriptors that the kernel or a worker may use,
+//! until its result arrives.
 
 use super::file::FileOp;
 use super::socket::{SocketOp, SocketState};
