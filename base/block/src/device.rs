@@ -231,6 +231,16 @@ pub trait BlockDevice {
     fn allocated_bytes(&self) -> Option<u64> {
         None
     }
+
+    /// Gives a file that is shorter than `least_bytes` the size back with which it was opened. From
+    /// now on writes below `least_bytes` do so as well. The restored part is a hole. Returns
+    /// whether the file was shorter since the last call. Returns false for other devices.
+    ///
+    /// # Errors
+    /// The error of the operating system. The file keeps its size then.
+    fn keep_size(&self, _least_bytes: u64) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
@@ -248,6 +258,10 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
 
     fn allocated_bytes(&self) -> Option<u64> {
         (**self).allocated_bytes()
+    }
+
+    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
+        (**self).keep_size(least_bytes)
     }
 }
 

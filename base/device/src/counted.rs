@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request, Result};
 
 /// Requests to a device since it was opened. Bytes are those of the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,6 +116,10 @@ impl BlockDevice for Counted {
 
     fn allocated_bytes(&self) -> Option<u64> {
         self.inner.allocated_bytes()
+    }
+
+    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
+        self.inner.keep_size(least_bytes)
     }
 }
 

@@ -31,7 +31,9 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, IoFuture, Op, Request};
+use forebay_block::{
+    BlockDevice, BlockDeviceExt, Completion, DeviceInfo, IoFuture, Op, Request, Result,
+};
 use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 
@@ -222,6 +224,10 @@ impl BlockDevice for EmulateDevice {
 
     fn allocated_bytes(&self) -> Option<u64> {
         self.shared.inner.allocated_bytes()
+    }
+
+    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
+        self.shared.inner.keep_size(least_bytes)
     }
 }
 

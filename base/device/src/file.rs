@@ -113,6 +113,10 @@ impl BlockDevice for FileDevice {
     fn allocated_bytes(&self) -> Option<u64> {
         self.file.allocated_bytes()
     }
+
+    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
+        self.file.keep_size(least_bytes)
+    }
 }
 
 /// Returns the persistence of the path, as far as it can be detected.

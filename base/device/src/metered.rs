@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Request};
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Request, Result};
 use forebay_io::rt::meter::{self, Account};
 
 /// A device whose code is charged to an account.
@@ -39,6 +39,10 @@ impl BlockDevice for Metered {
 
     fn allocated_bytes(&self) -> Option<u64> {
         self.inner.allocated_bytes()
+    }
+
+    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
+        self.inner.keep_size(least_bytes)
     }
 }
 

@@ -32,7 +32,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Op, Request};
+use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Op, Request, Result};
 use forebay_io::rt;
 
 /// Divisor of the waiting time that is subtracted from the positioning time.
@@ -259,6 +259,10 @@ impl BlockDevice for EmulatedDisk {
 
     fn allocated_bytes(&self) -> Option<u64> {
         self.shared.inner.allocated_bytes()
+    }
+
+    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
+        self.shared.inner.keep_size(least_bytes)
     }
 }
 

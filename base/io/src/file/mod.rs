@@ -54,6 +54,10 @@ pub struct File {
     info: RefCell<DeviceInfo>,
     /// End of the file at its last check, in bytes.
     end: Cell<u64>,
+    /// Least size that writes restore, in bytes; zero for a file that may stay shorter.
+    least_bytes: Cell<u64>,
+    /// Whether the file was shorter than that since the last [`File::keep_size`].
+    was_short: Cell<bool>,
 }
 
 impl std::fmt::Debug for File {
@@ -149,6 +153,35 @@ impl File {
         }
     }
 
+    /// Gives a regular file that is shorter than `least_bytes` the size back with which it was
+    /// opened. From now on writes below `least_bytes` do so as well. Returns whether the file was
+    /// shorter since the last call.
+    ///
+    /// # Errors
+    /// The system's error. The file keeps its size then.
+    pub fn keep_size(&self, least_bytes: u64) -> Result<bool> {
+        if self.geometry.block_device || self.read_only {
+            return Ok(false);
+        }
+        self.least_bytes.set(least_bytes);
+        if self.size_bytes() < least_bytes {
+            self.restore_size()?;
+        }
+        Ok(self.was_short.replace(false))
+    }
+
+    /// Gives the file the size back with which it was opened.
+    fn restore_size(&self) -> Result<()> {
+        let size = libc::off_t::try_from(self.geometry.size_bytes).unwrap_or(libc::off_t::MAX);
+        // SAFETY: the descriptor is open; no memory is involved.
+        if unsafe { libc::ftruncate(self.open.fd().as_raw_fd(), size) } != 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        self.was_short.set(true);
+        self.end.set(self.geometry.size_bytes);
+        Ok(())
+    }
+
     /// Returns the faults since it was opened.
     #[must_use]
     pub fn faults(&self) -> Rc<Faults> {
@@ -192,6 +225,10 @@ impl File {
         let end = request.offset + request.len;
         // A write there would make a hole of the data that is gone.
         if end > self.end.get() && end > self.size_bytes() {
+            let restores = request.op != Op::Read && end <= self.least_bytes.get();
+            if restores && self.restore_size().is_ok() {
+                return Ok(());
+            }
             let error = self.open.truncation_error(request);
             self.open.faults().note(&error);
             return Err(error);
@@ -257,6 +294,8 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
         geometry,
         end: Cell::new(info.size_bytes),
         info: RefCell::new(info),
+        least_bytes: Cell::default(),
+        was_short: Cell::default(),
     })
 }
 

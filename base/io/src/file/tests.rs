@@ -243,6 +243,46 @@ fn a_look_at_a_truncated_file_changes_nothing_for_what_is_there() {
 }
 
 #[test]
+fn a_file_that_keeps_its_size_gets_it_back_by_a_look_or_a_write() {
+    on_both(async |scratch| {
+        let file = File::open(scratch.path("f"), &options()).expect("new");
+        let size = || std::fs::metadata(file.path()).expect("there").len();
+        let cut = || {
+            let outside = std::fs::OpenOptions::new().write(true).open(file.path());
+            outside.expect("there").set_len(MIB).expect("cut");
+            assert_eq!(file.size_bytes(), MIB);
+        };
+        let keeps = |least| file.keep_size(least).expect("its size is set");
+        let write = async |at| {
+            let done = request(&file, Request::write(at, pattern(4096, 5), false)).await;
+            done.map_err(|error| error.kind())
+        };
+        assert!(!keeps(3 * MIB));
+        cut();
+        assert!(keeps(3 * MIB));
+        assert_eq!((size(), file.size_bytes()), (4 * MIB, 4 * MIB));
+        assert!(!keeps(3 * MIB), "once for each cut");
+        cut();
+        let gone = request(&file, Request::read(2 * MIB, Buf::scratch(4096))).await;
+        assert!(gone.expect_err("gone").report().contains("truncated"));
+        assert_eq!(write(3 * MIB).await, Err(ErrorKind::Io), "it may be gone");
+        assert_eq!(size(), MIB);
+        assert_eq!(write(2 * MIB).await, Ok(()));
+        assert_eq!(size(), 4 * MIB);
+        assert_eq!(
+            read(&file, 2 * MIB, 4096).await.to_vec(),
+            pattern(4096, 5).to_vec()
+        );
+        assert!(keeps(3 * MIB), "the write noticed it");
+        // Longer than it must be: nothing is missing.
+        assert!(!keeps(MIB));
+        cut();
+        assert!(!keeps(MIB));
+        assert_eq!(size(), MIB);
+    });
+}
+
+#[test]
 fn discarded_and_zeroed_ranges_read_as_zeroes() {
     on_both(async |scratch| {
         let file = File::open(scratch.path("f"), &options()).expect("new");

@@ -45,6 +45,8 @@ pub(crate) struct MetadataWatch {
     allocated_bytes: Cell<Option<u64>>,
     /// Looks since the last search.
     looks: Cell<u32>,
+    /// Whether the file was shorter since the last rewrite, and has its size again.
+    was_short: Cell<bool>,
     /// Size of the device while it is too short, in bytes.
     short_bytes: Cell<Option<u64>>,
     /// Turn to look.
@@ -69,6 +71,7 @@ impl MetadataWatch {
             holes: RefCell::default(),
             allocated_bytes: Cell::default(),
             looks: Cell::default(),
+            was_short: Cell::default(),
             short_bytes: Cell::default(),
             turn: Semaphore::new(1),
         }
@@ -76,6 +79,7 @@ impl MetadataWatch {
 
     /// Begins to watch: the holes that are there now are nobody's loss.
     pub(crate) fn begin(&self) {
+        self.keep_size();
         self.size_bytes
             .set(self.devices.metadata().info().size_bytes);
         self.holes.replace(self.present_holes());
@@ -137,12 +141,13 @@ impl MetadataWatch {
 
     async fn look_alone(&self) -> bool {
         let device = self.devices.metadata();
+        self.keep_size();
         let size = device.info().size_bytes;
         if size < self.end() {
             self.short_bytes.set(Some(size));
             return true;
         }
-        let was_short = self.short_bytes.get().is_some();
+        let was_short = self.was_short.get() || self.short_bytes.get().is_some();
         self.looks.set(self.looks.get() + 1);
         let is_same = device.allocated_bytes() == self.allocated_bytes.get();
         if is_same && !was_short && self.looks.get() < LOOKS {
@@ -158,6 +163,7 @@ impl MetadataWatch {
                         "{name} was cut while it is in use, or a tool made holes in it: all metadata is written anew, \
                          and nothing of it is lost"
                     );
+                    self.was_short.set(false);
                     self.short_bytes.set(None);
                     self.holes.replace(holes);
                 }
@@ -171,6 +177,17 @@ impl MetadataWatch {
             self.holes.replace(holes);
         }
         is_cut
+    }
+
+    /// Gives a metadata file of its own its size back. The size of a file with data in it stays:
+    /// zeroes must not take the place of lost data.
+    fn keep_size(&self) {
+        // If the system refuses, the file is too short, which `trouble` describes.
+        if !self.devices.is_one()
+            && let Ok(true) = self.devices.metadata().keep_size(self.end())
+        {
+            self.was_short.set(true);
+        }
     }
 
     /// Rewrites all metadata, durably. Returns the holes that are left.

@@ -231,11 +231,17 @@ fn a_file_that_is_mapped_and_removed_is_told_of_and_no_stop_is_clean() {
     daemon.terminate();
 }
 
-/// A tool truncates a metadata file in service, and restores its length.
+/// A metadata file that is cut in service. A tool makes it as long again at once, the daemon does so
+/// at its next look, or a client writes before that look.
 #[test]
 fn a_metadata_file_that_is_cut_is_written_anew() {
-    for is_seen in [false, true] {
-        let place = Place::new(&format!("gone-cut-{is_seen}"), "wb");
+    for (name, left) in [
+        ("back", 64 << 10),
+        ("short", 64 << 10),
+        ("empty", 0),
+        ("busy", 64 << 10),
+    ] {
+        let place = Place::new(&format!("gone-cut-{name}"), "wb");
         if !tells_holes(&place) {
             return;
         }
@@ -250,13 +256,22 @@ fn a_metadata_file_that_is_cut_is_written_anew() {
             .write(true)
             .open(place.path("map"));
         let map = map.expect("there");
-        map.set_len(64 << 10).expect("cut");
-        if is_seen {
-            place.wait_for_log("help: do not stop the daemon");
-            assert!(place.ok(&["status"]).contains("truncate -s 33554432"));
+        map.set_len(left).expect("cut");
+        match name {
+            "back" => map.set_len(32 << 20).expect("as long again"),
+            // The status sees the size, and each of these writes goes to the log.
+            "busy" => {
+                place.ok(&["status"]);
+                for number in 64..128 {
+                    write_blocks(&mut nbd, number..number + 1);
+                    assert_eq!(nbd.flush().expect("an answer"), 0);
+                }
+            }
+            _ => {}
         }
-        map.set_len(32 << 20).expect("as long again");
         place.wait_for_log("all metadata is written anew");
+        assert_eq!(map.metadata().expect("open").len(), 32 << 20);
+        assert_eq!(place.log().matches("was cut while").count(), 1);
         place.wait_until(|status| {
             status["file_troubles"]
                 .as_array()
@@ -264,7 +279,8 @@ fn a_metadata_file_that_is_cut_is_written_anew() {
         });
         daemon.kill();
         let daemon = place.serve(&[]);
-        check_blocks(&mut place.connect(), 0..64);
+        let blocks = if name == "busy" { 128 } else { 64 };
+        check_blocks(&mut place.connect(), 0..blocks);
         assert!(!place.log().contains("damaged"), "{}", place.log());
         daemon.terminate();
         place.ok(&["check", text(&place.path("forebay.toml"))]);
