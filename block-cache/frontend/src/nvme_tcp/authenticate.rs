@@ -1,6 +1,7 @@
 //! Authentication Send and Receive: on a new queue, which accepts no other command before
 //! authentication, and on a queue in use for reauthentication.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
@@ -12,15 +13,18 @@ use crate::net::Receiver;
 
 use super::End;
 use super::auth::{Chap, Outcome};
-use super::connection::{Connection, Failure, Outcome as Done};
+use super::connection::{Connection, Outcome as CommandOutcome};
 use super::memory::Memory;
 use super::receive::{Capsule, next_capsule};
 use super::reply::{Outbox, Reply, Style};
 
-/// Submission queue of a connection that is not in use yet.
-pub(super) struct Head {
-    pub(super) at: u16,
+/// Submission queue of a host that is not authenticated yet.
+pub(super) struct NewQueue {
+    /// Index of the next entry that the target takes.
+    pub(super) head: u16,
+    /// Number of entries.
     pub(super) size: u16,
+    /// Whether completions leave the head out.
     pub(super) no_flow_control: bool,
 }
 
@@ -33,55 +37,61 @@ type Step = (Status, Option<Buf>, Outcome);
 ///
 /// # Errors
 /// Fails if the authentication or `enter` fails.
-pub(super) async fn prove<T>(
+pub(super) async fn authenticate<T>(
     stream: &Rc<Stream>,
     receiver: &mut Receiver,
     style: Style,
-    head: &mut Head,
+    queue: &mut NewQueue,
     chap: &mut Chap,
     enter: impl AsyncFnOnce() -> Result<T>,
 ) -> Result<Option<T>, End> {
-    let outbox = Outbox::new(style);
-    let mut parts = Vec::new();
-    let mut enter = Some(enter);
     loop {
         let Some(capsule) = next_capsule(receiver, style).await? else {
             return Ok(None);
         };
-        head.at = (head.at + 1) % head.size;
-        let (status, data, outcome) = new_queue(chap, &capsule).await?;
-        // The queue must exist before the host learns that it is authenticated.
-        let entered = match (&outcome, enter.take_if(|_| outcome == Outcome::Proved)) {
-            (Outcome::Proved, Some(enter)) => Some(enter().await.map_err(End::Refused)?),
-            _ => None,
-        };
+        queue.head = (queue.head + 1) % queue.size;
+        let (status, data, outcome) = process_on_new_queue(chap, &capsule).await?;
         let completion = Completion {
             result: 0,
-            sq_head: if head.no_flow_control { 0 } else { head.at },
+            sq_head: if queue.no_flow_control { 0 } else { queue.head },
             sq_id: 0,
             cid: capsule.command.cid,
             status,
         };
-        outbox.push(Reply::Completion(completion, data), 0);
-        while outbox.gather(&mut parts).is_some() {
-            stream.send(&parts).await?;
-            parts.clear();
-        }
+        let reply = Reply::Completion(completion, data);
         match outcome {
-            Outcome::Open => {}
-            Outcome::Proved => return Ok(entered),
-            Outcome::Failed(why) => {
-                let what = format!("it has not authenticated itself: {why}");
-                return Err(End::Refused(Error::new(ErrorKind::Permission, what)));
+            Outcome::Open => send_reply(stream, style, reply).await?,
+            Outcome::Proved => {
+                // The queue must exist before the host learns that it is authenticated.
+                let entered = enter().await.map_err(End::Refused)?;
+                send_reply(stream, style, reply).await?;
+                return Ok(Some(entered));
+            }
+            Outcome::Failed(reason) => {
+                send_reply(stream, style, reply).await?;
+                let message = format!("it has not authenticated itself: {reason}");
+                return Err(End::Refused(Error::new(ErrorKind::Permission, message)));
             }
         }
     }
 }
 
+/// Sends a reply on a queue that has no other one in progress.
+async fn send_reply(stream: &Stream, style: Style, reply: Reply) -> Result<()> {
+    let outbox = Outbox::new(style);
+    outbox.push(reply, 0);
+    let mut parts = Vec::new();
+    while outbox.gather(&mut parts).is_some() {
+        stream.send(&parts).await?;
+        parts.clear();
+    }
+    Ok(())
+}
+
 /// Processes a command on a queue whose host is not authenticated yet.
-async fn new_queue(chap: &mut Chap, capsule: &Capsule) -> Result<Step> {
+async fn process_on_new_queue(chap: &mut Chap, capsule: &Capsule) -> Result<Step> {
     let refused = |status| Ok((status, None, Outcome::Open));
-    let exchange = match exchange(capsule) {
+    let exchange = match decode_exchange(capsule) {
         None => return refused(Status::AUTHENTICATION_REQUIRED),
         Some(Err(status)) => return refused(status),
         Some(Ok(exchange)) => exchange,
@@ -89,7 +99,7 @@ async fn new_queue(chap: &mut Chap, capsule: &Capsule) -> Result<Step> {
     if !exchange.from_host {
         return Ok(match chap.fetch(exchange.length) {
             Ok((message, outcome)) => {
-                let buf = Buf::scratch(page_bytes(exchange.length));
+                let buf = Buf::scratch(message_bytes(exchange.length));
                 fill(&buf, &message);
                 (Status::SUCCESS, Some(buf), outcome)
             }
@@ -111,7 +121,7 @@ async fn new_queue(chap: &mut Chap, capsule: &Capsule) -> Result<Step> {
 }
 
 /// Decodes the fields of an authentication command. Returns `None` for other commands.
-fn exchange(capsule: &Capsule) -> Option<Result<Exchange, Status>> {
+fn decode_exchange(capsule: &Capsule) -> Option<Result<Exchange, Status>> {
     let exchange = Exchange::of(&capsule.command)?;
     let longest = match exchange.from_host {
         true => MAX_MESSAGE_BYTES,
@@ -128,16 +138,18 @@ fn exchange(capsule: &Capsule) -> Option<Result<Exchange, Status>> {
     })
 }
 
-/// Returns the number of bytes that a host with `room` gets: the message, padded with zeroes.
-fn page_bytes(room: u32) -> usize {
+/// Returns the length of a message to a host that has room for `room` bytes, with its padding.
+fn message_bytes(room: u32) -> usize {
     room.min(MAX_MESSAGE_BYTES) as usize
 }
 
+/// Copies a message into a buffer, and pads it with zeroes.
 fn fill(buf: &Buf, message: &[u8]) {
     buf.fill(0);
     buf.copy_from(0, message);
 }
 
+/// Returns a copy of the content of a buffer.
 fn bytes(buf: &Buf) -> Vec<u8> {
     let mut bytes = vec![0; buf.len()];
     buf.copy_to(0, &mut bytes);
@@ -150,49 +162,47 @@ pub(super) async fn reauthenticate(
     connection: &Connection,
     memory: &mut Memory<'_>,
     capsule: &Capsule,
-) -> Option<Done> {
-    connection.chap.as_ref()?;
-    let exchange = exchange(capsule)?;
+) -> Option<CommandOutcome> {
+    let chap = connection.chap.as_ref()?;
+    let exchange = decode_exchange(capsule)?;
     Some(match exchange {
-        Ok(exchange) => used_queue(connection, memory, capsule, exchange).await,
+        Ok(exchange) => process_on_used_queue(connection, chap, memory, capsule, exchange).await,
         Err(status) => Err(status.into()),
     })
 }
 
-async fn used_queue(
+/// Processes an authentication command of a queue in use, with the authentication in `state`.
+async fn process_on_used_queue(
     connection: &Connection,
+    state: &Cell<Option<Chap>>,
     memory: &mut Memory<'_>,
     capsule: &Capsule,
     exchange: Exchange,
-) -> Done {
-    let buf = match exchange.from_host {
-        true => memory.receive(capsule, exchange.length).await?,
-        false => {
-            let bytes = page_bytes(exchange.length);
-            memory.take(u32::try_from(bytes).expect("a page")).await?
-        }
+) -> CommandOutcome {
+    let buf = if exchange.from_host {
+        memory.receive(capsule, exchange.length).await?
+    } else {
+        let len = message_bytes(exchange.length);
+        memory.take(u32::try_from(len).expect("a page")).await?
     };
-    let place = connection.chap.as_ref();
-    // The state is taken while another authentication command runs: there is one at a time.
-    let chap = place.and_then(|place| place.take());
-    let mut chap = chap.ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
-    let done = match exchange.from_host {
-        true => match chap.take(&bytes(&buf)).await {
+    // The state is absent while another authentication command runs: there is one at a time.
+    let mut chap = state.take().ok_or(Status::COMMAND_SEQUENCE_ERROR)?;
+    let result = if exchange.from_host {
+        match chap.take(&bytes(&buf)).await {
             Ok(outcome) => Ok((None, outcome)),
             Err(_) => Err(Status::INTERNAL_ERROR),
-        },
-        false => chap.fetch(exchange.length).map(|(message, outcome)| {
+        }
+    } else {
+        chap.fetch(exchange.length).map(|(message, outcome)| {
             fill(&buf, &message);
             (Some(buf), outcome)
-        }),
+        })
     };
-    if let Some(place) = place {
-        place.set(Some(chap));
-    }
-    let (data, outcome) = done.map_err(Failure::Status)?;
-    if let Outcome::Failed(why) = outcome {
-        let why = format!("its host failed to reauthenticate: {why}");
-        connection.doomed.replace(Some(why));
+    state.set(Some(chap));
+    let (data, outcome) = result?;
+    if let Outcome::Failed(reason) = outcome {
+        let reason = format!("its host failed to reauthenticate: {reason}");
+        connection.doomed.replace(Some(reason));
     }
     Ok((0, data))
 }

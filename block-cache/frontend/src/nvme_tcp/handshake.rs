@@ -15,7 +15,7 @@ use forebay_wire::nvme_tcp::{COMMON_BYTES, Common, Fatal, Fault, Initialize, Kin
 use crate::net::Receiver;
 
 use super::auth::Chap;
-use super::authenticate::{self, Head};
+use super::authenticate::{NewQueue, authenticate};
 use super::controller::{Controller, Membership, Role};
 use super::export::Exports;
 use super::link::next_number;
@@ -87,8 +87,8 @@ pub(super) async fn negotiate(
             Ok(place) => {
                 let fields = Connect::of(&command);
                 let size = fields.queue_size + 1;
-                let mut head = Head {
-                    at: head % size,
+                let mut new_queue = NewQueue {
+                    head: head % size,
                     size,
                     no_flow_control,
                 };
@@ -96,14 +96,13 @@ pub(super) async fn negotiate(
                     Place::Taken(membership) => (membership, None),
                     Place::Promised(promise, mut chap) => {
                         let enter = async || promise.redeem(connection).await;
-                        let proved = authenticate::prove(
-                            stream, receiver, style, &mut head, &mut chap, enter,
-                        );
-                        let proved = proved.await.map_err(|end| match end {
+                        let entered =
+                            authenticate(stream, receiver, style, &mut new_queue, &mut chap, enter);
+                        let entered = entered.await.map_err(|end| match end {
                             End::Refused(why) => End::Refused(named(&capsule, why)),
                             end => end,
                         })?;
-                        let Some(membership) = proved else {
+                        let Some(membership) = entered else {
                             return Ok(None);
                         };
                         (membership, Some(*chap))
@@ -117,7 +116,7 @@ pub(super) async fn negotiate(
                     queue: fields.queue,
                     queue_size: size,
                     no_flow_control,
-                    head: head.at,
+                    head: new_queue.head,
                     chap,
                 }));
             }
