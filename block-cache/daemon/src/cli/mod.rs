@@ -1,4 +1,5 @@
-//! The command line. Each command has its own file.
+//! The command line. Each command has its own file, and is documented there: the help text of a
+//! command is the comment of its arguments.
 
 mod bench;
 mod check;
@@ -77,8 +78,8 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             if json && error.use_stderr() {
-                let said = error.render().to_string();
-                let error = Error::new(ErrorKind::InvalidInput, said.trim());
+                let message = error.render().to_string();
+                let error = Error::new(ErrorKind::InvalidInput, message.trim());
                 let _ = out::print(&error_as_json(&error));
             }
             error.exit()
@@ -102,18 +103,13 @@ fn error_as_json(error: &Error) -> String {
     String::from_utf8_lossy(&line(&Reply::error(error))).into_owned()
 }
 
-/// Parses a command line. Common mistakes get a hint.
+/// Parses a command line. The error for `format` with a device, but without `--cache`, has a tip.
 fn parse<T: Into<OsString> + Clone>(
     words: impl IntoIterator<Item = T>,
 ) -> Result<Arguments, clap::Error> {
     Arguments::try_parse_from(words).map_err(|mut error| {
-        let text = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
-        let (word, usage) = (text(ContextKind::InvalidArg), text(ContextKind::Usage));
-        let names_device = error.kind() == clap::error::ErrorKind::UnknownArgument
-            && !word.starts_with('-')
-            && usage.contains("forebay format ");
-        if names_device {
-            let tip = format!("name the device or file with `--cache {word}`");
+        if let Some(device) = device_without_option(&error) {
+            let tip = format!("name the device or file with `--cache {device}`");
             let tip = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
             error.insert(ContextKind::Suggested, tip);
         }
@@ -121,25 +117,36 @@ fn parse<T: Into<OsString> + Clone>(
     })
 }
 
+/// Returns the word of `format` that may be a device: an argument that is not an option.
+fn device_without_option(error: &clap::Error) -> Option<String> {
+    let text = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let word = text(ContextKind::InvalidArg);
+    let is_device = error.kind() == clap::error::ErrorKind::UnknownArgument
+        && !word.starts_with('-')
+        && text(ContextKind::Usage).contains("forebay format ");
+    is_device.then_some(word)
+}
+
+/// Runs the command that was parsed.
 fn run(arguments: Arguments) -> Result<ExitCode> {
-    let named = arguments.control;
+    let socket = arguments.control;
     let patience = Patience::new(arguments.timeout.map(|limit| limit.0));
     let control = || Control {
-        path: named.clone().unwrap_or_else(default_control),
+        path: socket.clone().unwrap_or_else(default_control),
         patience,
     };
-    let done = match arguments.command {
+    let result = match arguments.command {
         Command::Format(arguments) => format::run(&arguments),
-        Command::Serve(arguments) => serve::run(&arguments, named.as_deref()),
+        Command::Serve(arguments) => serve::run(&arguments, socket.as_deref()),
         Command::Status(arguments) => status::run(&arguments, &control()),
         Command::Flush(arguments) => arguments.run(&control()),
         Command::Mode(arguments) => arguments.run(&control()),
         Command::Cleaning(arguments) => arguments.run(&control()),
         Command::Detach(arguments) => arguments.run(&control()),
-        Command::Forget(arguments) => forget::run(&arguments, named.as_deref(), patience),
+        Command::Forget(arguments) => forget::run(&arguments, socket.as_deref(), patience),
         Command::Grow(arguments) => arguments.run(&control()),
         Command::Scrub(arguments) => arguments.run(&control()),
-        Command::Check(arguments) => return check::run(&arguments, named.as_deref(), patience),
+        Command::Check(arguments) => return check::run(&arguments, socket.as_deref(), patience),
         Command::CloneId(arguments) => clone_id::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Pagecache(arguments) => forebay_pagecache_cli::run(&arguments),
@@ -150,7 +157,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Command::Secret(arguments) => secret::run(&arguments),
         Command::RemoveUblk(arguments) => arguments.run(),
     };
-    done.map(|()| ExitCode::SUCCESS)
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(test)]
