@@ -1,9 +1,10 @@
-//! Grid of the crashes of the engine.
+//! Crashes of the engine: a grid of how much was dirty, and how much recovery wrote back.
 
 use super::result::{Crash, DIRTY_PERCENTS, Trace, median_and_most, with_tree};
 use crate::pages::Grid;
 use crate::study::table::{number, percent, times};
 
+/// Returns the grid: a row for each high mark, trace and kind of dirty tracking that has crashes.
 pub(super) fn grid(traces: &[&Trace]) -> Grid {
     let mut columns = ["high mark", "trace", "tracking"]
         .map(String::from)
@@ -17,23 +18,23 @@ pub(super) fn grid(traces: &[&Trace]) -> Grid {
     for mark in DIRTY_PERCENTS {
         for trace in traces {
             for tracking in ["abt", "exact", "none"] {
-                let crashes = trace.crashes.iter();
-                let crashes: Vec<&Crash> = crashes
-                    .filter(|crash| crash.dirty_percent == mark && crash.tracking == tracking)
-                    .collect();
-                if !crashes.is_empty() {
-                    let mut cells = vec![format!("{mark}%"), trace.title.to_owned()];
-                    cells.extend(row(tracking, &crashes));
-                    grid.row(cells);
+                let is_of_row =
+                    |crash: &&Crash| crash.dirty_percent == mark && crash.tracking == tracking;
+                let crashes: Vec<&Crash> = trace.crashes.iter().filter(is_of_row).collect();
+                if crashes.is_empty() {
+                    continue;
                 }
+                let mut cells = vec![format!("{mark}%"), trace.title.to_owned()];
+                cells.extend(row(tracking, &crashes));
+                grid.row(cells);
             }
         }
     }
     grid
 }
 
-/// Values of the crash of a cache with a tree after which most was written back, over the dirty
-/// bytes.
+/// Returns the fields of the page about the worst crash of a cache with a tree: the one after which
+/// most bytes were written back for each dirty byte.
 pub(super) fn worst(traces: &[Trace]) -> Option<[(&'static str, String); 6]> {
     let crashes = traces.iter().flat_map(|trace| {
         let crashes = with_tree(&trace.crashes, None);
@@ -50,34 +51,48 @@ pub(super) fn worst(traces: &[Trace]) -> Option<[(&'static str, String); 6]> {
     ])
 }
 
+/// Returns the cells of a row from the kind of tracking on.
 fn row(tracking: &str, crashes: &[&Crash]) -> Vec<String> {
-    let spread = |values: Vec<f64>, show: fn(f64) -> String| {
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        match median_and_most(values) {
-            Some((median, most)) => [show(median), show(least), show(most)],
-            None => ["-", "-", "-"].map(String::from),
-        }
+    let name = match tracking {
+        "exact" => "marks",
+        other => other,
     };
-    let of = |part: fn(&Crash) -> Option<f64>, show| {
-        let values = crashes.iter().filter_map(|crash| part(crash));
-        spread(values.collect(), show)
-    };
-    let over = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
-    let blocks = crashes
-        .iter()
-        .map(|crash| over(crash.found_dirty_blocks, crash.dirty_blocks));
-    let dirty = crashes
-        .iter()
-        .map(|crash| over(crash.dirty_blocks, crash.cached_blocks));
-    let ratio = crashes.iter().find(|crash| crash.at == 100);
-    let mut cells = vec![match tracking {
-        "exact" => "marks".to_owned(),
-        other => other.to_owned(),
-    }];
-    cells.extend(spread(dirty.flatten().collect(), percent));
-    cells.extend(spread(blocks.flatten().collect(), times));
-    cells.extend(of(Crash::compared_over_dirty, times));
-    cells.extend(of(Crash::written_over_dirty, times));
-    cells.push(ratio.map_or("-".to_owned(), |crash| format!("{:.5}", crash.ratio())));
+    let at_end = crashes.iter().find(|crash| crash.at == 100);
+    let metadata = at_end.map_or("-".to_owned(), |crash| format!("{:.5}", crash.ratio()));
+    let mut cells = vec![name.to_owned()];
+    cells.extend(spread(crashes, dirty_over_cached, percent));
+    cells.extend(spread(crashes, found_over_dirty, times));
+    cells.extend(spread(crashes, Crash::compared_over_dirty, times));
+    cells.extend(spread(crashes, Crash::written_over_dirty, times));
+    cells.push(metadata);
     cells
+}
+
+/// Returns the median, least and largest value of a figure, as text. Crashes without the figure do
+/// not count.
+fn spread(
+    crashes: &[&Crash],
+    figure: fn(&Crash) -> Option<f64>,
+    show: fn(f64) -> String,
+) -> [String; 3] {
+    let values: Vec<f64> = crashes.iter().filter_map(|crash| figure(crash)).collect();
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    match median_and_most(values) {
+        Some((median, most)) => [show(median), show(least), show(most)],
+        None => ["-", "-", "-"].map(String::from),
+    }
+}
+
+/// Dirty blocks over cached blocks at the crash.
+fn dirty_over_cached(crash: &Crash) -> Option<f64> {
+    over(crash.dirty_blocks, crash.cached_blocks)
+}
+
+/// Blocks that the next process takes for dirty over those that were.
+fn found_over_dirty(crash: &Crash) -> Option<f64> {
+    over(crash.found_dirty_blocks, crash.dirty_blocks)
+}
+
+fn over(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
 }
