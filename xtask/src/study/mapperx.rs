@@ -1,7 +1,7 @@
 //! `cargo xtask study mapperx`: what a crash has written back, and what knowing it costs; with `--timing`, what
 //! writes wait for.
 
-mod engine;
+mod engine_crashes;
 mod page;
 mod result;
 mod timing;

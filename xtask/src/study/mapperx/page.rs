@@ -1,6 +1,6 @@
 //! Grids of the page docs/results/mapperx.md; `pages/mapperx.tmpl` has its prose.
 
-use super::engine;
+use super::engine_crashes;
 use super::result::{DIRTY_PERCENTS, MOST, Row, Run, Trace, all_over_dirty, median_and_most};
 use crate::claims::Report;
 use crate::pages::{Data, Grid, Header, claims_grid, values_grid};
@@ -37,7 +37,7 @@ pub(super) fn grids(header: &Header, report: &Report<Trace>) -> Data {
         chosen.copied().collect()
     };
     let mut values = values_grid(header);
-    for (name, value) in engine::worst(&report.rows).into_iter().flatten() {
+    for (name, value) in engine_crashes::worst(&report.rows).into_iter().flatten() {
         values.row([name.to_owned(), value]);
     }
     let mut overview = Grid::new(
@@ -65,7 +65,7 @@ pub(super) fn grids(header: &Header, report: &Report<Trace>) -> Data {
     Data(vec![
         values,
         claims_grid("claims", &report.claims, figure),
-        engine::grid(&traces),
+        engine_crashes::grid(&traces),
         bounds(&of(&[false, true])),
         overview,
         traces_grid(&traces),
