@@ -21,9 +21,8 @@ use crate::tree::Tree;
 
 /// Pause after the store has refused all pages.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-
-/// Maximum delay of a log line, so that it can cover many pages.
-const SAY: Duration = Duration::from_secs(1);
+/// Maximum delay of a report, so that it can cover many pages.
+const REPORT_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// Queue of write-backs with a thread of its own. A slow or refusing store delays only the lookups
 /// of these pages.
@@ -32,6 +31,7 @@ pub(super) struct Rescue {
     inputs: SyncSender<Input>,
     /// Channel to the thread, once it has work.
     pages: Option<Sender<(PageId, Place)>>,
+    /// Number of dirty pages that were written back.
     pub(super) rescued: u64,
 }
 
@@ -47,32 +47,22 @@ impl Rescue {
 
 impl Server {
     /// Queues pages for write-back.
+    ///
+    /// # Errors
+    /// `ShuttingDown` if the thread has failed, or errors of the system when it is started.
     pub(super) fn rescue(&mut self, pages: Vec<(PageId, Place)>) -> Result<()> {
         if pages.is_empty() {
             return Ok(());
         }
-        let to = match &self.rescue.pages {
-            Some(to) => to,
+        let rescuer = match &self.rescue.pages {
+            Some(rescuer) => rescuer,
             None => {
-                let (to, pages) = channel();
-                let rescuer = Rescuer {
-                    source: PathBuf::from(&self.nodes.source),
-                    pool: self.pool.clone(),
-                    segment: Arc::clone(&self.segment),
-                    patience: self.options.rescue,
-                    inputs: self.rescue.inputs.clone(),
-                    tree: None,
-                    refused: VecDeque::new(),
-                    unsaid: Unsaid::default(),
-                };
-                std::thread::Builder::new()
-                    .name("pagecache-rescue".into())
-                    .spawn(move || rescuer.run(&pages))?;
-                self.rescue.pages.insert(to)
+                let rescuer = self.spawn_rescuer()?;
+                self.rescue.pages.insert(rescuer)
             }
         };
         for page in pages {
-            if to.send(page).is_err() {
+            if rescuer.send(page).is_err() {
                 // The thread ends only with this process, unless it failed. Then a restarted
                 // directory rescues the rest.
                 return Err(Error::new(
@@ -83,6 +73,25 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// Starts the thread. Returns the channel of its pages.
+    fn spawn_rescuer(&self) -> Result<Sender<(PageId, Place)>> {
+        let (sender, pages) = channel();
+        let rescuer = Rescuer {
+            source: PathBuf::from(&self.nodes.source),
+            pool: self.pool.clone(),
+            segment: Arc::clone(&self.segment),
+            patience: self.options.rescue,
+            inputs: self.rescue.inputs.clone(),
+            tree: None,
+            refused: VecDeque::new(),
+            unreported: Unreported::default(),
+        };
+        std::thread::Builder::new()
+            .name("pagecache-rescue".into())
+            .spawn(move || rescuer.run(&pages))?;
+        Ok(sender)
     }
 
     /// Notes that a page is in the store.
@@ -118,46 +127,47 @@ struct Rescuer {
     source: PathBuf,
     pool: Pool,
     segment: Arc<Segment>,
+    /// Time after a page's first refusal in which its write-back is retried.
     patience: Duration,
     inputs: SyncSender<Input>,
+    /// Store, opened at the first page.
     tree: Option<Tree>,
     /// Pages that the store has refused, with the time of the first refusal.
     refused: VecDeque<(PageId, Place, Instant)>,
-    unsaid: Unsaid,
+    unreported: Unreported,
 }
 
-/// Events to log together.
+/// Events that are collected for one report.
 #[derive(Default)]
-struct Unsaid {
-    /// Time of the first of them.
+struct Unreported {
+    /// Time of the first event.
     since: Option<Instant>,
-    /// Pages with a first refusal, and the reason for the first of them.
+    /// Pages that the store has refused for the first time.
     refused: Vec<PageId>,
-    why: Option<Error>,
-    /// Places of the pages that it has refused for too long.
+    /// Error of the first refusal.
+    error: Option<Error>,
+    /// Places of the pages that the store has refused for too long.
     given_up: Vec<Place>,
 }
 
 /// Page to try, and the time of its first refusal, if there was one.
 type Next = (PageId, Place, Option<Instant>);
 
-/// The sender of pages is gone.
+/// The directory has ended, so the thread ends.
 struct Ended;
 
 impl Rescuer {
     /// Writes pages back. Each is tried until the store accepts it or has refused it for too long.
     fn run(mut self, pages: &Receiver<(PageId, Place)>) {
         // Number of refused pages to retry before a pause.
-        let mut turn = 0;
-        while let Ok(next) = self.next(pages, &mut turn) {
+        let mut retries = 0;
+        while let Ok(next) = self.next(pages, &mut retries) {
             let tried = next.map_or(Ok(()), |(page, place, since)| {
                 self.write_back(page, place, since)
             });
-            let old = self
-                .unsaid
-                .since
-                .is_some_and(|since| since.elapsed() >= SAY);
-            if tried.is_err() || (old && self.say().is_err()) {
+            let since = self.unreported.since;
+            let is_due = since.is_some_and(|since| since.elapsed() >= REPORT_DELAY_MAX);
+            if tried.is_err() || (is_due && self.report().is_err()) {
                 return;
             }
         }
@@ -167,21 +177,21 @@ impl Rescuer {
     fn next(
         &mut self,
         pages: &Receiver<(PageId, Place)>,
-        turn: &mut usize,
+        retries: &mut usize,
     ) -> std::result::Result<Option<Next>, Ended> {
         match pages.try_recv() {
             Ok((page, place)) => return Ok(Some((page, place, None))),
             Err(TryRecvError::Disconnected) => return Err(Ended),
             Err(TryRecvError::Empty) => {}
         }
-        if *turn > 0
+        if *retries > 0
             && let Some((page, place, since)) = self.refused.pop_front()
         {
-            *turn -= 1;
+            *retries -= 1;
             return Ok(Some((page, place, Some(since))));
         }
-        self.say()?;
-        *turn = self.refused.len();
+        self.report()?;
+        *retries = self.refused.len();
         let next = if self.refused.is_empty() {
             pages.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
@@ -194,21 +204,21 @@ impl Rescuer {
         }
     }
 
-    /// Logs the collected events.
-    fn say(&mut self) -> std::result::Result<(), Ended> {
-        let Unsaid {
+    /// Logs the collected refusals, and reports the pages that are given up to the directory.
+    fn report(&mut self) -> std::result::Result<(), Ended> {
+        let Unreported {
             refused,
-            why,
+            error,
             given_up,
             ..
-        } = std::mem::take(&mut self.unsaid);
-        if let Some(why) = why {
+        } = std::mem::take(&mut self.unreported);
+        if let Some(error) = error {
             for pages in losses::by_file(&refused, &self.source, &self.pool) {
                 tracing::error!(
                     "page cache: the store refuses pages that outlived their node; retrying for \
                      {:?}: {pages}: {}",
                     self.patience,
-                    why.report()
+                    error.report()
                 );
             }
         }
@@ -219,7 +229,7 @@ impl Rescuer {
         sent.map_err(|_| Ended)
     }
 
-    /// Tries once.
+    /// Tries a page once. Reports success to the directory, and collects a refusal.
     fn write_back(
         &mut self,
         page: PageId,
@@ -233,20 +243,21 @@ impl Rescuer {
         };
         let now = Instant::now();
         if since.is_none() {
-            self.unsaid.refused.push(page);
-            self.unsaid.why.get_or_insert(error);
-            self.unsaid.since.get_or_insert(now);
+            self.unreported.refused.push(page);
+            self.unreported.error.get_or_insert(error);
+            self.unreported.since.get_or_insert(now);
         }
         let since = since.unwrap_or(now);
         if since.elapsed() < self.patience {
             self.refused.push_back((page, place, since));
         } else {
-            self.unsaid.given_up.push(place);
-            self.unsaid.since.get_or_insert(now);
+            self.unreported.given_up.push(place);
+            self.unreported.since.get_or_insert(now);
         }
         Ok(())
     }
 
+    /// Writes a page to the store, which stays open unless that failed at its opening.
     fn write(&mut self, page: PageId, place: Place) -> Result<()> {
         let tree = match self.tree.take() {
             Some(tree) => tree,
