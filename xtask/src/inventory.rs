@@ -34,7 +34,7 @@ pub(crate) struct Options {
     write: bool,
 }
 
-/// The runs that a test belongs to.
+/// Runs that a test belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tier {
     /// Runs whole in the gate and in the nightly run.
@@ -48,21 +48,19 @@ pub(crate) enum Tier {
 }
 
 impl Tier {
-    const NAMES: [(&str, Self); 4] = [
-        ("gate", Self::Gate),
-        ("rotated", Self::Rotated),
-        ("seeds", Self::Seeds),
-        ("nightly", Self::Nightly),
-    ];
+    const ALL: [Self; 4] = [Self::Gate, Self::Rotated, Self::Seeds, Self::Nightly];
 
-    fn parse(name: &str) -> Option<Self> {
-        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
-        found.map(|(_, tier)| *tier)
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gate => "gate",
+            Self::Rotated => "rotated",
+            Self::Seeds => "seeds",
+            Self::Nightly => "nightly",
+        }
     }
 
-    fn name(self) -> &'static str {
-        let found = Self::NAMES.iter().find(|(_, tier)| *tier == self);
-        found.map_or("", |(name, _)| name)
+    fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|tier| tier.name() == name)
     }
 }
 
@@ -72,7 +70,7 @@ pub(crate) struct Inventory {
     pub(crate) tests: BTreeMap<Test, Tier>,
 }
 
-/// A malformed line: its number, counted from one, and the reason.
+/// Malformed line: its number, counted from one, and the reason.
 pub(crate) type Flaw = (usize, String);
 
 impl Inventory {
@@ -104,7 +102,7 @@ impl Inventory {
                 continue;
             };
             let Some(tier) = Tier::parse(tier) else {
-                let known = Tier::NAMES.map(|(name, _)| name).join(", ");
+                let known = Tier::ALL.map(Tier::name).join(", ");
                 flaw(format!("unknown tier {tier:?}\nhelp: use one of {known}"));
                 continue;
             };
@@ -124,9 +122,11 @@ impl Inventory {
 
     /// Returns the inventory as the text of its file.
     pub(crate) fn text(&self) -> String {
-        let lines = self.tests.iter();
-        let lines = lines.map(|(test, tier)| format!("{} {test}\n", tier.name()));
-        HEADER.to_owned() + &lines.collect::<String>()
+        let mut text = HEADER.to_owned();
+        for (test, tier) in &self.tests {
+            text += &format!("{} {test}\n", tier.name());
+        }
+        text
     }
 
     /// Returns an inventory of `listed` with the tiers of `self`. New tests get `gate`.
@@ -145,28 +145,30 @@ impl Inventory {
         listed: &BTreeSet<Test>,
         selected: impl Fn(&str) -> bool,
     ) -> Vec<String> {
-        let missing = listed.iter().filter(|test| !self.tests.contains_key(test));
-        let missing = missing.map(|test| format!("missing from {PATH}: {test}"));
-        let stale = self.tests.keys();
-        let stale = stale.filter(|test| selected(test.package()) && !listed.contains(test));
-        let stale = stale.map(|test| format!("in {PATH}, but not built: {test}"));
+        let missing = listed
+            .iter()
+            .filter(|test| !self.tests.contains_key(test))
+            .map(|test| format!("missing from {PATH}: {test}"));
+        let stale = self
+            .tests
+            .keys()
+            .filter(|test| selected(test.package()) && !listed.contains(test))
+            .map(|test| format!("in {PATH}, but not built: {test}"));
         missing.chain(stale).collect()
     }
 
     /// Returns a nextest filter expression for the tests of `tier`, `None` if there are none.
     pub(crate) fn filter(&self, tier: Tier) -> Option<String> {
         let mut binaries: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for (test, _) in self.tests.iter().filter(|(_, own)| **own == tier) {
-            let names = binaries.entry(&test.binary).or_default();
-            names.push(format!("test(={})", test.name));
+        for (test, _) in self.tests.iter().filter(|(_, found)| **found == tier) {
+            let tests = binaries.entry(&test.binary).or_default();
+            tests.push(format!("test(={})", test.name));
         }
-        let binaries = binaries.iter();
-        let parts = binaries.map(|(binary, names)| {
-            let names = names.join(" | ");
-            format!("(binary_id(={binary}) & ({names}))")
-        });
-        let parts: Vec<_> = parts.collect();
-        (!parts.is_empty()).then(|| parts.join(" | "))
+        let expressions: Vec<String> = binaries
+            .iter()
+            .map(|(binary, tests)| format!("(binary_id(={binary}) & ({}))", tests.join(" | ")))
+            .collect();
+        (!expressions.is_empty()).then(|| expressions.join(" | "))
     }
 }
 
