@@ -1,4 +1,4 @@
-//! Faults of a file, for monitoring: their number and the last one.
+//! Faults of a file, for monitoring: their number, the last one, and whether the file was removed.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -6,40 +6,45 @@ use std::path::Path;
 
 use forebay_block::{Error, ErrorKind};
 
-/// Failures of operations on one file since it was opened. Requests that were refused because they
-/// make no sense are none.
+/// Failures of operations on one file since it was opened. Refusals of invalid requests do not
+/// count.
 #[derive(Debug, Default)]
 pub struct Faults {
+    /// Number of operations that failed.
     count: Cell<u64>,
+    /// Last failure.
     last: RefCell<Option<Error>>,
+    /// Message about the removal of the file, once it was noticed.
     removed: RefCell<Option<Error>>,
 }
 
 impl Faults {
-    /// Number of operations that failed.
+    /// Returns the number of operations that failed.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.get()
     }
 
-    /// The last failure.
+    /// Returns the last failure.
     #[must_use]
     pub fn last(&self) -> Option<Error> {
         self.last.borrow().clone()
     }
 
-    /// Returns a message if the file was removed, as far as that was seen. No operation fails then,
-    /// and all data is gone when the file is closed.
+    /// Returns a message if the file was noticed to be removed. Its operations still succeed, and
+    /// its data is gone when it is closed.
     #[must_use]
     pub fn removed(&self) -> Option<Error> {
         self.removed.borrow().clone()
     }
 
+    /// Counts a failure.
     pub(crate) fn note(&self, error: &Error) {
         self.count.set(self.count.get() + 1);
         *self.last.borrow_mut() = Some(error.clone());
     }
 
+    /// Counts the removal of the file, once. The open file `fd` still has its data.
     pub(crate) fn note_removed(&self, path: &Path, fd: RawFd) {
         if self.removed.borrow().is_some() {
             return;
