@@ -1,19 +1,21 @@
 //! Arguments of control commands: a device and its parameters.
+//!
+//! Each type has a `Raw` twin with the layout and the names of the kernel's `ublk_cmd.h`.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{CONTROL_BYTES, INFO_BYTES, PARAMS_BYTES};
 
-/// The argument of a control command (`struct ublksrv_ctrl_cmd`).
+/// Argument of a control command (`struct ublksrv_ctrl_cmd`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// The device's number.
+    /// Number of the device.
     pub device: u32,
-    /// Address of the data in the caller's memory.
+    /// Address of the command's buffer in the caller's memory.
     pub address: u64,
-    /// Its length, bytes.
+    /// Length of the buffer, bytes.
     pub len: u16,
-    /// A number that some commands take.
+    /// Immediate value, for commands that take one.
     pub data: u64,
 }
 
@@ -43,7 +45,7 @@ impl Control {
         }
     }
 
-    /// Encodes the argument, for no queue.
+    /// Encodes the argument of a command that concerns no queue.
     #[must_use]
     pub fn encode(self) -> [u8; CONTROL_BYTES] {
         zerocopy::transmute!(RawControl {
@@ -59,7 +61,7 @@ impl Control {
     }
 }
 
-/// A device in the driver (`struct ublksrv_ctrl_dev_info`).
+/// Device in the driver (`struct ublksrv_ctrl_dev_info`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Number of queues.
@@ -70,13 +72,13 @@ pub struct Info {
     pub state: u16,
     /// Maximum length of a request, bytes.
     pub max_bytes: u32,
-    /// The device's number.
+    /// Number of the device.
     pub device: u32,
-    /// Process that serves it, or served it last.
+    /// Process that serves the device, or served it last.
     pub server: i32,
-    /// Its features.
+    /// Features of the device, some of [`feature`](super::feature).
     pub features: u64,
-    /// Data that the server that created it left for later ones.
+    /// Opaque data of the server that created the device, for later servers (`ublksrv_flags`).
     pub note: u64,
 }
 
@@ -171,8 +173,8 @@ struct RawParams {
     io_min_shift: u8,
     max_sectors: u32,
     chunk_sectors: u32,
-    // Numbers of eight bytes are two halves, since the structure's length is not a multiple of
-    // eight.
+    // Two halves, here and below: with `u64` the structure would be padded to a multiple of eight
+    // bytes.
     dev_sectors: [u32; 2],
     virt_boundary_mask: [u32; 2],
     discard_alignment: u32,
