@@ -15,7 +15,7 @@ use forebay_wire::nvme::io::RANGE_BYTES;
 use forebay_wire::nvme::{Command, PAGE_BYTES, Status};
 
 use super::Uri;
-use super::authenticate::prove;
+use super::authenticate::authenticate_queue;
 use super::queue::{Queue, With, broken, refused};
 use super::uri::hash;
 
@@ -165,7 +165,7 @@ async fn make(
         let (made, authenticate) = connection(answer.result);
         let secrets = uri.secrets.as_ref();
         if authenticate {
-            prove(queue, uri).await?;
+            authenticate_queue(queue, uri).await?;
         } else if secrets.is_some_and(|secrets| secrets.controller.is_some()) {
             let what = "the target does not ask for authentication, and so does not prove itself \
                         either: export the volume with `secrets`, or leave out the target's own \

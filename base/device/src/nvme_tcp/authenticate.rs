@@ -16,28 +16,28 @@ use zeroize::Zeroizing;
 use super::Uri;
 use super::queue::{Queue, With, broken};
 
-/// Reason for a failed authentication.
-enum Stop {
+/// Cause of a failed authentication.
+enum Failure {
     /// The host rejects the target's message, and sends the target this reason.
-    Reason(Reason),
+    Rejected(Reason),
     /// An error that is not sent to the target.
     Error(Error),
 }
 
-impl From<Error> for Stop {
+impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
 }
 
-impl From<Reason> for Stop {
+impl From<Reason> for Failure {
     fn from(reason: Reason) -> Self {
-        Self::Reason(reason)
+        Self::Rejected(reason)
     }
 }
 
-fn refused(what: String) -> Error {
-    Error::new(ErrorKind::Permission, what)
+fn refused(message: String) -> Error {
+    Error::new(ErrorKind::Permission, message)
 }
 
 /// Authenticates this host on a new queue, and the target if its secret is known.
@@ -45,69 +45,68 @@ fn refused(what: String) -> Error {
 /// # Errors
 /// `Permission` if there is no secret, if the target does not accept it, or if the target fails to
 /// authenticate itself.
-pub(super) async fn prove(queue: &mut Queue, uri: &Uri) -> Result<()> {
+pub(super) async fn authenticate_queue(queue: &mut Queue, uri: &Uri) -> Result<()> {
     let Some(secrets) = &uri.secrets else {
-        let what = "the target asks its hosts to authenticate themselves: give the device \
-                    `secrets`, a file with a line for this host";
-        return Err(refused(format!("{what}, {}", uri.host)));
+        let message = "the target asks its hosts to authenticate themselves: give the device \
+                       `secrets`, a file with a line for this host";
+        return Err(refused(format!("{message}, {}", uri.host)));
     };
-    let mut number = [0; 2];
-    system::random(&mut number);
+    let mut transaction = [0; 2];
+    system::random(&mut transaction);
     let host = Host {
         name: &uri.host,
         subsystem: &uri.nqn,
         secrets,
-        transaction: u16::from_le_bytes(number),
+        transaction: u16::from_le_bytes(transaction),
     };
-    match converse(queue, &host).await {
+    match run_transaction(queue, &host).await {
         Ok(()) => Ok(()),
-        Err(Stop::Error(error)) => Err(error),
-        Err(Stop::Reason(reason)) => {
+        Err(Failure::Error(error)) => Err(error),
+        Err(Failure::Rejected(reason)) => {
+            let failure = HostMessage::Failure2(reason.code());
             // The connection ends even if this message is not received.
-            let _ = say(
-                queue,
-                host.transaction,
-                &HostMessage::Failure2(reason.code()),
-            )
-            .await;
+            let _ = send(queue, host.transaction, &failure).await;
             if reason != Reason::Failed {
                 return Err(broken(&format!("authentication: {reason}")));
             }
-            let what = format!(
+            Err(refused(format!(
                 "the target has not authenticated itself: {reason}; check its own secret, the \
                  second one in the line of {}",
                 uri.host
-            );
-            Err(refused(what))
+            )))
         }
     }
 }
 
-async fn converse(queue: &mut Queue, host: &Host<'_>) -> Result<(), Stop> {
-    let offer = HostMessage::Negotiate {
+/// Exchanges the messages of a transaction, until the target has accepted the host and, if its
+/// secret is known, the host has accepted the target.
+async fn run_transaction(queue: &mut Queue, host: &Host<'_>) -> Result<(), Failure> {
+    let negotiate = HostMessage::Negotiate {
         hashes: &Hash::ALL.map(Hash::id),
         groups: &Group::ALL.map(Group::id),
     };
-    say(queue, host.transaction, &offer).await?;
-    let heard = hear(queue).await?;
-    let reply = host.reply(&heard).await?;
-    say(queue, host.transaction, &reply.message()).await?;
-    let heard = hear(queue).await?;
-    if host.judge(&heard, reply.expected.as_ref())? {
-        say(queue, host.transaction, &HostMessage::Success2).await?;
+    send(queue, host.transaction, &negotiate).await?;
+    let challenge = receive(queue).await?;
+    let reply = host.reply(&challenge).await?;
+    send(queue, host.transaction, &reply.message()).await?;
+    let success = receive(queue).await?;
+    if host.check_success(&success, reply.expected.as_ref())? {
+        send(queue, host.transaction, &HostMessage::Success2).await?;
     }
     Ok(())
 }
 
-async fn say(queue: &mut Queue, transaction: u16, message: &HostMessage<'_>) -> Result<()> {
+/// Sends a message to the target.
+async fn send(queue: &mut Queue, transaction: u16, message: &HostMessage<'_>) -> Result<()> {
     let message = message.encode(transaction);
     let length = u32::try_from(message.len()).expect("short");
     let command = Exchange::command(true, length);
-    let said = queue.must("Authentication Send", command, With::InCapsule(&message));
-    said.await.map(drop)
+    let sent = queue.must("Authentication Send", command, With::InCapsule(&message));
+    sent.await.map(drop)
 }
 
-async fn hear(queue: &mut Queue) -> Result<[u8; MAX_MESSAGE_BYTES as usize]> {
+/// Fetches the target's next message, padded.
+async fn receive(queue: &mut Queue) -> Result<[u8; MAX_MESSAGE_BYTES as usize]> {
     let command = Exchange::command(false, MAX_MESSAGE_BYTES);
     queue.page("Authentication Receive", command).await
 }
@@ -120,13 +119,16 @@ struct Host<'a> {
     transaction: u16,
 }
 
-/// Reply of the host, and the answer that it expects from the target.
+/// Reply of the host to the target's challenge.
 struct Reply {
     response: Zeroizing<Vec<u8>>,
+    /// Public value of the host, empty for the null group.
     public: Zeroizing<Vec<u8>>,
+    /// Challenge to the target, if the host knows its secret.
     expected: Option<Expected>,
 }
 
+/// Challenge of the host to the target.
 struct Expected {
     hash: Hash,
     /// Challenge as sent.
@@ -149,17 +151,17 @@ impl Reply {
 
 impl Host<'_> {
     /// Decodes the target's message, which must be of this transaction.
-    fn understand<'m>(&self, heard: &'m [u8]) -> Result<ControllerMessage<'m>, Stop> {
+    fn decode<'m>(&self, bytes: &'m [u8]) -> Result<ControllerMessage<'m>, Failure> {
         let (transaction, message) =
-            ControllerMessage::decode(heard).map_err(|malformed| malformed.reason)?;
+            ControllerMessage::decode(bytes).map_err(|malformed| malformed.reason)?;
         // The target may refuse a message before it has read the transaction, so it is not checked.
         if let ControllerMessage::Failure1(reason) = message {
-            let what = format!(
+            let message = format!(
                 "the target refuses to authenticate host {}: {reason}; check that the target has \
                  the same secrets for it",
                 self.name
             );
-            return Err(refused(what).into());
+            return Err(refused(message).into());
         }
         match transaction == self.transaction {
             true => Ok(message),
@@ -167,6 +169,7 @@ impl Host<'_> {
         }
     }
 
+    /// Returns the input of the response that `side` must give to a challenge.
     fn question<'a>(
         &'a self,
         side: Side,
@@ -186,14 +189,14 @@ impl Host<'_> {
     }
 
     /// Answers the target's challenge, and challenges the target.
-    async fn reply(&self, heard: &[u8]) -> Result<Reply, Stop> {
+    async fn reply(&self, bytes: &[u8]) -> Result<Reply, Failure> {
         let ControllerMessage::Challenge {
             hash,
             group,
             sequence,
             value,
             public: theirs,
-        } = self.understand(heard)?
+        } = self.decode(bytes)?
         else {
             return Err(Reason::IncorrectMessage.into());
         };
@@ -226,9 +229,10 @@ impl Host<'_> {
         })
     }
 
-    /// Checks the target's success message. Returns whether the host must confirm it.
-    fn judge(&self, heard: &[u8], expected: Option<&Expected>) -> Result<bool, Stop> {
-        let ControllerMessage::Success1 { response, .. } = self.understand(heard)? else {
+    /// Checks the target's success message. Returns whether the host must confirm it: it must if it
+    /// challenged the target.
+    fn check_success(&self, bytes: &[u8], expected: Option<&Expected>) -> Result<bool, Failure> {
+        let ControllerMessage::Success1 { response, .. } = self.decode(bytes)? else {
             return Err(Reason::IncorrectMessage.into());
         };
         let (Some(expected), Some(secret)) = (expected, &self.secrets.controller) else {

@@ -46,9 +46,9 @@ fn success(response: Option<&[u8]>) -> Vec<u8> {
     ControllerMessage::Success1 { hash, response }.encode(TRANSACTION)
 }
 
-fn reason<T>(outcome: Result<T, Stop>) -> Option<Reason> {
+fn reason<T>(outcome: Result<T, Failure>) -> Option<Reason> {
     match outcome {
-        Err(Stop::Reason(reason)) => Some(reason),
+        Err(Failure::Rejected(reason)) => Some(reason),
         _ => None,
     }
 }
@@ -76,16 +76,16 @@ fn both_sides_prove_themselves_with_a_group_and_without() {
             let asked = host.question(Side::Controller, HASH, &augmented, expected.sequence);
             let secret = secrets.controller.as_ref().expect("it has one");
             let mut right = asked.answer(&secret.key(SUBSYSTEM)).to_vec();
-            let result = host.judge(&success(Some(&right)), Some(expected));
+            let result = host.check_success(&success(Some(&right)), Some(expected));
             assert!(matches!(result, Ok(true)), "{group:?}");
             // The host's own answer, reflected.
             let own = asked.answer(&secrets.own.key(HOST));
-            let result = host.judge(&success(Some(&own)), Some(expected));
+            let result = host.check_success(&success(Some(&own)), Some(expected));
             assert_eq!(reason(result), Some(Reason::Failed));
             right[47] ^= 1;
-            let result = host.judge(&success(Some(&right)), Some(expected));
+            let result = host.check_success(&success(Some(&right)), Some(expected));
             assert_eq!(reason(result), Some(Reason::Failed));
-            let result = host.judge(&success(None), Some(expected));
+            let result = host.check_success(&success(None), Some(expected));
             assert_eq!(reason(result), Some(Reason::Failed), "it has to answer");
         }
     });
@@ -99,7 +99,10 @@ fn a_host_that_does_not_ask_is_content() {
         let reply = host.reply(&challenge(Group::Null, &[])).await;
         let reply = reply.ok().expect("a challenge");
         assert!(reply.expected.is_none());
-        assert!(matches!(host.judge(&success(None), None), Ok(false)));
+        assert!(matches!(
+            host.check_success(&success(None), None),
+            Ok(false)
+        ));
     });
 }
 
@@ -125,7 +128,7 @@ fn a_target_that_breaks_the_protocol_gets_the_reason() {
         let result = host.reply(&success(None)).await;
         assert_eq!(reason(result), Some(Reason::IncorrectMessage));
         assert_eq!(
-            reason(host.judge(&good, None)),
+            reason(host.check_success(&good, None)),
             Some(Reason::IncorrectMessage)
         );
         let mut unknown = good;
@@ -133,8 +136,8 @@ fn a_target_that_breaks_the_protocol_gets_the_reason() {
         let result = host.reply(&unknown).await;
         assert_eq!(reason(result), Some(Reason::HashUnusable));
         let failure = ControllerMessage::Failure1(Reason::Failed).encode(0);
-        match host.judge(&failure, None) {
-            Err(Stop::Error(error)) => {
+        match host.check_success(&failure, None) {
+            Err(Failure::Error(error)) => {
                 assert_eq!(error.kind(), ErrorKind::Permission);
                 assert!(error.report().contains(HOST), "{}", error.report());
             }
