@@ -31,5 +31,5 @@ pub fn may_mount(mountpoint: &Path, remedy: &str) -> Result<()> {
             format!("mounting needs root: {remedy}"),
         ));
     }
-    mountpoint::look(mountpoint)
+    mountpoint::check(mountpoint)
 }

@@ -16,33 +16,30 @@ use forebay_block::{Context, Error, ErrorKind, Result};
 
 /// File system type in the mount table.
 const FS_TYPE: &str = "fuse.forebay";
-/// Longest wait for the end of a use. A file system that is in use for longer only loses its
-/// mountpoint.
+/// Longest time that unmounting waits for users of the file system. If one remains, the file system
+/// only loses its mountpoint.
 const BUSY_MAX: Duration = Duration::from_secs(1);
 
-/// Prepares `mountpoint`, and returns its path as in the mount table. The directory is created if
-/// it is missing, and a dead Forebay mount on it is cleared.
+/// Prepares `mountpoint`, and returns its path as in the mount table. Creates the directory if it
+/// is missing. Clears dead Forebay mounts on it.
 ///
 /// # Errors
 /// `Busy` if it is the mountpoint of a living process or of another dead file system.
 /// `InvalidInput` if it is not an empty directory.
 pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
-    let place = || format!("mountpoint {}", mountpoint.display());
-    match std::fs::symlink_metadata(mountpoint) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            std::fs::create_dir_all(mountpoint).context(place)?;
-        }
-        _ => {}
+    let context = || format!("mountpoint {}", mountpoint.display());
+    if is_missing(mountpoint) {
+        std::fs::create_dir_all(mountpoint).context(context)?;
     }
-    let path = resolved(mountpoint).context(place)?;
-    while is_dead(&path).context(place)? {
+    let path = resolve_parent(mountpoint).context(context)?;
+    while is_dead(&path).context(context)? {
         tracing::warn!(
             mountpoint = %path.display(),
             "clearing the mount of a process that was killed"
         );
-        detach(&path).context(place)?;
+        detach(&path).context(context)?;
     }
-    check_free(&path).context(place)
+    check_free(&path).context(context)
 }
 
 /// Checks whether [`prepare`] would succeed, without changing anything. A missing directory is not
@@ -50,34 +47,43 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
 ///
 /// # Errors
 /// As for [`prepare`].
-pub(super) fn look(mountpoint: &Path) -> Result<()> {
-    let place = || format!("mountpoint {}", mountpoint.display());
-    match std::fs::symlink_metadata(mountpoint) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        _ => {}
-    }
-    let path = resolved(mountpoint).context(place)?;
-    if is_dead(&path).context(place)? {
+pub(super) fn check(mountpoint: &Path) -> Result<()> {
+    let context = || format!("mountpoint {}", mountpoint.display());
+    if is_missing(mountpoint) {
         return Ok(());
     }
-    check_free(&path).context(place).map(drop)
+    let path = resolve_parent(mountpoint).context(context)?;
+    if is_dead(&path).context(context)? {
+        return Ok(());
+    }
+    check_free(&path).context(context).map(drop)
 }
 
-/// Resolves the parent only, since a dead mount does not answer.
-fn resolved(mountpoint: &Path) -> Result<PathBuf> {
+/// Returns whether there is no such path. A dead mount is not missing.
+fn is_missing(path: &Path) -> bool {
+    let found = std::fs::symlink_metadata(path);
+    found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Returns the path with its parent resolved. The last name is not, since a dead mount does not
+/// answer.
+fn resolve_parent(mountpoint: &Path) -> Result<PathBuf> {
     let parent = match mountpoint.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,
         None => Path::new("/"),
     };
-    let place_in_parent = parent.canonicalize()?;
+    let parent = parent.canonicalize()?;
     Ok(match mountpoint.file_name() {
-        Some(name) => place_in_parent.join(name),
+        Some(name) => parent.join(name),
         None => mountpoint.canonicalize()?,
     })
 }
 
-/// Returns whether there is a dead Forebay mount.
+/// Returns whether a dead Forebay mount is on `path`.
+///
+/// # Errors
+/// `Busy` if the dead mount is another program's.
 fn is_dead(path: &Path) -> Result<bool> {
     let Err(error) = std::fs::metadata(path) else {
         return Ok(false);
@@ -98,7 +104,8 @@ fn is_dead(path: &Path) -> Result<bool> {
     ))
 }
 
-/// Returns the path as in the mount table, of an empty directory without a Forebay mount.
+/// Checks that `path` is an empty directory without a Forebay mount. Returns the path as in the
+/// mount table.
 fn check_free(path: &Path) -> Result<PathBuf> {
     let path = path.canonicalize()?;
     if !std::fs::metadata(&path)?.is_dir() {
@@ -147,15 +154,11 @@ fn mount_as(fs_type: &str, path: &Path, source: &str, read_only: bool) -> Result
     if read_only {
         flags |= libc::MS_RDONLY;
     }
-    let [source, target, fs_type, options] = [
-        source.as_bytes(),
-        path.as_os_str().as_bytes(),
-        fs_type.as_bytes(),
-        options.as_bytes(),
-    ]
-    .map(|text| CString::new(text).map_err(io::Error::from));
-    let (source, target) = (source?, target?);
-    let (fs_type, options) = (fs_type?, options?);
+    let c_string = |text: &[u8]| CString::new(text).map_err(io::Error::from);
+    let source = c_string(source.as_bytes())?;
+    let target = c_string(path.as_os_str().as_bytes())?;
+    let fs_type = c_string(fs_type.as_bytes())?;
+    let options = c_string(options.as_bytes())?;
     // SAFETY: four strings that live through the call.
     let outcome = unsafe {
         libc::mount(
@@ -184,7 +187,8 @@ pub fn owner() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// Unmounts `path`. Returns false if it is in use: then it only loses its mountpoint.
+/// Unmounts `path`. Returns false if it is still in use after a second: then it only loses its
+/// mountpoint.
 ///
 /// # Errors
 /// Errors of the system. A path without a mount is not an error.
@@ -192,7 +196,7 @@ pub fn unmount(path: &Path) -> Result<bool> {
     let begin = Instant::now();
     let unmounted = loop {
         match umount(path, 0) {
-            // A program that only looks at it, or is being started by a user of it, ends soon.
+            // Many users leave soon: a program that lists mounts, or a child before its exec.
             Err(error)
                 if error.raw_os_error() == Some(libc::EBUSY) && begin.elapsed() < BUSY_MAX =>
             {
@@ -217,6 +221,7 @@ pub fn unmount(path: &Path) -> Result<bool> {
     }
 }
 
+/// Takes the mount on `path` out of the tree. Its last user ends it.
 fn detach(path: &Path) -> Result<()> {
     umount(path, libc::MNT_DETACH).context(|| format!("unmounting {} lazily", path.display()))
 }
@@ -236,7 +241,8 @@ fn mounted_type(path: &Path) -> io::Result<Option<String>> {
     Ok(topmost(&table, path))
 }
 
-/// proc(5): `id parent major:minor root MOUNTPOINT options [fields] - TYPE source options`.
+/// Returns the type of the last mount on `path` in a mount table of proc(5), with the lines
+/// `id parent major:minor root MOUNTPOINT options [fields] - TYPE source options`.
 fn topmost(table: &[u8], path: &Path) -> Option<String> {
     let mut types = table.split(|&byte| byte == b'\n').filter_map(|line| {
         let mut words = line.split(|&byte| byte == b' ');
@@ -249,7 +255,7 @@ fn topmost(table: &[u8], path: &Path) -> Option<String> {
     types.next_back()
 }
 
-/// Blanks and backslashes are three octal digits in the mount table.
+/// Decodes a path of the mount table, where blanks and backslashes are three octal digits.
 fn unescape(word: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;

@@ -53,20 +53,20 @@ fn a_file_is_no_mountpoint_and_a_missing_directory_is_made() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.report().contains("/proc/self/mountinfo"));
     assert_eq!(
-        look(Path::new("/proc/self/mountinfo"))
+        check(Path::new("/proc/self/mountinfo"))
             .expect_err("a file")
             .report(),
         error.report()
     );
     let dir = TempDir::new("made");
     let wanted = dir.0.join("a/b");
-    look(&wanted).expect("nothing in the way");
+    check(&wanted).expect("nothing in the way");
     assert!(!dir.0.join("a").exists(), "and nothing made");
     assert_eq!(prepare(&wanted).expect("made"), wanted);
     assert!(wanted.is_dir());
-    look(&wanted).expect("empty");
+    check(&wanted).expect("empty");
     std::fs::write(wanted.join("notes"), "mine").expect("written");
-    for refused in [look(&wanted), prepare(&wanted).map(drop)] {
+    for refused in [check(&wanted), prepare(&wanted).map(drop)] {
         let report = refused.expect_err("it would be hidden").report();
         assert!(report.contains("name an empty directory"), "{report}");
     }
@@ -85,7 +85,7 @@ fn a_dead_mount_is_cleared_only_if_it_is_ours() {
         assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
     };
     dead(FS_TYPE);
-    look(&dir.0).expect("it would be cleared");
+    check(&dir.0).expect("it would be cleared");
     dead(FS_TYPE);
     assert_eq!(prepare(&dir.0).expect("both cleared"), dir.0);
     assert_eq!(mounted_type(&dir.0).expect("a table"), None);
