@@ -1,5 +1,5 @@
-//! Reference models of the policies for comparison: queues of keys with linear search, in the words
-//! of the papers.
+//! Reference models of the policies for tests: queues of keys with linear search, with the names of
+//! the papers. The next key to leave a queue is in front.
 
 use std::collections::VecDeque;
 
@@ -11,24 +11,31 @@ use super::sketch::Sketch;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Hit,
-    Miss { victim: Option<u64> },
+    /// The key was inserted. If the cache was full, it evicted the victim.
+    Miss {
+        victim: Option<u64>,
+    },
 }
 
-/// A cache of keys.
+/// Cache of keys.
 pub(super) trait Model {
+    /// References a key, and inserts it on a miss.
     fn reference(&mut self, key: u64) -> Outcome;
+
+    /// Removes a cached key, as a discard does. It leaves no ghost.
     fn remove(&mut self, key: u64);
 }
 
-/// Removes `key` from a queue. Returns whether it was there.
+/// Removes `key` from a queue. Returns whether the queue had it.
 fn take(queue: &mut VecDeque<u64>, key: u64) -> bool {
     let at = queue.iter().position(|&other| other == key);
     at.and_then(|at| queue.remove(at)).is_some()
 }
 
-/// LRU, or without `moves` FIFO. The oldest is in front, here and below.
+/// LRU and FIFO.
 pub(super) struct Queue {
     pub(super) slots: usize,
+    /// Whether a hit moves its key to the end: LRU.
     pub(super) moves: bool,
     pub(super) keys: VecDeque<u64>,
 }
@@ -56,6 +63,7 @@ impl Model for Queue {
 /// block takes the place of the victim.
 pub(super) struct SecondChance {
     pub(super) slots: usize,
+    /// Keys, and whether each was used.
     pub(super) keys: VecDeque<(u64, bool)>,
 }
 
@@ -83,11 +91,35 @@ impl Model for SecondChance {
     }
 }
 
+/// SIEVE (NSDI'24).
 pub(super) struct Sieve {
     pub(super) slots: usize,
+    /// Keys from the oldest on, and whether each was used.
     pub(super) keys: Vec<(u64, bool)>,
     /// Position of the hand in `keys`; at the length it starts over.
     pub(super) hand: usize,
+}
+
+impl Sieve {
+    fn evict(&mut self) -> u64 {
+        loop {
+            if self.hand >= self.keys.len() {
+                self.hand = 0;
+            }
+            if !self.keys[self.hand].1 {
+                break;
+            }
+            self.keys[self.hand].1 = false;
+            self.hand += 1;
+        }
+        let at_end = self.hand + 1 == self.keys.len();
+        let (victim, _) = self.keys.remove(self.hand);
+        if at_end {
+            // Starts over, although a new block is about to be inserted after it.
+            self.hand = 0;
+        }
+        victim
+    }
 }
 
 impl Model for Sieve {
@@ -96,25 +128,8 @@ impl Model for Sieve {
             entry.1 = true;
             return Outcome::Hit;
         }
-        let mut victim = None;
-        if self.keys.len() == self.slots {
-            loop {
-                if self.hand >= self.keys.len() {
-                    self.hand = 0;
-                }
-                if !self.keys[self.hand].1 {
-                    break;
-                }
-                self.keys[self.hand].1 = false;
-                self.hand += 1;
-            }
-            let at_end = self.hand + 1 == self.keys.len();
-            victim = Some(self.keys.remove(self.hand).0);
-            if at_end {
-                // Starts over, although a new block is about to be inserted after it.
-                self.hand = 0;
-            }
-        }
+        let is_full = self.keys.len() == self.slots;
+        let victim = is_full.then(|| self.evict());
         self.keys.push((key, false));
         Outcome::Miss { victim }
     }
@@ -130,17 +145,29 @@ impl Model for Sieve {
     }
 }
 
+/// S3-FIFO (SOSP'23).
 pub(super) struct S3Fifo {
     pub(super) slots: usize,
+    /// Keys, and the number of their uses, at most three.
     pub(super) small: VecDeque<(u64, u8)>,
+    /// The same of the main queue.
     pub(super) main: VecDeque<(u64, u8)>,
     pub(super) ghosts: VecDeque<u64>,
+    /// Whether the cache was full once. Until then keys beyond the small queue's limit go to the
+    /// main queue.
     pub(super) warm: bool,
 }
 
 impl S3Fifo {
     fn small_limit(&self) -> usize {
         (self.slots / 10).max(1)
+    }
+
+    fn evict(&mut self) -> Option<u64> {
+        match self.small.len() >= self.small_limit() {
+            true => self.evict_small().or_else(|| self.evict_main()),
+            false => self.evict_main().or_else(|| self.evict_small()),
+        }
     }
 
     fn evict_small(&mut self) -> Option<u64> {
@@ -180,11 +207,7 @@ impl Model for S3Fifo {
         let mut victim = None;
         if self.small.len() + self.main.len() == self.slots {
             self.warm = true;
-            if self.small.len() >= self.small_limit() {
-                victim = self.evict_small().or_else(|| self.evict_main());
-            } else {
-                victim = self.evict_main().or_else(|| self.evict_small());
-            }
+            victim = self.evict();
         }
         let filling = !self.warm && self.small.len() >= self.small_limit();
         let queue = if ghost || filling {
@@ -202,17 +225,24 @@ impl Model for S3Fifo {
     }
 }
 
+/// ARC (FAST'03), with the names of its Figure 4.
 #[derive(Default)]
 pub(super) struct Arc {
     pub(super) slots: usize,
+    /// Target length of `t1`.
     pub(super) p: f64,
+    /// Cached keys that were referenced once.
     pub(super) t1: VecDeque<u64>,
+    /// Cached keys that were referenced more than once.
     pub(super) t2: VecDeque<u64>,
+    /// Ghosts of `t1`.
     pub(super) b1: VecDeque<u64>,
+    /// Ghosts of `t2`.
     pub(super) b2: VecDeque<u64>,
 }
 
 impl Arc {
+    /// REPLACE. `in_b2` is whether the missed key is a ghost of `t2`.
     fn replace(&mut self, in_b2: bool) -> Option<u64> {
         if self.t1.len() + self.t2.len() < self.slots {
             return None;
@@ -281,15 +311,19 @@ impl Model for Arc {
     }
 }
 
+/// LIRS (SIGMETRICS'02).
 #[derive(Default)]
 pub(super) struct Lirs {
     pub(super) slots: usize,
+    /// Whether the cache was full once.
     pub(super) warm: bool,
-    /// Bottom in front.
+    /// Stack S. The bottom is in front.
     pub(super) stack: VecDeque<u64>,
+    /// Queue Q: the cached keys that are not in `lir`.
     pub(super) queue: VecDeque<u64>,
+    /// Cached keys with a low inter-reference recency.
     pub(super) lir: VecDeque<u64>,
-    /// In the order of their eviction.
+    /// Keys in the stack that are not cached, in the order of their eviction.
     pub(super) ghosts: VecDeque<u64>,
 }
 
@@ -298,6 +332,7 @@ impl Lirs {
         self.slots - (self.slots / 100).max(1)
     }
 
+    /// Removes keys from the bottom of the stack, up to the first one in `lir`.
     fn prune(&mut self) {
         while let Some(&bottom) = self.stack.front()
             && !self.lir.contains(&bottom)
@@ -307,6 +342,8 @@ impl Lirs {
         }
     }
 
+    /// Adds a key to `lir`. If `lir` is too long, its key at the bottom of the stack moves to the
+    /// queue.
     fn make_lir(&mut self, key: u64) {
         take(&mut self.stack, key);
         self.stack.push_back(key);
@@ -317,6 +354,23 @@ impl Lirs {
             self.queue.push_back(bottom);
         }
         self.prune();
+    }
+
+    fn evict(&mut self) -> Option<u64> {
+        let Some(victim) = self.queue.pop_front() else {
+            let bottom = self.stack.pop_front();
+            take(&mut self.lir, bottom.unwrap());
+            self.prune();
+            return bottom;
+        };
+        if self.stack.contains(&victim) {
+            self.ghosts.push_back(victim);
+            if self.ghosts.len() > self.slots {
+                let oldest = self.ghosts.pop_front().unwrap();
+                take(&mut self.stack, oldest);
+            }
+        }
+        Some(victim)
     }
 }
 
@@ -342,22 +396,7 @@ impl Model for Lirs {
         let mut victim = None;
         if self.lir.len() + self.queue.len() == self.slots {
             self.warm = true;
-            victim = self.queue.pop_front();
-            match victim {
-                Some(victim) if self.stack.contains(&victim) => {
-                    self.ghosts.push_back(victim);
-                    if self.ghosts.len() > self.slots {
-                        let oldest = self.ghosts.pop_front().unwrap();
-                        take(&mut self.stack, oldest);
-                    }
-                }
-                Some(_) => {}
-                None => {
-                    victim = self.stack.pop_front();
-                    take(&mut self.lir, victim.unwrap());
-                    self.prune();
-                }
-            }
+            victim = self.evict();
         }
         let full = if self.warm {
             self.lir_limit().div_ceil(2)
@@ -382,6 +421,7 @@ impl Model for Lirs {
     }
 }
 
+/// W-TinyLFU (ACM Transactions on Storage, 2017).
 pub(super) struct WTinyLfu {
     pub(super) slots: usize,
     /// The real sketch, which has its own test.
@@ -391,10 +431,41 @@ pub(super) struct WTinyLfu {
     pub(super) protected: VecDeque<u64>,
 }
 
+impl WTinyLfu {
+    fn window_limit(&self) -> usize {
+        (self.slots / 100).max(1)
+    }
+
+    fn protected_limit(&self) -> usize {
+        (self.slots - self.window_limit()) * 4 / 5
+    }
+
+    /// Evicts from the main part, or compares the window's oldest key with the main part's.
+    fn evict(&mut self) -> Option<u64> {
+        let window_limit = self.window_limit();
+        let main = if self.probation.is_empty() {
+            &mut self.protected
+        } else {
+            &mut self.probation
+        };
+        if self.window.len() < window_limit {
+            return main.pop_front();
+        }
+        let uses = |key: u64| self.sketch.estimate(BlockKey::new(0, key));
+        let candidate = self.window.pop_front().unwrap();
+        match main.front() {
+            Some(&resident) if uses(candidate) > uses(resident) => {
+                let victim = main.pop_front();
+                self.probation.push_back(candidate);
+                victim
+            }
+            _ => Some(candidate),
+        }
+    }
+}
+
 impl Model for WTinyLfu {
     fn reference(&mut self, key: u64) -> Outcome {
-        let window_limit = (self.slots / 100).max(1);
-        let protected_limit = (self.slots - window_limit) * 4 / 5;
         let cached = self.window.len() + self.probation.len() + self.protected.len();
         let number = BlockKey::new(0, key);
         if take(&mut self.window, key) {
@@ -405,35 +476,16 @@ impl Model for WTinyLfu {
         if take(&mut self.protected, key) || take(&mut self.probation, key) {
             self.sketch.increment(number);
             self.protected.push_back(key);
-            if self.protected.len() > protected_limit {
+            if self.protected.len() > self.protected_limit() {
                 self.probation.extend(self.protected.pop_front());
             }
             return Outcome::Hit;
         }
-        let mut victim = None;
-        if cached == self.slots {
-            let main = if self.probation.is_empty() {
-                &mut self.protected
-            } else {
-                &mut self.probation
-            };
-            if self.window.len() < window_limit {
-                victim = main.pop_front();
-            } else {
-                let uses = |key: &u64| self.sketch.estimate(BlockKey::new(0, *key));
-                let candidate = self.window.pop_front().unwrap();
-                match main.front() {
-                    Some(resident) if uses(&candidate) > uses(resident) => {
-                        victim = main.pop_front();
-                        self.probation.push_back(candidate);
-                    }
-                    _ => victim = Some(candidate),
-                }
-            }
-        }
+        let is_full = cached == self.slots;
+        let victim = is_full.then(|| self.evict()).flatten();
         self.sketch.increment(number);
         self.window.push_back(key);
-        if self.window.len() > window_limit {
+        if self.window.len() > self.window_limit() {
             self.probation.extend(self.window.pop_front());
         }
         Outcome::Miss { victim }
