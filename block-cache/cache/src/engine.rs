@@ -31,7 +31,7 @@ use crate::media::truncation::TruncationWatch;
 use crate::options::Settings;
 use crate::presumed_dirty::PresumedDirty;
 use crate::read_ahead::ReadAhead;
-use crate::service::ServiceState;
+use crate::service_state::ServiceState;
 use crate::signals::Signals;
 use crate::slots::SlotIo;
 use crate::stats::Stats;

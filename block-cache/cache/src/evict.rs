@@ -22,7 +22,7 @@ use crate::lock::LockTable;
 use crate::map::{CLEANING, Candidate, Map, TRACED};
 use crate::options::Admission;
 use crate::read_ahead::ReadAhead;
-use crate::service::ServiceState;
+use crate::service_state::ServiceState;
 use crate::signals::Signals;
 use crate::slots::SlotIo;
 use crate::stats::Stats;

@@ -10,7 +10,7 @@ use crate::lock::LockTable;
 use crate::map::Map;
 use crate::map::marks::Marks;
 use crate::options::Settings;
-use crate::service::ServiceState;
+use crate::service_state::ServiceState;
 use crate::signals::Signals;
 use crate::stats::Stats;
 use crate::volume::Volumes;

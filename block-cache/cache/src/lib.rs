@@ -77,7 +77,7 @@ mod read_ahead;
 mod recover;
 mod repair;
 mod request;
-mod service;
+mod service_state;
 mod signals;
 mod size;
 mod slots;

@@ -21,7 +21,7 @@ use crate::map::Map;
 use crate::media::truncation::TruncationWatch;
 use crate::options::Settings;
 use crate::presumed_dirty::PresumedDirty;
-use crate::service::ServiceState;
+use crate::service_state::ServiceState;
 use crate::signals::Signals;
 use crate::slots::SlotIo;
 use crate::stats::Stats;

@@ -24,7 +24,7 @@ use crate::geometry::{Geometry, places};
 use crate::lock::LockTable;
 use crate::map::{COMPARED, LIVE, MARKED, Map, RECOVERED, UNFLUSHED, UNRECORDED};
 use crate::presumed_dirty::PresumedDirty;
-use crate::service::ServiceState;
+use crate::service_state::ServiceState;
 use crate::stats::{Stats, TreeStats};
 use crate::volume::Volumes;
 

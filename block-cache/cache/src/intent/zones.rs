@@ -31,7 +31,7 @@ use crate::failpoints::{Fault, planted};
 use crate::foundation::Foundation;
 use crate::geometry::Geometry;
 use crate::map::{LIVE, Map};
-use crate::service::ServiceState;
+use crate::service_state::ServiceState;
 use crate::superblock::SuperblockStore;
 
 /// The bit of a zone goes when nothing in it was dirty at two ticks, so far apart, one after the

@@ -30,7 +30,7 @@ use crate::foundation::Foundation;
 use crate::geometry::Geometry;
 use crate::map::marks::{Entered, MarkId, Marks};
 use crate::map::{Map, UNRECORDED};
-use crate::service::ServiceState;
+use crate::service_state::ServiceState;
 use crate::stats::Stats;
 use crate::volume::Volumes;
 
