@@ -4,8 +4,8 @@
 //! - `sizes`: cuts a missed range into blocks.
 //! - `table`: finds blocks and places them.
 //! - `recency`: orders blocks by their last use.
-//! - `replace`: chooses victims.
-//! - `victims`: evicts ahead of need.
+//! - `replace`: chooses a victim when there is no room.
+//! - `victims`: decides when to evict ahead of need, and names the victims of a batch.
 //! - `footprint`: chooses read-ahead, at the price of `worth`.
 //! - `cleaning`: chooses blocks to write back with a victim.
 //!
