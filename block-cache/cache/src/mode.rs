@@ -50,7 +50,7 @@ pub(crate) enum WriteRule {
     /// Data goes to the cache, and to the backing device later.
     Dirty,
     /// Data goes to the cache and to the backing device.
-    Both,
+    Through,
     /// Data goes to the backing device.
     Bypass(CopyRule),
 }
@@ -71,7 +71,7 @@ impl Mode {
     pub(crate) const fn write_rule(self) -> WriteRule {
         match self {
             Self::WriteBack | Self::WriteOnly => WriteRule::Dirty,
-            Self::WriteThrough => WriteRule::Both,
+            Self::WriteThrough => WriteRule::Through,
             Self::WriteAround => WriteRule::Bypass(CopyRule::Refresh),
             Self::WriteInvalidate | Self::PassThrough => WriteRule::Bypass(CopyRule::Drop),
         }

@@ -1,12 +1,13 @@
 //! Writes: a part is split, locked, and written as its mode says.
 //!
-//! Data goes to the cache ([`dirty`]), to the cache and the backing device ([`both`]), or past the
-//! cache ([`bypass`]). [`slot_write`] writes a slot. [`zero`](mod@zero) discards and zeroes.
+//! Data goes to the cache ([`dirty`]), to the cache and the backing device ([`through`]), or past
+//! the cache ([`bypass`]). [`slot_write`] writes a dirty slot. [`zero`](mod@zero) discards and
+//! zeroes.
 
-mod both;
 mod dirty;
 mod flush;
 mod slot_write;
+mod through;
 mod zero;
 
 use std::rc::Rc;
@@ -63,8 +64,10 @@ async fn write_by_mode(
 ) -> Result<()> {
     match volume.mode().write_rule() {
         WriteRule::Dirty => dirty::write(engine, volume, job, using).await,
-        WriteRule::Both if job.bypass => bypass::write(engine, volume, job, CopyRule::Extend).await,
-        WriteRule::Both => both::write(engine, volume, job).await,
+        WriteRule::Through if job.bypass => {
+            bypass::write(engine, volume, job, CopyRule::Extend).await
+        }
+        WriteRule::Through => through::write(engine, volume, job).await,
         WriteRule::Bypass(copy) => bypass::write(engine, volume, job, copy).await,
     }
 }
