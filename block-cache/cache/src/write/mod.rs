@@ -82,9 +82,9 @@ pub(crate) async fn retry_hit(
     write_or_degrade(engine, volume, job, write).await
 }
 
-/// Runs a write under its lock, if the cache takes writes. The last holder of the lock may have
-/// failed with the cache. Then changes that it wanted on media, for example the death of a block,
-/// are only in the map.
+/// Runs a write under its lock, if the cache has not failed. The last holder of the lock may have
+/// failed with the cache. Then its changes, for example the death of a block, are only in the map
+/// and not on media.
 ///
 /// A volume that goes on without a failed cache writes past it under the same lock. So no reader
 /// sees a part of the write, then another write, and then the first part once more.
