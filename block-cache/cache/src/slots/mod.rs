@@ -1,7 +1,7 @@
 //! Slots: reads and writes of cached data on the data device, verified where there are checksums.
 
-mod read;
-mod write;
+mod checksummed_write;
+mod verified_read;
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::map::marks::Marks;
 use crate::map::{LIVE, Map, Slot, TRACED, UNRECORDED};
 use crate::signals::Signals;
 use crate::volume::{AttachedVolume, Volumes};
-pub(crate) use read::Verdict;
+pub(crate) use verified_read::Verdict;
 
 /// Reads and writes of slots.
 #[derive(Debug)]
