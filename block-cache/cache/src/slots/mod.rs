@@ -1,4 +1,6 @@
 //! Slots: reads and writes of cached data on the data device, verified where there are checksums.
+//!
+//! The reclaimer allocates slots ([`Reclaimer::allocate`](crate::evict::Reclaimer::allocate)).
 
 mod checksummed_write;
 mod verified_read;
