@@ -6,6 +6,10 @@
 //! removes a block holds all granules that the block covers. A task that holds one lock may wait
 //! for another only in ascending order of regions (discards and zeroing do), so there is no
 //! deadlock. A range of many regions is locked as one: see [`range`].
+//!
+//! Writes and fills take their locks in
+//! [`Engine::lock_blocks`](crate::engine::Engine::lock_blocks), which knows the blocks. Read hits,
+//! the reclaimer and the cleaner use this module directly.
 
 mod range;
 
