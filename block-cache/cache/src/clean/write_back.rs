@@ -1,4 +1,5 @@
-//! Writes dirty blocks back. [`cleaner`](crate::clean::cleaner) decides when, and which blocks.
+//! Writes dirty blocks back to their backing devices. [`cleaner`](crate::clean::cleaner) decides
+//! when, and which blocks. Client writes in write-back mode are in [`write`](crate::write).
 //!
 //! Rule 4: a block turns clean only when its data is on the backing device and a flush there
 //! covered it. The block must not have been rewritten meanwhile. The cleaner holds no lock while it
