@@ -1,5 +1,5 @@
 //! Reclaims the tail of the log: records that still count are logged once more before the ring
-//! reuses their place.
+//! reuses their place. The reclaimer of slots is another part ([`evict`](crate::evict)).
 //!
 //! To find the subjects of the records at the tail, all slots and marks are scanned, one window of
 //! the ring ahead. The scan advances by a few for each record that the tail passes. That takes less
