@@ -1,5 +1,5 @@
 //! Reads: from the cache, from the backing device, or from both. [`fill`](mod@fill) adds missing
-//! data to the cache.
+//! data to the cache. [`read_ahead`](crate::read_ahead) has chosen the range by then.
 
 mod fill;
 
