@@ -1,4 +1,7 @@
 //! A volume that is served: its backing device, its mode, its counters and the requests in flight.
+//!
+//! This is the engine's state of a volume. The client's view, with limits and handles for other
+//! reactors, is the crate `forebay-volume`.
 
 pub(crate) mod backing;
 pub(crate) mod cleaner;
