@@ -1,4 +1,5 @@
-//! The engine: the parts of an open cache, and how they are wired.
+//! The engine: the parts of an open cache, and how they are wired. Requests enter in
+//! [`request`](crate::request). [`Cache`](crate::Cache) opens and closes an engine.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
