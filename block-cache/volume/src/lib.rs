@@ -1,5 +1,8 @@
 //! A volume: the client's view of a stack of devices.
 //!
+//! The stack may have a cache. The engine's own state of a volume is the module `volume` of the
+//! crate `forebay-cache`.
+//!
 //! A [`Volume`] lives on the reactor of its device (its *engine reactor*). It adds the common parts
 //! of all protocols: bounds and alignment, read-only mode, FUA for devices without it, counters,
 //! and an orderly end ([`Volume::drain`]). Front-ends have a [`VolumeHandle`], which may be on any
