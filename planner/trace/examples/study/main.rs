@@ -1,16 +1,17 @@
-//! Job of `cargo xtask study adacache` for each trace: all its configurations, in one pass. The
-//! program takes a job as JSON and prints the counts as JSON.
+//! Simulates one trace with all configurations of `cargo xtask study adacache`, in one pass. Takes
+//! a job as JSON and prints the counts as JSON. The study judges them.
 //!
-//! A job is `{"files": [PATH...], "percents": [10]}`. The files are read one after another.
-//! Optional members:
+//! A job is `{"files": [PATH...], "percents": [10]}`. Its files are read one after another. It may
+//! also have:
 //!
-//! - `volume`: name of the only volume that counts.
-//! - `limit`: maximum number of requests.
-//! - `format`: format of the files.
-//! - `scale`: factor of offsets and lengths, if a block has another size than its format says.
-//! - `few`: fewer configurations.
-//! - `generated`, in place of files: `{"preset": "msr", "volume": 0, "requests": 1000000, "seed":
-//!   1}`.
+//! - `volume`: name of the only volume that counts
+//! - `limit`: number of requests
+//! - `format`: format of the files
+//! - `scale`: factor for offsets and lengths, for traces whose blocks have another size than their
+//!   format says
+//! - `few`: whether to run fewer configurations
+//! - `generated`, in place of `files`: `{"preset": "msr", "volume": 0, "requests": 1000000, "seed":
+//!   1}`
 
 mod rows;
 mod source;
@@ -22,10 +23,10 @@ use serde_json::{Value, json};
 use rows::{Choice, Row};
 use source::{Outcome, Source};
 
-/// Maximum offset of a block. No volume has larger ones.
-const MAX_OFFSET_BYTES: u64 = 1 << 56;
-/// Requests that a configuration takes at a time.
-const TURN_REQUESTS: usize = 1 << 17;
+/// Largest end of a request. Block addresses have no room for more.
+const MAX_END_BYTES: u64 = 1 << 56;
+/// Number of requests that one configuration simulates before the next one does.
+const CHUNK_REQUESTS: usize = 1 << 17;
 
 fn main() {
     let argument = std::env::args().nth(1).unwrap_or_default();
@@ -38,6 +39,7 @@ fn main() {
     }
 }
 
+/// Runs a job. Returns its counts.
 fn run(job: &str) -> Outcome<Value> {
     let job: Value = serde_json::from_str(job).map_err(|error| format!("the job: {error}"))?;
     let percents = job["percents"]
@@ -47,9 +49,10 @@ fn run(job: &str) -> Outcome<Value> {
     let percents = percents.ok_or("the job's percents are no numbers")?;
     let summary = summary(&job)?;
     let mut rows = Vec::new();
-    for (nth, percent) in percents.iter().enumerate() {
+    for (index, percent) in percents.iter().enumerate() {
         let capacity_bytes = summary.working_set_bytes() * percent / 100;
-        let choice = match (nth, job["few"].as_bool()) {
+        // Only the first size of the cache runs all configurations.
+        let choice = match (index, job["few"].as_bool()) {
             (0, Some(true)) => Choice::Families,
             (0, _) => Choice::All,
             _ => Choice::SubBlock,
@@ -57,16 +60,17 @@ fn run(job: &str) -> Outcome<Value> {
         rows.extend(rows::rows(*percent, capacity_bytes, choice));
     }
     let mut source = Source::open(&job)?;
-    let (mut batch, mut many, mut more) = (Vec::new(), Vec::new(), true);
-    while more {
-        many.clear();
-        // A configuration finds its tables in the processor's caches while it goes on.
-        while more && many.len() < TURN_REQUESTS {
-            more = source.fill(&mut batch)?;
-            many.extend_from_slice(&batch);
+    let (mut batch, mut chunk) = (Vec::new(), Vec::new());
+    let mut has_more = true;
+    while has_more {
+        chunk.clear();
+        while has_more && chunk.len() < CHUNK_REQUESTS {
+            has_more = source.fill(&mut batch)?;
+            chunk.extend_from_slice(&batch);
         }
+        // One row at a time, so that its tables stay in the processor's caches.
         for row in &mut rows {
-            many.iter().for_each(|request| row.request(request));
+            chunk.iter().for_each(|request| row.request(request));
         }
     }
     let sizes = (9..=20).map(|power| json!([1_u64 << power, summary.sizes.at_most(power)]));
@@ -82,7 +86,7 @@ fn run(job: &str) -> Outcome<Value> {
     }))
 }
 
-/// The trace's statistics, of which the working set decides how large the caches are.
+/// Returns the statistics of the trace. Its working set decides how large the caches are.
 fn summary(job: &Value) -> Outcome<Summary> {
     let mut source = Source::open(job)?;
     let mut stats = Stats::new(StatsOptions::default());
@@ -92,7 +96,7 @@ fn summary(job: &Value) -> Outcome<Summary> {
         batch.retain(|request| matches!(request.op, Op::Read | Op::Write));
         if let Some(far) = batch
             .iter()
-            .find(|request| request.end_bytes() > MAX_OFFSET_BYTES)
+            .find(|request| request.end_bytes() > MAX_END_BYTES)
         {
             return Err(format!("a request at byte {}", far.offset_bytes));
         }
