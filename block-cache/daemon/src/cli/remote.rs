@@ -17,7 +17,7 @@ pub(super) struct Flush {
     /// Name of the volume [default: all volumes]
     volume: Option<String>,
     #[command(flatten)]
-    answer: Answer,
+    output: Output,
 }
 
 /// Change how a volume uses the cache, while it is served
@@ -31,7 +31,7 @@ pub(super) struct SetMode {
     /// (write-only) or pt (pass-through)
     pub(super) mode: Mode,
     #[command(flatten)]
-    answer: Answer,
+    output: Output,
 }
 
 /// Change the cleaning policy, while volumes are served
@@ -43,7 +43,7 @@ pub(super) struct SetCleaning {
     /// make room, and on `forebay flush`)
     policy: String,
     #[command(flatten)]
-    answer: Answer,
+    output: Output,
 }
 
 /// Write a volume back and remove it from the cache
@@ -53,7 +53,7 @@ pub(super) struct SetCleaning {
 #[derive(Debug, Args)]
 pub(super) struct Detach {
     #[command(flatten)]
-    one: One,
+    target: VolumeArguments,
     /// Give up data that cannot be written back: THE DATA IS LOST. It is listed, range by range,
     /// also in the state directory
     #[arg(long)]
@@ -66,7 +66,7 @@ pub(super) struct Detach {
 #[derive(Debug, Args)]
 pub(super) struct Grow {
     #[command(flatten)]
-    one: One,
+    target: VolumeArguments,
 }
 
 /// Read all cached data and verify it against its checksums, while volumes are served
@@ -83,21 +83,21 @@ pub(super) struct Scrub {
     #[arg(long)]
     stop: bool,
     #[command(flatten)]
-    answer: Answer,
+    output: Output,
 }
 
-/// A command on one volume.
+/// Arguments of a command on one volume.
 #[derive(Debug, Args)]
-struct One {
+struct VolumeArguments {
     /// Name of the volume
     volume: String,
     #[command(flatten)]
-    answer: Answer,
+    output: Output,
 }
 
 /// Format of the output.
 #[derive(Debug, Args)]
-struct Answer {
+struct Output {
     /// Print the answer as JSON
     #[arg(long)]
     json: bool,
@@ -106,40 +106,40 @@ struct Answer {
 impl Flush {
     pub(super) fn run(self, control: &Control) -> Result<()> {
         let volume = self.volume;
-        self.answer.show(control, &Request::Flush { volume })
+        self.output.call(control, &Request::Flush { volume })
     }
 }
 
 impl SetMode {
     pub(super) fn run(self, control: &Control) -> Result<()> {
         let Self { volume, mode, .. } = self;
-        self.answer.show(control, &Request::Mode { volume, mode })
+        self.output.call(control, &Request::Mode { volume, mode })
     }
 }
 
 impl SetCleaning {
     pub(super) fn run(self, control: &Control) -> Result<()> {
-        let Self { policy, answer } = self;
-        answer.show(control, &Request::Cleaning { policy })
+        let Self { policy, output } = self;
+        output.call(control, &Request::Cleaning { policy })
     }
 }
 
 impl Detach {
     pub(super) fn run(self, control: &Control) -> Result<()> {
-        let One { volume, answer } = self.one;
+        let VolumeArguments { volume, output } = self.target;
         let abandon_dirty = self.abandon_dirty;
         let request = Request::Detach {
             volume,
             abandon_dirty,
         };
-        answer.show(control, &request)
+        output.call(control, &request)
     }
 }
 
 impl Grow {
     pub(super) fn run(self, control: &Control) -> Result<()> {
-        let One { volume, answer } = self.one;
-        answer.show(control, &Request::Grow { volume })
+        let VolumeArguments { volume, output } = self.target;
+        output.call(control, &Request::Grow { volume })
     }
 }
 
@@ -151,34 +151,37 @@ impl Scrub {
             bytes_per_second,
             stop,
         };
-        self.answer.show(control, &request)
+        self.output.call(control, &request)
     }
 }
 
-impl Answer {
-    /// Sends `request` and prints its progress and result: a sentence, or the reply as JSON.
-    fn show(&self, control: &Control, request: &Request) -> Result<()> {
+impl Output {
+    /// Sends `request` and prints its progress and result: a sentence, or the reply as JSON. On a
+    /// terminal, the progress is one line that is overwritten.
+    fn call(&self, control: &Control, request: &Request) -> Result<()> {
         let mut client = Client::connect(control)?;
-        let terminal = std::io::stderr().is_terminal();
-        let clear = |text: &str| {
-            let mut stderr = std::io::stderr();
-            let _ = write!(stderr, "\r\x1b[2K{text}").and_then(|()| stderr.flush());
-        };
-        let mut shown = false;
-        let reply = client.call(request, |text| {
-            if terminal {
-                clear(text);
-                shown = true;
+        let is_terminal = std::io::stderr().is_terminal();
+        let mut has_progress = false;
+        let reply = client.call(request, |progress| {
+            if is_terminal {
+                overwrite_line(progress);
+                has_progress = true;
             } else {
-                out::note(text);
+                out::note(progress);
             }
         });
-        if shown {
-            clear("");
+        if has_progress {
+            overwrite_line("");
         }
         match reply? {
             Reply::Done(text) if !self.json => out::print(&format!("{text}\n")),
             reply => out::print(&String::from_utf8_lossy(&line(&reply))),
         }
     }
+}
+
+/// Replaces the last line of the terminal.
+fn overwrite_line(text: &str) {
+    let mut stderr = std::io::stderr();
+    let _ = write!(stderr, "\r\x1b[2K{text}").and_then(|()| stderr.flush());
 }
