@@ -7,7 +7,7 @@ use std::str::FromStr;
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::net::Address;
 
-use crate::place::{decoded, looked_up};
+use crate::uri_parts::{percent_decode, resolve};
 
 /// Default port.
 const PORT: u16 = 10_809;
@@ -49,18 +49,21 @@ impl FromStr for Uri {
             .ok_or_else(|| invalid("it has no ://"))?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (host, export) = place.split_once('/').unwrap_or((place, ""));
-        let export = decoded(export).ok_or_else(|| invalid("the export's name is no text"))?;
+        let export =
+            percent_decode(export).ok_or_else(|| invalid("the export's name is no text"))?;
         let address = match scheme {
             "nbd+unix" if host.is_empty() => {
                 let socket = query
                     .split('&')
                     .find_map(|part| part.strip_prefix("socket="));
-                let socket = socket.and_then(decoded).filter(|socket| !socket.is_empty());
+                let socket = socket
+                    .and_then(percent_decode)
+                    .filter(|socket| !socket.is_empty());
                 Address::Unix(socket.ok_or_else(|| invalid("it names no socket"))?.into())
             }
             "nbd+unix" => return Err(invalid("a Unix socket has no host")),
             "nbd" => {
-                Address::Tcp(looked_up(host, PORT).ok_or_else(|| invalid("there is no such host"))?)
+                Address::Tcp(resolve(host, PORT).ok_or_else(|| invalid("there is no such host"))?)
             }
             _ => return Err(invalid("this scheme is not supported")),
         };

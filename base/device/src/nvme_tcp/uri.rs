@@ -9,7 +9,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_wire::nvme::fabrics::is_nqn;
 use forebay_wire::nvme_tcp::Digests;
 
-use crate::place::{decoded, looked_up};
+use crate::uri_parts::{percent_decode, resolve};
 
 /// Default port.
 const PORT: u16 = 4420;
@@ -65,12 +65,12 @@ impl FromStr for Uri {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (host, nqn) = place.split_once('/').unwrap_or((place, ""));
         let name = |text: &str, whose: &str| {
-            let name = decoded(text).filter(|name| is_nqn(name));
+            let name = percent_decode(text).filter(|name| is_nqn(name));
             name.ok_or_else(|| invalid(&format!("{text:?} is no name of a {whose}, nqn....")))
         };
         let nqn = name(nqn, "subsystem")?;
         let mut uri = Self {
-            address: looked_up(host, PORT).ok_or_else(|| invalid("there is no such host"))?,
+            address: resolve(host, PORT).ok_or_else(|| invalid("there is no such host"))?,
             nqn,
             nsid: None,
             digests: Digests::default(),

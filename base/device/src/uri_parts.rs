@@ -1,20 +1,21 @@
-//! Parts that the URIs of all initiators share.
+//! Parts of URIs that all initiators share.
 
 use std::net::ToSocketAddrs as _;
 
-/// Returns the address of `HOST` or `HOST:PORT`, with `port` as default. A name is resolved, which
-/// may block.
-pub(crate) fn looked_up(host: &str, port: u16) -> Option<std::net::SocketAddr> {
-    let after = host.rsplit_once(']').map_or(host, |(_, after)| after);
-    let addresses = match after.contains(':') {
+/// Resolves `HOST` or `HOST:PORT`, with `port` as default. Returns `None` if there is no such host.
+/// May block.
+pub(crate) fn resolve(host: &str, port: u16) -> Option<std::net::SocketAddr> {
+    // The colons of an IPv6 address are within brackets.
+    let after_brackets = host.rsplit_once(']').map_or(host, |(_, after)| after);
+    let addresses = match after_brackets.contains(':') {
         true => host.to_socket_addrs(),
         false => format!("{host}:{port}").to_socket_addrs(),
     };
     addresses.ok()?.next()
 }
 
-/// Decodes percent signs as in RFC 3986.
-pub(crate) fn decoded(text: &str) -> Option<String> {
+/// Decodes percent signs as in RFC 3986. Returns `None` if the result is not UTF-8.
+pub(crate) fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
