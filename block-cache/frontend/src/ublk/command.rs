@@ -52,12 +52,12 @@ impl<P: Port> Executor<P> {
                 let (buf, _cost) = self.buffer(len).await?;
                 let read = Request::read(offset, buf.clone());
                 self.device.start(read).await?;
-                self.port.give(tag, &buf)?;
+                self.port.copy_to_driver(tag, &buf)?;
                 moved(len)
             }
             op::WRITE => {
                 let (buf, _cost) = self.buffer(len).await?;
-                self.port.take(tag, &buf)?;
+                self.port.copy_from_driver(tag, &buf)?;
                 let write = Request::write(offset, buf, fua);
                 self.device.start(write).await?;
                 moved(len)

@@ -1,5 +1,4 @@
-//! Interface to the kernel's driver, with the implementation of this machine. The tests implement
-//! another one.
+//! Interface to a ublk driver, and the kernel's. The tests have another one.
 
 use std::fs::{File, OpenOptions};
 use std::future::Future;
@@ -16,6 +15,7 @@ use forebay_wire::ublk::{self, Control, DESCRIPTOR_BYTES, IO_BYTES};
 
 /// A ublk driver.
 pub(super) trait Driver: Clone + Send + Sync + 'static {
+    /// A device that is served.
     type Node: Node;
     /// Exclusive claim on a block device.
     type Claim;
@@ -47,6 +47,7 @@ pub(super) trait Driver: Clone + Send + Sync + 'static {
 
 /// A device that is served.
 pub(super) trait Node: Send + Sized + 'static {
+    /// A queue of the device.
     type Port: Port;
 
     /// Duplicates the node for another queue.
@@ -64,21 +65,23 @@ pub(super) trait Port: 'static {
     /// Returns the request of a tag.
     fn descriptor(&self, tag: u16) -> [u8; DESCRIPTOR_BYTES];
 
-    /// Copies the data of a tag's write from the driver.
-    fn take(&self, tag: u16, buf: &Buf) -> Result<()>;
+    /// Copies the data of a tag's write request into `buf`.
+    fn copy_from_driver(&self, tag: u16, buf: &Buf) -> Result<()>;
 
-    /// Copies the data of a tag's read to the driver.
-    fn give(&self, tag: u16, buf: &Buf) -> Result<()>;
+    /// Copies the data of a tag's read request from `buf`.
+    fn copy_to_driver(&self, tag: u16, buf: &Buf) -> Result<()>;
 }
 
-/// Driver of this machine. It executes control commands one at a time.
+/// The kernel's driver. It executes control commands one at a time.
 #[derive(Clone)]
-pub(super) struct Machine(Arc<Mutex<Controller>>);
+pub(super) struct KernelDriver(Arc<Mutex<Controller>>);
 
 /// Path for control commands.
 const CONTROL: &str = "/dev/ublk-control";
 
-impl Machine {
+impl KernelDriver {
+    /// Opens the driver.
+    ///
     /// # Errors
     /// `NotFound` without the driver, `Permission` without the right to use it.
     pub(super) fn new() -> Result<Self> {
@@ -92,12 +95,13 @@ impl Machine {
     }
 }
 
+/// Returns the path of a block device.
 fn block_path(device: u32) -> String {
     super::path(device).display().to_string()
 }
 
-impl Driver for Machine {
-    type Node = MachineNode;
+impl Driver for KernelDriver {
+    type Node = KernelNode;
     type Claim = File;
 
     fn control(
@@ -110,7 +114,7 @@ impl Driver for Machine {
     ) -> Result<(i32, Vec<u8>)> {
         let mut controller = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let len = u16::try_from(data.len()).map_err(io::Error::other)?;
-        let asked = controller.command(number, data, patience, |address| {
+        let outcome = controller.command(number, data, patience, |address| {
             let command = Control {
                 device,
                 address,
@@ -119,18 +123,18 @@ impl Driver for Machine {
             };
             command.encode()
         });
-        asked.context(|| CONTROL.to_owned())
+        outcome.context(|| CONTROL.to_owned())
     }
 
     fn check_reactor() -> Result<()> {
         CommandDevice::check_reactor()
     }
 
-    fn open(&self, device: u32) -> Result<MachineNode> {
+    fn open(&self, device: u32) -> Result<KernelNode> {
         let path = format!("/dev/ublkc{device}");
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.context(|| path)?;
-        Ok(MachineNode(file.into()))
+        Ok(KernelNode(file.into()))
     }
 
     fn claim(&self, device: u32) -> Result<Option<File>> {
@@ -149,27 +153,29 @@ impl Driver for Machine {
         // A process that ended and was not reaped still exists, as a zombie.
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
         let state = stat.ok().and_then(|stat| {
-            let (_, behind) = stat.rsplit_once(')')?;
-            behind.trim_start().chars().next()
+            // The name of the program may contain blanks and parentheses.
+            let (_, fields) = stat.rsplit_once(')')?;
+            fields.trim_start().chars().next()
         });
         state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
     }
 }
 
-pub(super) struct MachineNode(OwnedFd);
+/// A device of the kernel's driver.
+pub(super) struct KernelNode(OwnedFd);
 
-impl Node for MachineNode {
-    type Port = MachinePort;
+impl Node for KernelNode {
+    type Port = KernelPort;
 
     fn duplicate(&self) -> Result<Self> {
         Ok(Self(self.0.try_clone()?))
     }
 
-    fn port(self, queue: u16, depth: u16) -> Result<MachinePort> {
+    fn port(self, queue: u16, depth: u16) -> Result<KernelPort> {
         let device = CommandDevice::adopt(self.0)?;
         let len = usize::from(depth) * DESCRIPTOR_BYTES;
         let descriptors = device.map(ublk::descriptors_offset(queue), len)?;
-        Ok(MachinePort {
+        Ok(KernelPort {
             queue,
             device,
             descriptors,
@@ -177,13 +183,15 @@ impl Node for MachineNode {
     }
 }
 
-pub(super) struct MachinePort {
+/// A queue of such a device, on this reactor.
+pub(super) struct KernelPort {
     queue: u16,
     device: CommandDevice,
+    /// Requests by tag, in memory that the driver writes.
     descriptors: View,
 }
 
-impl Port for MachinePort {
+impl Port for KernelPort {
     fn command(&self, number: u32, argument: [u8; IO_BYTES]) -> impl Future<Output = i32> {
         self.device.command(number, argument)
     }
@@ -192,18 +200,18 @@ impl Port for MachinePort {
         self.descriptors.read(usize::from(tag) * DESCRIPTOR_BYTES)
     }
 
-    fn take(&self, tag: u16, buf: &Buf) -> Result<()> {
+    fn copy_from_driver(&self, tag: u16, buf: &Buf) -> Result<()> {
         self.device.read_at(ublk::data_offset(self.queue, tag), buf)
     }
 
-    fn give(&self, tag: u16, buf: &Buf) -> Result<()> {
+    fn copy_to_driver(&self, tag: u16, buf: &Buf) -> Result<()> {
         self.device
             .write_at(ublk::data_offset(self.queue, tag), buf)
     }
 }
 
-/// Returns the error of a failed control command.
-pub(super) fn refusal(result: i32, doing: &str) -> Error {
+/// Returns the error of a control command with a negative result. `action` is what it was to do.
+pub(super) fn refusal(result: i32, action: &str) -> Error {
     let error = io::Error::from_raw_os_error(-result);
     let kind = match -result {
         libc::EPERM | libc::EACCES => ErrorKind::Permission,
@@ -213,5 +221,5 @@ pub(super) fn refusal(result: i32, doing: &str) -> Error {
         libc::EINVAL => ErrorKind::InvalidInput,
         _ => ErrorKind::Io,
     };
-    Error::with_source(kind, format!("the driver refused {doing}"), error)
+    Error::with_source(kind, format!("the driver refused {action}"), error)
 }

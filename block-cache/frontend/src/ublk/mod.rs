@@ -13,7 +13,7 @@ use forebay_block::{Context as _, Result};
 use forebay_volume::VolumeHandle;
 
 use crate::net::Spread;
-use driver::Machine;
+use driver::KernelDriver;
 use export::Export;
 pub use forebay_wire::ublk::NUMBERS;
 pub use handshake::Left;
@@ -27,7 +27,7 @@ pub fn path(number: u32) -> PathBuf {
 
 /// A volume as a block device of this machine, until [`UblkDevice::detach`] or the end of the
 /// process.
-pub struct UblkDevice(Attached<Machine>);
+pub struct UblkDevice(Attached<KernelDriver>);
 
 impl std::fmt::Debug for UblkDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -57,7 +57,7 @@ pub fn attach(
 ) -> Result<UblkDevice> {
     let place = format!("volume {:?} as {}", volume.name(), path(number).display());
     let attach = || {
-        let driver = Machine::new()?;
+        let driver = KernelDriver::new()?;
         let export = Arc::new(Export::new(volume, origin, gap));
         handshake::attach(&driver, &export, number, spread, Patience::REAL)
     };
@@ -70,7 +70,7 @@ pub fn attach(
 /// # Errors
 /// `NotFound` and `Permission` as for [`attach`].
 pub fn may_attach() -> Result<()> {
-    Machine::new().map(drop)
+    KernelDriver::new().map(drop)
 }
 
 /// Removes a block device that no process serves. Its users get errors. Blocks.
@@ -78,7 +78,7 @@ pub fn may_attach() -> Result<()> {
 /// # Errors
 /// `Busy` if a process serves it, `NotFound` if it does not exist, and as for [`attach`].
 pub fn remove(number: u32) -> Result<()> {
-    let remove = || handshake::remove(&Machine::new()?, number);
+    let remove = || handshake::remove(&KernelDriver::new()?, number);
     remove().context(|| path(number).display().to_string())
 }
 

@@ -260,7 +260,7 @@ impl Port for FakePort {
         })
     }
 
-    fn take(&self, tag: u16, buf: &Buf) -> Result<()> {
+    fn copy_from_driver(&self, tag: u16, buf: &Buf) -> Result<()> {
         self.tag(tag, |tag| {
             let (_, data) = tag.request.as_ref().expect("the server has a request");
             buf.copy_from(0, &data[..buf.len()]);
@@ -268,7 +268,7 @@ impl Port for FakePort {
         Ok(())
     }
 
-    fn give(&self, tag: u16, buf: &Buf) -> Result<()> {
+    fn copy_to_driver(&self, tag: u16, buf: &Buf) -> Result<()> {
         self.tag(tag, |tag| {
             let (_, data) = tag.request.as_mut().expect("the server has a request");
             *data = buf.to_vec();
