@@ -41,7 +41,8 @@ pub struct SharedMount {
     mount: Option<Mount>,
     handles: Arc<Handles>,
     locking: Arc<Locking>,
-    trying: Option<JoinHandle<()>>,
+    /// Thread that retries waiting requests for locks.
+    lock_retrier: Option<JoinHandle<()>>,
 }
 
 /// Mounts the files of a node on the directory `mountpoint`, which is created if it does not exist.
@@ -54,24 +55,23 @@ pub struct SharedMount {
 /// - `Unsupported` if a directory is mapped and the source's files cannot be mapped on a mount.
 pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
     let source = names.source().to_owned();
-    let place = || place(&source, mountpoint);
     check_apart(&source, mountpoint)?;
     let handles = Arc::new(Handles::new(names));
-    let (locking, trying) = Locking::start(Arc::clone(&handles))?;
+    let (locking, lock_retrier) = Locking::start(Arc::clone(&handles))?;
     let mut shared = SharedMount {
         mount: None,
         handles: Arc::clone(&handles),
         locking: Arc::clone(&locking),
-        trying: Some(trying),
+        lock_retrier: Some(lock_retrier),
     };
     let filesystem = SharedFilesystem::new(Arc::clone(&handles), locking);
-    let called = format!("forebay:{}", source.display());
-    let mounted = |device: BorrowedFd<'_>| {
+    let fs_name = format!("forebay:{}", source.display());
+    let on_mounted = |device: BorrowedFd<'_>| {
         let connection = Connection::new(device)?;
         handles.names()?.mounted_by(connection)
     };
-    let mount = forebay_fuse::mount(filesystem, mountpoint, &called, false, THREADS, mounted);
-    shared.mount = Some(mount.context(place)?);
+    let mount = forebay_fuse::mount(filesystem, mountpoint, &fs_name, false, THREADS, on_mounted);
+    shared.mount = Some(mount.context(|| context(&source, mountpoint))?);
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
     Ok(shared)
 }
@@ -84,24 +84,25 @@ pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
 pub fn may_mount(source: &Path, mountpoint: &Path) -> Result<()> {
     check_apart(source, mountpoint)?;
     let remedy = "run as root, or use the files by the library";
-    forebay_fuse::may_mount(mountpoint, remedy).context(|| place(source, mountpoint))
+    forebay_fuse::may_mount(mountpoint, remedy).context(|| context(source, mountpoint))
 }
 
-fn place(source: &Path, mountpoint: &Path) -> String {
+/// Returns the context of an error of a mount.
+fn context(source: &Path, mountpoint: &Path) -> String {
     format!("mount of {} on {}", source.display(), mountpoint.display())
 }
 
 /// Checks that the mountpoint is outside the tree: a tree on itself would deadlock.
 fn check_apart(source: &Path, mountpoint: &Path) -> Result<()> {
-    let place = || place(source, mountpoint);
-    let absolute = std::path::absolute(mountpoint).context(place)?;
-    let whole = absolute.canonicalize().unwrap_or(absolute);
-    if whole.starts_with(source) || source.starts_with(&whole) {
-        let context = format!(
+    let context = || context(source, mountpoint);
+    let absolute = std::path::absolute(mountpoint).context(context)?;
+    let resolved = absolute.canonicalize().unwrap_or(absolute);
+    if resolved.starts_with(source) || source.starts_with(&resolved) {
+        let message = format!(
             "{}: one is in the other: choose a mountpoint elsewhere",
-            place()
+            context()
         );
-        return Err(Error::new(ErrorKind::InvalidInput, context));
+        return Err(Error::new(ErrorKind::InvalidInput, message));
     }
     Ok(())
 }
@@ -118,11 +119,12 @@ impl SharedMount {
         unmounted
     }
 
+    /// Ends the service of locks and files, after the unmount.
     fn close(&mut self) {
         self.locking.end();
-        if let Some(trying) = self.trying.take() {
-            // Its errors are reported already.
-            let _ = trying.join();
+        if let Some(lock_retrier) = self.lock_retrier.take() {
+            // A panic of the thread was reported already.
+            let _ = lock_retrier.join();
         }
         self.handles.close();
     }
