@@ -1,33 +1,35 @@
 //! Decides whether an idle thread polls for the next job, or sleeps at once. The study's model
-//! decides by the same lines.
+//! includes this file.
 
-/// Most jobs before which a thread sleeps without polling, until it tries polling once more.
-const REST_MAX: u32 = 1 << 10;
+/// Maximum number of jobs before which a thread does not poll.
+const SKIPS_MAX: u32 = 1 << 10;
 
-/// State of the decision to poll or to sleep.
+/// State of the decision to poll or to sleep. A poll in vain doubles the pause in polling, and a
+/// successful one halves it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PollPolicy {
-    /// Jobs before which the thread sleeps at once.
-    resting: u32,
-    /// The same, after the next time in vain.
-    rest: u32,
+    /// Number of jobs, from the next on, before which the thread does not poll.
+    skips_left: u32,
+    /// Length of the last pause, in jobs. Each success since has halved it.
+    skips: u32,
 }
 
 impl PollPolicy {
-    /// Returns whether to poll this time. If so, report the result with [`PollPolicy::ended`].
-    pub(crate) const fn begins(&mut self) -> bool {
-        let rests = self.resting > 0;
-        self.resting = self.resting.saturating_sub(1);
-        !rests
+    /// Returns whether to poll before the next job. If so, report the result with
+    /// [`PollPolicy::note_result`].
+    pub(crate) const fn should_poll(&mut self) -> bool {
+        let skips = self.skips_left > 0;
+        self.skips_left = self.skips_left.saturating_sub(1);
+        !skips
     }
 
-    /// Notes whether a job came while the thread polled.
-    pub(crate) fn ended(&mut self, came: bool) {
-        if came {
-            self.rest /= 2;
+    /// Notes whether a job arrived while the thread polled.
+    pub(crate) fn note_result(&mut self, found_job: bool) {
+        if found_job {
+            self.skips /= 2;
         } else {
-            self.rest = (self.rest * 2 + 1).min(REST_MAX);
-            self.resting = self.rest;
+            self.skips = (self.skips * 2 + 1).min(SKIPS_MAX);
+            self.skips_left = self.skips;
         }
     }
 }

@@ -123,8 +123,8 @@ impl<J, R> Drop for Pool<J, R> {
     }
 }
 
-/// Looks out for a job, without the lock. Whether there is one, which may be another's by then.
-fn look(queued: &AtomicUsize) -> bool {
+/// Polls for a job, without the lock. Returns whether there was one. Another thread may take it.
+fn poll(queued: &AtomicUsize) -> bool {
     (0..LOOKS).any(|_| {
         let queued = queued.load(Ordering::Relaxed);
         spin_loop();
@@ -135,8 +135,8 @@ fn look(queued: &AtomicUsize) -> bool {
 fn run<J, R>(shared: &Shared<J, R>, work: &impl Fn(J) -> R) {
     let mut poll_policy = PollPolicy::default();
     loop {
-        if shared.queued.load(Ordering::Relaxed) == 0 && poll_policy.begins() {
-            poll_policy.ended(look(&shared.queued));
+        if shared.queued.load(Ordering::Relaxed) == 0 && poll_policy.should_poll() {
+            poll_policy.note_result(poll(&shared.queued));
         }
         let mut jobs = shared.jobs.lock().expect(UNPOISONED);
         let job = loop {

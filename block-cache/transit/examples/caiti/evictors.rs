@@ -12,7 +12,8 @@ use forebay_transit::Workers;
 
 use crate::poll_policy::PollPolicy;
 
-/// How long a thread looks out for a job before it sleeps: measured, the median of many times.
+/// Measures how long a thread polls for a job before it sleeps, in nanoseconds. Returns the median
+/// of many times.
 pub(crate) fn look_ns() -> u64 {
     let queued = AtomicUsize::new(0);
     let mut times: Vec<Duration> = (0..1001)
@@ -32,34 +33,37 @@ pub(crate) fn look_ns() -> u64 {
 /// A thread without a job.
 #[derive(Clone, Copy)]
 struct Idle {
-    /// As it was at the end of its last job,
+    /// Policy at the end of the last job.
     before: PollPolicy,
-    /// which was at this moment;
+    /// End of the last job.
     since: Duration,
-    /// as it is when it has begun to look out, or to sleep,
+    /// Policy when the thread began to poll or to sleep.
     after: PollPolicy,
-    /// and until when it looks out.
+    /// End of polling. It is `since` if the thread sleeps at once.
     until: Duration,
 }
 
 /// Threads that evict.
 pub(crate) struct Evictors {
+    /// One permit for each idle thread.
     free: Semaphore,
     idle: RefCell<Vec<Idle>>,
-    look: Duration,
+    /// Time that a thread polls.
+    poll: Duration,
+    /// Number of jobs for which a thread had to be woken.
     woken: Cell<u64>,
 }
 
 /// A thread that was taken for a job.
 pub(crate) struct Taken {
     poll_policy: PollPolicy,
-    /// It had to be woken.
+    /// Whether the thread had to be woken.
     pub(crate) asleep: bool,
 }
 
 impl Evictors {
-    /// So many threads, which look out for `look` before they sleep, and sleep at first.
-    pub(crate) fn new(threads: usize, look: Duration) -> Self {
+    /// Returns `threads` threads that poll for `poll` before they sleep. They sleep at first.
+    pub(crate) fn new(threads: usize, poll: Duration) -> Self {
         let asleep = Idle {
             before: PollPolicy::default(),
             since: Duration::ZERO,
@@ -70,21 +74,21 @@ impl Evictors {
         Self {
             free: Semaphore::new(threads as u64),
             idle: RefCell::new(vec![asleep; threads]),
-            look,
+            poll,
             woken: Cell::new(0),
         }
     }
 
-    /// Jobs for which a thread had to be woken.
+    /// Returns the number of jobs for which a thread had to be woken.
     pub(crate) fn woken(&self) -> u64 {
         self.woken.get()
     }
 
-    /// A thread, as soon as one has nothing else to do: one that looks out, if there is one.
+    /// Takes a thread as soon as one is idle. Prefers one that polls.
     pub(crate) async fn take(&self) -> Taken {
         self.free.acquire(1).await;
         let mut idle = self.idle.borrow_mut();
-        let newest = (0..idle.len()).max_by_key(|nth| idle[*nth].until);
+        let newest = (0..idle.len()).max_by_key(|index| idle[*index].until);
         let Idle {
             before,
             since,
@@ -96,7 +100,7 @@ impl Evictors {
         let at_once = since == now && until > Duration::ZERO;
         let asleep = !at_once && now >= until;
         if until > since {
-            after.ended(!asleep);
+            after.note_result(!asleep);
         }
         self.woken.set(self.woken.get() + u64::from(asleep));
         let poll_policy = if at_once { before } else { after };
@@ -106,12 +110,12 @@ impl Evictors {
         }
     }
 
-    /// A job is done.
+    /// Returns a thread whose job is done.
     pub(crate) fn put(&self, thread: Taken) {
         let (before, since) = (thread.poll_policy, rt::now());
         let mut after = before;
-        let until = match after.begins() {
-            true => since + self.look,
+        let until = match after.should_poll() {
+            true => since + self.poll,
             false => since,
         };
         self.idle.borrow_mut().push(Idle {
