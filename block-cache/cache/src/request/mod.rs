@@ -2,14 +2,15 @@
 
 mod hit_path;
 
+use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request, Result};
+use forebay_block::{BlockDevice, Buf, Completion, DeviceInfo, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
 use forebay_policy::Route;
 
 use crate::engine::Engine;
-use crate::geometry::Extent;
+use crate::geometry::{Extent, Geometry};
 use crate::job::Job;
 use crate::parallel;
 use crate::volume::{AttachedVolume, volume_info};
@@ -57,7 +58,43 @@ impl BlockDevice for CachedVolume {
     }
 }
 
+/// A read or write of a volume, before it is split at regions.
+struct Transfer {
+    /// Requested bytes of the volume.
+    bytes: Range<u64>,
+    /// Buffer of the requested bytes.
+    buf: Buf,
+    /// Whether the write is durable before its answer.
+    durable: bool,
+    /// Whether blocks that the cache does not hold are bypassed.
+    bypass: bool,
+}
+
+impl Transfer {
+    /// Returns the job of the requested bytes in `wide`, an extent of the requested bytes and their
+    /// read-ahead. The job is empty if the extent has read-ahead only.
+    fn job(&self, geometry: Geometry, wide: Extent) -> Job<Extent> {
+        let start = geometry.region_offset(&wide);
+        let end = start + wide.len() as u64;
+        let requested = self.bytes.start.clamp(start, end)..self.bytes.end.clamp(start, end);
+        let part = Extent {
+            start: wide.start + (requested.start - start) as u32,
+            end: wide.start + (requested.end - start) as u32,
+            ..wide
+        };
+        let first = requested.start.clamp(self.bytes.start, self.bytes.end);
+        let at = (first - self.bytes.start) as usize;
+        Job {
+            part,
+            buf: self.buf.slice(at..at + part.len()),
+            durable: self.durable,
+            bypass: self.bypass,
+        }
+    }
+}
+
 impl Engine {
+    /// Serves a request, and logs its failure.
     pub(crate) async fn serve(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
@@ -94,62 +131,57 @@ impl Engine {
                 )
                 .await
             }
-            Op::Read | Op::Write { .. } => {
-                let buf = request.buf.expect("checked on submission");
-                let is_write = request.op != Op::Read;
-                let fua = request.op == Op::Write { fua: true };
-                let (start, end) = (request.offset, request.offset + request.len);
-                let sequential = volume.note_request(start, request.len);
-                let wide = self
-                    .read_ahead
-                    .range(volume, start..end, is_write, sequential);
-                let visit = match is_write && !sequential {
-                    true => self.admission.route_write(volume, start..end),
-                    false => None,
-                };
-                let bypass = sequential || visit.is_some_and(|visit| visit.route != Route::Cache);
-                let job = move |wide: Extent| {
-                    // The part of the request within this part of the range.
-                    let from = self.geometry.region_offset(&wide);
-                    let to = from + wide.len() as u64;
-                    let asked = start.clamp(from, to)..end.clamp(from, to);
-                    let part = Extent {
-                        start: wide.start + (asked.start - from) as u32,
-                        end: wide.start + (asked.end - from) as u32,
-                        ..wide
-                    };
-                    let at = (asked.start.clamp(start, end) - start) as usize;
-                    Job {
-                        part,
-                        buf: buf.slice(at..at + part.len()),
-                        durable: is_write && (fua || sync),
-                        bypass,
-                    }
-                };
-                let mut parts = self.geometry.parts(wide.start, wide.end - wide.start);
-                let first = parts.next().expect("a request has a part");
-                if first.len() as u64 == wide.end - wide.start {
-                    let result = self.run(volume, job(first), first, is_write).await;
-                    self.admission.write_ended(volume, visit, &result);
-                    return result;
-                }
-                // Requested data gets room before read-ahead data.
-                let parts = std::iter::once(first)
-                    .chain(parts)
-                    .map(|part| (job(part), part));
-                let (asked, beside): (Vec<_>, Vec<_>) =
-                    parts.partition(|(job, _)| job.part.len() > 0);
-                let parts = asked.into_iter().chain(beside).map(|(job, part)| {
-                    let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
-                    async move { engine.run(&volume, job, part, is_write).await }
-                });
-                let result = parallel::all(parts).await;
-                self.admission.write_ended(volume, visit, &result);
-                result
-            }
+            Op::Read | Op::Write { .. } => self.transfer(volume, request).await,
         }
     }
 
+    /// Serves a read or write. Splits it, with the read-ahead of a read, at regions.
+    async fn transfer(
+        self: &Rc<Self>,
+        volume: &Rc<AttachedVolume>,
+        request: Request,
+    ) -> Result<()> {
+        let is_write = request.op != Op::Read;
+        let fua = request.op == Op::Write { fua: true };
+        let bytes = request.offset..request.offset + request.len;
+        let sequential = volume.note_request(bytes.start, request.len);
+        let wide = self
+            .read_ahead
+            .range(volume, bytes.clone(), is_write, sequential);
+        let visit = match is_write && !sequential {
+            true => self.admission.route_write(volume, bytes.clone()),
+            false => None,
+        };
+        let transfer = Transfer {
+            bytes,
+            buf: request.buf.expect("checked on submission"),
+            durable: is_write && (fua || self.committer.is_sync()),
+            bypass: sequential || visit.is_some_and(|visit| visit.route != Route::Cache),
+        };
+        let len = wide.end - wide.start;
+        let mut parts = self
+            .geometry
+            .parts(wide.start, len)
+            .map(|part| (transfer.job(self.geometry, part), part));
+        let (job, first) = parts.next().expect("a request has a part");
+        let result = if first.len() as u64 == len {
+            self.run(volume, job, first, is_write).await
+        } else {
+            // Requested data gets room before read-ahead data.
+            let (requested, ahead): (Vec<_>, Vec<_>) = std::iter::once((job, first))
+                .chain(parts)
+                .partition(|(job, _)| job.part.len() > 0);
+            let parts = requested.into_iter().chain(ahead).map(|(job, part)| {
+                let (engine, volume) = (Rc::clone(self), Rc::clone(volume));
+                async move { engine.run(&volume, job, part, is_write).await }
+            });
+            parallel::all(parts).await
+        };
+        self.admission.write_ended(volume, visit, &result);
+        result
+    }
+
+    /// Serves a part of a read or write, which lies in one region.
     async fn run(
         self: &Rc<Self>,
         volume: &Rc<AttachedVolume>,
