@@ -7,17 +7,20 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
+/// Lock of one request.
 #[derive(Debug)]
 struct RangeLock {
     number: u64,
     blocks: Range<u64>,
+    /// Whether the request is at the device.
     running: bool,
 }
 
-/// The ranges, in the order of their requests.
+/// Locks of all such requests, in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct RangeLocks {
     locks: RefCell<Vec<RangeLock>>,
+    /// Number of the next lock.
     next: Cell<u64>,
 }
 
@@ -38,7 +41,7 @@ impl RangeLocks {
         number
     }
 
-    /// Returns whether no earlier request holds any of it.
+    /// Returns whether no earlier range overlaps this one.
     pub(crate) fn is_next(&self, number: u64) -> bool {
         let locks = self.locks.borrow();
         let own = locks.iter().position(|lock| lock.number == number);
@@ -57,6 +60,7 @@ impl RangeLocks {
         }
     }
 
+    /// Removes the range of a request that has ended.
     pub(crate) fn remove(&self, number: u64) {
         self.locks.borrow_mut().retain(|lock| lock.number != number);
     }
