@@ -8,9 +8,9 @@ mod admission;
 mod bits;
 mod block_key;
 pub mod cleaning;
+mod dirty_order;
+mod hit_split;
 mod measured;
-mod order;
-mod split;
 
 #[cfg(feature = "decisions")]
 pub use adaptive::take_decisions;
@@ -21,6 +21,6 @@ pub use adaptive::{
 };
 pub use admission::{Promotion, PromotionFilter, SequentialDetector};
 pub use block_key::BlockKey;
+pub use dirty_order::DirtyOrder;
+pub use hit_split::Split;
 pub use measured::{Measured, Route};
-pub use order::DirtyOrder;
-pub use split::Split;
