@@ -66,7 +66,7 @@ mod lock;
 mod lost_range;
 mod map;
 mod media;
-mod memory;
+mod memory_estimate;
 mod mode;
 mod online_open;
 mod options;
@@ -79,12 +79,12 @@ mod repair;
 mod request;
 mod service_state;
 mod signals;
-mod size;
 mod slots;
 mod split;
 mod stats;
 mod superblock;
 mod volume;
+mod volume_size;
 mod write;
 
 pub use attach::idle::{IdleVolume, no_room};
@@ -99,7 +99,7 @@ pub use format::inspect::{InspectedVolume, Inspection, inspect, spare_damage};
 pub use format::{check_parts, format};
 pub use lost_range::LostRange;
 pub use media::{check_relation, writes_at_stake};
-pub use memory::memory_needed;
+pub use memory_estimate::memory_needed;
 pub use online_open::{OpeningMap, OpeningVolume};
 pub use options::{Admission, Devices, Durability, FormatOptions, Mode, VolumeOptions};
 pub use recover::RecoveryReport;
@@ -107,9 +107,9 @@ pub use repair::verify::DataReport;
 pub use repair::{
     RepairOptions, RepairReport, count_unverified, open_alone, predict_stale, repair, verify,
 };
-pub use size::check_volume_size;
 pub use stats::{CacheStats, ChecksumStats, RecoveryProgress, TreeStats, VolumeStats};
 pub use volume::fallback::{Fallback, Remains};
+pub use volume_size::check_volume_size;
 
 #[cfg(test)]
 mod tests;

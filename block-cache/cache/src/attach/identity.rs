@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::inspect::Inspection;
 use crate::options::VolumeOptions;
-use crate::size::{check_volume_size, shrank};
+use crate::volume_size::{check_volume_size, shrank};
 
 /// A backing device as it was recorded or is now, and its size in bytes.
 type Sized = (Identity, u64);

@@ -26,9 +26,9 @@ use crate::geometry::Block;
 use crate::lock::lock_of;
 use crate::options::VolumeOptions;
 use crate::request::CachedVolume;
-use crate::size::{check_volume_size, shrank};
 use crate::volume::backing::Backing;
 use crate::volume::{AttachedVolume, Found};
+use crate::volume_size::{check_volume_size, shrank};
 
 fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
     Err(Error::new(kind, what))
