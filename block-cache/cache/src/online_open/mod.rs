@@ -1,4 +1,5 @@
-//! A volume of a cache that is still being opened.
+//! Reads of a volume whose cache is still being opened. [`recover`](crate::recover) recovers the
+//! cache meanwhile.
 //!
 //! Opening reads the log, which takes seconds for millions of cached blocks. The
 //! [zones](crate::intent::zones) in the superblock are known before. If nothing in a zone can be
