@@ -1,13 +1,13 @@
-//! `cargo bench --bench cold`: how long a cache with millions of blocks takes to open after a power cut, and what requests wait
-//! for meanwhile.
+//! `cargo bench --bench cold`: the time that a cache with millions of blocks takes to open after a
+//! power cut, and the waiting times of requests meanwhile.
 //!
-//! - `cold make FILE BLOCKS exact|abt|none` fills a cache of blocks of 4 KiB with the engine's own code and ends as a power
-//!   cut ends it: all blocks are written twice and written back each time, then three in ten are written again. What is written of the
-//!   log is in the file. The data is not: the file has a hole there, which is read as any data is, and takes no room.
-//!   Blocks come in stretches of 1 GiB of the volume, in random order within each, so that neither the log nor the places are
-//!   in the order of addresses.
-//! - `cold open FILE BLOCKS exact|abt|none` opens it with direct I/O on the caller's reactor, and sends requests from
-//!   the first moment on. Prints one JSON object.
+//! - `cold make FILE BLOCKS exact|abt|none` fills a cache of 4 KiB blocks with the engine and stops
+//!   as a power cut does. All blocks are written and written back twice, then three in ten are
+//!   rewritten. The file holds the log and no data: there it has a hole, which reads as fast as
+//!   data and takes no room. Blocks are written in stretches of 1 GiB of the volume, in random
+//!   order within each. So neither the log nor the slots follow the order of addresses.
+//! - `cold open FILE BLOCKS exact|abt|none` opens it with direct I/O on the caller's reactor, and
+//!   sends requests from the first moment. It prints one JSON object.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -29,15 +29,15 @@ use serde_json::json;
 
 const VOLUME: &str = "bench";
 const BLOCK_BYTES: u64 = 4096;
-/// Blocks of a stretch that is written in random order.
+/// Blocks of a stretch, which is written in random order.
 const STRETCH: u64 = 1 << 18;
-/// Of ten blocks, those that are dirty.
+/// Dirty blocks among ten.
 const DIRTY_TENTHS: u64 = 3;
 /// Writers at a time.
 const WRITERS: u64 = 256;
-/// Reads whose waiting is measured, of each kind.
+/// Timed reads of each kind.
 const READS: usize = 2000;
-/// What the device's bandwidth is measured with.
+/// Bytes read to measure the device's bandwidth.
 const PROBE_BYTES: u64 = 1 << 30;
 
 fn main() -> Result<()> {
@@ -62,7 +62,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// So many of these at once, until all have ended.
+/// Runs `count` tasks at once and waits for all.
 async fn together<F>(count: u64, what: impl Fn(u64) -> F) -> Result<()>
 where
     F: Future<Output = Result<()>> + 'static,
@@ -81,12 +81,12 @@ where
     Ok(())
 }
 
-/// Bytes of the device, a little more than what blocks, log and superblock take.
+/// Returns the device's bytes, a little more than blocks, log and superblock take.
 const fn device_bytes(blocks: u64) -> u64 {
     blocks * (BLOCK_BYTES + 256) + (8 << 20)
 }
 
-/// The file, or the part of it that keeps the log.
+/// Opens the file, or the part of it that holds the log.
 fn file(path: &Path, bytes: u64) -> Result<Rc<dyn BlockDevice>> {
     let options = FileDeviceOptions {
         name: "cache".into(),
@@ -103,14 +103,14 @@ fn options() -> CacheOptions {
         journal: Some(Buf::zeroed(64 << 20)),
         dirty_limit_percent: 100,
         cleaning: Cleaning::Nop,
-        // Another machine's boot each time: the journal is gone, as after a power cut.
+        // Each opening has another boot: the journal is lost, as after a power cut.
         ..CacheOptions::new(std::array::from_fn(|at| {
             (std::process::id() >> (8 * (at % 4))) as u8
         }))
     }
 }
 
-/// The block of the volume that is written as the `nth`: stretch by stretch, in random order within each.
+/// Returns the block that is written as the `nth`: stretch by stretch, in random order within each.
 const fn nth_block(nth: u64, blocks: u64) -> u64 {
     let first = nth - nth % STRETCH;
     let length = if blocks - first < STRETCH {
@@ -118,16 +118,16 @@ const fn nth_block(nth: u64, blocks: u64) -> u64 {
     } else {
         STRETCH
     };
-    // A prime that divides no length that occurs, since it is greater.
+    // The prime exceeds every length that occurs, so it divides none.
     first + (nth - first) * 1_000_000_007 % length
 }
 
 async fn make(path: &Path, blocks: u64, tracking: DirtyTracking) -> Result<()> {
     let began = Instant::now();
     let _ = std::fs::remove_file(path);
-    let kept = file(path, device_bytes(blocks))?;
+    let inner = file(path, device_bytes(blocks))?;
     let devices = Devices {
-        data: Hollow::over(kept, blocks * 256 + (4 << 20)),
+        data: Hollow::over(inner, blocks * 256 + (4 << 20)),
         metadata: None,
     };
     let format = FormatOptions {
@@ -140,11 +140,7 @@ async fn make(path: &Path, blocks: u64, tracking: DirtyTracking) -> Result<()> {
     let (backing, how) = attached(blocks);
     let volume = cache.attach(VOLUME, backing, how).await?;
     let dirty = blocks * DIRTY_TENTHS / 10;
-    let steps = [
-        (blocks, "filled"),
-        (blocks, "written again"),
-        (dirty, "dirty"),
-    ];
+    let steps = [(blocks, "filled"), (blocks, "rewritten"), (dirty, "dirty")];
     for (count, what) in steps {
         let write = |writer| {
             let volume = Rc::clone(&volume);
@@ -175,19 +171,19 @@ async fn make(path: &Path, blocks: u64, tracking: DirtyTracking) -> Result<()> {
             stats.log_records,
         );
     }
-    // What the superblock says of zones that turned clean follows within seconds.
+    // The superblock learns of clean dirty zones within seconds.
     rt::sleep(Duration::from_secs(10)).await;
-    // The power goes.
+    // The power fails.
     std::process::exit(0);
 }
 
-/// The backing device, and how it is attached.
+/// Returns the backing device and its options.
 fn attached(blocks: u64) -> (Rc<dyn BlockDevice>, VolumeOptions) {
     let backing = Hollow::new("backing", blocks * BLOCK_BYTES, 0);
     (backing, VolumeOptions::new(Mode::WriteBack))
 }
 
-/// Bytes a second that the device gives when it is read from front to back.
+/// Returns bytes a second that the device delivers to a sequential read.
 async fn bandwidth(device: &Rc<dyn BlockDevice>, end: u64) -> Result<f64> {
     const CHUNK: u64 = 2 << 20;
     let end = end.min(PROBE_BYTES);
@@ -206,12 +202,12 @@ async fn bandwidth(device: &Rc<dyn BlockDevice>, end: u64) -> Result<f64> {
     Ok(end as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Forgets what the kernel keeps of files; whether that was allowed.
+/// Drops the kernel's page cache. Returns whether that was allowed.
 fn drop_caches() -> bool {
     std::fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
 }
 
-/// A number from a file of proc(5), by its name.
+/// Returns a number from a file of proc(5), by its name.
 fn proc_number(file: &str, name: &str) -> u64 {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -219,14 +215,14 @@ fn proc_number(file: &str, name: &str) -> u64 {
     number.unwrap_or(0)
 }
 
-/// Of waiting times, the one that so many per mille do not exceed, seconds.
+/// Returns a quantile of the waiting times in seconds.
 fn per_mille(times: &mut [Duration], per_mille: usize) -> f64 {
     times.sort_unstable();
     let at = (times.len() * per_mille / 1000).min(times.len() - 1);
     times[at].as_secs_f64()
 }
 
-/// Reads blocks of `from..to`; each has waited since `asked`.
+/// Reads blocks of `from..to`. Each read has waited since `asked`.
 async fn waits(
     volume: &Rc<dyn BlockDevice>,
     (from, to): (u64, u64),
@@ -267,7 +263,7 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
         data: device,
         metadata: None,
     };
-    // As the daemon does it.
+    // The daemon does the same.
     let found = Superblock::read(devices.data.as_ref()).await?;
     let (backing, how) = attached(blocks);
     let durability = CacheOptions::new([0; 16]).durability;
@@ -282,12 +278,12 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
         Some(&map),
     );
     let volume = volume.ok_or_else(|| {
-        let what = "the cache does not know where it may be dirty: make the file anew";
+        let what = "the cache does not know where it may be dirty: run cold make";
         Error::new(ErrorKind::InvalidInput, what)
     })?;
     let device: Rc<dyn BlockDevice> = Rc::clone(&volume) as Rc<dyn BlockDevice>;
     let opening = Promise::new();
-    let (set, early) = (opening.clone(), Rc::clone(&volume));
+    let (set, online) = (opening.clone(), Rc::clone(&volume));
     let options = CacheOptions {
         opening_map: Some(map.clone()),
         progress: Some(progress.clone()),
@@ -298,16 +294,16 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
             let (cache, report) = Cache::open(devices, options).await?;
             let cpu_ns = proc_number("/proc/self/schedstat", "") - cpu_before;
             let opened = began.elapsed();
-            let served = early.served();
+            let served = online.served();
             let volume = cache.attach(VOLUME, backing, how).await?;
             let attached = began.elapsed();
-            early.hand_over(Ok(volume));
+            online.hand_over(Ok(volume));
             Ok::<_, Error>((cache, report, cpu_ns, opened, attached, served))
         };
         set.set(opened.await);
     });
     let dirty = blocks * DIRTY_TENTHS / 10;
-    // Some of the stretches that are clean share a zone with the last that is dirty.
+    // Some clean stretches share a dirty zone with the last dirty one.
     let zone = (1 << found.zones.map_or(0, |zones| zones.shift())) / BLOCK_BYTES;
     let clean = (dirty + zone).min(blocks - 1);
     let all = Promise::new();
@@ -345,7 +341,7 @@ async fn open(path: &Path, blocks: u64) -> Result<()> {
         "map_bytes": stats.memory_bytes,
     });
     println!("{out}");
-    // What is not told need not be tidy: closing would write records back for minutes.
+    // Closing would write records for minutes, and nothing measures it.
     let _: DeviceInfo = volume.info();
     std::process::exit(0);
 }

@@ -1,9 +1,9 @@
-//! `cargo bench --bench hit`: a 4 KiB hit through `volume` and `cache` on memory devices, one thread,
-//! the copy included.
+//! `cargo bench --bench hit`: a 4 KiB hit through `volume` and `cache` on memory devices, one
+//! thread, the copy included.
 //!
-//! With `--op read|write --requests N` it runs that many and prints nothing: for callgrind, whose
-//! count of instructions is the same in each run (`cargo xtask bench engine`). The clock stands still then,
-//! so that no background work is counted now and then.
+//! With `--op read|write --requests N` it runs that many and prints nothing. callgrind counts the
+//! same instructions in each such run (`cargo xtask bench engine`). The clock stands still there,
+//! so that no background work is counted by chance.
 
 use std::time::Instant;
 
@@ -13,11 +13,12 @@ use forebay_io::{Engine, Reactor, rt};
 
 /// Requests of one sample.
 const SAMPLE: u64 = 100_000;
-/// Samples of one row; the median counts.
+/// Samples of one row. The median counts.
 const SAMPLES: usize = 15;
 
-/// What is measured, whether it writes, and over how many bytes: a set that the processor's caches hold,
-/// so that the engine is what costs, and one that they do not, where half is waiting for memory.
+/// Rows: name, write or read, bytes of the working set. The processor's caches hold the small set,
+/// so that the engine costs most. They do not hold the large one, where half of the time is waiting
+/// for memory.
 const ROWS: [(&str, bool, u64); 4] = [
     ("read hit", false, 1 << 18),
     ("write hit", true, 1 << 18),

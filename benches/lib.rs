@@ -10,12 +10,12 @@ use forebay_cache::{Cache, CacheOptions, Devices, FormatOptions, Mode, VolumeOpt
 use forebay_device::mem::MemDevice;
 use forebay_volume::Volume;
 
-/// Bytes of the volume, all of which are cached, dirty.
+/// Bytes of the volume. All are cached and dirty.
 pub const VOLUME_BYTES: u64 = 64 << 20;
 /// Bytes of one request.
 pub const REQUEST_BYTES: u64 = 4096;
 
-/// A volume whose every block is cached, on the calling reactor.
+/// A volume with all blocks cached, on the calling reactor.
 #[derive(Debug)]
 pub struct Stack {
     /// The open cache.
@@ -25,18 +25,19 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Makes it: write-back, `flush` durability with a process journal in memory, blocks of 32 KiB, without checksums.
+    /// Creates a write-back stack with `flush` durability, a process journal in memory, blocks of
+    /// 32 KiB, and no checksums.
     ///
     /// # Errors
-    /// The engine's own.
+    /// Returns an error of the engine.
     pub async fn new() -> Result<Self> {
         Self::with(false).await
     }
 
-    /// The same, with checksums or without.
+    /// Creates the same stack, with checksums or without.
     ///
     /// # Errors
-    /// The engine's own.
+    /// Returns an error of the engine.
     pub async fn with(checksums: bool) -> Result<Self> {
         let devices = Devices {
             data: MemDevice::new("cache", 2 * VOLUME_BYTES),
@@ -66,36 +67,36 @@ impl Stack {
     }
 }
 
-/// A device that keeps its beginning only; what is read behind it is whatever is in the buffer. For what is
-/// measured beside data.
+/// A device that stores only its beginning. A read behind that leaves the buffer as it was. For
+/// measurements to which data does not matter.
 pub struct Hollow {
     info: DeviceInfo,
-    kept: Rc<dyn BlockDevice>,
-    kept_bytes: u64,
+    inner: Rc<dyn BlockDevice>,
+    stored_bytes: u64,
 }
 
 impl Hollow {
-    /// A device of this size that keeps so much.
+    /// Creates a device of `size_bytes` that stores the first `stored_bytes`.
     #[must_use]
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are shared as trait objects"
     )]
-    pub fn new(name: &str, size_bytes: u64, kept_bytes: u64) -> Rc<dyn BlockDevice> {
+    pub fn new(name: &str, size_bytes: u64, stored_bytes: u64) -> Rc<dyn BlockDevice> {
         Rc::new(Self {
             info: DeviceInfo::new(name, size_bytes),
-            kept_bytes,
-            kept: MemDevice::new(name, kept_bytes),
+            stored_bytes,
+            inner: MemDevice::new(name, stored_bytes),
         })
     }
 
-    /// A device over another one, whose beginning alone it keeps.
+    /// Creates a device over `device` that uses only the first `stored_bytes` of it.
     #[must_use]
-    pub fn over(kept: Rc<dyn BlockDevice>, kept_bytes: u64) -> Rc<dyn BlockDevice> {
+    pub fn over(device: Rc<dyn BlockDevice>, stored_bytes: u64) -> Rc<dyn BlockDevice> {
         Rc::new(Self {
-            info: kept.info(),
-            kept,
-            kept_bytes,
+            info: device.info(),
+            inner: device,
+            stored_bytes,
         })
     }
 }
@@ -106,16 +107,16 @@ impl BlockDevice for Hollow {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        let kept = request.offset + request.len <= self.kept_bytes;
-        if kept || request.op == forebay_block::Op::Flush {
-            self.kept.submit(request, done);
+        let stored = request.offset + request.len <= self.stored_bytes;
+        if stored || request.op == forebay_block::Op::Flush {
+            self.inner.submit(request, done);
         } else {
             done.complete(self.info.check(&request));
         }
     }
 }
 
-/// Offsets of requests, at random over the first bytes of the volume, the same in each run.
+/// Random offsets of requests within the first bytes of the volume, the same in each run.
 #[derive(Clone, Debug)]
 pub struct Offsets {
     state: u64,
@@ -123,7 +124,7 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Over so many bytes.
+    /// Creates offsets below `bytes`.
     #[must_use]
     pub const fn over(bytes: u64) -> Self {
         Self {
@@ -148,7 +149,7 @@ impl Iterator for Offsets {
 /// Runs `requests` hits, one at a time.
 ///
 /// # Errors
-/// A request's own.
+/// Returns the error of the first request that fails.
 pub async fn hits(
     device: &Rc<dyn BlockDevice>,
     write: bool,
@@ -166,23 +167,23 @@ pub async fn hits(
     Ok(())
 }
 
-/// Processor time that this thread has used so far, in nanoseconds.
+/// Returns the processor time that this thread has used, in nanoseconds.
 ///
 /// # Panics
-/// If the system has no such clock.
+/// Panics if the system has no such clock.
 #[must_use]
 pub fn processor_time_ns() -> i64 {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the call writes to the struct that it is given, which outlives it.
+    // SAFETY: the call writes to the given struct, which outlives it.
     let failed = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(failed, 0, "a thread has a clock");
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// Bytes that the program has allocated and not given back.
+/// Returns the bytes that the program has allocated and not freed.
 #[must_use]
 pub fn allocated_bytes() -> u64 {
     // SAFETY: takes nothing and returns a struct of numbers.

@@ -1,7 +1,9 @@
-//! `cargo bench --bench memory`: DRAM that the engine takes for a cached block, all told: what the allocator
-//! has given out when every block is cached and dirty, less what it had before the cache was opened. The
-//! devices keep no data, and the memory of log and process journal is there before. With one block size, and with
-//! several, filled by small and by large requests.
+//! `cargo bench --bench memory`: DRAM that the engine takes for a cached block.
+//!
+//! It compares the allocator's total with every block cached and dirty to the total before the
+//! cache was opened. The devices store no data, and the memory of log and process journal is
+//! allocated before. It measures one block size, and several, filled by small and by large
+//! requests.
 
 use std::process::Command;
 use std::rc::Rc;
@@ -13,19 +15,20 @@ use forebay_io::{Engine, Reactor, rt};
 
 /// The smallest cache block, bytes.
 const BLOCK_BYTES: u64 = 32 << 10;
-/// Smallest blocks of the cache that is measured, and of the one before, after which the pools of buffers are as large as
-/// they get.
+/// Smallest blocks of the measured cache, and of the one before it. After the latter, the pools of
+/// buffers have their full size.
 const BLOCKS: u64 = 1 << 20;
 const WARM: u64 = 1 << 16;
 
-/// What is measured: block sizes in smallest blocks, and the requests that fill the cache.
+/// Cases: block sizes in smallest blocks, and bytes of the requests that fill the cache.
 const CASES: [(&[u64], u64); 3] = [
     (&[1], BLOCK_BYTES),
     (&[1, 2, 4, 8], BLOCK_BYTES),
     (&[1, 2, 4, 8], 8 * BLOCK_BYTES),
 ];
 
-/// Each case has a process of its own: what an allocator has kept for itself must not count for the next.
+/// Each case runs in its own process, so that memory that an allocator retains does not count for
+/// the next.
 fn main() -> Result<()> {
     let case = std::env::args().find_map(|argument| argument.parse::<usize>().ok());
     let Some(case) = case else {
@@ -41,23 +44,25 @@ fn main() -> Result<()> {
     };
     let (sizes, request_bytes) = CASES[case];
     let sizes: Vec<u64> = sizes.iter().map(|size| size * BLOCK_BYTES).collect();
-    // With its reactor go all tasks of a cache: what they still held would count as given back by the next.
+    // The reactor's end drops all tasks of its cache. Otherwise the next cache would count their
+    // memory as freed.
     Reactor::new(Engine::Threads)?.run(fill(sizes.clone(), WARM, request_bytes))?;
-    let (bytes, blocks, told) =
+    let (bytes, blocks, engine_bytes) =
         Reactor::new(Engine::Threads)?.run(fill(sizes.clone(), BLOCKS, request_bytes))?;
     println!(
-        "{:.1} bytes of DRAM a cached block, {:.1} for each 32 KiB of data: {}, filled by requests of {} KiB ({blocks} blocks, by the allocator; the engine's own account: {:.1} a block)",
+        "{:.1} bytes of DRAM a cached block, {:.1} for each 32 KiB of data: {}, filled by requests \
+         of {} KiB ({blocks} blocks, by the allocator; the engine's own account: {:.1} a block)",
         bytes as f64 / blocks as f64,
         bytes as f64 / BLOCKS as f64,
         BlockSizes::new(&sizes).expect("right"),
         request_bytes >> 10,
-        told as f64 / blocks as f64,
+        engine_bytes as f64 / blocks as f64,
     );
     Ok(())
 }
 
-/// Fills a cache with blocks of these sizes by requests of this length. Returns how much was allocated for it, how many blocks are cached, and what the engine
-/// says that it takes.
+/// Fills a cache. Returns the allocated bytes, the number of cached blocks, and the engine's own
+/// account of its memory.
 async fn fill(sizes: Vec<u64>, blocks: u64, request_bytes: u64) -> Result<(u64, u64, u64)> {
     let block_bytes = BLOCK_BYTES;
     let devices = Devices {
@@ -68,7 +73,7 @@ async fn fill(sizes: Vec<u64>, blocks: u64, request_bytes: u64) -> Result<(u64, 
         ),
         metadata: None,
     };
-    // Formatting writes the whole log, so that its memory is there.
+    // Formatting writes the whole log, so that its memory is allocated.
     forebay_cache::format(&devices, &FormatOptions::sizes(&sizes, [7; 16])).await?;
     let journal = Buf::zeroed(4 << 20);
     let before = allocated_bytes();
@@ -84,7 +89,7 @@ async fn fill(sizes: Vec<u64>, blocks: u64, request_bytes: u64) -> Result<(u64, 
     let buf = Buf::zeroed(request_bytes as usize);
     for offset in (0..blocks * block_bytes).step_by(buf.len()) {
         volume.write(offset, buf.clone()).await?;
-        // The engine's other tasks get their turn, as with a device that takes its time.
+        // Lets the engine's other tasks run, as a real device does.
         rt::yield_now().await;
     }
     volume.flush().await?;

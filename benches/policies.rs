@@ -1,6 +1,8 @@
-//! `cargo bench --bench policies`: what a reference costs under each replacement policy, the index of blocks included, and what
-//! it adds to a miss-ratio curve; on made references and, where the traces are, on real ones. One thread, whose processor time is
-//! counted, so that other programs disturb less.
+//! `cargo bench --bench policies`: the cost of a reference under each replacement policy, with the
+//! index of blocks, and the cost that a miss-ratio curve adds.
+//!
+//! It runs on generated references and, where the traces are, on real ones. It counts the processor
+//! time of one thread, so that other programs disturb less.
 
 use std::hint::black_box;
 
@@ -11,7 +13,7 @@ use forebay_trace::Op;
 use forebay_trace::mrc::{Exact, Sampling, Shards};
 use forebay_trace::policies::{BlockSet, Policy, Replacement};
 
-/// Passes over a trace, each from an empty cache; the median counts.
+/// Passes over a trace, each from an empty cache. The median counts.
 const PASSES: usize = 5;
 /// The cache holds this part of the working set.
 const PART: u64 = 5;
@@ -19,7 +21,8 @@ const PART: u64 = 5;
 fn main() {
     println!("machine: {}", machine());
     println!(
-        "processor time of one thread; median of {PASSES} passes over each trace (fastest to slowest)"
+        "processor time of one thread; median of {PASSES} passes over each trace (fastest to \
+         slowest)"
     );
     let all = [
         (
@@ -89,7 +92,7 @@ fn table(name: &str, references: &[u64]) {
     }
 }
 
-/// Nanoseconds a reference, as columns of the table.
+/// Returns nanoseconds for a reference, as columns of the table.
 fn passes(references: usize, mut pass: impl FnMut()) -> String {
     let mut times: Vec<f64> = (0..PASSES)
         .map(|_| {
@@ -103,7 +106,7 @@ fn passes(references: usize, mut pass: impl FnMut()) -> String {
     format!("{:>14.1} {range:>16}", times[PASSES / 2])
 }
 
-/// The processor: figures of another are others.
+/// Returns the processor's name. Figures hold for one processor.
 fn machine() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = text

@@ -1,7 +1,8 @@
-//! `cargo bench --bench reactors`: what a request costs that comes from another reactor than the
-//! engine's, and what a second reactor adds: 4 KiB read hits, clients on the engine's reactor, on
-//! another one, and on both. The clients check each block that they read, which stands for what a
-//! protocol does to data on its own reactor.
+//! `cargo bench --bench reactors`: the cost of a request from another reactor than the engine's,
+//! and the gain from a second reactor.
+//!
+//! Clients send 4 KiB read hits on the engine's reactor, on another one, and on both. They sum each
+//! block that they read, in place of the work of a protocol on its own reactor.
 
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -13,11 +14,11 @@ use forebay_io::sync::Promise;
 use forebay_io::{Engine, Reactor, rt, spawn_reactor};
 use forebay_volume::VolumeHandle;
 
-/// Time that each row is measured for.
+/// Time of a sample.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// Samples of one row; the median counts.
+/// Samples of one row. The median counts.
 const SAMPLES: usize = 5;
-/// Rows: what, requests in flight on the engine's reactor, on the other one.
+/// Rows: name, requests in flight on the engine's reactor, and on the other one.
 const ROWS: [(&str, usize, usize); 5] = [
     ("engine's reactor, depth 1", 1, 0),
     ("another reactor, depth 1", 0, 1),
@@ -30,7 +31,8 @@ fn main() -> Result<()> {
     Reactor::new(Engine::Auto)?.run(async {
         let stack = Stack::new().await?;
         println!(
-            "4 KiB read hits at random, in memory, each block summed by its client; median of {SAMPLES} samples of {} s",
+            "4 KiB read hits at random, in memory, each block summed by its client; median of \
+             {SAMPLES} samples of {} s",
             SAMPLE.as_secs()
         );
         for (name, here, there) in ROWS {
@@ -50,7 +52,7 @@ fn main() -> Result<()> {
     })
 }
 
-/// Requests that were answered in one sample.
+/// Returns the number of requests that one sample completes.
 async fn sample(stack: &Stack, here: usize, there: usize) -> Result<u64> {
     let (send, receive) = mpsc::channel();
     let handle = stack.volume.handle();
@@ -76,14 +78,14 @@ async fn sample(stack: &Stack, here: usize, there: usize) -> Result<u64> {
     Ok(ours + theirs)
 }
 
-/// Clients with one request in flight each. Returns how many requests they made.
+/// Runs clients with one request in flight each. Returns the number of their requests.
 async fn clients(handle: VolumeHandle, count: usize, until: Instant) -> Result<u64> {
     let tasks: Vec<_> = (0..count)
         .map(|client| {
             let device = handle.open();
             let done = Promise::new();
             let task = done.clone();
-            // Each client goes its own way.
+            // Each client has its own sequence of offsets.
             let offsets = Offsets::over(VOLUME_BYTES).skip(1000 * client);
             rt::spawn(async move { task.set(one(device, offsets, until).await) });
             done

@@ -1,9 +1,10 @@
-//! `cargo bench --bench record`: what a recording costs the requests that are recorded: 4 KiB hits in
-//! process, recorded and not, one after the other and again and again, while a thread empties the ring.
-//! Each pair of samples gives a ratio; the median counts.
+//! `cargo bench --bench record`: the cost that a recording adds to recorded requests.
 //!
-//! With `--op read|write --requests N` and perhaps `--recorded`, for callgrind, as the bench `hit`. The ring
-//! is emptied by nobody then, and has room for all.
+//! The requests are 4 KiB hits in process. Samples with and without recording alternate, while a
+//! thread empties the ring. Each pair of samples gives a ratio. The median counts.
+//!
+//! `--op read|write --requests N`, perhaps with `--recorded`, is for callgrind, as in the bench
+//! `hit`. The ring has room for all entries then, and no thread empties it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use forebay_volume::record::{Drain, ring};
 const SAMPLE: u64 = 20_000;
 /// Pairs of samples.
 const PAIRS: usize = 301;
-/// As the daemon has it.
+/// The daemon's value.
 const RING_REQUESTS: usize = 1 << 17;
 const TICK: Duration = Duration::from_millis(50);
 
@@ -45,10 +46,10 @@ fn main() -> Result<()> {
             Ok(())
         });
     }
-    Reactor::new(Engine::Threads)?.run(by_the_clock())
+    Reactor::new(Engine::Threads)?.run(measure())
 }
 
-/// Empties a ring until told to end; how many entries there were.
+/// Empties a ring until `end` is set. Returns the number of entries.
 fn empty(mut drain: Drain, end: &AtomicBool) -> u64 {
     let (mut bytes, mut count) = (Vec::new(), 0);
     while !end.load(Ordering::Relaxed) {
@@ -60,23 +61,24 @@ fn empty(mut drain: Drain, end: &AtomicBool) -> u64 {
     count
 }
 
-async fn by_the_clock() -> Result<()> {
+async fn measure() -> Result<()> {
     let stack = Stack::new().await?;
     let device = stack.volume.handle().open();
     let (recorder, drain) = ring(RING_REQUESTS);
     let recorder = Rc::new(recorder);
     let end = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&end);
-    let reader = std::thread::spawn(move || empty(drain, &told));
+    let ended = Arc::clone(&end);
+    let reader = std::thread::spawn(move || empty(drain, &ended));
     println!(
-        "4 KiB hits at random, in memory, one thread; median of {PAIRS} pairs of samples of {SAMPLE}"
+        "4 KiB hits at random, in memory, one thread; median of {PAIRS} pairs of samples of \
+         {SAMPLE}"
     );
     for (name, write) in [("read hit", false), ("write hit", true)] {
         let mut offsets = Offsets::over(VOLUME_BYTES);
         let (mut plain, mut ratios) = (Vec::with_capacity(PAIRS), Vec::with_capacity(PAIRS));
         for pair in 0..PAIRS {
             let mut times = [0.0; 2];
-            // Now the one first, now the other.
+            // The order alternates.
             for at in [pair % 2, 1 - pair % 2] {
                 stack
                     .volume

@@ -1,8 +1,9 @@
-//! `cargo bench --bench sums`: what checksums add to a 4 KiB hit through `volume` and `cache` on memory devices, one
-//! thread, the copy included.
+//! `cargo bench --bench sums`: the cost that checksums add to a 4 KiB hit through `volume` and
+//! `cache` on memory devices, one thread, the copy included.
 //!
-//! Two caches, one with checksums and one without, are asked in turns; each pair of samples gives a difference, and the
-//! median of these counts. Prints JSON: `cargo xtask bench checksums` holds it against its bar.
+//! It measures a cache with checksums and one without in turns. Each pair of samples gives a
+//! difference. The median of the differences counts. It prints JSON, which `cargo xtask bench
+//! checksums` compares with its limit.
 
 use std::time::Instant;
 
@@ -16,7 +17,8 @@ const SAMPLE: u64 = 50_000;
 /// Pairs of samples of one row.
 const PAIRS: usize = 25;
 
-/// What is measured, whether it writes, and over how many bytes: a set that the processor's caches hold, and one that they do not.
+/// Rows: name, write or read, bytes of the working set. The processor's caches hold the small set
+/// and not the large one.
 const ROWS: [(&str, bool, u64); 4] = [
     ("read", false, 1 << 18),
     ("write", true, 1 << 18),

@@ -1,10 +1,11 @@
-//! What a write waits for before it overwrites a clean cached block in place, by how the cache keeps track of
-//! that: MapperX's micro-benchmark, all-hit random writes as large as a cache block, on an emulated SSD.
+//! Time that a write waits before it overwrites a clean cached block in place, for each kind of
+//! dirty tracking. This is MapperX's micro-benchmark: all-hit random writes as large as a cache
+//! block, on an emulated SSD.
 //!
-//! `tracking HOW BLOCK_KIB DEPTH WRITES`, where HOW is `none`, `abt`, `exact` (a mark for 64 blocks) or `each` (a
-//! mark for each block, as the paper's synchronous update), prints one JSON object. Time is virtual: it has the
-//! devices' delays and the engine's waiting for them, each to the microsecond and the same in each run, and
-//! nothing of the processor's.
+//! `tracking HOW BLOCK_KIB DEPTH WRITES` prints one JSON object. HOW is `none`, `abt`, `exact` (a
+//! mark for 64 blocks) or `each` (a mark for each block, as the paper's synchronous update). Time
+//! is virtual and the same in each run. It has the devices' delays and the engine's waits for them,
+//! to the microsecond, and no processor time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,7 +22,7 @@ use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_io::rt;
 use forebay_io::sim::{Outcome, Rng, World};
 
-/// Cached blocks, all of them clean at first.
+/// Cached blocks. All are clean at first.
 const BLOCKS: u64 = 1 << 15;
 /// An NVMe SSD with a volatile cache.
 const SSD: Profile = Profile {
@@ -32,7 +33,7 @@ const SSD: Profile = Profile {
     iops: 400_000,
     queue_depth: 64,
 };
-/// What is written back to.
+/// The backing device.
 const BACKING: Profile = Profile {
     read_latency_us: 500,
     write_latency_us: 500,
@@ -41,10 +42,10 @@ const BACKING: Profile = Profile {
     iops: 20_000,
     queue_depth: 64,
 };
-/// FUA costs what reaching the medium costs; the emulation knows no such time.
+/// Extra time of a FUA write, as much as a flush takes. The emulation has no such time of its own.
 const FUA: Duration = Duration::from_micros(200);
 
-/// A device whose cache is volatile.
+/// A device with a volatile cache.
 struct Volatile(Rc<dyn BlockDevice>);
 
 impl BlockDevice for Volatile {
@@ -67,7 +68,7 @@ impl BlockDevice for Volatile {
     }
 }
 
-/// What one run is told.
+/// Settings of one run.
 #[derive(Clone, Debug)]
 struct Settings {
     how: String,
@@ -104,20 +105,24 @@ impl Settings {
     }
 }
 
-/// What came of it.
+/// Result of one run.
 struct Measured {
     latencies_us: Vec<u64>,
     time: Duration,
     before: CacheStats,
     after: CacheStats,
-    /// Blocks that are written back if the machine goes down now.
+    /// Blocks that a restart would write back if the machine stopped now.
     doubtful_blocks: u64,
 }
 
 async fn measure(settings: Settings) -> Result<Measured> {
     let volume_bytes = BLOCKS * settings.block_bytes;
-    let kept = 64 << 20;
-    let ssd = Hollow::new("ssd", volume_bytes + volume_bytes / 8 + kept, kept);
+    let log_bytes = 64 << 20;
+    let ssd = Hollow::new(
+        "ssd",
+        volume_bytes + volume_bytes / 8 + log_bytes,
+        log_bytes,
+    );
     let ssd: Rc<dyn BlockDevice> = Rc::new(Volatile(EmulateDevice::new(ssd, SSD)));
     let devices = Devices {
         data: ssd,
@@ -209,6 +214,7 @@ fn main() {
     let at = |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize];
     let tree = |stats: &CacheStats| stats.tree.unwrap_or_default();
     let (before, after) = (&measured.before, &measured.after);
+    let metadata_bytes = |stats: &CacheStats| stats.log_bytes + tree(stats).bytes;
     let mean = latencies.iter().sum::<u64>() as f64 / latencies.len() as f64;
     println!(
         "{}",
@@ -224,7 +230,7 @@ fn main() {
             "p999_us": at(0.999),
             "marks": after.marks - before.marks,
             "persists": tree(after).persists - tree(before).persists,
-            "metadata_bytes": after.log_bytes + tree(after).bytes - before.log_bytes - tree(before).bytes,
+            "metadata_bytes": metadata_bytes(after) - metadata_bytes(before),
             "written_back": after.write_backs - before.write_backs,
             "dirty_blocks": after.dirty_blocks,
             "doubtful_blocks": measured.doubtful_blocks,

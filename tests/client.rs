@@ -10,7 +10,7 @@ use forebay_wire::nbd::{handshake, transmission};
 use handshake::{Greeting, Info, InfoRequest, OptionHeader, OptionReply, flags, option, reply};
 use transmission::{REQUEST_BYTES, Request, SIMPLE_REPLY_BYTES, SimpleReply, command};
 
-/// A daemon that is alive answers within this time, or the test fails.
+/// Timeout for an answer of the daemon.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection to one export.
@@ -19,19 +19,19 @@ pub struct Client {
     stream: UnixStream,
     /// Size of the export, bytes.
     pub size_bytes: u64,
-    /// Offsets and lengths are multiples of it, bytes.
+    /// Offsets and lengths are multiples of this, bytes.
     pub block_bytes: u32,
-    /// What each cookie asked for.
+    /// The request of each cookie.
     waiting: HashMap<u64, Request>,
     next_cookie: u64,
 }
 
-/// A reply: the cookie of its request, and what a read returned.
+/// A reply: the cookie of its request, and the data of a read.
 #[derive(Debug)]
 pub struct Reply {
-    /// Of the request.
+    /// Cookie of the request.
     pub cookie: u64,
-    /// What a read returned.
+    /// Data of a read.
     pub data: Vec<u8>,
 }
 
@@ -47,7 +47,7 @@ impl Client {
     /// Connects and opens `export`.
     ///
     /// # Errors
-    /// The socket's, or an answer that breaks the protocol.
+    /// Returns the socket's error, or an answer that breaks the protocol.
     pub fn connect(socket: &Path, export: &str) -> io::Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -85,7 +85,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The next answer to GO; none when the server went on to transmission.
+    /// Returns the next answer to GO, or `None` once the server starts transmission.
     fn read_info(&mut self) -> io::Result<Option<Info>> {
         let mut header = [0; handshake::OPTION_REPLY_BYTES];
         self.stream.read_exact(&mut header)?;
@@ -99,7 +99,7 @@ impl Client {
         }
     }
 
-    /// Requests without a reply yet.
+    /// Number of requests without a reply.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.waiting.len()
@@ -108,7 +108,7 @@ impl Client {
     /// Sends a request and returns its cookie. `payload` follows a write.
     ///
     /// # Errors
-    /// The socket's.
+    /// Returns the socket's error.
     pub fn send(
         &mut self,
         command: u16,
@@ -137,7 +137,7 @@ impl Client {
     /// Waits for the next reply.
     ///
     /// # Errors
-    /// `InvalidData` if the reply reports an error; else the socket's.
+    /// Returns `InvalidData` if the reply reports an error, or the socket's error.
     pub fn receive(&mut self) -> io::Result<Reply> {
         let mut bytes = [0; SIMPLE_REPLY_BYTES];
         self.stream.read_exact(&mut bytes)?;
@@ -163,9 +163,9 @@ impl Client {
     /// As [`Self::receive`].
     ///
     /// # Panics
-    /// If another request is under way.
+    /// Panics if another request is in flight.
     pub fn read(&mut self, offset: u64, length: u32) -> io::Result<Vec<u8>> {
-        assert_eq!(self.in_flight(), 0, "one thing at a time");
+        assert_eq!(self.in_flight(), 0, "another request is in flight");
         self.send(command::READ, 0, offset, length, &[])?;
         Ok(self.receive()?.data)
     }

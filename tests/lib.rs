@@ -1,4 +1,4 @@
-//! Tests of the whole stack; see the folders beside this file. What they share is here.
+//! Shared parts of the tests of the whole stack. The tests are in the folders beside this file.
 
 pub mod client;
 pub mod stamp;
@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The `forebay` program: `FOREBAY_BIN`, or built from this workspace beside the tests.
+/// Returns the path of the `forebay` program: `FOREBAY_BIN`, or built from this workspace beside
+/// the tests.
 ///
 /// # Panics
-/// If it cannot be built.
+/// Panics if it cannot be built.
 pub fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {

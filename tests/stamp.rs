@@ -1,15 +1,15 @@
-//! Sectors that say which write they came from: stamped throughout with the write's version.
+//! Sectors that name the write which they came from: stamped throughout with the write's version.
 
 /// Bytes of a sector, the unit of a stamp.
 pub const SECTOR_BYTES: usize = 512;
 const MAGIC: u64 = 0x464f_5245_4241_5921;
 
-/// A write's number; never zero.
+/// Number of a write, never zero.
 pub type Version = u64;
 /// The version of a sector of zeroes.
 pub const ZEROES: Version = 0;
 
-/// The next number of a well-mixed sequence.
+/// Returns the next number of a well-mixed sequence.
 #[must_use]
 pub const fn mix(state: u64) -> u64 {
     let mut x = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -36,7 +36,7 @@ pub fn stamp(bytes: &mut [u8], first: u64, version: Version) {
     }
 }
 
-/// The version that `bytes` carries throughout, if it is one sector's stamp or all zero.
+/// Returns the version that `bytes` carry throughout, if they are one sector's stamp or all zero.
 #[must_use]
 pub fn read_stamp(bytes: &[u8], sector: u64) -> Option<Version> {
     if bytes.iter().all(|byte| *byte == 0) {
@@ -48,8 +48,8 @@ pub fn read_stamp(bytes: &[u8], sector: u64) -> Option<Version> {
     (bytes == expected && version != ZEROES).then_some(version)
 }
 
-/// The version that a sector says it carries, whichever sector it was stamped for; none where there is
-/// no stamp.
+/// Returns the version that a stamp names, whichever sector it was for. `None` where there is no
+/// stamp.
 #[must_use]
 pub fn claimed_version(bytes: &[u8]) -> Option<Version> {
     let magic = u64::from_le_bytes(*bytes.first_chunk()?);

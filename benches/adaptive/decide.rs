@@ -1,6 +1,8 @@
-//! What a cache decides about a request, without the request's data: what is found, what else comes, which blocks are placed
-//! and which go: with our rules ahead of need, as in the engine, with AdaCache's when room is needed. The order of questions
-//! is that of `policy`'s documentation.
+//! The decisions of a cache about a request, without the request's data: hits, misses, read-ahead,
+//! placement and victims.
+//!
+//! Our rules evict ahead of need, as the engine does. AdaCache's rules evict when a request needs
+//! room. The order of the questions is that of `policy`'s documentation.
 
 use std::cell::Cell;
 
@@ -15,27 +17,28 @@ use serde_json::{Value, json};
 
 use super::{KIB, RULES, Rules, sizes};
 
-/// A tenth of what requests go to, by the law and with the exponent that `forebay trace generate --preset alibaba` has.
+/// Bytes of the cache: a tenth of the footprint. The requests follow the law and the exponent of
+/// `forebay trace generate --preset alibaba`.
 const CACHE_BYTES: u64 = 2 << 30;
-/// Requests that fill the cache, and those that are timed, a slice at a time.
+/// Requests that fill the cache. The timed requests follow, in slices.
 const WARM_REQUESTS: usize = 400_000;
 const SLICE_REQUESTS: usize = 100_000;
 const SLICES: usize = 8;
 const GRANULE_BYTES: u64 = 4 * KIB;
 
-/// Sizes that are measured one by one, KiB.
+/// Request sizes that are measured alone, KiB.
 const SIZES_KIB: [u64; 7] = [4, 8, 16, 32, 64, 128, 256];
-/// Requests of each of those in a hundred of the mixture: like Alibaba's, mostly small.
+/// Percentage of each size in the mixture. As in Alibaba's traces, most requests are small.
 const MIXTURE: [u64; 7] = [65, 10, 9, 4, 6, 4, 2];
 
-/// What is known of a block: granules of its region.
+/// State of a block: masks over the granules of its region.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     valid: u64,
     asked: u64,
 }
 
-/// A cache's decisions.
+/// A cache that decides and holds no data.
 struct Decider {
     rules: Rules,
     table: BlockTable,
@@ -45,7 +48,7 @@ struct Decider {
     states: Vec<State>,
     found: Vec<(BlockId, Span)>,
     victims: Vec<BlockId>,
-    /// Binary logarithm of a region's granules, and of a unit's.
+    /// Binary logarithms of the granules of a region and of a unit.
     region_shift: u32,
     unit_shift: u32,
 }
@@ -54,7 +57,8 @@ const fn bits(first: u64, last: u64) -> u64 {
     (u64::MAX >> (64 - (last - first))) << first
 }
 
-/// Every `1 << shift` bits as one, which is set if any of them is; the bits are one run.
+/// Returns a mask with one bit for each `1 << shift` bits: set if any of them is set. The set bits
+/// of `granules` are consecutive.
 fn units(granules: u64, shift: u32) -> u64 {
     if granules == 0 {
         return 0;
@@ -69,7 +73,8 @@ impl Decider {
         let sizes = sizes(rules.sizes_kib);
         let groups = (CACHE_BYTES / sizes.region_bytes()) as u32;
         let granules = (sizes.region_bytes() / GRANULE_BYTES) as u32;
-        // Of a cloud volume, in granules: an operation takes the time of ten, its latency that of thirty.
+        // Costs of a cloud volume in granules: an operation costs as much time as ten, its latency
+        // as thirty.
         let worth = Worth::new(10.0, 30.0, 1.0);
         let units = groups * sizes.region_units();
         let table = BlockTable::new(sizes, groups);
@@ -133,7 +138,7 @@ impl Decider {
         }
     }
 
-    /// Makes room ahead of need. Returns whether anything came of it.
+    /// Makes room ahead of need. Returns whether a block was evicted.
     fn make_room(&mut self) -> bool {
         let (ahead, table) = (&mut self.ahead, &mut self.table);
         let victims = self
@@ -147,18 +152,18 @@ impl Decider {
 
     fn note_use(&mut self, id: BlockId, asked: u64) {
         let state = &mut self.states[id as usize];
-        let again = state.asked & asked;
+        let repeated = state.asked & asked;
         state.asked |= asked;
         let granules = 1 << (self.unit_shift + u32::from(self.table.class(id)));
-        self.replacer.used(&mut self.table, id, again, granules);
+        self.replacer.used(&mut self.table, id, repeated, granules);
     }
 
-    /// What is to be cached afterwards.
+    /// Returns the range to cache, read-ahead included.
     fn widen(&mut self, first: u64, last: u64, write: bool) -> (u64, u64) {
         let Some(footprint) = &mut self.footprint else {
             return (first, last);
         };
-        // The footprint asks again about the last region.
+        // The footprint asks for the last region repeatedly.
         let known = Cell::new((u64::MAX, 0));
         let cached = |region: u64| -> u64 {
             if known.get().0 != region {
@@ -186,8 +191,8 @@ impl Decider {
         let Some((from, end)) = missing else {
             return (first, last);
         };
-        let bring = footprint.miss(0, first..last, from..end, cached);
-        (first.min(bring.start), last.max(bring.end))
+        let widened = footprint.miss(0, first..last, from..end, cached);
+        (first.min(widened.start), last.max(widened.end))
     }
 
     fn part(&mut self, region: u64, asked: u64, wanted: u64, write: bool) {
@@ -223,7 +228,7 @@ impl Decider {
         }
     }
 
-    /// Notes what of a block is valid after the request.
+    /// Notes the granules of a block that the request makes valid.
     fn fill(&mut self, id: BlockId, granules: u64, asked: u64, wanted: u64, write: bool) {
         let state = &mut self.states[id as usize];
         state.valid |= match (write, self.rules.learned) {
@@ -276,7 +281,7 @@ impl Decider {
     }
 }
 
-/// Requests: first and last granule, and whether it is a write; sizes by weight.
+/// Returns requests as (first granule, end, write). `weights` gives the shares of the sizes.
 fn requests(weights: [u64; 7]) -> Vec<(u64, u64, bool)> {
     let sizes = SIZES_KIB.iter().zip(weights);
     let sizes = sizes.filter(|(_, weight)| *weight > 0);
@@ -307,8 +312,8 @@ fn requests(weights: [u64; 7]) -> Vec<(u64, u64, bool)> {
     requests
 }
 
-/// Nanoseconds a request of the fastest slice, since whoever shares the processor's caches only adds to it; and what
-/// the table takes for a block.
+/// Returns nanoseconds for a request and bytes of the table for a block. The fastest slice counts,
+/// since other programs on the machine only add time.
 fn time(rules: Rules, weights: [u64; 7]) -> (f64, f64) {
     let requests = requests(weights);
     let (warm, timed) = requests.split_at(WARM_REQUESTS);
@@ -327,7 +332,7 @@ fn time(rules: Rules, weights: [u64; 7]) -> (f64, f64) {
     (fastest, bytes as f64 / decider.table.len() as f64)
 }
 
-/// One of the rules, on each size, their mean, and the mixture.
+/// Measures one set of rules: on each size, their mean, and the mixture.
 pub(crate) fn measure(rules: &Rules) -> Value {
     assert!(RULES.iter().any(|known| known.name == rules.name));
     let mut cases = Vec::new();

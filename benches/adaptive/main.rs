@@ -1,8 +1,11 @@
-//! `cargo bench --bench adaptive`: what blocks of several sizes cost beside blocks of one: deciding about a request, simulating
-//! it, and memory. One thread, whose processor time is counted, so that other programs disturb less.
+//! `cargo bench --bench adaptive`: the cost of blocks of several sizes beside blocks of one size.
 //!
-//! `--json` prints one object. `--trace FILE` names the trace that the simulator is run on, in libCacheSim's oracleGeneral
-//! format; it is made if it is not there, so that others can be run on the same.
+//! It measures the decision about a request, the simulation of a request, and memory. It counts the
+//! processor time of one thread, so that other programs disturb less.
+//!
+//! `--json` prints one object. `--trace FILE` names the simulator's trace, in libCacheSim's
+//! oracleGeneral format. A missing file is created, so that other simulators can read the same
+//! trace.
 
 mod decide;
 mod simulator;
@@ -15,7 +18,7 @@ use serde_json::{Value, json};
 
 const KIB: u64 = 1 << 10;
 
-/// Rules that are measured beside each other.
+/// Rules to compare.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     name: &'static str,
@@ -52,7 +55,7 @@ fn main() {
         match argument.as_str() {
             "--json" => as_json = true,
             "--trace" => trace = arguments.next().map(PathBuf::from),
-            // Cargo's own.
+            // An argument that Cargo adds.
             _ => {}
         }
     }

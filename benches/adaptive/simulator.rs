@@ -1,4 +1,4 @@
-//! The simulator on a trace of single 4 KiB blocks, from its file to its counts.
+//! The simulator on a trace of 4 KiB references, from the trace's file to the counts.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -15,11 +15,12 @@ use serde_json::{Value, json};
 use super::sizes;
 
 const BLOCK_BYTES: u64 = 4096;
-/// Blocks of the cache.
+/// Capacity of the cache in blocks.
 const BLOCKS: u64 = 50_000;
 const PASSES: usize = 5;
 
-/// Measures; returns the number of references too. The trace is made if its file is not there.
+/// Returns the number of references and a row for each cache. Creates the trace if `file` does not
+/// exist.
 pub(crate) fn measure(file: Option<&Path>) -> (usize, Vec<Value>) {
     let own = std::env::temp_dir().join(format!("forebay-speed-{}", std::process::id()));
     let file = file.map_or_else(|| own.clone(), PathBuf::from);
@@ -72,7 +73,7 @@ pub(crate) fn measure(file: Option<&Path>) -> (usize, Vec<Value>) {
     (references, rows)
 }
 
-/// Replays the file through a new cache, several times; the fastest counts.
+/// Replays the file through a new cache several times. The fastest pass counts.
 fn row<C: FnMut(&Request) -> bool>(name: &str, file: &Path, cache: impl Fn() -> C) -> Value {
     let (mut references, mut misses, mut bytes) = (0_u64, 0_u64, 0);
     let pass = |_| {
@@ -112,7 +113,8 @@ fn row<C: FnMut(&Request) -> bool>(name: &str, file: &Path, cache: impl Fn() -> 
     })
 }
 
-/// The references as libCacheSim reads them: time, object, size, next use. An object is a sector.
+/// Writes the references in libCacheSim's format: time, object, size, next use. An object is a
+/// sector.
 fn write(path: &Path, references: &[u64]) -> std::io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     for (time, block) in references.iter().enumerate() {

@@ -1,11 +1,15 @@
-//! Open CAS's rule for data and metadata in write-back mode with the cleaner off, as the study tells it (HotStorage '23,
-//! sections 3.3.1 to 3.3.3): an own re-implementation, to compare with, and of nothing but I/O.
+//! Open CAS's rule for data and metadata in write-back mode with the cleaner off, as the study
+//! describes it (HotStorage '23, sections 3.3.1 to 3.3.3). This is our own implementation of its
+//! I/O alone, for comparison.
 //!
-//! The entries of cache lines are 12, 18 or 42 bytes, packed into pages of 4 KiB; an entry changes on media by writing
-//! its whole page. Lines of one request whose entries share a page share the write. A write to lines that are cached
-//! writes data alone. One that misses writes data, then pages. Without a free line the least recently used one is read,
-//! written back, and its page rewritten, before that. With a limit on evictions a request that needs more goes to the
-//! backing device, and what was cached of it is dropped.
+//! - Entries of cache lines have 12, 18 or 42 bytes, packed into pages of 4 KiB. An entry changes
+//!   on media by a write of its whole page. Lines of one request with entries in one page share the
+//!   write.
+//! - A write to cached lines writes data alone. A write that misses writes data, then pages.
+//! - Without a free line, the least recently used one is first read, written back, and its page
+//!   rewritten.
+//! - With a limit on evictions, a request that needs more bypasses the cache, and its cached lines
+//!   are dropped.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
@@ -14,7 +18,7 @@ use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, IoFuture, Request, Re
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Bytes of an entry, by the line's size.
+/// Returns the bytes of an entry for a line size.
 fn entry_bytes(line_bytes: u64) -> u64 {
     match line_bytes {
         4096 => 12,
@@ -29,20 +33,20 @@ pub(crate) struct OpenCas {
     cache: Rc<dyn BlockDevice>,
     core: Rc<dyn BlockDevice>,
     line_bytes: u64,
-    /// Where the pages begin on the cache device.
+    /// Offset of the pages on the cache device.
     pages_at: u64,
-    /// Where each core line lies that is cached, and when it was used.
+    /// Cache line and last use of each cached core line.
     cached: HashMap<u64, (u64, u64)>,
-    /// Core lines by when they were used.
+    /// Cached core lines by last use.
     order: BTreeMap<u64, u64>,
     free: VecDeque<u64>,
     uses: u64,
     most_evictions: usize,
-    /// What is written, and read into.
+    /// Buffer for all reads and writes.
     data: Buf,
 }
 
-/// Bytes of a cache device with so many lines.
+/// Returns the bytes of a cache device with `lines` lines.
 pub(crate) fn device_bytes(line_bytes: u64, lines: u64) -> u64 {
     let entries = PAGE_BYTES / entry_bytes(line_bytes);
     lines * line_bytes + lines.div_ceil(entries) * PAGE_BYTES
@@ -57,7 +61,7 @@ async fn all(started: Vec<IoFuture>) -> Result<()> {
 }
 
 impl OpenCas {
-    /// An empty one with so many lines, on devices that are large enough.
+    /// Creates an empty cache on devices that are large enough.
     pub(crate) fn new(
         cache: Rc<dyn BlockDevice>,
         core: Rc<dyn BlockDevice>,
@@ -89,7 +93,7 @@ impl OpenCas {
         if evictions > self.most_evictions {
             return self.write_invalidate(offset, len, asked).await;
         }
-        // What is asked for is not evicted for it.
+        // A request does not evict its own lines.
         for core in asked.clone() {
             if let Some((line, _)) = self.forget(core) {
                 self.place(core, line);
@@ -126,7 +130,7 @@ impl OpenCas {
         self.write_pages(&dropped).await
     }
 
-    /// Reads what was used least recently, writes it back, and then its pages.
+    /// Reads the least recently used lines, writes them back, and then writes their pages.
     async fn evict(&mut self, count: usize) -> Result<()> {
         let victims: Vec<u64> = self.order.values().copied().take(count).collect();
         let line_bytes = self.line_bytes;
@@ -147,7 +151,7 @@ impl OpenCas {
         self.write_pages(&freed).await
     }
 
-    /// Writes the pages that the entries of these lines are in; pages that lie beside each other together.
+    /// Writes the pages with the entries of these lines. Adjacent pages share a write.
     async fn write_pages(&self, lines: &[u64]) -> Result<()> {
         let entries = PAGE_BYTES / entry_bytes(self.line_bytes);
         let mut pages: Vec<u64> = lines.iter().map(|line| line / entries).collect();

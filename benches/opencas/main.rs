@@ -1,10 +1,13 @@
-//! The Open CAS study (Z. Lin and others, HotStorage '23): a file is written twice through a write-back cache, on
-//! emulated devices, by Open CAS's rule and by ours.
+//! The Open CAS study (Z. Lin and others, HotStorage '23): a file is written twice through a
+//! write-back cache, on emulated devices, by Open CAS's rule and by ours.
 //!
-//! Its method: cleaner off, one write at a time, each durable before the next (direct and dsync), the file created before.
-//! `opencas` prints a JSON object for each run, `opencas --quick` for fewer of them. Time is virtual: it is the devices'
-//! alone, and the same on every machine; the processor's, which the study's figures have in them, is not in it.
-//! `opencas --processor` measures that for writes of 4 KiB.
+//! Its method: cleaner off, one write at a time, each durable before the next (direct and dsync),
+//! the file created before. `opencas` prints a JSON object for each run, `opencas --quick` has
+//! fewer runs.
+//!
+//! Time is virtual: it counts the devices alone and is the same on every machine. The study's
+//! figures contain the processor's time, these do not. `opencas --processor` measures that for
+//! writes of 4 KiB.
 
 mod layout;
 mod processor;
@@ -27,25 +30,25 @@ use serde_json::{Value, json};
 use layout::OpenCas;
 use timed::{Lines, Link, Speed, Timed};
 
-/// Of cached data.
+/// Bytes of cached data.
 const CACHE_BYTES: u64 = 64 << 20;
-/// What our cache may take beside its data.
+/// Bytes that our cache may take beside its data.
 const METADATA_BYTES: u64 = 12 << 20;
-/// The study's cache lines.
+/// The study's cache lines, bytes.
 const LINES: [u64; 3] = [4 << 10, 16 << 10, 64 << 10];
-/// Bytes of a write; those that are whole lines.
+/// Bytes of a write. Only whole lines occur.
 const WRITES: [u64; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20];
-/// The file, in percent of the cache: 2 GB to 6 GB of 4 GB in the study.
+/// Bytes of the file in percent of the cache: 2 GB to 6 GB of 4 GB in the study.
 const FILES: [u64; 5] = [50, 75, 100, 125, 150];
-/// How many evictions Open CAS makes for a request before that goes round the cache.
+/// Evictions that Open CAS makes for a request. A request that needs more bypasses the cache.
 const STATIC_EVICTIONS: usize = 32;
 
-/// Who writes.
+/// The systems to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum System {
-    /// The device that would be the cache.
+    /// The cache device alone.
     RawCache,
-    /// The device that would be behind it.
+    /// The backing device alone.
     RawBacking,
     /// Open CAS's rule, which evicts for every write.
     OpenCasEvict,
@@ -113,7 +116,7 @@ struct Setup {
     file_percent: u64,
 }
 
-/// A device with a declared speed, and what was asked of it.
+/// Creates a device with a declared speed that counts its requests.
 fn device(
     memory: Rc<dyn BlockDevice>,
     speed: Speed,
@@ -122,11 +125,11 @@ fn device(
     Counted::new(Timed::new(memory, speed, link))
 }
 
-/// What takes the writes.
+/// The target of the writes.
 enum Target {
     Device(Rc<dyn BlockDevice>),
     OpenCas(OpenCas),
-    /// Kept open by its cache.
+    /// The cache stays open as long as its volume.
     Ours(Cache, Rc<dyn BlockDevice>),
 }
 
@@ -155,7 +158,7 @@ async fn ours(setup: Setup, devices: Devices, backing: Rc<dyn BlockDevice>) -> R
     Ok(Target::Ours(cache, volume))
 }
 
-/// Writes the file twice. A row for each time.
+/// Writes the file twice. Returns a row for each pass.
 async fn run(setup: Setup) -> Result<Vec<Value>> {
     let Setup {
         system,
@@ -175,7 +178,7 @@ async fn run(setup: Setup) -> Result<Vec<Value>> {
         _ => layout::device_bytes(line_bytes, lines).max(most),
     };
     let (data, data_count) = device(MemDevice::new("data", data_bytes), cache, &links[1]);
-    // The metadata's memory is the data's own where that is memory, too.
+    // Metadata in memory shares the link of data in memory.
     let link = match cache.name == Speed::PMEM.name {
         true => &links[1],
         false => &links[2],

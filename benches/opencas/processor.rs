@@ -1,7 +1,9 @@
-//! The processor's time for a write of 4 KiB, measured on this machine: what the virtual clock leaves out.
+//! The processor's time for a write of 4 KiB, measured on this machine. The virtual clock leaves it
+//! out.
 //!
-//! The same engine, options and order of writes as the modelled runs have, on memory that answers at once: what the thread uses
-//! is the engine's, its executor's, and that of the copy. No front end, file system or system call is in it.
+//! Engine, options and order of writes are those of the modelled runs. The memory devices answer at
+//! once, so the thread's time is that of the engine, its executor and the copy. No front end, file
+//! system or system call takes part.
 
 use std::rc::Rc;
 
@@ -15,12 +17,12 @@ use serde_json::{Value, json};
 use crate::timed::Lines;
 use crate::{CACHE_BYTES, METADATA_BYTES, Setup, System, Target, ours};
 
-/// Fresh caches; the median counts.
+/// Samples, each with a new cache. The median counts.
 const SAMPLES: usize = 9;
-/// Half a cache, as where the first access is compared with the second.
+/// Writes of half a cache, the size at which the first access is compared with the second.
 const WRITES: u64 = CACHE_BYTES / 2 / 4096;
 
-/// A row for each system and access.
+/// Returns a row for each system and access.
 pub(crate) fn measure(setup: Setup) -> Result<Vec<Value>> {
     let mut rows = Vec::new();
     for system in [System::RawCache, System::Blocks, System::Lines] {
@@ -46,12 +48,12 @@ pub(crate) fn measure(setup: Setup) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Nanoseconds of a write, of the first access and of the second.
+/// Returns nanoseconds for a write, of the first access and of the second.
 async fn sample(setup: Setup) -> Result<[f64; 2]> {
     let data = MemDevice::new("data", CACHE_BYTES + METADATA_BYTES);
     let backing = MemDevice::new("backing", CACHE_BYTES);
     let metadata = Lines::new("metadata", METADATA_BYTES as usize);
-    // The system gives the memory out now, not to the first writes.
+    // The system allocates the memory here, not during the first writes.
     let mib = Buf::zeroed(1 << 20);
     for device in [&data, &backing, &metadata] {
         for at in 0..device.info().size_bytes >> 20 {

@@ -1,4 +1,4 @@
-//! Devices whose time is declared, to the nanosecond, on the virtual clock.
+//! Devices with a declared time, to the nanosecond, on the virtual clock.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -11,7 +11,7 @@ use forebay_block::{
 use forebay_device::emulate::memory::MemoryProfile;
 use forebay_io::rt;
 
-/// What a device declares. Requests overlap their latencies and share the bandwidth.
+/// Declared speed of a device. Latencies of requests overlap. They share the bandwidth.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Speed {
     pub(crate) name: &'static str,
@@ -19,12 +19,12 @@ pub(crate) struct Speed {
     write_ns: u64,
     read_bytes_per_s: u64,
     write_bytes_per_s: u64,
-    /// What the medium moves at a time, bytes.
+    /// Bytes that the medium moves at a time.
     unit_bytes: u64,
 }
 
 impl Speed {
-    /// Four interleaved modules, as in the study's machine, of what [`MemoryProfile::OPTANE_DIMM`] says of one.
+    /// Four interleaved modules, as in the study's machine, each a [`MemoryProfile::OPTANE_DIMM`].
     pub(crate) const PMEM: Self = {
         let module = MemoryProfile::OPTANE_DIMM;
         Self {
@@ -36,8 +36,8 @@ impl Speed {
             unit_bytes: module.unit_bytes,
         }
     };
-    /// Intel's Optane SSD DC P4800X as announced: typically under 10 us for 4 KiB either way, 2.4 GB/s read and 2.0
-    /// GB/s written ("Intel Optane SSD DC P4800X Review", AnandTech, 2017).
+    /// Intel's Optane SSD DC P4800X as announced ("Intel Optane SSD DC P4800X Review", AnandTech,
+    /// 2017). Typically under 10 us for 4 KiB either way, 2.4 GB/s read and 2.0 GB/s written.
     pub(crate) const NVME: Self = Self {
         name: "nvme",
         read_ns: 8_000,
@@ -46,8 +46,8 @@ impl Speed {
         write_bytes_per_s: 2_000_000_000,
         unit_bytes: 512,
     };
-    /// Samsung's PM9A3, the study's fast backing device, with the figures of `Costs::CLOUD` (planner/trace/src/sim/cost.rs)
-    /// without its network.
+    /// Samsung's PM9A3, the study's fast backing device, with the figures of `Costs::CLOUD`
+    /// (planner/trace/src/sim/cost.rs) without its network.
     pub(crate) const FAST: Self = Self {
         name: "fast",
         read_ns: 80_000,
@@ -56,8 +56,9 @@ impl Speed {
         write_bytes_per_s: 3_500_000_000,
         unit_bytes: 4096,
     };
-    /// A SATA SSD, the study's slow one: what is left of 6 Gb/s after 8b/10b and the protocol, and the latencies of
-    /// flash behind a protected write buffer on such a link; declared, of no product.
+    /// A SATA SSD, the study's slow one: declared, of no product. Its bandwidth is 6 Gb/s less
+    /// 8b/10b and the protocol. Its latencies are those of flash behind a protected write buffer on
+    /// such a link.
     pub(crate) const SLOW: Self = Self {
         name: "slow",
         read_ns: 120_000,
@@ -67,7 +68,7 @@ impl Speed {
         unit_bytes: 4096,
     };
 
-    /// How long the link is taken, and the time until the request is done after that.
+    /// Returns the time that the request occupies the link, and the time from then to its end.
     fn of(&self, request: &Request) -> (Duration, Duration) {
         let begin = request.offset / self.unit_bytes;
         let end = (request.offset + request.len).div_ceil(self.unit_bytes);
@@ -90,7 +91,7 @@ const fn nanos(count: u64) -> Duration {
     Duration::from_nanos(count)
 }
 
-/// What requests of one medium wait for, whichever of its devices they go to.
+/// Time until which a medium's link is occupied, shared by all devices on the medium.
 pub(crate) type Link = Rc<Cell<Duration>>;
 
 /// A part of a medium.
@@ -103,7 +104,7 @@ pub(crate) struct Timed {
 impl Timed {
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are shared as trait objects"
     )]
     pub(crate) fn new(
         inner: Rc<dyn BlockDevice>,
@@ -147,7 +148,7 @@ impl fmt::Debug for Timed {
     }
 }
 
-/// Memory that lines are stored into: as a device, one whose blocks are lines.
+/// Memory with stores to lines, as a device whose blocks are lines.
 pub(crate) struct Lines {
     info: DeviceInfo,
     bytes: RefCell<Vec<u8>>,
@@ -156,7 +157,7 @@ pub(crate) struct Lines {
 impl Lines {
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are shared as trait objects"
     )]
     pub(crate) fn new(name: &str, bytes: usize) -> Rc<dyn BlockDevice> {
         let mut info = DeviceInfo::new(name, bytes as u64);

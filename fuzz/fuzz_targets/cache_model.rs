@@ -1,5 +1,5 @@
-//! The whole cache against a model of what its volumes may hold, through the crash, the failure or the random lives that the
-//! bytes say, in a configuration that they draw.
+//! The whole cache against a model of its volumes, through a crash, a failure or random lives. The
+//! input chooses these and the configuration.
 #![no_main]
 
 use forebay_io::sim::{Keep, OpClass, Stop};
@@ -18,7 +18,7 @@ mod stack;
 
 use stack::{CacheStack, Setup};
 
-/// Where the bytes of an input are taken from; zeroes after the last.
+/// The bytes of an input, followed by zeroes.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -60,7 +60,7 @@ impl Script<'_> {
                 ];
                 Case::Fault {
                     seed,
-                    // Each has a data device and two backing devices.
+                    // Each volume has a data device and two backing devices.
                     disk: usize::from(self.byte() % 3),
                     class: classes[usize::from(self.byte() % 4)],
                     nth: 1 + self.number() % 64,

@@ -1,12 +1,15 @@
-//! Any conversation with the NVMe/TCP target: every connection ends, nothing is left of it, others are served, answers are
-//! well formed and blocks hold what was written to them.
+//! Any conversation with the NVMe/TCP target.
+//!
+//! Every connection ends and leaves nothing behind, others are served, answers are well formed, and
+//! blocks hold the data written to them.
 #![no_main]
 
 #[path = "../../block-cache/frontend/tests/nvme_tcp_machine/check.rs"]
 mod check;
 
 thread_local! {
-    /// One target for all inputs: what one leaves behind, a later one meets. It goes with the process.
+    /// One target for all inputs, so that leftovers of one input meet a later one. The process's
+    /// end frees it.
     static TARGET: &'static check::here::Here = Box::leak(Box::new(check::here::Here::start()));
 }
 

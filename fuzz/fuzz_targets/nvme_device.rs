@@ -1,4 +1,5 @@
-//! Any target, for the NVMe/TCP initiator: all that is asked ends, and no memory is touched once its request has.
+//! The NVMe/TCP initiator against any target. Every request ends, and no memory is touched after
+//! its request has ended.
 #![no_main]
 
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use forebay_io::{Engine, Reactor};
 #[path = "../../base/device/tests/nvme_tcp_machine/check.rs"]
 mod check;
 
-/// Short, since lies that are silent take all of them.
+/// Short timeouts, since a silent peer uses them up.
 const TIMES: Times = Times {
     keep_alive: Duration::from_millis(50),
     answer: Duration::from_millis(100),
@@ -19,7 +20,7 @@ const TIMES: Times = Times {
 };
 
 thread_local! {
-    /// One for all inputs; it goes with the process.
+    /// One reactor for all inputs. The process's end frees it.
     static REACTOR: &'static Rc<Reactor> =
         Box::leak(Box::new(Reactor::new(Engine::Auto).expect("a reactor")));
 }

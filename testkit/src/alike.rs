@@ -1,6 +1,8 @@
-//! Crashes that leave the same. Which writes survive is chosen without a look at what they hold, so that many outcomes of
-//! one crash are one: a device that has nothing unflushed keeps all of it and none. What goes on from there is drawn by one
-//! seed for all of them, so it would go the same way again; it is gone through once.
+//! Crashes with equal outcomes.
+//!
+//! The choice of surviving writes ignores their contents, so many outcomes of one crash are equal.
+//! A device without unflushed writes, for example, keeps all and none. One seed draws the run after
+//! all of them, so equal outcomes continue equally. One of them is run.
 
 use forebay_io::sim::Stop;
 
@@ -12,13 +14,14 @@ use crate::outcome::choices;
 use crate::stack::Stack;
 
 impl<S: Stack> Machine<S> {
-    /// Whether two copies of one machine that have crashed hold the same. The journal and the model follow from the kind
-    /// of the crash, and so does the boot.
+    /// Whether two copies of a crashed machine hold the same. Journal, model and boot follow from
+    /// the kind of the crash.
     fn is_like(&self, other: &Self) -> bool {
         self.boot() == other.boot() && self.world.is_like(&other.world)
     }
 
-    /// Each of `crashes` on a copy, but those that leave just what an earlier one leaves. Returns also how many those are.
+    /// Applies each of `crashes` to a copy. Returns the copies that differ from all earlier ones,
+    /// and the number of the others.
     pub(crate) fn crashed_by(&self, crashes: &[Crash]) -> (Vec<(Crash, Self)>, u64) {
         let mut left: Vec<(Crash, Self)> = Vec::new();
         for &crash in crashes {
@@ -40,11 +43,12 @@ impl<S: Stack> Machine<S> {
 }
 
 impl<S: Stack> Target<S> {
-    /// Cuts the workload of `seed` off as [`Target::sweep`] does, and goes through what that leaves out: each must go as
-    /// what it is like did, to the last operation of a device. Returns how many were like another one.
+    /// Cuts the workload of `seed` off as [`Target::sweep`] does, and runs the outcomes that the
+    /// sweep leaves out. Each must continue as the equal one did, to the last operation of a
+    /// device. Returns the number of outcomes left out.
     ///
     /// # Errors
-    /// One that goes another way; the first violation.
+    /// Returns an outcome that continues differently, or the first violation.
     pub fn alike(&self, seed: u64, depth: Depth) -> Result<u64, Failure> {
         let mut alike = 0;
         let case = |stop, crash| Case::Sweep { seed, stop, crash };
@@ -70,10 +74,8 @@ impl<S: Stack> Target<S> {
                     let digest = machine.world.digest();
                     match gone.iter().find(|(other, _)| other.is_like(&before)) {
                         Some((_, other)) if *other != digest => {
-                            return Err(
-                                "what counts as left by another crash, too, goes another way"
-                                    .into(),
-                            );
+                            let message = "an outcome that counts as equal continues differently";
+                            return Err(message.into());
                         }
                         Some(_) => alike += 1,
                         None => gone.push((before, digest)),

@@ -12,36 +12,36 @@ use crate::machine::Crash;
 pub enum Case {
     /// The workload of `seed`, cut off, and crashed.
     Sweep {
-        /// Of the workload.
+        /// Seed of the workload.
         seed: u64,
-        /// Where it is cut off.
+        /// Point of the cut.
         stop: Stop,
-        /// What became of the unflushed writes.
+        /// Outcome of the unflushed writes.
         crash: Crash,
     },
     /// The workload of `seed` with one failed operation, and a crash after it.
     Fault {
-        /// Of the workload.
+        /// Seed of the workload.
         seed: u64,
         /// Index of the device.
         disk: usize,
         /// Kind of the failed operation.
         class: OpClass,
-        /// Which one of its kind fails.
+        /// Number of the failed operation among its kind.
         nth: u64,
         /// Whether the stack shuts down before the crash.
         closes: bool,
-        /// What became of the unflushed writes.
+        /// Outcome of the unflushed writes.
         crash: Crash,
     },
     /// The lives and crashes that `seed` draws.
     Random {
-        /// Draws everything.
+        /// Seed of everything.
         seed: u64,
     },
-    /// The same, on devices whose contents rot.
+    /// The lives and crashes that `seed` draws, on devices whose contents rot.
     Rot {
-        /// Draws everything.
+        /// Seed of everything.
         seed: u64,
     },
 }
@@ -97,19 +97,20 @@ fn write_crash(f: &mut fmt::Formatter<'_>, crash: &Crash) -> fmt::Result {
     }
 }
 
-/// Words of a case, one after the other.
+/// The words of a case in order.
 struct Words<'a>(std::str::SplitWhitespace<'a>);
 
 impl<'a> Words<'a> {
     fn word(&mut self) -> Result<&'a str, String> {
         self.0
             .next()
-            .ok_or_else(|| "the case ends early".to_owned())
+            .ok_or_else(|| "the case is too short".to_owned())
     }
 
     fn number<N: FromStr>(&mut self) -> Result<N, String> {
         let word = self.word()?;
-        word.parse().map_err(|_| format!("{word:?} is no number"))
+        word.parse()
+            .map_err(|_| format!("{word:?} is not a number"))
     }
 
     fn crash(&mut self) -> Result<Crash, String> {

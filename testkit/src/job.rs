@@ -1,4 +1,4 @@
-//! A job that is done on a machine between two lives, cut off at each of its I/Os.
+//! A job on a machine between two lives, cut off at each of its I/Os.
 
 use std::future::Future;
 
@@ -10,10 +10,10 @@ use crate::outcome::choices;
 use crate::stack::{Process, Stack};
 
 impl<S: Stack> Machine<S> {
-    /// Does a job to its end.
+    /// Runs a job to its end.
     ///
     /// # Errors
-    /// In words, if it fails.
+    /// Returns a description if it fails.
     pub fn run<T: 'static, F>(&self, seed: u64, job: impl Fn(Process) -> F) -> Result<T, String>
     where
         F: Future<Output = Result<T, String>> + 'static,
@@ -26,11 +26,11 @@ impl<S: Stack> Machine<S> {
         }
     }
 
-    /// Cuts a job off before and after each of its I/Os, tries every outcome of each crash that `depth` asks for, and
-    /// gives the machine as it is then to `then`. Returns how many outcomes that were.
+    /// Cuts a job off before and after each of its I/Os, and tries every outcome that `depth` asks
+    /// for. `then` gets the machine of each outcome. Returns the number of outcomes.
     ///
     /// # Errors
-    /// The first that `then` or the job itself has, with where it was cut off.
+    /// Returns the first error of `then` or of the job, with the point of the cut.
     pub fn cut_off<F>(
         &self,
         seed: u64,

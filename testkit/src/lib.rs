@@ -1,17 +1,17 @@
 //! Model disk, workload generator, crash-point driver and checkers.
 //!
-//! - [`stamp`]: contents that say which write they came from.
-//! - [`model`]: what a read may return, live and after each kind of crash.
+//! - [`stamp`]: contents that name the write which they came from.
+//! - [`model`]: the contents that a read may return, live and after each kind of crash.
 //! - [`workload`]: seeded clients that drive volumes and report to the model.
-//! - [`stack`]: what a test has to say about the stack that it tests.
+//! - [`stack`]: the interface between a test's stack and the drivers.
 //! - [`machine`]: simulated devices, a stack on them and the model, through lives and crashes.
 //! - [`crash`]: the drivers: every crash point of one workload, every failure of one operation, and
 //!   random lives by seed.
-//! - [`depth`]: how many crashes a sweep tries.
+//! - [`depth`]: the number of crashes that a sweep tries.
 //! - [`rot`]: random lives on devices whose contents rot.
-//! - [`rotation`]: which random lives, and which slice of each sweep, a run takes.
-//! - [`traces`]: references to blocks, made or from real traces.
-//! - [`case`]: one run of a driver as text, so that a failure is replayed with one command.
+//! - [`rotation`]: the random lives, and the slice of each sweep, that a run takes.
+//! - [`traces`]: references to blocks, generated or from real traces.
+//! - [`case`]: one run of a driver as text, so that one command replays a failure.
 //! - [`daemon`]: the program from outside: its files, its daemon and its clients.
 
 mod alike;

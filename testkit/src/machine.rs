@@ -14,36 +14,36 @@ use crate::workload::{Clients, Plan};
 /// Bytes of the memory that outlives a process.
 pub const JOURNAL_BYTES: usize = 64 << 10;
 
-/// How a life ends, and what becomes of what was not durable.
+/// End of a life, and the outcome of everything that was not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
-    /// Power is lost; of the unflushed writes this much is kept.
+    /// Power is lost. Of the unflushed writes, these survive.
     Power(Keep),
-    /// The process dies; the seed decides what of the operations in flight arrives.
+    /// The process dies. The seed decides which operations in flight arrive.
     Process(u64),
 }
 
-/// What a process does in its life.
+/// The actions of a process in its life.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
-    /// Decides the order of tasks and everything that clients do.
+    /// Decides the order of tasks and all actions of clients.
     pub seed: u64,
     /// Whether to read everything first.
     pub verify: bool,
-    /// What clients do then, if anything.
+    /// Actions of clients after that, if any.
     pub work: Option<Plan>,
     /// Whether to shut down cleanly at the end.
     pub close: bool,
-    /// Whether devices were told to fail, so that operations and the opening may, too.
+    /// Whether devices fail, so that operations and the opening may fail, too.
     pub errors_allowed: bool,
 }
 
 /// How a life ended without a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// It did all it was to do.
+    /// It completed all actions.
     Finished,
-    /// The world stopped; [`Machine::crash`] must follow.
+    /// The world stopped. [`Machine::crash`] must follow.
     Crashed,
     /// The stack did not open, or did not close, because of an injected failure.
     Refused,
@@ -69,10 +69,10 @@ impl<S: Stack> std::fmt::Debug for Machine<S> {
 }
 
 impl<S: Stack> Machine<S> {
-    /// Fresh devices, formatted.
+    /// Creates fresh devices and formats them.
     ///
     /// # Errors
-    /// In words, if formatting fails.
+    /// Returns a description if formatting fails.
     pub fn new(stack: &Rc<S>, seed: u64) -> Result<Self, String> {
         let world = stack.world(seed);
         let machine = Self {
@@ -97,7 +97,7 @@ impl<S: Stack> Machine<S> {
         }
     }
 
-    /// A copy to try another end on.
+    /// Returns a copy, to try another end on.
     #[must_use]
     pub fn fork(&self) -> Self {
         let journal = Buf::scratch(JOURNAL_BYTES);
@@ -111,12 +111,12 @@ impl<S: Stack> Machine<S> {
         }
     }
 
-    /// How often power was lost, from one on.
+    /// Number of power losses plus one.
     pub(crate) const fn boot(&self) -> u64 {
         self.boot
     }
 
-    /// What a process that starts now finds.
+    /// Returns the state that a new process finds.
     #[must_use]
     pub fn process(&self) -> Process {
         let mut boot_id = [0xb0; 16];
@@ -133,7 +133,7 @@ impl<S: Stack> Machine<S> {
     /// Lives one life, from opening the stack to its end.
     ///
     /// # Errors
-    /// In words, what was violated.
+    /// Returns the description of a violation.
     pub fn live(&self, life: Life) -> Result<End, String> {
         let failure = Rc::new(RefCell::new(None));
         let clients = Rc::new(Clients {
@@ -151,7 +151,7 @@ impl<S: Stack> Machine<S> {
         }
         match outcome {
             Outcome::Finished(end) => {
-                // Nothing of a client is in flight; what the stack has in flight is its own affair.
+                // No operation of a client is in flight. The stack may still have some of its own.
                 self.model.borrow_mut().crash(Loss::Process);
                 Ok(end)
             }
@@ -164,7 +164,7 @@ impl<S: Stack> Machine<S> {
         self.stack.hides_failed_writes()
     }
 
-    /// What is known of the volumes' contents.
+    /// The model of the volumes' contents.
     #[must_use]
     pub fn model(&self) -> std::cell::RefMut<'_, Model> {
         self.model.borrow_mut()
@@ -173,13 +173,13 @@ impl<S: Stack> Machine<S> {
     /// Lets something rot that `draw` names, between two lives. Returns the damage.
     ///
     /// # Errors
-    /// In words, if the stack cannot look at its own media.
+    /// Returns a description if the stack cannot examine its own media.
     pub fn rot(&self, decay: Decay, draw: u64) -> Result<Damage, String> {
         let (stack, process) = (Rc::clone(&self.stack), self.process());
         let run = async move { stack.rot(&process, decay, draw).await };
         let damage = match self.world.run(draw, run) {
             Outcome::Finished(Ok(damage)) => damage,
-            ended => return Err(format!("what is to rot cannot be looked for: {ended:?}")),
+            ended => return Err(format!("no place for rot was found: {ended:?}")),
         };
         let mut model = self.model.borrow_mut();
         damage.rotted.iter().for_each(|range| model.rot(*range));
@@ -187,12 +187,12 @@ impl<S: Stack> Machine<S> {
         Ok(damage)
     }
 
-    /// Takes the memory away that outlives a process.
+    /// Clears the memory that outlives a process.
     pub fn lose_journal(&mut self) {
         self.journal = Buf::zeroed(JOURNAL_BYTES);
     }
 
-    /// The process or the power goes, after a life that crashed or one that finished.
+    /// Ends the process or the power, after a life that crashed or one that finished.
     pub fn crash(&mut self, crash: Crash) {
         match crash {
             Crash::Power(keep) => {
@@ -230,7 +230,7 @@ async fn run_life<S: Stack>(
     if life.verify {
         clients.verify(&running.volumes(), &rng).await;
     } else if life.work.is_none() {
-        // Nothing but the opening, and what is served while it goes on.
+        // Only the opening, and requests that are served meanwhile.
         let (readers, volumes) = (Rc::clone(&clients), running.volumes());
         let opened = running.opened();
         let mut opened = std::pin::pin!(opened);
@@ -249,7 +249,7 @@ async fn run_life<S: Stack>(
     if !life.close {
         return End::Finished;
     }
-    // To the model a clean end is a flush of every volume.
+    // For the model, a clean end is a flush of every volume.
     let flush = Intent {
         op: Op::Flush,
         offset: 0,

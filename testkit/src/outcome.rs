@@ -1,4 +1,4 @@
-//! Which crash, and which failure: what the drivers try and draw.
+//! The crashes and failures that the drivers try and draw.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::depth::Depth;
 use crate::machine::{Crash, Machine};
 use crate::stack::Stack;
 
-/// The crashes to try at one point.
+/// Returns the crashes to try at one point.
 pub(crate) fn choices<S: Stack>(machine: &Machine<S>, depth: Depth, seed: u64) -> Vec<Crash> {
     let rng = Rng::labelled(seed, 3);
     let unflushed = machine.world.unflushed();
@@ -34,11 +34,11 @@ pub(crate) fn choices<S: Stack>(machine: &Machine<S>, depth: Depth, seed: u64) -
     keeps.into_iter().map(Crash::Power).chain(deaths).collect()
 }
 
-/// How long a device stalls, microseconds: shorter and longer than clients wait.
+/// Durations of a device's stall, microseconds: shorter and longer than the clients' timeout.
 const STALLS_US: [u64; 3] = [1_000_000, 100_000_000, 400_000_000];
 
-/// Makes one operation of a device fail in the next life, or has it stall or vanish. Returns the device, and the kind
-/// of operation that may have failed and matters most.
+/// Makes one operation of a device fail in the next life, or has it stall or vanish. Returns the
+/// device, and the most important kind of operation that may have failed.
 pub(crate) fn draw_failure<S: Stack>(machine: &Machine<S>, rng: &Rng) -> (usize, OpClass) {
     machine.model().set_hiding(machine.hides_failed_writes());
     let disks = machine.world.disks();
@@ -67,8 +67,8 @@ pub(crate) fn draw_failure<S: Stack>(machine: &Machine<S>, rng: &Rng) -> (usize,
     (disk, class)
 }
 
-/// Has the writes of a device that may ail fail for a while in the next life. Returns as [`draw_failure`], a write where flushes
-/// do not fail.
+/// Makes the writes of a device fail for a while in the next life. Returns as [`draw_failure`], a
+/// write where flushes do not fail.
 pub(crate) fn draw_spell<S: Stack>(
     machine: &Machine<S>,
     ailing: Range<usize>,

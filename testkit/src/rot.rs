@@ -1,11 +1,14 @@
-//! Random lives on devices whose contents rot while nobody uses them.
+//! Random lives on devices whose contents rot while they are not in use.
 //!
-//! Either data rots, in a stack that keeps checksums, or its metadata. What was clean must be served all the same;
-//! what was not is an error that names it, and stays one; lost metadata costs what it spoke of and no more; nothing
-//! keeps the stack from opening.
+//! Either data rots, in a stack that keeps checksums, or its metadata.
 //!
-//! Data rots behind a clean end, and is looked for before anything is written. Data beside an
-//! overwrite or a fill that a crash cut off has no checksums that are known (docs/internals/limits.md,
+//! - Clean data must still be served.
+//! - Dirty data that rotted is an error that names it, until it is rewritten.
+//! - Lost metadata costs its own ranges and no more.
+//! - The stack always opens.
+//!
+//! Data rots after a clean end, and reads look for it before anything is written. Data beside an
+//! overwrite or a fill that a crash cut off has no known checksums (docs/internals/limits.md,
 //! "Silent corruption").
 
 use forebay_io::sim::{Rng, Stop};
@@ -16,14 +19,15 @@ use crate::machine::{End, Life, Machine};
 use crate::outcome::draw_crash;
 use crate::stack::{Decay, Stack};
 
-/// Of reads that look for rot, those that are cut off at most.
+/// Largest number of crashes during reads that look for rot.
 const CUT_OFF: u64 = 3;
 
 impl<S: Stack> Target<S> {
-    /// Lives, crashes and rot that `seed` draws. The report's points are the pieces that rotted.
+    /// Runs the lives, crashes and rot that `seed` draws. The report's points are the pieces that
+    /// rotted.
     ///
     /// # Errors
-    /// The first violation.
+    /// Returns the first violation.
     pub fn rotting(&self, seed: u64) -> Result<Report, Failure> {
         self.within(Case::Rot { seed }, || self.rotting_lives(seed))
     }
@@ -71,8 +75,8 @@ impl<S: Stack> Target<S> {
         Ok(report)
     }
 
-    /// Reads everything until all that rotted was told. Unless that needs calm, crashes cut it off
-    /// some times.
+    /// Reads everything until each piece of rot was reported. Crashes interrupt it some times,
+    /// unless the damage needs calm.
     fn look_for_rot(
         &self,
         machine: &mut Machine<S>,
@@ -100,7 +104,7 @@ impl<S: Stack> Target<S> {
         }
         match machine.model().unfound_rot().first() {
             None => Ok(()),
-            Some(range) => Err(format!("{range:?} rotted, was dirty, and nobody was told")),
+            Some(range) => Err(format!("{range:?} rotted, was dirty, and was not reported")),
         }
     }
 }

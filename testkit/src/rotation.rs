@@ -2,8 +2,8 @@
 //!
 //! The gate sets `FOREBAY_ROTATION` to a number that derives from the commit id. Gates of two
 //! commits therefore take different random lives and, two times in three, different slices. Ten
-//! gates all miss a given slice with a probability of 1.7%, and any of the three with 5%. The nightly run sets the variable to
-//! `all`, which takes every slice. Without it the number is 0.
+//! gates all miss a given slice with a probability of 1.7%, and any of the three with 5%. The
+//! nightly run sets the variable to `all`, which takes every slice. Without it the number is 0.
 //!
 //! `FOREBAY_SEED` and `FOREBAY_SEEDS` choose the random lives directly.
 

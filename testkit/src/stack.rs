@@ -1,4 +1,4 @@
-//! What a test says about the stack under test.
+//! The interface of a stack under test.
 
 use std::future::Future;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use forebay_block::{BlockDevice, Buf, Result};
 use forebay_io::sim::{SimDisk, SimPmem, Stopper, World};
 
-/// What a process finds when it starts.
+/// The machine's state at the start of a process.
 #[derive(Clone, Debug)]
 pub struct Process {
     /// The devices, in the order in which [`Stack::world`] added them.
@@ -19,63 +19,64 @@ pub struct Process {
     pub stopper: Stopper,
     /// Memory that outlives the process but not power loss.
     pub journal: Buf,
-    /// Changes with power loss.
+    /// Identifier that power loss changes.
     pub boot_id: [u8; 16],
 }
 
-/// What rots.
+/// Kind of rot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decay {
-    /// What clients stored, where the stack promises to notice.
+    /// Data of clients, where the stack promises to notice.
     Data,
-    /// What the stack keeps beside that.
+    /// Metadata of the stack.
     Metadata,
 }
 
-/// What rot may cost.
+/// Costs that rot may have.
 #[derive(Clone, Debug, Default)]
 pub struct Damage {
-    /// Something rotted.
+    /// Whether anything rotted.
     pub any: bool,
-    /// Data that is nowhere else: reading it is an error that names just this.
+    /// Data without another copy. A read of it is an error that names just this.
     pub rotted: Vec<LostRange>,
-    /// What the metadata spoke of that rotted: it may be as it was at any time before.
+    /// Ranges whose metadata rotted: they may hold any earlier contents.
     pub lost: Vec<LostRange>,
-    /// Whether a crash of a process that reads the data may take the evidence along.
+    /// Whether a crash of a process that reads the data may destroy the evidence.
     pub needs_calm: bool,
 }
 
 /// Promise of an acknowledgement against power loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// Everything.
+    /// An acknowledgement promises the write.
     Sync,
-    /// Nothing, before a FLUSH.
+    /// Only a FLUSH promises it.
     Flush,
 }
 
 /// A stack of block devices under test.
 pub trait Stack: 'static {
-    /// What runs while the stack is open.
+    /// The open stack.
     type Running: Running;
 
-    /// Makes the devices.
+    /// Creates the devices.
     fn world(&self, seed: u64) -> World;
 
     /// Sizes of the volumes, bytes.
     fn volume_bytes(&self) -> Vec<u64>;
 
-    /// What an acknowledgement promises against power loss.
+    /// The promise of an acknowledgement against power loss.
     fn promise(&self) -> Promise;
 
-    /// Devices of the [`World`], by index, whose writes fail for a while in some random lives: such of which the stack keeps what it
-    /// has acknowledged elsewhere, or tells its clients of the failure. None, unless it says so.
+    /// Returns the devices of the [`World`], by index, whose writes fail for a while in some random
+    /// lives. The stack must hold acknowledged data of such a device elsewhere, or report the
+    /// failure to its clients. The default is none.
     fn ailing(&self) -> Range<usize> {
         0..0
     }
 
-    /// Whether memory of the stack may hide what a device that fails holds of a failed write.
-    /// Power loss shows it then, although a read showed that the write had not happened.
+    /// Whether memory of the stack may hide a device's content of a failed write. Power loss shows
+    /// it then, although a read showed that the write had not happened.
     fn hides_failed_writes(&self) -> bool {
         false
     }
@@ -86,8 +87,8 @@ pub trait Stack: 'static {
     /// Opens the stack, on fresh devices or after any crash.
     fn open(&self, process: &Process) -> impl Future<Output = Result<Self::Running>>;
 
-    /// Lets something on media rot that `draw` names, while nobody uses it; nothing, where the stack has nothing
-    /// of the kind.
+    /// Lets something on media rot that `draw` names, while it is not in use. Does nothing if the
+    /// stack has nothing of the kind.
     fn rot(
         &self,
         process: &Process,
@@ -99,7 +100,7 @@ pub trait Stack: 'static {
     }
 }
 
-/// Data that a stack says is lost.
+/// Data that a stack reports lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostRange {
     /// Index of the volume.
@@ -115,19 +116,19 @@ pub trait Running: 'static {
     /// A new connection to each volume.
     fn volumes(&self) -> Vec<Rc<dyn BlockDevice>>;
 
-    /// What opening it has reported as lost: there, acknowledged writes may be undone, promised ones
-    /// not.
+    /// Returns the ranges that the opening reported lost. Acknowledged writes to them may be
+    /// undone, promised ones may not.
     fn lost(&self) -> Vec<LostRange>;
 
-    /// Waits until it is open wholly: a stack may serve before.
+    /// Waits until it is wholly open. A stack may serve before.
     fn opened(&self) -> impl Future<Output = Result<()>> {
         std::future::ready(Ok(()))
     }
 
     /// Does something that clients must not notice, picked by `draw`: a change of mode, a
-    /// write-back, whatever the stack offers.
+    /// write-back, or anything else that the stack offers.
     fn control(&self, volume: usize, draw: u64) -> impl Future<Output = Result<()>>;
 
-    /// Shuts down cleanly; everything acknowledged is durable when it ends.
+    /// Shuts down cleanly. Everything acknowledged is durable at the end.
     fn close(&self) -> impl Future<Output = Result<()>>;
 }

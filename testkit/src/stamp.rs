@@ -1,7 +1,7 @@
-//! Contents that say which write they came from.
+//! Contents that name the write which they came from.
 //!
-//! A stamped sector names its volume, its sector and the number of its write, and every other byte
-//! follows from those three, so that a torn, misplaced or rotten sector is told from a stale one.
+//! A stamped sector names its volume, its sector and the number of its write. Every other byte
+//! follows from those three. So a torn, misplaced or rotten sector differs from a stale one.
 
 use forebay_block::Buf;
 
@@ -11,7 +11,7 @@ pub const SECTOR_BYTES: usize = 512;
 const WORDS: usize = SECTOR_BYTES / 8;
 const MAGIC: u64 = u64::from_le_bytes(*b"FOREBAY\0");
 
-/// What a sector holds.
+/// Content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Zeroes.
@@ -25,7 +25,7 @@ fn words(volume: usize, sector: u64, number: u64) -> [u64; WORDS] {
     all[..4].copy_from_slice(&[MAGIC, volume as u64, sector, number]);
     let mut state = (volume as u64) << 56 ^ sector << 28 ^ number;
     for word in &mut all[4..] {
-        // xorshift-multiply; the seed is never the same for two stamps of a test.
+        // xorshift-multiply. No two stamps of a test have the same seed.
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (state ^ state >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         *word = mixed ^ mixed >> 29;
@@ -45,10 +45,10 @@ pub fn fill(buf: &Buf, volume: usize, sector: u64, number: u64) {
     }
 }
 
-/// Says what a sector that was read at (`volume`, `sector`) holds.
+/// Identifies the content of a sector that was read at (`volume`, `sector`).
 ///
 /// # Errors
-/// In words, if it is not something that was ever written there as a whole.
+/// Returns a description of content that no single write left there.
 pub fn identify(bytes: &[u8; SECTOR_BYTES], volume: usize, sector: u64) -> Result<Content, String> {
     let mut read = [0; WORDS];
     for (word, chunk) in read.iter_mut().zip(bytes.chunks_exact(8)) {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_told_from_everything_else() {
+    fn a_stamp_differs_from_everything_else() {
         let buf = Buf::zeroed(1024);
         fill(&buf, 1, 7, 42);
         let bytes = buf.to_vec();

@@ -1,22 +1,25 @@
-//! Block references for tests and benchmarks: made ones, and those of real traces where these are.
+//! Block references for tests and benchmarks: generated ones, and those of real traces if
+//! available.
 //!
-//! Real traces are not part of the project. They are looked for in the folder that `FOREBAY_TRACES` names, else in
-//! `shared/traces` beside the repository; a test that does not find them says so and goes on without.
+//! Real traces are not part of the project. Their folder is `FOREBAY_TRACES`, or else
+//! `shared/traces` beside the repository. A test that does not find them prints that and continues
+//! without.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What addresses are cut into, bytes.
+/// Bytes of a block, the unit of references.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Prints a line that says what was skipped and why, past the test harness, which keeps the output of
-/// tests that pass to itself.
+/// Prints a line that names a skipped check and the reason. It bypasses the test harness, which
+/// hides the output of tests that pass.
 pub fn skipped(what: &str) {
     let _ = std::io::stderr().write_all(format!("SKIPPED: {what}\n").as_bytes());
 }
 
-/// The content of a real trace, say `arc/P3.lis`. None, with a printed reason, if it is not here.
+/// Returns the content of a real trace, for example `arc/P3.lis`. If it is missing, prints the
+/// reason and returns `None`.
 #[must_use]
 pub fn real(name: &str) -> Option<Vec<u8>> {
     let folder = std::env::var_os("FOREBAY_TRACES").map_or_else(
@@ -43,10 +46,10 @@ pub fn real(name: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// 4 KiB blocks that the CloudPhysics excerpt refers to.
+/// Returns the 4 KiB blocks that the CloudPhysics excerpt refers to.
 #[must_use]
 pub fn cloudphysics() -> Option<Vec<u64>> {
-    // version, time, operation, bytes, sector
+    // Fields: version, time, operation, bytes, sector.
     let text = real("cloudphysics/cloudPhysicsIO.csv")?;
     let field = |line: &[u8], n| {
         let field = line.split(|&byte| byte == b',').nth(n).unwrap_or_default();
@@ -57,10 +60,10 @@ pub fn cloudphysics() -> Option<Vec<u64>> {
     Some(cut(lines.map(|line| (field(line, 4) * 512, field(line, 3)))))
 }
 
-/// 4 KiB blocks that a trace of the ARC paper refers to, say `P3`.
+/// Returns the 4 KiB blocks that a trace of the ARC paper refers to, for example `P3`.
 #[must_use]
 pub fn arc(name: &str) -> Option<Vec<u64>> {
-    // first block of 512 bytes, number of blocks, and two more
+    // Fields: first block of 512 bytes, number of blocks, and two more.
     let text = real(&format!("arc/{name}.lis"))?;
     let field = |line: &[u8], n| {
         let field = line.split(|&byte| byte == b' ').nth(n).unwrap_or_default();
@@ -73,7 +76,8 @@ pub fn arc(name: &str) -> Option<Vec<u64>> {
     ))
 }
 
-/// The block numbers of the CloudPhysics trace w106, a week of one disk; its blocks are larger, each counts as one.
+/// Returns the block numbers of the CloudPhysics trace w106, a week of one disk. Its blocks are
+/// larger. Each counts as one.
 #[must_use]
 pub fn w106() -> Option<Vec<u64>> {
     let bytes = real("cloudphysics/w106.u32le.bin")?;
@@ -92,25 +96,25 @@ fn number(field: &[u8]) -> u64 {
     parsed.unwrap_or_else(|error| panic!("{text:?} in a trace: {error}"))
 }
 
-/// The blocks of requests, given as offset and length in bytes.
+/// Returns the blocks of requests, given as offset and length in bytes.
 fn cut(requests: impl Iterator<Item = (u64, u64)>) -> Vec<u64> {
     requests
         .flat_map(|(offset, len)| offset / BLOCK_BYTES..(offset + len).div_ceil(BLOCK_BYTES))
         .collect()
 }
 
-/// Numbers by seed (PCG's generator of 64 bits, its upper half).
+/// Pseudo-random numbers (PCG's generator of 64 bits, its upper half).
 #[derive(Clone, Debug)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// The sequence of this seed.
+    /// Creates the sequence of `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed ^ 0x853c_49e6_748f_ea9b)
     }
 
-    /// A number below `bound`, which needs at most 32 bits.
+    /// Returns a number below `bound`, which needs at most 32 bits.
     pub const fn below(&mut self, bound: u64) -> u64 {
         self.0 = self
             .0
@@ -120,8 +124,8 @@ impl Draw {
     }
 }
 
-/// References to blocks `0..blocks` by Zipf's law: the n-th most popular is referred to in proportion to 1/n^`exponent`. Popular
-/// blocks are scattered.
+/// Returns references to blocks `0..blocks` by Zipf's law. The frequency of the n-th most popular
+/// block is proportional to 1/n^`exponent`. Popular blocks are scattered.
 #[must_use]
 pub fn zipf(blocks: usize, exponent: f64, references: usize, seed: u64) -> Vec<u64> {
     let mut sums = Vec::with_capacity(blocks);
@@ -142,7 +146,8 @@ pub fn zipf(blocks: usize, exponent: f64, references: usize, seed: u64) -> Vec<u
     (0..references).map(step).collect()
 }
 
-/// Zipf's law with sequential scans in between, of blocks that nothing else refers to.
+/// Returns references by Zipf's law with sequential scans in between, of blocks that nothing else
+/// refers to.
 #[must_use]
 pub fn zipf_and_scans(references: usize, seed: u64) -> Vec<u64> {
     const BLOCKS: usize = 60_000;

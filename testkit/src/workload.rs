@@ -13,7 +13,7 @@ use crate::model::{Intent, Model};
 use crate::stack::Running;
 use crate::stamp::SECTOR_BYTES;
 
-/// How often each kind of operation comes, as weights.
+/// Weights of the kinds of operations.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     /// Reads.
@@ -28,9 +28,9 @@ pub struct Mix {
     pub discard: u64,
     /// Write-zeroes, one in four with FUA.
     pub zeroes: u64,
-    /// [`Running::control`].
+    /// Calls of [`Running::control`].
     pub control: u64,
-    /// Idle time, in which background work gets on: up to 20 ms, or to seconds.
+    /// Idle time for background work: up to 20 ms, or to seconds.
     pub pause: u64,
 }
 
@@ -49,10 +49,10 @@ impl Default for Mix {
     }
 }
 
-/// Reads of a volume that are under way at a time when everything is read: one that must wait keeps no other.
+/// Concurrent reads of a volume while everything is read. A read that must wait delays no other.
 const READERS: usize = 3;
 
-/// One thing that a client does.
+/// One action of a client.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// Reads this many KiB from this KiB on.
@@ -65,14 +65,14 @@ pub enum Step {
     Flush,
     /// [`Running::control`] with this draw.
     Control(u64),
-    /// Does nothing for so many milliseconds.
+    /// Does nothing for this many milliseconds.
     Pause(u64),
 }
 
-/// What the clients of one process do.
+/// The actions of the clients of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// If there is something here, this, by one client of the first volume; and nothing else.
+    /// If not empty, one client of the first volume does this, and no other runs.
     pub script: &'static [Step],
     /// Operations in flight at once on each volume.
     pub lanes: usize,
@@ -84,7 +84,7 @@ pub struct Plan {
     pub largest_bytes: u64,
 }
 
-/// What all clients of a process share.
+/// State that all clients of a process share.
 pub(crate) struct Clients {
     pub(crate) model: Rc<RefCell<Model>>,
     pub(crate) stopper: Stopper,
@@ -102,12 +102,12 @@ impl Clients {
         }
     }
 
-    /// Whether the run is over, so that nothing that happens now has happened.
+    /// Whether the run is over. Events after that do not count.
     fn is_over(&self) -> bool {
         self.stopper.is_stopped()
     }
 
-    /// Does one operation under the model's eyes.
+    /// Runs one operation and reports it to the model.
     pub(crate) async fn perform(
         &self,
         volume: usize,
@@ -135,7 +135,8 @@ impl Clients {
         }
     }
 
-    /// Reads every sector of every volume, in pieces of several sizes, in seeded order, some at a time.
+    /// Reads every sector of every volume, in pieces of several sizes, in seeded order, some
+    /// concurrently.
     pub(crate) async fn verify(self: &Rc<Self>, volumes: &[Rc<dyn BlockDevice>], rng: &Rng) {
         let left = Rc::new((Cell::new(volumes.len() * READERS), WaitList::new()));
         for (volume, device) in volumes.iter().enumerate() {
@@ -170,7 +171,7 @@ impl Clients {
             }
         }
         left.1.until(|| left.0.get() == 0).await;
-        // An error names one range, though others that were read with it may have rotted, too.
+        // An error names one range, though others of the same read may have rotted, too.
         let unfound = self.model.borrow().unfound_rot();
         for range in unfound {
             let intent = Intent {
@@ -267,7 +268,7 @@ impl Clients {
     }
 }
 
-/// Draws a kind of operation; none for a pause or a control step.
+/// Draws a kind of operation. `None` is a pause or a control step.
 fn draw(mix: &Mix, rng: &Rng) -> Option<Op> {
     let kinds = [
         (mix.read, Op::Read),
@@ -294,8 +295,8 @@ fn draw(mix: &Mix, rng: &Rng) -> Option<Op> {
     None
 }
 
-/// Where a lane's operations fall: mostly in a small hot set that all lanes share, so that blocks
-/// are rewritten, overlap in flight, and are evicted by the others; sometimes in sequence.
+/// Places of a lane's operations. Most fall into a small hot set that all lanes share, so that they
+/// rewrite blocks, overlap in flight, and evict each other's blocks. Some are sequential.
 struct Places {
     size: u64,
     largest: u64,

@@ -1,4 +1,4 @@
-//! The checker itself: correct toy stacks pass, and each planted flaw is caught and replays.
+//! Tests of the checker: correct toy stacks pass, and each planted flaw is caught and replays.
 
 mod toy;
 
@@ -33,7 +33,7 @@ fn target(flaw: Option<Flaw>, promise: Promise) -> Target<Toy> {
             largest_bytes: 32 << 10,
         },
         lives: 5,
-        // The toy meets failures in `faults`.
+        // The toy's failures come in `faults`.
         failing: false,
         forks: false,
         label: format!("{flaw:?}"),
@@ -59,7 +59,7 @@ fn passes(promise: Promise) {
     assert!(report.points > 20, "{report:?}");
 }
 
-/// What a sweep leaves out, since it is like another outcome, would go as that did.
+/// Outcomes that a sweep leaves out continue as the equal ones do.
 #[test]
 fn outcomes_that_are_alike_go_the_same_way() {
     for promise in [Promise::Flush, Promise::Sync] {
@@ -74,7 +74,7 @@ fn outcomes_that_are_alike_go_the_same_way() {
     }
 }
 
-/// The flaw is found by a sweep or by a seed, and its replay finds the same violation again.
+/// A sweep or a seed finds the flaw, and its replay finds the same violation.
 fn is_caught(flaw: Flaw, promise: Promise) {
     let target = target(Some(flaw), promise);
     let found = (1..=3)
@@ -95,8 +95,8 @@ fn is_caught(flaw: Flaw, promise: Promise) {
         .expect("a case in the command")
         .parse()
         .expect("a case");
-    let again = target.replay(case).expect_err("the replay finds it again");
-    assert_eq!(again.message, message, "{replay}");
+    let repeated = target.replay(case).expect_err("the replay finds it, too");
+    assert_eq!(repeated.message, message, "{replay}");
 }
 
 #[test]

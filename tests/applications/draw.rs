@@ -1,4 +1,4 @@
-//! Which record is asked for: YCSB's three distributions.
+//! The choice of records: YCSB's three distributions.
 
 use forebay_tests::stamp::mix;
 
@@ -11,11 +11,11 @@ const THETA: f64 = 0.99;
 enum Shape {
     Uniform,
     Zipfian,
-    /// As Zipfian, the more likely the later it was loaded.
+    /// As Zipfian, but records that were loaded later are more likely.
     Latest,
 }
 
-/// Draws among records `0..count` by a seed.
+/// A seeded generator of records `0..count`.
 #[derive(Debug)]
 pub(crate) struct Draw {
     shape: Shape,
@@ -27,7 +27,7 @@ pub(crate) struct Draw {
 
 impl Draw {
     /// # Errors
-    /// If there is no such distribution.
+    /// Returns an error for an unknown distribution.
     pub(crate) fn new(distribution: &str, count: u64, seed: u64) -> Outcome<Self> {
         let shape = match distribution {
             "uniform" => Shape::Uniform,
@@ -47,7 +47,7 @@ impl Draw {
         })
     }
 
-    /// A number below `below`.
+    /// Returns a number below `below`.
     pub(crate) fn below(&mut self, below: u64) -> u64 {
         self.state = mix(self.state);
         self.state % below
@@ -58,8 +58,8 @@ impl Draw {
         (self.state >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// A rank, 0 the most likely: J. Gray and others, "Quickly generating billion-record synthetic databases",
-    /// SIGMOD '94.
+    /// Returns a rank, 0 the most likely: J. Gray and others, "Quickly generating billion-record
+    /// synthetic databases", SIGMOD '94.
     fn rank(&mut self) -> u64 {
         let unit = self.unit();
         let scaled = unit * self.zeta;
@@ -73,11 +73,11 @@ impl Draw {
         ((self.count as f64 * rank) as u64).min(self.count - 1)
     }
 
-    /// A record.
+    /// Returns a record.
     pub(crate) fn record(&mut self) -> u64 {
         match self.shape {
             Shape::Uniform => self.below(self.count),
-            // The likely ones are spread over all of them.
+            // Likely records are spread over all of them.
             Shape::Zipfian => mix(self.rank()) % self.count,
             Shape::Latest => self.count - 1 - self.rank(),
         }
@@ -101,7 +101,7 @@ mod tests {
     fn shapes_are_those_of_their_names() {
         let uniform = counts("uniform");
         assert!(uniform.iter().all(|count| (40..200).contains(count)));
-        // By the definition the first of 1000 is drawn in 1 / zeta(1000) = 13% of all draws.
+        // By definition, the first of 1000 has 1 / zeta(1000) = 13% of all draws.
         let zipfian = counts("zipfian");
         let most = zipfian.iter().max().copied().unwrap_or(0);
         assert!((12_000..15_000).contains(&most), "{most}");

@@ -1,5 +1,5 @@
-//! Mixes of file operations after filebench's webserver, webproxy, varmail and fileserver, smaller: eight threads,
-//! each with files of its own, which are fewer.
+//! Mixes of file operations after filebench's webserver, webproxy, varmail and fileserver. These
+//! are smaller: eight threads, each with fewer files of its own.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -15,7 +15,7 @@ use crate::{Outcome, number};
 const THREADS: u64 = 8;
 const APPEND_BYTES: usize = 16 << 10;
 
-/// How many files a thread has, and how large they are.
+/// Number and size of a thread's files.
 #[derive(Clone, Copy, Debug)]
 struct Set {
     files: u64,
@@ -79,7 +79,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome<()> {
     thread::scope(|scope| {
         let running: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || work(n))).collect();
         for one in running {
-            let done: Outcome<Latencies> = one.join().map_err(|_| "a thread ended early")?;
+            let done: Outcome<Latencies> = one.join().map_err(|_| "a thread panicked")?;
             all.add(&done?);
         }
         Ok::<(), String>(())
@@ -88,7 +88,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome<()> {
     Ok(())
 }
 
-/// One thread.
+/// State of one thread.
 struct Worker {
     folder: PathBuf,
     set: Set,
@@ -126,7 +126,7 @@ impl Worker {
         self.folder.join(number.to_string())
     }
 
-    /// One of the thread's files.
+    /// Returns one of the thread's files.
     fn any(&mut self) -> PathBuf {
         self.state = mix(self.state);
         self.path(self.state % self.set.files)
@@ -142,7 +142,7 @@ impl Worker {
         })
     }
 
-    /// Puts bytes at the end of a file, which is made if it is not there.
+    /// Appends bytes to a file, which is created if it does not exist.
     fn append(&mut self, path: &Path, bytes: usize, sync: bool) -> std::io::Result<()> {
         self.latencies.operations += 1;
         let bytes = &self.bytes[..bytes];
@@ -158,14 +158,14 @@ impl Worker {
         self.latencies.timed(Kind::Write, || fs::remove_file(path))
     }
 
-    /// A file is deleted and written anew.
+    /// Deletes a file and writes a new one.
     fn replace(&mut self, bytes: usize, sync: bool) -> std::io::Result<()> {
         let path = self.any();
         self.remove(&path)?;
         self.append(&path, bytes, sync)
     }
 
-    /// To the thread's log, which does not grow for ever.
+    /// Appends to the thread's log, which has a size limit.
     fn log(&mut self) -> std::io::Result<()> {
         let log = self.folder.join("log");
         if fs::metadata(&log).is_ok_and(|found| found.len() > 4 << 20) {
@@ -195,7 +195,7 @@ impl Worker {
         self.replace(APPEND_BYTES, true)?;
         let path = self.any();
         self.read(&path)?;
-        // Mail boxes that have become large are emptied by the next pass that draws them for replacing.
+        // The next pass that picks a large mail box for replacement empties it.
         self.append(&path, APPEND_BYTES, true)?;
         let path = self.any();
         self.read(&path)
@@ -226,7 +226,7 @@ mod tests {
             let mut worker = Worker::new(&folder.join(name), set, 0, 1);
             worker.prepare().expect("a folder for scratch");
             for _ in 0..20 {
-                pass(&mut worker).expect("its files are there");
+                pass(&mut worker).expect("its files exist");
             }
             let json = worker.latencies.json(1.0);
             let count = |side: &str| json[side]["count"].as_u64().expect("a number");

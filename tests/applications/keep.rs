@@ -1,4 +1,5 @@
-//! A load that tells of each change once it is durable, and what compares the database with what was told.
+//! A load that reports each change once it is durable, and a check that compares the database with
+//! the reports.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -9,14 +10,14 @@ use forebay_tests::stamp::mix;
 use crate::store;
 use crate::{Outcome, number};
 
-/// Changes go round so many keys, so that most of them replace something.
+/// Number of keys. Changes cycle through them, so that most replace a value.
 const KEYS: u64 = 1000;
 
 fn key(operation: u64) -> Vec<u8> {
     format!("key-{}", operation % KEYS).into_bytes()
 }
 
-/// What an operation puts: its length and all of its bytes follow from its number.
+/// Returns the value of an operation. Its length and all of its bytes follow from its number.
 fn value(seed: u64, operation: u64) -> Vec<u8> {
     let mut state = mix(seed ^ (operation << 24));
     let words = 4 + state % 512;
@@ -28,8 +29,8 @@ fn value(seed: u64, operation: u64) -> Vec<u8> {
     bytes
 }
 
-/// Puts until so many operations are done or one fails, with a line for each that is done. A failure is no
-/// failure of this program: it is to be killed under.
+/// Puts until `operations` are done or one fails, and prints a line for each that is done. A failed
+/// put is no failure of this program, which is to be killed under load.
 pub(crate) fn keep(words: &[&str]) -> Outcome<()> {
     let [kind, folder, seed, operations] = words else {
         return Err("keep takes four arguments".into());
@@ -37,20 +38,20 @@ pub(crate) fn keep(words: &[&str]) -> Outcome<()> {
     let seed = number(seed, "SEED")?;
     let operations: u64 = number(operations, "OPERATIONS")?;
     let mut store = store::open(kind, Path::new(folder), true)?;
-    let mut told = std::io::stdout().lock();
+    let mut output = std::io::stdout().lock();
     for operation in 0..operations {
         if let Err(error) = store.put(&key(operation), &value(seed, operation)) {
             eprintln!("stopped before operation {operation}: {error}");
             break;
         }
-        let written = writeln!(told, "{operation}").and_then(|()| told.flush());
+        let written = writeln!(output, "{operation}").and_then(|()| output.flush());
         written.map_err(|error| format!("standard output: {error}"))?;
     }
     Ok(())
 }
 
-/// Compares the database with what was acknowledged: so many operations. Prints how many keys hold something
-/// else than the last of them that had the key, or one that was under way.
+/// Compares the database with the number of acknowledged operations. Prints the number of wrong
+/// keys. A right key holds its last acknowledged operation, or one that was in flight.
 pub(crate) fn check(words: &[&str]) -> Outcome<()> {
     let [kind, folder, seed, acknowledged] = words else {
         return Err("check takes four arguments".into());
@@ -61,7 +62,7 @@ pub(crate) fn check(words: &[&str]) -> Outcome<()> {
     for operation in acknowledged.saturating_sub(KEYS)..acknowledged {
         last.insert(key(operation), operation);
     }
-    // A database that cannot be opened has lost everything that it held.
+    // A database that cannot be opened has lost everything.
     let mut store = match store::open(kind, Path::new(folder), true) {
         Ok(store) => store,
         Err(error) => {

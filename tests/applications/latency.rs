@@ -1,32 +1,32 @@
-//! Response times, reads apart from what changes something.
+//! Response times, reads apart from changes.
 
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
-/// What is printed of each distribution.
+/// Printed percentiles of each distribution.
 const PERCENTILES: [f64; 10] = [10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
 
-/// Reads, or something that changes data.
+/// A read, or an operation that changes data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
     Write,
 }
 
-/// What a thread has measured, nanoseconds.
+/// Measurements of a thread, nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Latencies {
     reads: Histogram<u64>,
     writes: Histogram<u64>,
-    /// Operations, of which one may be several of those that are timed.
+    /// Operations. One may consist of several timed ones.
     pub(crate) operations: u64,
 }
 
 impl Latencies {
     pub(crate) fn new() -> Self {
-        // Longer than anything here may take.
+        // Longer than any operation may take.
         let most_ns = 1_000_000_000_000;
         let histogram = || Histogram::new_with_max(most_ns, 3).expect("three digits are allowed");
         Self {
@@ -36,7 +36,7 @@ impl Latencies {
         }
     }
 
-    /// Does it, and takes its time.
+    /// Runs `work` and records its time.
     pub(crate) fn timed<T>(&mut self, kind: Kind, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let done = work();
@@ -56,7 +56,7 @@ impl Latencies {
         self.operations += other.operations;
     }
 
-    /// One JSON object, of a run that took so long.
+    /// Returns one JSON object for a run of `seconds`.
     pub(crate) fn json(&self, seconds: f64) -> Value {
         json!({
             "operations": self.operations,
@@ -102,7 +102,7 @@ mod tests {
             (&3.into(), &1.into())
         );
         assert_eq!(json["writes"]["count"], 4);
-        // What was timed is not cut short by what the histogram had room for.
+        // The histogram does not cut times short.
         assert!(json["reads"]["mean_us"].as_f64().expect("a number") >= 2000.0);
         let percentiles = &json["writes"]["percentiles_us"];
         assert_eq!(percentiles[2][0], 50.0);

@@ -1,14 +1,16 @@
-//! Loads as programs make them, on whatever file system a folder is in: a key-value store's (YCSB's mixes), a
-//! file server's (after filebench), and one that keeps what it acknowledged to be checked after a crash.
+//! Loads of real programs on the file system of a folder: a key-value store's (YCSB's mixes), a
+//! file server's (after filebench), and one to check after a crash.
 //!
 //! ```text
-//! applications ycsb rocksdb|sqlite FOLDER load|a|f uniform|zipfian|latest RECORDS VALUE_BYTES SECONDS SEED
+//! applications ycsb rocksdb|sqlite FOLDER load|a|f uniform|zipfian|latest RECORDS VALUE_BYTES \
+//!              SECONDS SEED
 //! applications files webserver|webproxy|varmail|fileserver FOLDER prepare|run SECONDS SEED
 //! applications keep rocksdb|sqlite FOLDER SEED OPERATIONS
 //! applications check rocksdb|sqlite FOLDER SEED ACKNOWLEDGED
 //! ```
 //!
-//! The databases are the machine's own, by their shared libraries: what `db_bench` and `sqlite3` run.
+//! The databases are those of the machine, by the shared libraries that `db_bench` and `sqlite3`
+//! use.
 
 mod draw;
 mod files;
@@ -41,11 +43,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// What goes wrong ends the program, and is told to whoever started it.
+/// A failure ends the program with this message.
 type Outcome<T> = Result<T, String>;
 
-/// A number among the arguments.
+/// Parses a number among the arguments.
 fn number<T: std::str::FromStr>(text: &str, what: &str) -> Outcome<T> {
     text.parse()
-        .map_err(|_| format!("{what}: {text:?} is no such number"))
+        .map_err(|_| format!("{what}: {text:?} is not such a number"))
 }

@@ -1,4 +1,5 @@
-//! RocksDB, by its functions for C (rocksdb/c.h), with the sizes that LevelDB has: many small tables, each synced.
+//! RocksDB, by its functions for C (rocksdb/c.h), with LevelDB's sizes: many small tables, each
+//! synced.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -24,12 +25,13 @@ functions! { Functions:
     rocksdb_readoptions_create() -> Pointer;
     rocksdb_open(Pointer, *const c_char, *mut *mut c_char) -> Pointer;
     rocksdb_put(Pointer, Pointer, *const c_char, usize, *const c_char, usize, *mut *mut c_char);
-    rocksdb_get(Pointer, Pointer, *const c_char, usize, *mut usize, *mut *mut c_char) -> *mut c_char;
+    rocksdb_get(Pointer, Pointer, *const c_char, usize, *mut usize, *mut *mut c_char)
+        -> *mut c_char;
     rocksdb_free(*mut c_char);
     rocksdb_close(Pointer);
 }
 
-/// LevelDB's write buffer and the size of its tables, bytes; `db_bench` is given the same.
+/// LevelDB's write buffer and size of tables, bytes. `db_bench` gets the same.
 const BUFFER_BYTES: usize = 4 << 20;
 const TABLE_BYTES: u64 = 2 << 20;
 const LEVEL_BYTES: u64 = 10 << 20;
@@ -43,7 +45,7 @@ pub(crate) struct RocksDb {
 }
 
 impl RocksDb {
-    /// Opens or makes the database in `folder`.
+    /// Opens or creates the database in `folder`.
     pub(crate) fn open(folder: &Path, sync: bool) -> Outcome<Self> {
         let names = [c"librocksdb.so.7.8", c"librocksdb.so"];
         let functions = Functions::of(&Library::open(&names, "rocksdb-tools")?)?;
@@ -51,7 +53,8 @@ impl RocksDb {
         let path = path.map_err(|error| error.to_string())?;
         let f = &functions;
         let mut failure = null_mut();
-        // SAFETY: each gets what the one before has made; none of it is freed before the process ends.
+        // SAFETY: each call gets the results of earlier ones. None of them is freed before the
+        // process ends.
         let (database, writing, reading) = unsafe {
             let options = (f.rocksdb_options_create)();
             (f.rocksdb_options_set_create_if_missing)(options, 1);
@@ -72,15 +75,15 @@ impl RocksDb {
             writing,
             reading,
         };
-        this.told(failure).map(|()| this)
+        this.check(failure).map(|()| this)
     }
 
-    /// What the library says of a failure, if it failed.
-    fn told(&self, failure: *mut c_char) -> Outcome<()> {
+    /// Returns the library's message if a call failed.
+    fn check(&self, failure: *mut c_char) -> Outcome<()> {
         if failure.is_null() {
             return Ok(());
         }
-        // SAFETY: a string that the library has made, given back once it was read.
+        // SAFETY: the library allocated the string, and it is freed after it was read.
         let text = unsafe {
             let text = CStr::from_ptr(failure).to_string_lossy().into_owned();
             (self.functions.rocksdb_free)(failure);
@@ -94,7 +97,7 @@ impl Store for RocksDb {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Outcome<()> {
         let (key_at, value_at) = (key.as_ptr().cast(), value.as_ptr().cast());
         let mut failure = null_mut();
-        // SAFETY: an open database, and bytes that outlive the call.
+        // SAFETY: the database is open, and the bytes outlive the call.
         unsafe {
             (self.functions.rocksdb_put)(
                 self.database,
@@ -106,7 +109,7 @@ impl Store for RocksDb {
                 &raw mut failure,
             );
         }
-        self.told(failure)
+        self.check(failure)
     }
 
     fn get(&mut self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
@@ -122,11 +125,11 @@ impl Store for RocksDb {
                 &raw mut failure,
             )
         };
-        self.told(failure)?;
+        self.check(failure)?;
         if found.is_null() {
             return Ok(None);
         }
-        // SAFETY: so many bytes that the library has made, given back once they were copied.
+        // SAFETY: the library allocated that many bytes, and they are freed after they were copied.
         let value = unsafe {
             let value = std::slice::from_raw_parts(found.cast(), length).to_vec();
             (self.functions.rocksdb_free)(found);
@@ -139,7 +142,7 @@ impl Store for RocksDb {
 impl Drop for RocksDb {
     fn drop(&mut self) {
         if !self.database.is_null() {
-            // SAFETY: open, and not used any more.
+            // SAFETY: the database is open, and no call follows.
             unsafe { (self.functions.rocksdb_close)(self.database) };
         }
     }

@@ -38,7 +38,7 @@ pub(crate) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens or makes the database in the file `path`.
+    /// Opens or creates the database in the file `path`.
     pub(crate) fn open(path: &Path, sync: bool) -> Outcome<Self> {
         let names = [c"libsqlite3.so.0", c"libsqlite3.so"];
         let functions = Functions::of(&Library::open(&names, "libsqlite3-0")?)?;
@@ -50,10 +50,10 @@ impl Sqlite {
             put: null_mut(),
             get: null_mut(),
         };
-        // SAFETY: a string, and a place for the database.
+        // SAFETY: the arguments are a string and a place for the database.
         let opened =
             unsafe { (this.functions.sqlite3_open)(path.as_ptr(), &raw mut this.database) };
-        this.told(opened, OK)?;
+        this.check(opened, OK)?;
         this.execute(c"pragma journal_mode = wal")?;
         this.execute(match sync {
             true => c"pragma synchronous = full",
@@ -67,17 +67,18 @@ impl Sqlite {
         Ok(this)
     }
 
-    fn told(&self, found: c_int, wanted: c_int) -> Outcome<()> {
+    fn check(&self, found: c_int, wanted: c_int) -> Outcome<()> {
         if found == wanted {
             return Ok(());
         }
-        // SAFETY: the library's own text of its last failure, copied at once.
+        // SAFETY: the library owns the text of its last failure, which is copied at once.
         let text = unsafe { CStr::from_ptr((self.functions.sqlite3_errmsg)(self.database)) };
         Err(format!("sqlite: {} ({found})", text.to_string_lossy()))
     }
 
     fn execute(&self, statement: &CStr) -> Outcome<()> {
-        // SAFETY: an open database and a string; neither rows nor messages are asked for.
+        // SAFETY: the database is open, the string ends in zero, and neither rows nor messages are
+        // requested.
         let done = unsafe {
             (self.functions.sqlite3_exec)(
                 self.database,
@@ -87,12 +88,13 @@ impl Sqlite {
                 null_mut(),
             )
         };
-        self.told(done, OK)
+        self.check(done, OK)
     }
 
     fn prepare(&self, statement: &CStr) -> Outcome<Pointer> {
         let mut prepared = null_mut();
-        // SAFETY: an open database, a string to its end, and a place for the statement.
+        // SAFETY: the database is open, the string ends in zero, and there is a place for the
+        // statement.
         let done = unsafe {
             (self.functions.sqlite3_prepare_v2)(
                 self.database,
@@ -102,21 +104,23 @@ impl Sqlite {
                 null_mut(),
             )
         };
-        self.told(done, OK).map(|()| prepared)
+        self.check(done, OK).map(|()| prepared)
     }
 
-    /// Runs a statement with these values to its first row or its end; the first column of that row.
+    /// Runs a statement with these values to its first row or its end. Returns the first column of
+    /// that row.
     fn run(&self, statement: Pointer, values: &[&[u8]]) -> Outcome<Option<Vec<u8>>> {
         let f = &self.functions;
         for (place, value) in (1..).zip(values) {
             let length = c_int::try_from(value.len()).map_err(|error| error.to_string())?;
-            // SAFETY: the bytes stay where they are until the statement is reset below.
+            // SAFETY: the bytes stay in place until the statement is reset below.
             let bound = unsafe {
                 (f.sqlite3_bind_blob)(statement, place, value.as_ptr().cast(), length, null())
             };
-            self.told(bound, OK)?;
+            self.check(bound, OK)?;
         }
-        // SAFETY: a statement of an open database; a row's bytes are copied before it goes on.
+        // SAFETY: the statement belongs to an open database. A row's bytes are copied before the
+        // next call.
         unsafe {
             let stepped = (f.sqlite3_step)(statement);
             let mut row = None;
@@ -129,7 +133,7 @@ impl Sqlite {
                     false => std::slice::from_raw_parts(at.cast(), length as usize).to_vec(),
                 });
             }
-            let failed = (stepped != ROW && stepped != DONE).then(|| self.told(stepped, DONE));
+            let failed = (stepped != ROW && stepped != DONE).then(|| self.check(stepped, DONE));
             (f.sqlite3_reset)(statement);
             failed.unwrap_or(Ok(())).map(|()| row)
         }
@@ -148,7 +152,7 @@ impl Store for Sqlite {
 
 impl Drop for Sqlite {
     fn drop(&mut self) {
-        // SAFETY: both take null; nothing is used any more.
+        // SAFETY: both functions take null, and no call follows.
         unsafe {
             (self.functions.sqlite3_finalize)(self.put);
             (self.functions.sqlite3_finalize)(self.get);

@@ -12,10 +12,11 @@ pub(crate) trait Store {
     fn get(&mut self, key: &[u8]) -> Outcome<Option<Vec<u8>>>;
 }
 
-/// Opens or makes one, by its kind. With `sync` what was put survives a crash once [`Store::put`] has returned.
+/// Opens or creates a database of a kind. With `sync`, a change survives a crash once
+/// [`Store::put`] has returned.
 ///
 /// # Errors
-/// If there is no such kind, its library is not here, or it cannot be opened.
+/// Returns an error if the kind is unknown, its library is missing, or it cannot be opened.
 pub(crate) fn open(kind: &str, folder: &Path, sync: bool) -> Outcome<Box<dyn Store>> {
     let made = std::fs::create_dir_all(folder);
     made.map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -1,5 +1,6 @@
-//! YCSB's load and its workloads A (reads and updates, half each) and F (reads and read-modify-writes, half
-//! each), by one client: B. Cooper and others, "Benchmarking cloud serving systems with YCSB", SoCC '10.
+//! YCSB's load and its workloads A (reads and updates, half each) and F (reads and
+//! read-modify-writes, half each), by one client. See B. Cooper and others, "Benchmarking cloud
+//! serving systems with YCSB", SoCC '10.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,12 +12,12 @@ use crate::latency::{Kind, Latencies};
 use crate::store::{self, Store};
 use crate::{Outcome, number};
 
-/// Keys are scattered, as YCSB's are.
+/// Returns the key of a record. Keys are scattered, as YCSB's are.
 fn key(record: u64) -> Vec<u8> {
     format!("user{:020}", mix(record)).into_bytes()
 }
 
-/// Bytes that no compression makes smaller.
+/// Fills a value with bytes that no compression shrinks.
 fn fill(value: &mut [u8], seed: u64) {
     let mut state = seed;
     for word in value.chunks_mut(8) {
@@ -43,7 +44,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome<()> {
     let value_bytes: usize = number(value_bytes, "VALUE_BYTES")?;
     let seconds: f64 = number(seconds, "SECONDS")?;
     let seed: u64 = number(seed, "SEED")?;
-    // RocksDB as YCSB's own client has it, without a sync for each put; SQLite with one.
+    // As YCSB's own client, RocksDB does not sync each put, and SQLite does.
     let mut store = store::open(kind, Path::new(folder), *kind == "sqlite")?;
     let mut draw = Draw::new(distribution, records, seed)?;
     let began = Instant::now();
@@ -95,7 +96,7 @@ fn one(
     if reads {
         let found = latencies.timed(Kind::Read, || store.get(&key))?;
         if found.is_none() {
-            return Err(format!("{} is not there", String::from_utf8_lossy(&key)));
+            return Err(format!("{} is missing", String::from_utf8_lossy(&key)));
         }
     }
     if writes {

@@ -1,6 +1,6 @@
-//! Cleaning on emulated devices, in virtual time: what clients feel of it, and that it gets somewhere.
+//! Cleaning on emulated devices, in virtual time: its effect on clients, and its progress.
 //!
-//! `FOREBAY_CLEANING=1` prints what each policy comes to.
+//! `FOREBAY_CLEANING=1` prints the results of each policy.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -83,7 +83,7 @@ fn dirty_percent(cache: &Cache) -> u64 {
     stats.dirty_blocks * 100 / stats.blocks
 }
 
-/// What random 4 KiB writes came to.
+/// Result of random 4 KiB writes.
 #[derive(Clone, Debug)]
 struct Came {
     iops: f64,
@@ -91,7 +91,8 @@ struct Came {
     p99_ms: f64,
 }
 
-/// So many clients write at random to the first bytes of a volume, each when its last write is done.
+/// Runs clients that write at random to the first `bytes` of a volume. Each sends its next write
+/// when the last one is done.
 async fn load(volume: &Rc<dyn BlockDevice>, bytes: u64, clients: u64, time: Duration) -> Came {
     let (latencies, running) = (
         Rc::new(RefCell::new(Vec::new())),
@@ -124,7 +125,7 @@ async fn load(volume: &Rc<dyn BlockDevice>, bytes: u64, clients: u64, time: Dura
     }
 }
 
-/// Writes at random until so much of the cache is dirty.
+/// Writes at random until `percent` of the cache is dirty.
 async fn fill(cache: &Cache, volume: &Rc<dyn BlockDevice>, percent: u64) {
     let rng = Rng::labelled(2, 2);
     while dirty_percent(cache) < percent {
@@ -133,7 +134,7 @@ async fn fill(cache: &Cache, volume: &Rc<dyn BlockDevice>, percent: u64) {
     }
 }
 
-/// Whether everything is to be measured, and printed.
+/// Whether to measure and print everything.
 fn is_all() -> bool {
     std::env::var("FOREBAY_CLEANING").is_ok()
 }
@@ -148,7 +149,7 @@ fn bare(backing: Backing, clients: u64) -> Came {
     })
 }
 
-/// Under a cache of which all is dirty.
+/// Measures with a cache whose blocks are all dirty.
 fn full(backing: Backing, clients: u64, cleaning: Cleaning) -> Came {
     block_on_simulated(1, async move {
         let cache = open(Cleaning::Nop, 100).await;
@@ -161,7 +162,7 @@ fn full(backing: Backing, clients: u64, cleaning: Cleaning) -> Came {
         if is_all() {
             let after = cache.stats();
             println!(
-                "    dirty {}%, {} written back, {} round the cache, {} evicted, {} commits",
+                "    dirty {}%, {} written back, {} bypassed, {} evicted, {} commits",
                 dirty_percent(&cache),
                 after.write_backs - before.write_backs,
                 after.volumes[0].bypassed_writes - before.volumes[0].bypassed_writes,
@@ -184,7 +185,7 @@ fn shown(what: &str, came: &Came, bare: &Came) {
     );
 }
 
-/// A cache that is full of dirty data is no slower than what is under it.
+/// A cache full of dirty data is no slower than its backing device.
 #[test]
 fn a_cache_full_of_dirty_data_is_no_slower_than_its_backing_device() {
     let all = is_all();
@@ -212,7 +213,7 @@ fn a_cache_full_of_dirty_data_is_no_slower_than_its_backing_device() {
     }
 }
 
-/// The bar tells who keeps it from who does not.
+/// The limit distinguishes policies that meet it from those that do not.
 #[test]
 fn a_policy_that_looks_at_nobody_is_found_out() {
     let own = bare(Backing::Cloud, 1);
@@ -220,7 +221,7 @@ fn a_policy_that_looks_at_nobody_is_found_out() {
     assert!(came.p99_ms > 2.0 * own.p99_ms, "{came:?}, bare {own:?}");
 }
 
-/// Half of the cache is dirty and stays so, since all of it is written to again and again.
+/// Half of the cache is dirty and stays so, since clients rewrite all of it continuously.
 fn half(backing: Backing, clients: u64, cleaning: Cleaning) -> Came {
     block_on_simulated(1, async move {
         let cache = open(Cleaning::Nop, 100).await;
@@ -256,7 +257,7 @@ fn cleaning_half_a_cache_is_hardly_felt() {
     }
 }
 
-/// A load ends, and what it left goes: below the low mark soon, and all of it.
+/// After a load ends, its dirty data is written back: soon below the low mark, later all of it.
 #[test]
 fn what_a_load_leaves_is_written_back() {
     for cleaning in [Cleaning::Auto, Cleaning::Alru, Cleaning::Acp] {
@@ -297,8 +298,8 @@ fn nop_leaves_what_nobody_asks_for() {
     });
 }
 
-/// What cannot be admitted goes round the cache, and costs it nothing durable: nothing is there that a crash
-/// could take for newer.
+/// Writes that are not admitted bypass the cache and need no commit, since no cached block could
+/// count as newer after a crash.
 #[test]
 fn writes_round_a_full_cache_cost_no_commits() {
     block_on_simulated(1, async {
@@ -315,14 +316,14 @@ fn writes_round_a_full_cache_cost_no_commits() {
         let after = cache.stats();
         let round = after.volumes[0].bypassed_writes - before.volumes[0].bypassed_writes;
         assert!(round > 1800, "{round} went round");
-        // What met a block that is there is recorded as ever; the timer does the rest.
+        // Writes to cached blocks are recorded as usual. The timer does the rest.
         let commits = after.commits - before.commits;
         assert!(commits <= 10, "{commits} commits for {round} writes");
         assert_eq!(after.marks - before.marks, 0);
     });
 }
 
-/// A volume whose backing device is slow, and is kept busy, keeps nobody else's data dirty.
+/// A slow and busy backing device does not keep data of another volume dirty.
 #[test]
 fn no_policy_starves_another_volume() {
     for cleaning in [Cleaning::Auto, Cleaning::Alru, Cleaning::Acp] {

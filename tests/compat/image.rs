@@ -1,6 +1,6 @@
-//! Leaves images of this version's caches for the compat tests of all later ones:
-//! `cargo run --release -p forebay-tests --example cache_image -- tests/compat/images/VERSION`,
-//! where the version is a date or a release.
+//! Writes images of this version's caches, for the compat tests of all later versions: `cargo run
+//! --release -p forebay-tests --example cache_image -- tests/compat/images/VERSION`. The version is
+//! a date or a release.
 
 mod life;
 
@@ -13,13 +13,13 @@ use life::{CACHE_BYTES, KINDS, VOLUME_BYTES, expected, live, run, world};
 
 fn main() -> ExitCode {
     let Some(folder) = std::env::args().nth(1) else {
-        eprintln!("image: say into which new folder: tests/compat/images/VERSION");
+        eprintln!("image: name a new folder: tests/compat/images/VERSION");
         return ExitCode::FAILURE;
     };
     match make(Path::new(&folder)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("image: {folder}: {error} (an image that is there is never written over)");
+            eprintln!("image: {folder}: {error} (an existing image is never overwritten)");
             ExitCode::FAILURE
         }
     }

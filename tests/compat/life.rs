@@ -1,5 +1,5 @@
-//! The life of a cache that ends in an image, and what must be read from that for ever. Nothing here may change: images of earlier
-//! versions were made with it.
+//! The life of a cache that ends in an image, and the expected contents of the image. Nothing here
+//! may change: images of earlier versions were made with it.
 
 use std::rc::Rc;
 
@@ -13,18 +13,18 @@ pub(crate) const CACHE_BYTES: u64 = 3 << 20;
 pub(crate) const VOLUME_BYTES: u64 = 2 << 20;
 const SECTOR: u64 = 512;
 
-/// What an image is of.
+/// The cache of an image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) dirty_tracking: DirtyTracking,
     pub(crate) checksums: bool,
     pub(crate) sizes: &'static [u64],
-    /// The cache was closed; else power was lost.
+    /// Whether the cache was closed. Otherwise power was lost.
     pub(crate) closed: bool,
 }
 
-/// The kinds of caches that each version leaves images of.
+/// The kinds of caches of which each version has images.
 pub(crate) const KINDS: [Kind; 4] = [
     Kind {
         name: "exact",
@@ -69,7 +69,8 @@ impl Draw {
     }
 }
 
-/// Writes, before the write-back and behind it: first byte, length, and the byte that fills them.
+/// Returns the writes before the write-back and after it: first byte, length, and the byte to fill
+/// with.
 fn writes() -> [Vec<(u64, u64, u8)>; 2] {
     let mut draw = Draw(27);
     let mut some = |count: u64| -> Vec<(u64, u64, u8)> {
@@ -84,7 +85,7 @@ fn writes() -> [Vec<(u64, u64, u8)>; 2] {
     [some(150), some(60)]
 }
 
-/// What a volume must read as.
+/// Returns the expected contents of a volume.
 pub(crate) fn expected() -> Vec<u8> {
     let mut bytes = vec![0; VOLUME_BYTES as usize];
     for (at, len, byte) in writes().into_iter().flatten() {
@@ -128,7 +129,7 @@ pub(crate) async fn attach(cache: &Cache, disks: &[SimDisk]) -> Rc<dyn BlockDevi
     (cache.attach("v", backing, options).await).expect("attaches")
 }
 
-/// Lives, and ends as its kind says; what is dirty was flushed.
+/// Lives, and ends as its kind says. All dirty data was flushed.
 pub(crate) async fn live(disks: &[SimDisk], kind: Kind) {
     let options = FormatOptions {
         dirty_tracking: kind.dirty_tracking,

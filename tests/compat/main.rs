@@ -1,6 +1,6 @@
-//! Caches of earlier versions are opened for ever, with all that is dirty in them.
+//! Caches of all earlier versions open, with all their dirty data.
 //!
-//! Each folder below images/ was left by a version (image.rs). What it holds was written by life.rs.
+//! Each folder below images/ comes from one version (image.rs). life.rs wrote its contents.
 
 mod life;
 
@@ -13,7 +13,7 @@ use forebay_io::sim::{Keep, World};
 
 use life::{CACHE_BYTES, KINDS, Kind, VOLUME_BYTES, attach, devices, expected, live, run, world};
 
-/// The world as an image has it.
+/// Loads the devices of an image.
 fn loaded(folder: &Path, kind: Kind) -> World {
     let image = |name: &str| {
         let file = folder.join(format!("{}.{name}.zst", kind.name));
@@ -32,7 +32,7 @@ fn loaded(folder: &Path, kind: Kind) -> World {
     world
 }
 
-/// Opens a cache. Whether all that was written can be read, and is written back.
+/// Opens a cache. Returns whether all written data can be read, and is written back.
 fn is_whole(world: &World, kind: Kind, version: &str) -> bool {
     let version = version.to_owned();
     run(world, async move |disks| {

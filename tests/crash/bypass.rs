@@ -1,9 +1,11 @@
-//! Lives on a cache that fails in service, under a volume that needs it for what is dirty alone: in `wt`, `wa`, `wi` and `pt` the
-//! volume goes on at its backing device. Each life has several processes. Each process is cut off anywhere, by its end or by the
-//! loss of power, and the cache devices come back as they were, or empty.
+//! Lives of a cache that fails in service, below a volume that needs it for dirty data alone.
 //!
-//! The fault contract: data device, metadata device or both vanish, fail a flush, a write, or reads. The
-//! backing device works. The state directory keeps what was synced, and may fail once.
+//! In `wt`, `wa`, `wi` and `pt` the volume continues at its backing device. Each life has several
+//! processes. Each process is cut off anywhere, by its end or by power loss. The cache devices come
+//! back as they were, or empty.
+//!
+//! The fault contract: data device, metadata device or both vanish, fail a flush, a write, or
+//! reads. The backing device works. The state directory keeps synced data, and may fail once.
 
 mod client;
 mod model;
@@ -28,10 +30,10 @@ use forebay_io::sync::Promise;
 use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
 use model::{BLOCK, BLOCKS, CLIENTS, Seen, State, UNSYNCED, byte_of};
 
-/// Processes of a life whose cache may fail; one more looks at what they left.
+/// Processes of a life whose cache may fail. One more process reads what they left.
 const PROCESSES: u64 = 2;
 const LIVES: Lives = Lives {
-    // A write that waits while the mode changes twice.
+    // A write waits while the mode changes twice.
     pinned: &[1_063_117],
     gate: 600,
     whole: 3000,
@@ -40,16 +42,16 @@ const LIVES: Lives = Lives {
 /// Lives within which a planted fault must be found.
 const PATIENCE: u64 = 3000;
 
-/// What fails, how, and how it is configured.
+/// The configuration and the failures of a life.
 struct Life {
     seed: u64,
     world: World,
     rng: Rng,
     format: FormatOptions,
     durability: Durability,
-    /// The metadata has a device of its own.
+    /// Whether the metadata has its own device.
     is_apart: bool,
-    /// No mode of this life leaves dirty data.
+    /// Whether no mode of this life leaves dirty data.
     is_pure: bool,
     state: Rc<State>,
     seen: Rc<Seen>,
@@ -141,7 +143,7 @@ impl Life {
         }
     }
 
-    /// Has the cache devices fail.
+    /// Makes the cache devices fail.
     fn fail(disks: &[SimDisk], rng: &Rng) {
         let kind = rng.below(6);
         let one = rng.index(disks.len());
@@ -155,7 +157,7 @@ impl Life {
                     from_nth: Some((1 + rng.below(250), Trouble::Vanishes)),
                     ..plan
                 },
-                // What it holds can be read on.
+                // Reads still succeed.
                 2 => FaultPlan {
                     fail_nth: Some((OpClass::Flush, 1 + rng.below(20))),
                     lose_at_failed_flush: rng.chance(1, 2),
@@ -176,8 +178,8 @@ impl Life {
         }
     }
 
-    /// A process: it opens the cache, looks at what is there, and serves clients while the cache fails, unless it is the last.
-    /// Returns whether it was not cut off.
+    /// Runs a process: it opens the cache, reads everything, and serves clients while the cache
+    /// fails. In the last process the cache works. Returns whether it ran to its end.
     fn run(&self, number: u64) -> bool {
         let is_last = number == PROCESSES;
         let seed = self.seed * (PROCESSES + 1) + number;
@@ -207,7 +209,7 @@ impl Life {
             let attached = cache.attach("v", Rc::new(backing.clone()), state.options(mode));
             let volume = match attached.await {
                 Ok(volume) => volume,
-                Err(error) => return seen.note(format!("it is refused: {}", error.report())),
+                Err(error) => return seen.note(format!("the attach fails: {}", error.report())),
             };
             rt::sleep(Duration::from_millis(1)).await;
             state.forget(cache.volume_epoch("v").expect("attached"));
@@ -248,7 +250,7 @@ impl Life {
             for end in ends {
                 end.get().await;
             }
-            // What is still on its way to the backing device arrives.
+            // Writes in flight reach the backing device.
             rt::sleep(Duration::from_secs(1)).await;
         };
         match self.world.run(seed, served) {
@@ -261,10 +263,10 @@ impl Life {
         }
     }
 
-    /// Between two processes.
+    /// Cuts off a process and prepares the next one.
     fn cut(&self, number: u64, ended: bool) {
         if !self.is_pure || self.format.dirty_tracking != DirtyTracking::Exact {
-            // More counts as dirty behind a crash than was, until it is compared.
+            // After a crash more data counts as dirty, until it is compared.
             for known in &mut *self.seen.blocks.borrow_mut() {
                 known.maybe_dirty = true;
             }
@@ -292,7 +294,7 @@ impl Life {
     }
 }
 
-/// Reads all blocks after a start, and makes durable what was found.
+/// Reads all blocks after a start, and makes the result durable.
 async fn look(volume: &Rc<dyn BlockDevice>, seen: &Seen, stopper: &Stopper) {
     let mut found = Vec::new();
     for block in 0..BLOCKS {
@@ -311,7 +313,7 @@ async fn look(volume: &Rc<dyn BlockDevice>, seen: &Seen, stopper: &Stopper) {
     }
 }
 
-/// Everything is written back: the backing device has what clients know.
+/// Writes everything back, and compares the backing device with the clients' knowledge.
 async fn end(cache: &Cache, backing: &SimDisk, seen: &Seen) {
     cache.write_back(None).await.expect("writes back");
     for block in 0..BLOCKS {
@@ -321,7 +323,8 @@ async fn end(cache: &Cache, backing: &SimDisk, seen: &Seen) {
     cache.close().await.expect("ends");
 }
 
-/// What is wrong in a life, whether its volume went on without the cache, and whether it was cut off then.
+/// Returns the violations in a life, whether its volume ran without the cache, and whether it was
+/// cut off then.
 fn live(seed: u64) -> (Vec<String>, bool, bool) {
     let life = Life::new(seed);
     life.format(5);
@@ -363,14 +366,15 @@ fn a_failed_cache_fails_no_volume_that_does_not_need_it() {
     print_row("lives at the backing device of a failed cache", count, cut);
 }
 
-/// Whether the life of `seed` finds something missing.
+/// Whether the life of `seed` finds a planted fault.
 fn finds(seed: u64) -> bool {
     let lived = catch_unwind(AssertUnwindSafe(|| live(seed)));
     lived.is_err() || lived.is_ok_and(|(wrong, ..)| !wrong.is_empty())
 }
 
-/// Faults that these lives must find. A flush that raises no epoch is found by a test of the cache's own: power must take the newest
-/// version of a block between its write-back and the next flush of the cache device.
+/// Faults that these lives must find. A test of the engine finds a flush that raises no epoch.
+/// Power must take the newest version of a block between its write-back and the next flush of the
+/// cache device.
 const FAULTS: [Fault; 5] = [
     Fault::DegradeUnannounced,
     Fault::DegradeUnawaited,

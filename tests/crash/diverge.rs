@@ -1,14 +1,17 @@
-//! Lives on a cache that fails in service, under a volume that goes on without it: they are cut off anywhere, by the end of the
-//! process or by the loss of power, and the next process is told what was written past the cache.
+//! Lives of a cache that fails in service, below a volume that continues without it.
+//!
+//! Each life is cut off anywhere, by the end of the process or by power loss. The next process
+//! gets the list of ranges that were written past the cache.
 
-use std::cell::{Cell, RefCell};
+mod client;
+mod model;
+
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Op, Request};
+use forebay_block::{BlockDevice, Buf};
 use forebay_cache::failpoints::{Fault, Part, SitePart, plant, reached, take_out};
 use forebay_cache::{
     Cache, CacheOptions, Cleaning, Devices, Durability, Fallback, FormatOptions, Mode,
@@ -16,10 +19,13 @@ use forebay_cache::{
 };
 use forebay_io::rt;
 use forebay_io::sim::{
-    DiskConfig, FaultPlan, Keep, OpClass, Outcome, Rng, SimDisk, Stop, Stopper, Trouble, World,
+    DiskConfig, FaultPlan, Keep, OpClass, Outcome, Rng, SimDisk, Stop, Trouble, World,
 };
 use forebay_io::sync::Promise;
 use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
+
+use client::Client;
+use model::{Beside, Known, Logged, Seen, byte_of};
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 64;
@@ -31,192 +37,8 @@ const LIVES: Lives = Lives {
     whole: 600,
     share: 1,
 };
-/// Lives within which what is left out must be found missing.
+/// Lives within which each fault must be found.
 const PATIENCE: u64 = 3000;
-
-/// What is kept beside the cache, durably.
-#[derive(Default)]
-struct Beside {
-    epoch: Cell<u64>,
-    raised: Cell<bool>,
-    written: RefCell<Vec<Range<u64>>>,
-    /// What was dirty then, if it is kept.
-    dirty: RefCell<Option<Vec<Range<u64>>>>,
-}
-
-impl Beside {
-    /// Whether a range of bytes was written past the cache, in part.
-    fn touches(&self, range: Range<u64>) -> bool {
-        let written = self.written.borrow();
-        (written.iter()).any(|other| other.start < range.end && range.start < other.end)
-    }
-}
-
-struct Logged {
-    inner: Rc<dyn BlockDevice>,
-    beside: Rc<Beside>,
-}
-
-impl BlockDevice for Logged {
-    fn info(&self) -> DeviceInfo {
-        self.inner.info()
-    }
-
-    fn submit(&self, request: Request, done: Completion) {
-        if !matches!(request.op, Op::Read | Op::Flush) {
-            let range = request.offset..request.offset + request.len;
-            self.beside.written.borrow_mut().push(range);
-        }
-        self.inner.submit(request, done);
-    }
-}
-
-/// What a block may hold.
-#[derive(Clone, Default)]
-struct Known {
-    now: BTreeSet<u8>,
-    /// After power was lost.
-    later: BTreeSet<u8>,
-    /// A change was begun, and has not succeeded.
-    changing: bool,
-}
-
-/// What all clients know, by block, and what they saw that is wrong.
-#[derive(Default)]
-struct Seen {
-    blocks: RefCell<Vec<Known>>,
-    wrong: RefCell<Vec<String>>,
-}
-
-impl Seen {
-    fn note(&self, what: String) {
-        self.wrong.borrow_mut().push(what);
-    }
-
-    fn change<T>(&self, block: u64, change: impl FnOnce(&mut Known) -> T) -> T {
-        change(&mut self.blocks.borrow_mut()[block as usize])
-    }
-
-    fn read(&self, block: u64, found: u8) {
-        let right = self.change(block, |known| {
-            let right = known.now.contains(&found);
-            known.now = BTreeSet::from([found]);
-            right
-        });
-        if !right {
-            self.note(format!("block {block}: {found} was read"));
-        }
-    }
-}
-
-async fn byte_of(volume: Rc<dyn BlockDevice>, block: u64) -> forebay_block::Result<u8> {
-    let found = Buf::zeroed(BLOCK as usize);
-    volume.read(block * BLOCK, found.clone()).await?;
-    let found = found.to_vec();
-    assert!(
-        found.iter().all(|byte| *byte == found[0]),
-        "block {block} is torn"
-    );
-    Ok(found[0])
-}
-
-/// One of several who each have blocks of their own, beside each other's.
-struct Client {
-    volume: Rc<dyn BlockDevice>,
-    number: u64,
-    seen: Rc<Seen>,
-    stopper: Stopper,
-    sync: bool,
-}
-
-impl Client {
-    fn blocks(&self) -> impl Iterator<Item = u64> + use<> {
-        let number = self.number;
-        (0..BLOCKS / CLIENTS).map(move |own| own * CLIENTS + number)
-    }
-
-    /// Changes a block to hold a byte, or zeroes.
-    async fn write(&self, block: u64, byte: u8, fua: bool) {
-        self.seen.change(block, |known| {
-            known.now.insert(byte);
-            known.later.insert(byte);
-            known.changing = true;
-        });
-        let request = match byte {
-            0 => Request::write_zeroes(block * BLOCK, BLOCK, fua, false),
-            _ => {
-                let page = Buf::copied(&[byte; BLOCK as usize]);
-                Request::write(block * BLOCK, page, fua)
-            }
-        };
-        let result = self.volume.start(request).await;
-        if self.stopper.is_stopped() {
-            return;
-        }
-        if let Err(error) = result {
-            return self
-                .seen
-                .note(format!("block {block} is refused: {}", error.report()));
-        }
-        self.seen.change(block, |known| {
-            known.now = BTreeSet::from([byte]);
-            if fua || self.sync {
-                known.later = BTreeSet::from([byte]);
-            }
-            known.changing = false;
-        });
-    }
-
-    async fn flush(&self) {
-        let covered: Vec<_> = (self.blocks())
-            .map(|block| (block, self.seen.change(block, |known| known.now.clone())))
-            .collect();
-        if self.volume.flush().await.is_ok() && !self.stopper.is_stopped() {
-            for (block, now) in covered {
-                self.seen.change(block, |known| known.later = now);
-            }
-        }
-    }
-
-    async fn live(&self, rng: &Rng) {
-        for _ in 0..STEPS {
-            let block = rng.below(BLOCKS / CLIENTS) * CLIENTS + self.number;
-            let byte = 1 + rng.below(250) as u8;
-            match rng.below(12) {
-                0..=3 => self.write(block, byte, rng.chance(1, 8)).await,
-                4 => self.write(block, 0, rng.chance(1, 8)).await,
-                5 => self.flush().await,
-                6 => rt::sleep(Duration::from_micros(rng.below(3000))).await,
-                // A read of what is dirty on a device that is gone fails.
-                7..=8 => {
-                    let found = byte_of(Rc::clone(&self.volume), block).await;
-                    if let (Ok(found), false) = (found, self.stopper.is_stopped()) {
-                        self.seen.read(block, found);
-                    }
-                }
-                // Beside a write it sees old or new, and what comes later the new.
-                _ => {
-                    let before = self.seen.change(block, |known| known.now.clone());
-                    let reading = Promise::new();
-                    let (read, volume) = (reading.clone(), Rc::clone(&self.volume));
-                    rt::spawn(async move { read.set(byte_of(volume, block).await) });
-                    let byte = if rng.chance(1, 4) { 0 } else { byte };
-                    self.write(block, byte, false).await;
-                    if let Ok(found) = reading.get().await
-                        && !before.contains(&found)
-                        && found != byte
-                    {
-                        self.seen
-                            .note(format!("block {block}: {found} beside a write"));
-                    }
-                }
-            }
-            if self.stopper.is_stopped() {
-                return;
-            }
-        }
-    }
-}
 
 fn devices(disks: &[SimDisk]) -> Devices {
     Devices {
@@ -225,7 +47,7 @@ fn devices(disks: &[SimDisk]) -> Devices {
     }
 }
 
-/// What fails, how, and how it is configured.
+/// The configuration and the failures of a life.
 struct Life {
     world: World,
     rng: Rng,
@@ -312,7 +134,8 @@ impl Life {
         }
     }
 
-    /// Clients at work while the cache's device vanishes, or fails a flush. Whether it was not cut off.
+    /// Runs clients while the cache's device vanishes, or fails a flush. Returns whether the
+    /// process ran to its end.
     fn serve(&self, seed: u64) -> bool {
         let disks = self.world.disks().to_vec();
         let (beside, seen) = (Rc::clone(&self.beside), Rc::clone(&self.seen));
@@ -349,7 +172,7 @@ impl Life {
                     from_nth: Some((1 + rng.below(300), Trouble::Vanishes)),
                     ..FaultPlan::default()
                 }),
-                // What it holds can be read on.
+                // Reads still succeed.
                 false => disks[0].set_faults(FaultPlan {
                     fail_nth: Some((OpClass::Flush, 1 + rng.below(20))),
                     lose_at_failed_flush: rng.chance(1, 2),
@@ -375,7 +198,7 @@ impl Life {
             for end in ends {
                 end.get().await;
             }
-            // What is still on its way to the backing device arrives.
+            // Writes in flight reach the backing device.
             rt::sleep(Duration::from_secs(1)).await;
         };
         match self.world.run(seed, served) {
@@ -388,8 +211,8 @@ impl Life {
         }
     }
 
-    /// The next process, whose cache's device is well.
-    fn attach_again(&self, power_lost: bool) {
+    /// Runs the next process, whose cache device works, and checks every block.
+    fn reattach(&self, power_lost: bool) {
         let disks = self.world.disks().to_vec();
         disks[0].set_faults(FaultPlan::default());
         let (beside, seen) = (Rc::clone(&self.beside), Rc::clone(&self.seen));
@@ -398,7 +221,7 @@ impl Life {
             true => (Buf::zeroed(1 << 16), 2),
             false => (self.journal.clone(), 1),
         };
-        let again = async move {
+        let reattached = async move {
             let (cache, report) = Self::open(&disks, durability, journal, boot).await;
             let options = VolumeOptions {
                 epoch: beside.epoch.get() + u64::from(beside.raised.get()),
@@ -416,8 +239,8 @@ impl Life {
                 let known = seen.change(block, |known| known.clone());
                 let (at, whole) = (block * BLOCK, block * BLOCK / size * size);
                 let logged = beside.touches(at..at + BLOCK);
-                // Named: lost with a flush, or given up for what was written past a block of the cache, or would have
-                // been.
+                // The cache names these losses: by a flush, or by a write past a cached block,
+                // completed or not.
                 let given_up = match logged {
                     true => known.changing,
                     false => beside.touches(whole..whole + size),
@@ -425,7 +248,7 @@ impl Life {
                 if report.lost.iter().any(is_lost) || given_up {
                     continue;
                 }
-                // What the cache alone had and no flush covered may be gone with it.
+                // Unflushed data that only the cache had may be lost with it.
                 let may_hold = match logged && !power_lost {
                     true => known.now,
                     false => known.later,
@@ -438,14 +261,15 @@ impl Life {
                 }
             }
         };
-        match self.world.run(2, again) {
+        match self.world.run(2, reattached) {
             Outcome::Finished(()) => {}
             _ => self.seen.note("the next process does not end".to_owned()),
         }
     }
 }
 
-/// What is wrong in a life, whether its volume went on without the cache, and whether it was cut off.
+/// Returns the violations in a life, whether its volume ran without the cache, and whether it was
+/// cut off.
 fn live(seed: u64) -> (Vec<String>, bool, bool) {
     let life = Life::new(seed);
     life.format();
@@ -457,7 +281,7 @@ fn live(seed: u64) -> (Vec<String>, bool, bool) {
         false => {}
     }
     if life.beside.epoch.get() > 0 {
-        life.attach_again(power_lost);
+        life.reattach(power_lost);
     }
     let wrong = life.seen.wrong.take();
     (wrong, life.beside.raised.get(), !ended)
@@ -478,18 +302,18 @@ fn what_is_written_past_a_failed_cache_stays_written() {
         diverged += u64::from(has_diverged);
         cut += u64::from(has_diverged && is_cut);
     }
-    eprintln!("{count} lives: {diverged} went on without the cache, {cut} of them were cut off");
+    eprintln!("{count} lives: {diverged} ran without the cache, {cut} of them were cut off");
     assert!(count < LIVES.whole || diverged > count / 3 && cut > count / 20);
     print_row("lives past a failed cache", count, cut);
 }
 
-/// Whether the life of `seed` finds something missing.
+/// Whether the life of `seed` finds a fault.
 fn finds(seed: u64) -> bool {
     let lived = catch_unwind(AssertUnwindSafe(|| live(seed)));
     lived.is_err() || lived.is_ok_and(|(wrong, ..)| !wrong.is_empty())
 }
 
-/// The first life that finds something missing.
+/// Returns the first life that finds a fault.
 fn found() -> Option<u64> {
     (0..PATIENCE).find(|seed| finds(*seed))
 }
@@ -521,7 +345,7 @@ fn what_keeps_a_volume_without_its_cache_right_is_found_missing() {
         let _ = live(seed);
         sites.extend(reached());
     }
-    // The flush `mode::flush` has made before.
+    // `mode::flush` has flushed before, so these sites are redundant.
     sites.retain(|(file, _, _, part)| {
         file.ends_with("cache/src/degraded/mod.rs") && matches!(part, Part::Wait | Part::Fua)
     });

@@ -1,4 +1,4 @@
-//! Metadata on byte-addressable media: lives with crashes, faults that they find, and what it costs.
+//! Metadata on byte-addressable media: lives with crashes, the faults that they find, and the cost.
 
 mod cost;
 
@@ -48,7 +48,7 @@ fn random_lives() {
     print_row("lives on lines", count, crashes);
 }
 
-/// A device that is called a disk.
+/// A device that calls itself a disk.
 struct AsDisk(Rc<dyn BlockDevice>);
 
 impl BlockDevice for AsDisk {
@@ -96,13 +96,13 @@ fn lines_need_such_media_and_data_other_ones() {
     assert_eq!(outcome, Outcome::Finished(()));
 }
 
-/// Whether the lives of `seed` find what was planted.
+/// Whether the lives of `seed` find the planted fault.
 fn finds(seed: u64) -> bool {
     let run = || target(setup(seed)).random(seed);
     !matches!(catch_unwind(AssertUnwindSafe(run)), Ok(Ok(_)))
 }
 
-/// The first seed whose lives find what was planted.
+/// Asserts that a life finds the planted fault.
 fn found(what: &dyn std::fmt::Debug) {
     let found = (0..200).find(|seed| finds(*seed));
     eprintln!("{what:?}: found by seed {found:?}");

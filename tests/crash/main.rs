@@ -1,8 +1,8 @@
 //! Every crash point of every mode, each failure of each device, and random lives by seed, against
 //! the model disk. A failure prints the command that replays it.
 //!
-//! Each run takes a part of them ([`Rotation`]): `FOREBAY_ROTATION=all` takes every sweep and 5,000
-//! random lives; `FOREBAY_SEEDS=n` takes n random lives, `FOREBAY_SEED=n` begins them at seed n.
+//! Each run takes a part of them ([`Rotation`]). `FOREBAY_ROTATION=all` takes every sweep and 5,000
+//! random lives. `FOREBAY_SEEDS=n` takes n random lives, `FOREBAY_SEED=n` begins them at seed n.
 
 mod bypass;
 mod diverge;
@@ -18,10 +18,10 @@ use forebay_testkit::case::Case;
 use forebay_testkit::depth::Depth;
 use forebay_testkit::rotation::{Rotation, print_row};
 use stack::families::{DEPTH, target};
-use stack::{CHANGING, CLEANED, EARLY, LINES, SUMS, Setup, TREE, families};
+use stack::{CHANGING, CLEANED, LINES, ONLINE, SUMS, Setup, TREE, families};
 
-/// Two connections in flight on each of two volumes, without and with changes of mode; the latter with each way
-/// of knowing what was overwritten in place; and with all that is dirty written back at once.
+/// Sweeps with two connections in flight on each of two volumes. One has no changes of mode. The
+/// others change modes, with each kind of dirty tracking, or write all dirty data back at once.
 fn sweep(mode: Mode, durability: Durability, fits: bool) {
     let wanted =
         |setup: &Setup| (setup.mode, setup.durability, setup.fits) == (mode, durability, fits);
@@ -32,7 +32,7 @@ fn sweep(mode: Mode, durability: Durability, fits: bool) {
         match target.sweep(1, DEPTH) {
             Ok(report) => {
                 eprintln!("{}: {report:?}", target.label);
-                assert!(report.points > 40, "the sweep ended early: {report:?}");
+                assert!(report.points > 40, "the sweep is too short: {report:?}");
                 swept += 1;
             }
             Err(failure) => panic!("{failure}"),
@@ -41,7 +41,7 @@ fn sweep(mode: Mode, durability: Durability, fits: bool) {
     assert!(swept > 0, "the rotation takes no sweep");
 }
 
-/// Lives that go to one window each, cut off everywhere, and with each operation failing.
+/// Lives that aim at one window each, cut off everywhere, and with each operation failing.
 #[test]
 fn aimed() {
     for (setup, seed) in families::aims(Rotation::current()) {
@@ -53,21 +53,21 @@ fn aimed() {
     }
 }
 
-/// Clients of a stack that serves while it is being opened are served then.
+/// A stack that serves during its opening serves clients then.
 #[test]
 fn reads_come_while_it_is_being_opened() {
     for seed in 0..8 {
-        let early = target(Setup {
+        let online = target(Setup {
             mode: Mode::WriteBack,
             durability: Durability::Flush,
             fits: true,
-            variant: EARLY | CHANGING,
+            variant: ONLINE | CHANGING,
         });
-        if let Err(failure) = early.random(seed) {
+        if let Err(failure) = online.random(seed) {
             panic!("{failure}");
         }
     }
-    let (clean, dirty) = stack::early_reads();
+    let (clean, dirty) = stack::reads_before_open();
     eprintln!("before the cache was open: {clean} reads of clean zones, {dirty} of others");
     assert!(clean > 0 && dirty > 0, "they all waited");
 }
@@ -110,7 +110,7 @@ sweeps! {
     pass_through: PassThrough;
 }
 
-/// Parts into which the random seeds are split, so that they run side by side.
+/// Parts into which the random seeds are split, so that they run in parallel.
 const PARTS: u64 = 4;
 
 fn random(part: u64) {
@@ -134,7 +134,7 @@ fn random(part: u64) {
          {sent} writes of {measured} measured lives bypassed the cache",
         all[all.len() - 1]
     );
-    // The whole run takes the same lives each time, and ten measured ones have such writes.
+    // The whole run takes the same lives each time, and enough of these writes were counted in it.
     let is_whole = Rotation::current() == Rotation::Whole;
     assert!(sent > 0 || measured < 10 || !is_whole, "all writes waited");
     print_row("random lives", seeds, crashes);
@@ -167,7 +167,7 @@ fn failures(mode: Mode) {
         match target.faults(2, 1) {
             Ok(report) => {
                 eprintln!("{}: {report:?}", target.label);
-                assert!(report.points > 10, "the sweep ended early: {report:?}");
+                assert!(report.points > 10, "the sweep is too short: {report:?}");
             }
             Err(failure) => panic!("{failure}"),
         }
@@ -186,7 +186,7 @@ fn a_seed_repeats_exactly() {
     }
 }
 
-/// What a sweep does not go through, since another outcome of the crash left the same, would go the same way.
+/// Outcomes that a sweep leaves out, since they equal another one, continue as that one does.
 #[test]
 fn outcomes_that_are_alike_go_the_same_way() {
     let depth = Depth { stride: 9, ..DEPTH };
@@ -206,7 +206,8 @@ fn outcomes_that_are_alike_go_the_same_way() {
     }
 }
 
-/// Replays the case in `FOREBAY_REPLAY`, which a failure prints; without one, a case of each kind.
+/// Replays the case in `FOREBAY_REPLAY`, which a failure prints. Without one, replays a case of
+/// each kind.
 #[test]
 fn replay() {
     let given = std::env::var("FOREBAY_REPLAY").ok();
@@ -216,7 +217,8 @@ fn replay() {
             "wb flush evicts 0: sweep 1 before-io 20 power none",
             "wt sync fits 0: fault 1 0 write 3 open process 1",
             "wb flush evicts 5: random 5",
-            // Rare when they were found: what waited while the cache failed, what a failed write left.
+            // Rare when they were found: requests that waited while the cache failed, and leftovers
+            // of a failed write.
             "pt sync fits 4295980306: random 1005166",
             "wo sync fits 141282: random 1040018",
         ],

@@ -1,5 +1,5 @@
-//! A repair of what rotted, cut off at each of its I/Os: nothing is worse than before, and a second one comes to the
-//! same end.
+//! A repair of rot, cut off at each of its I/Os: nothing gets worse, and a second repair ends with
+//! the same result.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use forebay_testkit::stack::{Decay, Process};
 
 use super::stack::{CacheStack, Setup};
 
-/// Seed whose life finds the step in superblock/repair.rs left out.
+/// Seed whose life finds the omission of the step in superblock/mend.rs.
 const SUPERBLOCK_STEP: u64 = 4_294_977_302;
 
 /// Seed whose life finds `GiveUpUnlogged`.
@@ -34,7 +34,7 @@ const DEPTH: Depth = Depth {
     recoveries: false,
 };
 
-/// A machine that nobody uses, after lives and crashes that `seed` draws, with something rotten.
+/// Returns a machine that is not in use, with rot, after lives and crashes that `seed` draws.
 fn rotten(stack: &Rc<CacheStack>, setup: Setup, seed: u64) -> Result<Machine<CacheStack>, String> {
     let rng = Rng::labelled(seed, 31);
     let mut machine = Machine::new(stack, rng.draw())?;
@@ -54,7 +54,7 @@ fn rotten(stack: &Rc<CacheStack>, setup: Setup, seed: u64) -> Result<Machine<Cac
     if end == End::Crashed || decay == Decay::Metadata && rng.chance(1, 2) {
         machine.crash(Crash::Process(rng.draw()));
     }
-    // More than one thing, as repairs meet them.
+    // Several pieces of rot, as repairs meet them.
     for _ in 0..1 + rng.below(3) {
         machine.rot(decay, rng.draw())?;
     }
@@ -62,7 +62,7 @@ fn rotten(stack: &Rc<CacheStack>, setup: Setup, seed: u64) -> Result<Machine<Cac
     Ok(machine)
 }
 
-/// Reads everything, with what the model knows.
+/// Reads everything, with the model's knowledge.
 fn read(machine: &Machine<CacheStack>, seed: u64) -> Result<(), String> {
     let life = Life {
         seed,
@@ -86,7 +86,7 @@ async fn mended(stack: Rc<CacheStack>, process: Process) -> Result<Vec<LostRange
     Ok(corrupt)
 }
 
-/// Nothing is wrong but for dirty data that is corrupt, by name.
+/// Checks that nothing is wrong except corrupt dirty data, which is named.
 async fn in_order(stack: Rc<CacheStack>, process: Process) -> Result<(), String> {
     let (devices, options) = (stack.devices(&process), stack.repair_options(&process));
     let journal = options.journal.as_ref();
@@ -107,7 +107,7 @@ async fn in_order(stack: Rc<CacheStack>, process: Process) -> Result<(), String>
     }
 }
 
-/// One rotten machine, and a repair cut off everywhere. How many outcomes were looked at.
+/// Cuts a repair of one machine off everywhere. Returns the number of outcomes.
 fn sweep(seed: u64) -> Result<u64, String> {
     let setup = match seed % 4 {
         0 => Setup::tiny(seed),
@@ -120,10 +120,10 @@ fn sweep(seed: u64) -> Result<u64, String> {
     let whole = machine.fork();
     let corrupt = whole.run(seed, job)?;
     whole.run(seed, |process| in_order(Rc::clone(&stack), process))?;
-    let again = whole.run(seed, job)?;
-    if again != corrupt {
+    let second = whole.run(seed, job)?;
+    if second != corrupt {
         return Err(format!(
-            "a second repair finds {again:?}, the first {corrupt:?}"
+            "a second repair finds {second:?}, the first {corrupt:?}"
         ));
     }
     read(&whole, seed)?;
@@ -133,15 +133,15 @@ fn sweep(seed: u64) -> Result<u64, String> {
     };
     machine.cut_off(seed, DEPTH, unnamed, |after| {
         let opened = after.fork();
-        read(&opened, seed).map_err(|what| format!("not repaired again: {what}"))?;
+        read(&opened, seed).map_err(|what| format!("no second repair: {what}"))?;
         let found = after.run(seed, job)?;
         if found != corrupt {
             return Err(format!(
-                "the second repair finds {found:?}, one alone {corrupt:?}"
+                "the second repair finds {found:?}, an uninterrupted one {corrupt:?}"
             ));
         }
         after.run(seed, |process| in_order(Rc::clone(&stack), process))?;
-        read(&after, seed).map_err(|what| format!("repaired again: {what}"))
+        read(&after, seed).map_err(|what| format!("second repair: {what}"))
     })
 }
 
@@ -168,7 +168,7 @@ fn replay(seed: u64) -> String {
     )
 }
 
-/// Returns the step that keeps a repair from writing over the sound copy of a superblock.
+/// Returns the step that prevents a repair from overwriting the sound copy of a superblock.
 fn superblock_step() -> SitePart {
     let _ = reached();
     for seed in 0..40 {
@@ -184,8 +184,9 @@ fn superblock_step() -> SitePart {
     written_over
 }
 
-/// What a repair itself must keep is left out: the sound copy of a superblock is written over, and what counts goes with the
-/// damage. That it need not wait for the mended copy is argued in docs/internals/repair.md.
+/// Planted omissions in a repair: it overwrites the sound copy of a superblock, and loses valid
+/// data with the damage. A repair need not wait for the repaired copy, as docs/internals/repair.md
+/// argues.
 #[test]
 fn a_repair_that_makes_things_worse_is_found() {
     let found = |what: &dyn std::fmt::Debug| {
@@ -202,7 +203,7 @@ fn a_repair_that_makes_things_worse_is_found() {
     plant(None);
 }
 
-/// A change of the engine can end what a pinned seed finds. Another seed is pinned then.
+/// A change of the engine may end the effect of a pinned seed. Another seed is pinned then.
 #[test]
 fn the_pinned_seed_finds_the_step_left_out() {
     take_out(Some(superblock_step()));

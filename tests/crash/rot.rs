@@ -9,15 +9,15 @@ use super::stack::Setup;
 use super::stack::families::target;
 
 const LIVES: Lives = Lives {
-    // Fault::TrustDamaged; a fill beside data that rotted, cut off by a crash; Fault::LeaveSpareCopy;
-    // corrupt clean data beside corrupt dirty data.
+    // Fault::TrustDamaged; a fill beside data that rotted, cut off by a crash;
+    // Fault::LeaveSpareCopy; corrupt clean data beside corrupt dirty data.
     pinned: &[4_294_977_313, 1_008_771, 1_030_381, 1_030_808],
     gate: 1200,
     whole: 1250,
     share: 1,
 };
 
-/// A configuration that `seed` draws.
+/// Returns a configuration that `seed` draws.
 fn setup(seed: u64) -> Setup {
     match seed % 8 {
         0 => Setup::tiny(seed),
@@ -41,10 +41,13 @@ fn rotting(part: u64) {
     }
     eprintln!("seeds {part} modulo {PARTS}: {rotted} pieces rotted, {crashes} crashes");
     if std::env::var_os("FOREBAY_ROWS").is_some() {
-        let seeds = seeds.len();
-        eprintln!(
-            r#"ROW {{"check": "random seeds with rot", "seeds": {seeds}, "crashes": {crashes}, "rotted": {rotted}}}"#
-        );
+        let row = serde_json::json!({
+            "check": "random seeds with rot",
+            "seeds": seeds.len(),
+            "crashes": crashes,
+            "rotted": rotted,
+        });
+        eprintln!("ROW {row}");
     }
 }
 
@@ -67,7 +70,7 @@ mod seeds {
     }
 }
 
-/// Ways on which nothing is verified, and damage that is not minded.
+/// Faults: missing verification, and ignored damage.
 const FAULTS: [Fault; 3] = [
     Fault::WriteCorruptBack,
     Fault::SkipVerify,

@@ -1,5 +1,6 @@
-//! Random lives on backing devices whose writes fail for a while, and that show what they failed to write until power is
-//! lost: they are among the seeds of all random lives. Here, what they find.
+//! Random lives on backing devices whose writes fail for a while, and that show the failed writes
+//! until power loss. They are among the seeds of all random lives. Here are the faults that they
+//! find.
 
 use forebay_cache::failpoints::{Fault, plant};
 use forebay_testkit::rotation::assert_found_by_each_rotation;
@@ -15,7 +16,7 @@ fn finds(setup: Setup, seed: u64) -> bool {
     lived.is_err()
 }
 
-/// A fault is found within some seeds, from one on by which it is known to be; and that finds nothing else.
+/// Some seeds, from a known one on, find the fault. Without the fault they find nothing.
 #[test]
 fn a_planted_fault_is_found() {
     let found = (2100..2500).find(|seed| finds(Setup::ailing(*seed), *seed));
@@ -26,7 +27,7 @@ fn a_planted_fault_is_found() {
     }
 }
 
-/// A change of the engine can end what a pinned seed finds. Another seed is pinned then.
+/// A change of the engine may end the effect of a pinned seed. Another seed is pinned then.
 #[test]
 fn the_pinned_seed_finds_the_fault() {
     let seed = families::CLAIM_BEHIND_FAILURE;
@@ -41,8 +42,9 @@ fn the_gate_finds_the_fault_in_ten_rotations() {
     });
 }
 
-/// What these lives found: clean data read where a client's write had failed was recorded, and came and went behind a power
-/// loss; and what left that out once left out what was written over it.
+/// Two earlier finds of these lives. Clean data that was read after a failed write of a client was
+/// recorded, and flickered after a power loss. The code that then left it out once left out later
+/// writes, too.
 #[test]
 fn seeds_that_found_something() {
     for seed in [1077, 1148, 1238, 1312, 1327, 1613, 2198, 2210] {

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# backports.sh FOLDER: puts Debian's newest kernel for virtual machines, of the backports to this release, into FOLDER with its
-# modules, and installs nothing (34 MB, a few seconds). One that is there stays. FOREBAY_GUEST_ROOT=FOLDER then boots it.
+# backports.sh FOLDER: puts Debian's newest kernel for virtual machines, from the backports of this
+# release, into FOLDER with its modules. Installs nothing (34 MB, a few seconds). Does nothing if
+# FOLDER has one. FOREBAY_GUEST_ROOT=FOLDER boots it.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 folder=$1
@@ -32,7 +33,7 @@ if ! get >"$log" 2>&1; then
     echo "guest: the kernel of $release-backports could not be had: see above" >&2
     exit 1
 fi
-# Where /lib is a link, packages may have it as usr/lib.
+# If /lib is a link, packages may use usr/lib.
 [ -d "$folder/lib/modules" ] || ln -s usr/lib "$folder/lib"
 for modules in "$folder"/lib/modules/*; do depmod -b "$folder" "${modules##*/}"; done
 rm -rf "$folder/apt"

@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# boot.sh -i IMAGE [-d DISK]... [-v SOCKET] [-n NVDIMM [-l]] [-p POOL] [-q FILE] [-k MARK] [-m MEGABYTES] [-t SECONDS] SCRIPT: boots the guest under QEMU's software emulation (about
-# six seconds), runs SCRIPT in it, prints what it says as it says it, and exits with its code. The disks are raw files:
-# /dev/d0, /dev/d1... inside, and NVDIMM, a file of whole MiB, is persistent memory, with -l its last 128 KiB labels. The
-# host's 127.0.0.1 is 10.0.2.2 inside. SOCKET is that of a disk by vhost-user, with two queues, to
-# which the machine connects again when it was closed. POOL is a page cache's, of which the machine is to be a node: its
-# memory is that of an ivshmem device inside, its directory's socket the serial port "directory", it itself the 9p share "pool",
-# and the disks are shared with other machines. FILE gets the number of the machine's process. With -k the machine is killed two seconds after the script has said MARK.
+# boot.sh OPTION... SCRIPT: boots the guest under QEMU's software emulation (about six seconds) and
+# runs SCRIPT in it. Prints the script's output as it comes, and exits with its code. The host's
+# 127.0.0.1 is 10.0.2.2 inside. Options:
+#
+# - -i IMAGE: the initramfs.
+# - -d DISK: a raw file, which is /dev/d0, /dev/d1... inside. May be repeated.
+# - -v SOCKET: a disk by vhost-user with two queues. The machine reconnects when it is closed.
+# - -n NVDIMM: a file of whole MiB as persistent memory. With -l its last 128 KiB are labels.
+# - -p POOL: a page cache's pool, of which the machine becomes a node. Its memory is that of an
+#   ivshmem device inside, its directory's socket is the serial port "directory", and the pool
+#   itself is the 9p share "pool". The disks are shared with other machines.
+# - -q FILE: gets the number of the machine's process.
+# - -k MARK: kills the machine two seconds after the script has printed MARK.
+# - -m MEGABYTES, -t SECONDS: memory and timeout.
 set -euo pipefail
 # shellcheck source=tests/guest/kernel.sh
 . "$(dirname "$0")/kernel.sh"
@@ -42,7 +49,7 @@ trap 'exit 130' INT TERM
     cat "$script"
 } >"$work/ctl"
 truncate -s 1M "$work/ctl"
-# One queue a disk: flushes then end in the order in which they came, which dm-log-writes takes for granted.
+# One queue a disk, so that flushes end in the order of their arrival. dm-log-writes needs that.
 drives=()
 drive() {
     drives+=(-drive "file=$2,format=raw,if=none,id=$1,cache=unsafe${pool:+,file.locking=off}"
@@ -61,7 +68,7 @@ if [ -n "$nvdimm" ]; then
 fi
 
 if [ -n "$socket" ]; then
-    # Whoever serves the disk reads and writes the guest's memory.
+    # The daemon that serves the disk accesses the guest's memory.
     hardware=(-machine "pc,memory-backend=ram" -m "$memory"
         -object "memory-backend-memfd,id=ram,size=${memory}M,share=on"
         -chardev "socket,id=disk,path=$socket,reconnect=1" -device "vhost-user-blk-pci,chardev=disk,num-queues=2")
@@ -76,8 +83,9 @@ if [ -n "$pool" ]; then
         -fsdev "local,id=pool,path=$pool,security_model=none" -device "virtio-9p-pci,fsdev=pool,mount_tag=pool")
 fi
 
-# This emulation's cmpxchg16b leaves garbage in the flags, of which newer kernels die within seconds: they do without. And a busy
-# machine keeps an emulated timer from ticking while the kernel tries it.
+# This emulation's cmpxchg16b leaves garbage in the flags, which kills newer kernels within seconds.
+# So the processor has none. On a busy machine an emulated timer does not tick while the kernel
+# tests it.
 : >"$work/console"
 qemu-system-x86_64 -accel tcg,thread=multi -cpu max,-cx16 -smp 2 "${hardware[@]}" -nographic -no-reboot -monitor none \
     -kernel "$guest_root/boot/vmlinuz-$kernel" -initrd "$image" -append "console=ttyS0 panic=-1 mitigations=off quiet no_timer_check" \
@@ -96,7 +104,7 @@ fi
 tail -n +1 -f --pid="$machine" "$work/console" | sed -u -n -e 's|\r$||' -e '/^=====BEGIN/,/^=====END/{/^=====/!p}'
 wait "$machine" 2>/dev/null || true
 machine=''
-# With what it waits in, which would outlive it and keep what it inherited.
+# The sleep inside would outlive its shell and hold the inherited files.
 pkill -P "$watchdog" 2>/dev/null || true
 kill "$watchdog" 2>/dev/null || true
 code=$(tr -d '\r' <"$work/console" | sed -n 's/^=====END //p')

@@ -1,15 +1,19 @@
 #!/usr/bin/env bash
-# Block translation tables are exchanged with the kernel's nd_btt, on an emulated NVDIMM whose image is a file here:
-#  1. A table that was made and filled here is opened there (blocks of 4096 and 512 bytes), and every block has its
-#     content; what is written there is read here.
-#  2. A table that the kernel made and filled is opened here, and every block has its content; what is written here is read
-#     there.
-#  3. The machine is killed while the kernel writes; the table opens here, and every block is mapped once or free once.
-# So far the NVDIMM has no label, so these are version 1.1.
-#  4. On one with labels the kernel's table is of version 2.0: it is opened here, and one of ours is put in its place and
-#     opened there.
-# Prints a line for each check. Exit code 0 if all hold.
-# FOREBAY_BTT_IMAGE is the program that makes and fills tables (block-cache/btt/examples/image.rs, built if not set).
+# Block translation tables are exchanged with the kernel's nd_btt, on an emulated NVDIMM whose image
+# is a file here:
+#
+# 1. The guest opens a table that was made and filled here (blocks of 4096 and 512 bytes). Every
+#    block has its content, and data that the guest writes is read here.
+# 2. A table that the kernel made and filled is opened here. Every block has its content, and data
+#    written here is read by the guest.
+# 3. The machine is killed while the kernel writes. The table opens here, and every block is mapped
+#    once or free once.
+# 4. The checks above have no labels on the NVDIMM, so the tables are of version 1.1. With labels
+#    the kernel's table is of version 2.0. It is opened here, and the guest opens one of ours in its
+#    place.
+#
+# Prints a line for each check. Exit code 0 if all hold. FOREBAY_BTT_IMAGE is the program that makes
+# and fills tables (block-cache/btt/examples/image.rs, built if not set).
 # shellcheck disable=SC2016 # the guest expands it
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -32,7 +36,7 @@ guest() { # IMAGE WHAT [OPTION]...: what the guest says that does this
     {
         echo 'set -e'
         echo 'for module in nfit nd_pmem nd_btt; do modprobe $module; done'
-        # The device appears when the namespace was looked at.
+        # The device appears after the scan of the namespace.
         echo 'appear() { for i in $(seq 100); do [ -b $1 ] && return 0; sleep 0.1; done; echo "no $1"; return 1; }'
         echo 'sum() { dd if=/dev/pmem0s bs=64k iflag=direct status=none 2>/dev/null | md5sum | cut -d" " -f1; }'
         echo "$what"
@@ -90,7 +94,7 @@ holds "and was written to" "$([ "$(sum theirs)" != "$before" ] && echo written)"
 before=$(sum theirs)
 holds "and there, with the same in it" "$(guest theirs 'appear /dev/pmem0s; sum')" "$before"
 
-# The namespace is the first half of the NVDIMM; behind it is room, then the labels.
+# The namespace is the first half of the NVDIMM. Free space follows, then the labels.
 truncate -s $((2 * bytes)) "$work/labelled"
 found=$(guest labelled 'mkdir -p /etc/ndctl.conf.d
 for what in "disable-region" "init-labels -V 1.2" "enable-region"; do ndctl $what all >/dev/null 2>&1; done

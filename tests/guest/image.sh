@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# image.sh OUT.gz [PROGRAM]...: an initramfs with busybox, the clients' programs, the kernel modules they need, and the
-# programs given, with the libraries that these ask for. Takes three seconds. FOREBAY_GUEST_MODULES are the modules, in
-# place of those that most tests need.
+# image.sh OUT.gz [PROGRAM]...: makes an initramfs with busybox, the clients' programs, the kernel
+# modules that they need, the given programs, and their libraries. Takes three seconds.
+# FOREBAY_GUEST_MODULES replaces the list of modules.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 # shellcheck source=tests/guest/kernel.sh
@@ -17,7 +17,7 @@ for applet in $("$root/bin/busybox" --list); do
     [ "$applet" = busybox ] || ln -s busybox "$root/bin/$applet"
 done
 
-# The modules and what they need, by modprobe's own answer.
+# The modules with their dependencies, by modprobe's own answer.
 modules=${FOREBAY_GUEST_MODULES:-virtio_pci virtio_blk virtio_net crc32c_generic nbd nvme-tcp dm-mod dm-log-writes ext4 xfs nfit nd_pmem nd_btt}
 for module in $modules; do
     modprobe -C "$root/empty" -d "$guest_root/" -S "$kernel" --show-depends "$module" | awk '$1 == "insmod" {print $2}'
@@ -42,7 +42,7 @@ for program in "${programs[@]}" "$@"; do
     done
 done
 ln -sf kmod "$root/bin/modprobe"
-# Loaded by name while programs run.
+# Programs load these by name at run time.
 for library in /lib/x86_64-linux-gnu/libgcc_s.so.1 /usr/lib/x86_64-linux-gnu/fio/*.so; do
     [ ! -e "$library" ] || install -D -m 755 "$library" "$root/$library"
 done

@@ -1,14 +1,24 @@
 #!/usr/bin/env bash
-# Two virtual machines whose nodes share one page cache: its memory is the PCI device (ivshmem) of both, the directory
-# runs on this machine, the store is a disk that both have. What ivshmem/main.rs does in them:
-#  1. The second machine maps 256 pages that the first has written: a message for the first use of each, none later,
-#     nothing read from the disk; what it stores into the first's memory the first sees at once.
-#  2. Both write the same whole pages at a time, and one in turns: no page is torn, none is old.
-#  3. The first machine is killed with pages in its memory that the second has not flushed: one fsync says so.
-# And from here: each page has one frame in the pool's file, which shows what the machines wrote; the disk has what fsync promised;
-# a machine that is stopped is ended by the directory, which takes its QEMU for the node's process.
-# Prints a line for each check, and writes them to RESULT too if that is set (docs/results/dpc-machines.txt). Exit code 0 if
-# all hold. FOREBAY_BIN and IVSHMEM_BIN are the programs (built if not set).
+# Two virtual machines whose nodes share one page cache. Its memory is the PCI device (ivshmem) of
+# both, the directory runs on this machine, and the store is a disk of both. Inside the machines,
+# ivshmem/main.rs checks:
+#
+# 1. The second machine maps 256 pages that the first has written. The first use of each costs a
+#    message, later uses none, and nothing is read from the disk. The first machine sees at once the
+#    stores of the second into its memory.
+# 2. Both write the same whole pages at a time, and one page in turns. No page is torn or old.
+# 3. The first machine is killed with pages in its memory that the second has not flushed. One fsync
+#    reports that.
+#
+# On this machine, the script checks:
+#
+# - Each page has one frame in the pool's file, which shows the machines' writes.
+# - The disk has the data that fsync promised.
+# - The directory ends a machine that is stopped, by the process of its QEMU, which is the node's.
+#
+# Prints a line for each check, and writes them to RESULT too if that is set
+# (docs/results/dpc-machines.txt). Exit code 0 if all hold. FOREBAY_BIN and IVSHMEM_BIN are the
+# programs (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
@@ -46,7 +56,7 @@ fail() {
 
 truncate -s 4M "$work/disk"
 touch "$work/log"
-# Emulated machines are slow to say that they live.
+# Emulated machines are slow to renew their leases.
 "$program" pagecache directory --source "$work/disk" --pool "$pool" --capacity 16M --lease 20s >"$work/log" 2>&1 &
 directory=$!
 for _ in $(seq 100); do
@@ -105,11 +115,11 @@ pages=$(jq '[.pages[]] | add' <<<"$alive")
 frames=$(jq '.capacity_bytes / .page_bytes' <<<"$alive")
 od -An -v -t u8 -w64 -N $((frames * 64)) "$pool/frames" | awk '$1 > 0 {print $5, NR - 1}' >"$work/frames"
 [ "$(wc -l <"$work/frames")" -eq "$pages" ] || fail "$pages pages and $(wc -l <"$work/frames") frames that hold one"
-# Pages of which there are two: of a list that has one, it is found.
+# Pages with two frames. A planted duplicate shows that the check can fail.
 twice() { cut -d ' ' -f 1 | sort | uniq -d; }
 [ "$( (cat "$work/frames" && tail -n 1 "$work/frames") | twice | wc -l)" -eq 1 ] || fail "a second copy would not be found"
 [ -z "$(twice <"$work/frames")" ] || fail "two frames hold the same page"
-# The pages that the second has written, in the first's memory, as this machine sees them.
+# The pages that the second has written into the first's memory, as this machine sees them.
 word() { # FILE OFFSET
     od -An -v -t u8 -j "$2" -N 4096 "$1" -w8 | sort -u | tr -d ' '
 }
@@ -127,7 +137,7 @@ for which in 0 1; do
 done
 [ "${codes[0]}" -eq 124 ] || fail "the first machine was to be killed"
 [ "${codes[1]}" -eq 0 ] || fail "the second machine: exit code ${codes[1]}"
-# What a machine said is there again at its end, if it was killed.
+# A killed machine's output is in its console at the end.
 for one in first second; do
     tr -d '\r' <"$work/$one" | awk '/^DONE/ && !seen[$0]++ {sub("DONE", "'$one':"); sub("'"$work"'/", ""); print}' >"$work/$one-done"
     say "$(cat "$work/$one-done")"
@@ -141,7 +151,7 @@ lost=$(status | jq .lost_pages)
 [ "$lost" -ge 64 ] || fail "$lost pages are lost with the first machine"
 say "the first machine killed: $lost pages may be lost by the directory's account, and the disk has what fsync promised"
 
-# A machine that does not answer: its QEMU is the process that is ended.
+# A machine that does not answer: the process of its QEMU is ended.
 boot first -q "$work/pid"
 for _ in $(seq 600); do
     ! status | jq -e '.nodes[] | select(.state == "alive")' >/dev/null || break

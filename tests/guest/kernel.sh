@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# The guest's kernel: the newest of Debian's that is installed, or lies under FOREBAY_GUEST_ROOT. Sourced.
+# The guest's kernel: Debian's newest that is installed, or that is below FOREBAY_GUEST_ROOT.
+# Sourced.
 guest_root=${FOREBAY_GUEST_ROOT:-}
 kernel=$(for image in "$guest_root"/boot/vmlinuz-*-amd64; do echo "${image##*/vmlinuz-}"; done | sort -V | tail -n 1)
 if [ ! -d "$guest_root/lib/modules/$kernel" ]; then

@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # The kernel's NBD client (in the guest) against `forebay serve` (on this machine):
-#  1. 256 O_DSYNC writes of 4 KiB at queue depth 1 are covered by at least 256 flushes of the medium, as the medium
-#     counts them: the cache device in write-back, the backing device in write-through. The same writes without O_DSYNC
-#     are not, which shows that the check can fail.
-#  2. ext4 and XFS, fsck, fio's verify, discard, four connections.
-# Prints a line for each check and, with FOREBAY_ROWS set, a line `ROW {json}` as well. Exit code 0 if all hold.
-# FOREBAY_BIN is the program (built if not set).
+#
+# 1. 256 O_DSYNC writes of 4 KiB at queue depth 1 are covered by at least 256 flushes of the medium,
+#    by the medium's own count. The medium is the cache device in write-back, and the backing device
+#    in write-through. The same writes without O_DSYNC are not covered, which shows that the check
+#    can fail.
+# 2. ext4 and XFS, fsck, fio's verify, discard, four connections.
+#
+# Prints a line for each check and, with FOREBAY_ROWS set, also a line `ROW {json}`. Exit code 0 if
+# all hold. FOREBAY_BIN is the program (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
@@ -34,7 +37,7 @@ if [ "$(id -u)" -eq 0 ] && [ -e /dev/loop-control ]; then
 else
     echo "guest nbd: no loop devices for this user: flushes are counted by forebay alone, not by the medium"
 fi
-# medium NAME FILE: the device to use for a file of that name.
+# medium NAME SIZE: makes a file and prints the device to use for it.
 medium() {
     truncate -s "$2" "$1"
     if [ "$media" = loop ]; then
@@ -44,7 +47,7 @@ medium() {
     fi
 }
 
-# What is tried: name | mode | durability | the device whose flushes count
+# Cases: name | mode | durability | the device whose flushes count
 cases=("wb-flush|wb|flush|cache" "wt-flush|wt|flush|backing" "wb-sync|wb|sync|cache" "wt-sync|wt|sync|backing")
 declare -A port device
 guest="$work/script"
@@ -55,7 +58,7 @@ serve() { # NAME MODE DURABILITY
     backing=$(medium "$folder/backing" 512M)
     [ "$media" = own ] || loops+=("$cache" "$backing")
     device[$1/cache]=$cache device[$1/backing]=$backing
-    # No commits of its own while the writes are counted.
+    # No commits by the timer while the writes are counted.
     cat >"$folder/forebay.toml" <<TOML
 [[device]]
 name = "cache"
@@ -95,7 +98,7 @@ TOML
     return 1
 }
 status() { "$program" status --json --control "$work/$1/control.sock"; }
-# Flushes so far: by forebay's own count of flushes and FUA writes, and by the medium's.
+# Flushes so far: by forebay's own count of flushes and FUA writes, and by the medium's count.
 flushes() { # NAME ROLE
     local own medium=0
     own=$(status "$1" | jq "[.devices[] | select(.role == \"$2\") | .flushes + .fua_writes] | add")
@@ -103,7 +106,7 @@ flushes() { # NAME ROLE
     [ "$media" = own ] || medium=$(awk '{print $16}' "/sys/block/${device[$1/$2]#/dev/}/stat")
     echo "$own $medium"
 }
-# Whether so many writes at queue depth 1 can each have had a flush of its own before its acknowledgement.
+# Whether each of the writes at queue depth 1 can have had its own flush before its acknowledgement.
 covered() { # WRITES FLUSHES
     [ "$2" -ge "$1" ]
 }
@@ -193,7 +196,7 @@ while read -r word name rest; do
             own=$((own - own0)) medium=$((medium - medium0))
             counted=$([ "$media" = loop ] && echo "$medium" || echo "$own")
             kind=${name##*-}
-            # Without a volatile cache every acknowledgement is durable, asked or not.
+            # Without a volatile cache every acknowledgement is durable, with O_DSYNC or without.
             wanted=$([ "$kind" = dsync ] || [ "$durability" = sync ] && echo true || echo false)
             found=$(covered "$writes" "$counted" && echo true || echo false)
             holds=$([ "$wanted" = "$found" ] && echo true || echo false)

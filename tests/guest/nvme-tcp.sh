@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
-# The kernel's NVMe/TCP initiator and nvme-cli (in the guest) against `forebay serve` (on this machine):
-#  1. discover, connect, what the kernel and nvme-cli see, log pages, flush, deallocate, write-zeroes, compare.
-#  2. 256 O_DSYNC writes of 4 KiB at queue depth 1 are covered by at least 256 flushes or FUA writes of the cache device, as
-#     forebay counts them; the same writes without O_DSYNC are not, which shows that the check can fail.
-#  3. ext4 and XFS, fsck, fio's verify, without digests and with both.
-#  4. A host that is not allowed is refused; 50 times connect and disconnect (`--quick`: 5).
-#  5. A host with a secret authenticates itself, and the controller to it, and does so again under I/O; without it, with a wrong
-#     one, or towards a wrong controller it is refused (skipped, and said so, where the guest's kernel has no NVME_HOST_AUTH:
-#     Debian 12's has it not, that of its backports has, which `--backports` fetches and boots without installing it).
-#  6. The daemon is killed (-9) and started again under fio's verify, which goes on.
-# The kernel logs no error meanwhile. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not set).
+# The kernel's NVMe/TCP initiator and nvme-cli (in the guest) against `forebay serve` (on this
+# machine):
+#
+# 1. Discovery, connect, the view of the kernel and nvme-cli, log pages, flush, deallocate,
+#    write-zeroes, compare.
+# 2. 256 O_DSYNC writes of 4 KiB at queue depth 1 are covered by at least 256 flushes or FUA writes
+#    of the cache device, by forebay's count. The same writes without O_DSYNC are not covered, which
+#    shows that the check can fail.
+# 3. ext4 and XFS, fsck, fio's verify, without digests and with both.
+# 4. A host that is not allowed is refused. 50 cycles of connect and disconnect (`--quick`: 5).
+# 5. A host with a secret authenticates itself, the controller authenticates itself to the host, and
+#    both repeat it under I/O. The host is refused without the secret, with a wrong one, or towards
+#    a wrong controller. This part is skipped, with a message, if the guest's kernel has no
+#    NVME_HOST_AUTH. Debian 12's kernel lacks it. `--backports` fetches and boots a kernel that has
+#    it, and does not install it.
+# 6. The daemon is killed (-9) and restarted under fio's verify, which continues.
+#
+# The kernel logs no error. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is
+# the program (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
@@ -242,7 +250,8 @@ if $authenticates; then
         fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw --bs=4k --size=16M --io_size=8M \
             --verify=crc32c --verify_fatal=1 >/tmp/fio 2>&1 &
         load=\$!
-        # Writing it down, even the same, has the kernel authenticate itself again on all queues.
+        # A write of the secret, even of the same one, makes the kernel repeat the authentication on
+        # all queues.
         for _ in 1 2 3; do
             sleep 1
             for file in /sys/class/nvme/nvme*/dhchap_secret; do echo "$secret" >\$file; done

@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Power cuts under a real kernel: see powercut/main.rs. In the guest, forebay runs on two parts of one dm-log-writes device,
-# once for each mode and durability; afterwards what each power cut leaves is opened and compared here.
-# `--quick` writes less. Prints a line for each setup and, with FOREBAY_ROWS set, a line `ROW {json}` as well. Exit code 0
-# if all hold. FOREBAY_BIN and POWERCUT_BIN are the programs (built if not set); with KEEP=FOLDER the record stays there.
+# Power cuts under a real kernel: see powercut/main.rs. In the guest, forebay runs on two parts of
+# one dm-log-writes device, once for each mode and durability. Afterwards the image of each power
+# cut is opened and compared here.
+#
+# `--quick` writes less. Prints a line for each setup and, with FOREBAY_ROWS set, also a line `ROW
+# {json}`. Exit code 0 if all hold. FOREBAY_BIN and POWERCUT_BIN are the programs (built if not
+# set). With KEEP=FOLDER the record stays there.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 "$here/setup.sh"
@@ -24,7 +27,7 @@ mkdir -p "$work"
 finish() { [ -n "${KEEP:-}" ] || rm -rf "$work"; }
 trap finish EXIT
 
-# What is tried: name | mode | durability | operations. The cache holds less than the volume.
+# Cases: name | mode | durability | operations. The cache is smaller than the volume.
 setups=(
     "wb-flush|wb|flush|$operations" "wb-sync|wb|sync|$operations"
     "wt-flush|wt|flush|$shorter" "wt-sync|wt|sync|$shorter" "wi-flush|wi|flush|$shorter" "wi-sync|wi|sync|$shorter"
@@ -96,7 +99,7 @@ G
         echo "try $index $name $mode $durability $count"
     done
 } >"$work/script"
-# By the names that the script calls them.
+# The names that the script uses.
 mkdir -p "$work/bin"
 cp "$program" "$work/bin/forebay"
 cp "$powercut" "$work/bin/powercut"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the guest tests need and this machine lacks (the list: packages), and says so. May be run again.
-# --check installs nothing, and fails if something is missing.
+# Installs the missing packages of the guest tests (the list: packages), and prints their names. May
+# be repeated. --check installs nothing, and fails if a package is missing.
 set -euo pipefail
 PATH="$PATH:/usr/sbin:/sbin"
 list="$(dirname "$0")/packages"

@@ -1,12 +1,18 @@
 #!/usr/bin/env bash
-# A virtual machine on a disk by vhost-user that is byte-addressable memory: a volume on a transit cache over a block translation
-# table over emulated persistent memory (a file; its latencies are emulated, so that no time here says anything).
-#  1. fio's verify, 4 KiB and of all sizes.
-#  2. On ext4, after filebench's workloads: fileserver, varmail, webserver, webproxy. The daemon is killed (-9) in the middle of each
-#     and started again: the machine goes on, and every file is whole, also after the file system was mounted anew.
-#  3. For each, the bytes that the machine wrote, that the volume took, and that the table was given once the machine had flushed: no
-#     less than what was written, but for what was written over in the transit cache. (Some milliseconds before each kill are not counted.)
-# Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not set).
+# A virtual machine with a disk by vhost-user. The disk is a volume on a transit cache, over a block
+# translation table, over emulated persistent memory. That memory is a file with emulated latencies,
+# so the times here mean nothing.
+#
+# 1. fio's verify, 4 KiB and of all sizes.
+# 2. On ext4, after filebench's workloads: fileserver, varmail, webserver, webproxy. The daemon is
+#    killed (-9) and restarted in the middle of each. The machine continues, and every file is
+#    whole, also after a new mount of the file system.
+# 3. For each workload, the bytes that the machine wrote, that the volume got, and that the table
+#    got once the machine had flushed. The table gets no less than was written, except data that was
+#    overwritten in the transit cache. Some milliseconds before each kill do not count.
+#
+# Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not
+# set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
@@ -81,7 +87,7 @@ cd /mnt
 content() { # NAME GENERATION BYTES
     yes "$1 $2" | head -c "$3"
 }
-# A file's name and its sum, as the last write to it left it.
+# A file's name and its sum after the last write to it.
 declare -A sum
 remember() { sum[$1]=$(md5sum <"$1"); }
 create() { # NAME GENERATION BYTES [dd's option]
@@ -158,8 +164,8 @@ G
 
 "$here/image.sh" "$work/image"
 failed=0 ended=''
-# By the daemon's count, from its start: what the volume took, what the table was given, what was written over before. Those that
-# were killed had counted the second of each.
+# Counts of the daemon, from its start: bytes that the volume got, that the table got, and that were
+# overwritten before. Killed daemons had counted the second of each.
 declare -A before
 now=() past=(0 0 0)
 count() {

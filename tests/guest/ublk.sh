@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# The kernel's ublk driver and `forebay serve`, both in the guest, whose kernel is that of Debian's backports (the release's own
-# has no such driver). The media are virtio disks, which count flushes.
-#  1. Without the driver the daemon says what is missing. With it, the block device is what the volume is: size, blocks, volatile
-#     cache, FUA, a queue for each reactor.
-#  2. 256 O_DSYNC writes of 4 KiB at queue depth 1 (FUA) are covered by at least 256 flushes of the cache device, as the kernel counts
-#     them, and so are 256 writes with an fsync after each (FLUSH); the same writes without either are not, which shows that the
-#     check can fail.
-#  3. ext4, XFS, fsck, fio's verify, discard, write-zeroes (`--quick`: less of fio, and no XFS).
-#  4. The daemon is killed under fio on the device and under writes to ext4, and started again, several times: both go on,
-#     nothing fails, all is there. Somebody else's number is refused.
-#  5. The daemon is stopped under a mounted file system and started again: it goes on. A volume with one is not detached. Once it is
-#     unmounted, the end of the daemon removes the device.
-#  6. What waits for a daemon that lacks the cache is not taken over; `remove-ublk` ends it, and who waits gets an error.
-#  7. A volume in memory does not survive the daemon: the device goes, and is made anew.
-# The kernel logs no error but those of 6 and 7. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program
-# (built if not set).
+# The kernel's ublk driver and `forebay serve`, both in the guest. The kernel is that of Debian's
+# backports, since the release's own has no such driver. The media are virtio disks, which count
+# flushes.
+#
+# 1. Without the driver the daemon names it in its error. With it, the block device has the volume's
+#    properties: size, blocks, volatile cache, FUA, a queue for each reactor.
+# 2. 256 O_DSYNC writes of 4 KiB at queue depth 1 (FUA) are covered by at least 256 flushes of the
+#    cache device, by the kernel's count. So are 256 writes with an fsync after each (FLUSH). The
+#    same writes without either are not covered, which shows that the check can fail.
+# 3. ext4, XFS, fsck, fio's verify, discard, write-zeroes (`--quick`: less of fio, and no XFS).
+# 4. The daemon is killed under fio on the device and under writes to ext4, and restarted, several
+#    times. Both continue, nothing fails, and all data is there. A number in use is refused.
+# 5. The daemon is stopped under a mounted file system and restarted, and the file system continues.
+#    A volume with a mounted file system is not detached. After the unmount, the end of the daemon
+#    removes the device.
+# 6. A daemon without the cache does not take over a waiting device. `remove-ublk` ends the device,
+#    and waiting requests get an error.
+# 7. A volume in memory does not survive the daemon. The device is removed and created anew.
+#
+# The kernel logs no error except those of 6 and 7. Prints a line for each check. Exit code 0 if all
+# hold. FOREBAY_BIN is the program (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
@@ -35,7 +40,7 @@ export FOREBAY_GUEST_MODULES='virtio_pci virtio_blk virtio_net crc32c_generic ex
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# Without what only a debugger needs: the guest has it in memory.
+# Without debugging symbols: the guest holds it in memory.
 objcopy --strip-debug "$program" "$work/forebay"
 truncate -s 96M "$work/cache"
 truncate -s 512M "$work/backing"
@@ -142,7 +147,8 @@ q=/sys/block/ublkb0/queue
 echo "DONE the device is what the volume is"
 
 flushes() { awk '{print $16}' "/sys/block/$(readlink /dev/d0)/stat"; }
-# Of an asynchronous O_DSYNC write the kernel makes a write with FUA, of any other a FLUSH as well.
+# The kernel turns an asynchronous O_DSYNC write into a write with FUA, and any other into a write
+# and a FLUSH.
 for option in sync=dsync fsync=1 fsync=0; do
     sync
     sleep 1
@@ -192,7 +198,7 @@ refused "is not this volume's.*process $daemon serves it" forebay serve /tmp/s/b
 refused "process $daemon serves it" forebay remove-ublk 0
 echo "DONE a number in use is refused"
 
-# For as long as the restarts take, which is longer on a busy machine.
+# As long as the restarts take, which is longer on a busy machine.
 (until [ -e /tmp/s/killed ]; do verify --time_based --runtime=12 >/tmp/s/fio 2>&1 || exit 1; done) &
 load=$!
 for kill in $(seq $kills); do

@@ -1,15 +1,24 @@
 #!/usr/bin/env bash
-# A virtual machine whose disk is a volume of `forebay serve` by vhost-user: QEMU's front, the kernel's virtio-blk.
-#  1. What the kernel sees: size, serial number, queues, a volatile write cache.
-#  2. 256 O_DSYNC writes of 4 KiB at queue depth 1 are covered by at least 256 flushes or FUA writes of the cache device, as
-#     forebay counts them; the same writes without O_DSYNC are not, which shows that the check can fail.
-#  3. ext4 and fsck, fio's verify on several queues, discard, write-zeroes (`--quick`: less of fio).
-#  4. The daemon is killed (-9) under fio's verify and started again, five times (`--quick`: twice): the machine's requests go on.
-#  5. The daemon is stopped in an orderly way under the same and started again, three times (`--quick`: once): likewise.
-#  6. While the machine has requests in flight, the daemon is stopped, the volume is served to others, and the daemon started
-#     again: the machine's list of requests in flight is refused, and nothing of it is done.
-#  7. The machine is killed with requests in flight: another one gets the disk, and finds what was flushed.
-# The kernel logs no error meanwhile. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is the program (built if not set).
+# A virtual machine whose disk is a volume of `forebay serve` by vhost-user: QEMU's front, the
+# kernel's virtio-blk.
+#
+# 1. The kernel's view: size, serial number, queues, a volatile write cache.
+# 2. 256 O_DSYNC writes of 4 KiB at queue depth 1 are covered by at least 256 flushes or FUA writes
+#    of the cache device, by forebay's count. The same writes without O_DSYNC are not covered, which
+#    shows that the check can fail.
+# 3. ext4 and fsck, fio's verify on several queues, discard, write-zeroes (`--quick`: less of fio).
+# 4. The daemon is killed (-9) under fio's verify and restarted, five times (`--quick`: twice). The
+#    machine's requests continue.
+# 5. The daemon is stopped cleanly under the same load and restarted, three times (`--quick`: once).
+#    The machine's requests continue.
+# 6. While the machine has requests in flight, the daemon is stopped, the volume is served to
+#    others, and the daemon is restarted. It refuses the machine's list of requests in flight, and
+#    executes none of them.
+# 7. The machine is killed with requests in flight. Another one gets the disk, and finds the flushed
+#    data.
+#
+# The kernel logs no error. Prints a line for each check. Exit code 0 if all hold. FOREBAY_BIN is
+# the program (built if not set).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
@@ -61,14 +70,14 @@ control = "control.sock"
 metrics = "127.0.0.1:0"
 state = "state"
 TOML
-# The same volume for somebody else.
+# The same volume for another client.
 sed 's|^vhost-user-blk = .*|nbd = "unix:others.sock"|' "$work/forebay.toml" >"$work/others.toml"
 "$program" format --cache "$work/cache" >"$work/log"
 start() { # CONFIGURATION
     (cd "$work" && exec "$program" serve "$1") >>"$work/log" 2>&1 </dev/null &
     daemon=$!
 }
-# In an orderly way.
+# Stops cleanly.
 stop() {
     local code=0
     kill -TERM "$daemon"
@@ -179,7 +188,7 @@ G
 
 "$here/image.sh" "$work/image"
 failed=0 ended='' refusals='the virtual machine has run on another disk than this volume'
-# Another user of the volume, and then the machine again.
+# Another client of the volume, and then the machine's daemon.
 refuse() {
     stop
     rm -f "$work/others.sock"
@@ -194,7 +203,7 @@ refuse() {
         ! grep -q "$refusals" "$work/log" || break
         sleep 0.1
     done
-    # It tries again.
+    # QEMU reconnects.
     sleep 3
     local times served
     times=$(grep -c "$refusals" "$work/log" || true)
@@ -245,7 +254,7 @@ hear() {
 }
 boot() { "$here/boot.sh" -i "$work/image" -v "$work/vm.sock" -t 600 "$@" && echo "GUEST 0" || echo "GUEST $?"; }
 hear < <(boot -k DIE "$work/script" 2>"$work/killed")
-# Killed as it was to be.
+# The machine was killed, as planned.
 if ! grep -q "the machine ended" "$work/killed"; then
     echo "guest vhost-user: the first machine ended with ${ended:-nothing}"
     failed=1

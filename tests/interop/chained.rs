@@ -1,5 +1,5 @@
-//! One `forebay` program backs a volume with the export of another, by NVMe/TCP with DH-HMAC-CHAP: who is refused, what
-//! both say of it, and that no log has a secret.
+//! One `forebay` program backs a volume with the export of another, by NVMe/TCP with DH-HMAC-CHAP.
+//! The tests check the refused hosts, the messages of both sides, and that no log has a secret.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Instant;
@@ -12,17 +12,17 @@ const NQN: &str = "nqn.2026-11.io.forebay:far";
 const HOST: &str = "nqn.2026-11.io.forebay:near";
 /// Time between two lines of a log about connections that were closed, seconds.
 const WINDOW_S: usize = 10;
-/// How often each of the wrong ones tries.
+/// Attempts of each wrong host.
 const TRIES: usize = 3;
 
-/// A secret as the program makes it.
+/// Returns a secret that the program generates.
 fn secret(daemon: &Daemon) -> String {
     let output = daemon.command(&["secret", "generate"]).output();
     let printed = String::from_utf8(output.expect("it runs").stdout).expect("text");
     printed.trim().to_owned()
 }
 
-/// A file for its owner alone, or for others as well.
+/// Writes a file with the permissions `mode`.
 fn put(daemon: &Daemon, text: &str, mode: u32) {
     let path = daemon.path("secrets");
     std::fs::write(&path, text).expect("a file");
@@ -47,10 +47,10 @@ fn who_has_the_wrong_name_or_secret_is_refused_and_logged_once() {
     };
     let (sealed, open) = (config("\nsecrets = \"secrets\""), config(""));
     let mut near = Daemon::prepared("near", &sealed);
-    let silent = |told: &str| {
+    let silent = |output: &str| {
         for secret in [&own, &theirs, &wrong] {
             let body = secret.split(':').nth(2).expect("a secret's third part");
-            assert!(!told.contains(body), "a secret in {told}");
+            assert!(!output.contains(body), "a secret in {output}");
         }
     };
     let begin = Instant::now();
@@ -80,14 +80,14 @@ fn who_has_the_wrong_name_or_secret_is_refused_and_logged_once() {
         for _ in 0..TRIES {
             let output = near.command(&["check", "forebay.toml"]).output();
             let output = output.expect("it runs");
-            let told = String::from_utf8_lossy(&output.stderr).into_owned()
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned()
                 + &String::from_utf8_lossy(&output.stdout);
-            assert!(!output.status.success(), "{said}: {told}");
-            assert!(told.contains(said), "{said} in {told}");
-            silent(&told);
+            assert!(!output.status.success(), "{said}: {printed}");
+            assert!(printed.contains(said), "{said} in {printed}");
+            silent(&printed);
         }
     }
-    // One at once, and how many more there were.
+    // The first is logged at once, the others as a count.
     far.wait_for_log("more NVMe/TCP connections were closed");
     let windows = begin.elapsed().as_secs() as usize / WINDOW_S;
     let log = far.log();

@@ -8,7 +8,7 @@ use forebay_io::Engine;
 use crate::programs::{nbdsh, requires, requires_fio, requires_nbdsh, run};
 use crate::server::{Server, Setup};
 
-/// Each way to build a server.
+/// Returns all ways to build a server.
 fn every_setup() -> [Setup; 4] {
     let local = Setup::default();
     let threads = Setup {
@@ -22,7 +22,7 @@ fn every_setup() -> [Setup; 4] {
     [local, threads, apart(local), apart(threads)]
 }
 
-/// A file of bytes that do not repeat.
+/// Writes a file of bytes that do not repeat.
 pub(crate) fn noise(path: &Path, len: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let mut data = Vec::with_capacity(len);
@@ -74,7 +74,7 @@ fn nbdinfo_sees_what_is_offered() {
 }
 
 #[test]
-fn nbdcopy_brings_back_what_it_took() {
+fn nbdcopy_reads_what_it_wrote() {
     if !requires("nbdcopy", "libnbd-bin") {
         return;
     }

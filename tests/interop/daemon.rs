@@ -1,4 +1,4 @@
-//! Real clients against the `forebay` program: a write-back cache smaller than what they write.
+//! Real clients against the `forebay` program, with a write-back cache smaller than their data.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -56,7 +56,8 @@ impl Daemon {
         daemon
     }
 
-    /// Makes the files, writes the configuration and formats the cache. Does not start the daemon.
+    /// Creates the files, writes the configuration and formats the cache. Does not start the
+    /// daemon.
     pub(crate) fn prepared(name: &str, config: &str) -> Self {
         let scratch = Scratch::new(&format!("forebay-interop-{name}")).keep_on_panic();
         let site = Site::new(forebay_tests::program(), scratch);
@@ -79,12 +80,12 @@ impl Daemon {
         self.running = Some(self.site.serve().start());
     }
 
-    /// SIGTERM, which must end it in order.
+    /// Sends SIGTERM, which must end it cleanly.
     pub(crate) fn stop(&mut self) {
         self.running.take().expect("it runs").terminate();
     }
 
-    /// Returns all that the daemon printed: its addresses, then its log.
+    /// Returns everything that the daemon printed: its addresses, then its log.
     pub(crate) fn log(&self) -> String {
         let addresses = std::fs::read_to_string(self.path("stdout"));
         addresses.unwrap_or_default() + &self.site.log()
@@ -109,7 +110,7 @@ fn same(path: &Path, data: &[u8]) -> bool {
 }
 
 #[test]
-fn the_program_brings_back_what_clients_wrote() {
+fn clients_read_from_the_program_what_they_wrote() {
     if !requires("nbdcopy", "libnbd-bin") || !requires("qemu-img", "qemu-utils") {
         return;
     }

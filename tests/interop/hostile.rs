@@ -1,5 +1,5 @@
-//! Clients that break the protocol, by malice or by dying. The server stays up, answers with the
-//! protocol's error where there is one, and closes where there is none.
+//! Clients that break the protocol, by malice or by dying. The server continues, answers with the
+//! protocol's error where there is one, and closes the connection where there is none.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use forebay_wire::nbd::transmission::{Request, command};
 use crate::raw::Raw;
 use crate::server::{Server, Setup};
 
-/// The server still serves.
+/// Asserts that the server still serves.
 pub(crate) fn still_up(server: &Server) {
     let mut raw = Raw::ready(server);
     raw.request(command::READ, 0, 512);
@@ -18,7 +18,7 @@ pub(crate) fn still_up(server: &Server) {
     raw.data(512);
 }
 
-/// Bytes of memory that this process occupies.
+/// Returns the resident memory of this process, bytes.
 pub(crate) fn resident_bytes() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux");
     let pages = pages.split(' ').nth(1).and_then(|field| field.parse().ok());
@@ -28,7 +28,7 @@ pub(crate) fn resident_bytes() -> u64 {
 #[test]
 fn broken_handshakes_end_the_connection() {
     let server = Server::start(Setup::default());
-    // Short: gone at each length of the client's first words.
+    // Short: closed after each length of the client's first message.
     let words = [
         &[0, 0, 0, 3][..],
         b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0",
@@ -49,7 +49,7 @@ fn broken_handshakes_end_the_connection() {
     let mut raw = Raw::greeted(&server);
     raw.say(b"IHAVEOPT\0\0\0\x07\xff\xff\xff\xff");
     assert_eq!(raw.closed(), b"");
-    // An export that is not there, by the option that has no error.
+    // A missing export, by the option that has no error.
     let mut raw = Raw::greeted(&server);
     raw.option(option::EXPORT_NAME, b"missing");
     assert_eq!(raw.closed(), b"");
@@ -89,7 +89,7 @@ fn broken_requests_are_refused_and_the_connection_goes_on() {
         );
         assert_eq!(reply.cookie, offset ^ 0xf0eb);
     }
-    // A refused write's payload is not taken for requests.
+    // The server does not parse a refused write's payload as requests.
     let payload = Request {
         flags: 0,
         command: command::WRITE_ZEROES,
@@ -117,11 +117,7 @@ fn what_cannot_be_followed_ends_the_connection() {
     assert_eq!(raw.closed(), b"", "bad magic");
     let mut raw = Raw::ready(&server);
     raw.request(command::WRITE, 0, (32 << 20) + 512);
-    assert_eq!(
-        raw.closed(),
-        b"",
-        "a payload above the most that was agreed"
-    );
+    assert_eq!(raw.closed(), b"", "a payload above the agreed limit");
     still_up(&server);
 }
 
@@ -144,7 +140,7 @@ fn clients_that_die_leave_nothing_behind() {
             let whole = [&request.encode()[..], &[1; 4096]].concat();
             raw.say(&whole[..len]);
         }
-        // Gone while its replies are on their way.
+        // Closed while its replies are in flight.
         for _ in 0..10 {
             let mut raw = Raw::ready(&server);
             for index in 0..64 {
@@ -165,8 +161,8 @@ fn clients_that_die_leave_nothing_behind() {
     }
 }
 
-/// Runs the test called `name` in a process of its own, where nothing else takes memory. False in
-/// that process.
+/// Runs the test called `name` in a process of its own, where nothing else uses memory. Returns
+/// false in that process.
 pub(crate) fn elsewhere(name: &str) -> bool {
     const ALONE: &str = "FOREBAY_INTEROP_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -198,7 +194,7 @@ fn a_hundred_idle_connections_are_no_burden() {
     let grown = resident_bytes().saturating_sub(before);
     eprintln!("{grown} bytes for 100 idle connections");
     assert!(grown < 4 << 20, "{grown} bytes for 100 idle connections");
-    // Each of them can wake up.
+    // Each of them still works.
     for raw in &mut idle[..50] {
         raw.request(command::FLUSH, 0, 0);
         assert_eq!(raw.simple().error, 0);
@@ -214,7 +210,7 @@ fn a_client_that_does_not_read_is_not_fed_for_ever() {
     let mut raw = Raw::ready(&server);
     still_up(&server);
     let before = resident_bytes();
-    // 4 GiB are asked for, and not one byte is read.
+    // The client requests 4 GiB and reads nothing.
     let timeout = Some(Duration::from_secs(2));
     raw.stream.set_write_timeout(timeout).expect("a timeout");
     let request = Request {

@@ -1,7 +1,8 @@
 //! The NBD server against real clients and against hostile ones.
 //!
-//! The server runs in the test's process, on memory that records what it is asked; in `daemon` it is
-//! the `forebay` program with its cache. Tests of programs that are not installed skip, and say so.
+//! The server runs in the test's process, on memory that records its requests. In `daemon` it is
+//! the `forebay` program with its cache. Tests skip programs that are not installed, and print
+//! that.
 
 mod authority;
 mod chained;

@@ -1,13 +1,14 @@
-//! Other people's programs, where they are installed.
+//! Programs of other projects, where they are installed.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A program that takes longer is stuck.
+/// Timeout for a program.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// The system's own programs first: a private Python does not know libnbd.
+/// Returns a search path with the system's own programs first: a private Python does not know
+/// libnbd.
 fn path() -> String {
     let inherited = std::env::var("PATH").unwrap_or_default();
     format!("/usr/bin:/bin:/usr/sbin:/sbin:{inherited}")
@@ -20,12 +21,12 @@ fn found(program: &str) -> bool {
 }
 
 fn skip(what: &str, package: &str) {
-    // Past the test harness, which keeps the output of tests that pass to itself.
+    // Written past the test harness, which hides the output of tests that pass.
     let line = format!("SKIPPED: {what} (apt-get install {package})\n");
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Whether `program` can be run. If not, says so and names the package that has it.
+/// Whether `program` can be run. If not, prints a line that names its package.
 pub(crate) fn requires(program: &str, package: &str) -> bool {
     let there = found(program);
     if !there {
@@ -34,7 +35,7 @@ pub(crate) fn requires(program: &str, package: &str) -> bool {
     there
 }
 
-/// Whether fio can talk NBD.
+/// Whether fio supports NBD.
 pub(crate) fn requires_fio() -> bool {
     if !requires("fio", "fio") {
         return false;
@@ -63,7 +64,7 @@ pub(crate) fn requires_nbdsh() -> bool {
     works
 }
 
-/// Runs a program to its end; whether it succeeded, and what it said.
+/// Runs a program to its end. Returns its status and output.
 pub(crate) fn run_any(program: &str, arguments: &[&str]) -> Output {
     let child = Command::new(program)
         .args(arguments)
@@ -89,7 +90,7 @@ pub(crate) fn run_any(program: &str, arguments: &[&str]) -> Output {
     }
 }
 
-/// Runs a program that must succeed; what it printed.
+/// Runs a program that must succeed. Returns its output.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = run_any(program, arguments);
     let (out, err) = (

@@ -1,4 +1,4 @@
-//! What the protocol asks of a server in corners that the usual clients do not visit.
+//! Requirements of the protocol in corners that the usual clients do not visit.
 
 use forebay_wire::nbd::errno::{EINVAL, ENOSPC};
 use forebay_wire::nbd::handshake::{Info, InfoRequest, export, info, option, reply};
@@ -43,7 +43,7 @@ fn options_are_answered_one_by_one() {
     }
     assert!(properties.contains(&Info::Name("disk".to_owned())));
     assert!(properties.contains(&Info::Description("a test disk".to_owned())));
-    // INFO does not end the haggling; DF is offered only with structured replies.
+    // INFO does not end the negotiation. DF is offered only with structured replies.
     let flags_of = |properties: &[Info]| match properties[0] {
         Info::Export { flags, .. } => flags,
         _ => panic!("the first property is the export's"),
@@ -98,7 +98,8 @@ fn pieces_and_piles_of_requests_are_the_same() {
         raw.say(piece);
     }
     assert_eq!(raw.simple().error, 0);
-    // A pile in one go: writes of several sizes, so that payloads end anywhere in the buffers.
+    // Many requests in one message: writes of several sizes, so that payloads end anywhere in the
+    // buffers.
     let mut pile = Vec::new();
     let mut offset = 1 << 20;
     let mut sizes = Vec::new();

@@ -1,4 +1,4 @@
-//! A client that may say anything.
+//! A client that may send anything.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use forebay_wire::nbd::transmission::{Request, SimpleReply};
 
 use crate::server::Server;
 
-/// A server that takes longer is stuck.
+/// Timeout for an answer of the server.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Raw<S = UnixStream> {
@@ -18,7 +18,7 @@ pub(crate) struct Raw<S = UnixStream> {
 }
 
 impl Raw {
-    /// Connects and says nothing.
+    /// Connects and sends nothing.
     pub(crate) fn silent(server: &Server) -> Self {
         let stream = UnixStream::connect(server.socket()).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -35,7 +35,7 @@ impl Raw {
         raw
     }
 
-    /// Connects and goes on to transmission, with simple replies.
+    /// Connects and continues to transmission, with simple replies.
     pub(crate) fn ready(server: &Server) -> Self {
         let mut raw = Self::greeted(server);
         raw.go("disk");
@@ -54,7 +54,7 @@ impl<S: Read + Write> Raw<S> {
         self.say(data);
     }
 
-    /// The next reply to an option.
+    /// Returns the next reply to an option.
     pub(crate) fn answer(&mut self) -> (OptionReply, Vec<u8>) {
         let header = OptionReply::decode(&self.bytes::<20>()).expect("a reply");
         let mut data = vec![0; header.length as usize];
@@ -62,7 +62,7 @@ impl<S: Read + Write> Raw<S> {
         (header, data)
     }
 
-    /// Chooses an export; its properties.
+    /// Chooses an export. Returns its properties.
     pub(crate) fn go(&mut self, name: &str) -> Vec<Info> {
         let request = InfoRequest {
             name: name.to_owned(),
@@ -91,7 +91,7 @@ impl<S: Read + Write> Raw<S> {
         self.say(&request.encode());
     }
 
-    /// The next simple reply, without data.
+    /// Returns the next simple reply, without data.
     pub(crate) fn simple(&mut self) -> SimpleReply {
         SimpleReply::decode(&self.bytes::<16>()).expect("a simple reply")
     }
@@ -111,7 +111,7 @@ impl<S: Read + Write> Raw<S> {
         data
     }
 
-    /// Waits until the server closes; what it said before.
+    /// Waits until the server closes. Returns everything that it sent before.
     pub(crate) fn closed(mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {

@@ -1,4 +1,4 @@
-//! TLS: real clients with certificates, and those who are refused.
+//! TLS: real clients with certificates, and clients that are refused.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::clients::{noise, text};
 use crate::programs::{requires, requires_nbdsh, run, run_any};
 use crate::server::{Server, Setup};
 
-/// A server with a certificate, and who signed it.
+/// A server with a certificate, and its authority.
 pub(crate) struct Secured {
     pub(crate) server: Server,
     pub(crate) authority: Authority,
@@ -57,7 +57,7 @@ fn setups() -> [Setup; 3] {
 }
 
 #[test]
-fn nbdcopy_brings_back_through_tls_what_it_took() {
+fn nbdcopy_reads_through_tls_what_it_wrote() {
     if !requires("nbdcopy", "libnbd-bin") || !requires("nbdinfo", "libnbd-bin") {
         return;
     }
@@ -74,7 +74,7 @@ fn nbdcopy_brings_back_through_tls_what_it_took() {
         run("nbdcopy", &["--flush", text(&source), &uri]);
         run("nbdcopy", &[&uri, text(&back)]);
         assert!(std::fs::read(&back).expect("a file") == data, "{setup:?}");
-        // Without TLS, the server says nothing of what it has.
+        // Without TLS, the server reveals nothing of its exports.
         let plain = run_any("nbdinfo", &[&secured.server.tcp_uri("disk")]);
         let said = String::from_utf8_lossy(&plain.stderr);
         assert!(
@@ -146,9 +146,9 @@ fn qemu_writes_and_reads_through_tls() {
     let mut there = vec!["convert", "--object", &object, "--target-image-opts", "-n"];
     there.extend(["-f", "raw", text(&source), &image]);
     run("qemu-img", &there);
-    let mut again = vec!["convert", "--object", &object, "--image-opts", &image];
-    again.extend(["-O", "raw", text(&back)]);
-    run("qemu-img", &again);
+    let mut convert = vec!["convert", "--object", &object, "--image-opts", &image];
+    convert.extend(["-O", "raw", text(&back)]);
+    run("qemu-img", &convert);
     assert!(std::fs::read(&back).expect("a file") == data);
 }
 
@@ -163,7 +163,7 @@ fn a_client_with_the_wrong_certificate_or_none_is_refused() {
         ("none", None),
         ("strange", Some(stranger.sign(Use::Client))),
         ("expired", Some(secured.authority.sign(Use::ExpiredClient))),
-        // One for servers is none for clients.
+        // A server's certificate does not count for a client.
         ("server", Some(secured.authority.sign(Use::Server))),
     ];
     for (name, own) in clients {
@@ -176,7 +176,7 @@ fn a_client_with_the_wrong_certificate_or_none_is_refused() {
     let own = secured.authority.sign(Use::Client);
     let uri = secured.uri(&secured.folder("right", Some(&own)));
     assert_eq!(run("nbdinfo", &["--size", &uri]).trim(), "67108864");
-    // A client that trusts another authority does not take the server for its own.
+    // A client that trusts another authority rejects the server.
     let folder = secured.server.folder().join("elsewhere");
     client_folder(&folder, &stranger, Some(&own));
     let output = run_any("nbdinfo", &["--size", &secured.uri(&folder)]);

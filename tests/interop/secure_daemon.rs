@@ -1,4 +1,5 @@
-//! TLS of the `forebay` program: what it refuses to serve with, and a client's copy through it.
+//! TLS of the `forebay` program: the configurations that it refuses, and a client's copy through
+//! it.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -33,16 +34,16 @@ fn the_program_serves_tls_and_guards_its_key() {
     put("server.key", &own.key);
     put("clients.pem", &authority.certificate);
     let secret = own.key.lines().nth(1).expect("a line of the key");
-    // What is wrong is told with file, line and remedy, by `check` as by `serve`.
+    // `check` and `serve` report the error with file, line and remedy.
     let refused = |said: &str| {
         for arguments in [["check", "forebay.toml"], ["serve", "forebay.toml"]] {
             let output = daemon.command(&arguments).output().expect("it runs");
-            let told = String::from_utf8_lossy(&output.stderr).into_owned()
+            let printed = String::from_utf8_lossy(&output.stderr).into_owned()
                 + &String::from_utf8_lossy(&output.stdout);
-            assert!(!output.status.success(), "{arguments:?}: {told}");
-            assert!(told.contains(said), "{said} in {told}");
-            assert!(told.contains("forebay.toml:"), "{told}");
-            assert!(!told.contains(secret), "{told}");
+            assert!(!output.status.success(), "{arguments:?}: {printed}");
+            assert!(printed.contains(said), "{said} in {printed}");
+            assert!(printed.contains("forebay.toml:"), "{printed}");
+            assert!(!printed.contains(secret), "{printed}");
         }
     };
     mode(0o640);

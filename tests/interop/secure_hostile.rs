@@ -1,4 +1,4 @@
-//! Clients that break TLS or go round it, by malice or by dying.
+//! Clients that break TLS or bypass it, by malice or by dying.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ fn start(demand: Demand) -> Secured {
     Secured::start(Setup::default(), demand, false)
 }
 
-/// The client's end of a session with that server.
+/// Returns the client's end of a session with that server.
 fn session(secured: &Secured, version: &'static SupportedProtocolVersion) -> ClientConnection {
     let pem = secured.authority.certificate.as_bytes();
     let mut roots = RootCertStore::empty();
@@ -41,7 +41,7 @@ fn session(secured: &Secured, version: &'static SupportedProtocolVersion) -> Cli
     ClientConnection::new(Arc::new(config), name).expect("a session")
 }
 
-/// Says STARTTLS, and is told to begin.
+/// Sends STARTTLS. The server acknowledges it.
 fn begun(secured: &Secured) -> Raw {
     let mut raw = Raw::greeted(&secured.server);
     raw.option(option::STARTTLS, b"");
@@ -90,7 +90,7 @@ fn write(offset: u64, length: u32) -> Vec<u8> {
     [&request.encode()[..], &data].concat()
 }
 
-/// What a session would send next.
+/// Returns the bytes that a session would send next.
 fn sealed(session: &mut ClientConnection) -> Vec<u8> {
     let mut bytes = Vec::new();
     while session.wants_write() {
@@ -125,7 +125,7 @@ fn nothing_is_said_before_tls_where_it_is_required() {
     let mut raw = Raw::greeted(&secured.server);
     raw.option(option::EXPORT_NAME, b"disk");
     assert_eq!(raw.closed(), b"");
-    // A client that could not be told.
+    // A client that cannot receive an error.
     let mut raw = Raw::silent(&secured.server);
     raw.bytes::<18>();
     raw.say(&2_u32.to_be_bytes());
@@ -137,12 +137,12 @@ fn nothing_is_said_before_tls_where_it_is_required() {
 fn plain_words_after_starttls_are_not_taken_for_protected_ones() {
     for demand in [Demand::Required, Demand::Offered] {
         let secured = start(demand);
-        // In one piece with the option: somebody on the way may have added them.
+        // In one piece with the option: an attacker on the network may have added them.
         let mut raw = Raw::greeted(&secured.server);
         let mut words = b"IHAVEOPT\0\0\0\x05\0\0\0\0".to_vec();
         words.extend(b"IHAVEOPT\0\0\0\x03\0\0\0\0");
         raw.say(&words);
-        assert_eq!(raw.closed(), b"", "not even told to begin");
+        assert_eq!(raw.closed(), b"", "not even an acknowledgement of STARTTLS");
         // After the answer.
         let mut raw = begun(&secured);
         raw.option(option::LIST, b"");
@@ -238,13 +238,13 @@ fn half_handshakes_leave_nothing_behind() {
     for len in (0..hello.len()).step_by(7) {
         begun(&secured).say(&hello[..len]);
     }
-    // As many as want to stay may do so; others are served.
+    // Many connections may stay in the handshake, and others are served.
     let mut halves: Vec<Raw> = (0..50).map(|_| begun(&secured)).collect();
     for raw in &mut halves {
         raw.say(&hello[..hello.len() / 2]);
     }
     still_up(&secured);
-    // The wrong protocol, and each byte of the right one turned over.
+    // The wrong protocol, and each byte of the right one inverted.
     for words in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0x16; 2000], &[0; 2000]] {
         let mut raw = begun(&secured);
         raw.say(words);
@@ -255,7 +255,7 @@ fn half_handshakes_leave_nothing_behind() {
         spoilt[at] ^= 0x80;
         let mut raw = begun(&secured);
         raw.say(&spoilt);
-        // Some bytes do not matter, and the server waits for the client to go on.
+        // Some bytes do not matter, and the server waits for more.
         raw.stream
             .shutdown(std::net::Shutdown::Write)
             .expect("ended");
@@ -275,23 +275,23 @@ fn records_that_are_cut_off_or_changed_reach_no_device() {
         (raw, bytes)
     };
     let whole = next().1.len();
-    // At the begin and the end of a record, and between.
+    // At the beginning and the end of a record, and between.
     for len in [1, 5, 21, 1000, 16_405, 16_406, 16_410, whole - 1] {
         let (mut raw, bytes) = next();
         raw.stream.sock.write_all(&bytes[..len]).expect("sent");
     }
-    // The first three bytes of a record say nothing in TLS 1.3.
+    // TLS 1.3 ignores the first three bytes of a record.
     for at in [3, 4, 5, 100, 16_410, whole - 1] {
         let (mut raw, mut bytes) = next();
         bytes[at] ^= 1;
-        // The server may close before all of it was sent.
+        // The server may close before everything was sent.
         let _ = raw.stream.sock.write_all(&bytes);
         let _ = raw.stream.sock.shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
         let ended = raw.stream.read_to_end(&mut rest);
         assert!(ended.is_err() && rest.is_empty(), "byte {at}: {rest:?}");
     }
-    // A record that comes twice.
+    // A repeated record.
     let (mut raw, bytes) = next();
     let _ = raw.stream.sock.write_all(&bytes);
     assert_eq!(raw.simple().error, 0);
@@ -322,7 +322,7 @@ fn idle_sessions_and_greedy_ones_hold_little() {
         assert_eq!(raw.simple().error, 0);
     }
     drop((idle, halves));
-    // 4 GiB are asked for, and not one byte is read.
+    // The client requests 4 GiB and reads nothing.
     let mut raw = ready(&secured);
     let before = resident_bytes();
     let timeout = Some(std::time::Duration::from_millis(1200));

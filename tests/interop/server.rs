@@ -1,4 +1,4 @@
-//! A server in this process, on a memory device that records what it is asked.
+//! A server in this process, on a memory device that records its requests.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -15,12 +15,12 @@ use forebay_io::sync::Promise;
 use forebay_io::{Engine, spawn_reactor};
 use forebay_volume::{Volume, VolumeHandle};
 
-/// How a test's server is built.
+/// Configuration of a test's server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) size_bytes: u64,
     pub(crate) engine: Engine,
-    /// The volume lives on another reactor than the server.
+    /// Whether the volume lives on another reactor than the server.
     pub(crate) apart: bool,
 }
 
@@ -34,7 +34,7 @@ impl Default for Setup {
     }
 }
 
-/// What the device was asked, oldest first. Reads are left out.
+/// Requests to the device, oldest first, without reads.
 pub(crate) type Log = Arc<Mutex<Vec<(Op, u64, u64)>>>;
 
 struct Recorder {
@@ -85,10 +85,10 @@ fn reactor<T: Send + 'static>(
     (value, (remote, thread))
 }
 
-/// Where to ask for the disk to be drained, by a channel on which the answer comes.
+/// Requests to drain the disk. The answer comes on the channel in the message.
 type Drain = mpsc::Sender<mpsc::Sender<()>>;
 
-/// Makes the volumes on the calling reactor; they live until it ends.
+/// Creates the volumes on the calling reactor. They live until it ends.
 fn volumes(size_bytes: u64, log: Log) -> (VolumeHandle, VolumeHandle, Drain) {
     let inner = MemDevice::new("memory", size_bytes);
     let device = Rc::new(Recorder { inner, log });
@@ -149,7 +149,9 @@ impl Server {
             for listener in [listener, Listener::bind(&socket).expect("a socket")] {
                 let exports = Arc::clone(&exports);
                 rt::spawn(async move {
-                    serve(listener, exports).await.expect("the server goes on");
+                    serve(listener, exports)
+                        .await
+                        .expect("the server continues");
                 });
             }
             (tcp, disk, drain)
@@ -173,17 +175,17 @@ impl Server {
         &self.folder
     }
 
-    /// The export's URI over the Unix socket.
+    /// Returns the export's URI over the Unix socket.
     pub(crate) fn uri(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket().display())
     }
 
-    /// The export's URI over TCP.
+    /// Returns the export's URI over TCP.
     pub(crate) fn tcp_uri(&self, export: &str) -> String {
         format!("nbd://{}/{export}", self.tcp)
     }
 
-    /// What the device was asked since the last call, but for reads.
+    /// Returns the device's requests since the last call, without reads.
     pub(crate) fn take_log(&self) -> Vec<(Op, u64, u64)> {
         std::mem::take(&mut self.log.lock().expect("no test panics here"))
     }
@@ -198,12 +200,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The server first, then the reactor of its volumes.
+        // The server ends first, then the reactor of its volumes.
         for (remote, thread) in self.stops.drain(..).rev() {
             remote.call(|| STOP.with(|stop| stop.set(())));
             let ended = thread.join();
             if !std::thread::panicking() {
-                ended.expect("the server ends in order");
+                ended.expect("the server ends cleanly");
             }
         }
         let _ = std::fs::remove_dir_all(&self.folder);

@@ -1,4 +1,4 @@
-//! Recording what real clients do, and replaying on other people's NBD servers.
+//! Recordings of real clients, and replays on NBD servers of other projects.
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -41,10 +41,10 @@ fn what_qemu_asks_is_recorded() {
     let uri = daemon.uri();
     arguments.push(&uri);
     run("qemu-io", &arguments);
-    // Its end is that of the recording.
+    // The daemon's end completes the recording.
     daemon.stop();
     assert!(recorder.wait().is_some_and(|status| status.success()));
-    // As fio's iolog, which people can read: action, offset, length.
+    // As fio's iolog, which is readable: action, offset, length.
     let log = daemon.path("out.log");
     forebay(&["trace", "convert", text(&out), text(&log), "--to", "fio"]);
     let log = std::fs::read_to_string(log).expect("text");
@@ -68,7 +68,7 @@ fn what_qemu_asks_is_recorded() {
     assert!(log.lines().any(|line| line.contains("sync")), "{log}");
 }
 
-/// A server that is somebody else's, on a file of 64 MiB.
+/// Replays on a server of another project, on a file of 64 MiB.
 fn replay_on(name: &str, start: impl FnOnce(&PathBuf, &PathBuf) -> Command) {
     let unique = format!("forebay-interop-replay-{name}-{}", std::process::id());
     let folder = std::env::temp_dir().join(unique);
@@ -84,7 +84,7 @@ fn replay_on(name: &str, start: impl FnOnce(&PathBuf, &PathBuf) -> Command) {
     let mut server = start(&image, &socket);
     let server = Process::spawn(server.stdin(Stdio::null()).stdout(Stdio::null()));
     let begin = Instant::now();
-    // A socket that is bound and not listened on yet refuses.
+    // A socket that is bound and does not listen yet refuses.
     while UnixStream::connect(&socket).is_err() {
         assert!(begin.elapsed() < PATIENCE, "{name} does not listen");
         std::thread::sleep(Duration::from_millis(10));
@@ -108,7 +108,7 @@ fn replay_on(name: &str, start: impl FnOnce(&PathBuf, &PathBuf) -> Command) {
         "{said}"
     );
     drop(server);
-    // The server is gone: nothing hangs, and it is named.
+    // Without the server, nothing hangs, and the error names it.
     let output = run_any(text(forebay_tests::program()), &replay);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains(&uri), "{said}");

@@ -1,6 +1,6 @@
-//! Databases and files on ext4 over a block translation table, alone and under each policy of transit, killed while
-//! all of them are written: what was acknowledged as synced is there, and the file system is clean once its journal
-//! was replayed.
+//! Databases and files on ext4 over a block translation table, alone and under each policy of
+//! transit, killed while all of them are written. All synced data is there, and the file system is
+//! clean after the replay of its journal.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -13,6 +13,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use forebay_tests::stamp::mix;
+use serde_json::json;
 
 use crate::daemon::{Daemon, Devices, Setup, scratch};
 use crate::ext4::{LEAST_SYNCED, Mounted, obstacle, wait_for_synced, write_files, wrong_files};
@@ -31,17 +32,17 @@ const SYSTEMS: [Option<&str>; 8] = [
 ];
 const STORES: [&str; 2] = ["rocksdb", "sqlite"];
 const VOLUME_BYTES: u64 = 256 << 20;
-/// A round in which a store acknowledged less proves little.
+/// Changes that a store must acknowledge in a round. Fewer prove little.
 const LEAST_ACKNOWLEDGED: u64 = 20;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// More than a round lasts.
+/// More operations than a round can do.
 const ENDLESS: u64 = 1 << 40;
 
 fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_applications"))
 }
 
-/// How many keys of a store hold what they must not.
+/// Returns the number of keys of a store with wrong values.
 fn wrong_keys(store: &str, folder: &Path, seed: u64, acknowledged: u64) -> u64 {
     let mut check = program();
     check.args(["check", store]).arg(folder);
@@ -55,7 +56,8 @@ fn wrong_keys(store: &str, folder: &Path, seed: u64, acknowledged: u64) -> u64 {
     said.trim().parse().expect("a number")
 }
 
-/// The stores whose libraries this machine has; `asks` tells tests apart that run at once.
+/// Returns the stores whose libraries this machine has. `asks` distinguishes tests that run at
+/// once.
 fn stores(asks: &str) -> Vec<&'static str> {
     let scratch = scratch(&format!("stores-{asks}"));
     let here = |store: &&str| {
@@ -76,7 +78,7 @@ fn stores(asks: &str) -> Vec<&'static str> {
     STORES.into_iter().filter(here).collect()
 }
 
-/// A store that is written, and how much of it was acknowledged.
+/// A store under load, and the number of acknowledged changes.
 struct Keeper {
     store: &'static str,
     seed: u64,
@@ -112,7 +114,8 @@ impl Keeper {
         }
     }
 
-    /// Waits for its end, which its device's comes before. What it acknowledged.
+    /// Waits for its end, which follows the end of its device. Returns the number of acknowledged
+    /// changes.
     fn end(mut self) -> u64 {
         let begin = Instant::now();
         while self.child.try_wait().expect("ours").is_none() {
@@ -126,7 +129,8 @@ impl Keeper {
     }
 }
 
-/// One kill under load; how many acknowledged things there were and how many of them are wrong.
+/// Kills once under load. Returns the number of acknowledged changes and files, and how many of
+/// them are wrong.
 fn kill_once(
     daemon: &mut Daemon,
     mounted: &mut Option<Mounted>,
@@ -165,15 +169,15 @@ fn kill_once(
         .into_iter()
         .map(|keeper| (keeper.store, keeper.seed, keeper.end()))
         .collect();
-    let again = mounted.take().expect("mounted").after_kill(daemon);
+    let remounted = mounted.take().expect("mounted").after_kill(daemon);
     let mut acknowledged = synced.len() as u64;
-    let mut wrong = wrong_files(&again.mount.join("files"), &synced).len() as u64;
+    let mut wrong = wrong_files(&remounted.mount.join("files"), &synced).len() as u64;
     for (store, seed, count) in ended {
         assert!(count >= LEAST_ACKNOWLEDGED, "{store}: only {count} changes");
         acknowledged += count;
-        wrong += wrong_keys(store, &again.mount.join(store), seed, count);
+        wrong += wrong_keys(store, &remounted.mount.join(store), seed, count);
     }
-    *mounted = Some(again);
+    *mounted = Some(remounted);
     (acknowledged, wrong)
 }
 
@@ -207,12 +211,17 @@ fn databases_and_files_survive_over_the_table_and_each_policy() {
             mounted.unmount();
             mounted.check();
             say(&format!(
-                "{system}, {stores:?} and files: kill {round}: {acknowledged} acknowledged, {wrong} wrong, e2fsck clean"
+                "{system}, {stores:?} and files: kill {round}: {acknowledged} acknowledged, \
+                 {wrong} wrong, e2fsck clean"
             ));
-            row(&format!(
-                r#"{{"check":"applications","system":"{system}","stores":{},"kill":{round},"acknowledged":{acknowledged},"wrong":{wrong}}}"#,
-                stores.len()
-            ));
+            row(&json!({
+                "check": "applications",
+                "system": system,
+                "stores": stores.len(),
+                "kill": round,
+                "acknowledged": acknowledged,
+                "wrong": wrong,
+            }));
             assert_eq!(wrong, 0, "{system}, kill {round}");
             mounted.mount();
             mounted.empty();
@@ -225,7 +234,7 @@ fn databases_and_files_survive_over_the_table_and_each_policy() {
     }
 }
 
-/// The largest file in a folder.
+/// Returns the largest file in a folder.
 fn largest(folder: &Path) -> PathBuf {
     let entries = fs::read_dir(folder).expect("there").flatten();
     let files = entries.map(|entry| {
@@ -245,11 +254,11 @@ fn a_database_that_is_changed_behind_its_back_is_found() {
         assert_eq!(count, 300, "{store}");
         let wrong = |acknowledged| wrong_keys(store, &scratch.path("database"), 7, acknowledged);
         assert_eq!(wrong(count), 0, "{store}, as it was written");
-        // One that was never written counts as lost.
+        // A change that never happened counts as lost.
         assert_eq!(
             wrong(count + 3),
             3,
-            "{store}, with three acknowledged that are not there"
+            "{store}, with three acknowledged changes that never happened"
         );
         let path = largest(&scratch.path("database"));
         let file = File::options().read(true).write(true).open(&path);
@@ -262,7 +271,7 @@ fn a_database_that_is_changed_behind_its_back_is_found() {
         let found = wrong(count);
         assert!(
             found > 0,
-            "{store}: {} was changed and nobody sees it",
+            "{store}: {} was changed, and the check does not see it",
             path.display()
         );
         say(&format!("{store}: 64 bytes changed, {found} keys wrong"));

@@ -1,4 +1,4 @@
-//! The program under test: configured in a folder of its own, started, killed, stopped.
+//! The program under test: configured in its own folder, started, killed, stopped.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
@@ -25,7 +25,8 @@ kind = "file"
 path = "backing"
 "#;
 
-/// The backing file's keeps what it has until there is no room, so that there is something to lose.
+/// The backing file's transit cache keeps its data until it has no room, so that there is data to
+/// lose.
 const TRANSIT: &str = r#"
 [[device]]
 name = "memory"
@@ -56,24 +57,26 @@ capacity = "4M"
 policy = "lru"
 "#;
 
-/// What lies under the volume.
+/// The devices below the volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Devices {
     /// A cache over a backing device, both files.
     Files,
-    /// The same, with transit caches over both and a block translation table under that of the cache.
+    /// The same, with transit caches over both and a block translation table below that of the
+    /// cache.
     Transit,
-    /// No cache: a block translation table on emulated memory, alone or under a transit cache of this policy.
+    /// No cache: a block translation table on emulated memory, alone or under a transit cache of
+    /// this policy.
     Table(Option<&'static str>),
 }
 
 impl Devices {
-    /// A cache with its devices, or devices alone.
+    /// Whether there is a cache, or devices alone.
     fn has_cache(self) -> bool {
         !matches!(self, Self::Table(_))
     }
 
-    /// In the words of the configuration.
+    /// Returns the configuration of the devices.
     fn config(self) -> String {
         match self {
             Self::Files => FILES.to_owned(),
@@ -88,7 +91,7 @@ impl Devices {
     }
 }
 
-/// A table of this name on emulated memory.
+/// Returns the configuration of a table of this name on emulated memory.
 fn table(name: &str) -> String {
     format!(
         r#"
@@ -111,7 +114,7 @@ on = "slow"
     )
 }
 
-/// What to serve.
+/// Configuration of the daemon.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) durability: &'static str,
@@ -120,7 +123,7 @@ pub(crate) struct Setup {
     /// Whether the volume is also mounted with FUSE.
     pub(crate) fuse: bool,
     pub(crate) devices: Devices,
-    /// How the cache is to know what was overwritten in place.
+    /// Value of `dirty_tracking`.
     pub(crate) dirty_tracking: &'static str,
 }
 
@@ -135,13 +138,15 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Makes the files, formats the cache and writes the configuration. Does not start yet.
+    /// Creates the files, formats the cache and writes the configuration. Does not start the
+    /// daemon.
     pub(crate) fn new(name: &str, setup: &Setup) -> Self {
         let site = Site::new(program(), scratch(name));
         let (free, needed) = (free_bytes(site.directory()), setup.cache_bytes);
         assert!(
             free > needed,
-            "{free} bytes are free in {}, and the cache may take {needed}: set TMPDIR to a folder with more room",
+            "{free} bytes are free in {}, and the cache may take {needed}: set TMPDIR to a folder \
+             with more room",
             std::env::temp_dir().display()
         );
         site.create_file("backing", setup.volume_bytes);
@@ -159,7 +164,8 @@ impl Daemon {
         let (cache, mode) = match setup.devices.has_cache() {
             true => (
                 format!(
-                    "[cache]\ndata = \"cache\"\ndurability = \"{durability}\"\njournal = \"journal\""
+                    "[cache]\ndata = \"cache\"\ndurability = \"{durability}\"\njournal = \
+                     \"journal\""
                 ),
                 "mode = \"wb\"",
             ),
@@ -204,7 +210,7 @@ state = "state"
         daemon
     }
 
-    /// Says how many reactors the next start is to have.
+    /// Sets the number of reactors of the next start.
     pub(crate) fn set_reactors(&self, count: usize) {
         let config = fs::read_to_string(self.site.path("forebay.toml"));
         let config = config.expect("the configuration");
@@ -214,7 +220,7 @@ state = "state"
         self.site.write_config(&config);
     }
 
-    /// Runs another of the program's commands, which must succeed. Returns what it printed.
+    /// Runs another of the program's commands, which must succeed. Returns its output.
     pub(crate) fn command(&self, name: &str, arguments: &[&str]) -> String {
         let mut command = self.site.local_command(&[name]);
         let output = command.args(arguments).output().expect("the program runs");
@@ -233,7 +239,7 @@ state = "state"
         self.site.path("nbd.sock")
     }
 
-    /// Starts the daemon and waits for the first read to be answered. Returns how long that took.
+    /// Starts the daemon and waits for the answer to the first read. Returns the time that takes.
     pub(crate) fn start(&mut self) -> Duration {
         assert!(self.running.is_none(), "started once");
         let begin = Instant::now();
@@ -278,12 +284,12 @@ state = "state"
     }
 }
 
-/// A directory that stays if the test fails.
+/// Creates a directory that stays if the test fails.
 pub(crate) fn scratch(name: &str) -> Scratch {
     Scratch::new(&format!("forebay-{name}")).keep_on_panic()
 }
 
-/// What a file in `folder` may still take, bytes.
+/// Returns the free bytes in the file system of `folder`.
 fn free_bytes(folder: &Path) -> u64 {
     let mut df = Command::new("df");
     df.args(["--block-size=1", "--output=avail"]).arg(folder);

@@ -1,5 +1,5 @@
-//! ext4 on a loop device on the FUSE export, killed while files are written: what was fsynced is
-//! there, and the file system is clean once its journal was replayed.
+//! ext4 on a loop device on the FUSE export, killed while files are written. All synced files are
+//! there, and the file system is clean after the replay of its journal.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -10,25 +10,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_tests::stamp::mix;
+use serde_json::json;
 
 use crate::daemon::{Daemon, Devices, Setup, VOLUME};
 use crate::{kills, row, say};
 
 const VOLUME_BYTES: u64 = 256 << 20;
 const CACHE_BYTES: u64 = 64 << 20;
-/// A round in which fewer files were synced proves little.
+/// Files that must be synced in a round. Fewer prove little.
 pub(crate) const LEAST_SYNCED: usize = 8;
-/// How long a round may take for that on a busy machine.
+/// Timeout for that on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A file that was synced: its path under the mount point and what seeds its content.
+/// A synced file: its path below the mount point and the seed of its content.
 #[derive(Debug)]
 pub(crate) struct Synced {
     name: String,
     seed: u64,
 }
 
-/// What a file holds: its length and every byte follow from its seed.
+/// Returns the content of a file. Its length and every byte follow from its seed.
 fn content(seed: u64) -> Vec<u8> {
     let words = 64 + mix(seed) % 8192;
     let mut state = seed;
@@ -40,7 +41,7 @@ fn content(seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// Whether `folder` holds every file of `synced` as it was written; else the names that differ.
+/// Returns the names of the files of `synced` that differ in `folder`.
 pub(crate) fn wrong_files(folder: &Path, synced: &[Synced]) -> Vec<String> {
     let differs = |file: &&Synced| {
         fs::read(folder.join(&file.name)).ok().as_deref() != Some(content(file.seed).as_slice())
@@ -65,7 +66,7 @@ pub(crate) fn must(program: &str, arguments: &[&str]) -> String {
     text.trim().to_owned()
 }
 
-/// The volume as a mounted file system: FUSE file, loop device, ext4. Taken apart on drop.
+/// The volume as a mounted file system: FUSE file, loop device, ext4. Drop unmounts it.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     fuse: PathBuf,
@@ -80,7 +81,7 @@ impl Mounted {
         fs::create_dir_all(&mount).expect("a mount point");
         let fuse = daemon.site.path("mnt");
         let file = fuse.join(VOLUME);
-        // NBD may answer a moment before the mount is there.
+        // NBD may answer a moment before the mount appears.
         let begin = Instant::now();
         while !file.exists() {
             let waited = begin.elapsed();
@@ -97,8 +98,8 @@ impl Mounted {
         }
     }
 
-    /// After a kill: the loop device is lost with the daemon, as the disk is in a power cut. Starts the daemon again
-    /// and mounts what is there, which replays the file system's journal.
+    /// Recovers from a kill. The loop device is lost with the daemon, as the disk is in a power
+    /// cut. Starts the daemon and mounts the volume, which replays the file system's journal.
     pub(crate) fn after_kill(self, daemon: &mut Daemon) -> Self {
         let fuse = self.fuse.clone();
         drop(self);
@@ -130,7 +131,7 @@ impl Mounted {
         }
     }
 
-    /// Removes all that can be removed.
+    /// Removes all files that can be removed.
     pub(crate) fn empty(&self) {
         for entry in fs::read_dir(&self.mount).expect("mounted").flatten() {
             let path = entry.path();
@@ -138,12 +139,12 @@ impl Mounted {
         }
     }
 
-    /// Ends every request to the daemon, whatever it waits for, and with them the waiting.
+    /// Aborts every request to the daemon, and so ends all waits.
     pub(crate) fn abort(&self) {
         run("umount", &["-f", "-l", &self.fuse.to_string_lossy()]);
     }
 
-    /// `e2fsck -fn`, which writes nothing, has nothing to say.
+    /// Runs `e2fsck -fn`, which writes nothing and must find nothing.
     pub(crate) fn check(&self) {
         must("e2fsck", &["-fn", self.device()]);
     }
@@ -151,7 +152,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // After a kill these may fail, and what is left is taken apart lazily.
+        // After a kill these may fail. The mount is then removed lazily.
         if self.mounted {
             run("umount", &["-l", &self.mount.to_string_lossy()]);
         }
@@ -164,7 +165,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Writes and syncs files until the first error, and tells of each that was synced.
+/// Writes and syncs files until the first error, and sends each synced file.
 pub(crate) fn write_files(folder: &Path, round: u64, writer: u64, synced: &mpsc::Sender<Synced>) {
     for number in 0_u64.. {
         let seed = mix((round << 48) ^ (writer << 40) ^ number);
@@ -172,13 +173,13 @@ pub(crate) fn write_files(folder: &Path, round: u64, writer: u64, synced: &mpsc:
         let write = || -> std::io::Result<()> {
             let mut file = File::create(folder.join(&name))?;
             file.write_all(&content(seed))?;
-            // Every other file is left to the kernel, so that the kill finds dirty pages.
+            // The kernel writes back every other file later, so that the kill finds dirty pages.
             if number % 2 == 0 {
                 file.sync_all()?;
                 File::open(folder)?.sync_all()?;
                 let _ = synced.send(Synced { name, seed });
             }
-            // Room for the next ones.
+            // Makes room for the next ones.
             if number >= 64 && number % 2 == 1 {
                 fs::remove_file(folder.join(format!("r{round}-w{writer}-{}", number - 64)))?;
             }
@@ -190,7 +191,7 @@ pub(crate) fn write_files(folder: &Path, round: u64, writer: u64, synced: &mpsc:
     }
 }
 
-/// Waits for [`LEAST_SYNCED`] files that were synced, for a time at most. Returns those that were.
+/// Waits for [`LEAST_SYNCED`] synced files, for a limited time. Returns the synced files.
 pub(crate) fn wait_for_synced(receiver: &mpsc::Receiver<Synced>) -> Vec<Synced> {
     let begin = Instant::now();
     let mut synced = Vec::new();
@@ -204,7 +205,7 @@ pub(crate) fn wait_for_synced(receiver: &mpsc::Receiver<Synced>) -> Vec<Synced> 
     synced
 }
 
-/// Why this machine cannot run the test, if so.
+/// Returns the reason why this machine cannot run the test, if any.
 pub(crate) fn obstacle() -> Option<String> {
     let root = run("id", &["-u"]).stdout.trim_ascii() == b"0";
     if !root {
@@ -272,14 +273,16 @@ fn killed_while_files_are_written(durability: &'static str) {
             synced.len(),
             wrong.len()
         ));
-        row(&format!(
-            r#"{{"check":"ext4","durability":"{durability}","kill":{round},"acknowledged":{},"wrong":{}}}"#,
-            synced.len(),
-            wrong.len()
-        ));
+        row(&json!({
+            "check": "ext4",
+            "durability": durability,
+            "kill": round,
+            "acknowledged": synced.len(),
+            "wrong": wrong.len(),
+        }));
         assert!(
             wrong.is_empty(),
-            "after kill {round} these differ: {wrong:?}"
+            "after kill {round} these files differ: {wrong:?}"
         );
         mounted.mount();
         mounted.empty();

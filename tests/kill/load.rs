@@ -1,4 +1,4 @@
-//! Writers: each has a connection, a part of the volume of its own, and a log of what it did.
+//! Writers: each has a connection, its own part of the volume, and a log of its requests.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,11 +11,11 @@ use forebay_wire::nbd::transmission::{command, flag};
 
 use crate::log::{self, Log, Mismatch};
 
-/// The volume is dealt out to the writers in stripes of this size; no request crosses one.
+/// Size of a stripe. The writers share the volume in stripes. No request crosses one.
 pub(crate) const STRIPE_BYTES: u64 = 64 << 10;
 const QUEUE_DEPTH: usize = 8;
 
-/// The versions that all writers draw from.
+/// Version numbers of all writers.
 static NEXT_VERSION: AtomicU64 = AtomicU64::new(1);
 
 /// One writer. Stripe `s` is its own where `s % writers == index`.
@@ -27,23 +27,23 @@ pub(crate) struct Writer {
     seed: u64,
 }
 
-/// What the writers and whoever kills the daemon tell each other.
+/// State shared by the writers and the code that kills the daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Writes acknowledged by now.
+    /// Writes acknowledged so far.
     pub(crate) acknowledged: AtomicU64,
-    /// Connections may break from now on.
+    /// Whether connections may break.
     pub(crate) killed: AtomicBool,
 }
 
-/// What a writer waits for.
+/// A request that waits for its reply.
 enum Pending {
     Write(log::Write),
     Read(log::Read),
     Flush,
 }
 
-/// A request as it is drawn.
+/// A drawn request.
 #[derive(Debug)]
 struct Draw {
     command: u16,
@@ -67,8 +67,8 @@ impl Writer {
         self.seed % below
     }
 
-    /// Three requests in four stay in the first sixteenth of the volume, which fits in the cache;
-    /// the rest go anywhere, which does not.
+    /// Three requests in four stay in the first sixteenth of the volume, which fits in the cache.
+    /// The others go anywhere, which does not fit.
     fn draw_request(&mut self, client: &Client) -> Draw {
         let block = u64::from(client.block_bytes);
         let rounds = client.size_bytes / STRIPE_BYTES / self.writers;
@@ -83,7 +83,7 @@ impl Writer {
             _ => (command::WRITE, false),
         };
         let length = match self.draw(10) {
-            // Replies that wait for us while we send must fit in the socket: no large reads.
+            // Replies that wait while this side sends must fit in the socket, so reads are small.
             0 if command != command::READ => STRIPE_BYTES,
             1 | 2 => block,
             3 => block * 3,
@@ -99,7 +99,7 @@ impl Writer {
     }
 
     /// Loads the volume until the connection breaks, which must not happen before the kill. Every
-    /// acknowledgement is in the log when this returns.
+    /// acknowledgement is in the log at the end.
     pub(crate) fn run(&mut self, socket: &Path, export: &str, progress: &Progress) {
         let mut pending = HashMap::new();
         let mut work = || -> io::Result<()> {
@@ -121,7 +121,7 @@ impl Writer {
             let broken = error.kind() != io::ErrorKind::InvalidData;
             assert!(
                 broken && progress.killed.load(Ordering::SeqCst),
-                "writer {}: {error}, but nobody has killed the daemon yet",
+                "writer {}: {error}, but the daemon was not killed yet",
                 self.index
             );
         }
@@ -165,7 +165,7 @@ impl Writer {
         }
     }
 
-    /// Reads every stripe of this writer and checks it. What is found is what the log goes on from.
+    /// Reads every stripe of this writer and checks it. The log continues from the contents found.
     pub(crate) fn verify(
         &mut self,
         mut read: impl FnMut(u64) -> Vec<u8>,

@@ -1,8 +1,8 @@
-//! What was written, kept outside of the daemon: which contents each sector may have.
+//! The log of writes, outside of the daemon: the contents that each sector may have.
 //!
 //! Every sector that a writer sends is stamped throughout with the write's version. The log knows,
-//! for each sector, the writes that may be its last: an acknowledged write rules out those that were
-//! acknowledged before it was sent, and a write without an answer rules out nothing.
+//! for each sector, the writes that may be its last. An acknowledged write excludes those that were
+//! acknowledged before it was sent. A write without an answer excludes nothing.
 
 use std::collections::HashMap;
 
@@ -13,15 +13,15 @@ use forebay_tests::stamp::{SECTOR_BYTES, Version, ZEROES, read_stamp};
 struct Candidate {
     version: Version,
     sent: u64,
-    /// When it was acknowledged, or what it wrote was first read.
+    /// Time of its acknowledgement, or of the first read that returned it.
     done: Option<u64>,
 }
 
-/// A sector that holds what it may not.
+/// A sector with contents that it may not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     pub(crate) sector: u64,
-    /// None where the bytes are no stamp at all (torn or foreign).
+    /// Version found there. `None` if the bytes are no stamp at all (torn or foreign).
     pub(crate) found: Option<Version>,
     pub(crate) allowed: Vec<Version>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Log {
     sectors: HashMap<u64, Vec<Candidate>>,
 }
 
-/// A write on its way.
+/// A write in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     pub(crate) first: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Write {
     sent: u64,
 }
 
-/// A read on its way, with what it could have returned when it was sent.
+/// A read in flight, with the contents that it could have returned when it was sent.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) first: u64,
@@ -85,7 +85,7 @@ impl Log {
         }
     }
 
-    /// Notes that a write was acknowledged: what was over before it was sent is ruled out.
+    /// Notes that a write was acknowledged. Writes that were over before it was sent are excluded.
     pub(crate) fn acknowledge(&mut self, write: &Write) {
         let now = self.tick();
         for sector in write.first..write.first + write.sectors {
@@ -93,7 +93,7 @@ impl Log {
         }
     }
 
-    /// The write sent at `sent` is done, at the latest `now`.
+    /// Notes that the write sent at `sent` is done, at the latest `now`.
     fn settle(&mut self, sector: u64, sent: u64, now: u64) {
         let Some(candidates) = self.sectors.get_mut(&sector) else {
             return; // Never written, and read as such.
@@ -114,7 +114,7 @@ impl Log {
         }
     }
 
-    /// Checks what a read returned. What was read stays read: it counts as acknowledged from here.
+    /// Checks the result of a read. Its contents count as acknowledged from here.
     pub(crate) fn finish_read(&mut self, read: &Read, bytes: &[u8]) -> Vec<Mismatch> {
         let now = self.tick();
         let mut mismatches = Vec::new();
@@ -139,7 +139,7 @@ impl Log {
         mismatches
     }
 
-    /// After a crash and a check: what each sector was found to hold is what it holds now.
+    /// After a crash and a check, each sector holds the contents that the check found.
     pub(crate) fn restart(&mut self, first: u64, bytes: &[u8]) {
         let now = self.tick();
         for (sector, bytes) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {

@@ -1,8 +1,7 @@
 //! `kill -9` under load: no acknowledged write is lost with the process, in either durability.
 //!
-//! The log of what was acknowledged lives here, outside of the daemon. `FOREBAY_KILLS` says how many
-//! times the daemon is killed for each durability (5), `FOREBAY_SEED` replays a run's requests and
-//! moments.
+//! The log of acknowledgements lives here, outside of the daemon. `FOREBAY_KILLS` is the number of
+//! kills for each durability (5). `FOREBAY_SEED` replays the requests and the kill times of a run.
 
 mod applications;
 mod daemon;
@@ -21,47 +20,48 @@ use std::time::Duration;
 
 use forebay_tests::client::Client;
 use forebay_tests::stamp::mix;
+use serde_json::{Value, json};
 
 use daemon::{Daemon, Devices, Setup, VOLUME};
 use load::{Progress, STRIPE_BYTES, Writer};
 use log::Mismatch;
 
 const WRITERS: u64 = 4;
-/// The load of one round covers several times what the cache holds.
+/// The load of one round is several times the size of the cache.
 const CACHE_BYTES: u64 = 32 << 20;
 const VOLUME_BYTES: u64 = 128 << 20;
-/// A round in which less was acknowledged proves little.
+/// Acknowledged writes that a round needs. Fewer prove little.
 const LEAST_ACKNOWLEDGED: u64 = 200;
-/// How long a round may take for that on a busy machine.
+/// Timeout for that on a busy machine, seconds.
 const PATIENCE_S: u64 = 30;
 
 fn number(variable: &str, otherwise: impl FnOnce() -> u64) -> u64 {
     match std::env::var(variable) {
         Ok(text) => text
             .parse()
-            .unwrap_or_else(|_| panic!("{variable}={text:?} is no number")),
+            .unwrap_or_else(|_| panic!("{variable}={text:?} is not a number")),
         Err(_) => otherwise(),
     }
 }
 
-/// Says something that shows also where the test harness captures what tests print.
+/// Prints a line past the test harness, which captures the output of tests.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Says a result for programs: a line `ROW {json}`, where `FOREBAY_ROWS` asks for such.
-fn row(json: &str) {
+/// Prints a result for programs: a line `ROW {json}`, if `FOREBAY_ROWS` is set.
+fn row(row: &Value) {
     if std::env::var_os("FOREBAY_ROWS").is_some() {
-        say(&format!("ROW {json}"));
+        say(&format!("ROW {row}"));
     }
 }
 
-/// How often to kill.
+/// Returns the number of kills.
 fn kills() -> u64 {
     number("FOREBAY_KILLS", || 5)
 }
 
-/// Loads the daemon and kills it after `life`, or later, when enough was acknowledged to prove something.
+/// Loads the daemon and kills it after `life`, or later, when enough writes were acknowledged.
 fn load_and_kill(daemon: &mut Daemon, writers: &mut [Writer], life: Duration) -> u64 {
     let progress = Progress::default();
     let socket = daemon.socket();
@@ -194,20 +194,23 @@ fn killed_under_load(durability: &'static str, transit: bool, dirty_tracking: &'
         let restart = daemon.start();
         let mismatches = verify(&daemon, &mut writers);
         say(&format!(
-            "{through}, durability {durability}: kill {round} after {life_ms} ms: {acknowledged} acknowledged \
-             writes, first answer {} ms after the restart, {} mismatches",
+            "{through}, durability {durability}: kill {round} after {life_ms} ms: {acknowledged} \
+             acknowledged writes, first answer {} ms after the restart, {} mismatches",
             restart.as_millis(),
             mismatches.len()
         ));
-        row(&format!(
-            r#"{{"check":"{through}","durability":"{durability}","kill":{round},"acknowledged":{acknowledged},"restart_ms":{},"wrong":{}}}"#,
-            restart.as_millis(),
-            mismatches.len()
-        ));
+        row(&json!({
+            "check": through,
+            "durability": durability,
+            "kill": round,
+            "acknowledged": acknowledged,
+            "restart_ms": restart.as_millis() as u64,
+            "wrong": mismatches.len(),
+        }));
         assert_none(&mismatches, &format!("after kill {round}"), seed);
     }
 
-    // What is left dirty reaches the backing device, and a clean stop loses nothing either.
+    // All dirty data reaches the backing device, and a clean stop loses nothing either.
     daemon.control("flush", &[]);
     daemon.stop();
     let backing = File::open(daemon.site.path("backing")).expect("the backing file");
@@ -241,8 +244,8 @@ fn no_acknowledged_write_is_lost_through_transit_caches() {
     killed_under_load("flush", true, "exact");
 }
 
-/// The process journal holds what was acknowledged and not flushed: without it the daemon must not
-/// serve as if nothing had happened, and with it nothing is lost.
+/// The process journal holds acknowledged writes that were not flushed. Without it the daemon must
+/// not serve as before. With it nothing is lost.
 #[test]
 fn without_its_process_journal_a_killed_cache_is_not_served() {
     let seed = seed();
@@ -250,7 +253,7 @@ fn without_its_process_journal_a_killed_cache_is_not_served() {
     daemon.start();
     load_and_kill(&mut daemon, &mut writers, Duration::from_millis(300));
     let (journal, elsewhere) = (daemon.site.path("journal"), daemon.site.path("away"));
-    std::fs::rename(&journal, &elsewhere).expect("the journal is there");
+    std::fs::rename(&journal, &elsewhere).expect("the journal exists");
     let said = daemon.start_refused();
     assert!(said.contains("journal"), "it names what is missing: {said}");
     std::fs::rename(&elsewhere, &journal).expect("put back");
@@ -263,7 +266,7 @@ fn without_its_process_journal_a_killed_cache_is_not_served() {
     daemon.stop();
 }
 
-/// Nothing on media depends on how many reactors there are.
+/// Nothing on media depends on the number of reactors.
 #[test]
 fn a_cache_opened_with_1_2_and_4_reactors_in_turn_keeps_every_byte() {
     let seed = seed();
@@ -276,7 +279,7 @@ fn a_cache_opened_with_1_2_and_4_reactors_in_turn_keeps_every_byte() {
         load_and_kill(&mut daemon, &mut writers, Duration::from_millis(500));
         daemon.start();
         assert_none(&verify(&daemon, &mut writers), &when, seed);
-        // The next one finds a cache that was killed, or one that was closed.
+        // The next start finds a cache that was killed, or one that was closed.
         if round % 2 == 0 {
             daemon.kill();
         } else {

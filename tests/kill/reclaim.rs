@@ -1,6 +1,5 @@
-//! The daemon serves the file system whose dirty pages the kernel must write to get memory back, for
-//! the daemon as well: a writer that dirties twice the memory that both of them have, and nobody waits
-//! for ever.
+//! The daemon serves a file system whose dirty pages the kernel must write to reclaim memory, for
+//! the daemon as well. A writer dirties twice the memory of both, and no thread waits for ever.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use forebay_testkit::daemon::in_group;
 use forebay_tests::stamp::mix;
+use serde_json::json;
 
 use crate::daemon::{Daemon, Devices, Setup};
 use crate::ext4::{Mounted, obstacle};
@@ -23,7 +23,7 @@ const FILES: u64 = 64;
 const FILE_BYTES: u64 = 16 << 20;
 const VOLUME_BYTES: u64 = 1536 << 20;
 const CACHE_BYTES: u64 = 256 << 20;
-/// No step of the writer (16 MiB written, or 16 MiB synced) may take longer.
+/// Limit for one step of the writer: 16 MiB written, or 16 MiB synced.
 const BAR: Duration = Duration::from_secs(30);
 
 /// A control group that limits memory, removed at the end.
@@ -34,7 +34,7 @@ struct Group {
 }
 
 impl Group {
-    /// A group of ours, in version 1 or 2; else why there can be none.
+    /// Creates a group, in version 1 or 2. Returns the reason if that is impossible.
     fn new() -> Result<Self, String> {
         let name = format!("forebay-reclaim-{}", std::process::id());
         let top = Path::new("/sys/fs/cgroup");
@@ -42,7 +42,7 @@ impl Group {
             let files = ("memory.limit_in_bytes", "memory.max_usage_in_bytes");
             (top.join("memory").join(name), files.0, files.1)
         } else {
-            // Version 2 hands the controller down only if the parent says so.
+            // In version 2 the parent must enable the controller for its children.
             let _ = fs::write(top.join("cgroup.subtree_control"), "+memory");
             (top.join(name), "memory.max", "memory.peak")
         };
@@ -59,7 +59,7 @@ impl Group {
         Ok(group)
     }
 
-    /// The most memory that was in use, bytes; none where the kernel does not say.
+    /// Returns the peak memory use, bytes. `None` where the kernel does not report it.
     fn peak_bytes(&self) -> Option<u64> {
         let text = fs::read_to_string(self.folder.join(self.peak)).ok()?;
         text.trim().parse().ok()
@@ -68,7 +68,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Pages that nobody uses any more keep a group of version 1 for a moment.
+        // Unused pages keep a group of version 1 for a moment.
         let _ = fs::write(self.folder.join("memory.force_empty"), "0");
         for _ in 0..50 {
             if fs::remove_dir(&self.folder).is_ok() {
@@ -80,8 +80,9 @@ impl Drop for Group {
     }
 }
 
-/// Whether the kernel has a process, in a group of ours, wait for write-back when it looks for memory: in version 1,
-/// without CAP_SYS_RESOURCE, which it takes to say that the write-back is the process's own.
+/// Whether the kernel makes a process of the group wait for write-back when it reclaims memory.
+/// Version 1 does so, without CAP_SYS_RESOURCE, which the kernel takes as a sign that the process
+/// does the write-back.
 fn may_wait_for_itself(pid: u32) -> bool {
     let version_1 = Path::new("/sys/fs/cgroup/memory/cgroup.procs").exists();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
@@ -100,14 +101,14 @@ fn pattern() -> Vec<u8> {
     bytes
 }
 
-/// Writes the files, then syncs them one by one; a line for each step.
+/// Writes the files, then syncs them one by one, and prints a line for each step.
 const WRITER: &str = r#"
 set -e
 for i in $(seq "$1"); do dd if="$0" of="$2/$i" bs=1M status=none; echo "wrote $i"; done
 for i in $(seq "$1"); do sync "$2/$i"; echo "synced $i"; done
 "#;
 
-/// What the threads of a process wait for.
+/// Returns the wait states of a process's threads.
 fn waits(pid: u32) -> String {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let threads = tasks.into_iter().flatten().flatten().map(|task| {
@@ -117,7 +118,7 @@ fn waits(pid: u32) -> String {
     threads.collect()
 }
 
-/// Runs the writer. Returns how long it took and its longest step.
+/// Runs the writer. Returns its time and its longest step.
 fn write(daemon: &Daemon, group: &Group, source: &Path, mounted: &Mounted) -> (Duration, Duration) {
     let mut child = in_group(&group.folder, Path::new("sh"))
         .args(["-c", WRITER])
@@ -130,7 +131,7 @@ fn write(daemon: &Daemon, group: &Group, source: &Path, mounted: &Mounted) -> (D
         .expect("sh runs");
     let output = child.stdout.take().expect("a pipe");
     let (sender, steps) = mpsc::channel();
-    // Reads until the writer has ended, also where the test gives up before.
+    // Reads until the writer has ended, even if the test stops waiting before.
     let reader = thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             let _ = sender.send(line);
@@ -149,10 +150,11 @@ fn write(daemon: &Daemon, group: &Group, source: &Path, mounted: &Mounted) -> (D
             Err(RecvTimeoutError::Timeout) => {
                 let daemon_waits = waits(daemon.pid());
                 let writer_waits = waits(child.id());
-                // Or neither of them could be killed.
+                // Otherwise neither of them could be killed.
                 mounted.abort();
                 panic!(
-                    "the writer stands still after {count} of {} steps; the daemon's threads wait:\n\
+                    "the writer is stuck after {count} of {} steps; the daemon's threads \
+                     wait:\n\
                      {daemon_waits}the writer:\n{writer_waits}",
                     2 * FILES,
                 );
@@ -191,7 +193,8 @@ fn memory_is_reclaimed_through_the_volume_without_a_deadlock() {
     let status = daemon.control("status", &["--json"]);
     assert!(
         !may_wait_for_itself(daemon.pid()) || !status.contains(r#""io_uring""#),
-        "io_uring starts kernel threads in the middle of requests, for memory that these may be needed to free"
+        "io_uring starts kernel threads in the middle of requests, for memory that these may be \
+         needed to free"
     );
     let source = daemon.site.path("pattern");
     let mut file = fs::File::create_new(&source).expect("a new file");
@@ -219,18 +222,23 @@ fn memory_is_reclaimed_through_the_volume_without_a_deadlock() {
     let (took_s, longest_s) = (took.as_secs_f64(), longest.as_secs_f64());
     let peak_mib = peak.map_or(0, |bytes| bytes >> 20);
     say(&format!(
-        "reclaim: {} MiB dirtied and synced under a limit of {} MiB (at most {peak_mib} MiB in use) in \
-         {took_s:.1} s, the longest step of 16 MiB took {longest_s:.2} s, {} of {FILES} files wrong",
+        "reclaim: {} MiB dirtied and synced under a limit of {} MiB (at most {peak_mib} MiB in \
+         use) in {took_s:.1} s, the longest step of 16 MiB took {longest_s:.2} s, {} of {FILES} \
+         files wrong",
         (FILES * FILE_BYTES) >> 20,
         LIMIT_BYTES >> 20,
         wrong.len()
     ));
-    row(&format!(
-        r#"{{"check":"reclaim","dirtied_mib":{},"limit_mib":{},"peak_mib":{peak_mib},"took_s":{took_s:.3},"longest_step_s":{longest_s:.3},"wrong_files":{}}}"#,
-        (FILES * FILE_BYTES) >> 20,
-        LIMIT_BYTES >> 20,
-        wrong.len()
-    ));
+    let rounded = |seconds: f64| (seconds * 1000.0).round() / 1000.0;
+    row(&json!({
+        "check": "reclaim",
+        "dirtied_mib": (FILES * FILE_BYTES) >> 20,
+        "limit_mib": LIMIT_BYTES >> 20,
+        "peak_mib": peak_mib,
+        "took_s": rounded(took_s),
+        "longest_step_s": rounded(longest_s),
+        "wrong_files": wrong.len(),
+    }));
     assert!(wrong.is_empty(), "these files differ: {wrong:?}");
     assert!(longest <= BAR, "a step took {longest:?}");
     if let Some(peak) = peak {

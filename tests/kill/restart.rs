@@ -1,5 +1,5 @@
 //! A million cached blocks and a kill: the blocks are still cached. The test prints the time to the
-//! first answer; docs/results/cold.md has the engine's part of it.
+//! first answer. docs/results/cold.md has the engine's part of it.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const BLOCKS: u64 = 1_000_000;
 const READ_BYTES: u64 = 1 << 20;
 const SAMPLE: u64 = 1000;
 
-/// A number in the status of the volume.
+/// Returns a number in the status of the volume.
 fn counter(daemon: &Daemon, name: &str) -> u64 {
     let status = daemon.control("status", &["--json"]);
     let at = status
@@ -70,7 +70,7 @@ fn a_million_cached_blocks_are_cached_after_a_kill() {
         begin.elapsed().as_secs_f64()
     ));
     assert!(cached >= BLOCKS, "{cached} blocks are cached");
-    // What was read is remembered with the next commits.
+    // Read data is recorded with the next commits.
     std::thread::sleep(Duration::from_secs(3));
     daemon.kill();
     let took = daemon.start();

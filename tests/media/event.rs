@@ -71,7 +71,7 @@ pub(crate) enum Event {
 
 /// The state before the event.
 pub(crate) struct Before<'a> {
-    /// How the last run ended.
+    /// End of the last run.
     pub(crate) end: End,
     /// Whether a run lies between `earlier` and `now`.
     pub(crate) ran: bool,
@@ -145,7 +145,8 @@ impl Event {
         }
     }
 
-    /// Draws an event that can happen beside this one: of another medium, and neither takes back anything of the other.
+    /// Draws an event that can happen beside this one: of another medium, and neither takes back
+    /// anything of the other.
     pub(crate) fn draw_second(self, rng: &Rng) -> Option<Self> {
         let (Self::BackingReplaced(volume)
         | Self::BackingCopied(volume)
@@ -404,7 +405,7 @@ impl Verdict {
     /// Returns the verdict on media that another event changed as well.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.reports_excuse |= other.reports_excuse;
-        // Damage may take along the knowledge that something was dirty, which a start reports.
+        // Damage may also hide that something was dirty. A start reports that.
         self.must_refuse = (self.must_refuse || other.must_refuse) && !self.reports_excuse;
         self.may_refuse |= other.may_refuse;
         for (right, other) in self.right.iter_mut().zip(other.right) {
@@ -418,14 +419,15 @@ impl Verdict {
     /// Checks the blocks that a start serves.
     ///
     /// # Errors
-    /// The first wrong block.
+    /// Returns the first wrong block.
     pub(crate) fn check(&self, served: &Served, model: &Model) -> Result<(), String> {
         for (volume, found) in served.found.iter().enumerate() {
             for (block, found) in found.iter().enumerate() {
                 let excused = self.reports_excuse && is_older(found, volume, block, served, model);
                 if !self.allows(volume, block, found, model) && !excused {
                     return Err(format!(
-                        "volume {volume} block {block}: {found:?} was read; the newest value is {:?}; recovery: {}",
+                        "volume {volume} block {block}: {found:?} was read; the newest value is \
+                         {:?}; recovery: {}",
                         model.now[volume][block], served.recovery
                     ));
                 }
@@ -462,7 +464,7 @@ fn is_older(found: &Found, volume: usize, block: usize, served: &Served, model: 
     }
 }
 
-/// Where a cache device is cut: somewhere in what is used of it.
+/// Returns the size to which a cache device is cut, within its used part.
 fn cut(rng: &Rng) -> u64 {
     let first = CACHE_BYTES / 8;
     first + rng.below((CACHE_BYTES / 2 - first) / BLOCK) * BLOCK

@@ -1,8 +1,8 @@
 //! Lives in which media are replaced, copied, rolled back, cut or damaged while Forebay is stopped.
 //!
-//! A life serves two volumes, changes the media, and starts again. The start may serve if it serves
-//! the right data; otherwise it must be refused. A refused start harms nothing: with the media back in
-//! place, everything is there.
+//! A life serves two volumes, changes the media, and restarts. The start may serve if it serves the
+//! right data. Otherwise it must be refused. A refused start harms nothing: with the media back
+//! in place, everything is there.
 
 mod event;
 mod log;
@@ -52,7 +52,7 @@ struct Lived {
     /// A second change of the media, if there was one.
     second: Option<Event>,
     outcome: Outcome,
-    /// Whether a sample of clean data tells the present backing device from the former one.
+    /// Whether a sample of clean data distinguishes the present backing device from the former one.
     sampled: bool,
 }
 
@@ -71,7 +71,7 @@ fn draw_plan(rng: &Rng) -> Plan {
     }
 }
 
-/// Runs Forebay on media that belong together.
+/// Runs Forebay on consistent media.
 fn run_whole(
     machine: &Machine,
     plan: Plan,
@@ -91,7 +91,7 @@ fn run_whole(
     Ok(served)
 }
 
-/// A machine that has served, and what it holds.
+/// Returns a machine that has served, and its contents.
 fn prepare(rng: &Rng) -> Result<(Machine, Model), String> {
     let setup = Setup::draw(rng);
     let machine = Machine::new(rng, setup);
@@ -146,14 +146,14 @@ fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
         true => event.draw_second(&rng),
         false => None,
     };
-    // One that has nothing to change changes nothing.
+    // An event that has nothing to change changes nothing.
     let second = second.filter(|second| second.apply(&machine, &before, &rng).is_some());
     let lived = |outcome| Lived {
         event,
         second,
         outcome,
         sampled: match event {
-            // After a crash, or without checksums that are known, clean data may say nothing.
+            // After a crash, or without known checksums, clean data may prove nothing.
             Event::BackingOverwritten(volume) => {
                 last.end == End::Stop && served.clean_bytes[volume] > 0 && !machine.setup.checksums
             }
@@ -191,7 +191,7 @@ fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
             if !verdict.may_refuse {
                 return Err(context(format!("refused: {report}")));
             }
-            // The start must not have changed the media of anyone.
+            // The start must not have changed any medium.
             let after = machine.snapshot();
             if let Some(disk) = DISKS
                 .into_iter()
@@ -201,8 +201,8 @@ fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
             }
             if let Some(second) = second {
                 second.undo(&machine, &before);
-                // The cache was opened before a volume was refused. The journal and the state directory are of a newer
-                // opening than the cache device that is put back.
+                // The cache was opened before a volume was refused. The journal and the state
+                // directory are of a newer opening than the cache device that is put back.
                 if second.media().contains(&CACHE) {
                     machine.restore(&now, JOURNAL);
                     machine.restore(&now, STATE);
@@ -210,8 +210,9 @@ fn live(seed: u64, event: Option<Event>) -> Result<Lived, String> {
             }
             event.undo(&machine, &before);
             if event != Event::StateSwapped || machine.path(STATE).exists() {
-                let again = run_whole(&machine, draw_plan(&rng), &mut model, "with the media back");
-                again.map_err(|wrong| context(format!("{wrong}\nafter: {report}")))?;
+                let restarted =
+                    run_whole(&machine, draw_plan(&rng), &mut model, "with the media back");
+                restarted.map_err(|wrong| context(format!("{wrong}\nafter: {report}")))?;
                 run_whole(&machine, draw_plan(&rng), &mut model, "the run after")
                     .map_err(context)?;
             }
@@ -227,7 +228,7 @@ struct Survey {
     counts: BTreeMap<Event, [u64; 3]>,
     /// Lives with two events.
     doubles: u64,
-    /// What was wrong in a life, and the command that replays it.
+    /// The violation in a life, and the command that replays it.
     wrong: Vec<String>,
 }
 
@@ -291,8 +292,8 @@ fn changed_media_are_refused_or_served_right() {
     print_row("lives with changed media", seeds.len() as u64, 0);
 }
 
-/// Lives in which a sample tells that a backing device was overwritten: how many, and how many of
-/// them were refused.
+/// Runs lives in which a sample shows that a backing device was overwritten. Returns their number,
+/// and the number of refused starts among them.
 fn overwrite_all(seeds: impl Iterator<Item = u64>) -> (u64, u64) {
     let (mut sampled, mut refused) = (0, 0);
     for seed in seeds {
@@ -308,7 +309,7 @@ fn overwrite_all(seeds: impl Iterator<Item = u64>) -> (u64, u64) {
 fn a_sample_finds_an_overwritten_backing_device() {
     let (sampled, refused) = overwrite_all(0..80);
     eprintln!("{refused} of {sampled} were refused");
-    assert!(sampled >= 10, "{sampled} lives say nothing");
+    assert!(sampled >= 10, "{sampled} lives are too few");
     // A device that stalls for 50 ms gets no sample.
     assert!(refused * 10 >= sampled * 8, "{refused} of {sampled}");
     plant(Some(Fault::ForgetDifference));

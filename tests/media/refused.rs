@@ -1,4 +1,5 @@
-//! A start that the last volume's sample refuses: the backing devices of the others stay as they were.
+//! A start that the last volume's sample refuses. The backing devices of the others stay as they
+//! were.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +32,7 @@ fn file(path: &Path, bytes: u64) -> Rc<dyn BlockDevice> {
     FileDevice::open(path, options).expect("the file opens")
 }
 
-/// What a start has for its configuration.
+/// The configuration of a start.
 #[derive(Clone, Copy)]
 struct Start {
     cleaning: &'static str,
@@ -51,8 +52,8 @@ const PLAIN: Start = Start {
     mode: "wb",
 };
 
-/// Returns a configuration of two volumes. Reads of the second one's backing device take 20 ms, which leaves a cleaner of the
-/// first one its time.
+/// Returns a configuration of two volumes. Reads of the second one's backing device take 20 ms,
+/// which gives a cleaner of the first one time.
 fn config(machine: &Machine, start: Start) -> Config {
     let Start {
         cleaning,
@@ -63,9 +64,10 @@ fn config(machine: &Machine, start: Start) -> Config {
     } = start;
     let transit = match backing {
         "a" => String::new(),
-        policy => format!(
-            r#"{{ name = "{policy}", kind = "transit", on = "a", capacity = "1M", policy = "{policy}" }},"#
-        ),
+        policy => {
+            let named = format!(r#"name = "{policy}", policy = "{policy}""#);
+            format!(r#"{{ {named}, kind = "transit", on = "a", capacity = "1M" }},"#)
+        }
     };
     let text = format!(
         r#"
@@ -79,7 +81,12 @@ fn config(machine: &Machine, start: Start) -> Config {
             {{ name = "disk", kind = "file", path = "{}" }},
             {{ name = "b", kind = "emulate", on = "disk", read_latency = "20ms" }},
         ]
-        cache = {{ data = "fast", metadata = "map", journal = "journal", journal_size = "1M", cleaning = "{cleaning}", durability = "{durability}" }}
+        cache.data = "fast"
+        cache.metadata = "map"
+        cache.journal = "journal"
+        cache.journal_size = "1M"
+        cache.cleaning = "{cleaning}"
+        cache.durability = "{durability}"
         volume = [
             {{ name = "v0", backing = "{backing}", mode = "{mode}" }},
             {{ name = "v1", backing = "b", mode = "wt" }},
@@ -99,7 +106,8 @@ async fn fill(device: &Rc<dyn BlockDevice>, byte: u8) {
     device.flush().await.expect("flushed");
 }
 
-/// Returns a machine whose cache has dirty data of v0 and clean data of v1. The backing device of v1 has other data.
+/// Returns a machine whose cache has dirty data of v0 and clean data of v1. The backing device of
+/// v1 has other data.
 fn prepare(seed: u64) -> Machine {
     let machine = Machine::new(&Rng::labelled(seed, 43), Setup::named_journal());
     let reactor = Reactor::new(Engine::Threads).expect("a reactor");
@@ -127,8 +135,8 @@ fn prepare(seed: u64) -> Machine {
     machine
 }
 
-/// Starts, with a write to v0 as soon as that is served. Returns the report of the refused start, and the result of the write
-/// if v0 was served.
+/// Starts, and writes to v0 as soon as it is served. Returns the report of the refused start, and
+/// the result of the write if v0 was served.
 fn start(config: Config) -> (String, Option<String>) {
     let reactor = Reactor::new(Engine::Threads).expect("a reactor");
     reactor.run(async move {
@@ -169,7 +177,8 @@ fn a_start_that_the_last_volume_refuses_writes_nothing_back() {
             assert!(refused.contains("differs at byte"), "{refused}");
             let changed = !machine.snapshot().is_same(&before, DISKS[0]);
             assert_eq!(changed, fault.is_some(), "{map_latency}, {fault:?}");
-            // A cache that opens late serves v0 first; a write waits for the end of all attaches.
+            // With a slow open of the cache, v0 is served first. A write waits for the end of all
+            // attaches.
             assert_eq!(written.is_some(), map_latency != "0ms", "{written:?}");
             let failed = written.is_none_or(|written| written.contains("differs at byte"));
             assert!(failed, "the write must fail with the start");
@@ -177,7 +186,7 @@ fn a_start_that_the_last_volume_refuses_writes_nothing_back() {
     }
 }
 
-/// Writes to v0 and ends without a word, as a process that is killed.
+/// Writes to v0 and ends without a shutdown, as a killed process.
 fn write_and_die(config: Config, byte: u8) {
     let reactor = Reactor::new(Engine::Threads).expect("a reactor");
     reactor.run(async move {
@@ -192,7 +201,7 @@ fn write_and_die(config: Config, byte: u8) {
     });
 }
 
-/// Returns what v0 holds, after an orderly end.
+/// Returns the contents of v0, after a clean end.
 fn read_and_stop(config: Config) -> Vec<u8> {
     let reactor = Reactor::new(Engine::Threads).expect("a reactor");
     reactor.run(async move {
@@ -211,8 +220,9 @@ fn read_and_stop(config: Config) -> Vec<u8> {
     })
 }
 
-/// Slots that a killed process left over the first volume's backing device stay as they are, whatever the policy, the mode,
-/// the durability and the time at which the second volume is found to differ.
+/// A refused start leaves slots of a killed process above the first volume's backing device as they
+/// are. The policy, the mode and the durability do not matter, nor the time at which the second
+/// volume is found to differ.
 #[test]
 fn a_start_that_the_last_volume_refuses_sends_no_slots_on() {
     let mut seed = 10;

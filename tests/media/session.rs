@@ -14,7 +14,7 @@ use crate::world::{BLOCK, BLOCKS, VOLUMES};
 /// Longest wait for threads of a process that died.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The value of a block: which volume it was written to, and the number of the write.
+/// The value of a block: the volume of its last write, and that write's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Zero,
@@ -30,7 +30,7 @@ pub(crate) const ZEROES: Contents = [[Value::Zero; BLOCKS as usize]; VOLUMES];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Value(Value),
-    /// Bytes that no write made.
+    /// Bytes that no write produced.
     Garbage(String),
     /// The read failed.
     Failed(String),
@@ -39,13 +39,13 @@ pub(crate) enum Found {
 /// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Without a word.
+    /// Without a shutdown.
     Death,
     /// By a clean stop.
     Stop,
 }
 
-/// What to do in one run.
+/// The actions of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Decides the writes.
@@ -77,7 +77,7 @@ pub(crate) struct Served {
 pub(crate) struct Model {
     pub(crate) now: Contents,
     number: u64,
-    /// Every value that a block had: its volume, its number, the value.
+    /// Every earlier value of a block: its volume, its number, the value.
     past: Vec<(usize, usize, Value)>,
 }
 
@@ -107,7 +107,7 @@ impl Model {
 /// Starts Forebay, reads everything, writes, and ends the run.
 ///
 /// # Errors
-/// The report of a start that was refused.
+/// Returns the report of a refused start.
 pub(crate) fn run(config: &Config, plan: Plan, model: &mut Model) -> Result<Served, String> {
     let reactor = Reactor::new(Engine::Threads).expect("a reactor");
     let config = config.clone();
@@ -129,7 +129,7 @@ async fn serve(config: &Config, plan: Plan, model: &mut Model) -> Result<Served,
             Ok(stack) => break stack,
             Err(error) => {
                 let report = error.report();
-                // A thread of the process that died may hold it still. That thread ends by itself.
+                // A thread of the dead process may still hold it. Such a thread ends by itself.
                 if !report.contains("another daemon holds the state directory")
                     || begin.elapsed() > PATIENCE
                 {
@@ -177,7 +177,7 @@ async fn serve(config: &Config, plan: Plan, model: &mut Model) -> Result<Served,
             failure.get_or_insert(format!("stop: {}", error.report()));
         }
     }
-    // A stack that is dropped is a process that dies.
+    // Dropping the stack is the death of the process.
     Ok(Served {
         found,
         reported,
@@ -188,7 +188,7 @@ async fn serve(config: &Config, plan: Plan, model: &mut Model) -> Result<Served,
     })
 }
 
-/// One operation of a client.
+/// Runs one operation of a client.
 async fn act(
     stack: &Stack,
     devices: &[Rc<dyn BlockDevice>],
@@ -231,7 +231,7 @@ async fn read(device: &Rc<dyn BlockDevice>, block: u64) -> Found {
     identify(&buf.to_vec(), block)
 }
 
-/// Returns the value that the bytes of a block are.
+/// Returns the value that the bytes of a block hold.
 pub(crate) fn identify(bytes: &[u8], block: u64) -> Found {
     let first = block * BLOCK / SECTOR_BYTES as u64;
     let mut value = None;
@@ -253,7 +253,7 @@ pub(crate) fn identify(bytes: &[u8], block: u64) -> Found {
     Found::Value(value.expect("a block has sectors"))
 }
 
-/// Returns the values that the bytes of a backing device are.
+/// Returns the values that the bytes of a backing device hold.
 pub(crate) fn values(bytes: &[u8]) -> Vec<Found> {
     let blocks = bytes.chunks_exact(BLOCK as usize).enumerate();
     blocks

@@ -38,10 +38,10 @@ pub(crate) fn format(machine: &Machine) {
     });
 }
 
-/// Runs a command that people run on a copy of a cache device. The original must not suffer.
+/// Runs a command that people run on a copy of a cache device. The original must not change.
 ///
 /// # Errors
-/// A change of the original's media.
+/// Returns a change of the original's media.
 pub(crate) fn try_on_copies(machine: &Machine, event: Event, rng: &Rng) -> Result<(), String> {
     let Some(program) = std::env::var_os("FOREBAY_BIN") else {
         return Ok(());

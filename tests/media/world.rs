@@ -12,7 +12,7 @@ use forebay_io::sim::Rng;
 
 /// Number of volumes.
 pub(crate) const VOLUMES: usize = 2;
-/// Bytes that the model knows as one.
+/// Bytes of a block, the unit of the model.
 pub(crate) const BLOCK: u64 = 4096;
 /// Blocks of a volume.
 pub(crate) const BLOCKS: u64 = 128;
@@ -30,8 +30,8 @@ pub(crate) struct Setup {
     pub(crate) modes: [&'static str; VOLUMES],
     /// `flush` or `sync`.
     pub(crate) durability: &'static str,
-    /// Cleaning policy. `nop` keeps dirty data dirty. The others write back by the clock, so that a life that is replayed
-    /// can differ in which data is dirty.
+    /// Cleaning policy. `nop` keeps dirty data dirty. The others write back by the clock, so a
+    /// replay may differ in its dirty data.
     pub(crate) cleaning: &'static str,
     /// Size of cache blocks, bytes.
     pub(crate) block_bytes: u64,
@@ -139,12 +139,12 @@ impl Machine {
         let (device, metadata) = match has_metadata_device {
             true => (
                 r#"{ name = "map", kind = "file", path = "metadata" },"#,
-                r#"metadata = "map", "#,
+                r#"cache.metadata = "map""#,
             ),
             false => ("", ""),
         };
         let journal = match names_journal {
-            true => "journal = \"journal\", ",
+            true => "cache.journal = \"journal\"",
             false => "",
         };
         let text = format!(
@@ -156,7 +156,12 @@ impl Machine {
                 {{ name = "a", kind = "file", path = "{}" }},
                 {{ name = "b", kind = "file", path = "{}" }},
             ]
-            cache = {{ data = "fast", {metadata}{journal}journal_size = "1M", cleaning = "{cleaning}", durability = "{durability}" }}
+            cache.data = "fast"
+            {metadata}
+            {journal}
+            cache.journal_size = "1M"
+            cache.cleaning = "{cleaning}"
+            cache.durability = "{durability}"
             volume = [
                 {{ name = "v0", backing = "a", mode = "{}" }},
                 {{ name = "v1", backing = "b", mode = "{}" }},
@@ -212,7 +217,7 @@ impl Machine {
         snapshot
     }
 
-    /// Writes the contents that a medium had over those that it has. The file stays the same one.
+    /// Restores the former contents of a medium. The file stays the same one.
     pub(crate) fn restore(&self, snapshot: &Snapshot, medium: &str) {
         if medium == STATE {
             return self.restore_state(snapshot);
@@ -224,7 +229,7 @@ impl Machine {
         }
     }
 
-    /// Writes over all that a medium holds. The file stays the same one.
+    /// Overwrites all contents of a medium. The file stays the same one.
     pub(crate) fn overwrite(&self, medium: &str, bytes: &[u8]) {
         let path = self.path(medium);
         let options = File::options()
@@ -251,7 +256,8 @@ impl Machine {
         }
     }
 
-    /// Puts a copy of the contents in the place of a medium. The medium moves aside as `NAME.aside`.
+    /// Puts a copy of the contents in the place of a medium. The medium moves aside as
+    /// `NAME.aside`.
     pub(crate) fn replace(&self, medium: &str, bytes: &[u8]) {
         let path = self.path(medium);
         fs::rename(&path, aside(&path)).expect("the medium moves");

@@ -1,7 +1,7 @@
-//! The simulator and the engine decide the same: which blocks are placed, what a read brings in, what goes.
+//! The simulator and the engine make the same decisions: placed blocks, read-ahead, victims.
 //!
-//! Where the largest block is over 256 KiB, the engine keeps finer maps of small blocks than the simulator
-//! does, and what of a granule is missing may differ; those sizes are not compared.
+//! Where the largest block is over 256 KiB, the engine has finer maps of small blocks than the
+//! simulator, and the missing part of a granule may differ. Those sizes are not compared.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,10 +20,11 @@ use forebay_trace::{Op, Request};
 
 const K: u64 = 1 << 10;
 const M: u64 = 1 << 20;
-/// Counts of the stretches of regions that have blocks, of a small cache.
+/// Counters of the stretches of regions with blocks, for a small cache.
 const STRETCHES: u64 = 1 << 10;
 
-/// What both decided, request by request; how many blocks were placed and went; and the memory that metadata takes in the end, bytes.
+/// The common result: decisions by request, numbers of placed and evicted blocks, and final bytes
+/// of metadata in memory.
 #[derive(Debug, Default)]
 struct Same {
     placed: usize,
@@ -33,7 +34,7 @@ struct Same {
     engine_bytes: u64,
 }
 
-/// Serves requests with the simulator, `replace` in it, and with an engine on memory devices.
+/// Serves requests with the simulator, with `replace` in it, and with an engine on memory devices.
 fn compare(
     replace: Replace,
     sizes: &[u64],
@@ -91,7 +92,7 @@ fn compare(
                 _ => volume.read(request.offset_bytes, buf).await,
             };
             served.expect("served");
-            // Deaths ride in the client's round; then whoever has something to do does it.
+            // Kills join the client's round. Then all other tasks run.
             volume.flush().await.expect("flushes");
             let mut decided = take_decisions();
             while decided.len() < expected.len() {
@@ -107,12 +108,14 @@ fn compare(
                 .iter()
                 .any(|one| matches!(one, Decision::Leave { .. }))
             {
-                // What was passed over because it was dirty is written back, as the simulator has done already.
+                // Dirty blocks that replacement skipped are written back, as the simulator has
+                // already done.
                 rt::sleep(Duration::from_millis(7)).await;
             }
             if decided != expected {
                 return Err(format!(
-                    "request {number}, {request:?}:\nthe simulator decided {expected:?},\nthe engine {decided:?}"
+                    "request {number}, {request:?}:\nthe simulator decided {expected:?},\nthe \
+                     engine {decided:?}"
                 ));
             }
             for decision in decided {
@@ -124,7 +127,8 @@ fn compare(
             }
         }
         same.simulated_bytes = simulated.memory_bytes();
-        // The counters of zones, and of stretches, are as large for every cache of this size. The simulator has none.
+        // The counters of dirty zones and of stretches have one size for every small cache. The
+        // simulator has none.
         let counters = ZONE_BITS as u64 * 4 + STRETCHES * 4;
         same.engine_bytes = cache.stats().memory_bytes - counters;
         cache.close().await.expect("closes");
@@ -132,7 +136,7 @@ fn compare(
     })
 }
 
-/// Streams, and requests of all sizes to a hot and a cold set.
+/// Returns streams, and requests of all sizes to a hot and a cold set.
 fn mixed(seed: u64, volume_bytes: u64, longest: u64, count: usize) -> Vec<Request> {
     let rng = Rng::new(seed);
     let mut streams = [0; 3];
@@ -185,7 +189,8 @@ fn simulator_and_engine_decide_the_same() {
                 same.placed > 1000 && same.left > 300 && same.brought > 300,
                 "{same:?}"
             );
-            // What lies in places that wait for their death to be durable has numbers still; the simulator has nothing to wait for.
+            // Slots still have numbers while they wait until their kill is durable. The simulator
+            // has no such wait.
             let (simulated, engine) = (same.simulated_bytes, same.engine_bytes);
             assert!(simulated.abs_diff(engine) * 100 <= engine, "{same:?}");
         }
@@ -193,11 +198,12 @@ fn simulator_and_engine_decide_the_same() {
 }
 
 #[test]
-fn another_policy_is_told() {
+fn another_policy_differs() {
     let requests = mixed(3, 40 * M, 64 * K, 6000);
-    let told = compare(Replace::Paper, &[4, 8, 16, 32], 5 * M, requests);
+    let compared = compare(Replace::Paper, &[4, 8, 16, 32], 5 * M, requests);
     assert!(
-        told.expect_err("they differ")
+        compared
+            .expect_err("they differ")
             .contains("the simulator decided")
     );
 }

@@ -13,7 +13,7 @@ use crate::argued::SELDOM;
 use crate::mutations::Mutation;
 use crate::stack::Setup;
 
-/// The lines with which the file begins.
+/// The first lines of the file.
 pub(crate) const HEAD: &str = "\
 # The case that finds each mutation of tests/mutation; the gate replays it.
 # FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation what_is_left_out writes it.
@@ -55,7 +55,7 @@ impl Finder {
 pub(crate) struct Findings(BTreeMap<String, Finder>);
 
 impl Findings {
-    /// Reads the file. A file that does not exist has no entries.
+    /// Reads the file. A missing file has no entries.
     pub(crate) fn read() -> Self {
         let text = match std::fs::read_to_string(PATH) {
             Ok(text) => text,
@@ -68,7 +68,7 @@ impl Findings {
     /// Parses the text of the file.
     ///
     /// # Errors
-    /// The first line that is not as the format says.
+    /// Returns the first line that breaks the format.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut entries = BTreeMap::new();
         let mut name = None;
@@ -94,7 +94,7 @@ impl Findings {
         }
     }
 
-    /// Returns the findings of mutations that were searched for.
+    /// Returns the findings of the mutations that were searched.
     pub(crate) fn of(mutations: &[Mutation]) -> Self {
         let entry = |mutation: &Mutation| {
             let finder = match mutation.found() {
@@ -138,7 +138,7 @@ impl Findings {
                 None => mismatches.push(format!("without an entry: {name}")),
             }
         }
-        // The lives that the sites are collected from may not reach these.
+        // The lives that collect the sites may miss these.
         unmatched.retain(|name| !SELDOM.iter().any(|seldom| name.starts_with(seldom)));
         unmatched.sort();
         mismatches.extend(
@@ -155,7 +155,8 @@ impl Findings {
         assert!(
             mismatches.is_empty(),
             "{PATH} does not match the engine: {mismatches:#?}\n\
-             help: FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation what_is_left_out"
+             help: FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation \
+             what_is_left_out"
         );
     }
 }

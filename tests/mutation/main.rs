@@ -1,17 +1,17 @@
-//! The mutation sweep: every flush, every FUA, every lock and every wait by which the engine keeps
-//! an order is taken out, one at a time, and lives with crashes must find that it is missing. A
-//! checker that cannot fail proves nothing.
+//! The mutation sweep. It removes every flush, FUA, lock and wait by which the engine keeps an
+//! order, one at a time. Lives with crashes must find each removal. A checker that cannot fail
+//! proves nothing.
 //!
-//! The engine's own calls report the sites (`forebay_metadata::order`). `findings.txt` remembers
-//! the case that finds each mutation. The gate replays that case alone, and searches only for a
-//! mutation that its case no longer finds. A mutation that no case finds stands in `argued.rs`
-//! with the reason why the order is redundant.
+//! The engine's own calls report the sites (`forebay_metadata::order`). `findings.txt` holds the
+//! case that finds each mutation. The gate replays that case alone, and searches only if the case
+//! no longer finds its mutation. A mutation that no case finds stands in `argued.rs` with the
+//! reason why the order is redundant.
 //!
 //! | variable | effect |
 //! |---|---|
-//! | `FOREBAY_FINDINGS=update` | searches for each mutation without a valid finder, writes the file |
-//! | `FOREBAY_FINDINGS=search` | searches for every mutation, writes the file |
-//! | `FOREBAY_SITE=text` | searches for the mutations whose name contains the text |
+//! | `FOREBAY_FINDINGS=update` | searches each mutation without a valid finder, writes the file |
+//! | `FOREBAY_FINDINGS=search` | searches every mutation, writes the file |
+//! | `FOREBAY_SITE=text` | searches the mutations whose name contains the text |
 
 mod argued;
 mod findings;
@@ -33,10 +33,10 @@ use search::Argued;
 const UPDATE: &str =
     "FOREBAY_FINDINGS=update cargo test -p forebay-tests --test mutation what_is_left_out";
 
-/// How finders are obtained.
+/// Source of the finders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// From the file; a search replaces a finder that no longer finds its mutation.
+    /// The file. A search replaces a finder that no longer finds its mutation.
     File,
     /// As [`Source::File`], for a file that may lack entries and is written.
     Update,
@@ -100,7 +100,7 @@ fn what_is_left_out_is_found_missing() {
     search::find(
         &mutations,
         match source {
-            // The file calls the others argued, so that these had a finder.
+            // The file marks the others as argued, so these had a finder.
             Source::File => Argued::Search,
             Source::Update | Source::Search => Argued::Glance,
         },
@@ -114,7 +114,8 @@ fn what_is_left_out_is_found_missing() {
 /// Replays the remembered finder of each mutation.
 ///
 /// # Panics
-/// If a finder finds something in the engine as it is: it would prove nothing of its mutation.
+/// Panics if a finder finds something in the unchanged engine. It would prove nothing about its
+/// mutation.
 fn replay(mutations: &[Mutation], file: &Findings) {
     let cases = file.cases();
     search::on_threads(cases.len(), |number| {
@@ -138,7 +139,7 @@ fn replay(mutations: &[Mutation], file: &Findings) {
     });
 }
 
-/// Checks that each mutation is found, or that somebody argued why it need not be.
+/// Checks that each mutation is found, or argued to be redundant.
 fn assert_explained(mutations: &[Mutation]) {
     let mut unexplained = Vec::new();
     let mut found = 0;

@@ -1,4 +1,4 @@
-//! The mutations: each site of the engine at which an order is kept, and faults to plant.
+//! The mutations: each site of the engine that enforces an order, and planted faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,9 +17,9 @@ const COLLECTED: usize = 120;
 /// A change of the engine.
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    /// A part of a site is taken out.
+    /// Removes a part of a site.
     Site(SitePart),
-    /// A fault is planted.
+    /// Plants a fault.
     Fault(Fault),
 }
 
@@ -44,7 +44,7 @@ impl fmt::Display for Finding {
 /// The state of the search for a mutation.
 #[derive(Debug)]
 enum State {
-    /// No try found it so far.
+    /// No try has found it.
     Open,
     /// The file says that no case finds it.
     Skipped,
@@ -83,7 +83,7 @@ impl Mutation {
         }
     }
 
-    /// Leaves the mutation out of searches.
+    /// Excludes the mutation from searches.
     pub(crate) fn skip(&self) {
         *self.state.lock().unwrap() = State::Skipped;
     }
@@ -98,7 +98,7 @@ impl Mutation {
         true
     }
 
-    /// Makes the try of number `nth`.
+    /// Runs the try of number `nth`.
     pub(crate) fn search(&self, nth: usize, part: Try) {
         let Some(finding) = self.mutated(|| part.find()) else {
             return;
@@ -112,7 +112,7 @@ impl Mutation {
         );
         crate::announce(&format!("found: {}", self.name));
         let mut state = self.state.lock().unwrap();
-        // An earlier try may have ended later.
+        // A concurrent earlier try may end later.
         match &*state {
             State::Found(earlier, _) if *earlier < nth => {}
             _ => *state = State::Found(nth, finding),
@@ -134,7 +134,7 @@ impl Mutation {
     }
 }
 
-/// Returns a line of the source and the function that it stands in.
+/// Returns a line of the source and its function.
 fn source(file: &str, line: u32) -> (String, String) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
     let text = std::fs::read_to_string(&path)
@@ -147,7 +147,7 @@ fn source(file: &str, line: u32) -> (String, String) {
     (function.to_owned(), line.trim().to_owned())
 }
 
-/// Whether the source has the function of a site that is named as [`source`] would.
+/// Whether the source has the function of a site that [`source`] would name so.
 pub(crate) fn has_function(name: &str) -> bool {
     let mut words = name.split(' ');
     let (file, function) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
@@ -173,7 +173,7 @@ pub(crate) fn collect() -> Vec<Mutation> {
         search::live(seed as u64);
         sites.lock().unwrap().extend(reached());
     });
-    // Sites whose lines are alike are numbered from the second one on.
+    // Sites with equal lines have numbers from the second one on.
     let mut alike = BTreeMap::<String, u32>::new();
     let sites = sites.into_inner().unwrap().into_iter().map(|site| {
         let (file, line, _, part) = site;

@@ -16,10 +16,10 @@ use crate::stack::{CacheStack, Setup};
 const SEEDS: u64 = 200;
 /// Number of seeds in one try.
 const FEW: u64 = 10;
-/// First seed of the search. Other tests were made to pass with the smaller ones.
+/// First seed of the search. Other tests were tuned to pass with the smaller ones.
 const FIRST: u64 = 100_000;
 const THREADS: usize = 2;
-/// Time that no mutation takes. An engine that loops for ever exceeds it.
+/// Timeout for a mutation, far longer than any takes. An engine in an endless loop exceeds it.
 const PATIENCE: Duration = Duration::from_mins(20);
 
 pub(crate) fn target(setup: Setup) -> Target<CacheStack> {
@@ -98,7 +98,7 @@ fn observe<T>(setup: Setup, run: impl FnOnce() -> Result<T, Failure>) -> Option<
     })
 }
 
-/// Returns all tries, in order; the first one alone if not `thorough`. Random lives and aims
+/// Returns all tries, in order, or only the first one if not `thorough`. Random lives and aims
 /// alternate, because an aim most often finds a mutation that a few dozen random lives miss.
 fn tries(thorough: bool) -> Vec<Try> {
     let mut seeds = (0..SEEDS).step_by(FEW as usize).map(Try::Seeds);
@@ -130,8 +130,8 @@ pub(crate) enum Argued {
 
 /// Searches for each mutation that is not settled.
 pub(crate) fn find(mutations: &[Mutation], argued: Argued) {
-    // The first try of each mutation precedes the second try of any, so that no thread is left
-    // with a long search at the end, and the try that finds a mutation first is always the same.
+    // The first try of each mutation precedes the second try of any. So no thread has a long search
+    // at the end, and the same try always finds a mutation first.
     let mut queue = Vec::new();
     for mutation in mutations.iter().filter(|mutation| !mutation.is_settled()) {
         let is_argued = argued::reason(&mutation.name).is_some();

@@ -1,6 +1,8 @@
-//! A crash in the middle of making a torn batch whole. Random lives hardly come there: power must be lost between the
-//! writing of a batch of some units and its flush, take a part of them, and be lost again while the next process opens,
-//! before what it filled the gaps with is flushed and after its first own record is there.
+//! A crash during the completion of a torn batch.
+//!
+//! Random lives hardly reach it. Power must be lost between the write of a batch of several units
+//! and its flush, and take a part of them. It must be lost once more while the next process opens.
+//! By then the padding of the gaps is not flushed, and the process's first own record is there.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,9 +15,9 @@ use forebay_cache::{
 use forebay_io::sim::{DiskConfig, Keep, Outcome, SimDisk, Stop, World};
 
 const BLOCK: u32 = 4096;
-/// So many that their records fill some units.
+/// Number of blocks. Their records fill several units.
 const BLOCKS: u32 = 30;
-/// So many that some of them get there.
+/// Number of seeds. Some of them reach the state.
 const SEEDS: u64 = 48;
 
 fn world(seed: u64) -> World {
@@ -61,7 +63,7 @@ fn run<T: 'static>(
     }
 }
 
-/// A cache whose next flush writes one batch, of some units.
+/// Prepares a cache whose next flush writes one batch of several units.
 async fn fill(disks: Vec<SimDisk>) {
     let (cache, _) = open(&disks, 1).await;
     let backing = Rc::new(disks[2].clone());
@@ -79,7 +81,7 @@ async fn fill(disks: Vec<SimDisk>) {
     volume.flush().await.expect("flushes");
 }
 
-/// Records that look damaged though only power was lost, twice.
+/// Returns the number of records that look damaged though power was only lost, twice.
 fn damaged(seed: u64) -> u64 {
     let mut damaged = 0;
     let fresh = world(seed);
@@ -126,7 +128,7 @@ fn what_makes_a_torn_batch_whole_is_durable_before_the_next_batch() {
             file.ends_with("cache/src/recover/mod.rs") && part == Part::Wait
         })
         .collect();
-    assert!(!waits.is_empty(), "the wait is not where it was");
+    assert!(!waits.is_empty(), "the wait has moved");
     for site in waits {
         take_out(Some(site));
         let is_found = (0..SEEDS).any(|seed| damaged(seed) > 0);

@@ -1,8 +1,9 @@
-//! The other half of what `cargo xtask study mapperx` runs for each trace: the engine serves it in front of a simulated disk, the
-//! machine loses power, and what the next process compares and writes back is counted. Takes a job as JSON, prints counts as JSON,
-//! and judges nothing but whether a byte was lost.
+//! The engine's half of `cargo xtask study mapperx`, for each trace. The engine serves the trace in
+//! front of a simulated disk, and the machine loses power. The program counts the blocks that the
+//! next process compares and writes back. It reads a job as JSON, prints counts as JSON, and judges
+//! only whether a byte was lost.
 //!
-//! A job is as for the example `mapperx`.
+//! A job is the same as for the example `mapperx`.
 
 #[path = "../../planner/trace/examples/mapperx/input.rs"]
 mod input;
@@ -27,12 +28,12 @@ use source::Outcome;
 
 /// The cache's share of the working set, percent.
 const CACHE_PERCENT: u64 = 10;
-/// Power is lost at these parts of the trace, percent.
+/// Points of the trace at which power is lost, percent.
 const CRASHES_PERCENT: [u64; 4] = [40, 60, 80, 100];
 /// Shortest and longest time of an operation, microseconds.
 const CACHE_US: (u64, u64) = (20, 60);
 const BACKING_US: (u64, u64) = (400, 1200);
-/// What has been written is told apart by sectors.
+/// Unit of the written data, bytes.
 const SECTOR: u64 = 512;
 
 fn main() {
@@ -67,7 +68,7 @@ fn run(job: &str) -> Outcome<Value> {
     }))
 }
 
-/// Serves the trace as far as `at` percent, loses power, and recovers.
+/// Serves the trace to `at` percent, loses power, and recovers.
 fn crash(input: &Rc<Input>, percent: u64, tracking: DirtyTracking, at: u64) -> Outcome<Value> {
     let volume_bytes = input.blocks.values().sum::<u64>() * UNIT_BYTES;
     let mut world = World::new(percent);
@@ -149,7 +150,7 @@ async fn open(disks: &[SimDisk], boot: u8, percent: u64) -> (Cache, u64, Rc<dyn 
     (cache, report.dirty_blocks, volume)
 }
 
-/// What the cache was like at the end, and what each sector that was written begins with.
+/// Returns the cache's state at the end, and the first bytes of each written sector.
 async fn live(
     disks: &[SimDisk],
     requests: &[Request],
@@ -186,7 +187,8 @@ async fn live(
     (cache.stats(), stamps)
 }
 
-/// How many blocks the next process takes for dirty, and what it was like when none was any more.
+/// Returns the number of blocks that the next process presumes dirty, and its state once all are
+/// clean.
 async fn recover(disks: &[SimDisk]) -> (u64, CacheStats) {
     let (cache, found, _volume) = open(disks, 2, 75).await;
     while cache.stats().dirty_blocks > 0 {

@@ -1,4 +1,4 @@
-//! Lives that go where random ones hardly come: each to one window in which an order matters.
+//! Lives that random ones hardly reach, each aimed at one window in which an order matters.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const WT: Step = mode(1);
 
 const ALL: u64 = VOLUME_BYTES >> 10;
 
-/// A life and the configuration in which it is lived.
+/// A life and its configuration.
 pub(crate) struct Aim {
     pub(super) mode: Mode,
     pub(super) durability: Durability,
@@ -28,12 +28,12 @@ pub(crate) struct Aim {
     change: fn(Details) -> Details,
     /// Whether recoveries are cut off, too.
     pub(super) recoveries: bool,
-    /// How often it is lived: each time, everything takes another time.
+    /// Number of seeds. Each draws other latencies.
     pub(super) seeds: u64,
 }
 
 impl Aim {
-    /// The plain configuration, changed.
+    /// Returns the plain configuration with the aim's changes.
     pub(super) fn details(&self, plain: Details) -> Details {
         let small = Details {
             block_sizes: &[4 << 10],
@@ -44,9 +44,11 @@ impl Aim {
     }
 }
 
-/// What is lived most often comes last: the mutation sweep takes them in this order until one finds what is missing.
+/// The most frequent life is the last. The mutation sweep runs them in this order until one finds
+/// the mutation.
 pub(crate) const AIMS: [Aim; 12] = [
-    // Dirty by a mark only, flushed, many in one region; then the region gets a mark of the other kind.
+    // Many blocks of one region are dirty by a mark only, and flushed. Then the region gets a mark
+    // of the other kind.
     Aim {
         mode: Mode::WriteBack,
         durability: Durability::Flush,
@@ -64,9 +66,9 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: false,
         seeds: 1,
     },
-    // An announced write, unflushed; then the region gets a mark of the other kind, which quiet ends
-    // before the slow backing device has flushed anything. Read from the backing device after one
-    // crash and from the cache after the next.
+    // An announced write is unflushed. Then the region gets a mark of the other kind, which
+    // idleness ends before the slow backing device has flushed anything. A read comes from the
+    // backing device after one crash and from the cache after the next.
     Aim {
         mode: Mode::WriteThrough,
         durability: Durability::Flush,
@@ -90,8 +92,9 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: false,
         seeds: 6,
     },
-    // A copy that the log has is written through in its place, so that no record waits for the backing device; quiet ends
-    // the mark. Read from the backing device after one crash and from the cache after the next.
+    // A recorded copy is written through in place, so that no record waits for the backing device.
+    // Idleness ends the mark. A read comes from the backing device after one crash and from the
+    // cache after the next.
     Aim {
         mode: Mode::WriteThrough,
         durability: Durability::Flush,
@@ -112,8 +115,8 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: false,
         seeds: 6,
     },
-    // Many announced writes that drop their copies, and the end of their marks by quiet before any
-    // other commit.
+    // Many announced writes drop their copies, and idleness ends their marks before any other
+    // commit.
     Aim {
         mode: Mode::WriteInvalidate,
         durability: Durability::Flush,
@@ -133,8 +136,9 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: false,
         seeds: 1,
     },
-    // A block turns clean in a region that is announced for writes round the cache, so that no round takes
-    // its record along; then it is written round, and the backing device is done long before the log.
+    // A block turns clean in a region that is announced for bypassing writes, so that no round
+    // includes its record. Then a write bypasses it, and the backing device is done long before the
+    // log.
     Aim {
         mode: Mode::WriteBack,
         durability: Durability::Sync,
@@ -157,9 +161,9 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: false,
         seeds: 1,
     },
-    // A granule that the cleaner made clean is overwritten in a region that is marked already, while its block
-    // waits for the record that says so, and the write fails; what is then put there goes to the backing device
-    // alone, which is done long before the log.
+    // The cleaner made a granule clean in a marked region, and its block waits for that record. An
+    // overwrite of the granule fails. A later write goes to the backing device alone, which is done
+    // long before the log.
     Aim {
         mode: Mode::WriteBack,
         durability: Durability::Sync,
@@ -183,7 +187,7 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: false,
         seeds: 1,
     },
-    // A batch of many units on a device of its own, where no flush of data covers it.
+    // A batch of many units on its own device, where no flush of data covers it.
     Aim {
         mode: Mode::WriteBack,
         durability: Durability::Flush,
@@ -209,8 +213,9 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: true,
         seeds: 1,
     },
-    // Clean blocks are overwritten in place and flushed, long before the slow device of the bit-tree has what
-    // announces that. The next process reads the backing device where the cache calls itself clean.
+    // Clean blocks are overwritten in place and flushed, long before the bit-tree's slow device has
+    // the announcement. The next process reads the backing device where the cache claims clean
+    // data.
     Aim {
         mode: Mode::WriteBack,
         durability: Durability::Flush,
@@ -233,8 +238,8 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: true,
         seeds: 2,
     },
-    // Writes went round the cache, and quiet ended that; long before any commit a write goes in place, which no mark
-    // announces, and is done long before the slow device of the log.
+    // Writes bypassed the cache, and idleness ended that. Long before any commit, a write goes in
+    // place without a mark, and is done long before the slow device of the log.
     Aim {
         mode: Mode::WriteThrough,
         durability: Durability::Flush,
@@ -257,7 +262,8 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: false,
         seeds: 1,
     },
-    // Writes that only the process journal knows, as soon as the cache is open, the device of the log being slow.
+    // Writes that only the process journal knows, as soon as the cache is open, with a slow device
+    // for the log.
     Aim {
         mode: Mode::WriteBack,
         durability: Durability::Flush,
@@ -271,8 +277,8 @@ pub(crate) const AIMS: [Aim; 12] = [
         recoveries: true,
         seeds: 40,
     },
-    // Overwrites of a block that is dirty take longer than the hand takes to come by twice: it must not clean
-    // the block by what was there before. The next process reads the backing device.
+    // Overwrites of a dirty block take longer than two passes of the cleaner. It must not clean the
+    // block by its earlier contents. The next process reads the backing device.
     Aim {
         mode: Mode::WriteBack,
         durability: Durability::Flush,

@@ -1,4 +1,4 @@
-//! The families of lives that the crash tests go through, and the part of each that one run takes.
+//! The families of lives in the crash tests, and the part of each that one run takes.
 //!
 //! The gate takes a fixed core, with one representative of every mode and durability, and one slice
 //! of the rest ([`Rotation`]). The nightly run takes everything.
@@ -9,7 +9,7 @@ use forebay_testkit::depth::Depth;
 use forebay_testkit::rotation::{Lives, Rotation};
 
 use super::CacheStack;
-use super::setup::{CHANGING, CLEANED, EARLY, LINES, SUMS, Setup, TREE, UNTRACKED};
+use super::setup::{CHANGING, CLEANED, LINES, ONLINE, SUMS, Setup, TREE, UNTRACKED};
 
 const COMMAND: &str =
     "FOREBAY_SIM_TRACE=1 cargo test -p forebay-tests --test crash replay -- --nocapture";
@@ -47,8 +47,8 @@ const SWEPT: [u64; 14] = [
     SUMS | TREE | CHANGING,
     CLEANED,
     TREE | CLEANED,
-    EARLY,
-    EARLY | CHANGING | CLEANED,
+    ONLINE,
+    ONLINE | CHANGING | CLEANED,
     LINES,
     LINES | SUMS | CHANGING,
     LINES | TREE | CHANGING,
@@ -85,7 +85,7 @@ pub(crate) const RANDOM: Lives = Lives {
 /// One configuration of a family of sweeps.
 struct Member {
     setup: Setup,
-    /// The gate takes it in every rotation.
+    /// Whether the gate takes it in every rotation.
     is_core: bool,
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn failures(rotation: Rotation) -> Vec<Setup> {
     taken(failing(), rotation)
 }
 
-/// Returns the aimed lives that `rotation` takes, each with one seed: of every aim the first one,
+/// Returns the aimed lives that `rotation` takes, each with one seed: the first life of every aim,
 /// and a slice of the others.
 pub(crate) fn aims(rotation: Rotation) -> Vec<(Setup, u64)> {
     let aimed = (0..).map_while(Setup::aimed);

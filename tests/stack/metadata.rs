@@ -1,4 +1,4 @@
-//! Where the cache's metadata lies: with the data, on a disk of its own, or on byte-addressable media.
+//! Place of the cache's metadata: with the data, on its own disk, or on byte-addressable media.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,23 +10,23 @@ use forebay_io::pmem::Pmem;
 use forebay_io::sim::{Rng, SimDisk, SimPmem};
 use forebay_testkit::stack::Process;
 
-/// Where the metadata lies.
+/// Place of the metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Metadata {
+pub(crate) enum Metadata {
     /// With the data.
     Beside,
-    /// On a disk of its own.
+    /// On its own disk.
     Disk,
     /// On byte-addressable media.
     Memory,
 }
 
-/// What is wrong with how lines are stored.
+/// A fault in the stores of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreFault {
-    /// Nobody fences.
+    /// Fences are left out.
     Unfenced,
-    /// Stores stay in the processor's caches, and nobody flushes them.
+    /// Stores stay in the processor's caches, and flushes are left out.
     Unflushed,
 }
 
@@ -34,7 +34,7 @@ thread_local! {
     static PLANTED: Cell<Option<StoreFault>> = const { Cell::new(None) };
 }
 
-/// Plants a fault in this thread's memories, those that are opened from now on, or takes it away.
+/// Plants a fault in the memories that this thread opens from now on, or removes it.
 #[allow(dead_code, reason = "not every test plants one")]
 pub(crate) fn plant_store_fault(fault: Option<StoreFault>) {
     PLANTED.set(fault);
@@ -91,7 +91,7 @@ impl Pmem for Faulty {
     }
 }
 
-/// What it lies on in a world.
+/// Its medium in a world.
 pub(super) enum Medium {
     Disk(SimDisk),
     Memory(Arc<SimPmem>),
@@ -106,7 +106,7 @@ impl Metadata {
         }
     }
 
-    /// The device, unless it is that of the data.
+    /// Returns the device, unless it is that of the data.
     pub(super) fn device(self, process: &Process) -> Option<Rc<dyn BlockDevice>> {
         (self != Self::Beside).then(|| self.medium(process).device(process))
     }
@@ -127,7 +127,7 @@ impl Medium {
         }
     }
 
-    /// Flips so many bits in a range.
+    /// Flips this number of bits in a range.
     pub(super) fn rot(&self, rng: &Rng, offset: u64, len: u64, flips: u32) {
         match self {
             Self::Disk(disk) => disk.rot(offset, len, flips),
@@ -139,7 +139,7 @@ impl Medium {
         }
     }
 
-    /// What a reader would see.
+    /// Returns the bytes that a reader would get.
     pub(super) fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
         match self {
             Self::Disk(disk) => disk.peek(offset, len),

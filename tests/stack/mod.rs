@@ -1,4 +1,4 @@
-//! The cache as the stack under test, in every configuration that the tests ask for.
+//! The cache as the stack under test, in every configuration that the tests need.
 
 mod aims;
 #[allow(dead_code, reason = "not every test goes through families")]
@@ -26,17 +26,17 @@ use metadata::Metadata;
 #[allow(unused_imports, reason = "not every test plants one")]
 pub(crate) use metadata::{StoreFault, plant_store_fault};
 #[allow(unused_imports, reason = "not every test counts them")]
-pub(crate) use opening::early_reads;
+pub(crate) use opening::reads_before_open;
 pub(crate) use setup::Setup;
 #[allow(unused_imports, reason = "not every test asks for variants by name")]
-pub(crate) use setup::{CHANGING, CLEANED, EARLY, LINES, SUMS, TREE};
+pub(crate) use setup::{CHANGING, CLEANED, LINES, ONLINE, SUMS, TREE};
 use setup::{Details, VOLUMES};
 
 /// The cache over two backing devices.
 pub(crate) struct CacheStack {
     setup: Setup,
     details: Details,
-    /// The log was damaged, and the next start that succeeds must say so.
+    /// Whether the log was damaged, so that the next start that succeeds must report it.
     damaged: Cell<bool>,
 }
 
@@ -50,7 +50,7 @@ impl CacheStack {
         })
     }
 
-    /// Longer than anything takes that is well: the devices of some aims are very slow.
+    /// Longer than any operation of a working device. The devices of some aims are very slow.
     fn timeout(&self) -> Duration {
         Duration::from_secs(if self.setup.is_aimed() { 2000 } else { 60 })
     }
@@ -64,7 +64,8 @@ impl CacheStack {
 }
 
 impl Details {
-    /// The smallest data device that holds so many blocks of the smallest size.
+    /// Returns the size of the smallest data device that holds `blocks` blocks of the smallest
+    /// size.
     fn bytes_for(&self, blocks: u64, metadata_bytes: u64) -> u64 {
         let block = self.block_sizes[0];
         let holds = |data_bytes: &u64| {
@@ -96,7 +97,7 @@ impl Details {
 }
 
 impl CacheStack {
-    /// What a repair is given.
+    /// Returns the options of a repair.
     #[allow(dead_code, reason = "not every test repairs")]
     pub(crate) fn repair_options(&self, process: &Process) -> RepairOptions {
         RepairOptions {
@@ -107,7 +108,7 @@ impl CacheStack {
         }
     }
 
-    /// The next start need not tell of damage: somebody may have mended it before.
+    /// Drops the requirement that the next start reports damage: a repair may precede it.
     #[allow(dead_code, reason = "not every test repairs")]
     pub(crate) fn excuse(&self) {
         self.damaged.set(false);
@@ -125,7 +126,8 @@ thread_local! {
     static SENT_ROUND: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Writes that found no room in this thread's caches and that measured admission sent round them.
+/// Number of writes of this thread's caches that found no room and that measured admission sent
+/// past the cache.
 #[allow(dead_code, reason = "not every test counts them")]
 pub(crate) fn bypassed_for_room() -> u64 {
     SENT_ROUND.get()
@@ -155,7 +157,7 @@ impl Stack for CacheStack {
         let blocks = if self.setup.fits {
             VOLUMES as u64 * (volume_bytes / block + 4) + 16 * (largest / block - 1)
         } else {
-            // Never less than the engine works with.
+            // The engine needs at least this many.
             let sizes = details.block_sizes.len() as u64;
             let least = ((sizes + 3) * largest / block).max(6);
             (VOLUMES as u64 * volume_bytes / block / details.share).max(least)

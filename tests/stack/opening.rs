@@ -1,4 +1,4 @@
-//! Opening the stack: clients come when it is open, or while it is being opened.
+//! The opening of the stack. Clients come when it is open, or during the opening.
 
 use std::cell::Cell as Counter;
 use std::rc::Rc;
@@ -19,24 +19,24 @@ use super::setup::VOLUMES;
 use super::{CacheStack, OpenCache, name};
 
 thread_local! {
-    static EARLY_READS: Counter<(u64, u64)> = const { Counter::new((0, 0)) };
+    static READS_BEFORE_OPEN: Counter<(u64, u64)> = const { Counter::new((0, 0)) };
 }
 
-/// Reads that this thread's stacks served before their caches were open: of what was certainly clean, and of what might be
-/// dirty.
+/// Returns the numbers of reads that this thread's stacks served before their caches were open:
+/// reads of certainly clean zones, and of other ones.
 #[allow(dead_code, reason = "not every test counts them")]
-pub(crate) fn early_reads() -> (u64, u64) {
-    EARLY_READS.get()
+pub(crate) fn reads_before_open() -> (u64, u64) {
+    READS_BEFORE_OPEN.get()
 }
 
-/// What is served before the cache is open.
-struct Early {
+/// The volumes that are served before the cache is open.
+struct Online {
     map: OpeningMap,
     volumes: Vec<Rc<OpeningVolume>>,
 }
 
 pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCache> {
-    // What is lost is told by the opening, and the model must know before it reads.
+    // The opening reports losses, and the model must know them before it reads.
     let is_poisoned = Journal::recover(&process.journal, &[7; 16], &process.boot_id)
         .is_some_and(|found| found.poisoned);
     let has_rotted = (process.disks.iter()).any(|disk| disk.counters().rotted > 0)
@@ -44,15 +44,15 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
             .memories
             .iter()
             .any(|memory| memory.counts().rotted > 0);
-    let early = match stack.details.early {
+    let online = match stack.details.opens_after {
         Some(delay) if !is_poisoned && !has_rotted => {
-            let early = early(stack, process).await?;
-            early.map(|early| (delay, Rc::new(early)))
+            let online = serve_online(stack, process).await?;
+            online.map(|online| (delay, Rc::new(online)))
         }
         _ => None,
     };
     let opened = Promise::new();
-    let (devices, lost) = match early {
+    let (devices, lost) = match online {
         None => {
             let (cache, report) = open_cache(stack, process, None).await?;
             let mut devices = Vec::new();
@@ -62,10 +62,10 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
             opened.set(Ok(cache));
             (devices, stack.lost(&report))
         }
-        Some((delay, early)) => {
-            // As the daemon does it.
+        Some((delay, online)) => {
+            // The daemon does the same.
             let (stack, process) = (CacheStack::new(stack.setup), process.clone());
-            let (set, of) = (opened.clone(), Rc::clone(&early));
+            let (set, of) = (opened.clone(), Rc::clone(&online));
             rt::spawn(async move {
                 rt::sleep(delay).await;
                 let result = open_behind(&stack, &process, &of).await;
@@ -74,7 +74,7 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
                 }
                 set.set(result);
             });
-            let volumes = early.volumes.iter().map(Rc::clone);
+            let volumes = online.volumes.iter().map(Rc::clone);
             let devices = volumes.map(|volume| volume as Rc<dyn BlockDevice>);
             (devices.collect(), Vec::new())
         }
@@ -93,8 +93,8 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
     })
 }
 
-/// The volumes as they are before the cache is open; none if one of them must wait for that.
-async fn early(stack: &CacheStack, process: &Process) -> Result<Option<Early>> {
+/// Returns the volumes before the cache is open. `None` if one of them must wait.
+async fn serve_online(stack: &CacheStack, process: &Process) -> Result<Option<Online>> {
     let map = OpeningMap::default();
     let devices = stack.devices(process);
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
@@ -111,16 +111,16 @@ async fn early(stack: &CacheStack, process: &Process) -> Result<Option<Early>> {
         )
     };
     let volumes: Option<Vec<_>> = (0..VOLUMES).map(volume).collect();
-    Ok(volumes.map(|volumes| Early { map, volumes }))
+    Ok(volumes.map(|volumes| Online { map, volumes }))
 }
 
-async fn open_behind(stack: &CacheStack, process: &Process, early: &Early) -> Result<Cache> {
-    let (cache, report) = open_cache(stack, process, Some(&early.map)).await?;
+async fn open_behind(stack: &CacheStack, process: &Process, online: &Online) -> Result<Cache> {
+    let (cache, report) = open_cache(stack, process, Some(&online.map)).await?;
     assert!(report.lost.is_empty(), "{:?}", report.lost);
-    let (clean, dirty) = EARLY_READS.get();
-    let served: u64 = early.volumes.iter().map(|volume| volume.served()).sum();
-    EARLY_READS.set((clean + served, dirty + early.map.answered()));
-    for (number, volume) in early.volumes.iter().enumerate() {
+    let (clean, dirty) = READS_BEFORE_OPEN.get();
+    let served: u64 = online.volumes.iter().map(|volume| volume.served()).sum();
+    READS_BEFORE_OPEN.set((clean + served, dirty + online.map.answered()));
+    for (number, volume) in online.volumes.iter().enumerate() {
         let device = attach(stack, process, &cache, number).await?;
         volume.hand_over(Ok(device));
     }
@@ -154,7 +154,7 @@ async fn attach(
 async fn open_cache(
     stack: &CacheStack,
     process: &Process,
-    early: Option<&OpeningMap>,
+    online: Option<&OpeningMap>,
 ) -> Result<(Cache, RecoveryReport)> {
     let details = &stack.details;
     let options = CacheOptions {
@@ -165,14 +165,14 @@ async fn open_cache(
         cleaning: details.cleaning,
         commit_interval: details.commit_interval,
         patience: stack.timeout(),
-        opening_map: early.cloned(),
+        opening_map: online.cloned(),
         ..CacheOptions::new(process.boot_id)
     };
-    // A start that is cut off may have left the damage behind already.
+    // An interrupted start may have removed the damage already.
     let damaged = stack.damaged.take();
     let (cache, report) = Cache::open(stack.devices(process), options).await?;
     if let Some(blocks) = details.blocks {
-        // Of several sizes, whole groups only.
+        // With several sizes, only whole groups count.
         let found = cache.stats().blocks;
         assert!(found <= blocks, "{found} blocks, {blocks} were drawn");
     }
@@ -183,7 +183,7 @@ async fn open_cache(
             .iter()
             .all(|memory| memory.counts().rotted == 0);
     if damaged && report.damaged_records == 0 {
-        let what = format!("damage is not told: {report:?}");
+        let what = format!("damage is not reported: {report:?}");
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
     if devices_are_well && report.damaged_records + report.unreadable_units > 0 {

@@ -1,7 +1,7 @@
-//! What rots on the cache's devices, and what that may cost.
+//! Rot on the cache's devices, and its allowed costs.
 //!
-//! Looked up on media, between two lives: a cell of data whose checksum the next process will know; or a unit of the
-//! metadata, with what its records speak of.
+//! The place is looked up on media, between two lives. It is a cell of data whose checksum the next
+//! process knows, or a unit of the metadata with the ranges of its records.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -19,12 +19,12 @@ use super::metadata::Medium;
 use super::{CacheStack, name};
 use crate::stack::setup::VOLUMES;
 
-/// What lies on media, and where.
+/// The layout of the media.
 struct Survey<'a> {
     stack: &'a CacheStack,
     data: &'a SimDisk,
     metadata: Medium,
-    /// What the metadata lies on, to read.
+    /// The device of the metadata, to read.
     device: Rc<dyn BlockDevice>,
     superblock: Superblock,
     blocks: Vec<FoundBlock>,
@@ -81,7 +81,7 @@ impl Survey<'_> {
         u64::from(self.superblock.block_size_bytes)
     }
 
-    /// A range of a volume, as far as that reaches.
+    /// Returns a range of a volume, cut at its end.
     fn range(&self, volume: u16, bytes: Range<u64>) -> Option<LostRange> {
         let mut known = self.superblock.volumes.iter();
         let known = known.find(|known| known.id == volume)?;
@@ -100,10 +100,10 @@ impl Survey<'_> {
         self.range(block.volume, start..start + len)
     }
 
-    /// A cell of cached data with a checksum.
+    /// Lets a cell of cached data with a checksum rot.
     async fn rot_data(&self, rng: &Rng) -> Result<Damage> {
         let place = match self.superblock.checksum_table() {
-            // Behind a crash, nothing says what was not overwritten.
+            // After a crash, nothing shows which data was not overwritten.
             Some(place) if self.superblock.dirty_tracking != DirtyTracking::None => place,
             _ => return Ok(Damage::default()),
         };
@@ -111,7 +111,7 @@ impl Survey<'_> {
             return Ok(Damage::default());
         }
         let (table, _) = checksums::read(self.device.as_ref(), place).await?;
-        // What is clean is not read in such a mode, and would be found too late.
+        // Such a mode does not read clean data, so its rot would be found too late.
         let reads_clean = !self.stack.details.modes.contains(&Mode::PassThrough);
         let mut cells = Vec::new();
         for found in &self.blocks {
@@ -135,7 +135,8 @@ impl Survey<'_> {
                 block.slot,
                 all.map(|cell| table[cell as usize]),
             );
-            // Where one cell has no checksum yet, the round that adds it may be cut off, and take the others' along.
+            // If one cell has no checksum yet, a crash of the round that adds it may remove the
+            // others.
             let limit = self.stack.setup.volume_bytes();
             let reaches = |granule: u64| {
                 let start = block.block * self.unit_bytes() + granule * granule_bytes;
@@ -148,7 +149,7 @@ impl Survey<'_> {
             if shadowed || digest != block.sums || !all_known {
                 continue;
             }
-            // The round that records a fill of a missing granule takes the others' along, too.
+            // The round that records a fill of a missing granule may remove the others, too.
             let is_whole = (0..64)
                 .filter(|granule| reaches(*granule).next().is_some())
                 .all(|granule| block.valid >> granule & 1 != 0);
@@ -182,7 +183,7 @@ impl Survey<'_> {
         })
     }
 
-    /// One of the two copies, on one of the devices, while the other one is sound.
+    /// Lets one of the two copies rot, on one of the devices, while the other one is sound.
     async fn rot_superblock(&self, rng: &Rng) -> Damage {
         let of_metadata = rng.index(2) == 1;
         let device = match of_metadata {
@@ -220,7 +221,7 @@ impl Survey<'_> {
         rotted()
     }
 
-    /// Where a record of the log stands on its device.
+    /// Returns the offset of a record of the log on its device.
     fn at(&self, lsn: u64) -> u64 {
         let log = self.superblock.log;
         log.offset + lsn % log.records * RECORD_BYTES as u64
@@ -233,8 +234,9 @@ impl Survey<'_> {
         (position.lsn == lsn).then_some(body)
     }
 
-    /// One record of a unit of the log that counts, or all of them. What nothing outside calls durable of the last batch is
-    /// left alone: what is missing there looks as if it had never been written.
+    /// Lets one record of a valid unit of the log rot, or all of them. It skips the part of the
+    /// last batch that nothing else proves durable: damage there looks like a batch that was never
+    /// written.
     fn rot_log(&self, rng: &Rng) -> Damage {
         let unit = self.superblock.log.unit_records();
         let (tail, batch) = (self.replayed.tail, self.replayed.last_batch);
@@ -245,7 +247,7 @@ impl Survey<'_> {
         }
         let first = first + rng.below((end - first) / unit) * unit;
         let lsns = first.max(tail)..first + unit;
-        let Some(lost) = self.told_by(lsns.clone(), end) else {
+        let Some(lost) = self.ranges_of_unit(lsns.clone(), end) else {
             return Damage::default();
         };
         let one = lsns.start + rng.below(lsns.end - lsns.start);
@@ -266,9 +268,9 @@ impl Survey<'_> {
         Damage { lost, ..rotted() }
     }
 
-    /// Whether anything is lost with a mark. Not with one that ends another, nor with one of *intent*: clean data is not
-    /// believed behind damage. But one of *maybe dirty* may come back for it, or one of *intent* over what only a bit-tree
-    /// calls dirty.
+    /// Whether the loss of a mark loses anything. A mark that ends another does not, nor does one
+    /// of *intent*, since clean data does not count behind damage. But an older *maybe dirty* mark
+    /// may return, or one of *intent* over data that only a bit-tree calls dirty.
     fn matters(&self, lsn: u64, volume: u16, region: u64, state: MarkState) -> bool {
         let before = || {
             (self.replayed.tail..lsn)
@@ -289,15 +291,15 @@ impl Survey<'_> {
             }
             MarkState::MaybeDirty => true,
             MarkState::Intent => {
-                // What a bit-tree covers counts as dirty where no mark says otherwise.
+                // Where no mark says otherwise, everything below a bit-tree's node counts as dirty.
                 tracking != DirtyTracking::Exact || before() == Some(MarkState::MaybeDirty)
             }
         }
     }
 
-    /// What the records of a unit speak of. None if a crash took the second record of a kill that is among them: nothing
-    /// else says that these blocks are dead.
-    fn told_by(&self, unit: Range<u64>, end: u64) -> Option<Vec<LostRange>> {
+    /// Returns the ranges of the records of a unit. `None` if a crash took the second record of a
+    /// kill among them, which nothing else repeats.
+    fn ranges_of_unit(&self, unit: Range<u64>, end: u64) -> Option<Vec<LostRange>> {
         let mut lost = Vec::new();
         for lsn in unit.clone() {
             match self.record(lsn) {
@@ -311,7 +313,7 @@ impl Survey<'_> {
                     lost.extend(self.range(volume, region * len..(region + 1) * len));
                 }
                 Some(Body::Kill { slots, count }) => {
-                    let said_again = |place: &u32| {
+                    let is_repeated = |place: &u32| {
                         (unit.end..end).any(|later| match self.record(later) {
                             Some(Body::Block(block)) => block.slot == *place,
                             Some(Body::Kill { slots, count }) => {
@@ -320,7 +322,7 @@ impl Survey<'_> {
                             _ => false,
                         })
                     };
-                    if !slots[..usize::from(count)].iter().all(said_again) {
+                    if !slots[..usize::from(count)].iter().all(is_repeated) {
                         return None;
                     }
                 }

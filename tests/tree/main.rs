@@ -1,5 +1,6 @@
-//! The bit-tree on simulated devices: every crash point and each failure of a device, loads that crash, units
-//! torn between sectors, bit rot; and orders that are left out on purpose, each of which must be found.
+//! The bit-tree on simulated devices: every crash point and each failure of a device, loads that
+//! crash, units torn between sectors, and bit rot. Orders are left out on purpose, and each
+//! omission must be found.
 
 mod process;
 
@@ -13,18 +14,18 @@ use forebay_metadata::tree::LoadReport;
 use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
 use process::{Machine, Setup};
 
-/// Random lives that must find each order that is left out.
+/// Random lives that must find the omission of each order.
 const SEEDS: u64 = 400;
 
 const LIVES: Lives = Lives {
-    // The step in summary.rs
+    // The step in summary.rs.
     pinned: &[4_294_967_308],
     gate: 2000,
     whole: 2000,
     share: 1,
 };
 
-/// How a machine goes down.
+/// A crash of a machine.
 #[derive(Clone, Copy, Debug)]
 enum Crash {
     Power(Keep),
@@ -49,7 +50,7 @@ fn setups() -> Vec<Setup> {
                 adjustment,
                 ..setup
             },
-            // One of eight sectors, which tears.
+            // One unit of eight sectors, which tears.
             Setup {
                 adjustment,
                 unit_bytes: 4096,
@@ -77,7 +78,7 @@ fn setups() -> Vec<Setup> {
     setups
 }
 
-/// A machine with a formatted tree.
+/// Returns a machine with a formatted tree.
 fn fresh(setup: Setup, seed: u64) -> Machine {
     let machine = Machine::new(setup, seed);
     match machine.world.run(seed, machine.process().format()) {
@@ -87,7 +88,7 @@ fn fresh(setup: Setup, seed: u64) -> Machine {
     machine
 }
 
-/// Runs a life; false if the world ended before it.
+/// Runs a life. Returns false if the world ended before it.
 fn live(machine: &Machine, seed: u64, close: bool) -> Result<bool, String> {
     match machine.world.run(seed, machine.process().live(seed, close)) {
         Outcome::Finished(result) => result.map(|()| true),
@@ -103,7 +104,7 @@ fn go_down(machine: &Machine, crash: Crash) {
     }
 }
 
-/// Opens the tree and checks what it says; none if the world ended before it.
+/// Opens the tree and checks its content. Returns `None` if the world ended before.
 fn open(machine: &Machine) -> Result<Option<(LoadReport, usize)>, String> {
     let process = machine.process();
     let opened = async move {
@@ -119,7 +120,7 @@ fn open(machine: &Machine) -> Result<Option<(LoadReport, usize)>, String> {
     }
 }
 
-/// Checks what a crash left: opens, lives on, is closed, and opened again.
+/// Checks the state after a crash: opens, lives, closes, and opens once more.
 fn recover(machine: &Machine, seed: u64) -> Result<(), String> {
     machine.world.set_stop(None);
     live(machine, seed, true).map_err(|error| format!("after the crash: {error}"))?;
@@ -128,7 +129,7 @@ fn recover(machine: &Machine, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// The crashes to try where a world ended.
+/// Returns the crashes to try where a world ended.
 fn crashes(machine: &Machine, seed: u64) -> Vec<Crash> {
     let unflushed = machine.world.unflushed();
     let mut keeps = vec![Keep::None, Keep::All, Keep::Disk(0), Keep::Disk(1)];
@@ -140,12 +141,12 @@ fn crashes(machine: &Machine, seed: u64) -> Vec<Crash> {
         .collect()
 }
 
-/// Cuts a life off at each of its writes and flushes, and each load after it at each of its own. How many
-/// crashes it recovered from.
+/// Cuts a life off at each of its writes and flushes, and each load after it at each of its own.
+/// Returns the number of crashes with a recovery.
 fn sweep(setup: Setup, seed: u64, every_load: bool) -> Result<u64, String> {
     let mut count = 0;
     let started = fresh(setup, seed);
-    // A first life leaves something behind.
+    // A first life leaves some content.
     live(&started, seed, false)?;
     for nth in 1.. {
         for stop in [Stop::BeforeIo(nth), Stop::AfterIo(nth)] {
@@ -188,7 +189,7 @@ fn sweep_loads(crashed: &Machine, seed: u64) -> Result<u64, String> {
     unreachable!("a load ends")
 }
 
-/// Lives with crashes, failures of devices and bit rot, as `seed` draws them.
+/// Runs lives with crashes, failures of devices and bit rot, as `seed` draws them.
 fn random(setup: Setup, seed: u64) -> Result<(), String> {
     let rng = Rng::labelled(seed, 1);
     let machine = fresh(setup, seed);
@@ -210,7 +211,7 @@ fn random(setup: Setup, seed: u64) -> Result<(), String> {
             machine.world.disks()[rng.index(2)].set_faults(faults);
         }
         let lived = live(&machine, rng.draw(), rng.chance(1, 4));
-        // A load that cannot write what it found refuses to open.
+        // A load that cannot write its result refuses to open.
         if !(failing && matches!(&lived, Err(error) if error.contains("does not load"))) {
             lived.map_err(|error| format!("life {life}: {error}"))?;
         }
@@ -219,7 +220,8 @@ fn random(setup: Setup, seed: u64) -> Result<(), String> {
         }
         let unflushed = machine.world.unflushed();
         let crash = match rng.below(6) {
-            // What a failed flush lost shows until power is lost, and a new process cannot know.
+            // Until power loss, reads may still show data that a failed flush lost. A new process
+            // cannot know that.
             0 | 1 if !failing => Crash::Process(rng.draw()),
             2 if unflushed > 0 => Crash::Power(Keep::AllBut(rng.index(unflushed))),
             3 => Crash::Power(Keep::None),
@@ -280,7 +282,7 @@ fn random_lives_with_failures_and_rot() {
     print_row("lives of the bit-tree", seeds.len() as u64, 0);
 }
 
-/// A copy that rots after it was acknowledged must not leave the older one to be believed.
+/// A copy that rots after its acknowledgement must not make the older copy count.
 #[test]
 fn rot_reads_as_all_dirty_and_never_as_clean() {
     for setup in setups() {
@@ -300,7 +302,7 @@ fn rot_reads_as_all_dirty_and_never_as_clean() {
                 "{setup:?}: {report:?}"
             );
         }
-        // A unit that cannot be read, either.
+        // The same holds for a unit that cannot be read.
         machine.world.disks()[0].set_faults(FaultPlan {
             bad_range: Some(place.offset..place.offset + place.bytes()),
             ..FaultPlan::default()
@@ -316,7 +318,7 @@ fn rot_reads_as_all_dirty_and_never_as_clean() {
     }
 }
 
-/// A clean end leaves nothing to write back but what is dirty.
+/// After a clean end, only dirty blocks need a write-back.
 #[test]
 fn a_clean_end_is_exact() {
     for setup in setups().into_iter().filter(|setup| setup.levels == 6) {
@@ -329,13 +331,13 @@ fn a_clean_end_is_exact() {
     }
 }
 
-/// Returns the sites at which the source of the tree says that it keeps an order.
+/// Returns the sites at which the source of the tree keeps an order.
 fn sites() -> BTreeSet<SitePart> {
     all_seeds(0..60).unwrap_or_else(|error| panic!("{error}"));
     reached()
 }
 
-/// Returns what `seeds` find while the order at `site` is left out.
+/// Returns the find of `seeds` while the order at `site` is left out.
 fn find(site: SitePart, seeds: impl IntoIterator<Item = u64>) -> Option<String> {
     take_out(Some(site));
     let outcome = catch_unwind(AssertUnwindSafe(|| all_seeds(seeds)));

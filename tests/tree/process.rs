@@ -1,5 +1,6 @@
-//! A small cache that has nothing but a tree: clients write to cached blocks in place, a cleaner writes them
-//! back, and after a crash what the tree does not cover must be on the backing device.
+//! A small cache that has nothing but a tree. Clients overwrite cached blocks in place, and a
+//! cleaner writes them back. After a crash, blocks that the tree calls clean must be on the backing
+//! device.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,18 +19,18 @@ use forebay_metadata::tree::{
 
 const SECTOR: u64 = 512;
 
-/// What is tried.
+/// A configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) adjustment: Adjustment,
-    /// Commit unit; the device tears it between blocks of 512 bytes.
+    /// Bytes of the commit unit. The device tears it between blocks of 512 bytes.
     pub(crate) unit_bytes: u32,
     pub(crate) fua: bool,
     pub(crate) volatile_cache: bool,
     /// Blocks of the volume.
     pub(crate) blocks: u64,
     pub(crate) levels: u8,
-    /// What each of the clients does in its life.
+    /// Operations of each client in its life.
     pub(crate) operations: u64,
 }
 
@@ -46,7 +47,7 @@ impl Setup {
 
     fn options(&self) -> TreeOptions {
         TreeOptions {
-            // One persist for three writes: everything happens often.
+            // One persist for three writes, so that everything happens often.
             sla_nines: 0.5,
         }
     }
@@ -56,10 +57,10 @@ pub(crate) fn seed() -> Seed {
     Seed::new(&[9; 16])
 }
 
-/// What outlives a crash beside the tree: the cache's data, by block how often it was written.
+/// State that outlives a crash beside the tree: the cache's data, as the number of writes by block.
 pub(crate) type Cached = BTreeMap<u64, u64>;
 
-/// A machine: the devices, and what the cache device holds.
+/// A machine: the devices, and the content of the cache device.
 pub(crate) struct Machine {
     pub(crate) setup: Setup,
     pub(crate) world: World,
@@ -130,7 +131,8 @@ impl Process {
         format(&self.tree, self.setup.place(), seed(), self.epoch).await
     }
 
-    /// Opens the tree and checks every cached block that it calls clean. What it calls dirty is marked.
+    /// Opens the tree and checks every cached block that it calls clean. Blocks that it calls dirty
+    /// are marked.
     pub(crate) async fn open(&self) -> Result<Opened, String> {
         let (place, options) = (self.setup.place(), self.setup.options());
         let adjuster = self.setup.adjustment.adjuster(place.shape);
@@ -155,7 +157,8 @@ impl Process {
             let stored = u64::from_le_bytes(stored.try_into().expect("eight bytes"));
             if stored != written {
                 return Err(format!(
-                    "block {block} counts as clean: the cache has write {written}, the backing device {stored}"
+                    "block {block} counts as clean: the cache has write {written}, the backing \
+                     device {stored}"
                 ));
             }
         }
@@ -166,7 +169,7 @@ impl Process {
         })
     }
 
-    /// A life: opens, then clients write, blocks are written back, and the tree is adjusted.
+    /// Runs a life: opens, then clients write, blocks are written back, and the tree is adjusted.
     pub(crate) async fn live(self, seed: u64, close: bool) -> Result<(), String> {
         let opened = self.open().await?;
         let rng = Rng::labelled(seed, u64::from(self.epoch));
@@ -189,7 +192,7 @@ impl Process {
             rt::sleep(Duration::from_micros(900)).await;
             now += Duration::from_secs(1);
             let persists = life.writer.tree().persists();
-            // A device that failed is found again by the next life.
+            // The next life meets the failed device, too.
             let _ = life.writer.tick(now, life.writes.get(), persists).await;
         }
         if close {
@@ -199,23 +202,23 @@ impl Process {
     }
 }
 
-/// A tree that was opened.
+/// An open tree.
 pub(crate) struct Opened {
     writer: TreeWriter<Adjuster>,
-    /// Blocks that are dirty, or were called so.
+    /// Blocks that are dirty, or that the tree calls dirty.
     pub(crate) dirty: BTreeSet<u64>,
     pub(crate) report: LoadReport,
 }
 
 const LANES: u64 = 3;
 
-/// What the lanes of a process share.
+/// State that the lanes of a process share.
 struct Life {
     process: Process,
     writer: TreeWriter<Adjuster>,
     blocks: Vec<u64>,
     dirty: RefCell<BTreeSet<u64>>,
-    /// Blocks that a lane is at.
+    /// Blocks in use by a lane.
     busy: RefCell<BTreeSet<u64>>,
     writes: Cell<u64>,
     lanes: Cell<u64>,
@@ -224,17 +227,17 @@ struct Life {
 }
 
 impl Life {
-    /// A client and a cleaner, as the next number says.
+    /// Runs a client and a cleaner, as the next number says.
     async fn lane(self: Rc<Self>, rng: Rng) {
         for _ in 0..self.process.setup.operations {
-            // Some blocks are written to much more often than others.
+            // Some blocks get many more writes than others.
             let spread = [2, 8, self.blocks.len()][rng.index(3)];
             let block = self.blocks[rng.index(spread)];
             if !self.busy.borrow_mut().insert(block) {
                 rt::sleep(Duration::from_micros(50)).await;
                 continue;
             }
-            // Where a device fails, other blocks go on.
+            // Where a device fails, other blocks continue.
             let _ = match rng.chance(1, 2) {
                 true => self.write(block).await,
                 false => self.clean(block).await,
@@ -253,7 +256,7 @@ impl Life {
             }
             self.dirty.borrow_mut().insert(block);
         }
-        // What comes after the end of the world never happens.
+        // Events after the end of the world do not count.
         if !self.process.stopper.is_stopped() {
             *self.process.cached.borrow_mut().entry(block).or_default() += 1;
         }

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: Forebay beside its peers and on kernel counters, on this machine.
+//! `cargo xtask bench`: Forebay beside comparable systems and on kernel counters, on this machine.
 
 mod amplification;
 mod checksums;
@@ -27,45 +27,51 @@ use serde_json::Value;
 
 use crate::claims::{Report, machine};
 
-/// What goes wrong in a benchmark ends it, and is told to whoever started it.
+/// Result with an error message for the user, which ends the benchmark.
 pub(crate) type Outcome<T> = Result<T, String>;
 
-/// Benchmarks, each beside its peers or its bar.
+/// Benchmarks, each beside comparable systems or with a limit.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     /// IOPS and p99 over NBD beside nbdkit, 4 KiB hits, memory-backed devices on both sides
     Nbd(Options),
-    /// IOPS, latency and processor time over NVMe/TCP by our own initiator, memory-backed, beside nbdkit
+    /// IOPS, latency and processor time over NVMe/TCP by our own initiator, memory-backed, beside
+    /// nbdkit
     NvmeTcp {
         #[command(flatten)]
         options: Options,
         #[command(flatten)]
         arguments: nvme_tcp::Arguments,
     },
-    /// A file in memory, used locally, exported by NVMe/TCP and by NBD, beside a cloud block store of one node
+    /// A file in memory, used locally, exported by NVMe/TCP and by NBD, beside a cloud block store
+    /// of one node
     Rack(Options),
-    /// Whether 64 NVMe/TCP hosts on 16 volumes get equal shares, or their limits, and what memory they take
+    /// Whether 64 NVMe/TCP hosts on 16 volumes get equal shares, or their limits, and what memory
+    /// they take
     Hosts(Options),
     /// Bytes written to the cache device per client byte, from the kernel's counters (needs root)
     Amplification(Options),
-    /// What a cache full of dirty data costs its clients, by cleaning policy, beside its backing device
+    /// Cost of a cache full of dirty data to its clients, by cleaning policy, beside its backing
+    /// device
     Cleaning(Options),
-    /// What blocks of several sizes cost beside blocks of one, and the simulator beside libCacheSim
+    /// Cost of blocks of several sizes beside blocks of one, and the simulator beside libCacheSim
     Policy(policy::Options),
-    /// Adaptive cache blocks against fixed ones: real I/O of traces, with an emulated backing device
+    /// Adaptive cache blocks against fixed ones: real I/O of traces, with an emulated backing
+    /// device
     Replay {
         #[command(flatten)]
         options: Options,
         #[command(flatten)]
         replay: replay::Arguments,
     },
-    /// What a recording costs the clients that are recorded, over NBD
+    /// Cost of a recording to the recorded clients, over NBD
     Record(Options),
-    /// What checksums of cached data cost a hit, in process and over NBD
+    /// Cost of checksums of cached data to a hit, in process and over NBD
     Checksums(Options),
-    /// Time to the first I/O after a power cut, with ten million cached blocks (needs root to drop caches)
+    /// Time to the first I/O after a power cut, with ten million cached blocks (needs root to drop
+    /// caches)
     Cold(cold::Options),
-    /// What a hit costs in process: instructions under callgrind, and time
+    /// Cost of a hit in process: instructions under callgrind, and time
     Engine {
         /// Write claims and rows to this file
         #[arg(long, value_name = "FILE")]
@@ -73,21 +79,21 @@ pub(crate) enum Bench {
     },
 }
 
-/// What every benchmark takes.
+/// Options of every benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Less of everything, in under two minutes: for a look, not for a result
+    /// A short and small run, in under two minutes. Not a result
     #[arg(long)]
     quick: bool,
     /// Write claims and rows to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Measure this program in place of the workspace's release build
+    /// Measure this program instead of the workspace's release build
     #[arg(long, value_name = "PATH")]
     binary: Option<PathBuf>,
 }
 
-/// Runs a benchmark. Fails when it could not be run or a claim does not hold.
+/// Runs a benchmark. Fails if it cannot run or a claim does not hold.
 pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
     let outcome = match bench {
         Bench::Nbd(options) => program(root, options)
@@ -146,13 +152,13 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
     }
 }
 
-/// Prints and writes what came out; whether every claim holds.
+/// Prints and writes a report. Returns whether every claim holds.
 pub(crate) fn conclude<R: Serialize>(report: &Report<R>, json: Option<&Path>) -> Outcome<bool> {
     println!();
     report.print_claims();
     println!("\nmachine: {}", machine());
     if report.quick {
-        println!("quick: shorter and smaller than a result; run it without --quick for one");
+        println!("quick: shorter and smaller than a result; omit --quick for a result");
     }
     let failed = report.claims.iter().filter(|claim| !claim.holds).count();
     println!(
@@ -167,7 +173,7 @@ pub(crate) fn conclude<R: Serialize>(report: &Report<R>, json: Option<&Path>) ->
     Ok(report.holds())
 }
 
-/// The program to measure: built, unless another was named.
+/// Returns the program to measure: the named one, or a release build.
 fn program(root: &Path, options: &Options) -> Outcome<PathBuf> {
     if let Some(binary) = &options.binary {
         let found = binary.canonicalize();
@@ -176,12 +182,12 @@ fn program(root: &Path, options: &Options) -> Outcome<PathBuf> {
     built_program(root, &["--package", "forebay"])
 }
 
-/// A load by our own initiators: built.
+/// Builds a load generator with our own initiators. Returns its path.
 fn initiator(root: &Path, name: &str) -> Outcome<PathBuf> {
     built_program(root, &["--package", "forebay-device", "--example", name])
 }
 
-/// Builds for release what these arguments of cargo choose; where its program is.
+/// Makes a release build with these arguments of cargo. Returns the path of its program.
 pub(crate) fn built_program(root: &Path, chosen: &[&str]) -> Outcome<PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     eprintln!("building {}", chosen.join(" "));
@@ -199,8 +205,8 @@ pub(crate) fn built_program(root: &Path, chosen: &[&str]) -> Outcome<PathBuf> {
         .ok_or_else(|| format!("cargo built no program from {}", chosen.join(" ")))
 }
 
-/// Gives this program, which is the client, and what it starts one processor. Returns that for servers, and its own: they
-/// are the same where there is but one.
+/// Binds this program, which is the client, and its children to one processor. Returns the
+/// processors for servers and for clients. They are the same on a machine with one.
 fn take_processors() -> Outcome<(&'static str, &'static str)> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let client = if processors > 1 { "1" } else { "0" };
@@ -220,7 +226,7 @@ pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
     }
 }
 
-/// Runs a command to its end; its standard output.
+/// Runs a command to its end. Returns its standard output.
 pub(crate) fn run_for_output(mut command: Command) -> Outcome<String> {
     let shown = format!("{command:?}");
     let output = command.output();
@@ -244,7 +250,7 @@ pub(crate) fn json_of(text: &str) -> Outcome<Value> {
     serde_json::from_str(&text[start..]).map_err(|error| format!("bad JSON: {error}"))
 }
 
-/// Whether programs are there to be run.
+/// Returns an error unless all programs exist.
 pub(crate) fn require(programs: &[&str]) -> Outcome<()> {
     let path = std::env::var("PATH").unwrap_or_default();
     let there = |program: &str| {
@@ -258,6 +264,6 @@ pub(crate) fn require(programs: &[&str]) -> Outcome<()> {
         return Ok(());
     }
     Err(format!(
-        "{missing:?} are missing: run `make setup`, or install what they belong to"
+        "{missing:?} are missing: run `make setup`, or install their packages"
     ))
 }

@@ -10,7 +10,7 @@ use crate::metadata::cargo;
 use crate::nextest::{Nextest, Selection};
 use crate::steps::{Verdict, run_command};
 
-/// The result of a check that did not break off.
+/// The result of a check that could run.
 pub(crate) type Outcome = Result<Verdict, String>;
 
 /// The package whose tests start the program that `FOREBAY_BIN` names.
@@ -44,7 +44,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 /// Runs tests, prints the slowest, skips and stale findings, and collects the replays.
 ///
 /// # Errors
-/// If the runner cannot start or leaves no report.
+/// Returns an error if the runner cannot start or leaves no report.
 pub(crate) fn tests(nextest: &Nextest, selection: &Selection<'_>) -> Result<Tested, String> {
     let results = nextest.run(selection)?;
     junit::print_slowest(&results.cases, 10);
@@ -67,7 +67,7 @@ pub(crate) fn tests(nextest: &Nextest, selection: &Selection<'_>) -> Result<Test
     })
 }
 
-/// Compiles the fuzz targets, which are no members of the workspace.
+/// Compiles the fuzz targets, which are not members of the workspace.
 pub(crate) fn fuzz(root: &Path) -> Outcome {
     if !succeeds(Command::new("c++").arg("--version")) {
         let reason = "libFuzzer needs a C++ compiler (apt-get install g++)";

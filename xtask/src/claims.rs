@@ -1,17 +1,17 @@
-//! What a benchmark, study or soak claims, in the form that `--json FILE` writes.
+//! Claims of a benchmark, study or soak, in the form that `--json FILE` writes.
 
 use std::io;
 use std::path::Path;
 
 use serde::Serialize;
 
-/// How a figure came about.
+/// Origin of a figure.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
-    /// On real hardware, by a clock.
+    /// Measured on real hardware, by a clock.
     Measured,
-    /// By a clock, over something that declares another's speed.
+    /// Measured by a clock, over a device that emulates the speed of another.
     Emulated,
     /// Computed.
     Modelled,
@@ -19,29 +19,29 @@ pub(crate) enum Kind {
     Counted,
 }
 
-/// One claim, with what it takes to hold.
+/// A claim with its condition.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Claim {
-    /// What it is about, parts joined by `/`.
+    /// Subject of the claim, parts joined by `/`.
     pub(crate) name: String,
-    /// What the paper says or the peer does, if there is one.
+    /// Figure of the paper or of the comparable system, if any.
     pub(crate) paper_or_peer: Option<f64>,
-    /// What we do.
+    /// Our figure.
     pub(crate) ours: f64,
-    /// Of both figures.
+    /// Unit of both figures.
     pub(crate) unit: String,
-    /// How ours came about.
+    /// Origin of our figure.
     pub(crate) kind: Kind,
-    /// What ours must be, in words: `at least 1.0`.
+    /// Condition on our figure, in words: `at least 1.0`.
     pub(crate) bar: String,
-    /// Whether it is.
+    /// Whether the condition holds.
     pub(crate) holds: bool,
 }
 
-/// A command's result: claims, and the rows they stand on.
+/// A command's result: claims, and the rows behind them.
 #[derive(Debug)]
 pub(crate) struct Report<R> {
-    /// Whether the run was a smaller one (`--quick`).
+    /// Whether this is a quick run (`--quick`).
     pub(crate) quick: bool,
     pub(crate) claims: Vec<Claim>,
     pub(crate) rows: Vec<R>,
@@ -51,7 +51,7 @@ impl<R: Serialize> Report<R> {
     /// Writes the report as one JSON object.
     ///
     /// # Errors
-    /// If the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         let whole = serde_json::json!({
             "machine": machine(),
@@ -87,7 +87,7 @@ impl<R: Serialize> Report<R> {
     }
 }
 
-/// A number with as many digits as say something.
+/// Returns a number with its significant digits.
 pub(crate) fn figure(value: f64) -> String {
     match value.abs() {
         whole if whole >= 100.0 || value.fract() == 0.0 => format!("{value:.0}"),
@@ -96,7 +96,7 @@ pub(crate) fn figure(value: f64) -> String {
     }
 }
 
-/// Columns for a terminal: the first are aligned to the left, the others to the right.
+/// Columns for a terminal. The first ones are aligned to the left, the others to the right.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
     /// The number of columns that are aligned to the left.
@@ -111,7 +111,7 @@ impl Table {
         }
     }
 
-    /// Aligns the first `count` columns to the left; without it, that is the first alone.
+    /// Aligns the first `count` columns to the left, instead of the first one alone.
     pub(crate) fn with_text_columns(self, count: usize) -> Self {
         Self {
             text_columns: count,
@@ -142,7 +142,7 @@ impl Table {
     }
 }
 
-/// The machine that the figures are of: figures of another are others.
+/// Describes the machine. Figures hold for one machine.
 pub(crate) fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, key: &str| {
@@ -153,7 +153,7 @@ pub(crate) fn machine() -> String {
             |(_, value)| value.trim().to_owned(),
         )
     };
-    // Of the machine, not those that this process is confined to.
+    // These are the machine's processors, not those that this process may use.
     let cpuinfo = read("/proc/cpuinfo");
     let processors = cpuinfo
         .lines()

@@ -1,4 +1,4 @@
-//! `cargo xtask gate`: every check that a change has to pass, in at most 25 minutes on two cores.
+//! `cargo xtask gate`: every check that a change must pass, in at most 25 minutes on two cores.
 
 mod changed;
 mod rotation;
@@ -154,7 +154,7 @@ impl<'a> Gate<'a> {
     /// Returns the program that the tests and the guests start. It has overflow checks and debug
     /// assertions.
     fn program(&self) -> Result<PathBuf, String> {
-        // The build of its package's tests made it.
+        // The build of its package's tests produced it.
         let built = self.nextest.target().join("debug/forebay");
         match self.scope.includes(changed::PROGRAM) && built.is_file() {
             true => Ok(built),

@@ -8,25 +8,25 @@ use clap::Args;
 /// The tests of exports in a guest: script, arguments, and whether `--quick` runs its short form.
 const TESTS: [(&str, &[&str], bool); 7] = [
     ("nvme-tcp.sh", &[], true),
-    // A kernel that authenticates itself.
+    // This kernel authenticates itself.
     ("nvme-tcp.sh", &["--backports", "--quick"], false),
     ("vhost-user.sh", &[], true),
     ("transit.sh", &[], false),
     ("ublk.sh", &[], false),
     ("nbd.sh", &[], false),
-    // Builds the program that runs inside by itself.
+    // It builds its own program.
     ("ivshmem.sh", &[], false),
 ];
 
 /// Options of `cargo xtask interop`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The short forms, in about three minutes; SKIPPED where a package is missing
+    /// The short forms, in about three minutes. SKIPPED where a package is missing
     #[arg(long)]
     quick: bool,
 }
 
-/// Runs the tests. Fails when one does.
+/// Runs the tests. Fails if one fails.
 pub(crate) fn run(root: &Path, options: &Options) -> ExitCode {
     if options.quick && !has_packages(root) {
         println!(
@@ -75,7 +75,7 @@ pub(crate) fn drive(root: &Path, quick: bool, program: &Path) -> bool {
 /// Builds the program with the profile of the tests, which has assertions. Returns its path.
 ///
 /// # Errors
-/// If the build fails.
+/// Returns an error if the build fails.
 pub(crate) fn program(root: &Path) -> Result<PathBuf, String> {
     let mut build = Command::new(env!("CARGO"));
     build.args([

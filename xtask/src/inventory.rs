@@ -2,7 +2,7 @@
 //!
 //! Each line is `TIER BINARY-ID TEST-NAME`, sorted by binary and test. Binary ids are those of
 //! nextest: `forebay-cache` (unit tests), `forebay-tests::crash` (a test target),
-//! `forebay::bin/forebay`. A deleted or renamed test is thereby a visible change of this file.
+//! `forebay::bin/forebay`. A deleted or renamed test is a visible change of this file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -70,14 +70,14 @@ pub(crate) struct Inventory {
     pub(crate) tests: BTreeMap<Test, Tier>,
 }
 
-/// Malformed line: its number, counted from one, and the reason.
+/// A malformed line: its number, from one, and the reason.
 pub(crate) type Flaw = (usize, String);
 
 impl Inventory {
     /// Reads the inventory of the workspace at `root`.
     ///
     /// # Errors
-    /// If the file cannot be read or a line is malformed.
+    /// Returns an error if the file cannot be read or a line is malformed.
     pub(crate) fn read(root: &Path) -> Result<Self, String> {
         let text = fs::read_to_string(root.join(PATH))
             .map_err(|error| format!("cannot read {PATH}: {error}\nhelp: {REMEDY}"))?;
@@ -88,7 +88,7 @@ impl Inventory {
         }
     }
 
-    /// Parses an inventory. Malformed lines are reported and left out.
+    /// Parses an inventory. Reports malformed lines and omits them.
     pub(crate) fn parse(text: &str) -> (Self, Vec<Flaw>) {
         let (mut inventory, mut flaws) = (Self::default(), Vec::new());
         let mut previous: Option<Test> = None;

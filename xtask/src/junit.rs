@@ -1,4 +1,4 @@
-//! The report that nextest leaves: JUnit XML with the output of every test.
+//! The report of nextest: JUnit XML with the output of every test.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(crate) struct Case {
 /// Parses a report.
 ///
 /// # Errors
-/// If it is not the XML that nextest writes.
+/// Returns an error if it is not the XML that nextest writes.
 pub(crate) fn parse(text: &str) -> Result<Vec<Case>, String> {
     let unreadable = |error: String| format!("cannot parse the report of the tests: {error}");
     let document = Document::parse(text).map_err(|error| unreadable(error.to_string()))?;
@@ -52,7 +52,7 @@ fn case(node: Node<'_, '_>) -> Result<Case, String> {
         },
         seconds: seconds
             .parse()
-            .map_err(|_| format!("{seconds:?} is no time"))?,
+            .map_err(|_| format!("{seconds:?} is not a time"))?,
         failure: failure.map(|failure| failure.attribute("type").unwrap_or("failure").into()),
         output: output.filter_map(|child| child.text()).collect(),
     })
@@ -68,7 +68,7 @@ impl Case {
     /// Returns the results for programs, printed as lines `ROW {json}`.
     ///
     /// # Errors
-    /// If the rest of such a line is no JSON.
+    /// Returns an error if the rest of such a line is not JSON.
     pub(crate) fn rows(&self) -> Result<Vec<Value>, String> {
         let lines = self.output.lines();
         let rows = lines.filter_map(|line| line.trim().strip_prefix("ROW "));
@@ -92,7 +92,7 @@ impl Case {
     }
 }
 
-/// Quotes a value for a shell where it needs that.
+/// Quotes a value for a shell if necessary.
 fn quoted(value: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./+".contains(c);
     if !value.is_empty() && value.chars().all(plain) {

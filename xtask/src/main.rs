@@ -33,7 +33,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs every check that a change has to pass, in at most 25 minutes
+    /// Runs every check that a change must pass, in at most 25 minutes
     Gate(gate::Options),
     /// Runs the checks that are too long for the gate, and appends to docs/results/nightly.md
     Nightly(nightly::Options),
@@ -41,15 +41,15 @@ enum Command {
     Inventory(inventory::Options),
     /// Compares the generated parts of docs/reference with the types, or rewrites them
     Reference(reference::Options),
-    /// Checks the rules of the house that no compiler checks: layers, file lengths, links and the like.
+    /// Checks rules that no compiler checks: layers, file lengths, links, language and others.
     Tidy,
-    /// Measures Forebay beside its peers.
+    /// Measures Forebay beside comparable systems.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// What the papers claim, measured or simulated, with the baselines in the same run.
+    /// Checks claims of the papers, measured or simulated, with the baselines in the same run.
     #[command(subcommand)]
     Study(study::Study),
-    /// Tries to lose data, or to make it stand still, for longer than CI does.
+    /// Tries to lose data, or to block it, for longer than CI does.
     #[command(subcommand)]
     Soak(soak::Soak),
     /// Drives the exports with the clients of a real kernel, in a guest.
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The repository's top: the folder above this crate's.
+/// Returns the repository's root: the folder above this crate's.
 fn workspace_root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.parent().map_or(here.clone(), PathBuf::from)

@@ -10,7 +10,7 @@ use serde::Deserialize;
 pub(crate) struct Metadata {
     /// The members of the workspace.
     pub(crate) packages: Vec<Package>,
-    /// The folder that receives the build results.
+    /// The folder of the build results.
     pub(crate) target_directory: PathBuf,
     workspace_root: String,
 }
@@ -27,9 +27,9 @@ pub(crate) struct Package {
 /// A direct dependency of a package.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Dependency {
-    /// The name of the package that is depended on.
+    /// The name of the dependency.
     pub(crate) name: String,
-    /// `None` for a normal dependency, else `"dev"` or `"build"`.
+    /// `None` for a normal dependency, otherwise `"dev"` or `"build"`.
     pub(crate) kind: Option<String>,
 }
 
@@ -37,7 +37,7 @@ impl Metadata {
     /// Returns the packages of the workspace whose manifest is `manifest`.
     ///
     /// # Errors
-    /// If cargo cannot run, rejects the manifest, or prints something unreadable.
+    /// Returns an error if cargo cannot run, rejects the manifest, or prints something unreadable.
     pub(crate) fn of(manifest: &Path) -> Result<Self, String> {
         let output = Command::new(cargo())
             .args(["metadata", "--format-version=1", "--no-deps", "--offline"])
@@ -55,7 +55,7 @@ impl Metadata {
     /// Parses the output of `cargo metadata`.
     ///
     /// # Errors
-    /// If a required field is missing.
+    /// Returns an error if a required field is missing.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(json)
             .map_err(|error| format!("cannot parse the output of cargo metadata: {error}"))

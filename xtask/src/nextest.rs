@@ -1,4 +1,4 @@
-//! The test runner, cargo-nextest: each test runs in a process of its own.
+//! The test runner, cargo-nextest. Each test runs in its own process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::test_name::Test;
 
 const PROGRAM: &str = "cargo-nextest";
 
-/// Variables that narrow a suite. Those of the caller do not reach the tests.
+/// Variables that narrow a suite. The caller's values do not reach the tests.
 const NARROWING: [&str; 5] = [
     "FOREBAY_FINDINGS",
     "FOREBAY_REPLAY",
@@ -22,7 +22,7 @@ const NARROWING: [&str; 5] = [
     "FOREBAY_SITE",
 ];
 
-/// cargo-nextest, and where it writes its results.
+/// cargo-nextest, and the folder of its results.
 #[derive(Debug)]
 pub(crate) struct Nextest {
     program: PathBuf,
@@ -30,7 +30,7 @@ pub(crate) struct Nextest {
     target: PathBuf,
 }
 
-/// What to run.
+/// The tests to run.
 #[derive(Debug, Default)]
 pub(crate) struct Selection<'a> {
     /// A profile of .config/nextest.toml.
@@ -56,7 +56,7 @@ impl Nextest {
     /// Finds the runner on `PATH` or in the target directory, where scripts/setup.sh installs it.
     ///
     /// # Errors
-    /// If it is in neither.
+    /// Returns an error if it is in neither.
     pub(crate) fn find(root: &Path, target: &Path) -> Result<Self, String> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let folders = std::env::split_paths(&path).chain([target.join("tools/bin")]);
@@ -102,7 +102,7 @@ impl Nextest {
     /// Returns the tests of `packages`, or of all if there are none. Builds them if needed.
     ///
     /// # Errors
-    /// If the build fails or the runner prints something unreadable.
+    /// Returns an error if the build fails or the runner prints something unreadable.
     pub(crate) fn list(&self, packages: &[String]) -> Result<BTreeSet<Test>, String> {
         let mut command = self.command("list", packages);
         command
@@ -119,7 +119,7 @@ impl Nextest {
     /// Runs tests and prints their progress.
     ///
     /// # Errors
-    /// If the runner cannot start or leaves no report, as after a failed build.
+    /// Returns an error if the runner cannot start or leaves no report, as after a failed build.
     pub(crate) fn run(&self, selection: &Selection<'_>) -> Result<Results, String> {
         let report = self
             .target
@@ -134,7 +134,7 @@ impl Nextest {
             _ => {}
         }
         let mut command = self.command("run", selection.packages);
-        // A changed package may have no tests; the workspace has.
+        // A changed package may have no tests. The workspace has some.
         let none = if selection.packages.is_empty() {
             "--no-tests=fail"
         } else {

@@ -29,7 +29,7 @@ const SEEDS: u64 = 50_000;
 const FAMILY: &str = "random lives";
 /// The seeds of one batch. The counter in the log advances after each.
 const BATCH: u64 = 5_000;
-/// The tests that search for mutations which no other test would find.
+/// The tests that search for mutations that no other test finds.
 const SEARCHES: &str = "binary_id(=forebay-tests::mutation) | (test(/found|missing/) & \
     binary_id(/^(forebay-tests::(crash|tree)|forebay-transit|forebay-pagecache)$/))";
 
@@ -39,7 +39,7 @@ pub(crate) struct Options {
     /// Start no part, and no batch of seeds, after this many hours
     #[arg(long, value_name = "N", value_parser = duration)]
     hours: Option<Duration>,
-    /// Run only this part; may be repeated
+    /// Run only this part. May be repeated
     #[arg(long, value_name = "NAME")]
     part: Vec<Part>,
 }
@@ -108,7 +108,7 @@ impl Part {
     }
 }
 
-/// Runs the parts. Fails when one does.
+/// Runs the parts. Fails if one fails.
 pub(crate) fn run(root: &Path, options: &Options) -> ExitCode {
     match try_run(root, options) {
         Ok(true) => ExitCode::SUCCESS,
@@ -184,7 +184,7 @@ struct Night<'a> {
 /// The work that a part did.
 #[derive(Default)]
 struct Counted {
-    /// For the log, such as `50,000 seeds`.
+    /// Text for the log, such as `50,000 seeds`.
     text: String,
     /// Command lines that replay failed tests.
     replays: Vec<String>,
@@ -411,7 +411,7 @@ fn soaks(root: &Path, counted: &mut Counted) -> Outcome {
     }
 }
 
-/// Returns the short commit id, with `+` if anything but the log differs from the commit.
+/// Returns the short commit id, with `+` if any file except the log differs from the commit.
 fn commit(root: &Path) -> String {
     let git = |arguments: &[&str]| {
         let mut command = Command::new("git");

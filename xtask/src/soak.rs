@@ -1,5 +1,5 @@
-//! `cargo xtask soak`: long runs that try to lose data, or to stop the daemon. Each runs a test or a
-//! script that can also run alone, and gathers the lines `ROW {json}` that it prints.
+//! `cargo xtask soak`: long runs that try to lose data, or to stop the daemon. Each runs a test or
+//! a script that can also run alone, and collects the lines `ROW {json}` that it prints.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
-/// How often the daemon is killed for each durability.
+/// Number of kills for each durability.
 const KILLS: u64 = 50;
 
 /// Long runs.
@@ -29,11 +29,11 @@ pub(crate) enum Soak {
         options: Options,
         #[command(flatten)]
         size: Size,
-        /// How often, for each durability; half as often under ext4
+        /// Kills for each durability, and half as many under ext4
         #[arg(long, default_value_t = KILLS)]
         count: u64,
     },
-    /// A writer that dirties twice the memory that it and the daemon have
+    /// A writer that dirties twice the memory of the writer and the daemon
     Reclaim(Options),
     /// The kernel's NBD client in the guest: O_DSYNC counted at the medium, file systems
     Guest(Options),
@@ -46,15 +46,15 @@ impl Soak {
     }
 }
 
-/// What a soak takes of which there can be less.
+/// Size of a soak that has a short form.
 #[derive(Debug, Args)]
 pub(crate) struct Size {
-    /// Less of everything, in about two minutes: for a look, not for a result
+    /// A short and small run, in about two minutes. Not a result
     #[arg(long)]
     quick: bool,
 }
 
-/// What every soak takes.
+/// Options of every soak.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Write claims and rows to this file
@@ -62,14 +62,14 @@ pub(crate) struct Options {
     json: Option<PathBuf>,
 }
 
-/// What a run printed for programs, and whether it ended well.
+/// The rows that a run printed, and whether it succeeded.
 pub(crate) struct Run {
     pub(crate) rows: Vec<Value>,
     pub(crate) skipped: bool,
     pub(crate) success: bool,
 }
 
-/// Runs a soak. Fails when it could not be run or a claim does not hold.
+/// Runs a soak. Fails if it cannot run or a claim does not hold.
 pub(crate) fn run(root: &Path, soak: &Soak) -> ExitCode {
     let report = match attempt(root, soak) {
         Ok(Some(report)) => report,
@@ -96,10 +96,10 @@ pub(crate) fn run(root: &Path, soak: &Soak) -> ExitCode {
     }
 }
 
-/// Runs a soak and prints its claims. Returns `None` if it cannot run here, which is printed.
+/// Runs a soak and prints its claims. Returns `None`, and prints the reason, if it cannot run here.
 ///
 /// # Errors
-/// If its command cannot be started or prints something unreadable.
+/// Returns an error if its command cannot be started or prints something unreadable.
 pub(crate) fn attempt(root: &Path, soak: &Soak) -> Outcome {
     let report = match soak {
         Soak::Powercut { size, .. } => powercut(root, size.quick),
@@ -109,7 +109,7 @@ pub(crate) fn attempt(root: &Path, soak: &Soak) -> Outcome {
     }?;
     if let Some(report) = &report {
         if report.quick {
-            println!("\n--quick: smaller than the soak that counts");
+            println!("\n--quick: smaller than a result");
         }
         println!();
         report.print_claims();
@@ -138,21 +138,21 @@ pub(crate) fn nightly() -> [(&'static str, Soak); 4] {
     ]
 }
 
-/// Runs a command from the repository's top, lets its words through, and keeps its rows.
+/// Runs a command in the repository's root, prints its output, and collects its rows.
 pub(crate) fn gather(root: &Path, command: &mut Command) -> Result<Run, String> {
-    let told = |error: std::io::Error| format!("{command:?}: {error}");
-    // Tests say what they say on standard error, scripts on standard output: both into one pipe.
-    let (reader, writer) = std::io::pipe().map_err(told)?;
-    let told = |error: std::io::Error| error.to_string();
+    let describe = |error: std::io::Error| format!("{command:?}: {error}");
+    // Tests print to standard error, scripts to standard output. One pipe takes both.
+    let (reader, writer) = std::io::pipe().map_err(describe)?;
+    let describe = |error: std::io::Error| error.to_string();
     let mut child = command
         .current_dir(root)
         .env("FOREBAY_ROWS", "1")
         .stdin(Stdio::null())
-        .stdout(writer.try_clone().map_err(told)?)
+        .stdout(writer.try_clone().map_err(describe)?)
         .stderr(writer)
         .spawn()
-        .map_err(told)?;
-    // The command holds the pipe's other end too, and must let go of it.
+        .map_err(describe)?;
+    // The command holds the pipe's other end, too, and must close it.
     *command = Command::new("true");
     let mut run = Run {
         rows: Vec::new(),
@@ -160,7 +160,7 @@ pub(crate) fn gather(root: &Path, command: &mut Command) -> Result<Run, String> 
         success: false,
     };
     for line in BufReader::new(reader).lines() {
-        let line = line.map_err(told)?;
+        let line = line.map_err(describe)?;
         match line.strip_prefix("ROW ") {
             Some(row) => {
                 let row = serde_json::from_str(row);
@@ -173,7 +173,7 @@ pub(crate) fn gather(root: &Path, command: &mut Command) -> Result<Run, String> 
             }
         }
     }
-    run.success = child.wait().map_err(told)?.success();
+    run.success = child.wait().map_err(describe)?.success();
     Ok(run)
 }
 
@@ -204,7 +204,7 @@ fn claim(
     }
 }
 
-/// A claim that the whole run went to its end and nothing in it failed.
+/// Returns the claim that the whole run ended without a failure.
 fn ended(name: &str, success: bool) -> Claim {
     claim(
         format!("{name}/ended_well"),
@@ -220,7 +220,8 @@ fn script(root: &Path, name: &str) -> Command {
     Command::new(root.join("tests/guest").join(name))
 }
 
-/// Tests of the package of tests, by a binary and their names or the beginning of them.
+/// Returns a command for tests of the package of tests: a binary, and the names of tests or their
+/// beginnings.
 pub(crate) fn tests(binary: &str, threads: usize, names: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args(["test", "--quiet", "--locked", "--package=forebay-tests"]);
@@ -234,7 +235,7 @@ fn test(names: &[&str]) -> Command {
     tests("kill", 1, names)
 }
 
-/// A report; `None` if the soak cannot run here.
+/// A report. `None` if the soak cannot run here.
 pub(crate) type Outcome = Result<Option<Report<Value>>, String>;
 
 fn powercut(root: &Path, quick: bool) -> Outcome {

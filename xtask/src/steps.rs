@@ -1,11 +1,11 @@
-//! The steps of a long command: each runs, is timed, and has a line in the table at the end.
+//! The steps of a long command. Each step is timed, and has a line in the table at the end.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use crate::claims::Table;
 
-/// How a step ended.
+/// End of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Passed,
@@ -15,7 +15,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// Returns `Passed` if `success`, else `Failed`.
+    /// Returns `Passed` if `success`, otherwise `Failed`.
     pub(crate) fn of(success: bool) -> Self {
         if success { Self::Passed } else { Self::Failed }
     }
@@ -141,7 +141,7 @@ impl Steps {
 /// Runs a command and prints its command line.
 ///
 /// # Errors
-/// If it cannot be started.
+/// Returns an error if it cannot be started.
 pub(crate) fn run_command(command: &mut Command) -> Result<Verdict, String> {
     println!("{}", command_line(command));
     let status = command.status();

@@ -1,12 +1,13 @@
-//! `cargo xtask tidy`: the rules of the house that no compiler checks.
+//! `cargo xtask tidy`: rules of the project that no compiler checks.
 //!
-//! Each rule is one file with one function from what it looks at to its findings, and each rule's
-//! tests plant a violation: a rule that cannot fail proves nothing.
+//! Each rule is one file with one function from its input to its findings. Each rule's tests plant
+//! a violation: a rule that cannot fail proves nothing.
 
 mod circles;
 mod crates;
 mod fuzz_lock;
 mod inventory;
+mod language;
 mod layers;
 mod length;
 mod links;
@@ -23,13 +24,13 @@ use std::process::ExitCode;
 
 use crate::metadata::Metadata;
 
-/// Folders that hold nothing of ours.
+/// Folders without files of the project.
 const SKIPPED_FOLDERS: [&str; 5] = [".git", "target", "corpus", "artifacts", "node_modules"];
 
 /// One text file of the repository.
 #[derive(Debug, Clone)]
 struct Source {
-    /// From the repository's top, with `/` between the parts.
+    /// Path from the repository's root, with `/` between the parts.
     path: String,
     text: String,
 }
@@ -43,11 +44,11 @@ impl Source {
     }
 }
 
-/// Something that breaks a rule, or (advice) comes close to it.
+/// A violation of a rule or, as advice, something close to one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Finding {
     rule: &'static str,
-    /// A file, with a line where there is one.
+    /// A file, with a line if possible.
     place: String,
     message: String,
     advice: bool,
@@ -71,7 +72,7 @@ impl Finding {
     }
 }
 
-/// Checks everything and prints what it found.
+/// Checks everything and prints the findings.
 pub(crate) fn run(root: &Path) -> ExitCode {
     match check(root) {
         Ok((checked, findings)) => report(checked, &findings),
@@ -96,6 +97,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     findings.extend(marks::check(&tree.sources));
     findings.extend(words::check(&tree.sources));
     findings.extend(prose::check(&tree.sources));
+    findings.extend(language::check(&tree.sources));
     findings.extend(pages::check(root)?);
     findings.extend(links::check(&tree.sources, &tree.paths));
     findings.extend(inventory::check(&metadata, &tree.sources));

@@ -24,13 +24,13 @@ pub use site::Site;
 /// Longest wait for anything that the program does.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time between two looks at a file or a process.
+/// Time between two checks of a file or a process.
 const POLL: Duration = Duration::from_millis(2);
 
 /// Waits until `done` returns true, for at most [`PATIENCE`]. Sleeps for `poll` between two calls.
 ///
 /// # Panics
-/// With the text of `describe` if the time is over.
+/// Panics with the text of `describe` if the time is over.
 fn wait_until(poll: Duration, mut done: impl FnMut() -> bool, describe: impl Fn() -> String) {
     let begin = Instant::now();
     while !done() {

@@ -18,10 +18,10 @@ impl Nbd {
     /// Connects to the export of this name.
     ///
     /// # Errors
-    /// The socket's, or the end of the connection where the server has no such export.
+    /// Returns the socket's error, or the end of the connection if the server has no such export.
     ///
     /// # Panics
-    /// If the greeting is not that of NBD.
+    /// Panics if the greeting is not that of NBD.
     pub fn connect(socket: &Path, export: &str) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -62,10 +62,10 @@ impl Nbd {
     /// Reads a range. Returns the data, or the server's error number if it is not zero.
     ///
     /// # Errors
-    /// The socket's.
+    /// Returns the socket's error.
     ///
     /// # Panics
-    /// If the reply breaks the protocol.
+    /// Panics if the reply breaks the protocol.
     pub fn read(&mut self, offset: u64, len: u32) -> Result<std::result::Result<Vec<u8>, u32>> {
         let error = self.request(0, offset, len, &[])?;
         if error != 0 {
@@ -79,10 +79,10 @@ impl Nbd {
     /// Writes a range. Returns the server's error number.
     ///
     /// # Errors
-    /// The socket's.
+    /// Returns the socket's error.
     ///
     /// # Panics
-    /// If the reply breaks the protocol.
+    /// Panics if the reply breaks the protocol.
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<u32> {
         self.request(1, offset, data.len() as u32, data)
     }
@@ -90,10 +90,10 @@ impl Nbd {
     /// Flushes. Returns the server's error number.
     ///
     /// # Errors
-    /// The socket's.
+    /// Returns the socket's error.
     ///
     /// # Panics
-    /// If the reply breaks the protocol.
+    /// Panics if the reply breaks the protocol.
     pub fn flush(&mut self) -> Result<u32> {
         self.request(3, 0, 0, &[])
     }

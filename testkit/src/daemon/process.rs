@@ -23,6 +23,13 @@ pub fn in_group(group: &Path, program: &Path) -> Command {
     command
 }
 
+/// Returns `program`, run by `wrapper` in the same process, as `taskset --cpu-list 0` does.
+pub(super) fn under(wrapper: &[&str], program: &Path) -> Command {
+    let mut command = Command::new(wrapper[0]);
+    command.args(&wrapper[1..]).arg(program);
+    command
+}
+
 /// A child process, killed on drop.
 #[derive(Debug)]
 pub struct Process(Option<Child>);
@@ -31,7 +38,7 @@ impl Process {
     /// Starts `command`.
     ///
     /// # Panics
-    /// If the program cannot be run.
+    /// Panics if the program cannot be run.
     #[must_use]
     pub fn spawn(command: &mut Command) -> Self {
         let child = command.spawn();
@@ -43,7 +50,7 @@ impl Process {
     /// Starts `command` with pipes for its output, for [`Process::output`].
     ///
     /// # Panics
-    /// If the program cannot be run.
+    /// Panics if the program cannot be run.
     #[must_use]
     pub fn spawn_piped(command: &mut Command) -> Self {
         Self::spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
@@ -70,7 +77,7 @@ impl Process {
     /// Sends a signal.
     ///
     /// # Panics
-    /// If the process has been waited for.
+    /// Panics if the process has been waited for.
     pub fn signal(&self, signal: libc::c_int) {
         // SAFETY: no memory is involved; the number is the child's until the child is waited for.
         let sent = unsafe { libc::kill(self.id().cast_signed(), signal) };
@@ -80,7 +87,7 @@ impl Process {
     /// Returns the exit status if the process has ended.
     ///
     /// # Panics
-    /// If it cannot be waited for.
+    /// Panics if it cannot be waited for.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         self.child().try_wait().expect("a child")
     }
@@ -88,7 +95,7 @@ impl Process {
     /// Returns the exit status if the process ends within [`PATIENCE`].
     ///
     /// # Panics
-    /// If it cannot be waited for.
+    /// Panics if it cannot be waited for.
     pub fn wait(&mut self) -> Option<ExitStatus> {
         let begin = Instant::now();
         loop {
@@ -103,7 +110,7 @@ impl Process {
     /// Sends SIGKILL and waits for the end.
     ///
     /// # Panics
-    /// If it cannot be waited for.
+    /// Panics if it cannot be waited for.
     pub fn kill(&mut self) -> ExitStatus {
         self.child().kill().expect("the signal is sent");
         self.child().wait().expect("a child")
@@ -114,7 +121,7 @@ impl Process {
     /// Kills a process that does not end within [`PATIENCE`]: its status is that of the signal.
     ///
     /// # Panics
-    /// If it cannot be waited for.
+    /// Panics if it cannot be waited for.
     #[must_use]
     pub fn output(mut self) -> Output {
         if self.wait().is_none() {
@@ -127,7 +134,7 @@ impl Process {
     /// Waits until the process has a handler for a signal, which would end it otherwise.
     ///
     /// # Panics
-    /// If that takes longer than [`PATIENCE`].
+    /// Panics if that takes longer than [`PATIENCE`].
     pub fn wait_until_caught(&self, signal: libc::c_int) {
         let status = format!("/proc/{}/status", self.id());
         let catches = || {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-use super::process::after;
+use super::process::{after, under};
 use super::{PATIENCE, POLL, Process, in_group};
 
 /// Number of lines of the log in the message of a failed start or stop.
@@ -63,6 +63,13 @@ impl Serve {
         self
     }
 
+    /// Runs the program by a wrapper that becomes the program, such as `taskset --cpu-list 0`.
+    #[must_use]
+    pub fn under(mut self, wrapper: &[&str]) -> Self {
+        self.command = under(wrapper, &self.program);
+        self
+    }
+
     /// Sets standard output. [`Daemon::listening`] is then empty.
     #[must_use]
     pub fn stdout(mut self, stdout: Stdio) -> Self {
@@ -80,7 +87,7 @@ impl Serve {
     /// Starts the program, and returns before it is ready.
     ///
     /// # Panics
-    /// If it cannot be run.
+    /// Panics if it cannot be run.
     #[must_use]
     pub fn spawn(self) -> Daemon {
         let stdout = self.directory.join("stdout");
@@ -114,7 +121,7 @@ impl Serve {
     /// Starts the program, and waits until the daemon prints its last address: that of its metrics.
     ///
     /// # Panics
-    /// With the log if the daemon ends, or is not ready within [`PATIENCE`].
+    /// Panics with the log if the daemon ends, or is not ready within [`PATIENCE`].
     #[must_use]
     pub fn start(self) -> Daemon {
         self.start_until(prints_all_addresses)
@@ -123,31 +130,30 @@ impl Serve {
     /// Starts the program, and waits until `ready` returns true.
     ///
     /// # Panics
-    /// As [`Serve::start`].
+    /// Panics as [`Serve::start`].
     #[must_use]
     pub fn start_until(self, ready: impl FnMut(&Daemon) -> bool) -> Daemon {
         let log = self.directory.join("log");
-        let started = self.wait_for(ready);
+        let started = self.try_start_until(ready);
         started.unwrap_or_else(|status| panic!("did not start, {status}: {}", tail(&log)))
     }
 
-    /// As [`Serve::start`], for a daemon that may refuse.
+    /// As [`Serve::start_until`], for a daemon that may refuse.
     ///
     /// # Errors
-    /// The exit status of a daemon that ends.
+    /// Returns the exit status of a daemon that ends.
     ///
     /// # Panics
-    /// With the log if it is not ready within [`PATIENCE`].
-    pub fn try_start(self) -> Result<Daemon, ExitStatus> {
-        self.wait_for(prints_all_addresses)
-    }
-
-    fn wait_for(self, mut ready: impl FnMut(&Daemon) -> bool) -> Result<Daemon, ExitStatus> {
+    /// Panics with the log if it is not ready within [`PATIENCE`].
+    pub fn try_start_until(
+        self,
+        mut ready: impl FnMut(&Daemon) -> bool,
+    ) -> Result<Daemon, ExitStatus> {
         let begin = Instant::now();
         let mut daemon = self.spawn();
         while !ready(&daemon) {
             if let Some(status) = daemon.process.try_wait() {
-                // It may have become ready since the last look.
+                // It may have become ready since the last check.
                 return if ready(&daemon) {
                     Ok(daemon)
                 } else {
@@ -165,10 +171,21 @@ impl Serve {
         Ok(daemon)
     }
 
+    /// As [`Serve::start`], for a daemon that may refuse.
+    ///
+    /// # Errors
+    /// Returns the exit status of a daemon that ends.
+    ///
+    /// # Panics
+    /// Panics with the log if it is not ready within [`PATIENCE`].
+    pub fn try_start(self) -> Result<Daemon, ExitStatus> {
+        self.try_start_until(prints_all_addresses)
+    }
+
     /// Starts the program, which must refuse to serve. Returns the end of its log.
     ///
     /// # Panics
-    /// If it serves, or a signal ends it.
+    /// Panics if it serves, or a signal ends it.
     #[must_use]
     pub fn refused(self) -> String {
         let mut daemon = self.spawn();
@@ -232,16 +249,24 @@ impl Daemon {
     /// Waits for the end.
     ///
     /// # Panics
-    /// With the log if the daemon does not end within [`PATIENCE`].
+    /// Panics with the log if the daemon does not end within [`PATIENCE`].
     pub fn wait(mut self) -> ExitStatus {
         let status = self.process.wait();
         status.unwrap_or_else(|| panic!("it does not end: {}", self.log_tail()))
     }
 
+    /// Sends SIGTERM and waits for the end. Returns the exit status. Returns `None` for a daemon
+    /// that does not end within [`PATIENCE`], and kills it.
+    #[must_use]
+    pub fn stop(mut self) -> Option<ExitStatus> {
+        self.signal(libc::SIGTERM);
+        self.process.wait()
+    }
+
     /// Sends SIGTERM and waits for the end, which must be a success.
     ///
     /// # Panics
-    /// With the log if the exit code is not 0.
+    /// Panics with the log if the exit code is not 0.
     pub fn terminate(mut self) {
         self.signal(libc::SIGTERM);
         let status = self.process.wait();
@@ -257,7 +282,7 @@ impl Daemon {
     /// Returns the body of an HTTP answer, which must be a success.
     ///
     /// # Panics
-    /// If it is another one.
+    /// Panics if it is another one.
     #[must_use]
     pub fn get(&self, path: &str) -> String {
         let answer = self.request(path, "localhost");
@@ -269,7 +294,7 @@ impl Daemon {
     /// Returns the whole HTTP answer to a client that used the name `host`.
     ///
     /// # Panics
-    /// If the daemon does not answer.
+    /// Panics if the daemon does not answer.
     #[must_use]
     pub fn request(&self, path: &str, host: &str) -> String {
         let listening = self.listening();

@@ -38,7 +38,7 @@ impl Site {
         self.scratch.path(name)
     }
 
-    /// Makes a sparse file of `size_bytes` zeroes, which must not exist yet.
+    /// Creates a sparse file of `size_bytes` zeroes, which must not exist yet.
     pub fn create_file(&self, name: &str, size_bytes: u64) {
         self.scratch.create_file(name, size_bytes);
     }
@@ -46,7 +46,7 @@ impl Site {
     /// Writes the configuration.
     ///
     /// # Panics
-    /// If it cannot be written.
+    /// Panics if it cannot be written.
     pub fn write_config(&self, text: &str) {
         std::fs::write(self.path("forebay.toml"), text).expect("written");
     }
@@ -84,7 +84,7 @@ impl Site {
     /// Runs a command that must succeed. Returns its output.
     ///
     /// # Panics
-    /// If it fails, or does not print text.
+    /// Panics if it fails, or does not print text.
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
@@ -94,7 +94,7 @@ impl Site {
     /// Runs a command that must fail with exit code 1. Returns its error output.
     ///
     /// # Panics
-    /// If it does not, or does not print text.
+    /// Panics if it does not, or does not print text.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
@@ -116,7 +116,7 @@ impl Site {
     /// Waits until the log contains `text`.
     ///
     /// # Panics
-    /// With the log if that takes longer than [`super::PATIENCE`].
+    /// Panics with the log if that takes longer than [`super::PATIENCE`].
     pub fn wait_for_log(&self, text: &str) {
         let logged = || self.log().contains(text);
         wait_until(POLL, logged, || format!("{text} in {}", self.log()));
@@ -125,7 +125,7 @@ impl Site {
     /// Returns the status of the running daemon.
     ///
     /// # Panics
-    /// If the daemon does not answer with JSON.
+    /// Panics if the daemon does not answer with JSON.
     pub fn status(&self) -> Value {
         serde_json::from_str(&self.ok(&["status", "--json"])).expect("JSON")
     }
@@ -133,9 +133,9 @@ impl Site {
     /// Waits until the status satisfies `condition`.
     ///
     /// # Panics
-    /// With the status if that takes longer than [`super::PATIENCE`].
+    /// Panics with the status if that takes longer than [`super::PATIENCE`].
     pub fn wait_until(&self, condition: impl Fn(&Value) -> bool) {
-        // Each look is a run of the program.
+        // Each check runs the program.
         wait_until(
             Duration::from_millis(20),
             || condition(&self.status()),

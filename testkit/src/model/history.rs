@@ -1,29 +1,29 @@
-//! What one sector may hold: its versions and what is known about their order.
+//! The possible contents of one sector: its versions and their known order.
 //!
 //! Version `v` is *known before* `w` if `v` ended before `w` was submitted, or if a read that began
-//! after `v` had ended returned `w`. A version that is known before one which must have taken effect
-//! can no longer be read; for a read, those are the acknowledged and the already read ones, for power
-//! loss the promised ones. Everything else follows from this.
+//! after `v` had ended returned `w`. A version cannot be read if it is known before one that must
+//! have taken effect. For a read, those are the acknowledged and the already read versions. For
+//! power loss, they are the promised ones. Everything else follows from this.
 
 use crate::stamp::Content;
 
-/// What is known of a version's effect.
+/// Knowledge of a version's effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Submitted, not ended: it may take effect at any time.
     InFlight,
     /// It took effect.
     Certain,
-    /// It took effect by the time it ended, or never will: a discard, a write in flight when the
-    /// process died, an unpromised write when power was lost.
+    /// It took effect by the time it ended, or never will. Such are a discard, a write in flight at
+    /// process death, and an unpromised write at power loss.
     Maybe,
-    /// As `Maybe`, but its client was told that it failed: even if read, it may go with the process.
+    /// As `Maybe`, but its client got an error. Even if read, it may vanish with the process.
     Failed,
-    /// The same, on a device that shows until power is lost what it failed to write, whatever is flushed.
+    /// As `Failed`, on a device that shows a failed write until power loss, even after a flush.
     Shown,
 }
 
-/// What one write, write-zeroes or discard does to the sector.
+/// Effect of one write, write-zeroes or discard on the sector.
 #[derive(Clone, Debug)]
 struct Version {
     number: u64,
@@ -31,36 +31,36 @@ struct Version {
     submitted: u64,
     ended: u64,
     state: State,
-    /// When a read first returned it.
+    /// Time at which a read first returned it.
     read_at: u64,
-    /// The read may have found the same content of a write that failed in a spell. No FLUSH promises
-    /// that one, so the read does not show that this version took effect.
+    /// The read may have found the same content of a write that failed in a spell. No FLUSH
+    /// promises that write, so the read does not show that this version took effect.
     mistakable: bool,
     promised: bool,
     /// It failed, and power loss may show it although reads did not ([`super::Model::set_hiding`]).
     surfaces: bool,
-    /// Reads showed another version, so that power loss alone may still show this one.
+    /// Reads showed another version, so only power loss may still show this one.
     hidden: bool,
     /// Numbers of versions that a read has shown to be later.
     later: Vec<u64>,
 }
 
-/// How an operation ended.
+/// End of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// It took effect.
     Done,
-    /// A discard: it took effect or has none.
+    /// A discard: it took effect or never will.
     Discarded,
-    /// With an error.
+    /// It failed.
     Failed,
-    /// With an error, in a spell.
+    /// It failed in a spell.
     FailedInSpell,
-    /// With an error, on a stack whose memory may hide it until power is lost.
+    /// It failed on a stack whose memory may hide it until power loss.
     FailedHidden,
 }
 
-/// Something that has not happened.
+/// Time of an event that has not happened.
 const NEVER: u64 = u64::MAX;
 
 /// The versions of one sector.
@@ -70,12 +70,13 @@ pub(super) struct History {
     damage: Option<Damage>,
 }
 
-/// Metadata that spoke of the sector was lost: whatever was ever written here up to then may be back.
+/// Metadata of the sector was lost. Any version up to then may be read.
 #[derive(Clone, Copy, Debug)]
 struct Damage {
-    /// The last version by then.
+    /// Number of the last version at that time.
     up_to: u64,
-    /// When a read first showed which one it is. One that was under way then may have found it before.
+    /// Time at which a read first showed the version. A read in flight at that time may have found
+    /// an earlier one.
     shown_at: u64,
 }
 
@@ -95,7 +96,7 @@ impl Version {
 }
 
 impl History {
-    /// A sector of a new volume: zeroes, durable.
+    /// Creates the history of a sector of a new volume: durable zeroes.
     pub(super) fn new() -> Self {
         Self {
             versions: vec![Version {
@@ -119,7 +120,7 @@ impl History {
         self.versions.len() == 1 && self.damage.is_none()
     }
 
-    /// A client was told that a write failed, which may be read until power is lost.
+    /// Whether a read may show a failed write until power loss.
     pub(super) fn may_be_shown(&self) -> bool {
         let mut versions = self.versions.iter();
         versions.any(|version| version.state == State::Shown)
@@ -130,7 +131,8 @@ impl History {
         versions.any(|version| version.state == State::InFlight)
     }
 
-    /// What was known of the sector up to version `up_to` may be lost. Nothing is in flight.
+    /// Notes that metadata of the sector's versions up to `up_to` was lost. No operation is in
+    /// flight.
     pub(super) const fn damage(&mut self, up_to: u64) {
         self.damage = Some(Damage {
             up_to,
@@ -138,7 +140,8 @@ impl History {
         });
     }
 
-    /// After damage: whether a read may find what is older than all that is known, which it then is for good.
+    /// After damage, returns whether a read may find content older than all known versions. The
+    /// sector holds it from then on.
     fn came_back(&mut self, content: Content, submitted: u64, now: u64) -> bool {
         let Some(damage) = &mut self.damage else {
             return false;
@@ -189,7 +192,7 @@ impl History {
         });
     }
 
-    /// The operation ended with success or not. A discard that succeeds need not have an effect.
+    /// Notes the end of an operation. A discard that succeeds need not have an effect.
     pub(super) fn end(&mut self, number: u64, how: Ending, promised: bool, now: u64) {
         for version in &mut self.versions {
             if version.number == number {
@@ -203,14 +206,15 @@ impl History {
                 version.promised = how == Ending::Done && promised;
                 version.surfaces = how == Ending::FailedHidden;
                 if version.surfaces {
-                    // A read that was at the device beside it may have shown it. Memory hides it from then on.
+                    // A read in flight at the device may have shown it. Memory hides it from then
+                    // on.
                     version.read_at = NEVER;
                 }
             }
         }
     }
 
-    /// Everything that took effect before a flush was submitted is promised.
+    /// Promises everything that took effect before a flush was submitted.
     pub(super) fn promise(&mut self, flush_submitted: u64) {
         if self
             .damage
@@ -218,7 +222,8 @@ impl History {
         {
             self.damage = None;
         }
-        // What reads showed in place of a hidden version is promised now, so it supersedes that.
+        // The version that reads showed in place of a hidden one is promised now, and supersedes
+        // it.
         self.versions
             .retain(|version| !version.hidden || version.ended >= flush_submitted);
         for version in &mut self.versions {
@@ -232,8 +237,8 @@ impl History {
         }
     }
 
-    /// For each version, whether one that `must` have taken effect is known to be later. Versions
-    /// that are not `seen` say nothing of the others.
+    /// For each version, returns whether a version that `must` have taken effect is known to be
+    /// later. Versions that are not `seen` prove no order.
     fn dead(&self, seen: impl Fn(&Version) -> bool, must: impl Fn(&Version) -> bool) -> Vec<bool> {
         let mut dead = vec![false; self.versions.len()];
         loop {
@@ -271,15 +276,15 @@ impl History {
         dead
     }
 
-    /// For each version, whether power loss cannot show it.
+    /// For each version, returns whether power loss cannot show it.
     fn dead_for_power(&self) -> Vec<bool> {
         self.dead(|_| true, |version| version.promised)
     }
 
-    /// A read that was submitted at `submitted` returned `content`.
+    /// Notes that a read submitted at `submitted` returned `content`.
     ///
     /// # Errors
-    /// In words, what it might have returned.
+    /// Returns the allowed contents if `content` is not among them.
     pub(super) fn read(
         &mut self,
         content: Content,
@@ -316,8 +321,8 @@ impl History {
         let dead = self.dead_for_reader(submitted);
         let alive = (self.versions.iter().zip(&dead))
             .filter(|(version, dead)| !**dead && version.content == content);
-        // Zeroes may have several sources. If all had ended, the last of them stands for any; else
-        // the read says nothing about the future.
+        // Zeroes may have several sources. If all had ended, the last of them stands for all.
+        // Otherwise the read proves no order.
         let ambiguous = alive.clone().count() > 1;
         let found = (alive.clone().map(|(version, _)| version)).max_by_key(|version| version.ended);
         let Some(found) = found.cloned() else {
@@ -333,7 +338,7 @@ impl History {
         self.versions.retain_mut(|version| {
             if version.number == found.number {
                 version.mistakable |= mistakable;
-                // The device can show a write that fails. Memory hides the write before it ends.
+                // The device may show a failed write. Memory hides the write before it ends.
                 if !(hiding && version.state == State::InFlight) {
                     version.read_at = version.read_at.min(now);
                 }
@@ -343,8 +348,8 @@ impl History {
                 return true;
             }
             if later.contains(&version.number) {
-                // It had ended and did not show, so it never took effect (it was not certain to,
-                // or what was found would be dead). A stack whose memory hides it is an exception.
+                // It had ended and did not show, so it never took effect: if it were certain, the
+                // found version would be dead. A stack whose memory hides it is an exception.
                 version.hidden = hiding || version.surfaces;
                 return version.hidden;
             }
@@ -356,10 +361,11 @@ impl History {
         Ok(())
     }
 
-    /// Returns the numbers of the versions that `first` is known before, if only by others in between.
+    /// Returns the numbers of the versions that `first` is known before, if only by others in
+    /// between.
     ///
-    /// Power loss may take one in between that reads had shown. The order that they showed remains: without it, two
-    /// versions could each count as later than the other.
+    /// Power loss may take one in between that reads had shown. The order that they showed remains:
+    /// without it, two versions could each count as later than the other.
     fn known_after(&self, first: &Version) -> Vec<u64> {
         let mut known = vec![first];
         let mut next = 0;
@@ -374,7 +380,7 @@ impl History {
         known[1..].iter().map(|version| version.number).collect()
     }
 
-    /// The process is gone: what was in flight or had failed took effect, or never will.
+    /// Ends the process: operations that were in flight or had failed took effect, or never will.
     pub(super) fn lose_process(&mut self, now: u64) {
         for version in &mut self.versions {
             if matches!(version.state, State::InFlight | State::Failed) {
@@ -385,7 +391,7 @@ impl History {
         }
     }
 
-    /// Power was lost: what was not promised is there, or never will be.
+    /// Ends the power: unpromised versions are durable, or never will be.
     pub(super) fn lose_power(&mut self, now: u64) {
         if let Some(damage) = &mut self.damage {
             damage.shown_at = NEVER;
@@ -408,7 +414,7 @@ impl History {
         }
     }
 
-    /// Forgets versions that can be read no more, by a reader or after power loss.
+    /// Forgets versions that neither a reader nor power loss can show.
     pub(super) fn prune(&mut self, oldest_read: u64) {
         if self.versions.len() < 2 {
             return;
@@ -422,7 +428,7 @@ impl History {
         });
     }
 
-    /// What a read submitted at `submitted` may return, and all that is known, for a report.
+    /// Describes all versions, and those that a read submitted at `submitted` may return.
     pub(super) fn describe(&self, submitted: u64) -> String {
         let dead = self.dead_for_reader(submitted);
         let mut out = format!("read submitted at {submitted}; allowed:");

@@ -1,21 +1,22 @@
-//! The model disk: what a read of each sector may return.
+//! The model disk: the contents that a read of each sector may return.
 //!
-//! The model hears of every operation when a client submits it and when the client learns of its
+//! The model learns of every operation when a client submits it and when the client learns of its
 //! end. It knows nothing of caches. Its rules, for each sector by itself:
 //!
 //! - A read returns the last write acknowledged before the read was submitted, or one in flight
-//!   meanwhile. Of writes in flight together either may come last. What was read stays read.
+//!   meanwhile. Of concurrent writes either may come last. Later reads return the same.
 //! - After process death: the last acknowledged write, or one that was in flight.
 //! - After power loss: nothing older than the last promised write. A promise is an acknowledgement
 //!   followed by a FLUSH that succeeded, an acknowledgement with FUA, or with [`Promise::Sync`] any
 //!   acknowledgement.
-//! - A failed write or a discard has happened or has not, for good (a failed write that was read may
-//!   still go with the process). A failed FLUSH promises nothing.
-//! - A write that failed in a spell ([`Model::set_spell`]) has happened or has not until power is lost: until then what was
-//!   read stays, but no FLUSH promises it. Of what was acknowledged it takes nothing away.
-//! - While a stack hides failed writes ([`Model::set_hiding`]), a write that failed, or whose process
-//!   died, may be there after power loss although a read showed that it had not happened. A FLUSH
-//!   that succeeds after the read ends that doubt.
+//! - A failed write or a discard has happened or has not, for good. A failed write that was read
+//!   may still vanish with the process. A failed FLUSH promises nothing.
+//! - A write that failed in a spell ([`Model::set_spell`]) has happened or has not until power
+//!   loss. Until then reads agree, but no FLUSH promises it. It takes nothing away from
+//!   acknowledged writes.
+//! - While a stack hides failed writes ([`Model::set_hiding`]), power loss may show a failed or
+//!   interrupted write that reads did not show. A FLUSH that succeeds after such a read excludes
+//!   that.
 //! - Once read, the outcome of a crash or of a discard stays, and the next FLUSH promises it.
 
 mod history;
@@ -28,7 +29,7 @@ use crate::stamp::{self, Content, SECTOR_BYTES};
 use history::{Ending, History};
 use rot::Rot;
 
-/// How a simulated process ends early.
+/// Crash of a simulated process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// The process dies.
@@ -49,7 +50,7 @@ pub struct Ticket {
     submitted: u64,
 }
 
-/// What a client intends; the model makes the request.
+/// The operation that a client intends. The model makes the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Intent {
     /// The kind of operation.
@@ -65,22 +66,22 @@ pub struct Intent {
 pub struct Model {
     promise: Promise,
     volumes: Vec<Vec<History>>,
-    /// Counts events.
+    /// Number of events so far.
     now: u64,
-    /// The last write's number.
+    /// Number of the last write.
     number: u64,
     /// Submission times of reads in flight.
     reads: Vec<u64>,
-    /// Dirty data that rotted, and that nobody has rewritten.
+    /// Dirty data that rotted and was not rewritten.
     rot: Vec<Rot>,
-    /// A device may show what it failed to write.
+    /// Whether a device may show a write that it failed.
     in_spell: bool,
-    /// Memory of the stack may hide what its device holds of a failed write.
+    /// Whether memory of the stack may hide the device's content of a failed write.
     hiding: bool,
 }
 
 impl Model {
-    /// Volumes of these sizes, in bytes, that hold durable zeroes.
+    /// Creates volumes of these sizes, in bytes, that hold durable zeroes.
     #[must_use]
     pub fn new(promise: Promise, volume_bytes: &[u64]) -> Self {
         let volume = |bytes: &u64| vec![History::new(); *bytes as usize / SECTOR_BYTES];
@@ -96,17 +97,18 @@ impl Model {
         }
     }
 
-    /// Whether a device may from now on show until power is lost what it fails to write.
+    /// Sets whether a device may show, until power loss, writes that it fails from now on.
     pub const fn set_spell(&mut self, in_spell: bool) {
         self.in_spell = in_spell;
     }
 
-    /// Whether power loss may show from now on what failed and what reads did not show.
+    /// Sets whether power loss may show failed writes that reads did not show.
     pub const fn set_hiding(&mut self, hiding: bool) {
         self.hiding = hiding;
     }
 
-    /// Whether a device may show until power is lost what a client was told has failed, or was not told of in a spell.
+    /// Whether a device may show, until power loss, a failed write, or one in a spell whose client
+    /// got no answer.
     #[must_use]
     pub fn may_show_failed(&self) -> bool {
         let is_doubtful =
@@ -126,7 +128,7 @@ impl Model {
         (self.volumes[volume].len() * SECTOR_BYTES) as u64
     }
 
-    /// A client is about to submit an operation: returns the request, with a write's contents.
+    /// Submits an operation of a client. Returns the request, with the contents of a write.
     pub fn submit(&mut self, volume: usize, intent: Intent) -> (Ticket, Request) {
         self.now += 1;
         let first = intent.offset as usize / SECTOR_BYTES;
@@ -138,7 +140,7 @@ impl Model {
         };
         if let Some(content) = content {
             self.number += 1;
-            self.forget_told(volume, first..first + sectors);
+            self.note_write(volume, first..first + sectors);
             for history in &mut self.volumes[volume][first..first + sectors] {
                 history.prune(self.reads.iter().copied().min().unwrap_or(self.now));
                 history.submit(self.number, content, self.now);
@@ -173,13 +175,13 @@ impl Model {
         (ticket, request)
     }
 
-    /// The client learns of the operation's end. `buf` is the request's.
+    /// Ends an operation, when the client learns of its end. `buf` is the request's.
     ///
     /// # Errors
-    /// In words, when the operation returned what it must not.
+    /// Returns a description if the operation returned an impossible result.
     ///
     /// # Panics
-    /// If a read comes without its buffer.
+    /// Panics if a read comes without its buffer.
     pub fn end(
         &mut self,
         ticket: &Ticket,
@@ -190,14 +192,14 @@ impl Model {
         let range = ticket.first..ticket.first + ticket.sectors;
         let now = self.now;
         if !matches!(ticket.op, Op::Read | Op::Flush) {
-            self.forget_told(ticket.volume, range.clone());
+            self.note_write(ticket.volume, range.clone());
         }
         match ticket.op {
             Op::Read => {
                 let at = self.reads.iter().position(|&at| at == ticket.submitted);
                 self.reads.swap_remove(at.expect("the read is in flight"));
                 if result.is_ok() {
-                    self.check_told(ticket.volume, range)?;
+                    self.check_reported(ticket.volume, range)?;
                     return self.check(ticket, buf.expect("a read has a buffer"));
                 }
             }
@@ -266,7 +268,8 @@ impl Model {
         Ok(())
     }
 
-    /// The stack says that it has lost what was not promised of a range. Nothing is in flight.
+    /// Notes that the stack reports the loss of unpromised data in a range. No operation is in
+    /// flight.
     pub fn lose(&mut self, lost: LostRange) {
         self.now += 1;
         let first = lost.offset as usize / SECTOR_BYTES;
@@ -276,7 +279,7 @@ impl Model {
         }
     }
 
-    /// The process ends early; no operation is in flight any more.
+    /// Crashes the process. No operation is in flight after that.
     pub fn crash(&mut self, loss: Loss) {
         self.now += 1;
         self.reads.clear();

@@ -1,7 +1,8 @@
-//! What the model knows of damage: dirty data that rotted, and metadata that was lost.
+//! The model of damage: dirty data that rotted, and metadata that was lost.
 //!
-//! Dirty data that rotted is nowhere else: reading it is an error that names it, and stays one, until all of it is
-//! rewritten. Where metadata was lost, what it spoke of may be as it ever was before; nothing else may have changed.
+//! Dirty data that rotted has no other copy. A read of it is an error that names it, until all of
+//! it is rewritten. Where metadata was lost, its ranges may hold any earlier contents. All else
+//! stays as it was.
 
 use std::ops::Range;
 
@@ -16,15 +17,16 @@ use crate::stamp::SECTOR_BYTES;
 #[derive(Clone, Debug)]
 pub(super) struct Rot {
     range: LostRange,
-    /// A client was told, and nobody has written there since.
-    told: bool,
-    /// A client was told at least once.
+    /// A client got the error, and no write followed.
+    reported: bool,
+    /// A client got the error at least once.
     found: bool,
-    /// When something was last being written there: what was asked before that tells of the past.
+    /// Time of the last write there. Requests submitted before it describe the past.
     written_at: u64,
-    /// When all of it was first rewritten. Who asked before that may be told of it later.
+    /// Time at which all of it was first rewritten. Requests submitted before may still get the
+    /// error.
     rewritten_at: Option<u64>,
-    /// Power loss does not undo that.
+    /// Whether the rewrite survives power loss.
     promised: bool,
 }
 
@@ -38,11 +40,11 @@ fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
 }
 
 impl Model {
-    /// Dirty data of this range rotted. Nothing is in flight.
+    /// Notes that dirty data of this range rotted. No operation is in flight.
     pub fn rot(&mut self, range: LostRange) {
         self.rot.push(Rot {
             range,
-            told: false,
+            reported: false,
             found: false,
             written_at: 0,
             rewritten_at: None,
@@ -50,7 +52,8 @@ impl Model {
         });
     }
 
-    /// Metadata that spoke of this range was lost: it may hold whatever it held once. Nothing is in flight.
+    /// Notes that metadata of this range was lost, so it may hold any earlier contents. No
+    /// operation is in flight.
     pub fn damage(&mut self, range: LostRange) {
         let number = self.number;
         for history in &mut self.volumes[range.volume][sectors(&range)] {
@@ -64,7 +67,7 @@ impl Model {
         self.rot.iter().any(|rot| rot.rewritten_at.is_none())
     }
 
-    /// Whether an operation may fail with `error`, because of rot that it names.
+    /// Whether an operation may fail with `error`, because of rot that the error names.
     pub fn names_rot(&mut self, ticket: &Ticket, error: &Error) -> bool {
         if error.kind() != ErrorKind::Corrupt {
             return false;
@@ -81,10 +84,10 @@ impl Model {
                 && overlap(&sectors(&rot.range), &touched)
                 && report.contains(&place)
             {
-                // Who writes there just now may end that at any time.
+                // A write in flight may end the rot at any time.
                 let mut there = histories[sectors(&rot.range)].iter();
                 if !there.any(History::is_in_flight) && rot.written_at < ticket.submitted {
-                    rot.told = true;
+                    rot.reported = true;
                 }
                 (rot.found, named) = (true, true);
             }
@@ -92,7 +95,7 @@ impl Model {
         named
     }
 
-    /// Rot of which no client was told yet.
+    /// Returns rot that no client got an error for.
     #[must_use]
     pub fn unfound_rot(&self) -> Vec<LostRange> {
         let unfound = self.rot.iter();
@@ -100,17 +103,17 @@ impl Model {
         unfound.map(|rot| rot.range).collect()
     }
 
-    /// A write there begins, or has ended.
-    pub(super) fn forget_told(&mut self, volume: usize, written: Range<usize>) {
+    /// Notes that a write to the range begins, or has ended.
+    pub(super) fn note_write(&mut self, volume: usize, written: Range<usize>) {
         for rot in &mut self.rot {
             if rot.range.volume == volume && overlap(&sectors(&rot.range), &written) {
-                rot.told = false;
+                rot.reported = false;
                 rot.written_at = self.now;
             }
         }
     }
 
-    /// All of this was rewritten.
+    /// Notes that the whole range was rewritten.
     pub(super) fn rewritten(&mut self, volume: usize, written: Range<usize>, promised: bool) {
         for rot in &mut self.rot {
             let lost = sectors(&rot.range);
@@ -122,7 +125,7 @@ impl Model {
         }
     }
 
-    /// What was rewritten before a flush was submitted is gone for good.
+    /// A flush promises ranges that were rewritten before its submission. Their rot is over.
     pub(super) fn promise_rewritten(&mut self, volume: usize, flush_submitted: u64) {
         let of_volume = (self.rot.iter_mut()).filter(|rot| rot.range.volume == volume);
         for rot in of_volume {
@@ -130,7 +133,7 @@ impl Model {
         }
     }
 
-    /// Nothing is in flight. What was rewritten and not promised is back after power loss.
+    /// Power loss undoes rewrites that are not promised. No operation is in flight.
     pub(super) fn lose_rewritten(&mut self, loss: Loss) {
         self.rot.retain(|rot| !rot.promised);
         if loss == Loss::Power {
@@ -140,14 +143,17 @@ impl Model {
         }
     }
 
-    /// What was said to be lost is not read again.
-    pub(super) fn check_told(&self, volume: usize, read: Range<usize>) -> Result<(), String> {
-        let told = self.rot.iter().find(|rot| {
-            rot.told && rot.range.volume == volume && overlap(&sectors(&rot.range), &read)
+    /// Returns an error for a read of data that was reported lost.
+    pub(super) fn check_reported(&self, volume: usize, read: Range<usize>) -> Result<(), String> {
+        let reported = self.rot.iter().find(|rot| {
+            rot.reported && rot.range.volume == volume && overlap(&sectors(&rot.range), &read)
         });
-        match told {
+        match reported {
             None => Ok(()),
-            Some(rot) => Err(format!("{:?} was said to be lost, and is read", rot.range)),
+            Some(rot) => Err(format!(
+                "{:?} was reported lost, and a read returns data",
+                rot.range
+            )),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The rules of the model, one by one. Each test shows a history that is allowed and one that is not.
+//! The rules of the model, one by one. Each test shows an allowed history and a forbidden one.
 
 use forebay_block::{Error, ErrorKind};
 
@@ -33,7 +33,7 @@ impl Bench {
         self.model.end(ticket, &error, None).unwrap();
     }
 
-    /// Does an operation to its end; returns its number.
+    /// Runs an operation to its end. Returns its number.
     fn run(&mut self, op: Op) -> u64 {
         let ticket = self.begin(op);
         self.ok(&ticket);
@@ -48,13 +48,13 @@ impl Bench {
         self.model.end(ticket, &Ok(()), Some(&buf)).is_ok()
     }
 
-    /// Whether a read may return write `number` (zero: zeroes). It narrows.
+    /// Whether a read may return write `number` (zero: zeroes). The model notes the result.
     fn reads(&mut self, number: u64) -> bool {
         let ticket = self.begin(Op::Read);
         self.end_read(&ticket, number)
     }
 
-    /// Whether it may, without narrowing.
+    /// Whether it may, without a note in the model.
     fn may_read(&self, number: u64) -> bool {
         let mut copy = Self {
             model: self.model.clone(),
@@ -200,7 +200,7 @@ fn a_failed_write_that_memory_hides_is_shown_by_power_loss_alone() {
         assert_eq!(bench.may(&all), [false, false, true, false], "hidden");
         bench.model.crash(Loss::Power);
         assert_eq!(bench.may(&all), [false, true, true, hiding]);
-        // A read shows for good which one is there.
+        // A read decides which one is there.
         let shown = if hiding { third.number } else { second };
         assert!(bench.reads(shown));
         assert_eq!(bench.may(&all), [false, false, !hiding, hiding]);
@@ -396,7 +396,8 @@ fn zeroes_of_several_sources_are_not_mistaken() {
     let read = bench.begin(Op::Read);
     let first = bench.run(WRITE);
     let second = bench.begin(zeroes);
-    // Zeroes from before the write, or of the second: the read does not say.
+    // The zeroes are from before the write, or from the second one. The read does not tell them
+    // apart.
     assert!(bench.end_read(&read, 0));
     assert_eq!(bench.may(&[0, first]), [true, true]);
     bench.ok(&second);
@@ -410,7 +411,7 @@ const RANGE: LostRange = LostRange {
 };
 
 #[test]
-fn damage_brings_back_what_was_there_once_and_for_good() {
+fn damage_restores_an_earlier_version_for_good() {
     let mut bench = Bench::new(Promise::Flush);
     let (first, second) = (bench.run(FUA), bench.run(FUA));
     assert_eq!(bench.may(&[0, first, second]), [false, false, true]);
@@ -466,7 +467,7 @@ fn rot_is_an_error_that_names_it_until_all_of_it_is_rewritten() {
     let elsewhere = error(ErrorKind::Corrupt, 0);
     assert!(!bench.model.names_rot(&beside, &elsewhere));
     assert_eq!(bench.model.unfound_rot(), []);
-    assert!(!bench.reads(first), "it was said to be lost");
+    assert!(!bench.reads(first), "it was reported lost");
     let second = bench.run(WRITE);
     assert!(!bench.model.has_rot());
     assert!(bench.reads(second));
@@ -496,5 +497,5 @@ fn what_was_asked_before_a_write_tells_nothing_of_what_is_there_after_it() {
     assert!(bench.reads(0), "the discard may have ended that");
     let (later, _) = bench.model.submit(0, read);
     assert!(bench.model.names_rot(&later, &error));
-    assert!(!bench.reads(0), "it was said to be lost");
+    assert!(!bench.reads(0), "it was reported lost");
 }

@@ -1,4 +1,4 @@
-//! A toy stack: two volumes on one device, a cache of sectors in memory, and one flaw at will.
+//! A toy stack: two volumes on one device, a cache of sectors in memory, and an optional flaw.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,23 +15,23 @@ use forebay_testkit::stack::{LostRange, Process, Promise, Running, Stack};
 
 const VOLUME: u64 = 96 << 10;
 const VOLUMES: usize = 2;
-/// Where the toy's log of one sector lies.
+/// Offset of the toy's log of one sector.
 const LOG: u64 = VOLUME * VOLUMES as u64;
 
-/// What is wrong with the toy.
+/// A flaw of the toy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// FLUSH, and every write in sync, is acknowledged without a flush of the device.
     NoFlush,
-    /// FUA is dropped on its way.
+    /// FUA is dropped.
     FuaDropped,
     /// Writes are acknowledged from memory and written at the next flush.
     AcknowledgesFirst,
-    /// A flush that finds one under way waits for that one.
+    /// A flush that finds one in flight waits for that one.
     JoinsFlush,
-    /// Large writes go round the cache and leave its copies.
+    /// Large writes bypass the cache and leave its copies.
     StaleAfterBypass,
-    /// A discard zeroes the copy in memory alone, which is dropped later.
+    /// A discard zeroes only the copy in memory, which is dropped later.
     DiscardUndone,
     /// Small writes read, merge and write 4 KiB, without a lock.
     UnlockedMerge,
@@ -39,11 +39,11 @@ pub(crate) enum Flaw {
     Misplaced,
     /// The log's last write is replayed at every start, though newer data may lie there.
     ReplaysTooMuch,
-    /// The journal is believed after power loss: data it says is written is not written.
+    /// The journal counts after power loss: it lists data that was never written.
     TrustsOldJournal,
     /// A sector is written in two halves with I/O between.
     TearsSectors,
-    /// After a flush that failed, the next one is believed.
+    /// After a failed flush, the next one counts.
     RetriesFlush,
     /// A control step that meets a write never ends.
     Hangs,
@@ -52,9 +52,9 @@ pub(crate) enum Flaw {
 /// The toy's configuration.
 #[derive(Debug)]
 pub(crate) struct Toy {
-    /// What is wrong.
+    /// The flaw, if any.
     pub(crate) flaw: Option<Flaw>,
-    /// What it promises.
+    /// The promise of an acknowledgement.
     pub(crate) promise: Promise,
 }
 
@@ -63,12 +63,12 @@ struct Shared {
     flaw: Option<Flaw>,
     promise: Promise,
     lock: Semaphore,
-    /// Sectors in memory by byte address: contents, and whether they are to be written.
+    /// Sectors in memory by byte address: contents, and whether they are dirty.
     cache: RefCell<BTreeMap<u64, (Vec<u8>, bool)>>,
     flushing: RefCell<Option<Rc<forebay_io::sync::Promise<Result<()>>>>>,
     writing: Cell<u32>,
     journal: Buf,
-    /// A flush failed: nothing is promised any more.
+    /// A flush failed: the toy promises nothing from then on.
     broken: Cell<bool>,
 }
 
@@ -117,7 +117,7 @@ impl Stack for Toy {
         let mut boot = [0; 16];
         process.journal.copy_to(0, &mut boot);
         if self.flaw == Some(Flaw::TrustsOldJournal) && boot == process.boot_id {
-            // The journal says that what was in flight is written, which is for it to do again.
+            // The journal says that data in flight is written. Replay has to write it.
             disk.flush().await?;
         }
         process.journal.copy_from(0, &process.boot_id);

@@ -13,7 +13,7 @@ use super::model::{BLOCK, BLOCKS, CLIENTS, Seen, byte_of};
 
 const STEPS: u64 = 80;
 
-/// One of several who each have blocks of their own, beside each other's.
+/// One of several clients. Each has blocks of its own, next to the blocks of others.
 pub(super) struct Client {
     pub(super) cache: Cache,
     pub(super) volume: Rc<dyn BlockDevice>,
@@ -27,7 +27,7 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) async fn write(&self, block: u64, byte: u8, fua: bool) {
-        // A write is done in any mode that the volume has from its beginning to its end.
+        // A write may run in any mode that the volume has from its beginning to its end.
         let changes = self.seen.dirty_modes.get();
         let makes_dirty =
             || self.seen.mode.get().makes_dirty() || self.seen.dirty_modes.get() != changes;
@@ -106,7 +106,7 @@ impl Client {
                     let _ = self.cache.write_back(Some("v")).await;
                 }
                 16 => {
-                    // A discard may leave what is there, or zero it.
+                    // A discard may keep the old contents, or zero them.
                     self.seen.change(block, |known| {
                         known.now.insert(0);
                         known.later.insert(0);

@@ -1,4 +1,4 @@
-//! What clients and the state directory know, and what may be read.
+//! The knowledge of clients and of the state directory, and the allowed results of reads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ pub(super) const BLOCKS: u64 = 48;
 pub(super) const CLIENTS: u64 = 3;
 
 thread_local! {
-    /// Planted: the state directory does not sync what it is given.
+    /// Planted fault: the state directory does not sync its data.
     pub(super) static UNSYNCED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -24,10 +24,10 @@ thread_local! {
 pub(super) struct State {
     /// Epoch of the last attachment.
     pub(super) epoch: Cell<u64>,
-    /// What was dirty when the epoch was raised because the cache had failed.
+    /// Dirty ranges at the time when the epoch was raised because the cache had failed.
     pub(super) listed: RefCell<Option<Vec<Range<u64>>>>,
     pub(super) is_synced: Cell<bool>,
-    /// How often it is going to fail.
+    /// Number of failures to come.
     pub(super) failures: Cell<u32>,
 }
 
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// The volume is attached.
+    /// Notes that the volume is attached.
     pub(super) fn forget(&self, epoch: u64) {
         self.epoch.set(epoch);
         self.listed.take();
@@ -75,30 +75,31 @@ impl State {
     }
 }
 
-/// What a block may hold.
+/// Possible contents of a block.
 #[derive(Clone)]
 pub(super) struct Known {
     pub(super) now: BTreeSet<u8>,
-    /// After power was lost.
+    /// Contents that are possible after power loss.
     pub(super) later: BTreeSet<u8>,
-    /// A change was begun, and has not succeeded.
+    /// Whether a change began and did not succeed.
     pub(super) changing: bool,
-    /// It was written in a mode that leaves dirty data.
+    /// Whether it was written in a mode that leaves dirty data.
     pub(super) maybe_dirty: bool,
 }
 
 impl Known {
-    /// The cache named it as lost, and nobody has written it since: its device may show what it lost until it loses power.
+    /// Whether the cache reported it lost, and no write followed. Its device may show the lost data
+    /// until power loss.
     pub(super) fn is_lost(&self) -> bool {
         self.now.len() > usize::from(u8::MAX)
     }
 }
 
-/// What all clients know, by block, and what they saw that is wrong.
+/// The clients' knowledge, by block, and the violations that they saw.
 pub(super) struct Seen {
     pub(super) blocks: RefCell<Vec<Known>>,
     pub(super) wrong: RefCell<Vec<String>>,
-    /// The mode that the volume is in.
+    /// The current mode of the volume.
     pub(super) mode: Cell<Mode>,
     /// Number of changes to a mode that leaves dirty data.
     pub(super) dirty_modes: Cell<u64>,
@@ -134,7 +135,7 @@ impl Seen {
         change(&mut self.blocks.borrow_mut()[block as usize])
     }
 
-    /// Whether an error is one that the contract allows: dirty data is concerned, or the state directory failed.
+    /// Whether the contract allows an error: it concerns dirty data, or the state directory failed.
     pub(super) fn allows(&self, block: Option<u64>, error: &Error) -> bool {
         let is_dirty = |known: &Known| known.maybe_dirty;
         let dirty = match block {
@@ -164,7 +165,7 @@ impl Seen {
         }
     }
 
-    /// What the cache names as lost may hold anything.
+    /// Ranges that the cache reports lost may hold anything.
     pub(super) fn lose(&self, report: &RecoveryReport) {
         for range in &report.lost {
             for block in range.offset / BLOCK..(range.offset + range.len).div_ceil(BLOCK) {

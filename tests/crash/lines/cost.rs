@@ -1,4 +1,4 @@
-//! What metadata in lines costs, in bytes that the devices are given.
+//! The cost of metadata in lines: bytes written to the devices.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -14,10 +14,10 @@ use forebay_io::sim::{DiskConfig, Outcome, SimDisk, SimPmem, World};
 /// Blocks of the cache.
 const BLOCKS: u64 = 1024;
 const BLOCK: u64 = 4096;
-/// What an Optane module writes inside for each line that it is given alone, bytes.
+/// Bytes that an Optane module writes internally for each line that it gets alone.
 const MEDIUM_UNIT: u64 = 256;
 
-/// A cache of [`BLOCKS`], and what its devices were given.
+/// A cache of [`BLOCKS`] on devices that count their bytes.
 struct Bench {
     cache: Cache,
     volume: Rc<dyn BlockDevice>,
@@ -25,8 +25,8 @@ struct Bench {
     memory: Arc<SimPmem>,
 }
 
-/// Bytes to the data device and to the metadata device, what its medium writes inside if it combines nothing, and
-/// evictions.
+/// Counts of bytes to the data device and to the metadata device, bytes that its medium writes if
+/// it combines nothing, and evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     data: u64,
@@ -106,7 +106,8 @@ fn bench<F: Future<Output = ()>>(mode: Mode, test: impl FnOnce(Bench) -> F + 'st
 #[test]
 fn a_cold_write_costs_its_data_and_one_line() {
     bench(Mode::WriteBack, async move |bench| {
-        // The first in its zone sets a bit of the superblock: in each copy, its line and that of the checksum.
+        // The first write in its dirty zone sets a bit of the superblock: in each copy, its line
+        // and that of the checksum.
         let before = bench.counts();
         bench.write(0..1).await;
         let cost = bench.since(before);
@@ -121,7 +122,7 @@ fn a_cold_write_costs_its_data_and_one_line() {
             evictions: 0,
         };
         assert_eq!(cost, expected);
-        // In place, where it is dirty already: nothing is to be recorded.
+        // A write in place to a dirty block needs no record.
         let before = bench.counts();
         bench.write(0..100).await;
         let cost = bench.since(before);
@@ -129,10 +130,11 @@ fn a_cold_write_costs_its_data_and_one_line() {
     });
 }
 
-/// Bytes of metadata for each of so many cold writes and the eviction that makes room for it, and inside the medium.
+/// Returns bytes of metadata for a cold write with the eviction that makes room for it, and bytes
+/// inside the medium.
 fn evicting(mode: Mode, rounds: u64) -> [u64; 2] {
     let figures = Rc::new(Cell::new([0; 2]));
-    let told = Rc::clone(&figures);
+    let result = Rc::clone(&figures);
     bench(mode, async move |bench| {
         bench.write(0..BLOCKS).await;
         bench.cache.write_back(None).await.expect("written back");
@@ -146,14 +148,14 @@ fn evicting(mode: Mode, rounds: u64) -> [u64; 2] {
         assert_eq!(cost.data, writes * 4096, "all went through the cache");
         assert!(cost.evictions >= writes - BLOCKS / 4, "{cost:?}");
         eprintln!("{mode:?}, {rounds} times the cache: {cost:?}");
-        told.set([cost.metadata, cost.inside].map(|bytes| bytes.div_ceil(writes)));
+        result.set([cost.metadata, cost.inside].map(|bytes| bytes.div_ceil(writes)));
     });
     figures.get()
 }
 
 #[test]
 fn an_eviction_costs_less_than_a_line() {
-    // A dirty block turns clean before it goes, which is a record, too.
+    // A dirty block turns clean before its eviction, which is a record, too.
     for (mode, records) in [(Mode::WriteBack, 2), (Mode::WriteThrough, 1)] {
         for rounds in [2, 24] {
             let [bytes, inside] = evicting(mode, rounds);

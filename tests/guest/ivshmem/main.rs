@@ -1,9 +1,12 @@
-//! A node in a virtual machine: `ivshmem POOL first|second`, the other role in another machine, over one disk. The
-//! pool's memory is that of a PCI device in both (see ../ivshmem.sh), so that a page that one has written is in the
-//! memory that the other maps, and there is no message between a store here and a load there.
+//! A node in a virtual machine: `ivshmem POOL first|second`, with the other role in another
+//! machine, over one disk.
 //!
-//! The two keep step by page 0 of the disk, through the cache. Each line `DONE ...` is a check that held; the first that
-//! does not ends the program with an error.
+//! The pool's memory is that of a PCI device in both (see ../ivshmem.sh). A page that one has
+//! written is in the memory that the other maps, and no message passes between a store here and a
+//! load there.
+//!
+//! The two synchronise through page 0 of the disk, through the cache. Each line `DONE ...` is a
+//! check that held. The first that does not hold ends the program with an error.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,15 +17,15 @@ use forebay_cluster::pool::Pool;
 use forebay_cluster::{DeviceNode, InFlight, NodeId, Options, PAGE_BYTES};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 
-/// Pages 1 to this one are written by one and read by the other.
+/// Pages from 1 to this number are written by one machine and read by the other.
 const PAGES: u64 = 256;
 /// Pages that both write at a time.
 const MIXED: std::ops::Range<u64> = 300..316;
-/// Times that both write each of those.
+/// Number of writes of each by each machine.
 const ROUNDS: u64 = 60;
-/// The page that they write in turns, and how often.
+/// The page that they write in turns, and the number of turns.
 const TURNS: (u64, u64) = (320, 200);
-/// Pages in the memory of the machine that is killed, which the other has written last.
+/// Pages in the memory of the killed machine that the other wrote last.
 const LOST: u64 = 64;
 /// Longest wait for the other machine.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -46,15 +49,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// A node and the disk that it reaches for itself.
+/// A node and the disk that it reaches directly.
 struct Machine {
     node: DeviceNode,
     number: u64,
     disk: PathBuf,
 }
 
-/// The directory gives up who does not say in five seconds who it is, and its socket is there from the machine's boot on.
-/// So the first word may be said to a connection that ends just then, on a busy machine; who is told to start again does so.
+/// The directory closes a connection that does not identify itself in five seconds, and its socket
+/// exists from the machine's boot. On a busy machine the first message may therefore meet a closing
+/// connection. A node that has to repeat the join does so.
 fn join(pool: &str, number: u8) -> Result<Machine> {
     let begin = Instant::now();
     loop {
@@ -71,11 +75,11 @@ fn join_once(pool: &str, number: u8) -> Result<Machine> {
     let disk = Pool::new(Path::new(pool))?.source()?;
     let id = NodeId::new(number).expect("below 32");
     let mut options = Options::new(Path::new(pool), id, 1024);
-    // It would read pages that the check counts as nobody's.
+    // Read-ahead would read pages that the check does not count.
     options.read_ahead_pages = 0;
     let node = DeviceNode::join(options, InFlight::Ends, async |source| {
         let direct = FileDeviceOptions {
-            // This kernel's cache does not hear what the other machine writes.
+            // This kernel's cache does not see the other machine's writes.
             direct: true,
             ..FileDeviceOptions::default()
         };
@@ -86,7 +90,7 @@ fn join_once(pool: &str, number: u8) -> Result<Machine> {
 }
 
 impl Machine {
-    /// The one word of which a page consists.
+    /// Reads a page that consists of one repeated word. Returns the word.
     fn read(&self, page: u64) -> Result<u64> {
         let mut bytes = [0; PAGE_BYTES];
         self.node.read_at(page * PAGE_BYTES as u64, &mut bytes)?;
@@ -98,7 +102,7 @@ impl Machine {
         self.node.write_at(page * PAGE_BYTES as u64, &bytes)
     }
 
-    /// The step that both are at.
+    /// Returns the step that both have reached.
     fn step(&self) -> Result<u64> {
         let mut word = [0; 8];
         self.node.read_at(0, &mut word)?;
@@ -114,7 +118,7 @@ impl Machine {
         while !until()? {
             assert!(
                 begin.elapsed() < PATIENCE,
-                "never: {what}; step {}, page 1 {:x}, {:?}",
+                "timeout: {what}; step {}, page 1 {:x}, {:?}",
                 self.step()?,
                 self.read(1)?,
                 self.node.counts()
@@ -124,7 +128,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Both write whole pages and read them: each is from one write. Then they write one in turns.
+    /// Both write whole pages and read them: each page is from one write. Then they write one page
+    /// in turns.
     fn mix(&self) -> Result<()> {
         for round in 0..ROUNDS {
             for page in MIXED {
@@ -149,7 +154,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Reads that the disk itself has seen from this machine.
+    /// Returns the number of reads that this machine sent to the disk.
     fn disk_reads(&self) -> u64 {
         let disk = std::fs::canonicalize(&self.disk).expect("it is there");
         let name = disk.file_name().expect("a device").to_owned();
@@ -167,7 +172,7 @@ fn whole(page: u64, bytes: &[u8]) -> u64 {
     word
 }
 
-/// Writes, is read, is written to; then waits to be killed.
+/// The first role: writes, is read, is overwritten, then waits for its kill.
 fn first(machine: &Machine) -> Result<()> {
     for page in 1..=PAGES {
         machine.write(page, page << 8 | 1)?;
@@ -184,7 +189,8 @@ fn first(machine: &Machine) -> Result<()> {
     let after = machine.node.counts();
     assert_eq!(after.misses, before.misses, "they are in its own memory");
     println!(
-        "DONE {PAGES} pages show at once what the other machine stored into this one's memory: {} local hits, 0 messages",
+        "DONE {PAGES} pages show at once what the other machine stored into this one's memory: {} \
+         local hits, 0 messages",
         after.hits_local - before.hits_local
     );
     machine.set_step(3)?;
@@ -198,12 +204,12 @@ fn first(machine: &Machine) -> Result<()> {
     machine.wait("the other has written", || Ok(machine.step()? == 5))?;
     println!("READY to be killed");
     loop {
-        // In the middle of something.
+        // The kill falls into this write.
         machine.write(LOST + 1, 7)?;
     }
 }
 
-/// Reads, writes, and outlives the first.
+/// The second role: reads, writes, and outlives the first.
 fn second(machine: Machine) -> Result<()> {
     let own = machine.number;
     machine.wait("the first has written", || Ok(machine.step()? == 1))?;
@@ -227,7 +233,8 @@ fn second(machine: Machine) -> Result<()> {
     assert!(hits >= PAGES, "{hits} hits in the other's memory");
     assert_eq!(after.hits_local, before.hits_local);
     println!(
-        "DONE {views} views of the other machine's {PAGES} pages: {misses} first uses, {hits} remote hits, 0 local hits, 0 reads of the disk"
+        "DONE {views} views of the other machine's {PAGES} pages: {misses} first uses, {hits} \
+         remote hits, 0 local hits, 0 reads of the disk"
     );
     for page in 1..=PAGES {
         machine.write(page, page << 8 | own)?;

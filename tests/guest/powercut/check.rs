@@ -1,4 +1,4 @@
-//! Opens the cache on what each power cut leaves, and compares it with what was acknowledged.
+//! Opens the cache on the image of each power cut, and compares it with the acknowledgements.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -20,14 +20,14 @@ use crate::tally::Tally;
 
 const VOLUME: &str = "v";
 const READ_BYTES: usize = 1 << 20;
-/// Of so many cuts, one also writes everything back and looks at the backing device alone.
+/// One in this number of cuts also writes everything back and reads the backing device alone.
 const WRITE_BACK_SHARE: u64 = 8;
-/// Failures that are told in full.
-const TOLD: u64 = 5;
-/// Cuts that are spoilt on purpose, of each kind.
+/// Failures that are printed in full.
+const PRINTED: u64 = 5;
+/// Cuts with planted losses, of each kind.
 const PLANTED: usize = 24;
 
-/// What was served.
+/// The configuration under test.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     mode: Mode,
@@ -49,7 +49,11 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, String> {
         subsets,
     ] = *arguments
     else {
-        return Err("check NAME MODE DURABILITY RECORD@OFFSET ACKNOWLEDGED@OFFSET CACHE_BYTES VOLUME_BYTES SUBSETS".into());
+        return Err(
+            "check NAME MODE DURABILITY RECORD@OFFSET ACKNOWLEDGED@OFFSET CACHE_BYTES \
+             VOLUME_BYTES SUBSETS"
+                .into(),
+        );
     };
     let (record, record_at) = place(record)?;
     let (acknowledged, acknowledged_at) = place(acknowledged)?;
@@ -96,15 +100,15 @@ fn place(text: &str) -> Result<(&Path, u64), String> {
     Ok((Path::new(path), number(offset)?))
 }
 
-/// The text at an offset of a file, up to a zero byte.
+/// Returns the text at an offset of a file, up to a zero byte.
 fn text(path: &Path, offset: u64) -> Result<String, String> {
-    let told = |error: std::io::Error| format!("{}: {error}", path.display());
-    let mut file = std::fs::File::open(path).map_err(told)?;
-    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(offset)).map_err(told)?;
+    let describe = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut file = std::fs::File::open(path).map_err(describe)?;
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(offset)).map_err(describe)?;
     let mut bytes = Vec::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
-        let count = file.read(&mut buffer).map_err(told)?;
+        let count = file.read(&mut buffer).map_err(describe)?;
         let end = buffer[..count].iter().position(|byte| *byte == 0);
         bytes.extend_from_slice(&buffer[..end.unwrap_or(count)]);
         if end.is_some() || count == 0 {
@@ -114,8 +118,8 @@ fn text(path: &Path, offset: u64) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What a start after a power cut serves: the volume, and the backing device alone once everything was
-/// written back.
+/// Results of a start after a power cut: the volume, and the backing device alone after everything
+/// was written back.
 struct Recovered {
     volume: Vec<u8>,
     backing: Option<Vec<u8>>,
@@ -130,7 +134,7 @@ fn recover(image: Vec<u8>, setup: Setup, seed: u64, write_back: bool) -> Result<
             data: Window::new("cache", &image, 0..cache_end),
             metadata: None,
         };
-        // Another boot than any real one's, so that no process journal is missed.
+        // A boot that differs from any real one, so that the process journal does not count.
         let options = CacheOptions {
             durability: setup.durability,
             commit_interval: Duration::from_secs(3600),
@@ -138,7 +142,7 @@ fn recover(image: Vec<u8>, setup: Setup, seed: u64, write_back: bool) -> Result<
         };
         let (cache, report) = Cache::open(devices, options).await?;
         if report.damaged_records + report.unreadable_units > 0 || !report.lost.is_empty() {
-            let what = format!("no device failed, and yet: {report:?}");
+            let what = format!("an error without a failed device: {report:?}");
             return Err(Error::new(forebay_block::ErrorKind::Corrupt, what));
         }
         let device = Window::new("backing", &image, backing.clone());
@@ -163,22 +167,22 @@ fn recover(image: Vec<u8>, setup: Setup, seed: u64, write_back: bool) -> Result<
     Ok(Recovered { volume, backing })
 }
 
-/// Walks through the record and cuts it.
+/// Reads through the record and cuts it.
 struct Cutter<'a> {
     name: &'a str,
     setup: Setup,
     record: &'a Record,
     history: &'a History,
     subsets: u64,
-    /// The medium as of the entries so far.
+    /// The medium after the entries so far.
     image: Vec<u8>,
-    /// Sectors that FUA wrote lately: since the FLUSH before the last one.
+    /// Sectors of recent FUA writes: since the FLUSH before the last one.
     fua: [HashSet<usize>; 2],
-    /// What was promised at the last mark so far; none before the first.
+    /// The promises at the last mark so far. `None` before the first.
     floor: Option<Moment>,
-    /// For each entry, before which moment a cut there came.
+    /// For each entry, the moment before which a cut there came.
     ceilings: Vec<Moment>,
-    /// The image is not the one that was checked last.
+    /// Whether the image differs from the last checked one.
     changed: bool,
     seed: u64,
     tally: Tally,
@@ -281,8 +285,8 @@ impl<'a> Cutter<'a> {
             if entry.kind == Kind::Fua {
                 self.fua[0].insert(at);
             } else if self.fua.iter().any(|recent| recent.contains(&at)) && *there != *bytes {
-                // The plain write completed before or after the FUA write: the stamps tell, or the
-                // history where a sector was zeroed.
+                // The plain write completed before or after the FUA write. The stamps decide, or
+                // the history where a sector was zeroed.
                 let sector = at.checked_sub(self.setup.cache_bytes);
                 let sector = sector.map(|at| (at / SECTOR_BYTES) as u64);
                 let zeroes = bytes.iter().all(|byte| *byte == 0);
@@ -301,7 +305,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// The medium exactly as of the entries before `at`, if that was not checked yet.
+    /// Checks the medium exactly after the entries before `at`, unless that was done.
     fn check_exact(&mut self, at: usize) {
         if std::mem::take(&mut self.changed) && self.floor.is_some() {
             self.tally.images += 1;
@@ -309,7 +313,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// Random parts of what the next FLUSH covers, with some writes torn.
+    /// Checks random parts of the writes that the next FLUSH covers, with some writes torn.
     fn check_subsets(&mut self, group: &[Entry], at: usize) {
         if self.floor.is_none() {
             return;
@@ -331,13 +335,13 @@ impl<'a> Cutter<'a> {
                 self.apply(entry, &data, self.ceilings[at + group.len()]);
             }
             let image = std::mem::replace(&mut self.image, before.clone());
-            // The cut is before the FLUSH behind the group, and nothing promised depends on it.
-            self.check(image, at + group.len(), "with part of what was not flushed");
+            // The cut is before the FLUSH after the group, and nothing promised depends on it.
+            self.check(image, at + group.len(), "with part of the unflushed writes");
         }
         self.changed = false;
     }
 
-    /// An FUA write that was under way: some of its sectors.
+    /// Checks an FUA write in flight: some of its sectors.
     fn check_torn(&mut self, entry: &Entry, at: usize) {
         if self.floor.is_none() || entry.len <= SECTOR_BYTES {
             return;
@@ -351,7 +355,7 @@ impl<'a> Cutter<'a> {
         self.check(image, at, "with an FUA write torn");
     }
 
-    /// Puts what was there back into a random half of the sectors.
+    /// Restores the old contents of a random half of the sectors.
     fn tear(&mut self, data: &mut [u8], there: &[u8]) {
         let sectors = data.chunks_exact_mut(SECTOR_BYTES);
         for (new, old) in sectors.zip(there.chunks_exact(SECTOR_BYTES)) {
@@ -361,13 +365,13 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// Cuts at a mark, with something left out that it stands on: the last FUA write, or what the FLUSH
-    /// before it covered. Such losses must be found, though not each matters: what is cached may lie on
-    /// the backing device as well.
+    /// Cuts at a mark, without something that it relies on: the last FUA write, or the writes that
+    /// the FLUSH before it covered. The check must find such losses. Some do not matter, since
+    /// cached data may also lie on the backing device.
     fn plant(&mut self, at: usize) {
         let entries = &self.record.entries[..at];
         let fua = entries.iter().rposition(|entry| entry.kind == Kind::Fua);
-        // What the record of the last FUA write may name was covered by a FLUSH before it.
+        // A FLUSH before the last FUA write covered the data that its record may name.
         let flushed = &entries[..fua.unwrap_or(0)];
         let last = flushed.iter().rposition(Entry::is_volatile);
         let first = last.map(|last| {
@@ -399,7 +403,7 @@ impl<'a> Cutter<'a> {
         self.tally.written_back += u64::from(write_back);
         let wrong = self.judge(image, at, write_back);
         self.tally.violations += u64::from(!wrong.is_empty());
-        if !wrong.is_empty() && self.tally.violations <= TOLD {
+        if !wrong.is_empty() && self.tally.violations <= PRINTED {
             eprintln!(
                 "{}: VIOLATION, power cut before entry {at} of the record ({:?}), {what}: {}",
                 self.name,
@@ -409,7 +413,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// What is wrong with this medium, in words.
+    /// Returns the violations on this medium, in words.
     fn judge(&mut self, image: Vec<u8>, at: usize, write_back: bool) -> Vec<String> {
         let (Some(floor), ceiling) = (self.floor, self.ceilings[at]) else {
             return Vec::new();

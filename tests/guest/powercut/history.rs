@@ -1,15 +1,15 @@
-//! What was sent and acknowledged, in order; and what each sector may hold at a cut.
+//! The requests and acknowledgements in order, and the contents that each sector may hold at a cut.
 
 use std::collections::HashMap;
 
 use forebay_tests::stamp::{SECTOR_BYTES, Version, ZEROES, read_stamp};
 
-/// A moment: the number of an event. Nothing happened at zero.
+/// A moment: the number of an event. Moment zero is before the first.
 pub(crate) type Moment = usize;
 const NEVER: Moment = usize::MAX;
 
-/// One event as a line of text. Sent is noted before it is sent, acknowledged after it was received,
-/// so that what is noted in one order happened in that order.
+/// One event as a line of text. Requests are noted before they are sent, acknowledgements after
+/// they were received. So the noted order is the real order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A write, or write-zeroes with version 0, is about to be sent.
@@ -78,9 +78,9 @@ struct Write {
     version: Version,
     sent: Moment,
     acknowledged: Moment,
-    /// From when on its loss would break a promise.
+    /// The moment from which its loss breaks a promise.
     durable: Moment,
-    /// It may leave what was there.
+    /// Whether it may keep the old contents.
     discard: bool,
 }
 
@@ -92,30 +92,32 @@ const NEVER_WRITTEN: Write = Write {
     discard: true,
 };
 
-/// A sector that holds what it may not.
+/// A sector with contents that it may not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     pub(crate) sector: u64,
-    /// None where the bytes are no stamp at all (torn or foreign).
+    /// Version found there. `None` if the bytes are no stamp at all (torn or foreign).
     pub(crate) found: Option<Version>,
     pub(crate) allowed: Vec<Version>,
 }
 
-/// What happened, ready to judge contents by.
+/// The history, in a form that can judge contents.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     writes: Vec<Write>,
     /// The writes to each sector, in the order in which they were sent.
     sectors: HashMap<u64, Vec<usize>>,
-    /// When each mark was about to be put, and when it was there.
+    /// For each mark, the moments before and after it was written.
     marks: HashMap<u64, (Moment, Moment)>,
 }
 
 impl History {
-    /// Reads the lines. With `sync`, an acknowledgement promises durability; else FUA and flushes do.
+    /// Reads the lines. With `sync`, an acknowledgement promises durability. Otherwise FUA and
+    /// flushes do.
     pub(crate) fn parse(text: &str, sync: bool) -> Result<Self, String> {
         let mut history = Self::default();
-        // What waits for its acknowledgement: writes by index, flushes with what they cover.
+        // Requests that wait for their acknowledgement: writes by index, flushes with the writes
+        // that they cover.
         let (mut writing, mut flushing) = (HashMap::new(), HashMap::new());
         let mut acknowledged: Vec<usize> = Vec::new();
         let mut covered = 0;
@@ -147,7 +149,7 @@ impl History {
                         }
                         acknowledged.push(index);
                     } else {
-                        let unknown = || format!("line {now}: {line:?} answers nothing");
+                        let unknown = || format!("line {now}: {line:?} answers no request");
                         let upto = flushing.remove(&id).ok_or_else(unknown)?;
                         for &index in acknowledged.get(covered..upto).unwrap_or_default() {
                             let write = &mut history.writes[index];
@@ -160,7 +162,7 @@ impl History {
                     history.marks.insert(mark, (now, NEVER));
                 }
                 Event::Marked { mark } => {
-                    let unknown = || format!("line {now}: {line:?} begins nowhere");
+                    let unknown = || format!("line {now}: {line:?} has no beginning");
                     history.marks.get_mut(&mark).ok_or_else(unknown)?.1 = now;
                 }
             }
@@ -190,19 +192,19 @@ impl History {
         });
     }
 
-    /// Writes that were acknowledged.
+    /// Number of acknowledged writes.
     pub(crate) fn acknowledged(&self) -> usize {
         let done = self.writes.iter().filter(|w| w.acknowledged != NEVER);
         done.count()
     }
 
-    /// When the mark was about to be put into the record, and when it was there.
+    /// Returns the moments before and after the mark was written into the record.
     pub(crate) fn mark(&self, mark: u64) -> Option<(Moment, Moment)> {
         self.marks.get(&mark).copied()
     }
 
-    /// Whether a sector was zeroed, in a request sent before `ceiling`, after the write of that version
-    /// was over.
+    /// Whether a sector was zeroed, in a request sent before `ceiling`, after the write of that
+    /// version was over.
     pub(crate) fn zeroed_after(&self, sector: u64, version: Version, ceiling: Moment) -> bool {
         let writes = self.sectors.get(&sector).map_or(&[][..], Vec::as_slice);
         let writes = writes.iter().map(|&index| self.writes[index]);
@@ -213,9 +215,9 @@ impl History {
         })
     }
 
-    /// What is wrong with the contents of a volume after a power cut that came after the moment
-    /// `floor` and before `ceiling`: what was promised at `floor` must be there or be superseded, and
-    /// nothing can be there that was sent after `ceiling`.
+    /// Returns the mismatches in a volume after a power cut between the moments `floor` and
+    /// `ceiling`. Everything promised at `floor` must be there or be superseded. Nothing sent after
+    /// `ceiling` may be there.
     pub(crate) fn judge(&self, volume: &[u8], floor: Moment, ceiling: Moment) -> Vec<Mismatch> {
         let sectors = (0..).zip(volume.chunks_exact(SECTOR_BYTES));
         let wrong = sectors.filter_map(|(sector, bytes)| {
@@ -234,7 +236,8 @@ impl History {
     fn allowed(&self, sector: u64, floor: Moment, ceiling: Moment) -> Vec<Version> {
         let writes = self.sectors.get(&sector).map_or(&[][..], Vec::as_slice);
         let writes = writes.iter().map(|&index| self.writes[index]);
-        // What was over before the newest of what must be there was sent cannot be seen any more.
+        // A version is no longer visible if it was over before the newest promised version was
+        // sent.
         let promised = writes.clone().filter(|w| w.durable < floor && !w.discard);
         let newest = promised.map(|w| w.sent).max().unwrap_or(0);
         let possible = writes.filter(|w| w.sent < ceiling);
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroing_is_told_from_what_it_overtook() {
+    fn zeroing_differs_from_the_write_that_it_overtook() {
         let text = "w 1 0 1 11 0\na 1\nw 2 0 1 0 0\na 2\nw 3 0 1 12 0\na 3\n";
         let history = History::parse(text, false).expect("lines");
         assert!(history.zeroed_after(0, 11, NEVER));

@@ -6,10 +6,11 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, ErrorKind, Op, Request, Result};
 
-/// What a medium held.
+/// Contents of a medium.
 pub(crate) type Image = Rc<RefCell<Vec<u8>>>;
 
-/// A part of an image, as the guest's kernel showed the device: 512-byte blocks, a volatile cache, FUA.
+/// A part of an image with the properties that the guest's kernel reported: 512-byte blocks, a
+/// volatile cache, FUA.
 #[derive(Debug)]
 pub(crate) struct Window {
     image: Image,
@@ -18,10 +19,10 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The bytes of `range`.
+    /// Creates a device over the bytes of `range`.
     #[expect(
         clippy::new_ret_no_self,
-        reason = "devices are handed around as trait objects"
+        reason = "devices are shared as trait objects"
     )]
     pub(crate) fn new(name: &str, image: &Image, range: Range<usize>) -> Rc<dyn BlockDevice> {
         Rc::new(Self {

@@ -1,4 +1,4 @@
-//! The load: two connections that write, flush and read, and one log of what happened.
+//! The load: two connections that write, flush and read, and one log of all events.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,14 +16,14 @@ use crate::number;
 
 const CONNECTIONS: u64 = 2;
 const QUEUE_DEPTH: usize = 4;
-/// No request crosses a stripe, and each connection has its own.
+/// Bytes of a stripe. No request crosses a stripe, and each connection has its own.
 const STRIPE_BYTES: u64 = 64 << 10;
-/// Of so many stripes of a connection the last is the one that is zeroed and discarded. It sees no FUA from
-/// here: where a plain and an FUA write of one sector come close together, the record does not say which
-/// came last, and stamps tell best.
+/// Of this number of stripes of a connection, the last one is zeroed and discarded. It gets no FUA
+/// write. Where a plain and an FUA write of one sector are close together, the record does not show
+/// their order, and stamps show it best.
 const ZEROED_SHARE: u64 = 8;
 
-/// What all connections write into.
+/// The log of all connections.
 #[derive(Debug, Default)]
 struct Log {
     lines: String,
@@ -65,10 +65,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, String> {
         return Err("load SOCKET EXPORT DM_DEVICE OPERATIONS SEED ACKNOWLEDGED".into());
     };
     let (operations, seed) = (number(operations)?, number(seed)?);
-    let told = |error: io::Error| error.to_string();
+    let describe = |error: io::Error| error.to_string();
     let log = Mutex::default();
-    let marker = Marker::new(device).map_err(told)?;
-    put_mark(&log, &marker).map_err(told)?;
+    let marker = Marker::new(device).map_err(describe)?;
+    put_mark(&log, &marker).map_err(describe)?;
     let load = |index| -> io::Result<()> {
         let connection = Connection {
             client: Client::connect(Path::new(socket), export)?,
@@ -87,10 +87,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result<bool, String> {
         running.into_iter().try_for_each(|one| {
             one.join()
                 .map_err(|_| "a connection panicked".to_owned())?
-                .map_err(told)
+                .map_err(describe)
         })
     })?;
-    std::fs::write(acknowledged, &lock(&log).lines).map_err(told)?;
+    std::fs::write(acknowledged, &lock(&log).lines).map_err(describe)?;
     Ok(true)
 }
 
@@ -114,7 +114,7 @@ impl Connection<'_> {
                 self.receive()?;
             }
             self.send()?;
-            // Now and then alone, as a client that waits for each answer.
+            // Sometimes one request at a time, as a client that waits for each answer.
             if self.draw(8) == 0 {
                 self.drain()?;
             }
@@ -224,13 +224,13 @@ impl Connection<'_> {
             };
             assert!(
                 reply.data.chunks_exact(SECTOR_BYTES).all(good),
-                "a read returned what nobody wrote"
+                "a read returned data that was never written"
             );
             return Ok(());
         }
         lock(self.log).note(Event::Acknowledged { id });
-        // A mark for what promises durability by itself, and for some of the others, which do so with
-        // `durability = "sync"`.
+        // A mark for requests that promise durability, and for some of the others, which promise it
+        // with `durability = "sync"`.
         let promises = matches!(asked, Asked::Flush | Asked::Write { fua: true });
         if promises || self.draw(3) == 0 {
             put_mark(self.log, self.marker)?;

@@ -1,15 +1,18 @@
 //! Power cuts under a real kernel.
 //!
 //! In the guest, cache and backing device are two parts of one dm-log-writes device, which records
-//! what was durable in which order. `powercut load` writes through the daemon there, keeps the log of
-//! what was acknowledged, and puts a mark into the record for each acknowledgement that promises
-//! something. Afterwards, on the host, `powercut check` rebuilds what the medium held at every flush,
-//! FUA write and mark, and with random subsets of what no flush had covered; opens the cache on each;
-//! and compares every sector with what the acknowledgements allow.
+//! the order of durable writes. `powercut load` writes through the daemon there and logs the
+//! acknowledgements. It puts a mark into the record for each acknowledgement that promises
+//! something.
+//!
+//! Afterwards, on the host, `powercut check` rebuilds the medium at every flush, FUA write and
+//! mark, and with random subsets of the unflushed writes. It opens the cache on each, and compares
+//! every sector with the contents that the acknowledgements allow.
 //!
 //! ```text
 //! powercut load SOCKET EXPORT DM_DEVICE OPERATIONS SEED ACKNOWLEDGED
-//! powercut check NAME MODE DURABILITY RECORD@OFFSET ACKNOWLEDGED@OFFSET CACHE_BYTES VOLUME_BYTES SUBSETS
+//! powercut check NAME MODE DURABILITY RECORD@OFFSET ACKNOWLEDGED@OFFSET CACHE_BYTES VOLUME_BYTES \
+//!                SUBSETS
 //! ```
 
 mod check;
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A number in an argument.
+/// Parses a number in an argument.
 fn number(text: &str) -> Result<u64, String> {
     text.parse()
         .map_err(|_| format!("{text:?} where a number was expected"))

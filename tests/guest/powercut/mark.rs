@@ -21,7 +21,7 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// For the device-mapper device of that name.
+    /// Opens the device-mapper device of that name.
     pub(crate) fn new(device: &str) -> io::Result<Self> {
         assert!(device.len() < NAME_BYTES, "a short name");
         let control = File::options()
@@ -32,7 +32,7 @@ impl Marker {
         Ok(Self { control, device })
     }
 
-    /// Puts mark `number` after everything that is in the record now.
+    /// Puts mark `number` after the last entry of the record.
     pub(crate) fn mark(&self, number: u64) -> io::Result<()> {
         let text = format!("mark {number}\0");
         let mut message = vec![0; HEADER_BYTES + 8 + text.len()];
@@ -42,8 +42,8 @@ impl Marker {
         message[16..20].copy_from_slice(&(HEADER_BYTES as u32).to_ne_bytes());
         message[NAME_AT..][..self.device.len()].copy_from_slice(self.device.as_bytes());
         message[HEADER_BYTES + 8..].copy_from_slice(text.as_bytes());
-        // SAFETY: the kernel reads and writes at most the `data_size` bytes that the header names, which
-        // is the vector's length, and keeps no pointer to them.
+        // SAFETY: the kernel reads and writes at most `data_size` bytes, the vector's length, and
+        // keeps no pointer to them.
         let done = unsafe {
             libc::ioctl(
                 self.control.as_raw_fd(),

@@ -1,14 +1,17 @@
-//! The record that dm-log-writes keeps: what was durable, in order.
+//! The record of dm-log-writes: durable writes, in order.
 //!
-//! The kernel's documentation (admin-guide/device-mapper/log-writes) says what the order means: a plain
-//! write stands before the first FLUSH that was sent after the write had completed, an FUA write stands
-//! where it completed, a mark stands where it was put. So the record up to any FLUSH, FUA write or mark is
-//! what a power cut there is sure to leave, and of the plain writes that come next any part may be there
+//! The kernel's documentation (admin-guide/device-mapper/log-writes) explains the order. A plain
+//! write stands before the first FLUSH that was sent after the write had completed. An FUA write
+//! stands at its completion, a mark at its insertion. So a power cut at a FLUSH, FUA write or mark
+//! certainly leaves the record up to there. Any part of the plain writes that follow may be there
 //! as well.
 //!
-//! On media: a sector {magic, version, number of entries (8 bytes each), sector size (4)}; then for each
-//! entry a sector {sector, sectors, flags, length of the text of a mark (8 bytes each)} that the text follows,
-//! and then the data. Numbers are little-endian.
+//! On media, with little-endian numbers:
+//!
+//! - one sector: magic, version, number of entries (8 bytes each), sector size (4 bytes);
+//! - for each entry one sector: first sector, sectors, flags, length of a mark's text (8 bytes
+//!   each);
+//! - the text after that, in the same sector, and then the data.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -19,13 +22,13 @@ const FLUSH: u64 = 1;
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
 const MARK: u64 = 8;
-/// The mark that the kernel puts when the device is taken down in order.
+/// The mark that the kernel writes when the device is removed cleanly.
 const END: &str = "dm-log-writes-end";
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A write that nothing made durable but the FLUSH behind it.
+    /// A write that only the following FLUSH makes durable.
     Write,
     /// The same for a discard.
     Discard,
@@ -43,11 +46,11 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) kind: Kind,
-    /// Where it goes, bytes.
+    /// First byte of its range.
     pub(crate) offset: usize,
     /// Length, bytes.
     pub(crate) len: usize,
-    /// Where its data lies in the file.
+    /// Offset of its data in the file.
     data_at: u64,
 }
 
@@ -71,7 +74,7 @@ fn word(bytes: &[u8], index: usize) -> u64 {
 }
 
 impl Record {
-    /// Reads the record that begins at `offset` bytes into the file.
+    /// Reads the record that begins at byte `offset` of the file.
     pub(crate) fn open(path: &Path, offset: u64) -> Result<Self, String> {
         let place = path.display();
         let file = File::open(path).map_err(|error| format!("{place}: {error}"))?;
@@ -101,7 +104,7 @@ impl Record {
                 f if f & DISCARD != 0 => Kind::Discard,
                 f if f & FUA != 0 => Kind::Fua,
                 f if f & FLUSH != 0 && sectors == 0 => Kind::Flush,
-                f if f & FLUSH != 0 => return Err("a FLUSH with data, sent by nobody".into()),
+                f if f & FLUSH != 0 => return Err("a FLUSH with data, which nothing sends".into()),
                 _ => Kind::Write,
             };
             entries.push(Entry {
@@ -116,13 +119,14 @@ impl Record {
         }
         if entries.last().map(|entry| entry.kind) != Some(Kind::End) {
             return Err(format!(
-                "{place}: the record at {offset} is cut off after {count} entries: is its device too small?"
+                "{place}: the record at {offset} is cut off after {count} entries: is its device \
+                 too small?"
             ));
         }
         Ok(Self { file, entries })
     }
 
-    /// What an entry writes.
+    /// Returns the data that an entry writes.
     pub(crate) fn data(&self, entry: &Entry) -> Vec<u8> {
         let mut data = vec![0; entry.len];
         if matches!(entry.kind, Kind::Write | Kind::Fua) {
@@ -143,7 +147,7 @@ fn mark(text: &[u8]) -> Result<Kind, String> {
     let number = text.parse();
     number
         .map(Kind::Mark)
-        .map_err(|_| format!("a mark of somebody else: {text:?}"))
+        .map_err(|_| format!("a foreign mark: {text:?}"))
 }
 
 #[cfg(test)]
@@ -151,7 +155,7 @@ pub(crate) mod tests {
     use super::*;
     use std::io::Write as _;
 
-    /// A record as the kernel would write it: (kind, sector, data).
+    /// Writes a record as the kernel would: (kind, sector, data).
     pub(crate) fn write(path: &Path, entries: &[(Kind, u64, &[u8])]) {
         let mut file = File::create(path).expect("a file");
         let mut put = |words: [u64; 4], text: &str| {

@@ -1,8 +1,8 @@
-//! What the check of one setup came to.
+//! Results of the check of one setup.
 
 use std::fmt;
 
-/// What came out.
+/// Counts of one setup.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) cut_points: u64,
@@ -11,10 +11,10 @@ pub(crate) struct Tally {
     pub(crate) torn: u64,
     pub(crate) written_back: u64,
     pub(crate) violations: u64,
-    /// Spoilt images, and how many of them were found out: a FUA write left out, what a FLUSH covered
-    /// left out.
+    /// Images with planted losses, and the number of those found: a lost FUA write, lost writes
+    /// before a FLUSH.
     pub(crate) planted: [(u64, u64); 2],
-    /// Sectors of which the record does not say what came last.
+    /// Sectors whose last write is not clear from the record.
     pub(crate) unclear: u64,
 }
 
@@ -23,9 +23,9 @@ impl fmt::Display for Tally {
         let [(fua, fua_found), (flush, flush_found)] = self.planted;
         write!(
             f,
-            "{} cut points ({} different images, {} written back), {} random subsets, {} torn FUA writes, \
-             {} violations; planted: {fua_found} of {fua} lost FUA writes and {flush_found} of {flush} \
-             lost flushes found",
+            "{} cut points ({} different images, {} written back), {} random subsets, {} torn FUA \
+             writes, {} violations; planted: {fua_found} of {fua} lost FUA writes and \
+             {flush_found} of {flush} lost flushes found",
             self.cut_points,
             self.images,
             self.written_back,
@@ -41,7 +41,7 @@ impl fmt::Display for Tally {
 }
 
 impl Tally {
-    /// One JSON object.
+    /// Returns one JSON object.
     pub(crate) fn row(
         &self,
         name: &str,
@@ -70,7 +70,8 @@ impl Tally {
             .map(|(key, value)| format!("\"{key}\":{value}"))
             .collect();
         format!(
-            "{{\"check\":\"{name}\",\"mode\":\"{mode}\",\"durability\":\"{durability}\",{},\"holds\":{holds}}}",
+            "{{\"check\":\"{name}\",\"mode\":\"{mode}\",\"durability\":\"{durability}\",{},\
+             \"holds\":{holds}}}",
             numbers.join(",")
         )
     }

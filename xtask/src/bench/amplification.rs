@@ -1,17 +1,16 @@
-//! `cargo xtask bench amplification`: what the cache device is written for each byte of a client.
+//! `cargo xtask bench amplification`: bytes written to the cache device for each byte of a client.
 //!
-//! Counted by the kernel, in /sys/block/loopN/stat of loop devices under the cache and under the
-//! backing device. The load is 4 KiB writes at random to a daemon over NBD, each the first one to its
-//! cache block: a miss every time, and where the set is larger than the cache, each takes the place
-//! of another block.
+//! The kernel counts them, in /sys/block/loopN/stat of loop devices under the cache and under the
+//! backing device. The load is random 4 KiB writes to a daemon over NBD, each the first one to its
+//! cache block, so each is a miss. Where the set is larger than the cache, each evicts a block.
 //!
-//! Two figures: at the end of the load, and *settled*, when everything has been written back and
-//! every record of that is written too. The bars are for the larger.
+//! There are two figures: at the end of the load, and *settled*, when everything has been written
+//! back and all records are written. The limits apply to the larger one.
 //!
-//! Each run ends with a power cut, emulated: more writes, a part of them flushed, then `kill -9`, and
-//! the process journal removed as a reboot would. What a real power cut also takes, the unflushed
-//! writes, stays here: the kernel's loop device has them. (The simulator and the guest test drop
-//! them.) Then the daemon is started again and every block is read.
+//! Each run ends with an emulated power cut: more writes, a part of them flushed, then `kill -9`.
+//! The process journal is removed, as a reboot would. A real power cut also takes the unflushed
+//! writes. Here the kernel's loop device keeps them. (The simulator and the guest test drop them.)
+//! Then the daemon is restarted and every block is read.
 
 mod blocks;
 mod scenario;
@@ -22,12 +21,12 @@ use super::{Outcome, require};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 use scenario::{Durability, Row, Scenario};
 
-/// Bars on bytes to the cache device per client byte.
+/// Limits on bytes to the cache device per client byte.
 const BAR_FLUSH_32: f64 = 1.05;
 const BAR_FLUSH_EACH: f64 = 1.30;
 const BAR_SYNC_32: f64 = 1.15;
-/// Bar on device flushes, of cache and backing device, per client flush; and what the cleaner and the
-/// regular commits, which no client asked for, may add.
+/// Limit on device flushes, of cache and backing device, per client flush, and the allowance for
+/// the cleaner and the regular commits.
 const BAR_FLUSHES: f64 = 2.0;
 const BACKGROUND_FLUSHES: f64 = 0.05;
 
@@ -38,10 +37,13 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
     require(&["losetup", "setpriv"])?;
     let writes = if quick { QUICK_WRITES } else { WRITES };
     println!(
-        "{writes} writes of 4 KiB at random, each a miss, over NBD to a daemon in mode wb; bytes and flushes are the \
+        "{writes} writes of 4 KiB at random, each a miss, over NBD to a daemon in mode wb; bytes \
+         and flushes are the \
          kernel's counters of the loop devices under cache and backing device.\n\
-         Each run ends with an emulated power cut (kill -9, and the process journal removed as a reboot \
-         would; the loop device keeps unflushed writes that a real one may lose) and a check of every block."
+         Each run ends with an emulated power cut (kill -9, and the process journal removed as a \
+         reboot \
+         would; the loop device keeps unflushed writes that a real one may lose) and a check of \
+         every block."
     );
     let mut rows = Vec::new();
     for scenario in scenarios(quick, writes) {
@@ -59,7 +61,7 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
 
 fn scenarios(quick: bool, writes: u64) -> Vec<Scenario> {
     let mut all = Vec::new();
-    // The default block, and the one that is all metadata and no room.
+    // The default block, and the smallest one, which has the most metadata.
     let cache_blocks: &[u64] = if quick {
         &[32 << 10]
     } else {
@@ -92,7 +94,8 @@ fn scenarios(quick: bool, writes: u64) -> Vec<Scenario> {
 
 fn print_rows(rows: &[Row]) {
     println!(
-        "\nbytes to the device per client byte; flushes of cache and backing device per client flush (sync: per write)"
+        "\nbytes to the device per client byte; flushes of cache and backing device per client \
+         flush (sync: per write)"
     );
     let mut table = Table::new(&[
         "load",
@@ -144,7 +147,8 @@ fn claims_of(row: &Row) -> Vec<Claim> {
         bar,
     );
     amplification.unit = "B/B".into();
-    // A write that goes round the cache costs the cache nothing: figures with such writes are void.
+    // A write that bypasses the cache costs the cache nothing, so figures with such writes are
+    // void.
     amplification.holds &= row.bypassed_writes == 0;
     claims.push(amplification);
     if row.flush_every.is_some() {

@@ -1,7 +1,9 @@
-//! `cargo xtask bench checksums`: what checksums of cached data cost a 4 KiB hit, in process and over NBD.
+//! `cargo xtask bench checksums`: cost of checksums of cached data to a 4 KiB hit, in process and
+//! over NBD.
 //!
-//! In process: `cargo bench --bench sums`. Over NBD: two daemons, one with checksums and one without, each asleep while the
-//! other is measured; a round measures both under each load, in the opposite order in the next round. Ratios are of one round.
+//! In process: `cargo bench --bench sums`. Over NBD: two daemons, one with checksums and one
+//! without. Each is idle while the other is measured. A round measures both under each load, in the
+//! opposite order in the next round. Ratios are of one round.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,11 +21,11 @@ const SECONDS: u32 = 5;
 const QUICK_ROUNDS: usize = 3;
 const QUICK_SECONDS: u32 = 2;
 const SET_BYTES: u64 = 64 << 20;
-/// What a checksum may add to a hit in process, nanoseconds.
+/// Time that a checksum may add to a hit in process, nanoseconds.
 const ADDED_NS: f64 = 80.0;
-/// Of the throughput without checksums, over NBD.
+/// Least share of the throughput without checksums, over NBD.
 const SHARE: f64 = 0.95;
-/// Use of one processor by others from which a run is called disturbed, percent.
+/// Use of one processor by other programs that makes a run disturbed, percent.
 const DISTURBED_PERCENT: f64 = 5.0;
 
 /// Hits of one kind, in process: pairs of nanoseconds a hit, without and with checksums.
@@ -39,14 +41,14 @@ pub(super) struct Hits {
 pub(super) struct Round {
     load: &'static str,
     depth: u32,
-    /// Without and with checksums.
+    /// IOPS without and with checksums.
     iops: [f64; 2],
     p99_us: [f64; 2],
-    /// The larger of what others used of a processor meanwhile.
+    /// The larger use of a processor by other programs during both runs, percent.
     others_percent: f64,
 }
 
-/// What was measured.
+/// A measurement.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Row {
@@ -68,7 +70,8 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
     let mut claims: Vec<Claim> = hits.iter().map(added).collect();
 
     println!(
-        "Over NBD: 4 KiB at random on {} MiB, all of it cached, memory under both; {rounds} rounds of {seconds} s.",
+        "Over NBD: 4 KiB at random on {} MiB, all of it cached, memory under both; {rounds} rounds \
+         of {seconds} s.",
         SET_BYTES >> 20
     );
     let mut daemons = Vec::new();
@@ -86,9 +89,7 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
             .is_some_and(|it| !it.is_null())
             != checksums
         {
-            return Err(
-                "the daemon says otherwise about checksums than its configuration".to_owned(),
-            );
+            return Err("the daemon and its configuration differ about checksums".to_owned());
         }
         daemons.push((forebay, scratch));
     }
@@ -127,7 +128,8 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
         .count();
     if disturbed > 0 {
         println!(
-            "\nNOT A RESULT: in {disturbed} of {} pairs of runs others used more than {DISTURBED_PERCENT}% of a processor; run it again on a quiet machine",
+            "\nNOT A RESULT: in {disturbed} of {} pairs of runs others used more than \
+             {DISTURBED_PERCENT}% of a processor; run it again on a quiet machine",
             measured.len()
         );
     }
@@ -142,7 +144,7 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
     })
 }
 
-/// The median of pairs, with the least and the most.
+/// Returns the median of pairs, with the least and the most.
 fn spread(values: impl Iterator<Item = f64> + Clone) -> (f64, f64, f64) {
     let least = values.clone().fold(f64::INFINITY, f64::min);
     let most = values.clone().fold(f64::NEG_INFINITY, f64::max);
@@ -164,7 +166,7 @@ fn added(hits: &Hits) -> Claim {
     }
 }
 
-/// IOPS, which have a bar, and p99, which is told.
+/// Returns the claims of IOPS, which have a limit, and of p99, which have none.
 fn over_nbd(rows: &[Round], load: Load) -> [Claim; 2] {
     let own = (rows.iter()).filter(|row| row.load == load.direction() && row.depth == load.depth);
     let claim = |what: &str, (ours, least, most), bar: Option<f64>| Claim {

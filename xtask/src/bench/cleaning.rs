@@ -1,9 +1,12 @@
-//! `cargo xtask bench cleaning`: what a cache that is full of dirty data costs its clients, by cleaning policy.
+//! `cargo xtask bench cleaning`: cost of a cache full of dirty data to its clients, by cleaning
+//! policy.
 //!
-//! Random 4 KiB writes by fio over NBD to a volume sixteen times as large as the cache, of which all is dirty
-//! when they begin, beside the same writes to the same backing device without a cache. The backing devices and
-//! the SSD are emulated over memory. In a round all contenders are measured one after the other; ratios are of one
-//! round, and the claims, which are about the default policy, their medians. The losers stand in the table.
+//! fio writes 4 KiB at random over NBD to a volume sixteen times as large as the cache. The cache
+//! is full of dirty data at the beginning. The same writes go to the same backing device without a
+//! cache. The backing devices and the SSD are emulated over memory.
+//!
+//! A round measures all contenders one after the other. Ratios are of one round. The claims are
+//! about the default policy, and use the medians. The losers stand in the table.
 
 use std::path::Path;
 
@@ -17,19 +20,19 @@ use crate::claims::{Claim, Kind, Report, Table, figure};
 const CACHE_BYTES: u64 = 64 << 20;
 const VOLUME_BYTES: u64 = 1 << 30;
 const DEPTHS: [u32; 2] = [1, 32];
-/// Where half of the cache is dirty.
+/// Requests in flight where half of the cache is dirty.
 const HALF_DEPTH: u32 = 4;
 const POLICIES: [&str; 4] = ["auto", "alru", "acp", "nop"];
 const BARE: &str = "no cache";
 const ROUNDS: usize = 3;
 const SECONDS: u32 = 10;
 const QUICK_SECONDS: u32 = 4;
-/// Before it is measured: `auto` finds its pace.
+/// Time before the measurement, in which `auto` finds its pace.
 const WARM_SECONDS: u32 = 3;
-/// Of the cache, when it counts as full.
+/// Dirty share of the cache that counts as full, percent.
 const FULL_PERCENT: u64 = 98;
 
-/// What lies behind the cache.
+/// The backing device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Behind {
@@ -47,8 +50,9 @@ impl Behind {
         }
     }
 
-    /// A general-purpose cloud volume (Amazon EBS gp3 without extras: 3,000 operations and 125 MiB a second,
-    /// single-digit milliseconds), or a disk whose figures stand with its profile.
+    /// Returns the keys of the emulated device. The cloud volume is an Amazon EBS gp3 without
+    /// extras: 3,000 operations and 125 MiB a second, single-digit milliseconds. The disk's figures
+    /// stand with its profile.
     const fn keys(self) -> &'static str {
         match self {
             Self::Cloud => "latency = \"1ms\"\niops = 3000\nbandwidth = \"131072000B/s\"",
@@ -56,7 +60,7 @@ impl Behind {
         }
     }
 
-    /// Of the bare device's throughput.
+    /// Returns the least share of the bare device's throughput.
     const fn bar(self) -> f64 {
         match self {
             Self::Cloud => 0.95,
@@ -76,7 +80,7 @@ pub(super) struct Row {
     iops: f64,
     p50_us: f64,
     p99_us: f64,
-    /// At the end.
+    /// Dirty share of the cache at the end, percent.
     dirty_percent_after: Option<u64>,
 }
 
@@ -87,7 +91,8 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
         false => (ROUNDS, SECONDS),
     };
     println!(
-        "Random 4 KiB writes over NBD to {} MiB behind {} MiB of cache, blocks of 4 KiB; {rounds} rounds of {seconds} s.",
+        "Random 4 KiB writes over NBD to {} MiB behind {} MiB of cache, blocks of 4 KiB; {rounds} \
+         rounds of {seconds} s.",
         VOLUME_BYTES >> 20,
         CACHE_BYTES >> 20
     );
@@ -173,18 +178,19 @@ fn dirty_percent(forebay: &Forebay) -> Outcome<u64> {
     Ok(dirty * 100 / counter(&status, "/cache/capacity_bytes")?.max(1))
 }
 
-/// Writes at random, as much as fits: more would make room for what comes next, and the cache be less than full.
+/// Writes at random, as much as fits. Further writes would make room, and the cache would not be
+/// full.
 fn fill(forebay: &Forebay) -> Outcome<()> {
     let capacity = counter(&forebay.status()?, "/cache/capacity_bytes")?;
     let bytes = capacity * (FULL_PERCENT + 1) / 100;
     fio::scatter(forebay.server.socket(), "v", VOLUME_BYTES, bytes)?;
     match dirty_percent(forebay)? {
         FULL_PERCENT.. => Ok(()),
-        less => Err(format!("the cache is {less}% dirty, and no fuller")),
+        less => Err(format!("the cache gets only {less}% dirty")),
     }
 }
 
-/// Everything is dirty when the writes begin, or there is no cache.
+/// Measures writes that begin with everything dirty, or without a cache.
 fn full(
     binary: &Path,
     behind: Behind,
@@ -226,7 +232,7 @@ fn full(
     }
     for depth in DEPTHS {
         for policy in POLICIES {
-            // Anew for each: one that makes room for the next writes is not quite full any more.
+            // Each has a new cache: one that has made room is no longer full.
             let scratch = Scratch::new("bench-cleaning")?;
             let forebay =
                 Forebay::start(binary, &scratch, &configuration(behind, true), None, &[])?;
@@ -238,7 +244,7 @@ fn full(
     Ok(())
 }
 
-/// Half of the cache is dirty, and all that is written is there already; with cleaning and without.
+/// Measures with half of the cache dirty and only hits, with cleaning and without.
 fn half(
     binary: &Path,
     behind: Behind,
@@ -341,7 +347,7 @@ fn print_rows(rows: &[Row]) {
     table.print();
 }
 
-/// A figure of a policy beside another's, round by round.
+/// Returns the ratios of a policy's figure to another's, round by round.
 fn ratios(
     rows: &[Row],
     behind: Behind,

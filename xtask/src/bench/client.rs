@@ -1,5 +1,5 @@
-//! A small NBD client: one connection over a Unix socket, simple replies, any number of requests
-//! in flight. It owes nothing to the code that it tests.
+//! A small NBD client: one connection over a Unix socket, simple replies, any number of requests in
+//! flight. It shares no code with the program under test.
 
 use std::io::{BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -25,7 +25,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Connects to the export called `name` (the default one's name is empty).
+    /// Connects to the export called `name`. The default export's name is empty.
     pub(super) fn connect(socket: &Path, name: &str) -> Outcome<Self> {
         let connected = Self::try_connect(socket, name);
         connected.map_err(|error| format!("NBD over {}: {error}", socket.display()))
@@ -73,13 +73,13 @@ impl Client {
         sent.map_err(|error| format!("sending a request: {error}"))
     }
 
-    /// Starts a write. [`Client::answer`] says when one has ended.
+    /// Starts a write. [`Client::answer`] returns when one has ended.
     pub(super) fn write(&mut self, cookie: u64, offset: u64, data: &[u8]) -> Outcome<()> {
         let length = u32::try_from(data.len()).map_err(|error| error.to_string())?;
         self.request(WRITE, cookie, offset, length, data)
     }
 
-    /// Waits for the answer to any request that has no data in its answer; its cookie.
+    /// Waits for the answer to any request without data in its answer. Returns its cookie.
     pub(super) fn answer(&mut self) -> Outcome<u64> {
         let mut reply = [0; 16];
         let received = self.replies.read_exact(&mut reply);
@@ -91,17 +91,17 @@ impl Client {
                 reply[8..].try_into().expect("eight bytes"),
             )),
             (0x6744_6698, error) => Err(format!("the server answered with error {error}")),
-            _ => Err("an answer that is none".into()),
+            _ => Err("a malformed answer".into()),
         }
     }
 
-    /// Flushes, with nothing else in flight.
+    /// Flushes. No other request may be in flight.
     pub(super) fn flush(&mut self) -> Outcome<()> {
         self.request(FLUSH, u64::MAX, 0, 0, &[])?;
         self.answer().map(drop)
     }
 
-    /// Reads into `data`, with nothing else in flight.
+    /// Reads into `data`. No other request may be in flight.
     pub(super) fn read(&mut self, offset: u64, data: &mut [u8]) -> Outcome<()> {
         let length = u32::try_from(data.len()).map_err(|error| error.to_string())?;
         self.request(READ, 0, offset, length, &[])?;
@@ -117,7 +117,7 @@ impl Drop for Client {
     }
 }
 
-/// Flushes once a second over a connection of its own, as an application beside the load would.
+/// Flushes once a second over its own connection, as another application would.
 pub(super) struct Flusher {
     end: Sender<()>,
     thread: JoinHandle<Outcome<u64>>,
@@ -138,7 +138,7 @@ impl Flusher {
         Ok(Self { end, thread })
     }
 
-    /// Ends it; how many times it flushed.
+    /// Ends it. Returns the number of flushes.
     pub(super) fn stop(self) -> Outcome<u64> {
         drop(self.end);
         let ended = self.thread.join();

@@ -1,8 +1,9 @@
-//! `cargo xtask bench cold`: the time to the first I/O of a cache with ten million blocks after a power cut.
+//! `cargo xtask bench cold`: the time to the first I/O of a cache with ten million blocks after a
+//! power cut.
 //!
-//! The cache is a sparse file: its log is on media, its data is a hole, so that it takes 3 GB and not 44. It is made
-//! by the engine's own code (`benches/cold.rs`), once; each run opens it as a power cut left it, with direct I/O and with the kernel's
-//! caches dropped, and leaves it so.
+//! The cache is a sparse file: its log is on media, its data is a hole, so that it takes 3 GB
+//! instead of 44. The engine makes it once (`benches/cold.rs`). Each run opens it as after a power
+//! cut, with direct I/O and without the kernel's caches, and leaves it unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,24 +15,25 @@ use super::engine::build;
 use super::{Outcome, json_of, median, run_for_output};
 use crate::claims::{Claim, Kind, Report};
 
-/// What a dirty block may wait for beside the reading of the metadata, seconds.
+/// Time that a dirty block may wait beyond the read of the metadata, seconds.
 const DIRTY_S: f64 = 0.5;
-/// In which a read of a clean range is answered, seconds.
+/// Limit for a read of a clean range, seconds.
 const CLEAN_S: f64 = 1.0;
 
-/// How a cold start is measured.
+/// Options of the measurement of a cold start.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Cached blocks of 4 KiB; 10 million are the result, others a look
+    /// Cached blocks of 4 KiB. A result has 10 million
     #[arg(long, default_value_t = 10_000_000)]
     blocks: u64,
-    /// What tells which blocks are dirty: exact, abt or none
+    /// Kind of dirty tracking: exact, abt or none
     #[arg(long, default_value = "exact")]
     dirty_tracking: String,
-    /// Starts that are measured; the median counts
+    /// Number of measured starts, of which the median counts
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Where the file goes, 264 bytes a block, on the medium that is to be measured; removed afterwards
+    /// Folder of the file, 264 bytes a block, on the medium to measure. The file is removed
+    /// afterwards
     #[arg(long, value_name = "DIRECTORY", default_value = "target")]
     directory: PathBuf,
     /// Write claims and rows to this file
@@ -50,7 +52,7 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome<Report<Value>> {
         let values = rows.iter().map(move |row| row[name].as_f64());
         median(values.map(|value| value.unwrap_or(f64::NAN)))
     };
-    // The metadata once, however often it is read.
+    // The metadata counts once, even if it is read several times.
     let most = DIRTY_S + figure("metadata_bytes") / figure("bandwidth_bytes_per_s");
     Ok(Report {
         quick: options.blocks < 10_000_000,
@@ -94,7 +96,8 @@ fn measure(binary: &Path, file: &Path, options: &Options) -> Outcome<Vec<Value>>
         );
         if row["damaged_records"] != 0 || row["caches_dropped"] != true {
             return Err(format!(
-                "the run does not count: records are damaged, or caches were not dropped (that needs root): {row}"
+                "the run does not count: records are damaged, or caches were not dropped (that \
+                 needs root): {row}"
             ));
         }
         rows.push(row);

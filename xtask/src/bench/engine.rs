@@ -1,11 +1,12 @@
-//! `cargo xtask bench engine`: what a hit costs in process, in instructions under callgrind, which are
-//! the same in each run, and by the clock; and what a cached block costs in DRAM.
+//! `cargo xtask bench engine`: cost of a hit in process, in instructions under callgrind and by the
+//! clock, and cost of a cached block in DRAM. The instructions are the same in each run.
 //!
-//! The instructions are counted as the difference of two runs that differ in the number of requests, so
-//! that nothing of the set-up is in them. They are held against two bars: half of what OCF's engine
-//! costs for the same (a 4 KiB read hit on memory volumes in its posix environment: 4,720 instructions
-//! and 0.95 us, measured on a machine of this kind), and the ceilings below, which catch a change that makes
-//! hits dearer without anybody noticing.
+//! The instructions are the difference of two runs with different numbers of requests, so that the
+//! set-up does not count. There are two limits:
+//!
+//! - Half of the cost of OCF's engine for the same. A 4 KiB read hit on memory volumes in its posix
+//!   environment takes 4,720 instructions and 0.95 us on such a machine.
+//! - The ceilings below, which catch a change that makes hits dearer.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,17 +17,17 @@ use serde_json::Value;
 use super::{Outcome, require, run_for_output};
 use crate::claims::{Claim, Kind, Report};
 
-/// Requests that the longer of the two runs has more than the shorter.
+/// Requests that the longer run has more than the shorter one.
 const REQUESTS: u64 = 4000;
 /// A read hit of OCF's engine, instructions and nanoseconds.
 const OCF_INSTRUCTIONS: f64 = 4720.0;
 const OCF_NS: f64 = 950.0;
-/// What a hit may cost at most: a little above what it cost when this was last lowered.
+/// Ceilings of a hit's instructions, a little above the cost when they were last lowered.
 const CEILINGS: [(&str, f64); 2] = [("read", 2210.0), ("write", 2250.0)];
-/// What a write hit may cost at most, in read hits of OCF's half.
+/// Ceiling of a write hit, in halves of OCF's read hit.
 const WRITE_SHARE: f64 = 1.3;
 
-/// DRAM that a cached block of 32 KiB may take, all told.
+/// DRAM that a cached block of 32 KiB may take, bytes.
 const BLOCK_BYTES: f64 = 48.0;
 
 /// A measured operation.
@@ -79,7 +80,8 @@ pub(super) fn run(root: &Path) -> Outcome<Report<Row>> {
             median_ns,
         });
         println!(
-            "{op} hit: {each:.0} instructions, {median_ns:.0} ns (OCF's read hit: {OCF_INSTRUCTIONS:.0}, {OCF_NS:.0} ns; not measured in this run)"
+            "{op} hit: {each:.0} instructions, {median_ns:.0} ns (OCF's read hit: \
+             {OCF_INSTRUCTIONS:.0}, {OCF_NS:.0} ns; not measured in this run)"
         );
     }
     let printed = run_for_output(Command::new(build(root, "memory")?))?;
@@ -111,7 +113,7 @@ fn claim(name: String, peer: Option<f64>, ours: f64, unit: &str, kind: Kind, mos
     }
 }
 
-/// Builds a benchmark; where its program is.
+/// Builds a benchmark. Returns the path of its program.
 pub(crate) fn build(root: &Path, name: &str) -> Outcome<PathBuf> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
     eprintln!("building the benchmark");
@@ -128,7 +130,7 @@ pub(crate) fn build(root: &Path, name: &str) -> Outcome<PathBuf> {
         .ok_or_else(|| "cargo bench named no program".to_owned())
 }
 
-/// Runs the benchmark by the clock: names and nanoseconds.
+/// Runs the benchmark by the clock. Returns names and nanoseconds.
 fn clock(binary: &Path) -> Outcome<Vec<(String, f64)>> {
     let printed = run_for_output(Command::new(binary))?;
     let rows = printed.lines().filter_map(|line| {
@@ -139,7 +141,7 @@ fn clock(binary: &Path) -> Outcome<Vec<(String, f64)>> {
     Ok(rows.collect())
 }
 
-/// Instructions of a run with so many requests.
+/// Returns the instructions of a run with this number of requests.
 fn instructions(binary: &Path, op: &str, requests: u64) -> Outcome<u64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);

@@ -1,4 +1,4 @@
-//! Loads: fio, over NBD if nothing else is said, or our own initiators, and what they say.
+//! Loads: fio, over NBD by default, or our own initiators, and their figures.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -40,7 +40,7 @@ pub(super) const LOADS: [Load; 4] = [
     },
 ];
 
-/// What fio measured.
+/// Figures of fio.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Figures {
     pub(super) iops: f64,
@@ -48,8 +48,8 @@ pub(super) struct Figures {
     pub(super) p99_us: f64,
 }
 
-/// A load by our own initiators (`program`) on so many MiB at `uri`, for a time, awake while it waits if it `spins`: what it
-/// measured, and how many requests that were.
+/// Runs a load by our own initiators (`program`) on the first MiB at `uri`, for a time. With
+/// `spins` it does not sleep while it waits. Returns the figures and the number of requests.
 pub(super) fn by_initiator(
     program: &Path,
     uri: &str,
@@ -66,7 +66,7 @@ pub(super) fn by_initiator(
     let said = json_of(&run_for_output(command)?)?;
     let number = |key: &str| {
         let value = said.get(key).and_then(Value::as_f64);
-        value.ok_or_else(|| format!("the load does not say {key}: {said}"))
+        value.ok_or_else(|| format!("the load does not print {key}: {said}"))
     };
     let figures = Figures {
         iops: number("iops")?,
@@ -94,7 +94,7 @@ pub(super) fn fill(socket: &Path, name: &str, size_bytes: u64) -> Outcome<()> {
     run_for_output(fio).map(drop)
 }
 
-/// Writes so many bytes of it, 4 KiB at random, no block twice.
+/// Writes `bytes` bytes of it, 4 KiB at random, no block twice.
 pub(super) fn scatter(socket: &Path, name: &str, size_bytes: u64, bytes: u64) -> Outcome<()> {
     let mut fio = base(socket, name, size_bytes);
     fio.args(["--rw=randwrite", "--bs=4k", "--iodepth=32"]);
@@ -102,12 +102,12 @@ pub(super) fn scatter(socket: &Path, name: &str, size_bytes: u64, bytes: u64) ->
     run_for_output(fio).map(drop)
 }
 
-/// `fio`, which knows on what, with a load for a time.
+/// Completes `fio`, which has its target, with a load for a time.
 fn timed(mut fio: Command, load: Load, seconds: u32) -> Command {
     fio.arg(format!("--rw=rand{}", load.direction()));
     fio.arg(format!("--iodepth={}", load.depth));
     fio.arg(format!("--runtime={seconds}"));
-    // Submission over NBD is synchronous, so clat leaves a part out: lat is the whole.
+    // Submission over NBD is synchronous, so clat omits a part. lat is the whole.
     fio.args(["--bs=4k", "--time_based", "--randrepeat=0"]);
     fio.args([
         "--lat_percentiles=1",
@@ -117,7 +117,7 @@ fn timed(mut fio: Command, load: Load, seconds: u32) -> Command {
     fio
 }
 
-/// A load that runs, until this is dropped.
+/// A load that runs until this is dropped.
 pub(super) struct Running(Child);
 
 impl Drop for Running {
@@ -136,7 +136,7 @@ pub(super) fn start(
     seconds: u32,
 ) -> Outcome<Running> {
     let mut fio = timed(base(socket, name, size_bytes), load, seconds);
-    // In one process, which is the one that is ended.
+    // One process, so that killing it ends the load.
     fio.arg("--thread").stdout(Stdio::null());
     let started = fio.spawn();
     started
@@ -155,14 +155,14 @@ pub(super) fn run(
     measure(base(socket, name, size_bytes), load, seconds)
 }
 
-/// Runs a load for a time on what this `fio` names.
+/// Runs a load for a time on the target that `fio` names.
 pub(super) fn measure(fio: Command, load: Load, seconds: u32) -> Outcome<Figures> {
     let job = json_of(&run_for_output(timed(fio, load, seconds))?)?;
     let side = &job["jobs"][0][load.direction()];
     let number = |value: &Value, what: &str| {
         value
             .as_f64()
-            .ok_or_else(|| format!("fio says nothing about {what}"))
+            .ok_or_else(|| format!("fio does not print {what}"))
     };
     let percentiles = &side["lat_ns"]["percentile"];
     Ok(Figures {

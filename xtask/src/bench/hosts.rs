@@ -1,19 +1,23 @@
-//! `cargo xtask bench hosts`: 64 hosts on 16 volumes of one cache, over NVMe/TCP on loopback, by our own initiator.
+//! `cargo xtask bench hosts`: 64 hosts on 16 volumes of one cache, over NVMe/TCP on loopback, by
+//! our own initiator.
 //!
-//! One daemon has a cache in memory and 16 volumes, each a subsystem of its own; four hosts with names of their own
-//! use each. All that is asked for is cached. What each host is answered is counted, after a second in which both
-//! sides settle:
+//! One daemon has a cache in memory and 16 volumes, each a subsystem of its own. Four hosts with
+//! their own names use each. All requested data is cached. The answers to each host are counted,
+//! after a second in which both sides settle:
 //!
 //! - **Equal hosts**, each with the same number of requests in flight, reads and then writes.
-//! - **A greedy host** among them, with as many in flight as a queue takes, of small requests or large ones. Fair is what
-//!   gives each of the others its equal share of what is served, as long as it asks for that much.
-//! - **Limits**, in a daemon of its own: operations, bytes, or both, and bursts, other ones for each volume; requests of
-//!   several sizes, reads and writes. In the first second an idle volume may spend its burst.
-//! - **Memory**: of the daemon as the kernel counts it, with nobody connected, with 64 hosts that ask nothing; once all is
-//!   cached, at depth, and with 64 hosts that ask for twice of what their connections may hold and read none of it.
+//! - **A greedy host** among them, with a full queue of small requests or large ones. It is fair if
+//!   each of the others gets its equal share of all answers, or as much as it requests.
+//! - **Limits**, in another daemon: operations, bytes, or both, and bursts, different for each
+//!   volume. Requests are of several sizes, reads and writes. In the first second an idle volume
+//!   may spend its burst.
+//! - **Memory** of the daemon, as the kernel counts it: without hosts, and with 64 idle hosts. Then
+//!   with everything cached, at depth, and with 64 hosts that do not read their answers. They
+//!   request twice as much as their connections may hold.
 //!
-//! The daemon is pinned to one processor and the load to another. Whoever of the two has no time left decides who is
-//! served: the use of both is shown, and where it is the load, fairness is the load's.
+//! The daemon is pinned to one processor and the load to another. The one without idle time decides
+//! which host is served. The use of both is shown. If the load has no idle time, fairness is the
+//! load's.
 
 mod drive;
 mod limit;
@@ -31,15 +35,17 @@ use crate::claims::{Report, Table, figure};
 
 const VOLUMES: usize = 16;
 const HOSTS: usize = 64;
-/// Requests in flight of a host, and of one that is greedy: a queue has 128 entries, one of which stays free.
+/// Requests in flight of a host, and of a greedy one. A queue has 128 entries, one of which stays
+/// free.
 const DEPTH: u32 = 4;
 const GREEDY_DEPTH: u32 = 127;
 const REQUEST_BYTES: u32 = 4 << 10;
 const GREEDY_BYTES: u32 = 128 << 10;
-/// What the hosts of a volume ask for where it is limited.
+/// Bytes of a request of the hosts of a volume with limits.
 const LIMITED_BYTES: [u32; HOSTS / VOLUMES] = [4 << 10, 4 << 10, 16 << 10, 64 << 10];
 const FILL_BYTES: u32 = 256 << 10;
-/// With as many in flight as a queue takes, twice of what a connection holds for its commands.
+/// Bytes of a request of stalled hosts. A full queue of them is twice as much as a connection holds
+/// for its commands.
 const STALLED_BYTES: u32 = 512 << 10;
 const STALL_MS: u32 = 2500;
 const SET_MIB: u64 = 16;
@@ -51,8 +57,10 @@ pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row
     let seconds = if quick { QUICK_SECONDS } else { SECONDS };
     let (server_cpu, client_cpu) = take_processors()?;
     println!(
-        "{HOSTS} hosts on {VOLUMES} volumes of {SET_MIB} MiB, all of them cached in memory; {seconds} s a phase; \
-         loopback.\nThe daemon (1 reactor, asleep when idle; mode wb, durability flush) on processor {server_cpu}, our \
+        "{HOSTS} hosts on {VOLUMES} volumes of {SET_MIB} MiB, all of them cached in memory; \
+         {seconds} s a phase; \
+         loopback.\nThe daemon (1 reactor, asleep when idle; mode wb, durability flush) on \
+         processor {server_cpu}, our \
          initiator on processor {client_cpu}."
     );
     let mut bench = Bench {
@@ -96,7 +104,7 @@ impl Target {
         Ok(Self { forebay, port })
     }
 
-    /// Where a host finds its volume, by its own name.
+    /// Returns the address of a host's volume, with the host's name.
     fn uri(&self, host: usize, depth: u32) -> String {
         let (port, volume) = (self.port, volume_of(host));
         format!(
@@ -129,10 +137,10 @@ const fn volume_of(host: usize) -> usize {
     host % VOLUMES
 }
 
-/// One cache, and volumes before it, each exported on its own.
+/// Returns a configuration of one cache and volumes before it, each exported alone.
 fn configuration(port: u16, limited: bool) -> String {
     let size_bytes = SET_MIB << 20;
-    // Twice the sets, so that the dirty limit of 60% is out of the way.
+    // Twice the sets, so that the dirty limit of 60% has no effect.
     let cache_bytes = 2 * VOLUMES as u64 * size_bytes + (64 << 20);
     let mut config = format!(
         "[cache]\ndata = \"fast\"\ndurability = \"flush\"\n\n\
@@ -144,8 +152,10 @@ fn configuration(port: u16, limited: bool) -> String {
             false => String::new(),
         };
         config += &format!(
-            "\n[[device]]\nname = \"slow{volume}\"\nkind = \"mem\"\nsize = {size_bytes}\nvolatile = true\n\n\
-             [[volume]]\nname = \"v{volume}\"\nbacking = \"slow{volume}\"\nmode = \"wb\"\n{limits}\n\
+            "\n[[device]]\nname = \"slow{volume}\"\nkind = \"mem\"\nsize = {size_bytes}\nvolatile \
+             = true\n\n\
+             [[volume]]\nname = \"v{volume}\"\nbacking = \"slow{volume}\"\nmode = \
+             \"wb\"\n{limits}\n\
              [[export]]\nvolume = \"v{volume}\"\nnvme-tcp = \"127.0.0.1:{port}\"\nnqn = \"{}\"\n",
             nqn(volume)
         );
@@ -160,7 +170,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs hosts on a target, `plan` being what each of them does.
+    /// Runs hosts on a target. `plan` returns the actions of each.
     fn drive(
         &self,
         target: &Target,
@@ -178,7 +188,8 @@ impl Bench<'_> {
         drive(self.load, pid, &hosts, &uris, seconds, stall_ms)
     }
 
-    /// Writes all of all volumes, and has it written back: then no phase touches memory for the first time.
+    /// Writes everything and requests a write-back, so that no phase touches memory for the first
+    /// time.
     fn fill(&self, target: &Target) -> Outcome<()> {
         self.drive(target, 0, 0, |host| Host {
             load: "fill",
@@ -198,7 +209,8 @@ impl Bench<'_> {
             }
         };
         self.held(Held::Nobody, drive::resident_bytes(pid)?);
-        // Before anything was asked: what that takes stays for reuse, and connections would find it.
+        // Before any phase: the daemon retains this memory for reuse, and connections would find
+        // it.
         let ran = self.drive(target, 1, 0, read(0, REQUEST_BYTES))?;
         self.held(Held::Connected, ran.resident_bytes);
         self.fill(target)?;
@@ -350,7 +362,8 @@ fn print_rows(rows: &[Row]) {
     table.print();
     if let Some(most) = verdict::disturbed(rows) {
         println!(
-            "\nNOT A RESULT: others used up to {most:.0}% of a processor; run it again on a quiet machine"
+            "\nNOT A RESULT: others used up to {most:.0}% of a processor; run it again on a quiet \
+             machine"
         );
     }
 }

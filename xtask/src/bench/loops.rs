@@ -6,14 +6,14 @@ use std::process::Command;
 
 use super::{Outcome, run_for_output};
 
-/// A loop device over a file. It is marked to go with its last user, and this is one of them: so it
-/// goes when this is dropped, and also when this program is killed.
+/// A loop device over a file. The kernel removes it with its last user. This value is one of them,
+/// so the device ends with it, even if this program is killed.
 pub(crate) struct Loop {
     pub(crate) path: PathBuf,
     _open: File,
 }
 
-/// Why there are no loop devices here, if so.
+/// Returns the reason why this machine has no loop devices, if any.
 pub(crate) fn unavailable() -> Option<String> {
     let uid = run_for_output({
         let mut id = Command::new("id");
@@ -63,8 +63,8 @@ impl Loop {
         Path::new("/sys/block").join(name).join(file)
     }
 
-    /// Has the kernel begin to write back, and writers wait, at so many dirty bytes of it, however much memory there is
-    /// (Documentation/ABI/testing/sysfs-class-bdi; Linux 6.2).
+    /// Sets the number of dirty bytes at which the kernel begins to write back and writers wait,
+    /// whatever the size of memory (Documentation/ABI/testing/sysfs-class-bdi; Linux 6.2).
     pub(crate) fn limit_dirty(&self, bytes: u64) -> Outcome<()> {
         let number = std::fs::read_to_string(self.sys("dev"));
         let number = number.map_err(|error| format!("{}: {error}", self.path.display()))?;
@@ -77,7 +77,7 @@ impl Loop {
         Ok(())
     }
 
-    /// What the kernel has counted.
+    /// Returns the kernel's counters.
     pub(crate) fn counters(&self) -> Outcome<Counters> {
         let path = self.sys("stat");
         let text = std::fs::read_to_string(&path);
@@ -86,7 +86,7 @@ impl Loop {
     }
 }
 
-/// Of `/sys/block/*/stat`.
+/// Counters of `/sys/block/*/stat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub(crate) written_bytes: u64,

@@ -1,9 +1,9 @@
 //! `cargo xtask bench nbd`: 4 KiB hits over NBD, beside nbdkit.
 //!
-//! Three servers run at once, each asleep while another is measured: ours, `nbdkit memory`, and
-//! `nbdkit --filter=cache file` with file and cache in memory. A round measures the three one after
-//! the other, in the opposite order in the next round, so that ours stands beside each peer; ratios
-//! are of one round, and the claim is their median.
+//! Three servers run at once, each idle while another is measured: ours, `nbdkit memory`, and
+//! `nbdkit --filter=cache file` with file and cache in memory. A round measures them one after the
+//! other, in the opposite order in the next round, so that ours is next to each of the others.
+//! Ratios are of one round. The claim is their median.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,16 +17,16 @@ use super::server::{Forebay, Scratch, Server, counter, in_memory};
 use super::{Outcome, median, require, take_processors};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
-/// Pairs below this are no result.
+/// Fewer pairs are not a result.
 const ROUNDS: usize = 5;
 const SECONDS: u32 = 10;
 const SET_BYTES: u64 = 256 << 20;
 const QUICK_ROUNDS: usize = 3;
 const QUICK_SECONDS: u32 = 2;
 const QUICK_SET_BYTES: u64 = 64 << 20;
-/// Hits that a row of ours must have, percent.
+/// Required hit ratio of our rows, percent.
 const HITS_PERCENT: f64 = 99.0;
-/// Use of one processor by others from which a run is called disturbed, percent.
+/// Use of one processor by other programs that makes a run disturbed, percent.
 const DISTURBED_PERCENT: f64 = 5.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,7 +48,7 @@ impl Who {
         }
     }
 
-    /// IOPS that ours must have beside it, as a ratio.
+    /// Returns the required ratio of our IOPS to the other's.
     const fn iops_bar(self) -> f64 {
         match self {
             Self::NbdkitCache => 2.0,
@@ -67,10 +67,10 @@ pub(super) struct Row {
     iops: f64,
     p50_us: f64,
     p99_us: f64,
-    /// Of the cache, counted by our status; none for peers, which hold everything.
+    /// Hit ratio of the cache, from our status. `None` for the others, which hold everything.
     hit_percent: Option<f64>,
     flushes: u64,
-    /// What others used of one processor meanwhile.
+    /// Use of one processor by other programs during the run, percent.
     others_percent: f64,
 }
 
@@ -79,7 +79,7 @@ struct Servers {
     memory: Server,
     cache: Server,
     size_bytes: u64,
-    // Last, so that it goes after the servers.
+    // The last field, so that it is dropped after the servers.
     _scratch: Scratch,
 }
 
@@ -91,9 +91,11 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
     };
     let (server_cpu, client_cpu) = take_processors()?;
     println!(
-        "4 KiB at random on {} MiB, all of it cached; {rounds} rounds of {seconds} s; Unix sockets, \
+        "4 KiB at random on {} MiB, all of it cached; {rounds} rounds of {seconds} s; Unix \
+         sockets, \
          one connection for the load and one that flushes once a second.\n\
-         Servers on processor {server_cpu}, fio on processor {client_cpu}. Ours: mem devices for cache and \
+         Servers on processor {server_cpu}, fio on processor {client_cpu}. Ours: mem devices for \
+         cache and \
          backing, mode wb, durability flush, 1 reactor.",
         size_bytes >> 20
     );
@@ -147,7 +149,7 @@ impl Servers {
         let file = scratch.file("file", size_bytes)?;
         let mut cache = Command::new("nbdkit");
         let socket = scratch.path("cache.sock");
-        // Where the filter puts its cache.
+        // The folder of the filter's cache.
         cache.env("TMPDIR", scratch.path(""));
         cache.args(["--foreground", "--unix"]).arg(&socket);
         cache.args(["--filter=cache", "file"]).arg(&file);
@@ -162,37 +164,42 @@ impl Servers {
             _scratch: scratch,
         };
         for who in Who::ALL {
-            let (server, export) = servers.find(who);
-            fio::fill(server.socket(), export, size_bytes)?;
+            let (socket, _, export) = servers.find(who);
+            fio::fill(socket, export, size_bytes)?;
         }
         Ok(servers)
     }
 
-    fn find(&self, who: Who) -> (&Server, &str) {
-        match who {
-            Who::Forebay => (&self.forebay.server, "v"),
-            Who::NbdkitMemory => (&self.memory, ""),
-            Who::NbdkitCache => (&self.cache, ""),
-        }
+    /// Returns the socket, the process and the export of a server.
+    fn find(&self, who: Who) -> (&Path, u32, &str) {
+        let server = match who {
+            Who::Forebay => {
+                let ours = &self.forebay.server;
+                return (ours.socket(), ours.pid(), "v");
+            }
+            Who::NbdkitMemory => &self.memory,
+            Who::NbdkitCache => &self.cache,
+        };
+        (server.socket(), server.pid(), "")
     }
 
     fn measure(&self, who: Who, load: Load, round: usize, seconds: u32) -> Outcome<Row> {
-        let (server, export) = self.find(who);
+        let (socket, pid, export) = self.find(who);
         let hits = |before: Option<(u64, u64)>| match who {
             Who::Forebay => self.hits(load, before.unwrap_or_default()).map(Some),
             _ => Ok(None),
         };
         let hits_before = hits(None)?;
-        let processors = Processors::look(server.pid());
-        let flusher = Flusher::start(server.socket(), export)?;
-        let figures = fio::run(server.socket(), export, self.size_bytes, load, seconds);
+        let processors = Processors::look(pid);
+        let flusher = Flusher::start(socket, export)?;
+        let figures = fio::run(socket, export, self.size_bytes, load, seconds);
         let flushes = flusher.stop()?;
         let Figures {
             iops,
             p50_us,
             p99_us,
         } = figures?;
-        let others_percent = processors.others_percent(server.pid());
+        let others_percent = processors.others_percent(pid);
         let hit_percent = hits(hits_before)?
             .map(|(hits, misses)| hits as f64 * 100.0 / (hits + misses).max(1) as f64);
         Ok(Row {
@@ -209,7 +216,7 @@ impl Servers {
         })
     }
 
-    /// Hits and misses of the load's kind since `before`.
+    /// Returns hits and misses of the load's kind since `before`.
     fn hits(&self, load: Load, before: (u64, u64)) -> Outcome<(u64, u64)> {
         let status = self.forebay.status()?;
         let count = |what| counter(&status, &format!("/volumes/0/{}_{what}", load.direction()));
@@ -263,14 +270,15 @@ fn print_rows(rows: &[Row]) {
         .count();
     if disturbed > 0 {
         println!(
-            "\nNOT A RESULT: in {disturbed} of {} runs others used more than {DISTURBED_PERCENT}% of a \
+            "\nNOT A RESULT: in {disturbed} of {} runs others used more than {DISTURBED_PERCENT}% \
+             of a \
              processor; run it again on a quiet machine",
             rows.len()
         );
     }
 }
 
-/// The two claims beside one peer under one load.
+/// Returns the two claims against one other server under one load.
 fn claims_of(rows: &[Row], load: Load, peer: Who) -> [Claim; 2] {
     let pairs = || of(rows, load, Who::Forebay).zip(of(rows, load, peer));
     let enough_hits = of(rows, load, Who::Forebay)

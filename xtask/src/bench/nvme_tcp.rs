@@ -1,12 +1,20 @@
-//! `cargo xtask bench nvme-tcp`: 4 KiB at random over NVMe/TCP on loopback, from memory, by our own initiator.
+//! `cargo xtask bench nvme-tcp`: 4 KiB at random over NVMe/TCP on loopback, from memory, by our own
+//! initiator.
 //!
-//! Four servers run at once, each asleep while another is measured: ours with a volume in memory, ours with a cache in
-//! memory before it (write-back, everything cached), and `nbdkit memory` over TCP and over a Unix socket. All are
-//! pinned to one processor and the load, one program for both protocols, to another. A round measures them one after
-//! the other, in the opposite order in the next round; ratios are of one round, and the claim is their median.
+//! Four servers run at once, each idle while another is measured:
 //!
-//! One request at a time is also asked for where neither side ever sleeps, as between other targets that poll and their
-//! initiators: `poll = "busy"` in two more of our servers, and a load that spins. These are stopped while others are measured.
+//! - ours with a volume in memory,
+//! - ours with a cache in memory before it (write-back, everything cached),
+//! - `nbdkit memory` over TCP,
+//! - `nbdkit memory` over a Unix socket.
+//!
+//! All are pinned to one processor. The load, one program for both protocols, is pinned to another.
+//! A round measures them one after the other, in the opposite order in the next round. Ratios are
+//! of one round. The claim is their median.
+//!
+//! One request at a time is also measured where neither side sleeps, as between other targets that
+//! poll and their initiators. Two more of our servers have `poll = "busy"`, and the load spins.
+//! They are stopped while others are measured.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,16 +28,16 @@ use super::{Outcome, median, require, run_for_output, take_processors};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
 const DEPTHS: [u32; 3] = [1, 32, 127];
-/// Pairs below this are no result.
+/// Fewer pairs are not a result.
 const ROUNDS: usize = 5;
 const SECONDS: u32 = 5;
 const QUICK_ROUNDS: usize = 1;
 const QUICK_SECONDS: u32 = 1;
 const SET_MIB: u64 = 128;
 const NQN: &str = "nqn.2026-11.io.forebay:bench";
-/// Use of one processor by others from which a run is called disturbed, percent.
+/// Use of one processor by other programs that makes a run disturbed, percent.
 const DISTURBED_PERCENT: f64 = 5.0;
-/// The p50 at a queue depth of one that ours may have beside nbdkit's.
+/// Limit of our p50 at a queue depth of one, as a ratio to nbdkit's.
 const LATENCY_BAR: f64 = 1.1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -64,12 +72,12 @@ impl Who {
         }
     }
 
-    /// Whether server and load look for work all the time.
+    /// Whether server and load poll all the time.
     const fn polls(self) -> bool {
         matches!(self, Self::MemoryPolls | Self::CachePolls)
     }
 
-    /// Two that poll have a processor each whatever the depth: what it saves is a single request's.
+    /// Two that poll use a processor each at any depth. Polling shortens a single request.
     const fn has(self, depth: u32) -> bool {
         depth == 1 || !self.polls()
     }
@@ -87,7 +95,7 @@ pub(super) struct Row {
     p99_us: f64,
     /// Processor time of the server for each request.
     server_us: f64,
-    /// What others used of one processor meanwhile.
+    /// Use of one processor by other programs during the run, percent.
     others_percent: f64,
 }
 
@@ -98,7 +106,7 @@ struct Served {
 }
 
 impl Served {
-    /// Stops one that polls, which would not let others have the processor, or lets it go on.
+    /// Stops or continues a server that polls. It would occupy the processor of the others.
     fn signal(&self, signal: &str) -> Outcome<()> {
         if !self.who.polls() {
             return Ok(());
@@ -109,7 +117,7 @@ impl Served {
     }
 }
 
-/// What is left out.
+/// Omitted parts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Only loads of one request at a time
@@ -130,8 +138,10 @@ pub(super) fn run(
     };
     let (server_cpu, client_cpu) = take_processors()?;
     println!(
-        "4 KiB at random on {SET_MIB} MiB in memory; {rounds} rounds of {seconds} s; loopback, one connection.\n\
-         Servers on processor {server_cpu}, our initiator on processor {client_cpu}. Ours: 1 reactor, asleep when idle; \
+        "4 KiB at random on {SET_MIB} MiB in memory; {rounds} rounds of {seconds} s; loopback, one \
+         connection.\n\
+         Servers on processor {server_cpu}, our initiator on processor {client_cpu}. Ours: 1 \
+         reactor, asleep when idle; \
          the cache in mode wb, durability flush, all of it cached."
     );
     let scratch = [
@@ -167,7 +177,8 @@ pub(super) fn run(
     {
         let (scratch, port) = (&scratch[at], ports[at]);
         let config = format!(
-            "{config}\n[[export]]\nvolume = \"v\"\nnvme-tcp = \"127.0.0.1:{port}\"\nnqn = \"{NQN}\"\n\n[server]\n{poll}\n"
+            "{config}\n[[export]]\nvolume = \"v\"\nnvme-tcp = \"127.0.0.1:{port}\"\nnqn = \
+             \"{NQN}\"\n\n[server]\n{poll}\n"
         );
         let started = Forebay::start_tcp(binary, scratch, &config, Some(server_cpu), port);
         ours.push(started?);
@@ -211,7 +222,7 @@ pub(super) fn run(
     };
     let mut rows = Vec::new();
     for server in &served {
-        // All of it is there, and cached, once it was written; at the depth that fills it soonest.
+        // Writes everything, which fills volumes and caches, at the fastest depth.
         let fill = Load {
             write: true,
             depth: 127,
@@ -333,14 +344,16 @@ fn print_rows(rows: &[Row]) {
     let disturbed = rows.iter().filter(is_disturbed).count();
     if disturbed > 0 {
         println!(
-            "\nNOT A RESULT: in {disturbed} of {} runs others used more than {DISTURBED_PERCENT}% of a \
+            "\nNOT A RESULT: in {disturbed} of {} runs others used more than {DISTURBED_PERCENT}% \
+             of a \
              processor; run it again on a quiet machine",
             rows.len()
         );
     }
 }
 
-/// Latency of one request at a time beside nbdkit over TCP, in the same round.
+/// Returns the claim of the latency of one request at a time, against nbdkit over TCP, in the same
+/// round.
 fn claim_of(rows: &[Row], who: Who, write: bool) -> Claim {
     let load = if write { "write" } else { "read" };
     let ours = of(rows, who, load, 1);

@@ -1,4 +1,5 @@
-//! How much of the machine others use while a load runs: figures of a busy machine are not results.
+//! The share of the machine that other programs use during a load. Figures of a busy machine are
+//! not results.
 
 use std::fs;
 use std::time::Instant;
@@ -13,7 +14,7 @@ pub(super) struct Processors {
     ours_s: f64,
 }
 
-/// A file of /proc as words; numbers after the name in parentheses, where there is one.
+/// Returns a file of /proc as words. With a name in parentheses, returns the numbers after it.
 fn words(path: &str) -> Vec<f64> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let after = text.lines().next().unwrap_or_default();
@@ -29,20 +30,21 @@ fn sum(words: &[f64], places: &[usize]) -> f64 {
     places.iter().filter_map(|at| words.get(*at)).sum()
 }
 
-/// Processor time of a process so far, threads that have ended included, seconds.
+/// Returns the processor time of a process, with ended threads, seconds.
 pub(super) fn used_s(pid: u32) -> f64 {
     // utime and stime are fields 14 and 15; field 4 is the first one here.
     sum(&words(&format!("/proc/{pid}/stat")), &[10, 11]) / TICKS_PER_S
 }
 
-/// Processor time of the children of this program that it waited for, seconds.
+/// Returns the processor time of this program's children that it waited for, seconds.
 pub(super) fn children_s() -> f64 {
     // cutime and cstime are fields 16 and 17.
     sum(&words("/proc/self/stat"), &[12, 13]) / TICKS_PER_S
 }
 
 impl Processors {
-    /// Now: the machine's time, and that of `server`, this program and the children it waited for.
+    /// Samples the machine's time, and that of `server`, this program and the children it waited
+    /// for.
     pub(super) fn look(server: u32) -> Self {
         // cpu: user, nice, system, idle, iowait, irq, softirq, steal.
         let busy = sum(&words("/proc/stat"), &[0, 1, 2, 5, 6, 7]);
@@ -56,7 +58,7 @@ impl Processors {
         }
     }
 
-    /// What others used since, as a share of one processor, in percent.
+    /// Returns the use by other programs since then, as a share of one processor, in percent.
     pub(super) fn others_percent(&self, server: u32) -> f64 {
         let now = Self::look(server);
         let others_s = (now.busy_s - self.busy_s) - (now.ours_s - self.ours_s);

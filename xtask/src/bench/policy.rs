@@ -1,6 +1,11 @@
-//! `cargo xtask bench policy`: what deciding about a request costs with blocks of several sizes, beside a cache of 32K blocks;
-//! how fast the simulator is, beside libCacheSim on the same file; and memory. All by processor time of one thread, the
-//! fastest of several passes.
+//! `cargo xtask bench policy`: three comparisons.
+//!
+//! - The cost of a decision about a request with blocks of several sizes, beside a cache of 32K
+//!   blocks.
+//! - The speed of the simulator, beside libCacheSim on the same file.
+//! - The memory of both.
+//!
+//! All figures are processor time of one thread, the fastest of several passes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,16 +18,16 @@ use super::{Outcome, json_of, run_for_output};
 use crate::claims::{Claim, Kind, Report, machine};
 use crate::pages::{ADACACHE, Data, Grid, claims_grid};
 
-/// What deciding may cost on average, and of what a fixed 32K cache's costs, at most.
+/// Limits of the average cost of a decision, alone and as a ratio to a cache of fixed 32K blocks.
 const MOST_NS: f64 = 500.0;
 const MOST_OF_FIXED: f64 = 1.3;
-/// The simulator with ours, of plain LRU in libCacheSim, at least.
+/// Least ratios of the simulator's speed to libCacheSim's, with our rules and with plain LRU.
 const LEAST_OF_THEIRS: f64 = 0.5;
-/// As the interop test of the replacement policies takes it.
+/// The version of the interop test of the replacement policies.
 const PACKAGE: &str = "libcachesim==0.3.5";
 const PASSES: &str = "5";
 
-/// What the benchmark takes.
+/// Options of the benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Put the result into docs/results/adacache.md, as its section on speed
@@ -33,7 +38,7 @@ pub(crate) struct Options {
     pub(super) json: Option<PathBuf>,
 }
 
-/// What a kind of request costs, ns.
+/// Cost of a kind of request, ns.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Case {
     sizes: String,
@@ -63,11 +68,11 @@ struct Simulator {
     misses: u64,
     #[serde(default)]
     capacity_bytes: u64,
-    /// Not known of others.
+    /// Unknown for libCacheSim.
     bytes_a_block: Option<f64>,
 }
 
-/// What the benchmark prints.
+/// Output of the benchmark.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Rows {
     decisions: Vec<Decisions>,
@@ -83,7 +88,7 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome<Report<Rows>> {
     bench.current_dir(root.join("benches"));
     bench.args(["--json", "--trace"]).arg(&trace);
     let rows = serde_json::from_value(json_of(&run_for_output(bench)?)?);
-    let mut rows: Rows = rows.map_err(|error| format!("what the benchmark printed: {error}"))?;
+    let mut rows: Rows = rows.map_err(|error| format!("the output of the benchmark: {error}"))?;
     match theirs(root, folder, &trace, &rows) {
         Ok(theirs) => rows.simulator.push(theirs),
         Err(reason) => println!("SKIPPED: libCacheSim: {reason}"),
@@ -99,7 +104,7 @@ pub(super) fn run(root: &Path, options: &Options) -> Outcome<Report<Rows>> {
     Ok(report)
 }
 
-/// libCacheSim on the same file, in a virtual environment beside the benchmark.
+/// Runs libCacheSim on the same file, in a virtual environment beside the benchmark.
 fn theirs(root: &Path, folder: &Path, trace: &Path, rows: &Rows) -> Outcome<Simulator> {
     let environment = folder.join("libcachesim");
     let python = environment.join("bin/python3");
@@ -114,7 +119,7 @@ fn theirs(root: &Path, folder: &Path, trace: &Path, rows: &Rows) -> Outcome<Simu
         let install = ["-m", "pip", "install", "--quiet", "--timeout=20", PACKAGE];
         run_for_output(command(&python, &install))?;
     }
-    let ours = rows.simulator.first().ok_or("we were not measured")?;
+    let ours = rows.simulator.first().ok_or("our figures are missing")?;
     let mut speed = command(&python, &[]);
     speed.arg(root.join("planner/trace/tests/libcachesim/speed.py"));
     speed.arg(trace);
@@ -189,7 +194,7 @@ fn claims(rows: &Rows) -> Vec<Claim> {
     claims
 }
 
-/// Grids of the section on speed of docs/results/adacache.md.
+/// Returns the grids of the section on speed of docs/results/adacache.md.
 fn speed(report: &Report<Rows>) -> Data {
     let mut values = Grid::new("speed-values", &["name", "value"]);
     values.row(["speed_machine".into(), machine()]);

@@ -1,10 +1,14 @@
-//! `cargo xtask bench rack`: what AdaCache's Figure 2 compares (CLOUD'23, section II-A), with memory in place of NVMe SSDs, so that
-//! what lies between is what is measured: 4 KiB at random.
+//! `cargo xtask bench rack`: the comparison of AdaCache's Figure 2 (CLOUD'23, section II-A), with
+//! memory in place of NVMe SSDs, so that the path to it is measured: 4 KiB at random.
 //!
-//! A file in memory is used by fio where it lies (*local*), and through `forebay serve`, of which it is a volume without a cache, by
-//! *NVMe/TCP* (our own initiator) and by *NBD* over a Unix socket (fio). *RBD* is fio's own engine on a Ceph of one node, without
-//! replicas, that keeps its objects in memory (`scripts/ceph-one-node.sh`), without librbd's cache. Servers are pinned to one
-//! processor and clients to another; a round measures all four, in the opposite order in the next one; ratios are of one round.
+//! - *local*: fio on a file in memory.
+//! - *NVMe/TCP* (our own initiator) and *NBD* over a Unix socket (fio): the same file through
+//!   `forebay serve`, as a volume without a cache.
+//! - *RBD*: fio's own engine on a Ceph of one node, without replicas, with its objects in memory
+//!   (`scripts/ceph-one-node.sh`), without librbd's cache.
+//!
+//! Servers are pinned to one processor and clients to another. A round measures all four, in the
+//! opposite order in the next one. Ratios are of one round.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -75,7 +79,8 @@ pub(super) fn run(root: &Path, binary: &Path, load: &Path, quick: bool) -> Outco
     };
     let (server_cpu, client_cpu) = take_processors()?;
     println!(
-        "4 KiB at random on {SET_MIB} MiB in memory; {rounds} rounds of {seconds} s. Servers on processor {server_cpu}, \
+        "4 KiB at random on {SET_MIB} MiB in memory; {rounds} rounds of {seconds} s. Servers on \
+         processor {server_cpu}, \
          clients on processor {client_cpu}."
     );
     let skipped = no_ceph().err();
@@ -117,7 +122,7 @@ pub(super) fn run(root: &Path, binary: &Path, load: &Path, quick: bool) -> Outco
     if let Some(why) = skipped {
         println!("\nSKIPPED: the rows of RBD: {why}");
     }
-    // No bar is set for it.
+    // It has no limit.
     Ok(Report {
         quick,
         claims: Vec::new(),
@@ -125,7 +130,7 @@ pub(super) fn run(root: &Path, binary: &Path, load: &Path, quick: bool) -> Outco
     })
 }
 
-/// Why there can be no RBD here, if there cannot.
+/// Returns an error with the reason why RBD cannot run here, if any.
 fn no_ceph() -> Outcome<()> {
     let install = "apt-get install ceph-mon ceph-mgr ceph-osd ceph-common";
     require(&CEPH).map_err(|missing| format!("{missing} ({install})"))?;
@@ -138,7 +143,7 @@ fn no_ceph() -> Outcome<()> {
     }
 }
 
-/// All that is measured, there.
+/// The servers to measure.
 struct Bench {
     load: PathBuf,
     file: PathBuf,
@@ -180,7 +185,7 @@ impl Bench {
             ceph,
             _scratch: scratch,
         };
-        // A hole is read faster than what was written.
+        // A hole reads faster than written data.
         for on in [Who::Local, Who::Rbd] {
             if let Some(mut fill) = bench.fio(on) {
                 fill.args(["--rw=write", "--bs=256k", "--iodepth=8", "--end_fsync=1"]);
@@ -195,7 +200,8 @@ impl Bench {
         Who::ALL.into_iter().filter(is_there).collect()
     }
 
-    /// fio on the set, by an engine of its own; none where another program asks, or nothing is there.
+    /// Returns fio on the set, by its own engine. `None` if another program sends the requests, or
+    /// the server is missing.
     fn fio(&self, on: Who) -> Option<Command> {
         let mut fio = Command::new("fio");
         fio.args(["--name=rack", "--output-format=json"]);
@@ -228,7 +234,7 @@ impl Bench {
     }
 }
 
-/// A cloud block store of one node. Its daemons go with it.
+/// A cloud block store of one node. Drop ends its daemons.
 struct Ceph {
     child: Child,
     conf: PathBuf,
@@ -257,7 +263,7 @@ impl Ceph {
         }
         match first.starts_with("ready") {
             true => Ok(ceph),
-            false => Err(format!("{} said {first:?}, not ready", script.display())),
+            false => Err(format!("{} printed {first:?}, not ready", script.display())),
         }
     }
 }
@@ -273,7 +279,7 @@ impl Drop for Ceph {
     }
 }
 
-/// Of one load, the ratio of one to another in each round.
+/// Returns the ratio of one to another in each round, for one load.
 fn ratios(rows: &[Row], on: Who, to: Who, load: Load) -> Vec<f64> {
     let of = |on: Who| {
         let direction = load.direction();

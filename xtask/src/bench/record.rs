@@ -1,9 +1,9 @@
-//! `cargo xtask bench record`: what a recording costs the clients that are recorded.
+//! `cargo xtask bench record`: cost of a recording to the recorded clients.
 //!
-//! One daemon serves one load over NBD that does not end. Again and again a moment of it is counted with
-//! a recording and one without, the first of a pair in turn; each pair gives a ratio, the median counts. The
-//! recorder runs beside the client, not on the daemon's processor: as on a machine with processors to spare,
-//! it costs the daemon what the daemon does for it.
+//! One daemon serves one continuous load over NBD. The benchmark counts the answers in many pairs
+//! of periods, one with a recording and one without, in alternating order. Each pair gives a ratio.
+//! The median counts. The recorder runs beside the client, not on the daemon's processor. So, as on
+//! a machine with free processors, it costs the daemon only the daemon's own work.
 
 use std::path::Path;
 use std::process::Command;
@@ -31,19 +31,21 @@ const LOADS: [Load; 3] = [
         depth: 32,
     },
 ];
-/// One pair says little: two moments without a recording differ by some per cent. So many tell a hundredth.
+/// Number of pairs. Two periods without a recording differ by some per cent, so one pair proves
+/// little. This number resolves a hundredth.
 const PAIRS: usize = 240;
 const QUICK_PAIRS: usize = 6;
 const SET_BYTES: u64 = 64 << 20;
-/// How long a recording runs before and after what is counted of it, and as long is waited without one.
-const AROUND: Duration = Duration::from_millis(100);
+/// Time that a recording runs before and after the counted period. The periods without one have the
+/// same gaps.
+const MARGIN: Duration = Duration::from_millis(100);
 const COUNTED: Duration = Duration::from_millis(400);
-/// As `--duration` takes it: what is counted, and what is before and after it.
+/// Value of `--duration`: the counted period with the time before and after it.
 const RECORDED: &str = "600ms";
-/// Of the throughput without a recording.
+/// Least ratio to the throughput without a recording.
 const BAR: f64 = 0.99;
 
-/// A moment with a recording and one without.
+/// A period with a recording and one without.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     load: &'static str,
@@ -57,7 +59,8 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
     let pairs = if quick { QUICK_PAIRS } else { PAIRS };
     let (server_cpu, _) = take_processors()?;
     println!(
-        "4 KiB at random on {} MiB, all of it cached, memory under both; {pairs} pairs of moments, with a \
+        "4 KiB at random on {} MiB, all of it cached, memory under both; {pairs} pairs of moments, \
+         with a \
          recording and without.",
         SET_BYTES >> 20
     );
@@ -73,7 +76,7 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
     fio::fill(&socket, "v", SET_BYTES)?;
     let mut rows = Vec::new();
     for load in LOADS {
-        // As long as all pairs take, with time to spare; it ends with this one's scope.
+        // Longer than all pairs take. The load ends with this scope.
         let seconds = (pairs * 3 + 10) as u32;
         let _fio = fio::start(&socket, "v", SET_BYTES, load, seconds)?;
         sleep(Duration::from_secs(2));
@@ -107,7 +110,7 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
     })
 }
 
-/// Requests a second that are served.
+/// Returns the answered requests a second.
 fn served(
     binary: &Path,
     forebay: &Forebay,
@@ -125,7 +128,7 @@ fn served(
     } else {
         None
     };
-    sleep(AROUND);
+    sleep(MARGIN);
     let hits = || {
         let status = forebay.status()?;
         counter(&status, &format!("/volumes/0/{}_hits", load.direction()))
@@ -134,7 +137,7 @@ fn served(
     sleep(COUNTED);
     let (after, taken) = (hits()?, begin.elapsed());
     match recorder {
-        None => sleep(AROUND),
+        None => sleep(MARGIN),
         Some(mut recorder) => {
             let ended = recorder.wait().map_err(|error| error.to_string())?;
             let mut stats = Command::new(binary);
@@ -163,7 +166,7 @@ fn ratios(rows: &[Row], load: Load) -> Vec<f64> {
 
 fn claim(rows: &[Row], load: Load) -> Claim {
     let ratios = ratios(rows, load);
-    // Between these two order statistics the true median lies nineteen times in twenty.
+    // The true median lies between these two order statistics with a probability of 95%.
     let count = ratios.len();
     let rank = (count as f64 / 2.0 - 0.98 * (count as f64).sqrt()).max(0.0) as usize;
     let (low, high) = (ratios[rank], ratios[count - 1 - rank]);

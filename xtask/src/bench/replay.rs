@@ -1,10 +1,13 @@
 //! `cargo xtask bench replay`: traces as real I/O on caches with blocks of one size and of several.
 //!
-//! Each run formats a cache of a tenth of the trace's working set and replays the trace with `forebay
-//! replay`: the engine in its own process, files in memory under devices that declare the speed of a
-//! cloud volume (backing) and of NVMe over Fabrics (cache), which is that of the simulator's model. Runs of
-//! one trace are interleaved, so that what else the machine does meets all of them alike; the median of a
-//! few counts. What went well is not verified here, which would change what is measured; the tests do that.
+//! Each run formats a cache of a tenth of the trace's working set and replays the trace with
+//! `forebay replay`. It has the engine in its own process, and files in memory under devices with
+//! a declared speed. The speeds are those of the simulator's model: a cloud volume (backing) and
+//! NVMe over Fabrics (cache).
+//!
+//! Runs of one trace are interleaved, so that other load on the machine meets all of them. The
+//! median of a few counts. The data is not verified here, which would change the figures. The tests
+//! verify it.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -18,39 +21,39 @@ use super::server::Scratch;
 use super::{Outcome, json_of, run_for_output};
 use crate::claims::{Claim, Kind, Report, Table, figure};
 
-/// The blocks of the caches that are compared with.
+/// The block sizes to compare with.
 const FIXED: [&str; 4] = ["32K", "64K", "128K", "256K"];
-/// What the model's devices declare: latencies in microseconds, bytes and operations a second.
+/// Declared speed of the model's devices: latencies in microseconds, bytes and operations a second.
 const CORE: Speed = Speed {
     read_us: 1000,
     write_us: 1000,
     bytes_per_s: 125 << 20,
     iops: Some(3000),
 };
-/// The cache device's limits of operations are far above what is asked of it here.
+/// The cache device's limits of operations are far above the load.
 const CACHE: Speed = Speed {
     read_us: 90,
     write_us: 30,
     bytes_per_s: 3_500_000_000,
     iops: None,
 };
-/// Adaptive blocks may be slower than the best fixed ones by this much.
+/// Allowed ratio of adaptive blocks to the best fixed ones.
 const SLOWER: f64 = 1.02;
-/// A cache is no smaller than this, bytes: a few groups of the largest blocks.
+/// Smallest cache, bytes: a few groups of the largest blocks.
 const SMALLEST_BYTES: u64 = 16 << 20;
-/// Generated where no traces are named: each has the published features of the set of its name.
+/// Generated traces, if none are named. Each has the published features of the set of its name.
 const PRESETS: [&str; 3] = ["alibaba", "msr", "systor"];
 
-/// What `bench replay` takes besides.
+/// Further options of `bench replay`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// A trace to replay; may be given several times [default: three generated ones]
+    /// A trace to replay. May be given several times [default: three generated ones]
     #[arg(long = "trace", value_name = "FILE")]
     traces: Vec<PathBuf>,
-    /// Requests of each trace that are replayed
+    /// Requests of each trace to replay
     #[arg(long, value_name = "NUMBER", default_value = "50000")]
     requests: u64,
-    /// The blocks of the adaptive cache, as `forebay format --block-size` takes them
+    /// The blocks of the adaptive cache, as for `forebay format --block-size`
     #[arg(long, value_name = "SIZES", default_value = "32K,64K,128K,256K")]
     adaptive: String,
     /// Runs of each cache, of which the median counts
@@ -61,7 +64,7 @@ pub(crate) struct Arguments {
     depth: u32,
 }
 
-/// What a device declares.
+/// Declared speed of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Speed {
     read_us: u64,
@@ -91,12 +94,12 @@ pub(super) struct Row {
     taken_away_us: f64,
 }
 
-/// A trace and what it needs.
+/// A trace and its properties.
 struct Load {
     name: String,
     path: PathBuf,
     cache_bytes: u64,
-    /// Where each of its volumes ends.
+    /// Size of each of its volumes.
     volumes: Vec<u64>,
 }
 
@@ -130,7 +133,7 @@ pub(super) fn run(binary: &Path, arguments: &Arguments, quick: bool) -> Outcome<
         let first = report.rows.len();
         for run in 0..runs {
             for at in 0..blocks.len() {
-                // Each run begins with another one.
+                // Each run begins with another size.
                 let blocks = blocks[(at + run) % blocks.len()];
                 eprintln!("{} {blocks}, run {}", load.name, run + 1);
                 let printed = replay(binary, &scratch, &load, blocks, requests, arguments.depth)?;
@@ -162,7 +165,7 @@ fn takes(binary: &Path, scratch: &Scratch, blocks: &str) -> Outcome<bool> {
     Ok(output.status.success())
 }
 
-/// The traces, and how large their working sets are.
+/// Returns the traces with the sizes of their working sets.
 fn loads(binary: &Path, scratch: &Scratch, named: &[PathBuf], requests: u64) -> Outcome<Vec<Load>> {
     let mut paths: Vec<(String, PathBuf)> = Vec::new();
     for path in named {
@@ -182,7 +185,7 @@ fn loads(binary: &Path, scratch: &Scratch, named: &[PathBuf], requests: u64) -> 
         }
     }
     let loads = paths.into_iter().map(|(name, path)| {
-        // The first requests only: what is replayed.
+        // Only the first requests are replayed.
         let head = scratch.path("head");
         let mut convert = Command::new(binary);
         convert
@@ -214,7 +217,7 @@ fn loads(binary: &Path, scratch: &Scratch, named: &[PathBuf], requests: u64) -> 
     loads.collect()
 }
 
-/// Makes a new cache and new volumes, and replays on them. Returns what the program printed.
+/// Creates a new cache and new volumes, and replays on them. Returns the program's output.
 fn replay(
     binary: &Path,
     scratch: &Scratch,
@@ -226,7 +229,7 @@ fn replay(
     let _ = std::fs::remove_dir_all(scratch.path("state"));
     let _ = std::fs::remove_file(scratch.path("journal"));
     let cache = scratch.file("cache", load.cache_bytes)?;
-    // Four times what records take at the smallest blocks.
+    // Four times the size of the records with the smallest blocks.
     let metadata = scratch.file("metadata", (load.cache_bytes / 32).max(16 << 20))?;
     for (number, end_bytes) in load.volumes.iter().enumerate() {
         scratch.file(
@@ -286,7 +289,7 @@ bandwidth = "{bytes_per_s}B/s"
     );
 }
 
-/// A configuration with so many volumes in write-back mode.
+/// Returns a configuration with this number of volumes in write-back mode.
 fn configuration(volumes: usize) -> String {
     let mut text = String::new();
     emulated(&mut text, "fast", "cache", CACHE);
@@ -320,12 +323,12 @@ state = "state"
 
 fn number(value: &Value, place: &str) -> Outcome<f64> {
     let number = value.pointer(place).and_then(Value::as_f64);
-    number.ok_or_else(|| format!("nothing about {place} in {value}"))
+    number.ok_or_else(|| format!("no {place} in {value}"))
 }
 
 fn row(trace: &str, blocks: &str, run: usize, printed: &Value) -> Outcome<Row> {
     if printed["failed"] != Value::Null || number(printed, "/past_end")? > 0.0 {
-        return Err(format!("the replay of {trace} did not go well: {printed}"));
+        return Err(format!("the replay of {trace} failed: {printed}"));
     }
     let count = |place: &str| number(printed, place).map(|number| number as u64);
     let or_none = |place: &str| number(printed, place).unwrap_or(0.0);
@@ -349,7 +352,7 @@ fn row(trace: &str, blocks: &str, run: usize, printed: &Value) -> Outcome<Row> {
     })
 }
 
-/// The median of one figure over the runs with these blocks.
+/// Returns the median of one figure over the runs with these blocks.
 fn median(rows: &[Row], blocks: &str, figure: impl Fn(&Row) -> f64) -> Option<f64> {
     let own = rows.iter().filter(|row| row.blocks == blocks);
     let mut figures: Vec<_> = own.map(figure).collect();
@@ -398,7 +401,8 @@ fn table(rows: &[Row], blocks: &[&str]) {
     println!();
 }
 
-/// That adaptive blocks are about as fast as the best fixed ones; none where there are no adaptive ones.
+/// Returns the claim that adaptive blocks are about as fast as the best fixed ones. `None` without
+/// adaptive ones.
 fn claim(trace: &str, rows: &[Row], adaptive: &str) -> Option<Claim> {
     let mean = |blocks: &str| median(rows, blocks, |row| row.mean_us);
     let ours = mean(adaptive)?;

@@ -1,72 +1,57 @@
-//! Servers under test, and directories for what they need. Both go when their value is dropped.
+//! Servers under test, and the directories of their files. Drop kills and removes them.
+//!
+//! The daemon runs in the harness of the tests, [`forebay_testkit::daemon`].
 
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use forebay_testkit::daemon::{self, Daemon, PATIENCE, Process, Serve};
 use serde_json::Value;
 
 use super::{Outcome, json_of, run_for_output};
 
-/// Longest wait for a server to listen.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Last lines of a log in an error.
+const TAIL_LINES: usize = 15;
 
-/// A directory of its own.
-pub(crate) struct Scratch(PathBuf);
+/// A directory for one benchmark, in memory where /dev/shm exists.
+pub(crate) struct Scratch(daemon::Scratch);
 
 impl Scratch {
-    /// Makes one in memory where /dev/shm exists, else among the temporary files.
+    /// Creates a directory. Removes those of this name that killed runs left.
     pub(crate) fn new(name: &str) -> Outcome<Self> {
-        let shm = Path::new("/dev/shm");
-        let parent = match shm.is_dir() {
-            true => shm.to_owned(),
-            false => std::env::temp_dir(),
-        };
-        clear_left_over(&parent, &format!("forebay-{name}-"));
-        let path = parent.join(format!("forebay-{name}-{}", std::process::id()));
-        let made = std::fs::create_dir_all(&path);
-        made.map_err(|error| format!("cannot make {}: {error}", path.display()))?;
-        Ok(Self(path))
+        Ok(Self(daemon::Scratch::in_memory(&format!("forebay-{name}"))))
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path(name)
     }
 
-    /// Makes a sparse file of zeroes.
+    /// Creates a sparse file of zeroes, or overwrites one.
     pub(crate) fn file(&self, name: &str, size_bytes: u64) -> Outcome<PathBuf> {
         let path = self.path(name);
-        let made = File::create(&path).and_then(|file| file.set_len(size_bytes));
-        made.map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        let created = File::create(&path).and_then(|file| file.set_len(size_bytes));
+        created.map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         Ok(path)
     }
 }
 
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+/// Returns the wrapper of a server, which dies with this program, on processor `cpu` if given.
+fn wrapper(cpu: Option<&str>) -> Vec<&str> {
+    let mut words = vec!["setpriv", "--pdeathsig", "KILL", "--"];
+    if let Some(cpu) = cpu {
+        words.extend(["taskset", "--cpu-list", cpu]);
     }
+    words
 }
 
-/// Removes what runs that were killed left behind.
-fn clear_left_over(parent: &Path, prefix: &str) {
-    let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
-    for entry in entries {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(prefix));
-        let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
-/// A server that listens on a Unix socket, or (without one) on a port of loopback.
+/// A server of another project that listens on a Unix socket or, without one, on a port of
+/// loopback. It is killed on drop.
 pub(crate) struct Server {
-    child: Child,
+    process: Process,
     socket: PathBuf,
 }
 
@@ -84,7 +69,7 @@ impl Server {
         Self::start_until(command, cpu, socket, log, listens)
     }
 
-    /// The same for one that listens on a port of loopback.
+    /// As [`Server::start`], for a server on a port of loopback.
     pub(crate) fn start_tcp(
         command: &Command,
         cpu: Option<&str>,
@@ -103,31 +88,25 @@ impl Server {
         listens: impl Fn() -> bool,
     ) -> Outcome<Self> {
         let shown = format!("{command:?}");
-        // It goes with this program, however that ends.
-        let mut pinned = Command::new("setpriv");
-        pinned.args(["--pdeathsig", "KILL", "--"]);
-        if let Some(cpu) = cpu {
-            pinned.args(["taskset", "--cpu-list", cpu]);
-        }
-        pinned.arg(command.get_program()).args(command.get_args());
+        let wrapper = wrapper(cpu);
+        let mut wrapped = Command::new(wrapper[0]);
+        wrapped.args(&wrapper[1..]);
+        wrapped.arg(command.get_program()).args(command.get_args());
         for (key, value) in command.get_envs() {
-            pinned.env(key, value.unwrap_or_default());
+            wrapped.env(key, value.unwrap_or_default());
         }
         let log_file = File::options().create(true).append(true).open(log);
         let log_file = log_file.map_err(|error| format!("{}: {error}", log.display()))?;
         let copy = log_file.try_clone().map_err(|error| error.to_string())?;
-        pinned.stdin(Stdio::null()).stdout(log_file).stderr(copy);
-        let child = pinned.spawn();
-        let child = child.map_err(|error| format!("cannot start {shown}: {error}"))?;
-        let mut server = Self { child, socket };
+        wrapped.stdin(Stdio::null()).stdout(log_file).stderr(copy);
+        let mut server = Self {
+            process: Process::spawn(&mut wrapped),
+            socket,
+        };
         let begin = Instant::now();
         while !listens() {
-            let ended = server.child.try_wait().map_err(|error| error.to_string())?;
-            if ended.is_some() || begin.elapsed() > PATIENCE {
-                let log = std::fs::read_to_string(log).unwrap_or_default();
-                let tail: Vec<_> = log.lines().rev().take(15).collect();
-                let tail: Vec<_> = tail.into_iter().rev().collect();
-                return Err(format!("{shown} does not listen:\n{}", tail.join("\n")));
+            if server.process.try_wait().is_some() || begin.elapsed() > PATIENCE {
+                return Err(format!("{shown} does not listen:\n{}", tail(log)));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -139,50 +118,62 @@ impl Server {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.id()
+    }
+}
+
+/// Returns the end of a log.
+fn tail(log: &Path) -> String {
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<_> = log.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+/// Our daemon, running or stopped. It is killed on drop.
+pub(crate) struct Served {
+    daemon: Option<Daemon>,
+    socket: PathBuf,
+}
+
+impl Served {
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
-    /// SIGTERM, and waits for the end, for a time; then `kill -9`.
+    pub(crate) fn pid(&self) -> u32 {
+        self.daemon.as_ref().expect("it runs").id()
+    }
+
+    /// Sends SIGTERM and waits for the end, or kills it after a time.
     pub(crate) fn stop(&mut self) -> Outcome<()> {
-        let mut terminate = Command::new("kill");
-        terminate.args(["-TERM", &self.pid().to_string()]);
-        run_for_output(terminate)?;
-        let begin = Instant::now();
-        while begin.elapsed() < PATIENCE {
-            let ended = self.child.try_wait().map_err(|error| error.to_string())?;
-            match ended {
-                Some(status) if status.success() => return Ok(()),
-                Some(status) => return Err(format!("the server ended with {status}")),
-                None => std::thread::sleep(Duration::from_millis(5)),
-            }
+        let Some(daemon) = self.daemon.take() else {
+            return Ok(());
+        };
+        match daemon.stop() {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(format!("the daemon ended with {status}")),
+            None => Err(format!("the daemon did not stop in {PATIENCE:?}")),
         }
-        self.kill();
-        Err(format!("the server did not stop in {PATIENCE:?}"))
     }
 
-    /// `kill -9`, and waits for the end.
+    /// Sends SIGKILL and waits for the end.
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(daemon) = self.daemon.take() {
+            daemon.kill();
+        }
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Our daemon.
+/// Our daemon, with its program and its directory.
 pub(crate) struct Forebay {
     binary: PathBuf,
     control: PathBuf,
-    pub(crate) server: Server,
+    pub(crate) server: Served,
 }
 
 impl Forebay {
-    /// Starts `forebay serve` in `scratch`, with a configuration that has a volume called `v`, of which an export, sockets
-    /// and paths are added here.
+    /// Starts `forebay serve` in `scratch`. The configuration must have a volume called `v`. An
+    /// export, sockets and paths are added here.
     pub(crate) fn start(
         binary: &Path,
         scratch: &Scratch,
@@ -192,14 +183,15 @@ impl Forebay {
     ) -> Outcome<Self> {
         let export = "[[export]]\nvolume = \"v\"\nnbd = \"unix:forebay.sock\"";
         let config = format!("{config}\n\n{export}\n\n[server]\n");
-        let command = Self::command(binary, scratch, &config, arguments)?;
         let socket = scratch.path("forebay.sock");
-        let server = Server::start(&command, cpu, socket, &scratch.path("forebay.log"))?;
-        Ok(Self::of(binary, scratch, server))
+        let _ = std::fs::remove_file(&socket);
+        let at = socket.clone();
+        let listens = move || UnixStream::connect(&at).is_ok();
+        Self::start_until(binary, scratch, &config, cpu, arguments, socket, listens)
     }
 
-    /// The same with a configuration that has its exports, one of them on this port of loopback, and ends in the
-    /// section of the server.
+    /// As [`Forebay::start`], with a configuration that has its exports, one of them on this port
+    /// of loopback, and ends in the section of the server.
     pub(crate) fn start_tcp(
         binary: &Path,
         scratch: &Scratch,
@@ -207,18 +199,19 @@ impl Forebay {
         cpu: Option<&str>,
         port: u16,
     ) -> Outcome<Self> {
-        let command = Self::command(binary, scratch, config, &[])?;
-        let server = Server::start_tcp(&command, cpu, port, &scratch.path("forebay.log"))?;
-        Ok(Self::of(binary, scratch, server))
+        let listens = move || TcpStream::connect(("127.0.0.1", port)).is_ok();
+        Self::start_until(binary, scratch, config, cpu, &[], PathBuf::new(), listens)
     }
 
-    /// Writes a configuration that ends in the section of the server; what serves it.
-    fn command(
+    fn start_until(
         binary: &Path,
         scratch: &Scratch,
         config: &str,
+        cpu: Option<&str>,
         arguments: &[&str],
-    ) -> Outcome<Command> {
+        socket: PathBuf,
+        listens: impl Fn() -> bool,
+    ) -> Outcome<Self> {
         let whole = format!(
             r#"{config}
 control = "control.sock"
@@ -229,20 +222,28 @@ state = "state"
         let path = scratch.path("forebay.toml");
         let written = std::fs::write(&path, whole);
         written.map_err(|error| format!("{}: {error}", path.display()))?;
-        let mut command = Command::new(binary);
-        command.arg("serve").args(arguments).arg(&path);
-        Ok(command)
-    }
-
-    fn of(binary: &Path, scratch: &Scratch, server: Server) -> Self {
-        Self {
-            binary: binary.to_owned(),
+        let binary = std::path::absolute(binary);
+        let binary = binary.map_err(|error| format!("the program's path: {error}"))?;
+        let serve = Serve::new(&binary, scratch.0.directory())
+            .under(&wrapper(cpu))
+            .arguments(arguments)
+            .append_log();
+        let started = serve.try_start_until(|_| listens());
+        let daemon = started.map_err(|status| {
+            let log = tail(&scratch.path("log"));
+            format!("{} ended with {status}:\n{log}", binary.display())
+        })?;
+        Ok(Self {
+            binary,
             control: scratch.path("control.sock"),
-            server,
-        }
+            server: Served {
+                daemon: Some(daemon),
+                socket,
+            },
+        })
     }
 
-    /// Runs `forebay COMMAND` on it.
+    /// Runs a command of the program on the daemon. Returns its output.
     pub(crate) fn control(&self, arguments: &[&str]) -> Outcome<String> {
         let mut command = Command::new(&self.binary);
         command.arg("--control").arg(&self.control).args(arguments);
@@ -254,14 +255,15 @@ state = "state"
     }
 }
 
-/// A port of loopback that nobody has.
+/// Returns an unused port of loopback.
 pub(crate) fn free_port() -> Outcome<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
     Ok(address.port())
 }
 
-/// Devices and a volume of so many bytes, all in memory; mode `wb`, durability `flush`.
+/// Returns a configuration of devices and a volume of `size_bytes`, all in memory: mode `wb`,
+/// durability `flush`.
 pub(crate) fn in_memory(size_bytes: u64) -> String {
     format!(
         r#"
@@ -286,13 +288,13 @@ name = "v"
 backing = "slow"
 mode = "wb"
 "#,
-        // Twice the set, so that the dirty limit of 60% is out of the way.
+        // Twice the set, so that the dirty limit of 60% has no effect.
         2 * size_bytes + (64 << 20)
     )
 }
 
-/// A counter of `status`, by its place as in `/cache/dirty_blocks`.
+/// Returns a counter of `status` by its place, such as `/cache/dirty_blocks`.
 pub(crate) fn counter(status: &Value, place: &str) -> Outcome<u64> {
     let value = status.pointer(place).and_then(Value::as_u64);
-    value.ok_or_else(|| format!("the status says nothing about {place}"))
+    value.ok_or_else(|| format!("the status has no {place}"))
 }

@@ -1,4 +1,4 @@
-//! `--changed BASE`: which packages the changes since a commit affect.
+//! `--changed BASE`: the packages that the changes since a commit affect.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -47,7 +47,7 @@ impl Scope {
     /// Returns the scope of the changes since `base`: commits, the working tree, untracked files.
     ///
     /// # Errors
-    /// If git does not know `base`, or a manifest is unreadable.
+    /// Returns an error if git does not know `base`, or a manifest is unreadable.
     pub(crate) fn since(base: &str, root: &Path, workspace: &Metadata) -> Result<Self, String> {
         let git = |arguments: &[&str]| {
             let mut command = Command::new("git");
@@ -105,7 +105,7 @@ impl Scope {
         self.packages.as_ref().is_some_and(BTreeSet::is_empty)
     }
 
-    /// Returns the packages to name on a command line; none if the whole workspace is in scope.
+    /// Returns the packages to name on a command line. Empty if the whole workspace is in scope.
     pub(crate) fn packages(&self) -> Vec<String> {
         self.packages.iter().flatten().cloned().collect()
     }
@@ -131,7 +131,7 @@ fn closure(workspace: &Metadata, packages: &[&str]) -> BTreeSet<String> {
         let before = found.len();
         for package in &workspace.packages {
             let mut dependencies = package.dependencies.iter();
-            // Tests of this package start the program, which no manifest says.
+            // Tests of this package start the program. No manifest shows that.
             let starts_program = package.name == PROGRAM_USER && found.contains(PROGRAM);
             if starts_program || dependencies.any(|used| found.contains(&used.name)) {
                 found.insert(package.name.clone());

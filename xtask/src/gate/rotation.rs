@@ -1,4 +1,4 @@
-//! The rotation: which part of the rotating tests a run of the gate takes, from the commit.
+//! The rotation: the part of the rotating tests that a run of the gate takes, from the commit.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ pub(crate) const VARIABLE: &str = "FOREBAY_ROTATION";
 /// Returns the rotation and its origin, in words.
 ///
 /// # Errors
-/// If the variable is set to something else than a 32-bit number or `all`.
+/// Returns an error if the variable is neither a 32-bit number nor `all`.
 pub(crate) fn rotation(root: &Path) -> Result<(String, String), String> {
     if let Ok(given) = std::env::var(VARIABLE) {
         return check(&given).map(|()| (given, "from the environment".into()));
@@ -25,7 +25,7 @@ pub(crate) fn rotation(root: &Path) -> Result<(String, String), String> {
     let commit = String::from_utf8_lossy(&commit);
     Ok(match of_commit(commit.trim()) {
         Some(number) => (number.to_string(), format!("from commit {}", &commit[..8])),
-        None => ("0".into(), "this is no git checkout".into()),
+        None => ("0".into(), "this is not a git checkout".into()),
     })
 }
 

@@ -51,7 +51,7 @@ impl Log {
     /// Returns the first seed that no nightly run has taken.
     ///
     /// # Errors
-    /// If the log is unreadable or has no counter.
+    /// Returns an error if the log is unreadable or has no counter.
     pub(super) fn next_seed(&self) -> Result<u64, String> {
         next_seed(&self.read()?)
     }
@@ -59,7 +59,7 @@ impl Log {
     /// Advances the counter to `seed`.
     ///
     /// # Errors
-    /// If the log cannot be read or written, or has no counter.
+    /// Returns an error if the log cannot be read or written, or has no counter.
     pub(super) fn set_next_seed(&self, seed: u64) -> Result<(), String> {
         self.write(&with_next_seed(&self.read()?, seed)?)
     }
@@ -67,7 +67,7 @@ impl Log {
     /// Appends a row to the table.
     ///
     /// # Errors
-    /// If the log cannot be read or written, or has no table.
+    /// Returns an error if the log cannot be read or written, or has no table.
     pub(super) fn append(&self, row: &Row<'_>) -> Result<(), String> {
         self.write(&with_row(&self.read()?, row)?)
     }
@@ -81,7 +81,7 @@ fn next_seed(text: &str) -> Result<u64, String> {
     match seeds[..] {
         [seed] => seed
             .parse()
-            .map_err(|_| format!("{PATH}: {seed:?} is no seed\nhelp: {REMEDY}")),
+            .map_err(|_| format!("{PATH}: {seed:?} is not a seed\nhelp: {REMEDY}")),
         _ => {
             let count = seeds.len();
             Err(format!(
@@ -96,7 +96,7 @@ fn with_next_seed(text: &str, seed: u64) -> Result<String, String> {
     Ok(text.replace(&format!("{SEED}{old}\n"), &format!("{SEED}{seed}\n")))
 }
 
-/// The table is the end of the file, so that a row is appended to the text.
+/// The file ends with the table, so a row is appended to the text.
 fn with_row(text: &str, row: &Row<'_>) -> Result<String, String> {
     let last = text.lines().next_back();
     if !text.lines().any(|line| line == HEAD) || !last.is_some_and(|last| last.starts_with('|')) {

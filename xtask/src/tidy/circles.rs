@@ -1,11 +1,11 @@
 //! Arrows inside a crate point down only: its modules form no circle.
 //!
-//! Neighbours are the modules of one parent, each with all that lies below it. One neighbour depends on
-//! another if a path in its code (`crate::…`, `super::…`) ends there; a path through a re-export ends at the
-//! module that defines the item. A module may name what lies below it, which is how a folder has a front.
-//! Modules of tests do not count.
+//! Neighbours are the modules of one parent, each with all modules below it. One neighbour depends
+//! on another if a path in its code (`crate::…`, `super::…`) ends there. A path through a re-export
+//! ends at the module that defines the item. A module may name the modules below it, so that a
+//! folder can have a front. Modules of tests do not count.
 
-mod code;
+pub(super) mod code;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ fn listed(parent: &str, names: &[String]) -> String {
 
 /// Returns the circles of neighbours, from the arrows between modules.
 fn circles(arrows: &BTreeSet<(Vec<String>, Vec<String>)>) -> BTreeSet<Circle> {
-    // By parent: the neighbours that each neighbour depends on.
+    // Arrows by parent: the neighbours that each neighbour depends on.
     let mut levels: BTreeMap<&[String], BTreeMap<&str, BTreeSet<&str>>> = BTreeMap::new();
     for (from, to) in arrows {
         let common = from.iter().zip(to).take_while(|(a, b)| a == b).count();

@@ -1,4 +1,4 @@
-//! The fuzz targets are no members of the workspace. Their lock file names the dependencies of the
+//! The fuzz targets are not members of the workspace. Their lock file names the dependencies of the
 //! workspace's crates, so a change of those makes it stale.
 
 use std::collections::BTreeSet;

@@ -99,7 +99,7 @@ fn function_name(line: &str) -> Option<String> {
     Some(rest[..end.unwrap_or(rest.len())].to_owned())
 }
 
-/// Returns the names at the beginnings of lines, each with a colon behind it, in the calls of the
+/// Returns the names at the beginnings of lines, each followed by a colon, in the calls of the
 /// macro that has line `index`.
 fn names_in_calls(lines: &[&str], index: usize) -> Vec<(usize, String)> {
     let above = lines[..index].iter().rev();

@@ -1,4 +1,4 @@
-//! Files stay short enough to be read in one sitting.
+//! Files stay short enough to read in one sitting.
 
 use super::{Finding, Source};
 

@@ -1,5 +1,5 @@
-//! Relative links in Markdown lead to files that exist inside the repository, and to headings that
-//! these files have.
+//! Relative links in Markdown lead to existing files inside the repository, and to existing
+//! headings in these files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,14 +45,15 @@ pub(super) fn check(sources: &[Source], paths: &BTreeSet<String>) -> Vec<Finding
     findings
 }
 
-/// Whether the page at `path` has the heading that `anchor` names. Other files are not looked into.
+/// Whether the page at `path` has the heading that `anchor` names. Files of other kinds count as
+/// having it.
 fn has_anchor(headings: &BTreeMap<&str, BTreeSet<String>>, path: &str, anchor: &str) -> bool {
     let page = headings.get(path);
     anchor.is_empty() || page.is_none_or(|headings| headings.contains(anchor))
 }
 
-/// Returns the anchors of a page's headings, as GitHub makes them: small letters, hyphens for spaces,
-/// no punctuation.
+/// Returns the anchors of a page's headings, as GitHub makes them: small letters, hyphens for
+/// spaces, no punctuation.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     let mut fenced = false;
@@ -62,14 +63,20 @@ fn anchors(text: &str) -> BTreeSet<String> {
         if fenced || title.len() == line.len() || !title.starts_with(' ') {
             continue;
         }
-        let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
-        let title: String = title.trim().to_lowercase().chars().filter(kept).collect();
+        let in_anchor = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+        let title: String = title
+            .trim()
+            .to_lowercase()
+            .chars()
+            .filter(in_anchor)
+            .collect();
         anchors.insert(title.replace(' ', "-"));
     }
     anchors
 }
 
-/// The targets of `[text](target)` and `[text]: target`, each with its line, outside of code.
+/// Returns the targets of `[text](target)` and `[text]: target`, each with its line, outside of
+/// code.
 fn targets(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -97,18 +104,19 @@ fn targets(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// A link's target without its optional title and angle brackets.
+/// Returns a link's target without its optional title and angle brackets.
 fn target_of(text: &str) -> String {
     let target = text.split_whitespace().next().unwrap_or_default();
     target.trim_matches(['<', '>']).into()
 }
 
-/// The line with what stands between backticks taken out.
+/// Returns the line without its code spans.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect::<Vec<_>>().join("")
 }
 
-/// `link`, as seen from `folder`, from the repository's top. `None` when it leaves the repository.
+/// Returns the path of `link` from the repository's root, as seen from `folder`. `None` if it
+/// leaves the repository.
 fn resolve(folder: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = if link.starts_with('/') {
         Vec::new()

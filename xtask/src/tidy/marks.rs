@@ -1,4 +1,5 @@
-//! Nothing unfinished is left behind: no half of a merge, no stub, no fix-it note, no ignored test without a reason.
+//! Unfinished work is not committed: no half of a merge, no stub, no fix-it note, no ignored test
+//! without a reason.
 //!
 //! The marks are spelled in two halves here, so that this file does not find itself.
 
@@ -20,9 +21,9 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
         for (index, line) in source.text.lines().enumerate() {
             let note = NOTES.iter().find(|note| has_word(line, note));
             let message = if MERGES.iter().any(|mark| line.starts_with(mark)) {
-                "a merge was left half done".into()
+                "a merge is unfinished".into()
             } else if let Some(note) = note {
-                format!("{note}: finish it, or open an issue and say what holds today")
+                format!("{note}: finish it, or open an issue and describe the present state")
             } else if let Some(stub) = STUBS.iter().find(|stub| rust && line.contains(*stub)) {
                 format!("{stub}): a stub is not finished work")
             } else if rust && ignores_without_reason(line) {

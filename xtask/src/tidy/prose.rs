@@ -1,16 +1,16 @@
-//! The pages of the book are short lines, short sentences, short table cells and standard words.
+//! The pages of the book have short lines, short sentences, short table cells and standard words.
 //!
 //! The rule reads `README.md`, `docs/README.md` and the Markdown pages under `docs/start`,
 //! `docs/concepts`, `docs/operate`, `docs/reference` and `docs/internals`, and checks:
 //!
-//! - *Columns*: at most [`COLUMNS`] characters a line. Three kinds of line are excepted, because
-//!   Markdown gives no place to break them: lines of a fenced code block, rows of a table, and
-//!   lines that hold one link and nothing else but a list marker and punctuation.
+//! - *Columns*: at most [`COLUMNS`] characters a line. Lines that Markdown cannot break are
+//!   excepted: lines of a fenced code block, rows of a table, and lines that hold a single link
+//!   with a list marker and punctuation.
 //! - *Sentences*: at most [`SENTENCE_WORDS`] words, in paragraphs, list items and table cells. A
 //!   code span is one word. The text of a link counts, its target does not.
 //! - *Cells*: at most [`CELL_CHARACTERS`] characters, without the targets of links.
-//! - *Words*: none of [`BANNED`], and no statement that begins with "What" or "Who". Code does
-//!   not count.
+//! - *Words*: none of [`BANNED`], and no statement that begins with "What" or "Who". Code does not
+//!   count.
 
 mod markdown;
 
@@ -32,7 +32,7 @@ const FOLDERS: [&str; 5] = [
     "docs/internals/",
 ];
 
-/// Words and phrases of no field but ours, each with the standard term.
+/// Words and phrases that the field does not use, each with the standard term.
 const BANNED: [(&str, &str); 44] = [
     ("aftermath", "result, or what exactly happened"),
     ("along", "with"),
@@ -97,15 +97,23 @@ fn check_page(page: &Source) -> Vec<Finding> {
     };
     for block in blocks(&page.text) {
         check_columns(&block, &mut found);
+    }
+    check_text(1, &page.text, &mut found);
+    findings
+}
+
+/// Checks sentences, table cells and words of a Markdown text that begins in line `first`.
+pub(super) fn check_text(first: usize, text: &str, found: &mut impl FnMut(usize, String)) {
+    for mut block in blocks(text) {
+        block.line += first - 1;
         match block.kind {
             Kind::Code | Kind::Blank => continue,
-            Kind::Row => check_cells(&block, &mut found),
+            Kind::Row => check_cells(&block, found),
             Kind::Heading => {}
-            Kind::Prose => check_sentences(block.line, &block.text(), &mut found),
+            Kind::Prose => check_sentences(block.line, &block.text(), found),
         }
-        check_words(&block, &mut found);
+        check_words(&block, found);
     }
-    findings
 }
 
 fn check_columns(block: &Block<'_>, found: &mut impl FnMut(usize, String)) {
@@ -254,7 +262,7 @@ mod tests {
         assert_eq!(faults(&format!("- {half}\n- {half} word\n")), 0);
         assert_eq!(faults(&format!("- {half}\n  {half} word\n")), 1);
         assert_eq!(faults(&format!("{half}\n\n{half} word\n")), 0);
-        // A version is no end of a sentence, and a code span is one word.
+        // A version does not end a sentence, and a code span is one word.
         assert_eq!(faults(&format!("{half} 6.5\n{half}.\n")), 1);
         assert_eq!(faults(&format!("{half} `a b c d`\n{}.\n", words(14))), 0);
         assert_eq!(faults(&format!("{half} [a](b c)\n{}.\n", words(14))), 0);

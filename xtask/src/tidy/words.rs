@@ -1,5 +1,5 @@
-//! What never belongs in the repository: one machine's paths, and addresses that only a package
-//! manager's configuration should know.
+//! Text that must not be in the repository: paths of one machine, and addresses that only a package
+//! manager's configuration needs.
 //!
 //! The words are spelled in two halves here, so that this file does not find itself.
 
@@ -7,7 +7,7 @@ use super::{Finding, Source};
 
 const RULE: &str = "words";
 
-/// Absolute paths of somebody's machine.
+/// Absolute paths of a single machine.
 const PATHS: [&str; 4] = [
     concat!("/wo", "rk/"),
     concat!("/ho", "me/"),
@@ -43,7 +43,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Whether `path` begins in `line`, rather than going on from something before it.
+/// Whether `path` begins in `line`, and does not continue an earlier text.
 fn has_absolute(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(start, _)| {
         let goes_on = |c: char| c.is_alphanumeric() || "_-.~}/".contains(c);

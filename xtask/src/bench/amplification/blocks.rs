@@ -1,4 +1,4 @@
-//! What each 4 KiB block of the volume was given, and whether it still has it.
+//! The writes of each 4 KiB block of the volume, and a check that it still has them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,12 +11,12 @@ pub(super) const REQUEST_BYTES: usize = 4096;
 /// One block that the load writes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
-    /// Its last write that was acknowledged, or acknowledged and then flushed where that is what
-    /// counts; zero for none.
+    /// Its last promised write: acknowledged, and flushed after that if an acknowledgement promises
+    /// nothing. Zero for none.
     promised: u32,
-    /// Its last write that was acknowledged.
+    /// Its last acknowledged write.
     acknowledged: u32,
-    /// Its last write that was sent.
+    /// Its last write.
     sent: u32,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Blocks {
     sync: bool,
 }
 
-/// What to do in one pass over some blocks.
+/// The actions of one pass over some blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pass {
     /// Writes in flight.
@@ -39,7 +39,7 @@ pub(super) struct Pass {
 }
 
 impl Blocks {
-    /// `count` blocks, each at a random place within its own cache block, in random order.
+    /// Returns `count` blocks, each at a random place within its own cache block, in random order.
     pub(super) fn new(count: u64, cache_block_bytes: u64, sync: bool) -> Self {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);
         let within = cache_block_bytes / REQUEST_BYTES as u64;
@@ -104,7 +104,7 @@ impl Blocks {
     fn acknowledge(&mut self, client: &mut Client, in_flight: &mut VecDeque<usize>) -> Outcome<()> {
         let at = client.answer()? as usize;
         let place = in_flight.iter().position(|one| *one == at);
-        in_flight.remove(place.ok_or("an answer to nothing")?);
+        in_flight.remove(place.ok_or("an answer without a request")?);
         let block = &mut self.blocks[at];
         block.acknowledged = block.sent;
         if self.sync {
@@ -113,8 +113,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Reads all of `range`; those that hold neither what was promised last nor anything newer are
-    /// lost, and counted.
+    /// Reads all of `range`. Returns the number of lost blocks, which hold neither the last
+    /// promised write nor a newer one.
     pub(super) fn verify(&self, client: &mut Client, range: Range<usize>) -> Outcome<u64> {
         let mut lost = 0;
         let mut data = vec![0; REQUEST_BYTES];
@@ -131,13 +131,13 @@ impl Blocks {
     }
 }
 
-/// What write number `write` puts at `offset`: both, all over.
+/// Returns the content of write number `write` at `offset`: both numbers, repeated.
 fn content(offset: u64, write: u32) -> Vec<u8> {
     let word = (offset / REQUEST_BYTES as u64) << 32 | u64::from(write);
     word.to_le_bytes().repeat(REQUEST_BYTES / 8)
 }
 
-/// The write that `data` is of, zero for zeroes; none for what was never written there.
+/// Returns the write of `data`, zero for zeroes. `None` for data that was never written there.
 fn stamp(data: &[u8], offset: u64) -> Option<u32> {
     let word = u64::from_le_bytes(data[..8].try_into().ok()?);
     let write = u32::try_from(word & u64::from(u32::MAX)).ok()?;

@@ -1,4 +1,4 @@
-//! One run: a load, what it wrote, a power cut, and what is left.
+//! One run: a load, its counts, a power cut, and a check.
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::bench::loops::{Counters, Loop};
 use crate::bench::server::{Forebay, Scratch, counter};
 use crate::bench::{Outcome, run_for_output};
 
-/// What the daemon's `durability` is.
+/// The daemon's `durability`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Durability {
@@ -29,11 +29,11 @@ pub(super) struct Scenario {
     pub(super) evicts: bool,
     pub(super) device_block_bytes: u32,
     pub(super) cache_block_bytes: u64,
-    /// Writes that are counted.
+    /// Counted writes.
     pub(super) writes: u64,
 }
 
-/// What came out.
+/// Figures of one run.
 #[derive(Debug, Serialize)]
 pub(in crate::bench) struct Row {
     pub(super) scenario: String,
@@ -43,21 +43,22 @@ pub(in crate::bench) struct Row {
     pub(super) device_block_bytes: u32,
     /// Bytes to the cache device per client byte, at the end of the load.
     pub(super) cache_at_end: f64,
-    /// The same when all is written back and recorded.
+    /// The same after everything is written back and recorded.
     pub(super) cache_settled: f64,
     /// Bytes to the backing device per client byte, settled.
     pub(super) backing_settled: f64,
-    /// Of both devices, to the end of the load, without those of the write-backs that we ask for.
+    /// Flushes of both devices per client flush, to the end of the load, without those of requested
+    /// write-backs.
     pub(super) device_flushes_per_flush: f64,
     pub(super) evictions: u64,
-    /// Writes that did not go to the cache.
+    /// Writes that bypassed the cache.
     pub(super) bypassed_writes: u64,
     pub(super) read_hits: u64,
     pub(super) read_hits_wrote_bytes: u64,
     pub(super) lost_blocks: u64,
 }
 
-/// Time in which the daemon makes the last records durable, with some to spare.
+/// Time in which the daemon makes the last records durable, with a margin.
 const COMMITTED: Duration = Duration::from_millis(1500);
 
 struct Devices {
@@ -68,9 +69,9 @@ struct Devices {
 /// Flushes of a load.
 #[derive(Default)]
 struct Flushes {
-    /// That the client asked for.
+    /// Flushes of the client.
     client: u64,
-    /// That both devices got meanwhile.
+    /// Flushes of both devices during the load.
     devices: u64,
 }
 
@@ -105,7 +106,7 @@ impl Scenario {
         let scratch = Scratch::new("bench-amplification")?;
         let devices = self.devices(binary, &scratch)?;
         let mut forebay = self.serve(binary, &scratch, &devices, &[])?;
-        // Where blocks are evicted: enough writes before to fill the cache, which are not counted.
+        // With eviction, uncounted writes first fill the cache.
         let before = if self.evicts { self.slots() * 3 / 2 } else { 0 };
         let sync = self.durability == Durability::Sync;
         let mut blocks = Blocks::new(before + writes, self.cache_block_bytes, sync);
@@ -152,7 +153,8 @@ impl Scenario {
             grown("/volumes/0/bypassed_writes")?,
         );
 
-        // The last ones are there in any case. Whole hits; twice, should the first one be admitted.
+        // The last blocks are cached in any case. Two passes of hits, since measured admission may
+        // bypass the first.
         let recent = all - (writes as usize).min(self.slots() as usize / 4)..all;
         blocks.verify(&mut client, recent.clone())?;
         settle(&forebay)?;
@@ -163,7 +165,7 @@ impl Scenario {
         let read_hits_wrote_bytes = devices.cache.counters()?.since(reading).written_bytes;
         let read_hits = counter(&forebay.status()?, "/volumes/0/read_hits")? - hits_before;
 
-        // The power cut, in the middle of writes to all that is cached.
+        // The power cut falls into writes to cached blocks.
         let middle = recent.start + recent.len() / 2;
         blocks.write(&mut client, recent.start..middle, pass)?;
         let unflushed = Pass {
@@ -205,7 +207,7 @@ impl Scenario {
         })
     }
 
-    /// Cache blocks that the cache has room for, about.
+    /// Returns the approximate number of cache blocks.
     fn slots(&self) -> u64 {
         if self.evicts {
             self.writes
@@ -215,7 +217,7 @@ impl Scenario {
     }
 
     fn devices(&self, binary: &Path, scratch: &Scratch) -> Outcome<Devices> {
-        // The metadata has its room beside.
+        // The metadata has extra room.
         let cache_bytes = self.slots() * (self.cache_block_bytes + 256) + (1 << 20);
         let volume_bytes = (self.writes + self.slots() * 3 / 2) * self.cache_block_bytes;
         let attach = |name, size_bytes| {
@@ -272,9 +274,8 @@ mode = "wb"
         Forebay::start(binary, scratch, &config, None, arguments)
     }
 
-    /// Writes blocks once. Where blocks are evicted, the cache is told
-    /// to write back after every quarter of its size: writes go round a cache above its dirty limit
-    /// (60%), and would cost it nothing.
+    /// Writes blocks once. With eviction, requests a write-back after every quarter of the cache's
+    /// size. Above its dirty limit (60%), writes would bypass the cache and cost it nothing.
     fn write(
         &self,
         forebay: &Forebay,
@@ -303,7 +304,7 @@ mode = "wb"
     }
 }
 
-/// Has everything written back, and waits until the records of that are durable.
+/// Requests a write-back of everything, and waits until its records are durable.
 fn settle(forebay: &Forebay) -> Outcome<()> {
     forebay.control(&["flush"])?;
     std::thread::sleep(COMMITTED);

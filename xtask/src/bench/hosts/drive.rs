@@ -1,4 +1,4 @@
-//! The load: one program that is all hosts, and what the daemon takes meanwhile.
+//! The load: one program that is all hosts, and the daemon's resources during it.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,14 +10,14 @@ use serde_json::Value;
 use crate::bench::others::{Processors, children_s, used_s};
 use crate::bench::{Outcome, json_of};
 
-/// How often the daemon's memory is looked at.
+/// Time between two samples of the daemon's memory.
 const LOOK: Duration = Duration::from_millis(20);
-/// First part of the load, which is counted apart, seconds.
+/// First part of the load, which is counted separately, seconds.
 pub(super) const FIRST_S: f64 = 1.0;
-/// What the load may take beyond its time: connecting, and what is asked at the end.
+/// Time beyond that of the load, for connections and for the last answers.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a host does.
+/// The actions of a host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host {
     /// `read`, `write` or `fill`.
@@ -26,7 +26,7 @@ pub(super) struct Host {
     pub(super) bytes: u32,
 }
 
-/// What a host was answered, in requests.
+/// Answers to a host, in requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answered {
     pub(super) first: u64,
@@ -45,12 +45,12 @@ pub(in crate::bench) struct Busy {
 pub(super) struct Ran {
     pub(super) answered: Vec<Answered>,
     pub(super) losses: u64,
-    /// The most that the daemon had.
+    /// Peak memory of the daemon.
     pub(super) resident_bytes: u64,
     pub(super) busy: Busy,
 }
 
-/// Memory of a process that is present.
+/// Returns the resident memory of a process.
 pub(super) fn resident_bytes(pid: u32) -> Outcome<u64> {
     let path = format!("/proc/{pid}/status");
     let text = std::fs::read_to_string(&path);
@@ -58,11 +58,11 @@ pub(super) fn resident_bytes(pid: u32) -> Outcome<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
     let kilobytes = kilobytes.and_then(|number| number.parse::<u64>().ok());
-    let kilobytes = kilobytes.ok_or_else(|| format!("{path} does not say VmRSS"))?;
+    let kilobytes = kilobytes.ok_or_else(|| format!("{path} has no VmRSS"))?;
     Ok(kilobytes << 10)
 }
 
-/// Runs hosts for so many seconds beside the first one.
+/// Runs hosts for `seconds` after the first part.
 pub(super) fn drive(
     program: &Path,
     server: u32,
@@ -84,7 +84,7 @@ pub(super) fn drive(
     let mut child = child.map_err(|error| format!("cannot start the load: {error}"))?;
     let mut most = 0;
     let limit = PATIENCE + Duration::from_secs(seconds.into());
-    // It says little, and that at its end.
+    // It prints little, and only at its end.
     while child
         .try_wait()
         .map_err(|error| error.to_string())?
@@ -115,8 +115,7 @@ pub(super) fn drive(
     }
     let said = json_of(&String::from_utf8_lossy(&output.stdout))?;
     let ran = parse(&said).filter(|(answered, _)| answered.len() == hosts.len());
-    let (answered, losses) =
-        ran.ok_or_else(|| format!("the load does not say what was answered: {said}"))?;
+    let (answered, losses) = ran.ok_or_else(|| format!("the load prints no counts: {said}"))?;
     Ok(Ran {
         answered,
         losses,

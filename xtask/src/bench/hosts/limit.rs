@@ -1,4 +1,4 @@
-//! What volumes with limits let through, and what they have to.
+//! Rates of volumes with limits, and their required values.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use super::drive::FIRST_S;
 use super::row::{Phase, Row};
 use crate::claims::{Claim, Kind};
 
-/// How far a volume may be from its limit, percent.
+/// Allowed distance of a volume from its limit, percent.
 const LIMIT_PERCENT: f64 = 5.0;
 
-/// What a volume lets through.
+/// Limits of a volume.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     iops: Option<u32>,
@@ -19,14 +19,14 @@ pub(super) struct Limit {
 }
 
 impl Limit {
-    /// That of a volume: of every kind, and no two the same.
+    /// Returns the limits of a volume: of every kind, and different for each.
     pub(super) fn of(volume: usize) -> Self {
         let step = u32::try_from(volume).expect("few");
         let (some, less) = (500 + 50 * step, 10 + 2 * step);
         let (iops, megabytes_per_s) = match volume % 4 {
             0 => (Some(some), None),
             1 => (None, Some(less)),
-            // With both, the one or the other is what counts.
+            // With both, either one may be the effective limit.
             2 => (Some(some), Some(1000)),
             _ => (Some(1_000_000), Some(less)),
         };
@@ -48,7 +48,8 @@ impl Limit {
         text
     }
 
-    /// How much of it a rate is: 1 where it is used up, also in the first seconds of a volume that was idle.
+    /// Returns the used share of the limit: 1 where it is used up, also in the first seconds of a
+    /// volume that was idle.
     fn used(self, rate: Rate, first: bool) -> f64 {
         let burst = match first {
             true => 1.0 + f64::from(self.burst_ms) / 1e3 / FIRST_S,
@@ -80,7 +81,7 @@ pub(super) struct Rate {
     pub(super) bytes_per_s: f64,
 }
 
-/// What the hosts of a volume with limits got together, and in the first second.
+/// Returns the rates of the hosts of a volume with limits together, later and in the first second.
 pub(super) fn rates(rows: &[Row], wanted: usize) -> [Rate; 2] {
     let mut rates = [Rate::default(); 2];
     for row in rows {
@@ -103,7 +104,8 @@ pub(super) fn rates(rows: &[Row], wanted: usize) -> [Rate; 2] {
     rates
 }
 
-/// The volume that is farthest from its limit, or, in the first seconds, from that and its burst.
+/// Returns the claim of the volume that is farthest from its limit or, in the first seconds, from
+/// limit and burst.
 pub(super) fn limited(rows: &[Row], first: bool) -> Claim {
     let far = (0..VOLUMES).map(|volume| {
         let rate = rates(rows, volume)[usize::from(first)];
@@ -129,7 +131,7 @@ pub(super) fn limited(rows: &[Row], first: bool) -> Claim {
 mod tests {
     use super::*;
 
-    /// What the volumes let through, as if each took a part of its limit.
+    /// Returns rows as if each volume used a part of its limit.
     fn used_up(part: impl Fn(usize) -> f64) -> Vec<Row> {
         let volumes = 0..VOLUMES;
         let rows = volumes.map(|volume| {

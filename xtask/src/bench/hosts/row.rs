@@ -1,11 +1,11 @@
-//! Figures that a run writes, each with the phase and the host that it is of.
+//! Figures of a run, each with its phase and host.
 
 use serde::Serialize;
 
 use super::drive::Busy;
 use super::{GREEDY_BYTES, REQUEST_BYTES};
 
-/// Part of a run: what the hosts do at one time.
+/// Part of a run, by the concurrent actions of the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::bench) enum Phase {
@@ -18,7 +18,7 @@ pub(in crate::bench) enum Phase {
 }
 
 impl Phase {
-    /// Those without limits.
+    /// Phases without limits.
     pub(super) const FAIR: [Self; 5] = [
         Self::EqualRead,
         Self::EqualWrite,
@@ -60,7 +60,7 @@ impl Phase {
     }
 }
 
-/// Whom the daemon holds memory for.
+/// States in which the daemon's memory is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::bench) enum Held {
@@ -85,15 +85,15 @@ impl Held {
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Nobody => "nobody connected",
-            Self::Connected => "64 hosts that ask nothing",
+            Self::Connected => "64 idle hosts",
             Self::Filled => "all is written, nobody connected",
             Self::AtDepth => "4 KiB reads, 4 in flight each",
-            Self::Stalled => "512 KiB reads, 127 each, that nobody takes",
+            Self::Stalled => "512 KiB reads, 127 each, answers unread",
             Self::After => "all have gone",
         }
     }
 
-    /// What it is compared with.
+    /// Returns the state to compare with.
     pub(super) const fn beside(self) -> Self {
         match self {
             Self::Nobody | Self::Connected => Self::Nobody,
@@ -102,7 +102,7 @@ impl Held {
     }
 }
 
-/// One figure with what it is of.
+/// One figure with its subject.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "of", rename_all = "snake_case")]
 pub(in crate::bench) enum Row {
@@ -114,7 +114,7 @@ pub(in crate::bench) enum Row {
         depth: u32,
         request_bytes: u32,
         iops: f64,
-        /// In the first second, which `iops` leaves out.
+        /// IOPS in the first second, which `iops` omits.
         first_iops: f64,
     },
     /// Use of a processor during a phase.

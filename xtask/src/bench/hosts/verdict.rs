@@ -1,4 +1,4 @@
-//! What the hosts' figures come to, and what they have to be.
+//! Claims from the hosts' figures.
 
 use super::drive::Busy;
 use super::limit::limited;
@@ -7,26 +7,26 @@ use super::{DEPTH, HOSTS, REQUEST_BYTES};
 use crate::bench::median;
 use crate::claims::{Claim, Kind};
 
-/// How far a host may be from the median of all, percent.
+/// Allowed distance of a host from the median of all, percent.
 const FAIR_PERCENT: f64 = 10.0;
-/// The part of an equal share of all that is served that a greedy host has to leave to each of the others.
+/// Part of an equal share of all answers that a greedy host must leave to each of the others.
 const SHARE_BAR: f64 = 0.9;
-/// What docs/reference/limits.md says of a host that asks nothing, with its two connections.
+/// Memory of an idle host with its two connections, as docs/reference/limits.md states.
 const IDLE_BYTES: f64 = 512.0 * 1024.0;
-/// What it says of the commands of a connection, with what came in their capsules.
+/// Memory of the commands of a connection with the data in their capsules, from the same page.
 const COMMANDS_BYTES: f64 = 33.0 * 1048576.0;
-/// What it says of the memory that is kept for reuse, for all hosts together.
-const KEPT_BYTES: f64 = 64.0 * 1048576.0;
-/// Part of that memory which hosts have to take that try to, or the bound was not tried.
+/// Memory that is retained for reuse, for all hosts together, from the same page.
+const REUSE_BYTES: f64 = 64.0 * 1048576.0;
+/// Part of that memory that greedy hosts must reach. Otherwise the bound was not tested.
 const TRIED_BYTES: f64 = 24.0 * 1048576.0;
-/// Use of one processor by others from which a run is called disturbed, percent.
+/// Use of one processor by other programs that makes a run disturbed, percent.
 const DISTURBED_PERCENT: f64 = 5.0;
 
 /// The IOPS of the hosts of a phase.
 #[derive(Debug)]
 pub(super) struct Spread {
     pub(super) total: f64,
-    /// Of those that are not greedy.
+    /// The least IOPS of hosts that are not greedy.
     pub(super) least: f64,
     pub(super) median: f64,
     pub(super) most: f64,
@@ -55,7 +55,7 @@ pub(super) fn spread(rows: &[Row], wanted: Phase) -> Spread {
     }
 }
 
-/// Memory that was present; not a number if nobody has looked.
+/// Returns the resident memory, or NaN without a sample.
 pub(super) fn resident_bytes(rows: &[Row], wanted: Held) -> f64 {
     let found = rows.iter().find_map(|row| match row {
         Row::Memory {
@@ -67,7 +67,7 @@ pub(super) fn resident_bytes(rows: &[Row], wanted: Held) -> f64 {
     found.unwrap_or(f64::NAN)
 }
 
-/// What was used of processors; nothing known if nobody has looked.
+/// Returns the use of processors. `None` without a sample.
 pub(super) fn busy(rows: &[Row], wanted: Phase) -> Option<Busy> {
     rows.iter().find_map(|row| match row {
         Row::Processors { phase, busy } if *phase == wanted => Some(*busy),
@@ -75,7 +75,7 @@ pub(super) fn busy(rows: &[Row], wanted: Phase) -> Option<Busy> {
     })
 }
 
-/// What others used at most, if that is too much.
+/// Returns the largest use by other programs, if it is too large.
 pub(super) fn disturbed(rows: &[Row]) -> Option<f64> {
     let phases = Phase::FAIR.into_iter().chain([Phase::Limits]);
     let others = phases.filter_map(|phase| Some(busy(rows, phase)?.others_percent));
@@ -88,7 +88,7 @@ pub(super) fn claims(rows: &[Row]) -> Vec<Claim> {
     for phase in Phase::FAIR {
         let spread = spread(rows, phase);
         claims.push(fair(phase, &spread));
-        // Large requests are shown, and not held to a share of the count.
+        // Large requests are shown, without a limit on the share of their count.
         if phase.is_greedy() && phase.greedy_bytes() == REQUEST_BYTES {
             claims.push(left_by_greedy(phase, &spread));
         }
@@ -98,7 +98,7 @@ pub(super) fn claims(rows: &[Row]) -> Vec<Claim> {
     claims
 }
 
-/// Hosts that ask for as much get as much.
+/// Hosts that request as much get as much.
 fn fair(phase: Phase, spread: &Spread) -> Claim {
     let far = (spread.most - spread.median).max(spread.median - spread.least);
     let percent = far / spread.median * 100.0;
@@ -114,7 +114,7 @@ fn fair(phase: Phase, spread: &Spread) -> Claim {
     }
 }
 
-/// A host that asks for more leaves the others what they ask for, up to their equal share.
+/// A greedy host leaves the others their requests, up to their equal share.
 fn left_by_greedy(phase: Phase, spread: &Spread) -> Claim {
     let share = spread.median / (spread.total / HOSTS as f64);
     let greedy = spread.greedy.unwrap_or(f64::NAN) / spread.median;
@@ -144,7 +144,7 @@ fn memory(rows: &[Row]) -> [Claim; 3] {
     let more = |held: Held| resident_bytes(rows, held) - resident_bytes(rows, held.beside());
     let (connected, stalled) = (more(Held::Connected), more(Held::Stalled));
     let hosts = HOSTS as f64;
-    let bound = hosts * (IDLE_BYTES + COMMANDS_BYTES) + KEPT_BYTES;
+    let bound = hosts * (IDLE_BYTES + COMMANDS_BYTES) + REUSE_BYTES;
     let claim = |name: &str, bytes: f64, (word, bar): (&str, f64), holds: bool| Claim {
         name: format!("memory/{name}"),
         paper_or_peer: None,
@@ -169,7 +169,7 @@ fn memory(rows: &[Row]) -> [Claim; 3] {
             ("most", bound),
             stalled <= bound,
         ),
-        // Else it says nothing.
+        // Otherwise it proves nothing.
         claim(
             "stalled/of_a_host",
             tried,

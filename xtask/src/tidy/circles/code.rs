@@ -1,10 +1,10 @@
 //! Rust source as tokens, without comments and literals, and the paths in it.
 
-/// A path: `crate::map::Map` in three parts.
+/// A path, such as `crate::map::Map` in three parts.
 pub(super) type Path = Vec<String>;
 
 /// Returns the tokens of a source: names, `::` and single characters.
-pub(super) fn tokens(text: &str) -> Vec<&str> {
+pub(in crate::tidy) fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
@@ -32,7 +32,7 @@ fn token_len(rest: &str, first: char) -> usize {
     first.len_utf8()
 }
 
-/// Returns the length of what counts as no token at the beginning: space, a comment or a literal.
+/// Returns the length of a leading space, comment or literal, which is not a token.
 fn skipped(rest: &str) -> Option<usize> {
     let to = |end: &str, from: usize| {
         let found = rest[from..].find(end);
@@ -89,17 +89,17 @@ fn quoted(rest: &str, quote: char) -> usize {
 
 /// Returns the tokens without the items that are compiled for tests only.
 pub(super) fn without_tests<'a>(tokens: &[&'a str]) -> Vec<&'a str> {
-    let mut kept = Vec::with_capacity(tokens.len());
+    let mut remaining = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {
         if is_test_attribute(&tokens[at..]) {
             at = end_of_item(tokens, at);
         } else {
-            kept.push(tokens[at]);
+            remaining.push(tokens[at]);
             at += 1;
         }
     }
-    kept
+    remaining
 }
 
 fn is_test_attribute(tokens: &[&str]) -> bool {
@@ -118,7 +118,7 @@ fn is_test_attribute(tokens: &[&str]) -> bool {
     is_test
 }
 
-/// Returns the index behind an item, from that of its first attribute.
+/// Returns the index after an item that begins with the attribute at `from`.
 fn end_of_item(tokens: &[&str], from: usize) -> usize {
     let mut at = from;
     let mut depth = 0_usize;
@@ -143,7 +143,7 @@ fn end_of_item(tokens: &[&str], from: usize) -> usize {
     at
 }
 
-/// Returns the modules that are declared with a file of their own.
+/// Returns the declared modules that have a file of their own.
 pub(super) fn declared(tokens: &[&str]) -> Vec<String> {
     let declared = tokens.windows(3).filter_map(|three| match three {
         ["mod", name, ";"] => Some((*name).to_owned()),
@@ -152,7 +152,7 @@ pub(super) fn declared(tokens: &[&str]) -> Vec<String> {
     declared.collect()
 }
 
-/// Returns the paths from the crate or a parent that stand in the code. A glob ends at its module.
+/// Returns the paths in the code that begin at the crate or a parent. A glob ends at its module.
 pub(super) fn paths(tokens: &[&str]) -> Vec<Path> {
     let mut found = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -168,7 +168,7 @@ pub(super) fn paths(tokens: &[&str]) -> Vec<Path> {
     found
 }
 
-/// Returns the names that `use` items bring in, with their paths.
+/// Returns the names that `use` items import, with their paths.
 pub(super) fn uses(tokens: &[&str]) -> Vec<(String, Path)> {
     let mut found = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -179,7 +179,7 @@ pub(super) fn uses(tokens: &[&str]) -> Vec<(String, Path)> {
     found
 }
 
-/// Reads a tree of paths behind a prefix. Returns the index behind it.
+/// Parses a tree of paths after a prefix. Returns the index after it.
 fn use_tree(
     tokens: &[&str],
     at: usize,

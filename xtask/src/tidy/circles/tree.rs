@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::code::{self, Path};
 
-/// Re-exports that are followed from one module to the next, so that a circle of them ends.
+/// Limit of re-exports to follow from one module to the next, so that a circle of them ends.
 const FOLLOWED: u32 = 8;
 
 /// A module with its file.
@@ -16,18 +16,18 @@ struct Module {
     children: BTreeMap<String, usize>,
     /// Paths in its code.
     paths: Vec<Path>,
-    /// Names that it brings in.
+    /// Imported names.
     uses: BTreeMap<String, Path>,
 }
 
-/// The modules of a crate; the first is the root.
+/// The modules of a crate. The first is the root.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     modules: Vec<Module>,
 }
 
 impl Tree {
-    /// Reads the modules from a root file; none if there is no such file.
+    /// Reads the modules from a root file. `None` if there is no such file.
     pub(super) fn read(texts: &BTreeMap<&str, &str>, root: &str) -> Option<Self> {
         texts.get(root)?;
         let mut tree = Self::default();
@@ -71,7 +71,7 @@ impl Tree {
         number
     }
 
-    /// Returns the arrows between modules, but for those to a module below.
+    /// Returns the arrows between modules, except those to a module below.
     pub(super) fn arrows(&self) -> BTreeSet<(Path, Path)> {
         let mut arrows = BTreeSet::new();
         for (number, module) in self.modules.iter().enumerate() {
@@ -85,7 +85,7 @@ impl Tree {
         arrows
     }
 
-    /// Returns the module that a path in a module ends in.
+    /// Returns the module at which a path in a module ends.
     fn resolve(&self, from: usize, path: &[String], followed: u32) -> usize {
         let mut at = from;
         for (nth, name) in path.iter().enumerate() {
@@ -107,7 +107,7 @@ impl Tree {
         at
     }
 
-    /// Returns whether a path that a module brings in begins in this crate.
+    /// Returns whether an imported path begins in this crate.
     fn is_inside(&self, module: usize, used: &[String]) -> bool {
         let first = used.first().map_or("", String::as_str);
         matches!(first, "crate" | "super" | "self")

@@ -1,6 +1,6 @@
-//! As much of Markdown as the rule needs: blocks, table cells, links, code spans and sentences.
+//! The parts of Markdown that the rules need: blocks, table cells, links, code spans and sentences.
 
-/// What a block is.
+/// Kind of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A line of a fenced code block, or its fence.
@@ -66,7 +66,7 @@ fn continues(last: &Block<'_>, kind: Kind, trimmed: &str) -> bool {
     kind == Kind::Prose && last.kind == Kind::Prose && without_marker(trimmed) == trimmed
 }
 
-/// Takes the marker of a list item or quotation off a line that begins with one.
+/// Removes the marker of a list item or quotation from the beginning of a line.
 fn without_marker(line: &str) -> &str {
     let digits = line.trim_start_matches(|c: char| c.is_ascii_digit());
     if digits.len() < line.len()
@@ -125,7 +125,7 @@ pub(super) fn without_code(text: &str) -> String {
     text.split('`').step_by(2).collect::<Vec<_>>().join(" ")
 }
 
-/// Cuts `text` into sentences. A code span is one word, whatever it holds.
+/// Cuts `text` into sentences. A code span is one word, whatever its content.
 pub(super) fn sentences(text: &str) -> Vec<String> {
     let parts = text.split('`').enumerate();
     let text: String = parts
