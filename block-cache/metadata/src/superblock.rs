@@ -327,7 +327,8 @@ impl Superblock {
         let mut traces = false;
         for copy in 0..2 {
             let buf = Buf::scratch(COPY_BYTES);
-            if device.info().size_bytes < RESERVED_BYTES {
+            // A device that was cut may have a copy still, which says how long it was.
+            if device.info().size_bytes < copy * COPY_STRIDE_BYTES + COPY_BYTES as u64 {
                 break;
             }
             // An unreadable copy is what the other one is for.

@@ -209,7 +209,21 @@ pub async fn check_parts(devices: &Devices, superblock: &Superblock) -> Result<O
     }
 }
 
-/// Checks that the data fits on its device, and the log's unit its device.
+/// Returns a message if the metadata device is shorter than the cache's metadata.
+fn shrunk_metadata(superblock: &Superblock, metadata: &dyn BlockDevice) -> Option<String> {
+    let (info, end) = (metadata.info(), superblock.metadata_end());
+    (end > info.size_bytes).then(|| {
+        format!(
+            "{} has {} bytes, the cache's metadata needs {end}: the device has shrunk\n    \
+             help: put the device or file back that has all of it, else dirty data IS LOST. To go \
+             on without it, give it its size (a file: `truncate -s {end} FILE`), and start: the \
+             start names the losses",
+            info.name, info.size_bytes
+        )
+    })
+}
+
+/// Checks that the data and the metadata fit on their devices, and the log's unit its device.
 pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()> {
     check_block(devices.data.as_ref())?;
     if let Some(shrunk) = shrunk(superblock, devices.data.as_ref()) {
@@ -221,6 +235,9 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
+    if let Some(shrunk) = shrunk_metadata(superblock, metadata.as_ref()) {
+        return Err(Error::new(ErrorKind::InvalidInput, shrunk));
+    }
     let info = metadata.info();
     if superblock.has_lines() && !info.byte_addressable {
         return Err(Error::new(

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
+use super::checked::set_len;
 use super::copies::tells_holes;
+use super::gone::in_two_files;
 use super::starts::{DISK, configure};
 use super::support::{Place, text};
 use super::{check_blocks, write_blocks};
@@ -110,5 +112,43 @@ fn a_wrong_device_for_the_data_costs_nothing() {
     let daemon = place.serve(&[]);
     assert!(!place.log().contains("LOST"), "{}", place.log());
     check_blocks(&mut place.connect(), 0..100);
+    daemon.terminate();
+}
+
+/// A refused start must not use the journal up, or raise a generation: the whole file may come back.
+#[test]
+fn a_metadata_file_that_was_cut_while_stopped_is_refused_until_it_is_back() {
+    let place = Place::new("cut-map", "wb");
+    in_two_files(&place);
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..64);
+    daemon.kill();
+    let names = ["data", "map", "journal", "db.img"];
+    let before = names.map(|name| std::fs::read(place.path(name)).expect("there"));
+    let config = place.path("forebay.toml");
+    for bytes in [100 << 10, 132 << 10, 140 << 10, 200 << 10, 400 << 10] {
+        set_len(&place.path("map"), bytes);
+        let checked = place.run(&["check", text(&config)]);
+        let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+        let needed = format!("map has {bytes} bytes, the cache's metadata needs ");
+        assert_eq!(checked.status.code(), Some(1), "{bytes}: {said}");
+        let refused = place.start().refused();
+        for message in [&said, &refused] {
+            assert!(
+                message.contains("the device has shrunk"),
+                "{bytes}: {message}"
+            );
+            assert!(message.contains(&needed), "{bytes}: {message}");
+        }
+        for (name, was) in names.iter().zip(&before) {
+            let now = std::fs::read(place.path(name)).expect("there");
+            let len = now.len();
+            assert!(now == was[..len], "{bytes}: a refused start changed {name}");
+        }
+        std::fs::write(place.path("map"), &before[1]).expect("put back");
+    }
+    let daemon = place.serve(&[]);
+    assert!(!place.log().contains("LOST"), "{}", place.log());
+    check_blocks(&mut place.connect(), 0..64);
     daemon.terminate();
 }

@@ -9,7 +9,7 @@ use super::support::{Daemon, Place, text};
 use super::{check_blocks, write_blocks};
 
 /// Cache and metadata in files of their own.
-fn in_two_files(place: &Place) {
+pub(crate) fn in_two_files(place: &Place) {
     for (name, bytes) in [("data", 64 << 20), ("map", 32 << 20)] {
         let file = std::fs::File::create(place.path(name)).expect("made");
         file.set_len(bytes).expect("sparse");
