@@ -38,6 +38,9 @@ const COMPLEMENT: usize = 8;
 /// those.
 const AT_REACHED: usize = 256;
 const REACHED_BITS: u32 = 48;
+/// Number of entries of the ring, sealed as [`AT_REACHED`] is. A file that was cut has fewer. Zero
+/// in a journal of an earlier version.
+const AT_CAPACITY: usize = 448;
 const ENTRIES: usize = 4096;
 
 /// *Poisoned*: the entries may be of acknowledged writes.
@@ -79,6 +82,9 @@ pub struct Recovered {
     /// Number of entries that do not verify, plus one for each word of the header that does not.
     /// Their content is lost.
     pub damaged: u64,
+    /// Length of the journal when it was made, if it is shorter now, bytes. The entries beyond its
+    /// end count as damaged.
+    pub cut_from_bytes: Option<u64>,
     /// Log position before which all records were durable. Zero if no batch was, or if an earlier
     /// version wrote the journal.
     pub reached: u64,
@@ -199,6 +205,8 @@ impl Journal {
         for at in [AT_REACHED, AT_NEXT] {
             atomic(&buf, at).store(none, Ordering::SeqCst);
         }
+        let capacity = sealed(Seed::new(uuid), capacity_of(&buf));
+        atomic(&buf, AT_CAPACITY).store(capacity, Ordering::SeqCst);
         buf.copy_from(AT_TIE, &tie.encode(Seed::new(uuid)));
         let (at, place) = encode_place(place);
         buf.copy_from(at, &place);
@@ -224,7 +232,14 @@ impl Journal {
         let tie = Head::read(&head)
             .filter(|head| head.uuid == *uuid && head.boot_id == *boot_id)?
             .tie;
-        let (seed, capacity) = (Seed::new(uuid), capacity_of(buf));
+        let (seed, present) = (Seed::new(uuid), capacity_of(buf));
+        let word = atomic(buf, AT_CAPACITY).load(Ordering::SeqCst);
+        let noted = word & ((1 << REACHED_BITS) - 1);
+        let (capacity, capacity_damaged) = match word {
+            0 => (present, false),
+            _ if noted > 0 && word == sealed(seed, noted) => (noted, false),
+            _ => (present, true),
+        };
         let Words {
             head,
             tail,
@@ -235,7 +250,9 @@ impl Journal {
             entries: Vec::new(),
             poisoned: poison != 0,
             in_flight: poison == IN_FLIGHT,
-            damaged: u64::from(tie.is_damaged) + damaged,
+            damaged: u64::from(tie.is_damaged) + u64::from(capacity_damaged) + damaged,
+            cut_from_bytes: (present < capacity)
+                .then(|| ENTRIES as u64 + capacity * RECORD_BYTES as u64),
             reached: 0,
             tie,
         };
@@ -248,6 +265,10 @@ impl Journal {
         }
         for index in tail..head {
             let mut bytes = [0; RECORD_BYTES];
+            if index % capacity >= present {
+                recovered.damaged += 1;
+                continue;
+            }
             buf.copy_to(entry_offset(capacity, index), &mut bytes);
             match decode(&bytes, seed) {
                 Some((position, Body::Block(block))) => {

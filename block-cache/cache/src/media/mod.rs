@@ -96,8 +96,12 @@ pub(crate) fn journal_trouble(
         "or start with --accept-journal-loss and check what the clients stored last";
     let stake = || writes_at_stake(superblock);
     if let Some(found) = journal.filter(|found| found.damaged > 0) {
+        let state = found.cut_from_bytes.map_or_else(
+            || "is damaged".to_owned(),
+            |bytes| format!("was cut: it had {bytes} bytes"),
+        );
         return Some(format!(
-            "the process journal is damaged: of {} acknowledged writes that the log has not, {} \
+            "the process journal {state}: of {} acknowledged writes that the log has not, {} \
              cannot be read and are lost. Put a sound copy of it back, {ACCEPT}{}",
             found.entries.len() as u64 + found.damaged,
             found.damaged,

@@ -152,3 +152,30 @@ fn a_metadata_file_that_was_cut_while_stopped_is_refused_until_it_is_back() {
     check_blocks(&mut place.connect(), 0..64);
     daemon.terminate();
 }
+
+#[test]
+fn the_entries_that_a_cut_journal_has_left_count() {
+    let place = Place::new("cut-journal", "wb");
+    let config = place.path("forebay.toml");
+    let text_of = std::fs::read_to_string(&config).expect("there");
+    let text_of = text_of.replacen("[cache]", "[cache]\ncommit_interval = \"1h\"", 1);
+    std::fs::write(&config, text_of).expect("written");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..2000);
+    daemon.kill();
+    let journal = place.path("journal");
+    let whole = std::fs::metadata(&journal).expect("there").len();
+    // An entry takes 64 bytes, after a header of 4 KiB.
+    set_len(&journal, 4096 + 1500 * 64);
+    let said = place.run(&["check", text(&config)]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let refused = place.start().refused();
+    for message in [&said, &refused] {
+        let what = format!("the process journal was cut: it had {whole} bytes: of 2000 ");
+        assert!(message.contains(&what), "{message}");
+        assert!(message.contains("500 cannot be read"), "{message}");
+    }
+    let daemon = place.serve(&["--accept-journal-loss"]);
+    check_blocks(&mut place.connect(), 0..1500);
+    daemon.terminate();
+}

@@ -107,6 +107,56 @@ fn a_word_counts_with_the_complement_of_the_next_one() {
 }
 
 #[test]
+fn entries_before_the_end_of_a_cut_journal_count() {
+    let (uuid, boot) = ([1; 16], [2; 16]);
+    let memory = Buf::zeroed(2 * JOURNAL_MIN_BYTES);
+    let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");
+    let capacity = journal.room();
+    // The entries pass the end of the ring once.
+    for at in 0..capacity + capacity / 4 {
+        if journal.room() == 0 {
+            journal.trim(journal.head() - capacity / 2);
+        }
+        journal.append(at, record(at as u32));
+    }
+    let whole = Journal::recover(&memory, &uuid, &boot).expect("ours");
+    assert_eq!((whole.damaged, whole.cut_from_bytes), (0, None));
+    for len in [
+        JOURNAL_MIN_BYTES,
+        JOURNAL_MIN_BYTES + 8192,
+        2 * JOURNAL_MIN_BYTES - 64,
+    ] {
+        let cut = Journal::recover(&memory.slice(0..len), &uuid, &boot).expect("ours");
+        let present = capacity_of(&memory.slice(0..len));
+        let left: Vec<_> = (whole.entries.iter())
+            .filter(|(at, _)| at % capacity < present)
+            .copied()
+            .collect();
+        assert!(
+            !left.is_empty() && left.len() < whole.entries.len(),
+            "{len}"
+        );
+        assert_eq!(cut.entries, left, "{len}");
+        assert_eq!(
+            cut.damaged,
+            (whole.entries.len() - left.len()) as u64,
+            "{len}"
+        );
+        assert_eq!(
+            cut.cut_from_bytes,
+            Some(2 * JOURNAL_MIN_BYTES as u64),
+            "{len}"
+        );
+    }
+    // A file that was made longer since has its entries where they were.
+    let longer = Buf::zeroed(4 * JOURNAL_MIN_BYTES);
+    longer.copy_from(0, &memory.to_vec());
+    let found = Journal::recover(&longer, &uuid, &boot).expect("ours");
+    assert_eq!((found.entries, found.damaged), (whole.entries, 0));
+    assert_eq!(found.cut_from_bytes, None);
+}
+
+#[test]
 fn a_journal_of_an_earlier_version_counts() {
     let (uuid, boot) = ([1; 16], [2; 16]);
     let memory = Buf::zeroed(JOURNAL_MIN_BYTES);
@@ -115,7 +165,7 @@ fn a_journal_of_an_earlier_version_counts() {
     for at in [AT_HEAD, AT_TAIL, AT_POISON] {
         atomic(&memory, at + COMPLEMENT).store(0, Ordering::SeqCst);
     }
-    for at in [AT_REACHED, AT_NEXT] {
+    for at in [AT_REACHED, AT_NEXT, AT_CAPACITY] {
         atomic(&memory, at).store(0, Ordering::SeqCst);
     }
     memory.slice(AT_TIE..AT_NEXT).fill(0);
