@@ -59,9 +59,27 @@ impl Cache {
         backing: Rc<dyn BlockDevice>,
         options: VolumeOptions,
     ) -> Result<Rc<dyn BlockDevice>> {
+        let announce = async || Ok(());
+        self.attach_announced(name, backing, options, announce)
+            .await
+    }
+
+    /// As [`Cache::attach`]. Waits for `announce` after the last check that may refuse the attach,
+    /// and before the superblock has the new epoch and backing device. The caller stores both
+    /// outside the cache there. A refused attach does not call it.
+    ///
+    /// # Errors
+    /// As [`Cache::attach`], and the error of `announce`.
+    pub async fn attach_announced(
+        &self,
+        name: &str,
+        backing: Rc<dyn BlockDevice>,
+        options: VolumeOptions,
+        announce: impl AsyncFnOnce() -> Result<()>,
+    ) -> Result<Rc<dyn BlockDevice>> {
         // One at a time: names and numbers are looked up first and given out at the end.
         self.engine.attaching.acquire(1).await;
-        let result = self.attach_alone(name, backing, options).await;
+        let result = self.attach_alone(name, backing, options, announce).await;
         self.engine.attaching.release(1);
         result
     }
@@ -71,6 +89,7 @@ impl Cache {
         name: &str,
         backing: Rc<dyn BlockDevice>,
         options: VolumeOptions,
+        announce: impl AsyncFnOnce() -> Result<()>,
     ) -> Result<Rc<dyn BlockDevice>> {
         let engine = &self.engine;
         let info = backing.info();
@@ -144,6 +163,7 @@ impl Cache {
             .epoch
             .max(known.as_ref().map_or(0, |known| known.epoch))
             + 1;
+        announce().await?;
         engine
             .superblock
             .change(|superblock| {

@@ -141,3 +141,40 @@ fn clean_data_of_another_device_is_dropped() {
         });
     }
 }
+
+/// The caller stores epoch and device elsewhere at that point (rule 6, step 2).
+#[test]
+fn an_attach_is_announced_after_its_last_check_and_before_the_superblock() {
+    run(&world(3, 2 << 20, 512), async |disks| {
+        make(&disks, 4096).await;
+        prepare(&disks, true).await;
+        let (cache, _) = open(&disks, Durability::Sync).await;
+        let announced = std::cell::Cell::new(0);
+        let attach = async |identity, fails: bool| {
+            let recorded = || {
+                let superblock = cache.engine.superblock.current();
+                let known = superblock.volumes.iter().find(|known| known.name == "v");
+                known.map(|known| (known.epoch, known.identity))
+            };
+            let before = recorded();
+            let announce = async || {
+                announced.set(announced.get() + 1);
+                assert_eq!(recorded(), before, "the superblock was first");
+                match fails {
+                    true => Err(ErrorKind::NoSpace.into()),
+                    false => Ok(()),
+                }
+            };
+            let options = VolumeOptions::new(Mode::WriteBack);
+            let backing = Rc::new(Known(disks[1].clone(), identity));
+            let attached = cache.attach_announced("v", backing, options, announce);
+            let attached = attached.await.map_err(|error| error.kind());
+            assert_eq!(recorded() == before, attached.is_err());
+            (attached.map(drop), announced.replace(0))
+        };
+        let refused = attach(medium(2), false).await;
+        assert_eq!(refused, (Err(ErrorKind::InvalidInput), 0));
+        assert_eq!(attach(born(5), true).await, (Err(ErrorKind::NoSpace), 1));
+        assert_eq!(attach(born(5), false).await, (Ok(()), 1));
+    });
+}

@@ -161,33 +161,27 @@ impl Stack {
         offload(move || state.others(&volume, info.identity, info.size_bytes)).await
     }
 
-    /// Updates the records of other volumes that were served from this backing device. Otherwise
-    /// they would not show that the device was written under this name.
-    async fn meet_others(
+    /// Returns the new records of other volumes that were served from this backing device.
+    /// Otherwise they would not show that the device is written under this name.
+    ///
+    /// # Errors
+    /// As [`decide::renamed`], or the error of the state directory.
+    async fn renamed(
         &self,
         name: &str,
         backing: &Rc<dyn BlockDevice>,
         cache: CacheId,
         wishes: &Wishes,
-    ) -> Result<()> {
+    ) -> Result<Vec<(String, Record)>> {
         let adopt = wishes.adopt.iter().any(|adopted| adopted == name);
+        let mut renamed = Vec::new();
         for (other, record) in self.others(name, backing).await? {
             let Some(changed) = decide::renamed(name, cache, adopt, &other, record)? else {
                 continue;
             };
-            tracing::warn!(
-                volume = name,
-                former = other,
-                "the backing device was served under another name, through cache {}: what that \
-                 cache holds of it is taken for older from now on",
-                record.cache
-            );
-            self.store(&other, changed).await?;
-            // The written ranges are unknown.
-            let state = Arc::clone(&self.state);
-            offload(move || state.remove_ranges(&other)).await?;
+            renamed.push((other, changed));
         }
-        Ok(())
+        Ok(renamed)
     }
 
     async fn attach_to(
@@ -197,7 +191,8 @@ impl Stack {
         backing: Rc<dyn BlockDevice>,
         wishes: &Wishes,
     ) -> Result<Attached> {
-        self.meet_others(&volume.name, &backing, cache.id, wishes)
+        let renamed = self
+            .renamed(&volume.name, &backing, cache.id, wishes)
             .await?;
         cache.check_mode(&volume.name, volume.mode)?;
         let found = &cache.found;
@@ -259,6 +254,7 @@ impl Stack {
             backing,
             options,
             plan,
+            renamed,
         };
         if let Some(early) = early {
             return Ok(Attached {
@@ -313,11 +309,6 @@ impl Stack {
             behind: None,
         })
     }
-
-    async fn store(&self, name: &str, record: Record) -> Result<()> {
-        let (state, name) = (Arc::clone(&self.state), name.to_owned());
-        offload(move || state.store(&name, &record)).await
-    }
 }
 
 /// A volume that can be served.
@@ -336,6 +327,8 @@ struct Met {
     backing: Rc<dyn BlockDevice>,
     options: VolumeOptions,
     plan: decide::Attach,
+    /// New records of other volumes that were served from the backing device.
+    renamed: Vec<(String, Record)>,
 }
 
 impl Met {
@@ -365,11 +358,34 @@ impl Met {
 
     async fn attach_with_room(&self, cache: &Cache) -> Result<Rc<dyn BlockDevice>> {
         make_room(&self.state, &self.cache, cache, &self.name).await?;
-        self.store(self.plan.before).await?;
-        let backing = Rc::clone(&self.backing);
+        let (backing, options) = (Rc::clone(&self.backing), self.options.clone());
+        let announce = async || self.announce().await;
         cache
-            .attach(&self.name, backing, self.options.clone())
+            .attach_announced(&self.name, backing, options, announce)
             .await
+    }
+
+    /// Records the attach in the state directory, before the cache does and after the last check
+    /// that may refuse it. So the record of a refused volume keeps the device that the cache has
+    /// dirty data for.
+    async fn announce(&self) -> Result<()> {
+        for (other, record) in self.renamed.iter().cloned() {
+            tracing::warn!(
+                volume = self.name,
+                former = other,
+                "the backing device was served under another name, through cache {}: what that \
+                 cache holds of it is taken for older from now on",
+                record.cache
+            );
+            let state = Arc::clone(&self.state);
+            offload(move || {
+                state.store(&other, &record)?;
+                // The written ranges are unknown.
+                state.remove_ranges(&other)
+            })
+            .await?;
+        }
+        self.store(self.plan.before).await
     }
 
     /// As [`Met::meet`], for a volume that is being served.

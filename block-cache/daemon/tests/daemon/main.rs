@@ -19,6 +19,7 @@ mod nvme;
 mod operator;
 mod outputs;
 mod parts;
+mod refused;
 mod repairs;
 mod replays;
 mod room;
