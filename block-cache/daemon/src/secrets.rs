@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use forebay_auth::Secrets;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_io::file::open_regular;
 use zeroize::Zeroizing;
 
 /// Largest such file, bytes: two secrets for each of 1,000 hosts take a third of it.
@@ -29,14 +30,12 @@ pub(crate) fn read(path: &Path) -> Result<Secrets> {
 pub(crate) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>> {
     let shown = path.display();
     let unreadable = || format!("cannot read {what} in {shown}");
-    // Opening must not wait on a named pipe, which is refused below.
-    let mut options = File::options();
-    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-    let mut file = options.open(path).context(unreadable)?;
+    let opened = open_regular(path, File::options().read(true));
+    let mut file = opened.context(unreadable)?;
     // Of the open file: the check applies to the file that is read.
     let about = file.metadata().context(unreadable)?;
-    if !about.is_file() || about.len() > MAX_BYTES {
-        let why = format!("{shown}, which should have {what}, is no regular file, or above 1 MiB");
+    if about.len() > MAX_BYTES {
+        let why = format!("{shown}, which should have {what}, is above 1 MiB");
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
     let mode = about.mode() & 0o7777;

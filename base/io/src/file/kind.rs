@@ -74,6 +74,48 @@ pub fn open_to_look(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Returns what kind of file this is, in words, with an article. Returns `None` for a regular file
+/// and where there is none. A symbolic link counts as the file that it leads to.
+#[must_use]
+pub fn irregular_kind(path: &Path) -> Option<&'static str> {
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_file() => None,
+        Ok(found) => Some(kind_in_words(&found)),
+        Err(error) => leads_nowhere(path, &error).then_some("a symbolic link that leads nowhere"),
+    }
+}
+
+/// Returns whether a file is missing although there is a symbolic link at this path. `error` is
+/// that of looking at the file.
+fn leads_nowhere(path: &Path, error: &io::Error) -> bool {
+    let is_missing = matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ELOOP));
+    is_missing && std::fs::symlink_metadata(path).is_ok()
+}
+
+/// Opens a regular file with these options, which may create it. Anything else is not opened. The
+/// flags of the options are replaced.
+///
+/// # Errors
+/// `InvalidInput` for anything else, with the path and the kind; otherwise the error of the
+/// operating system.
+pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let refuse = |kind: &str| {
+        let what = format!("{} is {kind} and not a regular file", path.display());
+        Err(io::Error::new(io::ErrorKind::InvalidInput, what))
+    };
+    if let Some(kind) = irregular_kind(path) {
+        return refuse(kind);
+    }
+    // A pipe that took its place meanwhile is not waited for.
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    let file = options.custom_flags(flags).open(path)?;
+    let opened = file.metadata()?;
+    match opened.is_file() {
+        true => Ok(file),
+        false => refuse(kind_in_words(&opened)),
+    }
+}
+
 /// Removes `O_NONBLOCK`, which only the opening needs. With it, io_uring fails a request that has
 /// to wait.
 ///
@@ -158,6 +200,39 @@ mod tests {
                 report.contains(kind) && report.contains("help: "),
                 "{report}"
             );
+        }
+    }
+
+    #[test]
+    fn only_a_regular_file_is_opened_as_one() {
+        let scratch = Scratch::new();
+        let mut others = others(&scratch);
+        let (dangling, round) = (scratch.path("dangling"), scratch.path("round"));
+        std::os::unix::fs::symlink(scratch.path("none"), &dangling).expect("made");
+        std::os::unix::fs::symlink(&round, &round).expect("made");
+        others.push((dangling, "a symbolic link that leads nowhere"));
+        others.push((round, "a symbolic link that leads nowhere"));
+        for (path, kind) in others {
+            assert_eq!(irregular_kind(&path), Some(kind));
+            let mut writing = OpenOptions::new();
+            writing.write(true).create(true).truncate(true);
+            for options in [OpenOptions::new().read(true), &mut writing] {
+                let refused = open_regular(&path, options).expect_err("no regular file");
+                assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+                assert!(refused.to_string().contains(kind), "{refused}");
+            }
+        }
+        let path = scratch.path("file");
+        assert_eq!(irregular_kind(&path), None);
+        let missing = open_regular(&path, OpenOptions::new().read(true)).expect_err("none");
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        std::fs::write(&path, [7; 9]).expect("a file");
+        let link = scratch.path("to-file");
+        std::os::unix::fs::symlink(&path, &link).expect("made");
+        for path in [path, link] {
+            assert_eq!(irregular_kind(&path), None);
+            let file = open_regular(&path, OpenOptions::new().read(true)).expect("opened");
+            assert_eq!(file.metadata().expect("open").len(), 9);
         }
     }
 

@@ -24,7 +24,7 @@ pub use crate::reactor::Faults;
 use crate::reactor::{IoLimits, OpenFile, current};
 pub use geometry::Geometry;
 pub use identity::are_clones;
-pub use kind::{kind_in_words, open_to_look};
+pub use kind::{irregular_kind, kind_in_words, open_regular, open_to_look};
 pub use place::{Medium, Place};
 
 /// Options for opening a file.

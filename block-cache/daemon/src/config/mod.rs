@@ -20,10 +20,12 @@ pub mod server;
 pub mod tls;
 pub mod volume;
 
+use std::fs::OpenOptions;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_io::file::{irregular_kind, open_regular};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -290,7 +292,18 @@ impl Config {
 /// as such and not parsed.
 fn read(path: &Path) -> Result<String> {
     let mut bytes = Vec::new();
-    let opened = std::fs::File::open(path);
+    if let Some(kind) = irregular_kind(path) {
+        let path = path.display();
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!(
+                "{path} is no configuration: it is {kind} and not a regular file\n    \
+                 help: name a TOML file; to look at the cache on a device, `forebay check --cache \
+                 {path}`"
+            ),
+        ));
+    }
+    let opened = open_regular(path, OpenOptions::new().read(true));
     let done = opened.and_then(|file| file.take(LONGEST_BYTES + 1).read_to_end(&mut bytes));
     done.context(|| {
         format!(

@@ -14,7 +14,7 @@ use forebay_io::system::{may_store, may_write};
 
 use super::problem::Problems;
 use super::{Config, Export, Listen, Nbd, Protocol, Tls};
-use crate::state::StateDirectory;
+use crate::state::{MOVE_AWAY, StateDirectory, irregular_files, is_irregular, not_a_directory};
 
 impl Listen {
     /// Returns the address in the type of the sockets' layer.
@@ -67,7 +67,7 @@ impl Config {
         // The daemon on the control socket holds the other places, too.
         let alone = running.is_some() || places.look_at_control(self, &mut problems);
         if alone {
-            if let Err((what, help)) = state(self, running.is_some()) {
+            for (what, help) in state(self, running.is_some()) {
                 let what = format!("state directory {} {what}", self.server.state.display());
                 problems.add_at(self.server.state_line, what, help);
             }
@@ -308,23 +308,32 @@ fn may_store_state(config: &Config) -> Result<()> {
     may_store(there.unwrap_or(path), files as u64, files)
 }
 
-/// Checks the state directory. `ours` says whether the daemon under check holds it.
-fn state(config: &Config, ours: bool) -> Result<(), Wrong> {
+/// Returns the problems of the state directory. `ours` says whether the daemon under check holds
+/// it.
+fn state(config: &Config, ours: bool) -> Vec<Wrong> {
     let path = &config.server.state;
+    if let Some(kind) = not_a_directory(path) {
+        let help = "set `state` in [server] to a directory, or move what is there away";
+        return vec![(format!("is not a directory: it is {kind}"), help.into())];
+    }
+    let irregular = irregular_files(path);
+    if !irregular.is_empty() {
+        let wrong = irregular.iter();
+        let wrong = wrong.map(|(name, kind)| (is_irregular(name, kind), MOVE_AWAY.into()));
+        return wrong.collect();
+    }
     let looked = match std::fs::metadata(path) {
         Err(error) if is_absent(&error) => may_make(path).and_then(|()| may_store_state(config)),
         Err(error) => Err(error.into()),
-        Ok(found) if !found.is_dir() => {
-            let help = "set `state` in [server] to a directory, or move what is there away";
-            return Err(("is not a directory".into(), help.into()));
-        }
         Ok(_) if ours => may_write(path).and_then(|()| may_store_state(config)),
         Ok(_) => may_write(path)
             .and_then(|()| StateDirectory::look(path))
             .and_then(|()| may_store_state(config)),
     };
-    looked.map_err(|error| {
-        match error.kind() {
+    let Err(error) = looked else {
+        return Vec::new();
+    };
+    vec![match error.kind() {
         ErrorKind::Busy => (
             "is held by another daemon".into(),
             "stop that one, or set `state` in [server] to a directory of its own".into(),
@@ -338,8 +347,7 @@ fn state(config: &Config, ours: bool) -> Result<(), Wrong> {
             format!("cannot be used: {}", error.report()),
             "set `state` in [server] to a directory that you may write to".into(),
         ),
-    }
-    })
+    }]
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_frontend::nbd::{self, Demand};
+use forebay_io::file::open_regular;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -63,13 +63,11 @@ impl Tls {
 fn read_public(path: &Path, what: &str) -> Result<Vec<u8>> {
     let shown = path.display();
     let unreadable = || format!("cannot read {what} in {shown}");
-    // Opening must not wait on a named pipe, which is refused below.
-    let mut options = File::options();
-    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).context(unreadable)?;
+    let opened = open_regular(path, File::options().read(true));
+    let file = opened.context(unreadable)?;
     let about = file.metadata().context(unreadable)?;
-    if !about.is_file() || about.len() > MAX_BYTES {
-        let why = format!("{shown}, which should have {what}, is no regular file, or above 1 MiB");
+    if about.len() > MAX_BYTES {
+        let why = format!("{shown}, which should have {what}, is above 1 MiB");
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
     let mut bytes = Vec::new();

@@ -3,15 +3,15 @@
 //! Forebay never reads this file; it is a record for people. It is durable before the cache forgets
 //! the volume. So the lost ranges stay named in a place that outlives the daemon and its log.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::ops::Range;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forebay_block::{Context as _, Result};
+use forebay_block::Result;
 
-use super::sync_directory;
+use super::files::{self, sync_directory};
 
 /// Appends the ranges of a volume that are about to be abandoned to the list at `path`. On return
 /// they are durable.
@@ -28,11 +28,13 @@ pub(super) fn note(path: &Path, volume: &str, epoch: u64, ranges: &[Range<u64>])
     for Range { start, end } in ranges {
         text.push_str(&format!("{start} {}\n", end - start));
     }
-    let added = OpenOptions::new().append(true).create(true).open(path);
-    let added = added.and_then(|mut file: File| {
+    let added = files::open(path, OpenOptions::new().append(true).create(true));
+    let added = added.and_then(|mut file| {
         file.write_all(text.as_bytes())?;
-        file.sync_all()
+        Ok(file.sync_all()?)
     });
-    added.context(|| format!("cannot list what is abandoned in {}", path.display()))?;
+    files::in_context(added, || {
+        format!("cannot list what is abandoned in {}", path.display())
+    })?;
     sync_directory(path.parent().unwrap_or(Path::new(".")))
 }

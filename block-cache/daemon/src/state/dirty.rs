@@ -5,15 +5,13 @@
 //! length in bytes), and a check value. It is valid only if the record in `NAME.epoch` says so. It
 //! is durable before that record is.
 
-use std::fs::{self, File};
-use std::io::Write as _;
 use std::ops::Range;
 use std::path::Path;
 
-use forebay_block::{Context as _, Result};
+use forebay_block::Result;
 
 use super::epoch::check;
-use super::sync_directory;
+use super::files;
 
 const HEAD: &str = "forebay dirty data 1";
 
@@ -30,13 +28,7 @@ pub(super) fn store(path: &Path, volume: &str, dirty: &[Range<u64>]) -> Result<(
     let check = check(&text);
     let _ = writeln!(text, "check {check:016x}");
     let new = path.with_extension("dirty-new");
-    let written = File::create(&new).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    });
-    written.context(|| format!("cannot write {}", new.display()))?;
-    fs::rename(&new, path).context(|| format!("cannot replace {}", path.display()))?;
-    sync_directory(path.parent().unwrap_or(Path::new(".")))
+    files::replace(path, &new, text.as_bytes())
 }
 
 /// Reads the list at `path`. Returns `None` if it is absent or damaged: the dirty ranges are then
@@ -45,9 +37,8 @@ pub(super) fn store(path: &Path, volume: &str, dirty: &[Range<u64>]) -> Result<(
 /// # Errors
 /// The error of the operating system.
 pub(super) fn load(path: &Path, volume: &str) -> Result<Option<Vec<Range<u64>>>> {
-    let bytes = match fs::read(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.context(|| format!("cannot read {}", path.display()))?,
+    let Some(bytes) = files::read(path)? else {
+        return Ok(None);
     };
     let dirty = parse(volume, &String::from_utf8_lossy(&bytes));
     if dirty.is_none() {

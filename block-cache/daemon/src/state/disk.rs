@@ -6,14 +6,12 @@
 //! the device is recreated. A virtual machine keeps the generation of the daemon that it started
 //! with, and continues only with the same generation.
 
-use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::Path;
 
-use forebay_block::{Context as _, Result};
+use forebay_block::Result;
 use forebay_io::system::random;
 
-use super::sync_directory;
+use super::files;
 
 /// Contents of the file.
 #[derive(Clone, Debug)]
@@ -46,9 +44,8 @@ impl Disk {
 /// Reads the file. Returns `None` for a volume that never had such clients.
 pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Disk>> {
     let path = directory.join(format!("{volume}.disk"));
-    let bytes = match fs::read(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        read => read.context(|| path.display().to_string())?,
+    let Some(bytes) = files::read(&path)? else {
+        return Ok(None);
     };
     let text = String::from_utf8_lossy(&bytes);
     let (generation, gap) = text.split_once('\n').unwrap_or_default();
@@ -63,11 +60,6 @@ pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Disk>> {
 pub(super) fn store(directory: &Path, volume: &str, disk: &Disk) -> Result<()> {
     let path = directory.join(format!("{volume}.disk"));
     let new = directory.join(format!("{volume}.disk.new"));
-    let written = File::create(&new).and_then(|mut file| {
-        write!(file, "{}\n{}", disk.generation, disk.gap)?;
-        file.sync_all()
-    });
-    let stored = written.and_then(|()| fs::rename(&new, &path));
-    stored.context(|| path.display().to_string())?;
-    sync_directory(directory)
+    let content = format!("{}\n{}", disk.generation, disk.gap);
+    files::replace(&path, &new, content.as_bytes())
 }

@@ -1,13 +1,12 @@
 //! `NAME.epoch`: a few lines of text with a check value, replaced atomically and durably.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
-use super::sync_directory;
+use super::files;
 
 /// Cache that a volume was last attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,9 +217,8 @@ pub(super) fn others(
 
 pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
     let path = path(directory, volume);
-    let bytes = match fs::read(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.context(|| format!("cannot read {}", path.display()))?,
+    let Some(bytes) = files::read(&path)? else {
+        return Ok(None);
     };
     // Bytes that are not UTF-8 fail the check like other damage.
     match parse(volume, &String::from_utf8_lossy(&bytes)) {
@@ -240,12 +238,5 @@ pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
 pub(super) fn store(directory: &Path, volume: &str, record: &Record) -> Result<()> {
     let path = path(directory, volume);
     let new = directory.join(format!("{volume}.epoch.new"));
-    let written = File::create(&new).and_then(|mut file| {
-        file.write_all(render(volume, record).as_bytes())?;
-        file.sync_all()
-    });
-    let remedy = "make room on its file system, and the state directory one that may be written to";
-    written.context(|| format!("cannot write {} ({remedy})", new.display()))?;
-    fs::rename(&new, &path).context(|| format!("cannot replace {} ({remedy})", path.display()))?;
-    sync_directory(directory)
+    files::replace(&path, &new, render(volume, record).as_bytes())
 }

@@ -22,13 +22,13 @@ pub mod decide;
 mod dirty;
 mod disk;
 mod epoch;
+mod files;
 mod logged;
 pub mod opening;
 mod ranges;
 mod removal;
 
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
@@ -36,6 +36,8 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
 pub(crate) use epoch::hex;
 pub use epoch::{CacheId, Record};
+pub(crate) use files::{MOVE_AWAY, irregular_files, is_irregular, not_a_directory};
+use files::{remove, sync_directory};
 pub use logged::LoggedDevice;
 pub use opening::Opening;
 pub use ranges::{RANGE_BYTES, RangeLog, read_ranges};
@@ -61,13 +63,25 @@ impl StateDirectory {
                 path.display()
             )
         };
+        if let Some(kind) = not_a_directory(path) {
+            let kind = format!("it is not a directory: it is {kind}");
+            return Err(Error::new(ErrorKind::InvalidInput, kind)).context(what);
+        }
         std::fs::create_dir_all(path).context(what)?;
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path.join("lock"))
-            .context(what)?;
+        // None of them may be waited for, and none may refuse an attach that has begun.
+        if let Some((name, kind)) = irregular_files(path).first() {
+            let what = is_irregular(name, kind);
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!(
+                    "state directory {} {what}\n    help: {MOVE_AWAY}",
+                    path.display()
+                ),
+            ));
+        }
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create(true).truncate(false);
+        let lock = files::in_context(files::open(&path.join("lock"), options), what)?;
         // SAFETY: the descriptor is open; no memory is involved.
         if unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             return Err(Error::new(
@@ -91,8 +105,8 @@ impl StateDirectory {
     /// # Errors
     /// `Busy` if a daemon holds the lock; otherwise the error of the operating system.
     pub fn look(path: &Path) -> Result<()> {
-        let lock = match File::open(path.join("lock")) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        let lock = match files::open(&path.join("lock"), OpenOptions::new().read(true)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             opened => opened?,
         };
         // A shared lock, released at once, so that concurrent checks do not fail each other.
@@ -286,11 +300,8 @@ impl StateDirectory {
     /// # Errors
     /// The error of the operating system.
     pub fn transit_boot_in(state: &Path, device: &str) -> Result<Option<[u8; 16]>> {
-        let path = transit_path(state, device);
-        match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            read => Ok(read.context(|| path.display().to_string())?.try_into().ok()),
-        }
+        let bytes = files::read(&transit_path(state, device))?;
+        Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
     }
 
     /// Records durably the boot in which a transit cache is in use; `None` after it was closed.
@@ -299,17 +310,12 @@ impl StateDirectory {
     /// The error of the operating system.
     pub fn note_transit(&self, device: &str, boot_id: Option<&[u8; 16]>) -> Result<()> {
         let path = transit_path(&self.path, device);
-        let done = match boot_id {
-            Some(boot_id) => File::create(&path).and_then(|mut file| {
-                file.write_all(boot_id)?;
-                file.sync_all()
-            }),
-            None => match std::fs::remove_file(&path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-                removed => removed,
-            },
-        };
-        done.context(|| path.display().to_string())?;
+        match boot_id {
+            Some(boot_id) => {
+                files::write(&path, boot_id).context(|| path.display().to_string())?;
+            }
+            None => remove(&path)?,
+        }
         sync_directory(&self.path)
     }
 
@@ -378,14 +384,8 @@ impl StateDirectory {
 
     /// Stores a number that is valid for one boot, durably.
     fn note_number(&self, path: &Path, boot_id: &[u8; 16], number: u64) -> Result<()> {
-        let new = path.with_added_extension("new");
-        let written = File::create(&new).and_then(|mut file| {
-            writeln!(file, "{} {number}", hex(boot_id))?;
-            file.sync_all()
-        });
-        let stored = written.and_then(|()| std::fs::rename(&new, path));
-        stored.context(|| path.display().to_string())?;
-        sync_directory(&self.path)
+        let content = format!("{} {number}\n", hex(boot_id));
+        files::replace(path, &path.with_added_extension("new"), content.as_bytes())
     }
 
     /// Records durably the dirty data of a volume that is about to be abandoned. Returns the path
@@ -469,28 +469,10 @@ impl StateDirectory {
     }
 }
 
-/// Removes a file that may not exist.
-fn remove(path: &Path) -> Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).context(|| path.display().to_string())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Makes the names in a directory durable.
-fn sync_directory(path: &Path) -> Result<()> {
-    let synced = File::open(path).and_then(|directory| directory.sync_all());
-    synced.context(|| format!("state directory {}", path.display()))
-}
-
 /// Returns the number in a file if it is of this boot; otherwise zero.
 fn number_in(path: &Path, boot_id: &[u8; 16]) -> Result<u64> {
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
-        read => read.context(|| path.display().to_string())?,
-    };
+    let bytes = files::read(path)?.unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
     let known = text.trim_end().split_once(' ');
     let own = known.filter(|(boot, _)| *boot == hex(boot_id));
     Ok(own.map_or(0, |(_, number)| number.parse().unwrap_or(0)))

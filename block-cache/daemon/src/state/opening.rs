@@ -3,14 +3,12 @@
 //! The superblock has the same data. If its number is lower, the cache device holds an earlier
 //! state of the cache. If its devices differ, the cache is a copy.
 
-use std::fs::{self, File};
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
+use forebay_block::{Error, ErrorKind, Identity, Result};
 use forebay_metadata::Media;
 
-use super::{hex, sync_directory};
+use super::{files, hex};
 
 /// Record of the last opening of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,33 +104,24 @@ fn parse(text: &str) -> Option<Opening> {
 /// earlier state of the cache device would not be recognized.
 pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>> {
     let path = path(directory, uuid);
-    match fs::read(&path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        read => {
-            let bytes = read.context(|| path.display().to_string())?;
-            let found = parse(&String::from_utf8_lossy(&bytes));
-            if found.is_none() {
-                tracing::warn!(
-                    "{} is damaged: an earlier state of the cache device would not be recognized",
-                    path.display()
-                );
-            }
-            Ok(found)
-        }
+    let Some(bytes) = files::read(&path)? else {
+        return Ok(None);
+    };
+    let found = parse(&String::from_utf8_lossy(&bytes));
+    if found.is_none() {
+        tracing::warn!(
+            "{} is damaged: an earlier state of the cache device would not be recognized",
+            path.display()
+        );
     }
+    Ok(found)
 }
 
 /// Stores the record, durably.
 pub(super) fn store(directory: &Path, uuid: &[u8; 16], opening: &Opening) -> Result<()> {
     let path = path(directory, uuid);
     let new = path.with_extension("cache.new");
-    let written = File::create(&new).and_then(|mut file| {
-        file.write_all(render(opening).as_bytes())?;
-        file.sync_all()
-    });
-    let stored = written.and_then(|()| fs::rename(&new, &path));
-    stored.context(|| path.display().to_string())?;
-    sync_directory(directory)
+    files::replace(&path, &new, render(opening).as_bytes())
 }
 
 /// Checks whether a cache may be opened on its present devices. `record` is its record in the state

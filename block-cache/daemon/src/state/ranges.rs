@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Result};
 
-use super::sync_directory;
+use super::files::{self, sync_directory};
 
 /// Size of a logged range, bytes.
 pub const RANGE_BYTES: u64 = 1 << 20;
@@ -58,9 +58,8 @@ fn scan(bytes: &[u8]) -> std::result::Result<(HashSet<u64>, usize), usize> {
 /// # Errors
 /// The error of the operating system.
 pub fn read_ranges(path: &Path) -> Result<Option<Vec<Range<u64>>>> {
-    let bytes = match std::fs::read(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        bytes => bytes.context(|| format!("cannot read {}", path.display()))?,
+    let Some(bytes) = files::read(path)? else {
+        return Ok(None);
     };
     let numbers = match scan(&bytes) {
         Ok((numbers, _)) => numbers,
@@ -88,12 +87,9 @@ pub fn read_ranges(path: &Path) -> Result<Option<Vec<Range<u64>>>> {
 
 /// Starts a log that marks everything as written, in one atomic step: an empty log would mean the
 /// opposite.
-fn begin_unknown(path: &Path) -> std::io::Result<Vec<u8>> {
+fn begin_unknown(path: &Path) -> Result<Vec<u8>> {
     let begun = path.with_extension("ranges-begun");
-    let mut file = File::create(&begun)?;
-    file.write_all(UNKNOWN.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&begun, path)?;
+    files::replace(path, &begun, UNKNOWN.as_bytes())?;
     Ok(UNKNOWN.into())
 }
 
@@ -115,22 +111,18 @@ impl RangeLog {
     /// The error of the operating system.
     pub fn open(path: &Path, fresh: bool) -> Result<Self> {
         let what = || format!("log of ranges {}", path.display());
-        let bytes = match std::fs::read(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => match fresh {
-                true => Vec::new(),
-                false => begin_unknown(path).context(what)?,
-            },
-            bytes => bytes.context(what)?,
+        let bytes = match files::read(path)? {
+            Some(bytes) => bytes,
+            None if fresh => Vec::new(),
+            None => begin_unknown(path)?,
         };
         let (known, good) = scan(&bytes).unwrap_or_else(|_| {
             // Readers take everything as written; more lines change nothing.
             (HashSet::new(), bytes.len())
         });
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .open(path)
-            .context(what)?;
+        let mut options = OpenOptions::new();
+        let opened = files::open(path, options.append(true).create(true));
+        let file = files::in_context(opened, what)?;
         file.set_len(good as u64).context(what)?;
         file.sync_all().context(what)?;
         sync_directory(path.parent().unwrap_or(Path::new(".")))?;

@@ -5,6 +5,7 @@ use super::*;
 
 mod decisions;
 mod failed;
+mod irregular;
 
 struct Scratch(PathBuf);
 

@@ -13,6 +13,7 @@ mod foreseen;
 mod gone;
 mod hung;
 mod identity;
+mod irregular;
 mod kinds;
 mod limits;
 mod nvme;
