@@ -148,18 +148,22 @@ pub(super) fn open(
     })
 }
 
-/// Refuses another cache's journal that holds acknowledged writes.
+/// Refuses the journal of another cache that was not stopped cleanly in this boot.
 fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
-    let left = journal::Journal::recover(memory, other, &boot_id()?);
-    if !left.is_some_and(|left| left.poisoned || !left.entries.is_empty()) {
+    let Some(left) = journal::Journal::recover(memory, other, &boot_id()?) else {
         return Ok(());
-    }
+    };
+    // Its cache was not closed, or the file would be gone, and refuses to open without it.
+    let content = match left.poisoned || !left.entries.is_empty() || left.damaged > 0 {
+        true => "holds acknowledged writes of",
+        false => "belongs to",
+    };
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "the process journal {} holds acknowledged writes of another cache, {}: serve that \
-             one first, set `journal` in [cache] to another path, or remove the file if that \
-             cache is gone",
+            "the process journal {} {content} another cache, {}, which was not stopped cleanly\n    \
+             help: serve and stop that cache first, or set `journal` in [cache] to another path; \
+             remove the file only if that cache is gone",
             path.display(),
             hex(other)
         ),

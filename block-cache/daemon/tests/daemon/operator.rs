@@ -197,6 +197,28 @@ fn a_process_journal_is_found_wherever_it_lies_and_never_overwritten() {
     assert!(!journal.exists() && !Path::new(&link).is_symlink());
 }
 
+/// A cache whose journal is gone after a kill does not open, so no other cache may use it up.
+#[test]
+fn an_empty_journal_of_a_killed_cache_stays() {
+    let place = Place::new("journal-empty", "wb");
+    let (cache, journal) = (place.path("cache"), place.path("journal"));
+    place.serve(&[]).kill();
+    std::fs::rename(&cache, place.path("first")).expect("moved");
+    place.ok(&["format", "--create", "64M", "--cache", text(&cache)]);
+    let config = place.path("forebay.toml");
+    for command in [&["check", text(&config)][..], &["serve", text(&config)]] {
+        let refused = place.refused(command);
+        assert!(refused.contains("belongs to another cache"), "{refused}");
+        assert!(
+            refused.contains("help: serve and stop that cache first"),
+            "{refused}"
+        );
+    }
+    assert!(journal.exists());
+    std::fs::rename(place.path("first"), &cache).expect("moved back");
+    place.serve(&[]).terminate();
+}
+
 /// Returns a pipe without a reader.
 fn broken_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("a pipe");
