@@ -7,7 +7,7 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 use forebay_cache::VolumeOptions;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::rt;
-use forebay_metadata::superblock::Superblock;
+use forebay_metadata::superblock::{Role, Superblock};
 
 use super::{Stack, Wishes};
 use crate::config::{self, Config, DeviceKind};
@@ -127,7 +127,13 @@ impl Stack {
             let watched = devices.iter().find(|watched| watched.name == *holder)?;
             watched.device.clone()
         };
-        Superblock::read(device.as_ref()).await.ok()
+        let found = Superblock::read(device.as_ref()).await.ok()?;
+        // A device in a wrong role says nothing of the volumes.
+        let role = match cache.metadata {
+            Some(_) => Role::Metadata,
+            None => Role::Whole,
+        };
+        (found.role == role).then_some(found)
     }
 
     /// Returns the refusal of a volume that the start has not reached, if there will be one.

@@ -179,3 +179,36 @@ fn the_entries_that_a_cut_journal_has_left_count() {
     check_blocks(&mut place.connect(), 0..1500);
     daemon.terminate();
 }
+
+/// The advice to adopt the volume would give its dirty data up.
+#[test]
+fn devices_in_wrong_roles_give_no_advice_to_adopt() {
+    let place = Place::new("cut-roles", "wb");
+    in_two_files(&place);
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..64);
+    daemon.kill();
+    let config = place.path("forebay.toml");
+    let right = std::fs::read_to_string(&config).expect("there");
+    let alone = right.replace("metadata = \"map\", ", "");
+    let exchanged = right.replace(
+        "data = \"ssd\", metadata = \"map\"",
+        "data = \"map\", metadata = \"ssd\"",
+    );
+    for (wrong, message) in [
+        (alone, "holds data only"),
+        (exchanged, "in the wrong roles"),
+    ] {
+        assert_ne!(wrong, right);
+        std::fs::write(&config, wrong).expect("written");
+        for command in [&["check", text(&config)][..], &["serve", text(&config)]] {
+            let refused = place.refused(command);
+            assert!(refused.contains(message), "{refused}");
+            assert!(!refused.contains("--adopt"), "{refused}");
+        }
+    }
+    std::fs::write(&config, right).expect("written");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..64);
+    daemon.terminate();
+}
