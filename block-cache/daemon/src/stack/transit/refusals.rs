@@ -71,12 +71,11 @@ pub(super) fn amount(state: &Path, file: &Path) -> String {
 /// Returns the error message for missing slots. `state` is the state directory.
 pub(super) fn removed(state: &Path, file: &Path) -> String {
     format!(
-        "{} was removed, or overwritten where it says whose it is, since a daemon was killed: \
-         acknowledged writes in it ARE LOST ({}), unless another daemon, with another state \
-         directory, sent them on and was stopped\n    \
-         help: put it back. If the medium was copied or replaced since, put the former one back: \
-         its slots lie in {DIRECTORY} under its number. Or start with --accept-journal-loss and, \
-         if there was no such daemon, check what the clients stored last",
+        "{} was removed, or overwritten: writes that a killed daemon acknowledged ARE LOST ({})\n    \
+         help: put it back. They are lost unless another daemon, with another state directory, sent \
+         them on and was stopped. If the medium was copied or replaced since, put the former one \
+         back: its slots lie in {DIRECTORY} under its number. Or start with --accept-journal-loss \
+         and, if there was no such daemon, check what the clients stored last",
         file.display(),
         amount(state, file)
     )
