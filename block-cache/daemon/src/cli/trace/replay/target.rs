@@ -78,7 +78,17 @@ impl On {
         match self {
             Self::Config(config) => {
                 meter::start();
-                let stack = engine(async move { Stack::open(&config, &Wishes::default()).await });
+                let stack = engine(async move {
+                    let stack = Stack::open(&config, &Wishes::default()).await?;
+                    // The I/O of an opening is not the trace's.
+                    match stack.ready().await {
+                        Ok(()) => Ok(stack),
+                        Err(error) => {
+                            let _ = stack.close().await;
+                            Err(error)
+                        }
+                    }
+                });
                 let stack = stack.await?;
                 let (mut targets, mut read_only) = (Vec::new(), Vec::new());
                 for volume in stack.volumes() {
