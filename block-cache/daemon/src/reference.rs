@@ -5,6 +5,7 @@
 //! is missing from the page.
 
 mod commands;
+mod configuration;
 mod status;
 
 use std::env;

@@ -83,18 +83,73 @@ pub enum Durability {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawCache {
+    /// Device with cached data.
+    ///
+    /// - Type: device name
+    /// - Range: of this machine
     pub(super) data: Spanned<String>,
+    /// Device with the log.
+    ///
+    /// - Type: device name
+    /// - Default: on `data`
+    /// - Range: of this machine; `pmem` allowed
     pub(super) metadata: Option<Spanned<String>>,
+    /// Effect of power loss.
+    ///
+    /// - Default: `"flush"`
+    /// - Range: `flush`, `sync`
     durability: Option<Durability>,
+    /// High mark: above it, writes that miss bypass the cache.
+    ///
+    /// - Default: `"60%"`
+    /// - Range: 1% to 100%
     dirty_limit: Option<Spanned<Percent>>,
+    /// Low mark: below it, `auto` does not hurry.
+    ///
+    /// - Default: a third of `dirty_limit`
+    /// - Range: at most `dirty_limit`
     dirty_low: Option<Spanned<Percent>>,
+    /// Write-back policy.
+    ///
+    /// - Type: text
+    /// - Default: `"auto"`
+    /// - Range: `auto`, `alru`, `acp`, `nop`
     cleaning: Option<Spanned<String>>,
+    /// Writes without room.
+    ///
+    /// - Type: text
+    /// - Default: `"always"`
+    /// - Range: `always`, `measured`
     admission: Option<Spanned<String>>,
+    /// Time between commits without a FLUSH.
+    ///
+    /// - Default: `"500ms"`
+    /// - Range: 1ms to 1h
     commit_interval: Option<Spanned<Interval>>,
+    /// Process journal.
+    ///
+    /// - Default: `/dev/shm/forebay-UUID.journal`
+    /// - Range: on a tmpfs
     journal: Option<Spanned<PathBuf>>,
+    /// Size of the process journal.
+    ///
+    /// - Default: `"4M"`
+    /// - Range: 1M to 1G; rounded up to whole 4K
     journal_size: Option<Spanned<Size>>,
+    /// Expected block sizes.
+    ///
+    /// - Default: as formatted
+    /// - Range: powers of two, 4K to 1M
     block_sizes: Option<Spanned<Vec<Size>>>,
+    /// Expected method of dirty tracking.
+    ///
+    /// - Type: text
+    /// - Default: as formatted
+    /// - Range: `exact`, `abt`, `none`
     dirty_tracking: Option<Spanned<String>>,
+    /// Expected checksums.
+    ///
+    /// - Default: as formatted
     checksums: Option<Spanned<bool>>,
 }
 

@@ -1,5 +1,7 @@
 //! `[[device]]`: a device that stores bytes.
 
+mod keys;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,12 +9,13 @@ use forebay_device::emulate::disk::DiskProfile;
 use forebay_device::emulate::memory::MemoryProfile;
 use forebay_device::nvme_tcp::Uri;
 use forebay_transit::Policy;
-use serde::Deserialize;
 use toml::Spanned;
+
+pub(super) use keys::{Kind, RawDevice};
 
 use super::duration::{self, LATENCIES};
 use super::problem::{Problems, Span};
-use forebay_terminal::size::{Interval, Rate, Size};
+use forebay_terminal::size::Interval;
 
 /// A named device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,60 +106,8 @@ pub enum DeviceKind {
     },
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Kind {
-    File,
-    #[serde(rename = "nvme-tcp")]
-    NvmeTcp,
-    Mem,
-    Pmem,
-    Btt,
-    Transit,
-    Emulate,
-}
-
 /// Default capacity of a transit cache, bytes.
 const TRANSIT_BYTES: u64 = 512 << 20;
-
-impl Kind {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::File => "file",
-            Self::NvmeTcp => "nvme-tcp",
-            Self::Mem => "mem",
-            Self::Pmem => "pmem",
-            Self::Btt => "btt",
-            Self::Transit => "transit",
-            Self::Emulate => "emulate",
-        }
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawDevice {
-    pub(super) name: Spanned<String>,
-    kind: Spanned<Kind>,
-    path: Option<Spanned<PathBuf>>,
-    uri: Option<Spanned<String>>,
-    secrets: Option<Spanned<PathBuf>>,
-    direct: Option<Spanned<bool>>,
-    identity: Option<Spanned<String>>,
-    size: Option<Spanned<Size>>,
-    volatile: Option<Spanned<bool>>,
-    on: Option<Spanned<String>>,
-    capacity: Option<Spanned<Size>>,
-    policy: Option<Spanned<String>>,
-    profile: Option<Spanned<String>>,
-    latency: Option<Spanned<Interval>>,
-    read_latency: Option<Spanned<Interval>>,
-    write_latency: Option<Spanned<Interval>>,
-    flush_latency: Option<Spanned<Interval>>,
-    bandwidth: Option<Spanned<Rate>>,
-    iops: Option<Spanned<u32>>,
-    queue_depth: Option<Spanned<u32>>,
-}
 
 fn span<T>(value: Option<&Spanned<T>>) -> Option<Span> {
     value.map(Spanned::span)

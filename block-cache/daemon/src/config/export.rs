@@ -123,21 +123,92 @@ impl fmt::Display for Listen {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawExport {
+    /// The exported volume.
+    ///
+    /// - Type: volume name
     pub(super) volume: Spanned<String>,
+    /// Where it listens.
+    ///
+    /// - Of: `nbd`
+    /// - Type: address
+    /// - Default: required
+    /// - Range: `IP:PORT`, or `unix:` with a path
     nbd: Option<Spanned<String>>,
+    /// Directory that holds one file named after the volume.
+    ///
+    /// - Of: `fuse`
+    /// - Default: required
+    /// - Range: empty, or made at the start
     fuse: Option<Spanned<PathBuf>>,
+    /// Where it listens.
+    ///
+    /// - Of: `nvme-tcp`
+    /// - Type: address
+    /// - Default: required
+    /// - Range: `IP:PORT`
     #[serde(rename = "nvme-tcp")]
     nvme_tcp: Option<Spanned<String>>,
+    /// Path of a Unix socket for the machine's monitor, mode 0600.
+    ///
+    /// - Of: `vhost-user-blk`
+    /// - Default: required
+    /// - Range: 107 bytes
     #[serde(rename = "vhost-user-blk")]
     vhost_user_blk: Option<Spanned<PathBuf>>,
+    /// Number of the device: 0 is `/dev/ublkb0`.
+    ///
+    /// - Of: `ublk`
+    /// - Default: required
+    /// - Range: 0 to 1048575
     ublk: Option<Spanned<u32>>,
+    /// Name of the subsystem.
+    ///
+    /// - Of: `nvme-tcp`
+    /// - Type: text
+    /// - Default: required
+    /// - Range: 223 bytes
     nqn: Option<Spanned<String>>,
+    /// NQNs of the hosts that may connect.
+    ///
+    /// - Of: `nvme-tcp`
+    /// - Default: all hosts
+    /// - Range: not empty
     allow_hosts: Option<Spanned<Vec<Spanned<String>>>>,
+    /// File with the hosts' secrets.
+    ///
+    /// - Of: `nvme-tcp`
+    /// - Default: none
+    /// - Range: mode 0600
     secrets: Option<Spanned<PathBuf>>,
+    /// Whether clients without TLS are refused.
+    ///
+    /// - Of: `nbd`
+    /// - Default: `"required"` with a certificate
+    /// - Range: `required`, `offered`
     tls: Option<Spanned<RawDemand>>,
+    /// The server's certificate, then intermediates.
+    ///
+    /// - Of: `nbd`
+    /// - Default: none
+    /// - Range: PEM, with `tls_key`
     tls_certificate: Option<Spanned<PathBuf>>,
+    /// Its key, not encrypted.
+    ///
+    /// - Of: `nbd`
+    /// - Default: none
+    /// - Range: PEM, mode 0600
     tls_key: Option<Spanned<PathBuf>>,
+    /// Authorities that sign the clients' certificates.
+    ///
+    /// - Of: `nbd`
+    /// - Default: none
+    /// - Range: PEM, with `tls = "required"`
     tls_client_ca: Option<Spanned<PathBuf>>,
+    /// Allows an address that other machines reach, without required TLS (`nbd`) or without
+    /// `secrets` (`nvme-tcp`).
+    ///
+    /// - Of: `nbd`, `nvme-tcp`
+    /// - Default: `false`
     insecure: Option<Spanned<bool>>,
 }
 

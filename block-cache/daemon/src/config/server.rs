@@ -59,11 +59,35 @@ pub enum Io {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawServer {
+    /// Threads that serve connections; one of them also runs the cache.
+    ///
+    /// - Default: `1`
+    /// - Range: 1 to 64
     reactors: Option<Spanned<usize>>,
+    /// Control socket, mode 0600.
+    ///
+    /// - Default: `/run/forebay/control.sock`
+    /// - Range: 107 bytes
     control: Option<Spanned<PathBuf>>,
+    /// Status page, metrics and health.
+    ///
+    /// - Type: address
+    /// - Default: `"127.0.0.1:9809"`
+    /// - Range: loopback
     metrics: Option<Spanned<String>>,
+    /// State directory: keep it with the machine.
+    ///
+    /// - Default: `/var/lib/forebay`
     state: Option<Spanned<PathBuf>>,
+    /// Way of I/O to the kernel.
+    ///
+    /// - Default: `"auto"`
+    /// - Range: `auto`, `uring`, `threads`
     io: Option<Io>,
+    /// Behaviour of an idle reactor.
+    ///
+    /// - Default: `"adaptive"`
+    /// - Range: `adaptive`, `busy`
     poll: Option<Spanned<Poll>>,
 }
 

@@ -192,15 +192,52 @@ through_text!(Promotion);
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawVolume {
+    /// Name of the volume, also as an export.
+    ///
+    /// - Type: name
     pub(super) name: Spanned<String>,
+    /// Backing device.
+    ///
+    /// - Type: device name
+    /// - Range: one volume each
     pub(super) backing: Spanned<String>,
+    /// Cache mode; long names such as `write-back` work too.
+    ///
+    /// - Default: `"wt"`
+    /// - Range: `wb`, `wt`, `wa`, `wi`, `wo`, `pt`
     pub(super) mode: Option<Spanned<Mode>>,
+    /// Condition of a fill.
+    ///
+    /// - Default: `"always"`
+    /// - Range: `always`, `nhit:1` to `nhit:255`
     promotion: Option<Promotion>,
+    /// Length after which a sequential stream bypasses the cache.
+    ///
+    /// - Default: off (0)
     sequential_cutoff: Option<Size>,
+    /// Clients may not write.
+    ///
+    /// - Default: `false`
     read_only: Option<bool>,
+    /// Requests a second, of any kind.
+    ///
+    /// - Default: no limit
+    /// - Range: 1 or more
     iops_limit: Option<Spanned<u32>>,
+    /// Bytes a second of reads and writes.
+    ///
+    /// - Default: no limit
+    /// - Range: above zero
     bandwidth_limit: Option<Rate>,
+    /// Unused limit that an idle volume may spend at once.
+    ///
+    /// - Default: `"100ms"`
+    /// - Range: 1ms to 1h; needs a limit
     burst: Option<Spanned<Interval>>,
+    /// Time that a device may take for a request.
+    ///
+    /// - Default: `"60s"`
+    /// - Range: 1s to 1h
     timeout: Option<Spanned<Interval>>,
 }
 

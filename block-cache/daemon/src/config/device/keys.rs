@@ -1,0 +1,160 @@
+//! The keys of `[[device]]`.
+
+use std::path::PathBuf;
+
+use forebay_terminal::size::{Interval, Rate, Size};
+use serde::Deserialize;
+use toml::Spanned;
+
+/// Kind of a device.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::config) enum Kind {
+    File,
+    #[serde(rename = "nvme-tcp")]
+    NvmeTcp,
+    Mem,
+    Pmem,
+    Btt,
+    Transit,
+    Emulate,
+}
+
+impl Kind {
+    /// Returns the name in the file.
+    pub(in crate::config) const fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::NvmeTcp => "nvme-tcp",
+            Self::Mem => "mem",
+            Self::Pmem => "pmem",
+            Self::Btt => "btt",
+            Self::Transit => "transit",
+            Self::Emulate => "emulate",
+        }
+    }
+}
+
+/// A table `[[device]]` as written; the kind decides which keys apply.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::config) struct RawDevice {
+    /// Name of the device.
+    ///
+    /// - Type: name
+    pub(in crate::config) name: Spanned<String>,
+    /// Kind of the device.
+    ///
+    /// - Range: `file`, `nvme-tcp`, `mem`, `pmem`, `btt`, `transit`, `emulate`
+    pub(super) kind: Spanned<Kind>,
+    /// The medium.
+    ///
+    /// - Of: `file`, `pmem`
+    /// - Default: required
+    /// - Range: one device each
+    pub(super) path: Option<Spanned<PathBuf>>,
+    /// `"nvme-tcp://HOST:PORT/NQN"`, with options; the port is 4420 by default.
+    ///
+    /// - Of: `nvme-tcp`
+    /// - Type: text
+    /// - Default: required
+    /// - Range: one device each
+    pub(super) uri: Option<Spanned<String>>,
+    /// File with this machine's secret.
+    ///
+    /// - Of: `nvme-tcp`
+    /// - Default: none
+    /// - Range: mode 0600
+    pub(super) secrets: Option<Spanned<PathBuf>>,
+    /// `false` uses the page cache instead of `O_DIRECT`.
+    ///
+    /// - Of: `file`
+    /// - Default: `true`
+    pub(super) direct: Option<Spanned<bool>>,
+    /// The path always means this device.
+    ///
+    /// - Of: `file`
+    /// - Type: text
+    /// - Default: none
+    /// - Range: `path`
+    pub(super) identity: Option<Spanned<String>>,
+    /// Size of the device.
+    ///
+    /// - Of: `mem`
+    /// - Default: required
+    /// - Range: a multiple of 4K above zero
+    pub(super) size: Option<Spanned<Size>>,
+    /// Accepts `wb` and `wo` on a cache that ends with the process.
+    ///
+    /// - Of: `mem`
+    /// - Default: `false`
+    pub(super) volatile: Option<Spanned<bool>>,
+    /// Device under it.
+    ///
+    /// - Of: `btt`, `transit`, `emulate`
+    /// - Type: device name
+    /// - Default: required
+    pub(super) on: Option<Spanned<String>>,
+    /// Memory for data, in `/dev/shm`.
+    ///
+    /// - Of: `transit`
+    /// - Default: `"512M"`
+    /// - Range: 1M to 1T
+    pub(super) capacity: Option<Spanned<Size>>,
+    /// Use of the slots.
+    ///
+    /// - Of: `transit`
+    /// - Type: text
+    /// - Default: `"caiti"`
+    /// - Range: a policy of the transit cache
+    pub(super) policy: Option<Spanned<String>>,
+    /// All latencies and limits; excludes the keys below.
+    ///
+    /// - Of: `emulate`
+    /// - Type: text
+    /// - Default: none
+    /// - Range: `hdd`, `optane-dimm`, `cxl-dram`
+    pub(super) profile: Option<Spanned<String>>,
+    /// Time of each read, write and flush.
+    ///
+    /// - Of: `emulate`
+    /// - Default: `"0s"`
+    /// - Range: at most 1h
+    pub(super) latency: Option<Spanned<Interval>>,
+    /// Time of each read.
+    ///
+    /// - Of: `emulate`
+    /// - Default: `latency`
+    /// - Range: at most 1h
+    pub(super) read_latency: Option<Spanned<Interval>>,
+    /// Time of each write.
+    ///
+    /// - Of: `emulate`
+    /// - Default: `latency`
+    /// - Range: at most 1h
+    pub(super) write_latency: Option<Spanned<Interval>>,
+    /// Time of each flush.
+    ///
+    /// - Of: `emulate`
+    /// - Default: `latency`
+    /// - Range: at most 1h
+    pub(super) flush_latency: Option<Spanned<Interval>>,
+    /// Bytes a second, shared by reads and writes.
+    ///
+    /// - Of: `emulate`
+    /// - Default: no limit
+    /// - Range: above zero
+    pub(super) bandwidth: Option<Spanned<Rate>>,
+    /// Operations a second, shared by reads and writes.
+    ///
+    /// - Of: `emulate`
+    /// - Default: no limit
+    /// - Range: 1 or more
+    pub(super) iops: Option<Spanned<u32>>,
+    /// Operations in progress at once.
+    ///
+    /// - Of: `emulate`
+    /// - Default: no limit
+    /// - Range: 1 or more
+    pub(super) queue_depth: Option<Spanned<u32>>,
+}
