@@ -58,13 +58,26 @@ pub(crate) const MAPPERX: Page = Page {
     template: include_str!("pages/mapperx.tmpl"),
 };
 
+pub(crate) const MAPPERX_TIMING: Page = Page {
+    study: "mapperx-timing",
+    template: include_str!("pages/mapperx-timing.tmpl"),
+};
+
 pub(crate) const OPENCAS: Page = Page {
     study: "opencas",
     template: include_str!("pages/opencas.tmpl"),
 };
 
 /// All pages that are rendered from grids.
-const PAGES: [Page; 6] = [ADACACHE, APPLICATIONS, CAITI, DPC, MAPPERX, OPENCAS];
+const PAGES: [Page; 7] = [
+    ADACACHE,
+    APPLICATIONS,
+    CAITI,
+    DPC,
+    MAPPERX,
+    MAPPERX_TIMING,
+    OPENCAS,
+];
 
 /// The run that the figures are of.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 //!
 //! - *dpc*: all systems and workloads at four nodes with the declared costs (`times`, `counts`).
 //! - *opencas*: lines of 4 KiB and files of 50 and 125% of the cache (`bytes`, `speeds`).
+//! - *mapperx-timing*: blocks of 64 KiB (`runs`).
 //! - *adacache*: all configurations of the traces in [`jobs::SHORT`] (`traces`, `cells`).
 //! - *mapperx*: all trackers on the traces in [`jobs::SHORT`], without the engine (`traces`, `trees`).
 //!
@@ -19,7 +20,9 @@ use std::time::Instant;
 use super::jobs::{self, shared_folder};
 use super::{dpc, mapperx, opencas, sections};
 use crate::bench::{Outcome, built_program};
-use crate::pages::{ADACACHE, DPC, Data, MAPPERX, OPENCAS, Page, Rerun, differences, stale_pages};
+use crate::pages::{
+    ADACACHE, DPC, Data, MAPPERX, MAPPERX_TIMING, OPENCAS, Page, Rerun, differences, stale_pages,
+};
 use crate::steps::Verdict;
 
 /// A study that the check re-runs.
@@ -30,7 +33,7 @@ struct Part {
     needs_traces: bool,
 }
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     Part {
         page: DPC,
         run: dpc::rerun,
@@ -39,6 +42,11 @@ const PARTS: [Part; 4] = [
     Part {
         page: OPENCAS,
         run: opencas::rerun,
+        needs_traces: false,
+    },
+    Part {
+        page: MAPPERX_TIMING,
+        run: mapperx::rerun_timing,
         needs_traces: false,
     },
     Part {
@@ -138,11 +146,12 @@ mod tests {
     }
 
     /// Grids that the parts re-run, and the columns that name a row.
-    const GRIDS: [(Page, &str, usize); 8] = [
+    const GRIDS: [(Page, &str, usize); 9] = [
         (DPC, "times", 1),
         (DPC, "counts", 2),
         (OPENCAS, "bytes", 3),
         (OPENCAS, "speeds", 6),
+        (MAPPERX_TIMING, "runs", 3),
         (ADACACHE, "traces", 2),
         (ADACACHE, "cells", 3),
         (MAPPERX, "traces", 1),

@@ -6,6 +6,8 @@ mod page;
 mod result;
 mod timing;
 
+pub(super) use timing::rerun as rerun_timing;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -139,7 +141,7 @@ pub(super) fn rerun(root: &Path) -> Outcome<Vec<Rerun>> {
 
 pub(super) fn run(root: &Path, options: &Options) -> Outcome<bool> {
     if options.timing {
-        return timing::run(root, &root.join("docs/results"), options.json.as_deref());
+        return timing::run(root, options.json.as_deref());
     }
     let began = Instant::now();
     let program = built_program(root, &PROGRAM)?;

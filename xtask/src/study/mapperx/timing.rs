@@ -1,19 +1,21 @@
-//! The timing half: what all-hit writes wait for, by how the cache keeps track of what is dirty (the paper's
+//! The timing half: the waits of all-hit writes, by the method of dirty tracking (the paper's
 //! micro-benchmark). docs/results/mapperx-timing.md.
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{Outcome, engine, json_of, run_for_output};
-use crate::claims::{Claim, Kind, Report};
+use crate::claims::{Claim, Kind, Report, machine};
+use crate::pages::{Data, Grid, Header, MAPPERX_TIMING, Rerun, claims_grid, values_grid};
 use crate::study::{commit, date};
 
 /// Ways to keep track, as the program knows them, and what the table calls them.
 const WAYS: [(&str, &str); 4] = [
     ("none", "none (asynchronous)"),
-    ("abt", "**abt**"),
+    ("abt", "abt"),
     ("exact", "exact, a mark for 64 blocks"),
     ("each", "exact, a mark for each block (synchronous)"),
 ];
@@ -23,15 +25,6 @@ const DEPTHS: [u32; 2] = [1, 16];
 const WRITES: u32 = 20_000;
 /// What the tree may cost beside no tracking.
 const SHARE: f64 = 0.05;
-
-const HOW: &str = "\
-All-hit random writes, each as large as a cache block, over 32,768 cached blocks that are all clean at first: the first write of a block turns it dirty. Write-back, `durability = \"flush\"` with a process journal, metadata on the cache device; 1 or 16 writes under way at a time. The engine
-is the one that serves ([tracking.rs](../../benches/tracking.rs)); the SSD is emulated: 20 us a write, 400 us a flush, 200 us more for FUA, 2.5 GB/s, 400,000 IOPS, a volatile cache. Time is virtual, so that it has what writes wait for on the devices, the same in each run and on any machine, and nothing of the processor's.
-
-- **none** keeps no track: what MapperX compares with as asynchronous. **abt** is the bit-tree at a ratio of 0.01. **exact** are marks in the log, which wait for a commit (a flush of the data and a write with FUA): for 64 blocks, as formatted by default, and for each block by itself, which is what the paper calls synchronous.
-- **Announced** are marks, or writes of the tree's units. **Metadata** is bytes of both written.
-- **Dirty** is blocks at the end of the run, **back** those that would be written back if the machine went down then: a load this random makes each way but the last write back nearly everything, and is the worst for a tree. What real loads have written back is in [mapperx.md](mapperx.md).
-- Where a block is dirty already, nothing waits; the share of such writes grows to a half within a run. Nothing is evicted, and the cleaner has not come to anything yet.";
 
 /// One run, as the program prints it.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -53,13 +46,12 @@ struct Run {
     doubtful_blocks: u64,
 }
 
-/// Runs it, and writes the page into `folder`. Whether the claims hold.
-pub(super) fn run(root: &Path, folder: &Path, json: Option<&Path>) -> Outcome<bool> {
+/// Runs the blocks of these sizes at each depth.
+fn runs(root: &Path, blocks_kib: &[u32]) -> Outcome<Vec<Run>> {
     let program = engine::build(root, "tracking")?;
-    let commit = commit(root)?;
     let mut runs = Vec::new();
     for depth in DEPTHS {
-        for block_kib in BLOCKS_KIB {
+        for block_kib in blocks_kib {
             for (how, _) in WAYS {
                 let mut command = Command::new(&program);
                 command.args([how.to_owned(), block_kib.to_string(), depth.to_string()]);
@@ -69,15 +61,39 @@ pub(super) fn run(root: &Path, folder: &Path, json: Option<&Path>) -> Outcome<bo
             }
         }
     }
+    Ok(runs)
+}
+
+/// Rows of the smallest blocks, by another run.
+pub(in crate::study) fn rerun(root: &Path) -> Outcome<Vec<Rerun>> {
+    let runs = runs(root, &BLOCKS_KIB[..1])?;
+    Ok(vec![(grid(&runs), 3)])
+}
+
+/// Runs the timing half. Returns whether the claims hold.
+pub(super) fn run(root: &Path, json: Option<&Path>) -> Outcome<bool> {
+    let began = Instant::now();
+    let commit = commit(root)?;
+    let runs = runs(root, &BLOCKS_KIB)?;
     let report = Report {
         quick: false,
         claims: claims(&runs),
         rows: runs,
     };
-    let out = folder.join("mapperx-timing.md");
-    let text = page(&report, &commit, &run_for_output(date())?);
-    std::fs::write(&out, text).map_err(|error| format!("{}: {error}", out.display()))?;
-    println!("written: {}", out.display());
+    let header = Header {
+        machine: machine(),
+        commit,
+        date: run_for_output(date())?,
+        command: "cargo xtask study mapperx --timing".into(),
+        minutes: began.elapsed().as_secs_f64() / 60.0,
+    };
+    let figure = |value| format!("{value:.4}");
+    let data = Data(vec![
+        values_grid(&header),
+        claims_grid("claims", &report.claims, figure),
+        grid(&report.rows),
+    ]);
+    MAPPERX_TIMING.write(&MAPPERX_TIMING.path(root), &data, false)?;
     crate::bench::conclude(&report, json)
 }
 
@@ -119,42 +135,41 @@ fn claims(runs: &[Run]) -> Vec<Claim> {
     claims
 }
 
-fn page(report: &Report<Run>, commit: &str, date: &str) -> String {
-    let mut text = format!(
-        "# The bit-tree: what writes wait for (MapperX, the timing half)\n\nWritten by `cargo xtask study mapperx --timing`; no figure is typed by hand. Commit {commit}, {}.\n\n## How\n\n{HOW}\n",
-        date.trim()
-    );
-    for depth in DEPTHS {
-        text += &format!(
-            "\n## Depth {depth}\n\n| block | tracking | mean, us | p50 | p99 | p99.9 | IOPS | of none's | announced | metadata | dirty | back |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n"
-        );
-        for block_kib in BLOCKS_KIB {
-            let none = find(&report.rows, "none", block_kib, depth).iops;
-            for (how, name) in WAYS {
-                let run = find(&report.rows, how, block_kib, depth);
-                text += &format!(
-                    "| {block_kib} KiB | {name} | {:.1} | {:.0} | {:.0} | {:.0} | {:.0} | {:.3} | {} | {} KiB | {} | {} |\n",
-                    run.mean_us,
-                    run.p50_us,
-                    run.p99_us,
-                    run.p999_us,
-                    run.iops,
-                    run.iops / none,
-                    run.marks + run.persists,
-                    run.metadata_bytes.div_ceil(1024),
-                    run.dirty_blocks,
-                    run.doubtful_blocks,
-                );
-            }
-        }
+fn grid(runs: &[Run]) -> Grid {
+    let columns = [
+        "depth",
+        "block",
+        "tracking",
+        "mean, us",
+        "p50, us",
+        "p99, us",
+        "p99.9, us",
+        "IOPS",
+        "of none's",
+        "announced",
+        "metadata",
+        "dirty",
+        "back",
+    ];
+    let mut grid = Grid::new("runs", &columns);
+    for run in runs {
+        let none = find(runs, "none", run.block_kib, run.depth).iops;
+        let way = WAYS.iter().find(|(how, _)| *how == run.how);
+        grid.row([
+            run.depth.to_string(),
+            format!("{} KiB", run.block_kib),
+            way.map_or("-", |(_, name)| name).to_owned(),
+            format!("{:.1}", run.mean_us),
+            format!("{:.0}", run.p50_us),
+            format!("{:.0}", run.p99_us),
+            format!("{:.0}", run.p999_us),
+            format!("{:.0}", run.iops),
+            format!("{:.3}", run.iops / none),
+            (run.marks + run.persists).to_string(),
+            format!("{} KiB", run.metadata_bytes.div_ceil(1024)),
+            run.dirty_blocks.to_string(),
+            run.doubtful_blocks.to_string(),
+        ]);
     }
-    text += "\n## Claims\n\n| claim | ours, of none's | bar | |\n|---|---:|---|---|\n";
-    for claim in &report.claims {
-        let holds = if claim.holds { "holds" } else { "**fails**" };
-        text += &format!(
-            "| {} | {:.4} | {} | {holds} |\n",
-            claim.name, claim.ours, claim.bar
-        );
-    }
-    text
+    grid
 }
