@@ -1,5 +1,7 @@
-//! A secret, and its text form: `DHHC-1:` (format and version), the transforming hash function as
-//! two digits, and the base64 of its bytes and their CRC-32, separated by colons (Base 8.13.5.8).
+//! A secret and its text form (Base 8.13.5.8).
+//!
+//! The text form has three parts, separated by colons: `DHHC-1` (format and version), the
+//! transforming hash function as two digits, and the base64 of the secret's bytes and their CRC-32.
 
 use std::fmt;
 

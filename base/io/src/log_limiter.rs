@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_failures_the_first_is_told_and_one_every_ten_seconds() {
+    fn of_many_failures_the_first_is_logged_and_one_every_ten_seconds() {
         rt::block_on_simulated(1, async {
             let (limiter, error) = (LogLimiter::default(), Error::from(ErrorKind::Io));
             assert!(!limiter.failure("v", &ErrorKind::ShuttingDown.into()));

@@ -55,7 +55,7 @@ impl WaitList {
     }
 }
 
-/// A counter of permits that are taken in order of arrival.
+/// A counter of permits. Tasks get permits in order of arrival.
 #[derive(Debug)]
 pub struct Semaphore {
     state: RefCell<SemaphoreState>,

@@ -41,9 +41,10 @@ pub struct MemoryProfile {
 }
 
 impl MemoryProfile {
-    /// An Intel Optane DC persistent memory module of 256 GB, first generation: 305 ns for a random
-    /// load, 90 ns for a non-temporal store, units of 256 bytes, 6.6 GB/s read and 2.3 GB/s write
-    /// bandwidth.
+    /// An Intel Optane DC persistent memory module of 256 GB, first generation.
+    ///
+    /// A random load takes 305 ns, a non-temporal store 90 ns. The unit is 256 bytes. The bandwidth
+    /// is 6.6 GB/s for reads and 2.3 GB/s for writes.
     ///
     /// Sources: J. Izraelevitz et al., "Basic Performance Measurements of the Intel Optane DC
     /// Persistent Memory Module", arXiv 1903.05714, 2019; J. Yang et al., "An Empirical Guide to

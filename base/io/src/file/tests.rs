@@ -196,7 +196,7 @@ fn a_read_of_a_truncated_file_is_an_error_and_not_zeroes() {
 }
 
 #[test]
-fn a_file_that_is_removed_in_use_is_told_of_once() {
+fn a_file_that_is_removed_in_use_is_logged_once() {
     on_both(async |scratch| {
         let file = File::open(scratch.path("f"), &options()).expect("new");
         let _ = file.size_bytes();
@@ -321,7 +321,7 @@ fn discarded_and_zeroed_ranges_read_as_zeroes() {
 }
 
 #[test]
-fn a_second_opener_is_told_who_is_busy() {
+fn a_second_opener_gets_an_error_that_names_the_holder() {
     on_both(async |scratch| {
         let path = scratch.path("held.img");
         let first = File::open(&path, &options()).expect("new");

@@ -273,7 +273,7 @@ fn a_stale_socket_file_is_replaced_and_a_live_one_is_not() {
 }
 
 #[test]
-fn a_refused_connection_is_told() {
+fn a_refused_connection_is_reported() {
     on_both(async |_| {
         let free = Listener::bind(&own_loopback()).expect("free").address();
         let refused = Stream::connect(&free).await.expect_err("closed again");
@@ -298,7 +298,7 @@ fn addresses_are_read_and_printed() {
 }
 
 #[test]
-fn what_a_listener_would_find_is_told_without_one() {
+fn a_check_reports_the_errors_of_a_listener_without_listening() {
     on_both(async |_| {
         let scratch = Scratch::new();
         let path = scratch.path("socket");

@@ -331,7 +331,7 @@ fn on_a_virtual_clock_a_busy_thread_uses_up_no_time_limit() {
 }
 
 #[test]
-fn an_event_that_others_have_a_copy_of_is_waited_for_again_under_its_old_number() {
+fn a_shared_event_can_be_registered_anew_under_its_old_number() {
     use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd};
 
     use crate::event::{Event, signal};
