@@ -69,7 +69,7 @@ pub enum Fault {
     IndexWithoutMarks,
     /// Reads during the opening: ignores the process journal.
     IndexWithoutJournal,
-    /// Reads during the opening: uses an answer that arrives after the cache went into service.
+    /// Reads during the opening: uses an answer that arrives after the cache is in service.
     AnswerLate,
     /// Identity: before an attach, compares dirty data with the backing device as if that had it.
     SampleDirty,

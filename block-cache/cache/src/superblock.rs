@@ -163,8 +163,8 @@ impl SuperblockStore {
         .await
     }
 
-    /// Announces the generation that a clean end takes, in the process journal and on a separate
-    /// data device. Returns it.
+    /// Announces the generation of a clean end, in the process journal and on a separate data
+    /// device. Returns the generation.
     pub(crate) async fn announce_end(&self) -> Result<u64> {
         let generation = self.next_generation();
         if self.committer.has_journal()

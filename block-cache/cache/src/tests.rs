@@ -212,7 +212,7 @@ fn idle_time_cleans_and_unmarks() {
 }
 
 #[test]
-fn clean_data_is_kept_though_nobody_ever_flushed() {
+fn clean_data_survives_without_a_flush() {
     let world = world(1, 4 << 20, 512);
     run(&world, async |disks| {
         make(&disks, 32 << 10).await;

@@ -47,8 +47,8 @@ struct Entry(u64);
 
 impl Entry {
     const COUNT_SHIFT: u32 = 56;
-    /// The block was missed once more since the clock hand passed.
-    const MISSED_AGAIN: u64 = 1 << 55;
+    /// The block was missed a second time since the clock hand passed.
+    const MISSED_TWICE: u64 = 1 << 55;
     const BLOCK: u64 = BlockKey::MAX_BLOCKS - 1;
     const fn new(block: u64) -> Self {
         Self(1 << Self::COUNT_SHIFT | block)
@@ -115,7 +115,7 @@ impl PromotionFilter {
         matches!(self.promotion, Promotion::Always)
     }
 
-    /// Returns the memory that the filter takes, in bytes.
+    /// Returns the memory of the filter, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let places = self.heads.capacity() + self.next.capacity();
@@ -136,7 +136,7 @@ impl PromotionFilter {
         };
         let entry = &mut self.entries[at as usize];
         if entry.count() + 1 < hits {
-            entry.0 = (entry.0 | Entry::MISSED_AGAIN) + (1 << Entry::COUNT_SHIFT);
+            entry.0 = (entry.0 | Entry::MISSED_TWICE) + (1 << Entry::COUNT_SHIFT);
             return false;
         }
         self.unlink(key, at);
@@ -199,8 +199,8 @@ impl PromotionFilter {
             let at = self.hand;
             self.hand = (at + 1) % self.entries.len();
             let entry = &mut self.entries[at];
-            if entry.0 & Entry::MISSED_AGAIN != 0 {
-                entry.0 &= !Entry::MISSED_AGAIN;
+            if entry.0 & Entry::MISSED_TWICE != 0 {
+                entry.0 &= !Entry::MISSED_TWICE;
                 continue;
             }
             let (key, at) = (BlockKey::new(volume, entry.block()), at as u32);
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missed_again_outlives_what_is_missed_once() {
+    fn what_is_missed_twice_outlives_what_is_missed_once() {
         let mut filter = PromotionFilter::new(Promotion::Nhit { hits: 4 }, 1000);
         let hot = |block: u64| BlockKey::new(1, block);
         let mut cold = (0..).map(|block| BlockKey::new(1, 1 << 40 | block));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_streams_are_told_from_random_requests() {
+    fn interleaved_streams_differ_from_random_requests() {
         let mut detector = SequentialDetector::new(64 << 10);
         let mut cut = 0;
         for step in 0..32_u64 {

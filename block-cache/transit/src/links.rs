@@ -13,7 +13,7 @@ struct Link {
     next: u32,
 }
 
-/// Memory that a slot takes in each [`Links`], bytes.
+/// Memory of a slot in each [`Links`], in bytes.
 pub const LINK_BYTES: usize = size_of::<Link>();
 
 /// One list.

@@ -101,7 +101,7 @@ pub(crate) struct Deadlines {
     places: RefCell<Vec<Place>>,
     free: Cell<usize>,
     taken: Cell<usize>,
-    /// Number of late requests that change data. Each new request checks it.
+    /// Number of overdue requests that change data. Each new request checks it.
     quarantined: Cell<usize>,
     /// Whether a task counts the time.
     pub(crate) attended: Cell<bool>,

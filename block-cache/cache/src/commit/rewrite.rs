@@ -46,7 +46,8 @@ impl Committer {
         self.commit_all().await?;
         let oldest = self.oldest_record().await;
         self.log.borrow_mut().retire_to(oldest);
-        // The first batch keeps the former tail until it is durable. The second declares the new one.
+        // The first batch keeps the former tail until it is durable. The second declares the new
+        // tail.
         self.queue_entry(Entry::Open);
         self.commit_all().await?;
         self.queue_entry(Entry::Open);

@@ -114,7 +114,7 @@ impl Engine {
         self.note_owed(volume, is_preserved);
         service.preserve(dirty.clone());
         let bytes = dirty.iter().flatten().map(|range| range.end - range.start);
-        let kept_bytes: u64 = bytes.sum();
+        let dirty_bytes: u64 = bytes.sum();
         let remains = Remains {
             backing: Rc::clone(volume.backing.device()),
             dirty,
@@ -131,7 +131,7 @@ impl Engine {
         service.set_begun();
         tracing::error!(
             volume = volume.name,
-            kept_bytes,
+            kept_bytes = dirty_bytes,
             "GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing \
              device alone"
         );

@@ -349,7 +349,7 @@ fn a_volume_whose_mode_needs_the_cache_goes_on_once_its_mode_does_not() {
 }
 
 #[test]
-fn a_state_directory_that_fails_fails_the_write_by_name_and_is_asked_again() {
+fn a_state_directory_that_fails_fails_the_write_by_name_and_is_retried() {
     run(&Failure::Device.world(), async |disks| {
         let devices = Failure::Device.devices(&disks);
         format_as(&devices, DirtyTracking::Exact).await;

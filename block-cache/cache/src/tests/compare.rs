@@ -166,7 +166,7 @@ fn what_a_backing_device_may_still_lose_is_not_what_it_has() {
 }
 
 #[test]
-fn what_a_failed_flush_lost_is_written_again_however_it_looks() {
+fn what_a_failed_flush_lost_is_rewritten_however_it_looks() {
     const AT: u64 = 4 * BLOCK + GRANULE;
     for (fault, expected) in [(None, 2), (Some(Fault::CompareBehindFailure), 1)] {
         let world = crashed(AT);

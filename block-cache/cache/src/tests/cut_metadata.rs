@@ -246,7 +246,7 @@ fn metadata_in_one_file_with_the_data_is_written_anew() {
 }
 
 #[test]
-fn metadata_that_is_missing_at_the_end_is_told_and_the_end_is_not_clean() {
+fn metadata_that_is_missing_at_the_end_is_reported_and_the_end_is_not_clean() {
     run(&World::new(1), async |_| {
         let files = Files::formatted(DirtyTracking::Exact, false).await;
         let (cache, _volume) = live(files.devices(), &files).await;

@@ -258,7 +258,7 @@ fn a_flush_minds_what_is_clean_over_something_older() {
 /// A part of a write may be in the cache, read, and overwritten when the cache fails under another
 /// part. That part must not be written once more.
 #[test]
-fn what_the_cache_took_of_a_write_does_not_go_past_it_again() {
+fn the_part_of_a_write_that_is_cached_is_not_bypassed_later() {
     run(&world(1, 4 << 20, 512), async move |disks| {
         make(&disks, 8 * BLOCK as u32).await;
         let (cache, _) = open(&disks, Durability::Flush).await;

@@ -81,7 +81,7 @@ fn a_full_journal_hides_no_later_write() {
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
     /// No flush failed.
-    Kept,
+    NoFailure,
     /// It is there.
     Survived,
     /// It is gone, and named.
@@ -121,7 +121,7 @@ fn fate(seed: u64, nth: u64, overwritten: bool) -> Fate {
         let flushed = volume.flush().await;
         rt::sleep(Duration::from_millis(100)).await;
         if cache.stats().failure.is_none() {
-            return Fate::Kept;
+            return Fate::NoFailure;
         }
         disks[0].set_faults(FaultPlan::default());
         let left = Buf::copied(&journal.to_vec());

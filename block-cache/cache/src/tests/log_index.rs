@@ -203,7 +203,7 @@ fn compare_all(seeds: std::ops::Range<u64>, fault: Option<Fault>) -> (u64, usize
 }
 
 #[test]
-fn what_is_answered_early_is_what_the_map_says() {
+fn answers_before_the_map_is_complete_equal_those_of_the_map() {
     let (answered, _) = compare_all(0..24, None);
     assert!(answered > 1000, "only {answered} reads were answered early");
 }
@@ -355,7 +355,7 @@ fn an_answer_that_comes_behind_the_opening_does_not_count() {
 }
 
 #[test]
-fn what_is_corrupt_is_not_answered_early() {
+fn corrupt_entries_are_not_answered_before_the_map_is_complete() {
     let read_with = |fault: Option<Fault>| {
         let world = world(3, 2 << 20, 512);
         run(&world, async move |disks| {

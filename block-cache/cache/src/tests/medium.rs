@@ -197,7 +197,7 @@ fn a_copy_never_takes_the_originals_journal_and_leaves_it_whole() {
         let (first, _) = try_open(&file, &journal, false, false)
             .await
             .expect("opens");
-        let early_copy = file.copy(3);
+        let first_copy = file.copy(3);
         first.close().await.expect("closes");
         let stopped = file.copy(4);
         live(&file, &journal, &backing, 7).await;
@@ -207,7 +207,7 @@ fn a_copy_never_takes_the_originals_journal_and_leaves_it_whole() {
         // Copied before it was used, in use, after a clean stop, and after the kill.
         for (copy, relation) in [
             (&before, Some(Relation::Foreign)),
-            (&early_copy, Some(Relation::Foreign)),
+            (&first_copy, Some(Relation::Foreign)),
             (&stopped, Some(Relation::Foreign)),
             (&killed, Some(Relation::Copied)),
         ] {

@@ -158,7 +158,7 @@ impl BlockDevice for Held {
 }
 
 #[test]
-fn a_write_waits_for_an_early_read_of_what_it_changes() {
+fn a_write_waits_for_a_read_during_the_open_of_the_same_blocks() {
     let waits_with = |fault: Option<Fault>| {
         let world = world(2, 2 << 20, 512);
         run(&world, async move |disks| {
@@ -261,7 +261,7 @@ fn what_an_opening_takes_for_dirty_has_its_bit() {
 }
 
 #[test]
-fn what_waits_is_told_why_the_cache_does_not_open() {
+fn waiting_requests_get_the_error_of_the_open() {
     let world = world(3, 2 << 20, 512);
     run(&world, async |disks| {
         leave_dirty(&disks).await;
@@ -276,7 +276,7 @@ fn what_waits_is_told_why_the_cache_does_not_open() {
 }
 
 #[test]
-fn what_must_look_at_the_map_is_not_served_early() {
+fn requests_that_need_the_map_wait_for_the_open() {
     let world = world(4, 2 << 20, 512);
     run(&world, async |disks| {
         leave_dirty(&disks).await;

@@ -107,7 +107,7 @@ impl BlockDevice for Counting {
 
 /// However many reads miss, their read-ahead has a bound.
 #[test]
-fn what_comes_along_is_bounded() {
+fn read_ahead_is_bounded() {
     const READS: u64 = 1800;
     const { assert!(READS * 24 * K > MAX_BYTES * 5 / 4, "too few reads") };
     let mut world = World::new(13);

@@ -263,7 +263,7 @@ fn missing(seed: u64, nth: u64) -> usize {
 }
 
 #[test]
-fn what_a_failed_flush_of_the_backing_device_lost_is_written_again() {
+fn what_a_failed_flush_of_the_backing_device_lost_is_rewritten() {
     let all = || (0..5).flat_map(|seed| (1..12).map(move |nth| (seed, nth)));
     for (seed, nth) in all() {
         assert_eq!(missing(seed, nth), 0, "seed {seed}, flush {nth}");

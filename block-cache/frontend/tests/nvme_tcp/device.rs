@@ -361,7 +361,7 @@ fn connections_that_break_lose_nothing_and_repeat_nothing_late() {
 }
 
 #[test]
-fn damaged_data_is_requested_again() {
+fn damaged_data_is_requested_anew() {
     let target = Target::start();
     let weather = Arc::new(Weather {
         damages: true,

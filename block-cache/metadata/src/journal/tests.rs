@@ -174,7 +174,7 @@ fn a_journal_of_an_earlier_version_counts() {
 }
 
 #[test]
-fn damage_and_failed_flushes_are_told() {
+fn damage_and_failed_flushes_are_reported() {
     let (uuid, boot) = ([1; 16], [2; 16]);
     let memory = Buf::zeroed(JOURNAL_MIN_BYTES);
     let mut journal = Journal::create(memory.clone(), &uuid, &boot).expect("large enough");

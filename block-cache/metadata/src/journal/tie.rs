@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_is_told_from_those_of_copies_and_of_other_openings() {
+    fn a_journal_differs_from_those_of_copies_and_of_other_openings() {
         let tie = |medium, generation, next| Tie {
             media: on(medium),
             generation,

@@ -138,7 +138,7 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn what_is_too_small_is_told_the_smallest_size_that_fits() {
+fn the_error_of_a_small_device_names_the_smallest_size_that_fits() {
     let needed = |data, metadata, block| {
         let error = plan(data, metadata, block).expect_err("too small").report();
         let numbers = error

@@ -136,7 +136,7 @@ impl<A: Adjust> TreeWriter<A> {
     /// timer.
     ///
     /// # Errors
-    /// What ended the writing of rounds.
+    /// The error that ended the writing of rounds.
     pub async fn tick(&self, now: Duration, writes: u64, persists: u64) -> Result<()> {
         self.tree.borrow_mut().adjust(now, writes, persists);
         self.finish_rounds().await

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn at_first_the_rest_of_the_unit_comes_along() {
+    fn at_first_the_rest_of_the_unit_is_read_too() {
         assert_eq!(miss(&mut footprint(), 0, 10), (2, 5));
         assert_eq!(miss(&mut footprint(), 0, 0), (0, 7));
     }

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_once_goes_before_what_is_read_again() {
+    fn what_is_read_once_goes_before_what_is_read_twice() {
         let (mut table, ids) = filled(4);
         TwoSegments.used(&mut table, ids[0], 1, 1);
         for id in &ids[1..] {
@@ -237,7 +237,7 @@ mod tests {
     /// Each use is a draw of its own, also of a block that was used last, and in loops of any
     /// length.
     #[test]
-    fn a_large_block_of_which_all_is_used_again_is_protected() {
+    fn a_large_block_of_which_all_is_reused_is_protected() {
         let sizes = BlockSizes::new(&[32 << 10, 64 << 10, 128 << 10, 256 << 10]).expect("right");
         for blocks in [100, 233, 610, 1597] {
             for in_a_row in [true, false] {

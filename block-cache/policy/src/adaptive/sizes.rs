@@ -78,7 +78,7 @@ impl BlockSizes {
     /// The sizes, in bytes, in any order.
     ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// The fault of the sizes, in words.
     pub fn new(sizes_bytes: &[u64]) -> Result<Self, String> {
         let (Some(&smallest), Some(&largest)) =
             (sizes_bytes.iter().min(), sizes_bytes.iter().max())
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_along_is_in_the_smallest_blocks() {
+    fn read_ahead_is_in_the_smallest_blocks() {
         let spans = |missing, asked| -> Vec<(u8, u8)> {
             let spans = paper().cut_asked(missing, asked);
             spans.map(|span| (span.first, span.class)).collect()

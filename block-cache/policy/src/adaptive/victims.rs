@@ -356,7 +356,7 @@ mod tests {
 
     /// If no group can go, room for a size comes from its own blocks, however warm they are.
     #[test]
-    fn where_every_group_is_kept_blocks_of_the_size_go() {
+    fn where_every_group_is_protected_blocks_of_the_size_go() {
         let sizes = BlockSizes::new(&[32 * K, 64 * K, 256 * K]).expect("right");
         let mut table = BlockTable::new(sizes, 64);
         for region in 0..64 * 8 - 4 {

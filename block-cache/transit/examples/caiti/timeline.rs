@@ -1,4 +1,4 @@
-//! When requests came and how long they took, in a grid of counts.
+//! Arrival and response times of requests, in a grid of counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

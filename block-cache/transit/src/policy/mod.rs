@@ -122,8 +122,8 @@ pub trait Decide {
     /// Notes that a slot is a candidate once more: the device refused it, or that request failed.
     fn returned(&mut self, _slot: u32) {}
 
-    /// It left, no candidate any more: it is free, or, if `kept`, a copy.
-    fn left(&mut self, _slot: u32, _kept: bool) {}
+    /// The slot is no candidate any more: it is free, or a copy if `_is_copy`.
+    fn left(&mut self, _slot: u32, _is_copy: bool) {}
 
     /// A copy is free: its block was written, or its slot was needed.
     fn dropped(&mut self, _slot: u32) {}

@@ -232,7 +232,7 @@ fn a_full_transit_cache_is_bypassed_and_a_staging_cache_is_waited_for() {
 }
 
 #[test]
-fn reads_are_served_from_slots_on_their_way_and_never_kept() {
+fn reads_are_served_from_slots_in_flight_and_never_stored() {
     scene(16, Policy::CAITI, |it| {
         it.write(0, 1);
         assert_eq!(it.read(0), Some(1), "evicting, and read from its slot");

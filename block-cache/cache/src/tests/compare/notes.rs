@@ -10,7 +10,7 @@ use forebay_metadata::superblock::Superblock;
 use super::*;
 
 #[test]
-fn what_an_earlier_process_lost_is_written_again_however_it_looks() {
+fn what_an_earlier_process_lost_is_rewritten_however_it_looks() {
     const AT: u64 = 6 * BLOCK + GRANULE;
     let shows = |disk| {
         Rc::new(Showing {

@@ -5,7 +5,7 @@ use super::*;
 /// Damage to the newest records, or to all of them. After a process death the journal says how far
 /// the log reached, after a clean end the superblock does.
 #[test]
-fn damage_of_the_end_of_the_log_is_told() {
+fn damage_of_the_end_of_the_log_is_reported() {
     for (clean, whole, known) in [
         (false, false, true),
         (true, false, true),

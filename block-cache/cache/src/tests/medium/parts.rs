@@ -342,7 +342,7 @@ fn a_copy_of_both_devices_with_a_uuid_of_its_own_opens() {
 
 /// One copy of the data device's superblock rots. The other one counts, and a start writes both.
 #[test]
-fn a_damaged_copy_of_the_data_devices_superblock_is_written_again() {
+fn a_damaged_copy_of_the_data_devices_superblock_is_rewritten() {
     run(&World::new(1), async |_| {
         let backing = TestFile::new(100, 1 << 20);
         for at in [0, 65536] {
