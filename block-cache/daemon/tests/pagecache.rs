@@ -169,7 +169,7 @@ fn what_cannot_be_is_said() {
 }
 
 #[test]
-fn a_second_directory_on_a_source_is_told_who_has_it() {
+fn a_second_directory_on_a_source_gets_an_error_that_names_the_first() {
     let place = Place::new("pagecache-second");
     let (mut first, _) = start(place.directory("4M"));
     let other = Place::new("pagecache-second-pool");

@@ -353,7 +353,7 @@ fn blocks_on_byte_addressable_media_need_a_table() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let text = GOOD
         .replace("data = \"ssd\"", "data = \"x\"")
         .replace("reactors = 2", "reactors = 0");

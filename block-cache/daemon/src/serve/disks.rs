@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn two_devices_of_a_volume_are_told_the_same() {
+    fn two_devices_of_a_volume_are_notified_of_the_same() {
         let (attachments, remembered) = attached(vec![("db", 0), ("logs", 1), ("db", 2)], None);
         assert_eq!(attachments, [(0, true), (1, false), (2, true)]);
         assert_eq!(remembered, [""; 0], "all that wait have been told");
     }
 
     #[test]
-    fn what_is_missing_is_remembered_until_each_device_has_been_told() {
+    fn a_change_is_remembered_until_each_device_is_notified() {
         let (attachments, remembered) = attached(vec![("db", 0), ("db", 2)], Some(2));
         assert_eq!(attachments, [(0, true), (2, true)]);
         assert_eq!(

@@ -171,8 +171,10 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
 /// Time that an opening gets before the daemon announces that it is ready.
 const FAST_OPENING: Duration = Duration::from_secs(1);
 
-/// Waits until the caches are open, for [`FAST_OPENING`] at most. Most caches open in it, and a cache
-/// that is refused is refused in it. So a refused start does not announce itself.
+/// Waits until the caches are open, for [`FAST_OPENING`] at most.
+///
+/// Most caches open within this time, and most refusals come within it. So a refused start does not
+/// announce that it is ready.
 ///
 /// # Errors
 /// The reason why a cache or volume could not be opened.

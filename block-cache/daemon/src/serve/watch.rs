@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_error_is_told_at_once_and_the_rest_counted() {
+    fn the_first_error_is_logged_at_once_and_the_rest_counted() {
         let mut watch = Watch::default();
         let begin = Instant::now();
         let device = |errors: u64, size_bytes| {

@@ -85,7 +85,7 @@ impl Stack {
             true => Fallback::AllModes,
             false => Fallback::CleanModes,
         };
-        let Some((early, meeting)) = attached.behind else {
+        let Some((opening, meeting)) = attached.behind else {
             return match cache {
                 Some(cache) => {
                     let state = Arc::clone(&self.state);
@@ -105,7 +105,7 @@ impl Stack {
                 tracing::error!("{}", error.report());
             }
             let all = all.get().await;
-            early.hand_over(met.and_then(|device| all.map(|()| device)));
+            opening.hand_over(met.and_then(|device| all.map(|()| device)));
         });
         Ok(())
     }
@@ -234,7 +234,7 @@ impl Stack {
             adopt: wishes.adopt.contains(&volume.name),
             ..VolumeOptions::new(volume.mode.into())
         };
-        let early = match cache.opens_soon().await {
+        let opening = match cache.opens_soon().await {
             true => None,
             false => OpeningVolume::new(
                 &cache.devices,
@@ -243,7 +243,7 @@ impl Stack {
                 &volume.name,
                 Rc::clone(&backing),
                 &options,
-                Some(&cache.early),
+                Some(&cache.opening_map),
             ),
         };
         let record = plan.before;
@@ -256,11 +256,11 @@ impl Stack {
             plan,
             renamed,
         };
-        if let Some(early) = early {
+        if let Some(opening) = opening {
             return Ok(Attached {
-                device: Rc::clone(&early) as Rc<dyn BlockDevice>,
+                device: Rc::clone(&opening) as Rc<dyn BlockDevice>,
                 record,
-                behind: Some((early, meeting)),
+                behind: Some((opening, meeting)),
             });
         }
         Ok(Attached {

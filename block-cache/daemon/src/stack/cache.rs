@@ -57,7 +57,7 @@ pub(super) struct OpenCache {
     pub(super) room: Semaphore,
     pub(super) began: Instant,
     pub(super) progress: OpeningProgress,
-    pub(super) early: OpeningMap,
+    pub(super) opening_map: OpeningMap,
     opened: Promise<Result<Rc<Opened>>>,
     journal: Option<PathBuf>,
     journal_presence: Option<Presence>,
@@ -163,7 +163,7 @@ pub(super) async fn open(
         Durability::Sync => forebay_cache::Durability::Sync,
         Durability::Flush => forebay_cache::Durability::Flush,
     };
-    let (progress, early) = (OpeningProgress::default(), OpeningMap::default());
+    let (progress, opening_map) = (OpeningProgress::default(), OpeningMap::default());
     let options = CacheOptions {
         durability,
         journal: Some(journal),
@@ -179,7 +179,7 @@ pub(super) async fn open(
         data_place: places.data.clone(),
         moved: wishes.moved_cache,
         progress: Some(progress.clone()),
-        opening_map: Some(early.clone()),
+        opening_map: Some(opening_map.clone()),
         ..CacheOptions::new(boot_id)
     };
     let (opened, on) = (Promise::new(), devices.clone());
@@ -234,7 +234,7 @@ pub(super) async fn open(
         room: Semaphore::new(1),
         began: begin,
         progress,
-        early,
+        opening_map,
         opened,
         journal_presence: path.as_deref().and_then(Presence::of),
         journal: path,

@@ -12,9 +12,9 @@ use super::*;
 
 mod checksums;
 mod disk;
-mod early;
 mod forget;
 mod lines;
+mod online_open;
 mod remote;
 mod table;
 
@@ -125,7 +125,7 @@ fn limits_in_the_configuration_hold() {
 }
 
 #[test]
-fn a_volatile_cache_that_died_is_told_of_and_not_in_the_way() {
+fn a_volatile_cache_that_died_is_reported_and_not_in_the_way() {
     let scratch = Scratch::new("volatile");
     let config = scratch.config(&memory("true", "wb"));
     let state = config.server.state.clone();
@@ -181,7 +181,11 @@ device = [
     { name = "map", kind = "file", path = "map" },
     { name = "disk", kind = "file", path = "disk" },
 ]
-cache = { data = "fast", metadata = "map", journal = "journal", journal_size = "2M", cleaning = "nop" }
+cache.data = "fast"
+cache.metadata = "map"
+cache.journal = "journal"
+cache.journal_size = "2M"
+cache.cleaning = "nop"
 volume = [{ name = "db", backing = "disk", mode = "wb" }]
 "#;
 

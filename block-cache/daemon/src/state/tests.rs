@@ -164,7 +164,7 @@ fn the_directory_has_one_holder() {
 }
 
 #[test]
-fn a_directory_that_is_removed_or_replaced_in_use_is_told_of() {
+fn a_directory_that_is_removed_or_replaced_in_use_is_reported() {
     let scratch = Scratch::new("removed");
     let path = scratch.0.join("state");
     let trouble = |state: &StateDirectory| {

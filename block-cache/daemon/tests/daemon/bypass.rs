@@ -173,7 +173,7 @@ fn an_empty_cache_takes_the_place_of_one_that_failed_and_had_nothing_dirty() {
 }
 
 #[test]
-fn what_is_dirty_from_an_earlier_mode_is_kept_and_named() {
+fn dirty_data_of_an_earlier_mode_stays_and_is_named() {
     errors_in_place_of_signals();
     let place = Place::new("kept", "wb");
     let daemon = place.serve(&[]);

@@ -120,7 +120,7 @@ fn damage(path: &Path, copy: u64) {
 }
 
 #[test]
-fn one_damaged_superblock_is_told_of_and_mended_and_two_are_the_end() {
+fn one_damaged_superblock_is_reported_and_mended_and_two_are_the_end() {
     let place = Place::new("copies", "wb");
     let (config, cache) = (place.path("forebay.toml"), place.path("cache"));
     let check = ["check", text(&config)];
@@ -268,7 +268,7 @@ fn a_backing_file_made_anew_with_the_old_ones_inode_is_another_device() {
 }
 
 #[test]
-fn a_backing_file_that_was_larger_is_told_of_and_dirty_data_beyond_refuses() {
+fn a_backing_file_that_was_larger_is_reported_and_dirty_data_beyond_refuses() {
     let place = Place::new("smaller", "wb");
     let backing = place.path("db.img");
     let daemon = place.serve(&[]);
@@ -448,7 +448,7 @@ fn a_loop_device_and_the_file_under_it_are_one() {
 }
 
 #[test]
-fn a_control_socket_that_is_not_yours_is_told_from_one_that_is_not_there() {
+fn a_control_socket_without_permission_differs_from_a_missing_one() {
     use std::os::unix::process::CommandExt as _;
     let place = Place::new("nobody", "wb");
     // SAFETY: a plain system call.

@@ -302,7 +302,7 @@ fn an_earlier_journal_that_is_put_back_is_refused() {
 }
 
 #[test]
-fn a_state_directory_that_is_removed_in_service_is_told_of_at_once() {
+fn a_state_directory_that_is_removed_in_service_is_reported_at_once() {
     let place = Place::new("state-gone", "wb");
     let daemon = place.serve(&[]);
     assert!(

@@ -110,7 +110,7 @@ fn stale_data_and_an_unknown_volume_are_refused_together() {
 }
 
 #[test]
-fn a_lost_journal_is_told_with_the_ranges_at_stake() {
+fn a_lost_journal_is_reported_with_the_ranges_at_stake() {
     let place = place_of_two("stake");
     live(&place, &[]);
     std::fs::remove_file(place.path("journal")).expect("there");
@@ -184,7 +184,7 @@ fn clone_of(cache: &Path, map: &Path) -> String {
 }
 
 #[test]
-fn a_copy_with_metadata_apart_is_told_with_both_devices() {
+fn a_copy_with_metadata_apart_is_reported_with_both_devices() {
     let place = with_metadata("clone-apart");
     let (cache, map) = (place.path("cache2"), place.path("map2"));
     let remedy = clone_of(&cache, &map);
@@ -227,7 +227,7 @@ fn uuid(place: &Place) -> String {
 }
 
 #[test]
-fn a_copy_whose_original_was_stopped_since_is_told_as_a_copy() {
+fn a_copy_whose_original_was_stopped_since_is_reported_as_a_copy() {
     let place = Place::new("clone-later", "wb");
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 0..8);

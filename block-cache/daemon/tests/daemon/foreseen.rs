@@ -197,7 +197,7 @@ fn slots_that_have_no_room_are_refused_before_the_start() {
 }
 
 #[test]
-fn a_cache_whose_slots_are_not_on_it_yet_is_not_kept_from_its_start() {
+fn a_cache_whose_slots_are_not_on_it_yet_starts() {
     let place = Place::new("slots-cache", "wb");
     let devices = format!(
         "{{ name = \"ssd\", kind = \"file\", path = \"cache\" }}, {PLAIN}, \

@@ -93,7 +93,7 @@ fn a_copy_of_removed_cache_files_serves_after_any_end() {
 }
 
 #[test]
-fn a_file_that_is_moved_is_told_of_until_it_is_back() {
+fn a_file_that_is_moved_is_reported_until_it_is_back() {
     let place = Place::new("gone-moved", "wb");
     in_two_files(&place);
     let daemon = place.serve(&[]);
@@ -131,7 +131,7 @@ fn a_file_that_is_moved_is_told_of_until_it_is_back() {
 
 /// A stop loses nothing, since it logs everything.
 #[test]
-fn a_process_journal_that_is_removed_is_told_of_at_once() {
+fn a_process_journal_that_is_removed_is_reported_at_once() {
     for replaced in [false, true] {
         let place = Place::new(&format!("gone-journal-{replaced}"), "wb");
         let daemon = place.serve(&[]);
@@ -169,7 +169,7 @@ fn a_process_journal_that_is_removed_is_told_of_at_once() {
 }
 
 #[test]
-fn slots_of_a_transit_cache_that_are_removed_are_told_of_at_once() {
+fn slots_of_a_transit_cache_that_are_removed_are_reported_at_once() {
     for replaced in [false, true] {
         let place = Place::new(&format!("gone-slots-{replaced}"), "wt");
         let devices = format!("{DISK}, {}", transit("fast", "disk", "1M"));
@@ -208,7 +208,7 @@ fn slots_of_a_transit_cache_that_are_removed_are_told_of_at_once() {
 
 /// No operation notices the removal of mapped memory.
 #[test]
-fn a_file_that_is_mapped_and_removed_is_told_of_and_no_stop_is_clean() {
+fn a_file_that_is_mapped_and_removed_is_reported_and_no_stop_is_clean() {
     let place = Place::new("gone-mapped", "wt");
     place.ok(&["format", "--btt", text(&place.path("db.img"))]);
     let devices = "{ name = \"pm\", kind = \"pmem\", path = \"db.img\" }, { name = \"table\", \
@@ -231,7 +231,7 @@ fn a_file_that_is_mapped_and_removed_is_told_of_and_no_stop_is_clean() {
     daemon.terminate();
 }
 
-/// A metadata file that is cut in service. A tool makes it as long again at once, the daemon does so
+/// A metadata file that is cut in service. A tool restores its length at once, the daemon does so
 /// at its next look, or a client writes before that look.
 #[test]
 fn a_metadata_file_that_is_cut_is_written_anew() {

@@ -68,7 +68,7 @@ fn control_is_answered_beside_a_hundred_idle_clients_of_any_front_end() {
 /// Each volume needs a descriptor for its backing file. The start is refused before a device opens,
 /// and `check` reports the same.
 #[test]
-fn too_few_descriptors_for_the_volumes_are_told_by_check_and_serve_alike() {
+fn too_few_descriptors_for_the_volumes_are_reported_by_check_and_serve_alike() {
     let place = Place::new("many", "wb");
     let mut more = String::new();
     for number in 0..40 {
@@ -305,7 +305,7 @@ fn within(place: &Place, mib: u64, command: &str) -> std::process::Output {
 /// A limit of address space is known. Too small a limit is refused with the sum, and nothing aborts
 /// with a sufficient one.
 #[test]
-fn a_limit_of_address_space_is_kept() {
+fn a_limit_of_address_space_is_respected() {
     let place = Place::new("address-space", "wb");
     let more = "[[export]]\nvolume = \"db\"\nnvme-tcp = \"127.0.0.1:0\"\n\
         nqn = \"nqn.2026-11.io.forebay:db\"\n\

@@ -8,7 +8,6 @@ mod copies;
 mod cuts;
 mod decisions;
 mod earlier;
-mod early;
 mod foreseen;
 mod gone;
 mod hung;
@@ -17,6 +16,7 @@ mod irregular;
 mod kinds;
 mod limits;
 mod nvme;
+mod online_open;
 mod operator;
 mod outputs;
 mod parts;
@@ -59,7 +59,7 @@ fn check_blocks(nbd: &mut Nbd, numbers: std::ops::Range<u64>) {
 }
 
 #[test]
-fn it_serves_ends_and_starts_again() {
+fn it_serves_ends_and_restarts() {
     let place = Place::new("serve", "wb");
     let daemon = place.serve(&[]);
     assert!(

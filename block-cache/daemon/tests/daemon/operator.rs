@@ -14,7 +14,7 @@ fn set_len(path: &Path, bytes: u64) {
 }
 
 #[test]
-fn a_refused_grow_changes_nothing_and_failures_are_told() {
+fn a_refused_grow_changes_nothing_and_failures_are_reported() {
     let place = Place::new("shrunk", "wb");
     let daemon = place.serve(&[]);
     let backing = place.path("db.img");
@@ -80,7 +80,7 @@ fn the_control_socket_is_where_the_command_line_says() {
 }
 
 #[test]
-fn a_file_that_ends_within_a_block_is_served_and_told_of() {
+fn a_file_that_ends_within_a_block_is_served_and_reported() {
     let place = Place::new("odd", "wt");
     set_len(&place.path("db.img"), (1 << 20) + 65);
     let checked = place.run(&["check", text(&place.path("forebay.toml"))]);

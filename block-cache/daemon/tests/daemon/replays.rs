@@ -370,7 +370,7 @@ fn a_server_that_vanishes_ends_the_replay_with_its_name() {
 }
 
 #[test]
-fn a_replay_that_is_told_to_end_says_how_far_it_came() {
+fn a_replay_that_is_stopped_says_how_far_it_came() {
     let place = Place::new("replay-ends", "wb");
     let (trace, config) = (generate(&place), place.path("forebay.toml"));
     for signal in [libc::SIGINT, libc::SIGTERM] {

@@ -80,7 +80,7 @@ fn without_the_log_of_ranges_all_dirty_data_is_older() {
 }
 
 #[test]
-fn the_refusal_is_told_to_programs() {
+fn the_refusal_is_reported_to_programs() {
     let place = Place::new("stale-json", "wb");
     written_without(&place, false, 2..3);
     let refused = place.refused(&["check", text(&place.path("forebay.toml"))]);

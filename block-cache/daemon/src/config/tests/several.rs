@@ -48,7 +48,7 @@ fn the_nearest_name_is_suggested() {
 }
 
 #[test]
-fn all_errors_of_a_file_are_told_in_its_order() {
+fn all_errors_of_a_file_are_reported_in_its_order() {
     let unknown_keys = [("latency = ", "latecny = "), ("reactors = ", "reactor = ")];
     let values = [
         ("iops = 3000", "iops = \"many\""),
@@ -91,7 +91,7 @@ fn all_errors_of_a_file_are_told_in_its_order() {
 }
 
 #[test]
-fn errors_of_the_syntax_are_told_together() {
+fn errors_of_the_syntax_are_reported_together() {
     let problems = problems(&changed(&[
         ("path = \"db.img\"", "path = db.img"),
         ("promotion = \"nhit:2\"", "promotion = nhit:2"),
@@ -100,7 +100,7 @@ fn errors_of_the_syntax_are_told_together() {
 }
 
 #[test]
-fn a_missing_key_and_what_follows_are_told_once() {
+fn a_missing_key_and_its_consequences_are_reported_once() {
     let problems = problems(&changed(&[
         ("kind = \"emulate\"\n", ""),
         ("mode = \"wb\"", "mode = \"xx\""),
@@ -114,7 +114,7 @@ fn a_missing_key_and_what_follows_are_told_once() {
 }
 
 #[test]
-fn a_file_of_errors_is_told_of_as_far_as_anybody_reads() {
+fn the_report_of_a_file_of_errors_has_a_limit() {
     let keys: String = (0..100)
         .map(|number| format!("key{number} = 1\n"))
         .collect();

@@ -54,7 +54,7 @@ fn required_tls_opens_the_door_and_offered_does_not() {
 }
 
 #[test]
-fn what_makes_no_sense_of_tls_is_told_with_its_line() {
+fn contradictions_of_tls_are_reported_with_their_line() {
     for (lines, said) in [
         (
             format!("{NBD}\ntls = \"required\""),

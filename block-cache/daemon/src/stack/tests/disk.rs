@@ -97,7 +97,7 @@ fn virtual_machines_do_not_go_on_after_a_detach() {
 }
 
 #[test]
-fn what_an_opening_lost_is_told_of_the_volume_that_lost_it() {
+fn a_loss_at_the_open_is_reported_of_the_volume_that_lost_it() {
     let range = |volume: &str| forebay_cache::LostRange {
         volume: volume.into(),
         offset: 0,

@@ -139,7 +139,7 @@ volume = [{ name = "db", backing = "far", mode = "wb" }]
 "#;
 
 #[test]
-fn what_another_machine_loses_is_written_back_again() {
+fn what_another_machine_loses_is_written_back_anew() {
     let disk = Arc::new(Disk::default());
     for side in [&disk.now, &disk.durable] {
         *side.lock().expect("sound") = vec![0; SIZE_BYTES];

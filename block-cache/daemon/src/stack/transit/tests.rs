@@ -145,7 +145,7 @@ fn slots_that_are_gone_are_missed() {
 }
 
 #[test]
-fn whoever_opens_the_medium_itself_is_told_of_what_slots_hold() {
+fn opening_the_medium_itself_reports_what_slots_hold() {
     let (scratch, config) = scratch("left", false, "lru");
     write_and_die(&config, 1);
     let medium = scratch.0.join("medium");

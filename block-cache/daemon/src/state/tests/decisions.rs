@@ -8,7 +8,7 @@ fn raised(known: Option<u64>, epoch: u64) -> u64 {
 }
 
 #[test]
-fn a_new_volume_and_the_same_cache_again() {
+fn a_new_volume_and_the_same_cache_once_more() {
     let first = good(&meeting(None, None));
     assert!(!first.before.may_be_dirty, "nothing was written yet");
     let cache = raised(None, first.epoch);
@@ -192,7 +192,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
 }
 
 #[test]
-fn what_a_cache_was_told_of_before_is_not_taken_for_what_came_after() {
+fn earlier_decisions_of_a_cache_are_not_confused_with_later_ones() {
     // Killed after the cache received the ranges written without it, before the state directory
     // recorded that.
     let informed = Record {

@@ -140,7 +140,7 @@ fn clean_reads_do_not_wait_and_the_rest_is_right() {
 }
 
 #[test]
-fn a_cache_that_cannot_be_opened_is_told_to_who_waits_and_ends_the_daemon() {
+fn a_cache_that_cannot_be_opened_fails_waiting_requests_and_ends_the_daemon() {
     let place = killed("early-lost", "500ms");
     // Only the acknowledged writes are there.
     let mut journal = std::fs::read(place.path("journal")).expect("there");
