@@ -18,7 +18,7 @@ use crate::errors::number_of;
 use crate::handles::Handles;
 
 /// Pause between two attempts to get a lock of another node's program.
-const TRY_AGAIN: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Pause between two checks for signals.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -186,7 +186,7 @@ impl Locking {
             state = if state.waiting.is_empty() {
                 self.sleep(state, Duration::MAX)
             } else {
-                self.sleep(state, TRY_AGAIN)
+                self.sleep(state, RETRY_INTERVAL)
             };
             let look = looked.elapsed() >= LOOK;
             if look {

@@ -270,7 +270,7 @@ fn a_node_that_hangs_is_ended_and_its_number_is_free() {
     worker.signal(libc_stop());
     cluster.wait(|status| status.nodes.is_empty());
     assert_eq!(cluster.status().fenced, 1);
-    let _again = cluster.join(3, 64);
+    let _rejoined = cluster.join(3, 64);
 }
 
 /// SIGSTOP on Linux.

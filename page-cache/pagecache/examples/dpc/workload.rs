@@ -1,9 +1,9 @@
 //! Operations of programs: the six workloads of the study, and a mix for its sweeps.
 //!
-//! Sizes are in units of one node's memory. The paper's nodes have 32 GB each, its RocksDB 60 GB,
-//! its DiskANN index 40, its model 30 and its file sets about 32: the ratios are the same, the
-//! memory is smaller. All that is drawn depends on the seed, the node and the thread alone, so that
-//! every system is asked for the same.
+//! Sizes are in units of one node's memory. The paper's nodes have 32 GB each. Its RocksDB has 60
+//! GB, its DiskANN index 40, its model 30 and its file sets about 32. The ratios here are the same,
+//! the memory is smaller. All that is drawn depends on the seed, the node and the thread alone, so
+//! that every system is asked for the same.
 
 use std::rc::Rc;
 

@@ -70,10 +70,10 @@ impl Directory {
 
     /// Notes that `node` does not map the page any more.
     pub(super) fn acknowledged(&mut self, node: NodeId, frame: u32, out: &mut Outbox) {
-        let too_early = self.has(Fault::ReuseBeforeAcknowledged);
+        let is_premature = self.has(Fault::ReuseBeforeAcknowledged);
         let entry = &mut self.entries[frame as usize];
         entry.sharers &= !node.bit();
-        if too_early {
+        if is_premature {
             entry.sharers = 0;
         }
         self.emptied(frame, out);

@@ -236,9 +236,9 @@ impl Directory {
 
     /// Notes that a frame of a node that left or died is empty.
     pub(super) fn vacated(&mut self, node: NodeId, out: &mut Outbox) {
-        let too_early = self.has(Fault::ForgetMapped);
+        let is_premature = self.has(Fault::ForgetMapped);
         let member = &mut self.members[node.index()];
-        if member.used > 0 && !too_early {
+        if member.used > 0 && !is_premature {
             return;
         }
         match member.life {

@@ -32,8 +32,8 @@ impl Node {
                 };
                 pending.filling = Some((place, access));
                 if self.faults.has(Fault::PublishUnfilled) {
-                    let too_early = ToDirectory::Publish { place };
-                    out.push(Effect::Send(too_early));
+                    let publish = ToDirectory::Publish { place };
+                    out.push(Effect::Send(publish));
                 }
                 out.push(if self.unpublished.contains_key(&page) {
                     Effect::FillUnpublished { page, place }
@@ -48,12 +48,12 @@ impl Node {
             } => self.receive_map(page, place, access, &message, out)?,
             ToNode::Invalidate { page, place } => {
                 self.pressure = self.pressure.wrapping_add(1);
-                let too_early = self.faults.has(Fault::AcknowledgeMapped);
+                let is_premature = self.faults.has(Fault::AcknowledgeMapped);
                 let Some(mapping) = self.mapped.find_mut(page).filter(|m| m.place == place) else {
                     return Err(self.refused(&message, "the node does not map it"));
                 };
                 mapping.leaving = true;
-                if mapping.pins == 0 || too_early {
+                if mapping.pins == 0 || is_premature {
                     self.unmap(page, out);
                 }
             }

@@ -189,7 +189,7 @@ fn a_frame_reused_before_all_acknowledged_is_found() {
 }
 
 #[test]
-fn a_lost_page_filled_again_while_mapped_is_found() {
+fn a_lost_page_refilled_while_mapped_is_found() {
     found(Fault::RefillMapped);
 }
 

@@ -73,7 +73,7 @@ impl World {
             let given_up = (0..self.segment.frames())
                 .filter_map(|frame| Some((self.segment.given_up(frame)?, frame)));
             let given_up: Vec<_> = given_up.collect();
-            self.summary.reported_again += given_up.len() as u64;
+            self.summary.reported_after_restart += given_up.len() as u64;
             self.directory.recovered(unsaved, &given_up, out);
         }
     }

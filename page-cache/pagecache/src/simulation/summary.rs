@@ -26,7 +26,7 @@ pub(super) struct Summary {
     /// Number of these that the store refused until they were given up.
     pub(super) unrescued: u64,
     /// Number of these that a restarted directory reported again.
-    pub(super) reported_again: u64,
+    pub(super) reported_after_restart: u64,
     /// Maximum number of readable copies of one page: in frames, and unpublished.
     pub(super) copies_peak: u64,
 }
@@ -54,7 +54,7 @@ impl Summary {
             awaited: self.awaited + other.awaited,
             rescues: self.rescues + other.rescues,
             unrescued: self.unrescued + other.unrescued,
-            reported_again: self.reported_again + other.reported_again,
+            reported_after_restart: self.reported_after_restart + other.reported_after_restart,
             copies_peak,
         };
     }
@@ -77,7 +77,7 @@ impl Summary {
             self.awaited,
             self.rescues,
             self.unrescued,
-            self.reported_again,
+            self.reported_after_restart,
         ];
         assert!(
             rare.iter().all(|count| *count > 0),

@@ -54,11 +54,11 @@ fn given_up(desk: &mut Desk, pages: u64) -> (Vec<ToNode>, Vec<(PageId, Place)>) 
     for (_, place) in &places {
         desk.say(0, ToDirectory::Invalidated { place: *place });
     }
-    let (gone, kept): (Vec<_>, Vec<_>) = places
+    let (gone, present): (Vec<_>, Vec<_>) = places
         .into_iter()
         .partition(|(page, _)| page.index % 2 == 0);
     desk.out = Outbox::default();
-    for (_, place) in kept {
+    for (_, place) in present {
         desk.directory.rescued(place, &mut desk.out);
     }
     desk.out = Outbox::default();

@@ -276,7 +276,7 @@ fn pages_of_several_dead_are_rescued_once_each_however_little_room_there_is() {
 }
 
 #[test]
-fn given_up_pages_are_reported_again_after_a_restart() {
+fn given_up_pages_are_reported_anew_after_a_restart() {
     let config = Config {
         budget_pages: 4,
         free_low: 0,
