@@ -42,8 +42,8 @@ pub struct Arguments {
     format: Option<Format>,
     #[command(flatten)]
     read: ReadArguments,
-    /// The cache's size (64G and 64GiB are powers of 1024, 64GB is a power of 1000), or its share
-    /// of the working set as in 10%wss; may be given several times
+    /// Cache size (64G and 64GiB are powers of 1024, 64GB is a power of 1000), or its share of the
+    /// working set as in 10%wss; may be given several times
     #[arg(long, value_name = "SIZE", default_value = "10%wss")]
     cache: Vec<CacheSize>,
     /// Block sizes of the cache, as 32K or 32K..256K; may be given several times

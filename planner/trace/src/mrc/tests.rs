@@ -67,7 +67,7 @@ fn exact_misses_are_those_of_the_lru_policy() {
 }
 
 #[test]
-fn reads_and_writes_are_told_apart() {
+fn reads_and_writes_are_distinguished() {
     let request = |op, offset_bytes, len_bytes| Request {
         time_ns: 0,
         offset_bytes,

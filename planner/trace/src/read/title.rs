@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn titles_are_told_from_records() {
+    fn titles_are_distinguished_from_records() {
         for title in [
             "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime",
             "\"Timestamp\", \"Offset\", \"Size\"",

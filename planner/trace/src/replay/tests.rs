@@ -180,7 +180,7 @@ fn a_write_that_is_not_there_is_found_and_named() {
 }
 
 #[test]
-fn recorded_times_are_kept_and_scaled() {
+fn recorded_times_are_followed_and_scaled() {
     for (speed, span_us) in [(1.0, 20_000), (2.0, 10_000), (0.5, 40_000)] {
         let options = ReplayOptions {
             pace: Pace::Recorded(speed),
@@ -326,7 +326,7 @@ fn a_target_without_bytes_is_an_error() {
 }
 
 #[test]
-fn it_stops_when_told() {
+fn it_stops_on_request() {
     let report = block_on_simulated(1, async {
         let targets = [Target {
             name: "db".into(),

@@ -87,7 +87,7 @@ proptest! {
 }
 
 #[test]
-fn fills_bring_in_what_they_say() {
+fn fills_read_what_they_say() {
     let read = |fill: Fill| {
         let mut cache = Simulated::new(model(&[32], fill, Replace::Paper, 2 << 20));
         cache.request(&request(Op::Read, 40 * K, 4096));

@@ -1,6 +1,7 @@
-//! The replacement policies against libCacheSim's (from the Python package, version 0.3.5), which
-//! were written by others from the same papers: the same references, the same capacities, the
-//! misses of both in one table.
+//! The replacement policies beside those of libCacheSim (the Python package, version 0.3.5).
+//!
+//! Both implement the same papers. They get the same references and the same capacities. One table
+//! has the misses of both.
 //!
 //! All but LIRS must miss on the same references as theirs do, to the last one. Where the package
 //! cannot be installed the test is skipped and says so.

@@ -319,7 +319,7 @@ fn every_format_has_an_example() {
 }
 
 #[test]
-fn a_format_is_told_from_its_beginning() {
+fn a_format_is_detected_from_its_beginning() {
     for (format, text, requests, _) in texts() {
         let outcome = read(text.as_bytes(), None);
         match format {
@@ -374,7 +374,7 @@ fn what_is_no_trace_is_said_to_be_none() {
 }
 
 #[test]
-fn seconds_and_microseconds_are_told_apart_where_they_can_be() {
+fn seconds_and_microseconds_are_distinguished_where_they_can_be() {
     let line = |time: u64| format!("1,{time},2a,512,8\n1,{},28,512,8\n", time + 2);
     for (time, unit_ns) in [(5_633_898, S), (5_633_898_611_441, US)] {
         let outcome = read(line(time).as_bytes(), None);

@@ -142,8 +142,8 @@ impl Decide for CoActive {
         self.put(slot, place, oldest);
     }
 
-    fn left(&mut self, slot: u32, kept: bool) {
-        if kept {
+    fn left(&mut self, slot: u32, is_copy: bool) {
+        if is_copy {
             self.put(slot, Place::Clean, NONE);
         }
     }

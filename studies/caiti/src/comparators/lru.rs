@@ -1,6 +1,7 @@
-//! Staging, least recently used: data stays until there is no room, then a write waits while the
-//! block that was used longest ago is written to the device (two steps: the eviction, then its own
-//! copy).
+//! Staging, least recently used.
+//!
+//! Data stays until no slot is free. A write then waits for two steps: the eviction of the least
+//! recently used block to the device, and its own copy.
 
 use crate::policy::{Admission, Decide, LINK_BYTES, Links, List, NONE, Slots, View};
 

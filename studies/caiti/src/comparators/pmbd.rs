@@ -1,6 +1,7 @@
-//! Staging in sub-buffers, as the persistent-memory block driver does: a block belongs to one of
-//! them by its address; one that is full is emptied wholly, and whoever writes to it waits until it
-//! is empty.
+//! Staging in sub-buffers, as the persistent-memory block driver does.
+//!
+//! The address of a block selects its sub-buffer. A full sub-buffer is emptied as a whole. Writes
+//! to that sub-buffer wait until it is empty.
 
 use crate::policy::{Admission, Decide, LINES, LINK_BYTES, Links, List, Slots, View};
 
@@ -151,7 +152,7 @@ impl Decide for Pmbd {
         self.0.returned(slot);
     }
 
-    fn left(&mut self, slot: u32, _kept: bool) {
+    fn left(&mut self, slot: u32, _is_copy: bool) {
         self.0.left(slot);
     }
 

@@ -1,5 +1,5 @@
 //! The persistent-memory block driver as published: a syncer empties a sub-buffer in the background
-//! from 70% on. Whoever finds one full all the same waits for a slot.
+//! from 70% on. A write to a full sub-buffer waits for a slot.
 
 use super::pmbd::Buffers;
 use crate::policy::{Admission, Decide, Slots, View};
@@ -48,7 +48,7 @@ impl Decide for Pmbd70 {
         self.0.returned(slot);
     }
 
-    fn left(&mut self, slot: u32, _kept: bool) {
+    fn left(&mut self, slot: u32, _is_copy: bool) {
         self.0.left(slot);
     }
 

@@ -1,5 +1,7 @@
-//! Caiti without eager eviction, to see what that does: the cache fills, and from then on all but
-//! rewritten blocks go round it, until a flush empties it.
+//! Caiti without eager eviction, to measure the effect of eager eviction.
+//!
+//! When the cache is full, writes of blocks that it does not hold bypass it until a flush empties
+//! it.
 
 use crate::policy::{Admission, Caiti, Decide, Slots, View};
 
