@@ -4,6 +4,8 @@ use forebay_block::{Error, ErrorKind};
 
 use super::*;
 
+mod rot;
+
 struct Bench {
     model: Model,
 }
@@ -438,64 +440,4 @@ fn behind_damage_a_slow_read_may_find_what_a_fast_one_no_longer_does() {
     assert!(bench.reads(third));
     assert!(!bench.may_read(first));
     assert!(bench.end_read(&slow, first));
-}
-
-#[test]
-fn rot_is_an_error_that_names_it_until_all_of_it_is_rewritten() {
-    let mut bench = Bench::new(Promise::Flush);
-    let first = bench.run(FUA);
-    bench.model.rot(RANGE);
-    assert_eq!(bench.model.unfound_rot(), [RANGE]);
-    let error = |kind, place: u64| {
-        let what = format!("volume v: 512 bytes at {place} are lost");
-        Error::new(kind, what)
-    };
-    let intent = |offset| Intent {
-        op: Op::Read,
-        offset,
-        len: 512,
-    };
-    let (there, _) = bench.model.submit(0, intent(0));
-    let (beside, _) = bench.model.submit(0, intent(512));
-    for (told, allowed) in [
-        (error(ErrorKind::Io, 0), false),
-        (error(ErrorKind::Corrupt, 512), false),
-        (error(ErrorKind::Corrupt, 0), true),
-    ] {
-        assert_eq!(bench.model.names_rot(&there, &told), allowed, "{told}");
-    }
-    let elsewhere = error(ErrorKind::Corrupt, 0);
-    assert!(!bench.model.names_rot(&beside, &elsewhere));
-    assert_eq!(bench.model.unfound_rot(), []);
-    assert!(!bench.reads(first), "it was reported lost");
-    let second = bench.run(WRITE);
-    assert!(!bench.model.has_rot());
-    assert!(bench.reads(second));
-    bench.model.crash(Loss::Power);
-    assert!(bench.model.has_rot(), "the write was not promised");
-    let second = bench.run(WRITE);
-    bench.run(Op::Flush);
-    bench.model.crash(Loss::Power);
-    assert!(!bench.model.has_rot());
-    assert!(bench.reads(second));
-}
-
-#[test]
-fn what_was_asked_before_a_write_tells_nothing_of_what_is_there_after_it() {
-    let mut bench = Bench::new(Promise::Flush);
-    bench.run(FUA);
-    bench.model.rot(RANGE);
-    let read = Intent {
-        op: Op::Read,
-        offset: 0,
-        len: 512,
-    };
-    let (slow, _) = bench.model.submit(0, read);
-    bench.run(Op::Discard);
-    let error = Error::new(ErrorKind::Corrupt, "volume v: 512 bytes at 0 are lost");
-    assert!(bench.model.names_rot(&slow, &error));
-    assert!(bench.reads(0), "the discard may have ended that");
-    let (later, _) = bench.model.submit(0, read);
-    assert!(bench.model.names_rot(&later, &error));
-    assert!(!bench.reads(0), "it was reported lost");
 }
