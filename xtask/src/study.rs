@@ -31,22 +31,24 @@ pub(crate) use check::check;
 pub(crate) enum Study {
     /// AdaCache's table: fixed block sizes, its own rules and ours; writes docs/results/adacache.md
     Adacache(Options),
-    /// Databases and file mixes on ext4 over a table on emulated persistent memory, alone and through each policy, and
-    /// what a kill leaves of them; writes docs/results/applications.md. Half an hour (needs root)
+    /// Databases and file mixes on ext4 over a table on emulated persistent memory, alone and
+    /// through each policy, and what a kill leaves of them; writes docs/results/applications.md.
+    /// Half an hour (needs root)
     Applications(applications::Options),
-    /// Caiti's response times: writes to a table on emulated persistent memory, alone and through each policy, measured, and
-    /// modelled with more cores; writes docs/results/caiti.md. Twenty minutes, three for a look (`--quick`), on a machine
-    /// with nothing else to do
+    /// Caiti's response times: writes to a table on emulated persistent memory, alone and through
+    /// each policy, measured, and modelled with more cores; writes docs/results/caiti.md. Twenty
+    /// minutes, three for a look (`--quick`), on an idle machine
     Caiti(caiti::Options),
     /// Re-run deterministic figures of the pages, and fail if one differs from the recorded grids
     Check,
-    /// The distributed page cache beside tokens, cooperative caching and one node with all the memory; writes
-    /// docs/results/dpc.md
+    /// The distributed page cache beside tokens, cooperative caching and one node with all the
+    /// memory; writes docs/results/dpc.md
     Dpc(dpc::Options),
-    /// The bit-tree: what a crash has written back, and what knowing it costs; writes docs/results/mapperx.md
+    /// The bit-tree: what a crash has written back, and what knowing it costs; writes
+    /// docs/results/mapperx.md
     Mapperx(mapperx::Options),
-    /// Open CAS's rule for metadata beside ours: bytes, and bandwidth by the devices' time alone; writes
-    /// docs/results/opencas.md
+    /// Open CAS's rule for metadata beside ours: bytes, and bandwidth by the devices' time alone;
+    /// writes docs/results/opencas.md
     Opencas(opencas::Options),
     /// Render the pages from the grids under docs/results/data; runs no study
     Render {
@@ -56,11 +58,11 @@ pub(crate) enum Study {
     },
 }
 
-/// What a study takes.
+/// Options of a study.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// A folder with the public traces of Alibaba, MSR Cambridge and SYSTOR '17 under their usual names,
-    /// anywhere below it; in place of generated ones
+    /// A folder with the public traces of Alibaba, MSR Cambridge and SYSTOR '17 under their usual
+    /// names, anywhere below it; in place of generated ones
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
     /// Requests of each volume of the paper's selection; the paper takes 10 million
@@ -103,7 +105,7 @@ pub(crate) fn run(root: &Path, study: &Study) -> ExitCode {
 fn adacache(root: &Path, options: &Options) -> Outcome<bool> {
     let began = Instant::now();
     let program = built_program(root, &jobs::PROGRAM)?;
-    // What was built, whatever is edited meanwhile.
+    // The commit of the build: files may be edited meanwhile.
     let commit = commit(root)?;
     let jobs = jobs::all(
         root,
@@ -136,7 +138,8 @@ fn adacache(root: &Path, options: &Options) -> Outcome<bool> {
     conclude(&report, options.json.as_deref())
 }
 
-/// Grids of `cargo xtask bench policy` without rows, for a page that the benchmark has not extended.
+/// Grids of `cargo xtask bench policy` without rows, for a page that the benchmark has not
+/// extended.
 fn no_speed() -> Vec<Grid> {
     let mut values = Grid::new("speed-values", &["name", "value"]);
     for name in ["speed_machine", "speed_references", "speed_mib"] {

@@ -1,5 +1,5 @@
-//! Programs on ext4 on a loop device over a table on emulated persistent memory, alone and through transit and
-//! staging caches: docs/results/applications.md.
+//! Programs on ext4 on a loop device over a table on emulated persistent memory, alone and through
+//! transit and staging caches: docs/results/applications.md.
 
 mod cells;
 mod claims;
@@ -23,7 +23,7 @@ use cells::Programs;
 use results::{Kills, Pass, Results};
 use stack::Stack;
 
-/// What is compared: the table, and the table under each policy.
+/// Systems of the comparison: the table, and the table under each policy.
 const SYSTEMS: [&str; 8] = [
     "btt",
     "pmbd",
@@ -39,7 +39,7 @@ const STAGING: [&str; 4] = ["pmbd", "pmbd-70", "lru", "co-active"];
 /// How often each system is killed under databases and files.
 const KILLS: u64 = 3;
 
-/// What the study takes.
+/// Options of the study.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Passes over all systems, one system after the other in each
@@ -48,8 +48,8 @@ pub(crate) struct Options {
     /// Of each cell that is not a load
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     seconds: f64,
-    /// Results are kept in this file as they come, and those that are in it already are not run again: so a study can
-    /// be run in parts, when the machine is quiet
+    /// File of the results so far. The study adds results as they come, and does not repeat those
+    /// that it has. So a study can be run in parts, when the machine is quiet
     #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     runs: Option<PathBuf>,
     /// One short round of a few cells, and not into docs: for a look
@@ -159,7 +159,8 @@ fn one_pass(
     })
 }
 
-/// The test that kills each system under databases and files, so many times, and the one that plants a fault.
+/// Runs the test that kills each system under databases and files `kills` times, and the test that
+/// plants a fault.
 fn killed(root: &Path, programs: &Programs, kills: u64) -> Outcome<Kills> {
     let names = ["applications::"];
     let mut command = soak::tests("kill", 1, &names);

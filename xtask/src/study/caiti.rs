@@ -1,5 +1,5 @@
-//! Response times of random writes to a table on emulated persistent memory, alone and through transit and
-//! staging caches: docs/results/caiti.md.
+//! Response times of random writes to a table on emulated persistent memory, alone and through
+//! transit and staging caches: docs/results/caiti.md.
 
 mod claims;
 mod modelled;
@@ -23,7 +23,7 @@ use crate::pages::{CAITI, Header};
 use modelled::Service;
 use runs::{Model, Run};
 
-/// What is compared: raw memory, the table, and the table under each policy.
+/// Systems of the comparison: raw memory, the table, and the table under each policy.
 const SYSTEMS: [&str; 9] = [
     "pmem",
     "btt",
@@ -41,7 +41,7 @@ const STAGING: [&str; 4] = ["pmbd", "pmbd-70", "lru", "co-active"];
 const DEPTH: u32 = 32;
 /// Others.
 const DEPTHS: [u32; 4] = [1, 8, 128, 1024];
-/// What a wait for the emulated memory does.
+/// Ways to wait for the emulated memory.
 const WAITINGS: [&str; 2] = ["spin", "yield"];
 /// The program.
 const EXAMPLE: [&str; 4] = ["--package", "forebay-transit", "--example", "caiti"];
@@ -56,19 +56,19 @@ const PARTS_FLUSH: &str = "0.25";
 /// Requests so far apart that a thread that evicts sleeps before most.
 const FAR_APART: &str = "open:20000";
 
-/// What the study takes.
+/// Options of the study.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Runs of each at saturation and at half of it, one system after the other in every round
     #[arg(long, value_name = "NUMBER", default_value_t = 11)]
     rounds: usize,
-    /// Of each of these; the kernel takes real-time programs away from the processor when they have run for a second
+    /// Length of each of these runs. The kernel throttles real-time programs that run for a second
     #[arg(long, value_name = "SECONDS", default_value_t = 0.7)]
     seconds: f64,
-    /// One short round with the processor kept while waiting, no sweeps, and not into docs: for a look
+    /// One short round that spins while it waits, without sweeps and pages in docs: for a look
     #[arg(long)]
     quick: bool,
-    /// What an earlier run measured under load, from its `--json`: breakdown, model and page are made anew
+    /// `--json` file of an earlier run under load: breakdown, model and page are made anew
     #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     measured: Option<PathBuf>,
     /// Where the page goes, with a picture beside it
@@ -79,7 +79,7 @@ pub(crate) struct Options {
     json: Option<PathBuf>,
 }
 
-/// What was measured under load.
+/// Results of the runs under load.
 #[derive(Debug, Default, Deserialize, Serialize)]
 struct Measured {
     commit: String,
@@ -147,7 +147,7 @@ impl Study<'_> {
         Ok(())
     }
 
-    /// What the model and the breakdown take from runs of their own.
+    /// Runs the measurements that the model and the breakdown need.
     fn service(&mut self, half: &str) -> Outcome<()> {
         let full = format!("closed:{DEPTH}");
         let meter = "meter=1".to_owned();
@@ -259,7 +259,7 @@ fn half_load(all: &[Run]) -> String {
     format!("open:{:.0}", saturation / 2.0)
 }
 
-/// What an earlier run measured under load.
+/// Reads the results of an earlier run under load.
 fn earlier(path: &Path) -> Outcome<Measured> {
     let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;

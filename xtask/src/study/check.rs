@@ -8,7 +8,8 @@
 //! - *opencas*: lines of 4 KiB and files of 50 and 125% of the cache (`bytes`, `speeds`).
 //! - *mapperx-timing*: blocks of 64 KiB (`runs`).
 //! - *adacache*: all configurations of the traces in [`jobs::SHORT`] (`traces`, `cells`).
-//! - *mapperx*: all trackers on the traces in [`jobs::SHORT`], without the engine (`traces`, `trees`).
+//! - *mapperx*: all trackers on the traces in [`jobs::SHORT`], without the engine (`traces`,
+//!   `trees`).
 //!
 //! The others are not re-run. Figures of *applications* and the measured ones of *caiti* and *dpc*
 //! are by the clock. The model of *caiti* takes measured service times, which are recorded in whole

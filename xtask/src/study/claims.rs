@@ -1,4 +1,4 @@
-//! What is claimed of a trace, and whether it holds.
+//! Claims about a trace, and whether they hold.
 
 use super::simulation::{Origin, PERCENT, Row, SIZES, Simulation, Trace};
 use crate::claims::{Claim, Kind};
@@ -16,7 +16,8 @@ pub(super) struct Verdict<'a> {
     pub(super) latency_best: &'a str,
     /// Memory for metadata, of the 32K cache's.
     pub(super) memory: f64,
-    /// The same, of a 32K cache that learns and has segments as ours does: what `forebay format` makes.
+    /// The same, of a 32K cache that learns and has segments as ours does. `forebay format` makes
+    /// such a cache.
     pub(super) memory_alike: f64,
 }
 

@@ -1,5 +1,6 @@
-//! `cargo xtask study dpc`: the distributed page cache beside private caches with tokens, cooperative caching and one
-//! node that has all the memory; counted and modelled, and what this machine can measure.
+//! `cargo xtask study dpc`: the distributed page cache beside private caches with tokens,
+//! cooperative caching and one node that has all the memory; counted and modelled, and what this
+//! machine can measure.
 
 mod cells;
 mod measured;
@@ -22,14 +23,14 @@ use cells::{Cells, Row};
 /// Rounds of what is measured.
 const ROUNDS: usize = 5;
 
-/// What the study takes.
+/// Options of the study.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Four nodes and the declared costs alone, no sweeps, and not into docs: for a look
     #[arg(long)]
     quick: bool,
-    /// The modelled cells of an earlier run, from its `--json`, which are the same on any machine: those that it lacks
-    /// are run, and what is measured is measured anew
+    /// `--json` file of an earlier run, for its modelled cells, which are the same on any machine.
+    /// Missing cells are run, and all measurements are repeated
     #[arg(long, value_name = "FILE", conflicts_with = "quick")]
     model: Option<PathBuf>,
     /// Where the page goes

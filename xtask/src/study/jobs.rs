@@ -225,9 +225,11 @@ fn collect(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) -> Outcome<()> {
     Ok(())
 }
 
-/// The paper's selection among these files, the first requests of each volume, as they are published: MSR as `prn_1.csv.gz`; SYSTOR as a
-/// file for each hour and LUN, `2016022207-LUN0.csv.gz`; Alibaba as one `io_traces.csv` or a file
-/// for each volume, `2.csv`.
+/// Returns the paper's selection among these files: the first requests of each volume.
+///
+/// The files have their published names. MSR has `prn_1.csv.gz`. SYSTOR has a file for each hour
+/// and LUN, as `2016022207-LUN0.csv.gz`. Alibaba has one `io_traces.csv`, or a file for each
+/// volume, as `2.csv`.
 fn selection(files: &[PathBuf], requests: u64) -> Outcome<Vec<Job>> {
     let stem = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();

@@ -1,5 +1,5 @@
-//! `cargo xtask study mapperx`: what a crash has written back, and what knowing it costs; with `--timing`, what
-//! writes wait for.
+//! `cargo xtask study mapperx`: write-back after a crash, and the cost of tracking for it. With
+//! `--timing`: the waits of writes.
 
 mod engine_crashes;
 mod page;
@@ -26,7 +26,7 @@ const QUICK_REQUESTS: u64 = 100_000;
 const ENGINE_REQUESTS: u64 = 100_000;
 const QUICK_ENGINE_REQUESTS: u64 = 10_000;
 
-/// What the study takes.
+/// Options of the study.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// The first 100,000 requests of each trace, and not into docs: for a look
@@ -43,7 +43,7 @@ pub(crate) struct Options {
     json: Option<PathBuf>,
 }
 
-/// What a trace tells of its requests.
+/// Fields that a trace has of its requests.
 #[derive(Clone, Copy, Debug)]
 enum Tells {
     /// Operations and times.
@@ -52,8 +52,10 @@ enum Tells {
     Blocks(f64),
 }
 
-/// The traces beside the repository. The seconds that the untimed ones took are those that their publishers name:
-/// OLTP an hour, w106 a week; of P3 and P6 only "months" is known, and 100 a second is as good as any other number.
+/// The traces beside the repository.
+///
+/// The publishers name the duration of the untimed traces: OLTP an hour, w106 a week. Of P3 and P6
+/// only "months" is known, and 100 requests a second are an arbitrary choice.
 const SHARED: [(&str, &str, Tells); 14] = [
     (
         "CloudPhysics, 2 h of a disk",

@@ -17,7 +17,7 @@ use crate::bench::{Outcome, built_program, conclude, run_for_output};
 use crate::claims::{Claim, Kind, Report, machine};
 use crate::pages::{Header, OPENCAS, Rerun};
 
-/// What the study takes.
+/// Options of the study.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Lines of 4 KiB and two file sizes alone, and not into docs: for a look
@@ -41,7 +41,7 @@ struct Processor {
     most_ns: f64,
 }
 
-/// What the page says.
+/// Contents of the page.
 #[derive(Debug)]
 struct Study {
     report: Report<Row>,
@@ -69,7 +69,7 @@ struct Row {
     backing_written: f64,
 }
 
-/// What is compared at a time.
+/// Parameters of one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell<'a> {
     cache: &'a str,

@@ -1,4 +1,4 @@
-//! What the simulator counted.
+//! Counters of the simulator.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +19,7 @@ impl Requests {
     }
 }
 
-/// Bytes and operations that went one way.
+/// Bytes and operations of one direction.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Volume {
     pub(super) bytes: u64,
@@ -120,7 +120,7 @@ impl Simulation {
         row.unwrap_or_else(|| panic!("each trace has the configuration {name}"))
     }
 
-    /// Whether verdicts are passed on it: excerpts too short, and caches of a handful of groups, say little.
+    /// Whether the trace has verdicts. Short excerpts and caches of a few groups have none.
     pub(super) fn counts(&self) -> bool {
         self.requests() >= 50_000 && self.groups() >= 64
     }
@@ -133,7 +133,7 @@ impl Simulation {
 
 /// The cache's size that counts, percent of the working set: the paper's.
 pub(super) const PERCENT: u64 = 10;
-/// What the largest block has.
+/// Size of the largest block, in bytes.
 pub(super) const GROUP_BYTES: u64 = 256 << 10;
 /// The fixed sizes as rows are named.
 pub(super) const SIZES: [&str; 4] = ["32K", "64K", "128K", "256K"];

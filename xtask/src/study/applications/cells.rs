@@ -8,7 +8,7 @@ use super::results::Run;
 use super::stack::Stack;
 use crate::bench::{Outcome, json_of, run_for_output};
 
-/// Value sizes of db_bench, bytes, and how many there are: from 60 to 190 MB, so that the cache is a fraction.
+/// Value sizes of db_bench in bytes, each with the number of values: from 60 to 190 MB of data.
 pub(super) const VALUES: [(u64, u64); 3] = [(128, 400_000), (1024, 120_000), (4096, 45_000)];
 /// YCSB's records are of ten fields of a hundred bytes.
 const RECORD_BYTES: u64 = 1000;
@@ -65,7 +65,7 @@ pub(super) fn all(quick: bool) -> Vec<Cell> {
             distribution,
             records,
         };
-        // What is loaded is the same for every distribution.
+        // The load is the same for every distribution.
         cells.push(cell("load", "uniform"));
         for workload in ["a", "f"] {
             for distribution in DISTRIBUTIONS {
@@ -182,7 +182,7 @@ impl Cell {
     }
 }
 
-/// What db_bench itself calls a benchmark.
+/// Returns the name of a benchmark in the output of db_bench.
 fn reported(benchmark: &str) -> &str {
     if benchmark == "readhot" {
         "readrandom"

@@ -1,4 +1,5 @@
-//! What the paper says of applications, beside what was found here. The bars were set before the first run.
+//! Claims of the paper about applications, beside the results of this study. The bars were set
+//! before the first run.
 
 use super::results::{Results, Run};
 use super::{STAGING, SYSTEMS};

@@ -9,7 +9,7 @@ const PERCENTILES: [f64; 10] = [10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 
 /// One benchmark's part of the output, with its histogram of writes or of reads.
 pub(super) fn parse(text: &str, benchmark: &str) -> Outcome<Run> {
     let missing = |what: &str| format!("db_bench printed no {what} of {benchmark}: {text}");
-    // fillrandom   :      18.272 micros/op 54721 ops/sec 0.365 seconds 20000 operations;    6.1 MB/s
+    // fillrandom : 18.272 micros/op 54721 ops/sec 0.365 seconds 20000 operations; 6.1 MB/s
     let mut lines = text.lines();
     let line = lines.find(|line| {
         let (name, rest) = line.split_once(':').unwrap_or_default();

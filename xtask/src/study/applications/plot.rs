@@ -6,7 +6,7 @@ use super::results::{Results, Run, Side};
 /// Reads or writes.
 pub(super) type Which = fn(&Run) -> &Side;
 
-/// What is plotted: a cell, reads or writes, and its title.
+/// Panels of the plot: a cell, its reads or writes, and the title.
 pub(super) const PANELS: [(&str, Which, &str); 4] = [
     ("fillrandom 4096 B", writes, "fillrandom, 4 KiB: writes"),
     ("rocksdb A zipfian", reads, "YCSB A, Zipfian: reads"),
@@ -49,7 +49,8 @@ pub(super) fn render(results: &Results) -> String {
     let width = 2.0 * (WIDTH + 80.0);
     let height = 2.0 * step + 40.0;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{width}\" height=\"{height}\" fill=\"white\"/>\n"
     );
     for (number, (cell, side, title)) in PANELS.iter().enumerate() {
@@ -61,7 +62,8 @@ pub(super) fn render(results: &Results) -> String {
         let x = LEFT + number as f64 * 125.0;
         let y = height - 20.0;
         svg += &format!(
-            "<path d=\"M{x} {} h18\" stroke=\"{colour}\" stroke-width=\"2\"/><text x=\"{}\" y=\"{y}\">{}</text>\n",
+            "<path d=\"M{x} {} h18\" stroke=\"{colour}\" stroke-width=\"2\"/><text x=\"{}\" \
+             y=\"{y}\">{}</text>\n",
             y - 4.0,
             x + 22.0,
             system.replace("caiti-without", "w/o")
@@ -88,7 +90,8 @@ fn panel(results: &Results, cell: &str, side: Which, title: &str, (x, y): (f64, 
     for percent in [0.0, 25.0, 50.0, 75.0, 100.0] {
         let at = down(percent);
         svg += &format!(
-            "<path d=\"M{x} {at:.1} h{WIDTH}\" stroke=\"#dddddd\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{percent}%</text>\n",
+            "<path d=\"M{x} {at:.1} h{WIDTH}\" stroke=\"#dddddd\"/><text x=\"{}\" y=\"{:.1}\" \
+             text-anchor=\"end\">{percent}%</text>\n",
             x - 6.0,
             at + 4.0
         );
@@ -97,7 +100,8 @@ fn panel(results: &Results, cell: &str, side: Which, title: &str, (x, y): (f64, 
     while power <= most {
         let at = across(10_f64.powf(power));
         svg += &format!(
-            "<path d=\"M{at:.1} {y} v{HEIGHT}\" stroke=\"#dddddd\"/><text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
+            "<path d=\"M{at:.1} {y} v{HEIGHT}\" stroke=\"#dddddd\"/><text x=\"{at:.1}\" \
+             y=\"{:.1}\" text-anchor=\"middle\">{}</text>\n",
             y + HEIGHT + 16.0,
             time(10_f64.powf(power))
         );

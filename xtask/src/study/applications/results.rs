@@ -1,4 +1,4 @@
-//! What was measured, and where it is kept.
+//! Measured results, and the file that stores them.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ pub(super) struct Run {
     pub(super) seconds: f64,
     pub(super) reads: Side,
     pub(super) writes: Side,
-    /// What the transit cache has counted meanwhile, if there is one: blocks.
+    /// Counters of the transit cache during the run, in blocks; zeros without one.
     #[serde(default)]
     pub(super) transit: Transit,
 }
@@ -107,7 +107,7 @@ pub(super) struct Pass {
     pub(super) cells: Vec<Run>,
 }
 
-/// What the kills have shown.
+/// Results of the kills.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Kills {
     /// Kills of each system.
@@ -201,7 +201,8 @@ impl Results {
     }
 }
 
-/// A column of the kernel's account of processor time, seconds since the start: 1 is what was niced, 7 was stolen.
+/// Returns a column of the kernel's account of processor time, in seconds since the start. Column 1
+/// is niced time, column 7 is stolen time.
 fn processor_s(column: usize) -> Outcome<f64> {
     let text =
         std::fs::read_to_string("/proc/stat").map_err(|error| format!("/proc/stat: {error}"))?;

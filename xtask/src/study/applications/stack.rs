@@ -1,5 +1,5 @@
-//! What the programs run on: a file in memory, slower as declared, a table, a policy, the daemon's FUSE export, a
-//! loop device past the page cache, ext4.
+//! Storage of the programs, from below: a file in memory with the declared latency, a table, a
+//! policy, the daemon's FUSE export, a loop device with direct I/O, ext4.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,8 @@ use crate::bench::{Outcome, run_for_output};
 pub(super) const MEDIUM_BYTES: u64 = 1 << 30;
 /// Of a transit cache.
 pub(super) const CACHE_BYTES: u64 = 64 << 20;
-/// How much the kernel may keep dirty: cells are short, and what never leaves the page cache meets no policy.
+/// Limit of dirty data in the page cache, in bytes. Cells are short, and data that stays in the
+/// page cache reaches no policy.
 pub(super) const DIRTY_BYTES: u64 = 16 << 20;
 /// Longest wait for the daemon's file.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -103,7 +104,7 @@ impl Stack {
         self.mount()
     }
 
-    /// What the transit cache has counted; nothing where there is none.
+    /// Returns the counters of the transit cache, or zeros without one.
     pub(super) fn transit(&self) -> Outcome<Transit> {
         let status = self.daemon.status()?;
         let counters = status.pointer("/transits/0").cloned();
@@ -129,7 +130,7 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
-        // Where it was not ended, or not well: what is left goes as it can.
+        // The stack was not ended, or not completely. Errors are ignored.
         if self.mounted {
             let _ = command(Path::new("umount"), &["-l"], &[&self.folder]);
         }
@@ -153,7 +154,8 @@ fn config(system: &str, medium: &Path, fuse: &Path) -> String {
         policy => (
             "table",
             format!(
-                "[[device]]\nname = \"top\"\nkind = \"transit\"\non = \"table\"\ncapacity = {CACHE_BYTES}\npolicy = \"{policy}\"\n"
+                "[[device]]\nname = \"top\"\nkind = \"transit\"\non = \"table\"\n\
+                 capacity = {CACHE_BYTES}\npolicy = \"{policy}\"\n"
             ),
         ),
     };

@@ -1,11 +1,11 @@
-//! What is claimed, and whether it holds.
+//! Claims, and whether they hold.
 
 use super::modelled::ahead;
 use super::runs::{cell, modelled};
 use super::{Results, STAGING, SYSTEMS};
 use crate::claims::{Claim, Kind};
 
-/// What the paper says of throughput at depth 128, over each.
+/// Throughput at depth 128 in the paper: ratio to each system.
 pub(super) const PAPER: [(&str, f64); 5] = [
     ("btt", 3.6),
     ("pmbd", 3.6),

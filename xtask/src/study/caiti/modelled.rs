@@ -24,10 +24,11 @@ pub(super) struct Service {
     pub(super) pmem_ns: f64,
     pub(super) btt_ns: f64,
     pub(super) job_ns: f64,
-    /// How long a thread that evicts looks out for a job before it sleeps, what waking it takes of the cache's thread, and
-    /// how long it takes to be there.
+    /// Time for which an evicting thread polls for a job before it sleeps.
     pub(super) look_ns: f64,
+    /// Time of the cache's thread to wake an evicting thread.
     pub(super) wake_ns: f64,
+    /// Time from the wake-up until the evicting thread runs.
     pub(super) woken_ns: f64,
     /// By system: a write into a slot, and an eviction, on the cache's thread.
     pub(super) cached: Vec<(String, f64, f64)>,
@@ -41,7 +42,7 @@ impl Service {
         let engine = |part, system| cell(all, part, system).median(|run| run.engine_ns);
         let alone = |part| cell(all, part, "workers").median(|run| run.p50_us * 1e3);
         let cached = SYSTEMS.into_iter().skip(2).map(|system| {
-            // Caiti and its parts are one code; without waiting, as measured at half load, or with it.
+            // Caiti and its parts share their code. Half load measures it without waiting.
             let (filling, steady) = match system {
                 "caiti" | "caiti-without-eviction" => ("caiti-without-eviction", "caiti"),
                 "caiti-without-bypass" => ("caiti-without-eviction", system),
@@ -88,7 +89,7 @@ struct Job {
     words: Vec<String>,
 }
 
-/// Who evicts as the paper has it.
+/// Returns the thread that evicts in the paper.
 fn papers_way(system: &str) -> &'static str {
     match system {
         "pmbd-70" => "syncer",

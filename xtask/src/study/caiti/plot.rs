@@ -17,7 +17,8 @@ pub(super) fn timelines(runs: &[Run], part: &str) -> String {
     let width = LEFT + COLUMNS * CELL * 2 + 10;
     let height = PANEL * SYSTEMS.len() as u64 + 10;
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"11\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n\
          <rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>\n"
     );
     for (nth, system) in (0..).zip(SYSTEMS) {
@@ -26,7 +27,8 @@ pub(super) fn timelines(runs: &[Run], part: &str) -> String {
         for (label, decade) in [("1 us", 1), ("100 us", 3), ("10 ms", 5)] {
             let y = top + (ROWS - decade * ROWS_A_DECADE) * CELL;
             text += &format!(
-                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{label}</text><path d=\"M{LEFT} {y}h{}\" stroke=\"#ddd\"/>\n",
+                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{label}</text><path d=\"M{LEFT} \
+                 {y}h{}\" stroke=\"#ddd\"/>\n",
                 LEFT - 4,
                 y + 4,
                 COLUMNS * CELL * 2

@@ -11,7 +11,7 @@ use crate::bench::{Outcome, json_of, run_for_output};
 /// One measured run, as the program prints it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Run {
-    /// What it was for.
+    /// Part of the study that the run is for.
     #[serde(default)]
     pub(super) part: String,
     pub(super) system: String,

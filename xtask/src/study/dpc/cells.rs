@@ -1,4 +1,4 @@
-//! What is run, what came of it, and what is claimed.
+//! Cells of the study, their results, and the claims about them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ const STRONG: [&str; 5] = [
     "n-chance",
     "dpc-strong",
 ];
-/// What most tables compare: the bound, the baseline of the claim at both grains, and ours.
+/// Systems of most tables: the bound, the baseline of the claim at both grains, and ours.
 pub(super) const FEW: [&str; 4] = ["one-node", "page-tokens", "extent-tokens", "dpc-strong"];
 /// Nodes of the claims.
 pub(super) const NODES: u64 = 4;
@@ -62,7 +62,7 @@ pub(super) const WRITES: Sweep = Sweep {
     name: "writes",
     values: &[0.0, 10.0, 50.0, 100.0, 200.0, 500.0],
 };
-/// What a page takes longer from another's memory, ns.
+/// Additional time of a page from another node's memory, in ns.
 pub(super) const REMOTE: Sweep = Sweep {
     name: "remote_ns",
     values: &[0.0, 100.0, 200.0, 700.0, 1000.0],
@@ -72,7 +72,8 @@ pub(super) const LINK: Sweep = Sweep {
     name: "link_bytes_per_s",
     values: &[8e9, 24e9, 32e9],
 };
-/// Messages cost nothing: what is left is what one copy of each page costs on the links, whatever the protocol.
+/// Messages cost nothing: the rest is the cost of one copy of each page on the links, with any
+/// protocol.
 pub(super) const FREE: Sweep = Sweep {
     name: "messages_free",
     values: &[1.0],
@@ -169,7 +170,8 @@ impl Cells {
     }
 }
 
-/// How much longer the better grain of tokens takes than `dpc-strong`, from what finds a system's cell.
+/// Returns the time of the better grain of tokens over that of `dpc-strong`. `find` returns a
+/// system's cell.
 pub(super) fn speedup<'a>(find: impl Fn(&str) -> Option<&'a Row>) -> Option<f64> {
     let time = |system| find(system).map(|row| row.operation_ns);
     let tokens = time("page-tokens")?.min(time("extent-tokens")?);
@@ -189,7 +191,8 @@ pub(super) fn geometric<const N: usize>(values: [Option<f64>; N]) -> Option<f64>
     Some((sum / N as f64).exp())
 }
 
-/// Ours on four nodes, beside one node of virtiofs: operations a second of all, as the paper compares.
+/// Returns operations a second of ours on four nodes over those of one node of virtiofs, as the
+/// paper compares.
 pub(super) fn beside_virtiofs(cells: &Cells, workload: &str) -> Option<f64> {
     let virtiofs = cells.at(workload, "virtiofs", 1)?.operation_ns;
     let ours = cells.at(workload, "dpc-strong", NODES)?.operation_ns;
@@ -259,7 +262,7 @@ fn swept(workload: &str, system: &str, sweep: &Sweep, value: f64) -> Value {
     job
 }
 
-/// What is claimed.
+/// Returns the claims.
 pub(super) fn claims(cells: &Cells) -> Vec<Claim> {
     let declared = mean(|workload, system| cells.at(workload, system, NODES)).unwrap_or(f64::NAN);
     let ours = |row: &&Row| row.job.system == "dpc-strong";

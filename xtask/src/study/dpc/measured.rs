@@ -1,4 +1,4 @@
-//! What this machine measures: two nodes of the library, in rounds.
+//! Measurements on this machine: two nodes of the library, in rounds.
 
 use std::path::Path;
 use std::process::Command;
@@ -61,7 +61,7 @@ fn latency(rounds: &[Round], what: &str) -> [f64; 3] {
     spread(rounds, what, |figure| figure.latency_ns)
 }
 
-/// What is claimed of them.
+/// Returns the claims about the rounds.
 pub(super) fn claims(rounds: &[Round]) -> Vec<Claim> {
     let local = latency(rounds, "local hit")[0] / latency(rounds, "hit of a node alone")[0];
     let figures = rounds.iter().flat_map(|round| &round.figures);

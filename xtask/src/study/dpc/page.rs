@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_crossing_is_between_the_points_around_one() {
+    fn the_crossing_is_between_the_points_on_both_sides_of_one() {
         let points = [(1.0, 0.5), (2.0, 0.8), (4.0, 1.2), (6.0, 3.0)];
         assert_eq!(crossover(&points), Some(3.0));
         assert_eq!(crossover(&points[..2]), None);

@@ -81,7 +81,7 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// What the bounds say of the bar.
+/// Returns the grid of the bounds, beside the bar.
 fn bounds(traces: &[&Trace]) -> Grid {
     let mut grid = Grid::new(
         "bounds",

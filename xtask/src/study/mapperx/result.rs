@@ -1,4 +1,4 @@
-//! What was counted of each trace, and whether it is what we ask for.
+//! Counters of each trace, and the claims about them.
 
 use serde::{Deserialize, Serialize};
 
@@ -174,7 +174,7 @@ pub(super) fn with_tree(crashes: &[Crash], percent: Option<u64>) -> impl Iterato
     })
 }
 
-/// What the engine wrote back, and what it wrote for that in service.
+/// Returns the claims about write-back of the engine, and about its writes for that in service.
 fn engine_claims(traces: &[&Trace]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for percent in DIRTY_PERCENTS.map(Some).into_iter().chain([None]) {

@@ -23,7 +23,7 @@ const BLOCKS_KIB: [u32; 3] = [64, 128, 256];
 const DEPTHS: [u32; 2] = [1, 16];
 /// Writes of each run, to 32,768 blocks.
 const WRITES: u32 = 20_000;
-/// What the tree may cost beside no tracking.
+/// Most that the tree may cost beside no tracking, as a share.
 const SHARE: f64 = 0.05;
 
 /// One run, as the program prints it.
@@ -103,7 +103,8 @@ fn find<'a>(runs: &'a [Run], how: &str, block_kib: u32, depth: u32) -> &'a Run {
         .expect("all were run")
 }
 
-/// The paper's: what the tree costs is negligible. And that it is not so without it, or nothing was shown.
+/// The paper's claim: the cost of the tree is negligible. Synchronous tracking must cost more, or
+/// the claim shows nothing.
 fn claims(runs: &[Run]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for block_kib in BLOCKS_KIB {

@@ -3,7 +3,7 @@
 use super::{Cell, Processor, Row, find, small};
 use crate::claims::{Claim, Kind};
 
-/// What is modelled: the devices' time.
+/// Returns the modelled claims: the devices' time.
 pub(super) fn of_devices(rows: &[Row]) -> Vec<Claim> {
     let value = |system, cell| find(rows, system, cell).map_or(f64::NAN, |row| row.bytes_per_s);
     let modelled = |name: &str, paper, ours: f64, bar: &str, holds| Claim {
@@ -50,8 +50,8 @@ pub(super) fn of_devices(rows: &[Row]) -> Vec<Claim> {
             if better { ratio > 1.0 } else { ratio < 1.0 },
         ));
     }
-    // What the study says of it: beside a file that fits.
-    let kept = |backing| {
+    // The study's figure: beside a file that fits.
+    let against_fitting = |backing| {
         let access = |file_percent| Cell {
             backing,
             write_bytes: 128 * 4096,
@@ -59,7 +59,7 @@ pub(super) fn of_devices(rows: &[Row]) -> Vec<Claim> {
         };
         value("opencas-static", access(125)) / value("opencas-static", access(50))
     };
-    let (fast, slow) = (kept("fast"), kept("slow"));
+    let (fast, slow) = (against_fitting("fast"), against_fitting("slow"));
     claims.push(modelled(
         "static write-invalidate, larger than the cache by smaller/open cas/slow",
         Some(fast),
@@ -118,7 +118,8 @@ fn worst(rows: &[Row], system: &str, others: &[&str], accesses: &[u64]) -> f64 {
     shares.fold(f64::INFINITY, f64::min)
 }
 
-/// Nanoseconds that a client waits for a write of 4 KiB: the devices' modelled time and the processor's measured time.
+/// Returns the nanoseconds that a client waits for a write of 4 KiB: the devices' modelled time and
+/// the processor's measured time.
 pub(super) fn of_client(rows: &[Row], processor: &[Processor], system: &str, access: u64) -> f64 {
     let row = find(rows, system, small("pmem", 50, access));
     let own = |one: &&Processor| one.system == system && one.access == access;
@@ -128,11 +129,13 @@ pub(super) fn of_client(rows: &[Row], processor: &[Processor], system: &str, acc
     })
 }
 
-/// What the rest of the way of a write of 4 KiB takes over NBD, nanoseconds: at queue depth 1 on this machine, 44,100 a second of a
-/// daemon that has all in memory (docs/results/foundation.md), less the hit in process that is a part of it.
+/// Time of a write of 4 KiB over NBD without the hit in process, in nanoseconds.
+///
+/// A daemon with all data in memory does 44,100 writes a second at queue depth 1 on this machine
+/// (docs/results/foundation.md). The hit in process is subtracted.
 pub(super) const NBD_NS: f64 = 1e9 / 44_100.0 - 266.0;
 
-/// What has the processor's time in it.
+/// Returns the claims that include the processor's time.
 pub(super) fn of_clients(rows: &[Row], processor: &[Processor]) -> Vec<Claim> {
     let took = |access| of_client(rows, processor, "lines", access);
     let claim = |name: &str, beside_ns: f64| {
@@ -153,8 +156,8 @@ pub(super) fn of_clients(rows: &[Row], processor: &[Processor]) -> Vec<Claim> {
     ]
 }
 
-/// How much longer a request that goes round would have to take, nanoseconds, for static write-invalidate to lose against
-/// evicting on the slow device.
+/// Returns the additional nanoseconds of a bypassing request with which static write-invalidate
+/// would lose against evicting on the slow device.
 pub(super) fn to_lose_ns(rows: &[Row]) -> f64 {
     let many = Cell {
         backing: "slow",
