@@ -44,14 +44,13 @@ impl Source {
     }
 }
 
-/// A violation of a rule or, as advice, something close to one.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Finding {
     rule: &'static str,
     /// A file, with a line if possible.
     place: String,
     message: String,
-    advice: bool,
 }
 
 impl Finding {
@@ -60,14 +59,6 @@ impl Finding {
             rule,
             place: place.into(),
             message: message.into(),
-            advice: false,
-        }
-    }
-
-    fn advice(self) -> Self {
-        Self {
-            advice: true,
-            ..self
         }
     }
 }
@@ -110,12 +101,10 @@ fn report(checked: usize, findings: &[Finding]) -> ExitCode {
             rule,
             place,
             message,
-            advice,
         } = finding;
-        let kind = if *advice { "advice" } else { "error" };
-        println!("{kind}[{rule}] {place}: {message}");
+        println!("error[{rule}] {place}: {message}");
     }
-    let errors = findings.iter().filter(|finding| !finding.advice).count();
+    let errors = findings.len();
     println!("tidy: {checked} files checked, {errors} errors");
     if errors == 0 {
         ExitCode::SUCCESS

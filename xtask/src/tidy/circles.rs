@@ -16,25 +16,10 @@ use tree::Tree;
 
 const RULE: &str = "circles";
 
-/// A circle that is there still: package, parent and neighbours.
-type Allowance = (&'static str, &'static str, &'static [&'static str]);
-
-/// Circles that are there still. This list only gets shorter.
-const ALLOWED: &[Allowance] = &[];
-
 /// Neighbours that depend on each other, in order, below a parent.
 type Circle = (String, Vec<String>);
 
 pub(super) fn check(metadata: &Metadata, sources: &[Source]) -> Vec<Finding> {
-    check_all_but(ALLOWED, metadata, sources)
-}
-
-/// Checks for circles other than those that are allowed, and for allowances without a circle.
-fn check_all_but(
-    allowances: &[Allowance],
-    metadata: &Metadata,
-    sources: &[Source],
-) -> Vec<Finding> {
     let texts: BTreeMap<&str, &str> = (sources.iter())
         .map(|source| (source.path.as_str(), source.text.as_str()))
         .collect();
@@ -46,24 +31,10 @@ fn check_all_but(
             .filter_map(|root| Tree::read(&texts, root))
             .flat_map(|tree| circles(&tree.arrows()))
             .collect();
-        let allowed: BTreeSet<Circle> = (allowances.iter())
-            .filter(|(name, ..)| *name == package.name)
-            .map(|(_, parent, names)| {
-                let names = names.iter().map(|name| (*name).to_owned());
-                ((*parent).to_owned(), names.collect())
-            })
-            .collect();
         let place = format!("{folder}/src");
-        for (parent, names) in found.difference(&allowed) {
+        for (parent, names) in &found {
             let message = format!(
                 "the modules {} depend on each other in a circle: move what they share below them",
-                listed(parent, names)
-            );
-            findings.push(Finding::new(RULE, &place, message));
-        }
-        for (parent, names) in allowed.difference(&found) {
-            let message = format!(
-                "the circle of {} is gone: take it out of xtask/src/tidy/circles.rs",
                 listed(parent, names)
             );
             findings.push(Finding::new(RULE, &place, message));
@@ -125,8 +96,8 @@ mod tests {
     use super::*;
     use crate::metadata::planted;
 
-    /// Returns the messages about a package of these files, with these allowances for it.
-    fn messages(allowances: &[Allowance], files: &[(&str, &str)]) -> Vec<String> {
+    /// Returns the messages about a package of these files.
+    fn findings(files: &[(&str, &str)]) -> Vec<String> {
         let sources: Vec<Source> = (files.iter())
             .map(|(file, text)| Source {
                 path: format!("crates/one/src/{file}"),
@@ -134,12 +105,8 @@ mod tests {
             })
             .collect();
         let metadata = planted(&[("one", "crates/one", &[])]);
-        let found = check_all_but(allowances, &metadata, &sources);
+        let found = check(&metadata, &sources);
         found.into_iter().map(|finding| finding.message).collect()
-    }
-
-    fn findings(files: &[(&str, &str)]) -> Vec<String> {
-        messages(&[], files)
     }
 
     #[test]
@@ -202,27 +169,5 @@ mod tests {
             ("two.rs", "#[cfg(test)]\nmod tests { use crate::one::One; }"),
         ];
         assert_eq!(findings(&files), Vec::<String>::new());
-    }
-
-    #[test]
-    fn an_allowance_that_nothing_needs_is_found() {
-        let allowances: [Allowance; 3] = [
-            ("one", "", &["a", "b"]),
-            ("one", "a", &["c", "d"]),
-            ("another", "", &["a", "b"]),
-        ];
-        let found = messages(&allowances, &[("lib.rs", "mod alone;\n")]);
-        let gone = found.iter().filter(|message| message.contains("is gone"));
-        assert_eq!(gone.count(), 2, "{found:?}");
-        let circle = [
-            ("lib.rs", "mod a;\nmod b;"),
-            ("a.rs", "use crate::b::B;"),
-            ("b.rs", "use crate::a::A;"),
-        ];
-        assert_eq!(
-            messages(&allowances[..1], &circle),
-            Vec::<String>::new(),
-            "an allowed circle"
-        );
     }
 }

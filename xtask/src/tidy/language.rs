@@ -1,6 +1,6 @@
 //! Rust sources have short lines, comments in the language of the book, and standard names.
 //!
-//! The rule reads every Rust file outside of [`EXEMPT`], and checks:
+//! The rule reads every Rust file, and checks:
 //!
 //! - *Columns*: at most [`COLUMNS`] characters a line, of code and of comments.
 //! - *Comments*: the rules of sentences, table cells and words that the book has (`prose.rs`).
@@ -16,29 +16,7 @@ const RULE: &str = "language";
 
 const COLUMNS: usize = 100;
 
-/// Folders and files that break the rule. This list only gets shorter.
-const EXEMPT: &[&str] = &[
-    "base/auth",
-    "base/device",
-    "base/io",
-    "block-cache/cache",
-    "block-cache/daemon",
-    "block-cache/frontend",
-    "block-cache/metadata",
-    "block-cache/policy",
-    "block-cache/transit",
-    "block-cache/volume",
-    "page-cache/cluster",
-    "page-cache/mount",
-    "page-cache/pagecache",
-    "planner/cli",
-    "planner/trace",
-    "studies/caiti",
-    "xtask/src/study",
-    "xtask/src/study.rs",
-];
-
-/// Words that no new name has.
+/// Words that no name has.
 const BANNED: [&str; 9] = [
     "aftermath",
     "again",
@@ -55,34 +33,10 @@ const BANNED: [&str; 9] = [
 const TERMS: [&str; 2] = ["write_around", "WriteAround"];
 
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
-    check_but(EXEMPT, sources)
-}
-
-/// Checks all sources outside of `exempt`. Reports an exemption that is not necessary.
-fn check_but(exempt: &[&str], sources: &[Source]) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let mut necessary = vec![false; exempt.len()];
-    for source in sources
-        .iter()
+    (sources.iter())
         .filter(|source| source.has_extension(&["rs"]))
-    {
-        let found = check_source(source);
-        match exempt.iter().position(|part| is_in(part, &source.path)) {
-            Some(at) => necessary[at] |= !found.is_empty(),
-            None => findings.extend(found),
-        }
-    }
-    for (part, _) in (exempt.iter().zip(necessary)).filter(|(_, necessary)| !necessary) {
-        let message = format!("{part} keeps the rule: remove it from EXEMPT");
-        findings.push(Finding::new(RULE, "xtask/src/tidy/language.rs", message));
-    }
-    findings
-}
-
-/// Whether `path` is the file `part`, or lies in the folder `part`.
-fn is_in(part: &str, path: &str) -> bool {
-    let rest = path.strip_prefix(part);
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        .flat_map(check_source)
+        .collect()
 }
 
 fn check_source(source: &Source) -> Vec<Finding> {
@@ -166,7 +120,7 @@ mod tests {
     }
 
     fn places(text: &str) -> Vec<String> {
-        let findings = check_but(&[], &[file("a.rs", text)]);
+        let findings = check(&[file("a.rs", text)]);
         findings.into_iter().map(|found| found.place).collect()
     }
 
@@ -257,25 +211,10 @@ mod tests {
     }
 
     #[test]
-    fn exempt_folders_and_files_are_not_checked() {
-        let wrong = [
-            file("a/b.rs", "fn early() {}"),
-            file("ab/c.rs", "fn early() {}"),
-        ];
-        let found = |exempt: &[&str]| -> Vec<String> {
-            let findings = check_but(exempt, &wrong);
-            findings.into_iter().map(|found| found.place).collect()
-        };
-        assert_eq!(found(&["a"]), ["ab/c.rs:1"]);
-        assert_eq!(found(&["a/b.rs"]), ["ab/c.rs:1"]);
-        assert_eq!(found(&["a", "ab"]), [""; 0]);
-    }
-
-    #[test]
-    fn an_exemption_that_nothing_needs_is_found() {
-        let findings = check_but(&["a", "b"], &[file("a/b.rs", "fn a() {}")]);
-        let messages: Vec<_> = findings.into_iter().map(|found| found.message).collect();
-        assert_eq!(messages.len(), 2, "{messages:?}");
-        assert!(messages[0].starts_with("a keeps the rule"), "{messages:?}");
+    fn only_rust_files_are_checked() {
+        let found = |path: &str| check(&[file(path, "fn early() {}")]).len();
+        assert_eq!(found("a/b.rs"), 1);
+        assert_eq!(found("a/b.txt"), 0);
+        assert_eq!(found("a/rs"), 0);
     }
 }

@@ -3,8 +3,7 @@
 use super::{Finding, Source};
 
 const RULE: &str = "length";
-const ADVISED_LINES: usize = 500;
-const HARD_LINES: usize = 600;
+const LINES: usize = 500;
 /// In-file tests longer than this belong in a sibling file.
 const TEST_LINES: usize = 200;
 
@@ -23,17 +22,10 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
 
 fn whole_file(source: &Source) -> Option<Finding> {
     let lines = source.text.lines().count();
-    let finding = |limit, word| {
-        let message = format!("{lines} lines; {word} {limit}: split it by subject");
+    (lines > LINES).then(|| {
+        let message = format!("{lines} lines; the limit is {LINES}: split it by subject");
         Finding::new(RULE, &source.path, message)
-    };
-    if lines > HARD_LINES {
-        Some(finding(HARD_LINES, "the limit is"))
-    } else if lines > ADVISED_LINES {
-        Some(finding(ADVISED_LINES, "advised are").advice())
-    } else {
-        None
-    }
+    })
 }
 
 /// Finds `#[cfg(test)] mod name { ... }` by rustfmt's layout: the closing brace stands alone in the
@@ -79,11 +71,12 @@ mod tests {
     }
 
     #[test]
-    fn a_long_file_is_found_and_a_longish_one_is_advised() {
-        assert!(file("a.rs", "\n".repeat(500)).is_empty());
-        assert!(file("a.rs", "\n".repeat(501))[0].advice);
-        assert!(!file("a.sh", "\n".repeat(601))[0].advice);
-        assert!(file("a.md", "\n".repeat(601)).is_empty());
+    fn a_long_file_is_found() {
+        for path in ["a.rs", "a.sh", "a.py"] {
+            assert!(file(path, "\n".repeat(500)).is_empty(), "{path}");
+            assert_eq!(file(path, "\n".repeat(501)).len(), 1, "{path}");
+        }
+        assert!(file("a.md", "\n".repeat(501)).is_empty());
     }
 
     #[test]
