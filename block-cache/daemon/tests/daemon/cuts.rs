@@ -115,7 +115,8 @@ fn a_wrong_device_for_the_data_costs_nothing() {
     daemon.terminate();
 }
 
-/// A refused start must not use the journal up, or raise a generation: the whole file may come back.
+/// A refused start must not use the journal up, or raise a generation: the whole file may come
+/// back.
 #[test]
 fn a_metadata_file_that_was_cut_while_stopped_is_refused_until_it_is_back() {
     let place = Place::new("cut-map", "wb");

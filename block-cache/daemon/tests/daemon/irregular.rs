@@ -74,15 +74,15 @@ fn files_of_the_state_directory_that_are_none_are_named() {
     );
     names.extend(["db.epoch.new", "db.abandoned", "db.ranges"].map(String::from));
     for name in &names {
-        let (path, kept) = (state.join(name), std::fs::read(state.join(name)));
+        let (path, former) = (state.join(name), std::fs::read(state.join(name)));
         let _ = std::fs::remove_file(&path);
         for (kind, put) in KINDS {
             put(&path);
             both_name(&place, &config, &["state directory", name, kind]);
             remove(&path);
         }
-        if let Ok(kept) = kept {
-            std::fs::write(&path, kept).expect("put back");
+        if let Ok(former) = former {
+            std::fs::write(&path, former).expect("put back");
         }
     }
     // All of them at once.

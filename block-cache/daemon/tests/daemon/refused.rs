@@ -161,10 +161,10 @@ fn a_start_that_lacks_a_decision_leaves_the_records() {
     let place = place_of_two("refused-undecided");
     leave_dirty(&place, &[]);
     // The record of one volume is lost.
-    let kept = std::fs::read(place.path("state/two.epoch")).expect("there");
+    let record = std::fs::read(place.path("state/two.epoch")).expect("there");
     std::fs::remove_file(place.path("state/two.epoch")).expect("there");
     refuse(&place, &[], "--adopt two", &["two"]);
-    std::fs::write(place.path("state/two.epoch"), kept).expect("written");
+    std::fs::write(place.path("state/two.epoch"), record).expect("written");
     // Dirty data that is older than writes without the cache.
     leave_dirty(&place, &["--without-cache", "db"]);
     for _ in 0..2 {
