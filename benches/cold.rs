@@ -63,7 +63,7 @@ fn main() -> Result<()> {
 }
 
 /// Runs `count` tasks at once and waits for all.
-async fn together<F>(count: u64, what: impl Fn(u64) -> F) -> Result<()>
+async fn run_all<F>(count: u64, what: impl Fn(u64) -> F) -> Result<()>
 where
     F: Future<Output = Result<()>> + 'static,
 {
@@ -156,7 +156,7 @@ async fn make(path: &Path, blocks: u64, tracking: DirtyTracking) -> Result<()> {
                 Ok(())
             }
         };
-        together(WRITERS, write).await?;
+        run_all(WRITERS, write).await?;
         volume.flush().await?;
         if what != "dirty" {
             cache.write_back(None).await?;
@@ -198,7 +198,7 @@ async fn bandwidth(device: &Rc<dyn BlockDevice>, end: u64) -> Result<f64> {
             Ok(())
         }
     };
-    together(4, read).await?;
+    run_all(4, read).await?;
     Ok(end as f64 / began.elapsed().as_secs_f64())
 }
 
@@ -246,7 +246,7 @@ async fn waits(
             Ok(())
         }
     };
-    together(16, read).await?;
+    run_all(16, read).await?;
     Ok(times.take())
 }
 

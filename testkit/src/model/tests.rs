@@ -254,7 +254,7 @@ fn a_write_behind_a_hidden_one_supersedes_it() {
 }
 
 #[test]
-fn what_failed_in_a_spell_stays_read_until_power_is_lost_and_no_flush_promises_it() {
+fn a_write_that_failed_in_a_spell_stays_until_power_loss_and_no_flush_promises_it() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(WRITE);
     bench.model.set_spell(true);
@@ -430,7 +430,7 @@ fn damage_restores_an_earlier_version_for_good() {
 }
 
 #[test]
-fn behind_damage_a_slow_read_may_find_what_a_fast_one_no_longer_does() {
+fn after_damage_a_slow_read_may_find_an_older_version() {
     let mut bench = Bench::new(Promise::Flush);
     let first = bench.run(FUA);
     bench.run(FUA);

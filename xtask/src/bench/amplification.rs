@@ -98,14 +98,7 @@ fn print_rows(rows: &[Row]) {
          flush (sync: per write)"
     );
     let mut table = Table::new(&[
-        "load",
-        "cache",
-        "settled",
-        "backing",
-        "flushes",
-        "evicted",
-        "round the cache",
-        "lost",
+        "load", "cache", "settled", "backing", "flushes", "evicted", "bypassed", "lost",
     ]);
     for row in rows {
         table.row(vec![

@@ -106,7 +106,7 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
             for turn in 0..2 {
                 let which = (round + turn) % 2;
                 let server = &daemons[which].0.server;
-                let processors = Processors::look(server.pid());
+                let processors = Processors::sample(server.pid());
                 let figures = fio::run(server.socket(), "v", SET_BYTES, load, seconds)?;
                 let others = processors.others_percent(server.pid());
                 (row.iops[which], row.p99_us[which]) = (figures.iops, figures.p99_us);
@@ -129,7 +129,7 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
     if disturbed > 0 {
         println!(
             "\nNOT A RESULT: in {disturbed} of {} pairs of runs others used more than \
-             {DISTURBED_PERCENT}% of a processor; run it again on a quiet machine",
+             {DISTURBED_PERCENT}% of a processor; rerun on a quiet machine",
             measured.len()
         );
     }

@@ -58,10 +58,8 @@ pub(super) fn run(binary: &Path, load: &Path, quick: bool) -> Outcome<Report<Row
     let (server_cpu, client_cpu) = take_processors()?;
     println!(
         "{HOSTS} hosts on {VOLUMES} volumes of {SET_MIB} MiB, all of them cached in memory; \
-         {seconds} s a phase; \
-         loopback.\nThe daemon (1 reactor, asleep when idle; mode wb, durability flush) on \
-         processor {server_cpu}, our \
-         initiator on processor {client_cpu}."
+         {seconds} s a phase; loopback.\nThe daemon (1 reactor, asleep when idle; mode wb, \
+         durability flush) on processor {server_cpu}, our initiator on processor {client_cpu}."
     );
     let mut bench = Bench {
         load,
@@ -362,8 +360,7 @@ fn print_rows(rows: &[Row]) {
     table.print();
     if let Some(most) = verdict::disturbed(rows) {
         println!(
-            "\nNOT A RESULT: others used up to {most:.0}% of a processor; run it again on a quiet \
-             machine"
+            "\nNOT A RESULT: others used up to {most:.0}% of a processor; rerun on a quiet machine"
         );
     }
 }

@@ -190,7 +190,7 @@ impl Servers {
             _ => Ok(None),
         };
         let hits_before = hits(None)?;
-        let processors = Processors::look(pid);
+        let processors = Processors::sample(pid);
         let flusher = Flusher::start(socket, export)?;
         let figures = fio::run(socket, export, self.size_bytes, load, seconds);
         let flushes = flusher.stop()?;
@@ -271,8 +271,7 @@ fn print_rows(rows: &[Row]) {
     if disturbed > 0 {
         println!(
             "\nNOT A RESULT: in {disturbed} of {} runs others used more than {DISTURBED_PERCENT}% \
-             of a \
-             processor; run it again on a quiet machine",
+             of a processor; rerun on a quiet machine",
             rows.len()
         );
     }

@@ -271,7 +271,7 @@ fn measure(
     seconds: u32,
 ) -> Outcome<Row> {
     server.signal("-CONT")?;
-    let processors = Processors::look(server.pid);
+    let processors = Processors::sample(server.pid);
     let before_s = used_s(server.pid);
     let (figures, requests) = fio::by_initiator(
         program,
@@ -345,8 +345,7 @@ fn print_rows(rows: &[Row]) {
     if disturbed > 0 {
         println!(
             "\nNOT A RESULT: in {disturbed} of {} runs others used more than {DISTURBED_PERCENT}% \
-             of a \
-             processor; run it again on a quiet machine",
+             of a processor; rerun on a quiet machine",
             rows.len()
         );
     }

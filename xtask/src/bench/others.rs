@@ -45,7 +45,7 @@ pub(super) fn children_s() -> f64 {
 impl Processors {
     /// Samples the machine's time, and that of `server`, this program and the children it waited
     /// for.
-    pub(super) fn look(server: u32) -> Self {
+    pub(super) fn sample(server: u32) -> Self {
         // cpu: user, nice, system, idle, iowait, irq, softirq, steal.
         let busy = sum(&words("/proc/stat"), &[0, 1, 2, 5, 6, 7]);
         // utime, stime, cutime, cstime are fields 14 to 17; field 4 is the first one here.
@@ -60,7 +60,7 @@ impl Processors {
 
     /// Returns the use by other programs since then, as a share of one processor, in percent.
     pub(super) fn others_percent(&self, server: u32) -> f64 {
-        let now = Self::look(server);
+        let now = Self::sample(server);
         let others_s = (now.busy_s - self.busy_s) - (now.ours_s - self.ours_s);
         (others_s / self.begin.elapsed().as_secs_f64() * 100.0).max(0.0)
     }

@@ -80,8 +80,7 @@ pub(super) fn run(root: &Path, binary: &Path, load: &Path, quick: bool) -> Outco
     let (server_cpu, client_cpu) = take_processors()?;
     println!(
         "4 KiB at random on {SET_MIB} MiB in memory; {rounds} rounds of {seconds} s. Servers on \
-         processor {server_cpu}, \
-         clients on processor {client_cpu}."
+         processor {server_cpu}, clients on processor {client_cpu}."
     );
     let skipped = no_ceph().err();
     if let Some(why) = &skipped {

@@ -60,8 +60,7 @@ pub(super) fn run(binary: &Path, quick: bool) -> Outcome<Report<Row>> {
     let (server_cpu, _) = take_processors()?;
     println!(
         "4 KiB at random on {} MiB, all of it cached, memory under both; {pairs} pairs of moments, \
-         with a \
-         recording and without.",
+         with a recording and without.",
         SET_BYTES >> 20
     );
     let scratch = Scratch::new("bench-record")?;

@@ -115,7 +115,7 @@ pub(super) fn run(binary: &Path, arguments: &Arguments, quick: bool) -> Outcome<
         rows: Vec::new(),
     };
     let mut blocks: Vec<&str> = FIXED.to_vec();
-    if takes(binary, &scratch, &arguments.adaptive)? {
+    if can_format(binary, &scratch, &arguments.adaptive)? {
         blocks.push(&arguments.adaptive);
     } else {
         println!(
@@ -150,7 +150,7 @@ pub(super) fn run(binary: &Path, arguments: &Arguments, quick: bool) -> Outcome<
 }
 
 /// Whether the program can format such blocks.
-fn takes(binary: &Path, scratch: &Scratch, blocks: &str) -> Outcome<bool> {
+fn can_format(binary: &Path, scratch: &Scratch, blocks: &str) -> Outcome<bool> {
     let path = scratch.file("probe", 64 << 20)?;
     let mut format = Command::new(binary);
     format

@@ -34,7 +34,7 @@ pub(super) fn check(metadata: &Metadata, sources: &[Source]) -> Vec<Finding> {
         let place = format!("{folder}/src");
         for (parent, names) in &found {
             let message = format!(
-                "the modules {} depend on each other in a circle: move what they share below them",
+                "the modules {} depend on each other in a circle: move the shared part below them",
                 listed(parent, names)
             );
             findings.push(Finding::new(RULE, &place, message));

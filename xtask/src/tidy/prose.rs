@@ -1,7 +1,8 @@
 //! The pages of the book have short lines, short sentences, short table cells and standard words.
 //!
-//! The rule reads `README.md`, `docs/README.md` and the Markdown pages under `docs/start`,
-//! `docs/concepts`, `docs/operate`, `docs/reference`, `docs/internals` and `docs/results`, and
+//! The rule reads `README.md`, `docs/README.md`, the pages on tests, and the Markdown pages under
+//! `docs/start`, `docs/concepts`, `docs/operate`, `docs/reference`, `docs/internals` and
+//! `docs/results`, and
 //! checks:
 //!
 //! - *Columns*: at most [`COLUMNS`] characters a line. Lines that Markdown cannot break are
@@ -24,6 +25,14 @@ const RULE: &str = "prose";
 const COLUMNS: usize = 100;
 const SENTENCE_WORDS: usize = 30;
 const CELL_CHARACTERS: usize = 200;
+
+/// Pages outside of the book's folders.
+const PAGES: [&str; 4] = [
+    "README.md",
+    "docs/README.md",
+    "tests/README.md",
+    "tests/guest/README.md",
+];
 
 const FOLDERS: [&str; 6] = [
     "docs/start/",
@@ -89,7 +98,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
 
 fn is_page(path: &str) -> bool {
     let in_book = FOLDERS.iter().any(|folder| path.starts_with(folder));
-    matches!(path, "README.md" | "docs/README.md") || in_book && path.ends_with(".md")
+    PAGES.contains(&path) || in_book && path.ends_with(".md")
 }
 
 fn check_page(page: &Source) -> Vec<Finding> {
@@ -222,6 +231,7 @@ mod tests {
         for page in [
             "README.md",
             "docs/README.md",
+            "tests/README.md",
             "docs/operate/a.md",
             "docs/internals/a/b.md",
             "docs/results/a.md",

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_written_there_has_no_stamp() {
+    fn data_that_was_not_written_there_has_no_stamp() {
         assert_eq!(stamp(&content(8192, 7), 8192), Some(7));
         assert_eq!(stamp(&content(8192, 7), 4096), None, "of another place");
         assert_eq!(stamp(&vec![0; REQUEST_BYTES], 4096), Some(0));

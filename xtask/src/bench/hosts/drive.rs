@@ -78,7 +78,7 @@ pub(super) fn drive(
         command.arg(format!("{load},{depth},{bytes},{},{uri}", super::SET_MIB));
     }
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let processors = Processors::look(server);
+    let processors = Processors::sample(server);
     let (begin, server_s, load_s) = (Instant::now(), used_s(server), children_s());
     let child = command.spawn();
     let mut child = child.map_err(|error| format!("cannot start the load: {error}"))?;

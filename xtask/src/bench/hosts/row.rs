@@ -84,9 +84,9 @@ impl Held {
 
     pub(super) const fn name(self) -> &'static str {
         match self {
-            Self::Nobody => "nobody connected",
+            Self::Nobody => "no connections",
             Self::Connected => "64 idle hosts",
-            Self::Filled => "all is written, nobody connected",
+            Self::Filled => "all is written, no connections",
             Self::AtDepth => "4 KiB reads, 4 in flight each",
             Self::Stalled => "512 KiB reads, 127 each, answers unread",
             Self::After => "all have gone",

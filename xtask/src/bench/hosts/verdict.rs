@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_greedy_host_may_have_what_others_do_not_ask_for_and_not_theirs() {
+    fn a_greedy_host_may_have_unused_shares_and_no_others() {
         let judge = |greedy: f64, others: f64| {
             let mut rows = vec![host(Phase::GreedyRead, 0, GREEDY_DEPTH, greedy)];
             rows.extend((1..HOSTS).map(|at| host(Phase::GreedyRead, at, DEPTH, others)));
