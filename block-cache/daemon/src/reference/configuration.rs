@@ -218,8 +218,8 @@ fn a_key_becomes_a_row_and_a_key_without_documentation_is_found() {
     let source = |documentation: &str, field: &str| {
         format!("x\npub(super) struct Raw {{\n{documentation}    {field},\n}}\n")
     };
-    let documented = "    /// Size of it,\n    /// with room.\n    ///\n    /// - Of: `mem`, `ram`\n    \
-                      /// - Default: `\"4K\"`\n    /// - Range: 4K to 1M\n";
+    let documented = "    /// Size of it,\n    /// with room.\n    ///\n    /// - Of: \
+                      `mem`, `ram`\n    /// - Default: `\"4K\"`\n    /// - Range: 4K to 1M\n";
     let keys = read(
         &source(documented, "pub(super) size: Option<Spanned<Size>>"),
         "Raw",
