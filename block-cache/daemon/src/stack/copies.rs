@@ -12,8 +12,8 @@ use forebay_metadata::superblock::{RESERVED_BYTES, Service, Superblock};
 
 use super::offload;
 use crate::config::{self, Config};
-use crate::state::StateDirectory;
 use crate::state::opening::{Found, Opening, Twin, check};
+use crate::state::{StateDirectory, hex};
 
 /// Paths of a cache's devices.
 #[derive(Clone, Debug)]
@@ -85,6 +85,14 @@ pub(crate) async fn refuse_copy(
     let media = Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref());
     let data = check_parts(devices, found).await?;
     let record = StateDirectory::opening_in(state, &found.uuid)?;
+    // A new cache, or a new state directory, has no record yet.
+    let was_opened = found.service.generation != 0;
+    if record.is_none() && was_opened && StateDirectory::lacks_opening_in(state, &found.uuid)? {
+        tracing::warn!(
+            "{} is missing: an earlier state of the cache device would not be recognized",
+            state.join(format!("{}.cache", hex(&found.uuid))).display()
+        );
+    }
     let last = Opening {
         generation: found.service.generation,
         media: found.service.media,

@@ -196,22 +196,36 @@ pub(super) fn others(
     backing: Identity,
     backing_bytes: u64,
 ) -> Result<Vec<(String, Record)>> {
-    let mut found = Vec::new();
+    let overlaps =
+        |record: &Record| (record.backing).overlaps(record.backing_bytes, backing, backing_bytes);
+    let found = all(directory)?.into_iter();
+    let mut found: Vec<_> = found
+        .filter(|(other, record)| other != volume && overlaps(record))
+        .collect();
+    found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    Ok(found)
+}
+
+/// Returns whether an attach of a volume to this cache has ended.
+pub(super) fn any_attached(directory: &Path, cache: CacheId) -> Result<bool> {
+    let mut records = all(directory)?.into_iter();
+    Ok(records.any(|(_, record)| record.cache == cache && record.attached > 0))
+}
+
+/// Returns the volumes with their records. A damaged file is reported when its own volume is
+/// served.
+fn all(directory: &Path) -> Result<Vec<(String, Record)>> {
     let what = || format!("state directory {}", directory.display());
+    let mut found = Vec::new();
     for entry in fs::read_dir(directory).context(what)? {
         let name = entry.context(what)?.file_name();
         let name = name.to_string_lossy();
-        let Some(other) = name.strip_suffix(".epoch").filter(|other| *other != volume) else {
-            continue;
-        };
-        // A damaged file is reported when its own volume is served.
-        if let Ok(Some(record)) = load(directory, other)
-            && (record.backing).overlaps(record.backing_bytes, backing, backing_bytes)
+        if let Some(volume) = name.strip_suffix(".epoch")
+            && let Ok(Some(record)) = load(directory, volume)
         {
-            found.push((other.to_owned(), record));
+            found.push((volume.to_owned(), record));
         }
     }
-    found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     Ok(found)
 }
 

@@ -179,6 +179,19 @@ impl StateDirectory {
         opening::load(state, uuid)
     }
 
+    /// Returns whether the record of the openings of a cache is missing, although a volume of the
+    /// directory was attached to the cache. The directory may belong to another process, or not
+    /// exist.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub fn lacks_opening_in(state: &Path, uuid: &[u8; 16]) -> Result<bool> {
+        match state.is_dir() && !opening::exists(state, uuid) {
+            true => epoch::any_attached(state, CacheId::Uuid(*uuid)),
+            false => Ok(false),
+        }
+    }
+
     /// Stores the record of the last opening of a cache, durably.
     ///
     /// # Errors

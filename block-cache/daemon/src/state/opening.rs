@@ -117,6 +117,11 @@ pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>>
     Ok(found)
 }
 
+/// Returns whether there is a record, damaged or not.
+pub(super) fn exists(directory: &Path, uuid: &[u8; 16]) -> bool {
+    path(directory, uuid).exists()
+}
+
 /// Stores the record, durably.
 pub(super) fn store(directory: &Path, uuid: &[u8; 16], opening: &Opening) -> Result<()> {
     let path = path(directory, uuid);

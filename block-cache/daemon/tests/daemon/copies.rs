@@ -417,3 +417,41 @@ fn what_is_cut_off_a_cache_file_is_lost_by_name_and_not_written_back() {
         daemon.terminate();
     }
 }
+
+/// Returns the warnings of `check` that an earlier state would not be recognized.
+fn warnings(place: &Place) -> usize {
+    let output = place.run(&["check", text(&place.path("forebay.toml"))]);
+    let said = String::from_utf8(output.stderr).expect("text");
+    said.matches("would not be recognized").count()
+}
+
+#[test]
+fn a_missing_record_of_the_openings_is_warned_of_as_a_damaged_one() {
+    let place = Place::new("openings", "wb");
+    assert_eq!(warnings(&place), 0, "a new cache has none");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+    assert_eq!(warnings(&place), 0);
+    let entries = std::fs::read_dir(place.path("state")).expect("there");
+    let paths = entries.map(|entry| entry.expect("read").path());
+    let mut records = paths.filter(|path| path.extension().is_some_and(|end| end == "cache"));
+    let record = records.next().expect("one");
+    let kept = std::fs::read(&record).expect("there");
+    std::fs::write(&record, "notes").expect("written");
+    assert_eq!(warnings(&place), 1, "damaged");
+    std::fs::remove_file(&record).expect("there");
+    assert_eq!(warnings(&place), 1, "missing");
+    place.serve(&[]).kill();
+    assert!(
+        place.log().contains("is missing: an earlier state"),
+        "{}",
+        place.log()
+    );
+    // The start has stored it again.
+    assert_ne!(std::fs::read(&record).expect("there"), kept);
+    assert_eq!(warnings(&place), 0);
+    // The volumes of another state directory have to be adopted anyway.
+    std::fs::rename(place.path("state"), place.path("former")).expect("renamed");
+    assert_eq!(warnings(&place), 0);
+}
