@@ -1,6 +1,7 @@
 //! `forebay check`: inspects a configuration, or a cache that is not in use. Changes the cache only
 //! to repair it.
 
+mod beside;
 mod foresee;
 mod mend;
 mod open;
@@ -10,27 +11,25 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_cache::{BlockSizes, Inspection, check_volume_size};
+use forebay_cache::Inspection;
 use forebay_io::limits::address_space_at_start;
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 use serde_json::json;
 
 use crate::config::Config;
-use crate::control::client::{Client, Control, Patience};
-use crate::control::protocol::{Reply, Request};
-use crate::serve::descriptors::Descriptors;
-use crate::serve::guard;
+use crate::control::client::Patience;
 use crate::stack::journal::{self, Whose};
 use crate::stack::memory::{CacheNeeds, Needs};
 use crate::stack::{
-    MEMORY_BLOCK_BYTES, check_block_sizes, check_checksums, check_dirty_tracking, place_of_path,
-    place_of_volume, refuse_all, warning_of_few,
+    check_block_sizes, check_checksums, check_dirty_tracking, place_of_path, place_of_volume,
+    refuse_all, warning_of_few,
 };
-use crate::status::Status;
+pub(super) use beside::running;
+use beside::{check_config, own_daemon};
 use forebay_terminal::out;
 use mend::{Losses, Work};
-use open::{Backing, Sized, look_at_backing};
+use open::Sized;
 pub(super) use open::{open_configured, open_named};
 use report::{as_json, render, summary, summary_as_json};
 
@@ -183,6 +182,13 @@ pub(super) fn run(
     let (data, repair) = (arguments.data, arguments.repair);
     let identities = backing.identities.clone();
     let found = Reactor::new(Engine::Auto)?.run(inspect(place, identities, data, repair));
+    let running = match (&found, running, &config) {
+        // A daemon that began to start meanwhile.
+        (Err(error), None, Some(config)) if error.kind() == ErrorKind::Busy => {
+            own_daemon(config, patience)?
+        }
+        (_, running, _) => running,
+    };
     let Found {
         inspection: found,
         journal,
@@ -291,69 +297,6 @@ fn damage(error: &Error, json: bool) -> Result<ExitCode> {
     }
     out::note(&format!("forebay: {}", error.report()));
     Ok(ExitCode::from(DAMAGED))
-}
-
-/// Checks all that a configuration names, except the contents of its cache, as `forebay serve`
-/// does. Returns the status of the daemon that answers on its control socket, if one does, and the
-/// backing devices.
-fn check_config(config: &Config, patience: Patience) -> Result<(Option<Box<Status>>, Backing)> {
-    let running = running(&config.server.control, patience)?;
-    // A daemon of another configuration blocks the start.
-    let running = running.filter(|status| is_of(config, status));
-    Descriptors::raise().check(config)?;
-    guard::check(config)?;
-    let listening = running.as_ref().map(|status| &status.listening[..]);
-    config.check_machine(true, listening)?;
-    Needs::of(config, None).check()?;
-    let backing =
-        Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone(), running.is_some()))?;
-    if let (Some(_), Some(cache)) = (config.memory_cache(), &config.cache) {
-        // The daemon formats it at its start.
-        let sizes = cache.block_sizes.as_ref();
-        let sizes = sizes.map_or(&[MEMORY_BLOCK_BYTES][..], |(sizes, _)| sizes);
-        let sizes = BlockSizes::new(sizes).expect("checked when the configuration was read");
-        for (number, info) in &backing.devices {
-            let volume = &config.volumes[*number];
-            check_volume_size(sizes, info.size_bytes)
-                .context(|| place_of_volume(config, volume))?;
-        }
-    }
-    for warning in config.warnings.iter().chain(&backing.warnings) {
-        out::note(&format!("warning: {warning}"));
-    }
-    Ok((running, backing))
-}
-
-/// Returns whether a daemon serves this configuration, or one that this will replace. Either the
-/// file has the same path, or the state directory is the same.
-fn is_of(config: &Config, status: &Status) -> bool {
-    let is_same = |path: &Path, other: &str| {
-        let found = |path: &Path| path.canonicalize().ok();
-        place_of_path(path) == other
-            || found(path).is_some_and(|path| Some(path) == found(Path::new(other)))
-    };
-    // Earlier versions do not report it.
-    status.configuration.is_empty()
-        || is_same(&config.path, &status.configuration)
-        || is_same(&config.server.state, &status.state)
-}
-
-/// Returns the status of the daemon that answers on a control socket, if one does.
-///
-/// # Errors
-/// `TimedOut` if a daemon does not answer.
-pub(super) fn running(control: &Path, patience: Patience) -> Result<Option<Box<Status>>> {
-    let control = Control {
-        path: control.to_path_buf(),
-        patience,
-    };
-    let asked =
-        Client::connect(&control).and_then(|mut client| client.call(&Request::Status {}, |_| ()));
-    match asked {
-        Ok(Reply::Status(status)) => Ok(Some(status)),
-        Err(error) if error.kind() == ErrorKind::TimedOut => Err(error),
-        _ => Ok(None),
-    }
 }
 
 /// Returns the memory that the daemon of a configuration needs when its cache is full.
