@@ -25,6 +25,7 @@ mod status;
 mod table;
 mod transit;
 mod watched;
+mod wishes;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -60,65 +61,7 @@ pub(crate) use presence::LOOK;
 pub(crate) use room::check as check_room;
 pub(crate) use table::{refuse_without_table, with_table};
 pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
-
-/// Options of one start, beyond the configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wishes {
-    /// Volumes to serve from their backing devices, without the cache.
-    pub without_cache: Vec<String>,
-    /// Volumes whose cache and backing device belong together, despite the state directory.
-    pub adopt: Vec<String>,
-    /// Volumes whose dirty data may be discarded if the volume was written without the cache.
-    pub discard_stale_dirty: Vec<String>,
-    /// Whether to open the cache although its process journal is gone.
-    pub accept_journal_loss: bool,
-    /// Whether the cache was copied to its devices, which replace the former ones.
-    pub moved_cache: bool,
-    /// Whether volumes continue without the cache in all modes, should it fail in service.
-    pub allow_degraded: bool,
-}
-
-impl Wishes {
-    /// Checks that the named volumes exist.
-    ///
-    /// # Errors
-    /// `NotFound` for one that does not.
-    pub fn check(&self, config: &Config) -> Result<()> {
-        let named = [&self.without_cache, &self.adopt, &self.discard_stale_dirty];
-        for name in named.into_iter().flatten() {
-            if !config.volumes.iter().any(|volume| volume.name == *name) {
-                return Err(no_volume(name, config.volumes.iter().map(|v| &*v.name)));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the reason why a volume, as served now, may lack acknowledged writes of an earlier
-    /// process; `None` if no option causes that.
-    fn gap(&self, volume: &str) -> Option<String> {
-        let named = |list: &[String]| list.iter().any(|name| name == volume);
-        let asked = if named(&self.adopt) {
-            "--adopt"
-        } else if named(&self.without_cache) {
-            "--without-cache"
-        } else if named(&self.discard_stale_dirty) {
-            "--discard-stale-dirty"
-        } else if self.accept_journal_loss {
-            "--accept-journal-loss"
-        } else {
-            return None;
-        };
-        Some(format!("the daemon was started with {asked}"))
-    }
-
-    /// Whether no volume is served from the cache. The cache is not opened then, since it may be
-    /// the reason for these options.
-    #[must_use]
-    pub fn all_without_cache(&self, config: &Config) -> bool {
-        let mut volumes = config.volumes.iter();
-        volumes.all(|volume| self.without_cache.contains(&volume.name))
-    }
-}
+pub use wishes::Wishes;
 
 fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let names: Vec<_> = names.collect();

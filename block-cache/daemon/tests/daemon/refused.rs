@@ -246,16 +246,88 @@ fn an_attach_that_is_refused_after_the_start_leaves_the_record() {
     daemon.terminate();
     create(&place.path("wrong.img"));
     swap(&place, "db.img", "wrong.img");
-    let path = place.path("forebay.toml");
-    let config = std::fs::read_to_string(&path).expect("there");
-    let slow = "[[device]]\nname = \"slow\"\nkind = \"emulate\"\non = \"ssd\"\n\
-        read_latency = \"300ms\"\nwrite_latency = \"300ms\"\n\n[cache]";
-    let config =
-        config
-            .replacen("[cache]", slow, 1)
-            .replacen("data = \"ssd\"", "data = \"slow\"", 1);
-    std::fs::write(&path, config).expect("written");
+    slow_down(&place, "300ms");
     refuse(&place, &[], "another backing device", &["db"]);
     swap(&place, "db.img", "wrong.img");
     refuse_renamed(&place);
+}
+
+/// Puts the cache on a device that takes `latency` for each operation.
+fn slow_down(place: &Place, latency: &str) {
+    let path = place.path("forebay.toml");
+    let config = std::fs::read_to_string(&path).expect("there");
+    let slow = format!(
+        "[[device]]\nname = \"slow\"\nkind = \"emulate\"\non = \"ssd\"\n\
+         read_latency = \"{latency}\"\nwrite_latency = \"{latency}\"\n\n[cache]"
+    );
+    let config =
+        config
+            .replacen("[cache]", &slow, 1)
+            .replacen("data = \"ssd\"", "data = \"slow\"", 1);
+    std::fs::write(&path, config).expect("written");
+}
+
+#[test]
+fn check_knows_the_daemon_of_its_configuration_while_that_starts() {
+    let place = Place::new("refused-starting", "wb");
+    let config = place.path("forebay.toml");
+    // It has an answer before its time is up, whenever it begins.
+    slow_down(&place, "100ms");
+    let daemon = place.start().spawn();
+    for _ in 0..8 {
+        let said = place.run(&["check", text(&config)]);
+        let said = String::from_utf8(said.stderr).expect("text");
+        assert!(!said.contains("already"), "{said}");
+        let is_known = said.is_empty() || said.contains("a daemon (process ");
+        assert!(is_known, "{said}");
+    }
+    daemon.kill();
+    // It has none.
+    place.configure("wb", "");
+    slow_down(&place, "5s");
+    let daemon = place.start().spawn();
+    while !place.path("control.sock").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let said = place.refused(&["--timeout", "1s", "check", text(&config)]);
+    let first = said.lines().next().expect("text");
+    assert!(
+        first.contains("the daemon of this configuration starts"),
+        "{said}"
+    );
+    assert!(first.len() <= 200 && said.contains("help: "), "{said}");
+    // Another configuration has another daemon.
+    let other = place.path("other.toml");
+    let copy = std::fs::read_to_string(&config).expect("there");
+    std::fs::write(&other, copy.replace("\"state\"", "\"other\"")).expect("written");
+    let said = place.refused(&["--timeout", "1s", "check", text(&other)]);
+    assert!(
+        said.contains("does not answer (") && !said.contains("starts"),
+        "{said}"
+    );
+    daemon.kill();
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused_by_name() {
+    let place = place_of_two("refused-options");
+    leave_dirty(&place, &[]);
+    let other = ["--without-cache", "two"];
+    for (arguments, named) in [
+        (&["--adopt", "db"][..], "--adopt db"),
+        (&["--discard-stale-dirty", "db"], "--discard-stale-dirty db"),
+        (
+            &["--moved-cache", "--without-cache", "two"],
+            "--moved-cache",
+        ),
+        (&["--adopt", "two", "--without-cache", "two"], "--adopt two"),
+    ] {
+        let arguments = [&["--without-cache", "db"][..], arguments].concat();
+        refuse(&place, &arguments, named, &["db", "two"]);
+        refuse(&place, &arguments, "contradicts", &["db", "two"]);
+    }
+    // Options of different volumes.
+    place
+        .serve(&[&other[..], &["--adopt", "db", "--moved-cache"]].concat())
+        .terminate();
 }
