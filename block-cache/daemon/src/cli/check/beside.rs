@@ -47,8 +47,9 @@ pub(super) fn own_daemon(config: &Config, patience: Patience) -> Result<Option<B
         // It listens before it opens anything, and answers when all is open.
         Err(error) if error.kind() == ErrorKind::TimedOut && holds_state(config) => {
             let control = config.server.control.display();
-            Err(Error::new(
+            Err(Error::with_source(
                 ErrorKind::Busy,
+                "",
                 format!(
                     "the daemon of this configuration starts, and does not answer on {control} \
                      yet\n    \

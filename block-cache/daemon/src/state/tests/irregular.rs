@@ -61,13 +61,15 @@ fn no_record_of_another_kind_is_waited_for() {
         }),
         ("db.dirty", &|| state.dirty("db").map(drop)),
         ("db.dirty-new", &|| {
-            state.store_with_dirty("db", &record(1, HERE), &[0..9])
+            state.store_with_dirty("db", &record(1, HERE), std::slice::from_ref(&(0..9)))
         }),
         ("db.disk", &|| state.disk_gap("db").map(drop)),
         ("db.disk", &|| state.disk_generation("db").map(drop)),
         ("db.disk.new", &|| state.note_disk("db")),
         ("db.abandoned", &|| {
-            state.note_abandoned("db", 1, &[0..9]).map(drop)
+            state
+                .note_abandoned("db", 1, std::slice::from_ref(&(0..9)))
+                .map(drop)
         }),
         (&cache, &|| {
             StateDirectory::opening_in(&scratch.0, &uuid).map(drop)
