@@ -437,7 +437,7 @@ fn a_missing_record_of_the_openings_is_warned_of_as_a_damaged_one() {
     let paths = entries.map(|entry| entry.expect("read").path());
     let mut records = paths.filter(|path| path.extension().is_some_and(|end| end == "cache"));
     let record = records.next().expect("one");
-    let kept = std::fs::read(&record).expect("there");
+    let before = std::fs::read(&record).expect("there");
     std::fs::write(&record, "notes").expect("written");
     assert_eq!(warnings(&place), 1, "damaged");
     std::fs::remove_file(&record).expect("there");
@@ -449,7 +449,7 @@ fn a_missing_record_of_the_openings_is_warned_of_as_a_damaged_one() {
         place.log()
     );
     // The start has stored it again.
-    assert_ne!(std::fs::read(&record).expect("there"), kept);
+    assert_ne!(std::fs::read(&record).expect("there"), before);
     assert_eq!(warnings(&place), 0);
     // The volumes of another state directory have to be adopted anyway.
     std::fs::rename(place.path("state"), place.path("former")).expect("renamed");

@@ -68,7 +68,7 @@ fn after_generics(tokens: &[&str], from: usize) -> usize {
 /// with their depth from 1. Returns nothing if the item ends before.
 fn inside(tokens: &[&str], item: usize, open: &str) -> Vec<(usize, usize)> {
     let ends = |token: &&str| [open, ";", "{"].contains(token);
-    let Some(begin) = tokens[item..].iter().position(|token| ends(token)) else {
+    let Some(begin) = tokens[item..].iter().position(ends) else {
         return Vec::new();
     };
     if tokens[item + begin] != open {
