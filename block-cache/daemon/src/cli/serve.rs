@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     /// If the cache's device fails in service, continue without the cache in wb and wo, too,
     /// instead of refusing writes. Such writes overwrite dirty data, which must be discarded by
     /// volume name at the next attach
-    #[arg(long)]
+    #[arg(long = "accept-divergence")]
     pub(super) allow_degraded: bool,
 }
 

@@ -174,20 +174,19 @@ fn file(path: &Path, size_bytes: u64) -> Rc<dyn BlockDevice> {
     FileDevice::open(path, options).expect("made")
 }
 
-const FILES: &str = r#"
+const FILES: &str = concat!(
+    r#"
 server.state = "state"
 device = [
     { name = "fast", kind = "file", path = "cache" },
     { name = "map", kind = "file", path = "map" },
     { name = "disk", kind = "file", path = "disk" },
 ]
-cache.data = "fast"
-cache.metadata = "map"
-cache.journal = "journal"
-cache.journal_size = "2M"
-cache.cleaning = "nop"
+cache = { data = "fast", metadata = "map", journal = "journal", "#,
+    r#"journal_size = "2M", cleaning = "nop" }
 volume = [{ name = "db", backing = "disk", mode = "wb" }]
-"#;
+"#
+);
 
 /// Formats the files that [`FILES`] names.
 async fn make_files(base: &std::path::Path) {
