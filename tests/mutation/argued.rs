@@ -78,7 +78,7 @@ pub(crate) const ARGUED: [(&str, &str); 16] = [
          lives clients come after the samples of all volumes",
     ),
     (
-        "metadata/sums.rs format",
+        "metadata/checksums.rs format",
         "an entry of the table of checksums counts only if it fits the digest in a record, and a \
          new cache has no record",
     ),
