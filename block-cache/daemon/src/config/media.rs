@@ -1,7 +1,7 @@
 //! Inspects the files and block devices of a configuration on this machine, before any is opened.
 
-use std::fs::{Metadata, OpenOptions};
-use std::io::ErrorKind as IoKind;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{ErrorKind as IoKind, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
@@ -14,10 +14,16 @@ use forebay_io::system::may_write;
 use super::problem::Problems;
 use super::{Config, Device, DeviceKind};
 
+/// Least size of a file or block device, in bytes. No device has smaller blocks.
+const LEAST_BYTES: u64 = 512;
+
 /// Use of a file.
 #[derive(Clone, Copy)]
 enum Use<'a> {
+    /// Data device of the cache.
     Cache,
+    /// Metadata device of the cache.
+    Metadata,
     /// Backing device of the volume with this name.
     Backing(&'a str),
 }
@@ -30,6 +36,11 @@ impl Use<'_> {
             Self::Cache => format!(
                 "correct `path`, or make a cache with `forebay format --create SIZE --cache {name}`"
             ),
+            // A new cache would not have the contents of the present one.
+            Self::Metadata => format!(
+                "correct `path`, or put {name} back: without its metadata, a cache and its dirty \
+                 data ARE LOST"
+            ),
             Self::Backing(volume) if path.starts_with("/dev") => format!(
                 "correct `path`, put the device back, or take volume {volume:?} and its exports \
                  out of the configuration: what the cache has of it stays"
@@ -38,6 +49,20 @@ impl Use<'_> {
                 "correct `path`, make it there (a file: `truncate -s SIZE {name}`), or take volume \
                  {volume:?} and its exports out of the configuration: what the cache has of it \
                  stays"
+            ),
+        }
+    }
+
+    /// Returns the remedy if the block device has no medium.
+    fn help_for_medium(self, path: &Path) -> String {
+        let name = path.display();
+        let attach =
+            format!("attach its medium (a loop device: `losetup {name} FILE`), or correct `path`");
+        match self {
+            Self::Cache | Self::Metadata => attach,
+            Self::Backing(volume) => format!(
+                "{attach}, or take volume {volume:?} and its exports out of the configuration: what \
+                 the cache has of it stays"
             ),
         }
     }
@@ -165,7 +190,7 @@ impl Config {
         let mut uses = Vec::new();
         if let Some(cache) = self.cache.as_ref().filter(|_| cached) {
             uses.push((&*cache.data, Use::Cache));
-            uses.extend(cache.metadata.as_deref().map(|name| (name, Use::Cache)));
+            uses.extend(cache.metadata.as_deref().map(|name| (name, Use::Metadata)));
         }
         for volume in &self.volumes {
             uses.push((&volume.backing, Use::Backing(&volume.name)));
@@ -187,7 +212,7 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
         }
     };
     if found.file_type().is_block_device() {
-        return device(path).map(|()| found);
+        return device(path, used).map(|()| found);
     }
     if !found.is_file() {
         let help = "let `path` name a regular file or a block device";
@@ -210,10 +235,8 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
         let help = format!("let `path` name {device}, or detach it first (`losetup -d {device}`)");
         return Err((format!("is the file under {device}"), help));
     }
-    // No device has smaller blocks.
-    if found.len() < 512 {
-        let what = format!("has {} bytes, less than a block", found.len());
-        return Err((what, used.help(path)));
+    if found.len() < LEAST_BYTES {
+        return Err((too_small(found.len()), used.help(path)));
     }
     Ok(found)
 }
@@ -308,9 +331,9 @@ fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, Stri
 }
 
 /// Returns the problem of a block device, and the remedy.
-fn device(path: &Path) -> Result<(), (String, String)> {
+fn device(path: &Path, used: Use<'_>) -> Result<(), (String, String)> {
     let error = match may_write_device(path) {
-        Ok(()) => return Ok(()),
+        Ok(()) => return check_medium(path, used),
         Err(error) => error,
     };
     let (what, help) = match error.kind() {
@@ -330,6 +353,24 @@ fn device(path: &Path) -> Result<(), (String, String)> {
         ),
     };
     Err((what, help))
+}
+
+/// Returns the problem of a block device without a medium, such as a detached loop device, and the
+/// remedy. The kernel opens such a device and fails its requests.
+fn check_medium(path: &Path, used: Use<'_>) -> Result<(), (String, String)> {
+    // An error of an open or a seek is left to the later open, which reports it with its cause.
+    let size_bytes = File::open(path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+    match size_bytes {
+        Ok(size_bytes) if size_bytes < LEAST_BYTES => {
+            Err((too_small(size_bytes), used.help_for_medium(path)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the problem of a file or device that has less than [`LEAST_BYTES`].
+fn too_small(size_bytes: u64) -> String {
+    format!("has {size_bytes} bytes, less than a block")
 }
 
 #[cfg(test)]

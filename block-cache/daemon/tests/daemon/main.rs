@@ -24,6 +24,7 @@ mod refused;
 mod repairs;
 mod replays;
 mod room;
+mod sizes;
 mod slots;
 mod small;
 mod sparse;
