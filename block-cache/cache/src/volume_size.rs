@@ -36,3 +36,12 @@ pub(crate) fn shrank(volume: &str, old_bytes: u64, bytes: u64) -> Error {
         ),
     )
 }
+
+/// Returns a warning that a backing device is smaller than before and that no data is lost.
+pub(crate) fn shrunk_clean(old_bytes: u64, bytes: u64) -> String {
+    format!(
+        "the backing device has shrunk from {old_bytes} to {bytes} bytes: what lay beyond its end \
+         is gone, and the volume is so much smaller; nothing that the cache had to write back is \
+         lost"
+    )
+}

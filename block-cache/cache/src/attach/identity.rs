@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::inspect::Inspection;
 use crate::options::VolumeOptions;
-use crate::volume_size::{check_volume_size, shrank};
+use crate::volume_size::{check_volume_size, shrank, shrunk_clean};
 
 /// A backing device as it was recorded or is now, and its size in bytes.
 type Sized = (Identity, u64);
@@ -94,6 +94,15 @@ impl Inspection {
             Some(known) => Err(shrank(name, known.size_bytes, size_bytes)),
             None => Ok(()),
         }
+    }
+
+    /// Returns the warning of an attach to a backing device of this size in bytes, if the device is
+    /// smaller than before and [`Inspection::check_size`] allows that.
+    #[must_use]
+    pub fn warning_of_size(&self, name: &str, size_bytes: u64) -> Option<String> {
+        let mut volumes = self.volumes.iter();
+        let known = volumes.find(|known| known.name == name)?;
+        (size_bytes < known.size_bytes).then(|| shrunk_clean(known.size_bytes, size_bytes))
     }
 }
 

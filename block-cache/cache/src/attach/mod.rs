@@ -28,7 +28,7 @@ use crate::options::VolumeOptions;
 use crate::request::CachedVolume;
 use crate::volume::backing::Backing;
 use crate::volume::{AttachedVolume, Found};
-use crate::volume_size::{check_volume_size, shrank};
+use crate::volume_size::{check_volume_size, shrank, shrunk_clean};
 
 fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
     Err(Error::new(kind, what))
@@ -345,12 +345,7 @@ impl Engine {
             if dirty {
                 return Err(shrank(&known.name, old, size));
             }
-            tracing::warn!(
-                volume = known.name,
-                "the backing device has shrunk from {old} to {size} bytes: what lay beyond its end \
-                 is gone, and the volume is so much smaller; nothing that the cache had to write \
-                 back is lost"
-            );
+            tracing::warn!(volume = known.name, "{}", shrunk_clean(old, size));
             let mut kill = Vec::new();
             for slot in beyond {
                 let entry = self.map.borrow().slot(slot);

@@ -239,9 +239,14 @@ pub(super) fn run(
         let names: Vec<&str> = (config.volumes.iter())
             .map(|volume| &*volume.name)
             .collect();
-        found
-            .check_room(&names)
-            .context(|| config.place(cache.line))?;
+        // The first volume that needs room is the one that `serve` refuses.
+        let is_new = |name: &str| !found.volumes.iter().any(|known| known.name == name);
+        let mut volumes = config.volumes.iter();
+        let first = volumes.find(|volume| is_new(&volume.name));
+        found.check_room(&names).context(|| match first {
+            Some(volume) => place_of_volume(config, volume),
+            None => config.place(cache.line),
+        })?;
         refuse_all(refused)?;
         for (number, info) in &backing.devices {
             let volume = &config.volumes[*number];
@@ -250,6 +255,9 @@ pub(super) fn run(
                 .and_then(|()| found.check_size(&volume.name, info.size_bytes));
             let place = || place_of_volume(config, volume);
             known.context(place)?;
+            if let Some(shrunk) = found.warning_of_size(&volume.name, info.size_bytes) {
+                out::note(&format!("warning: {}: {shrunk}", place()));
+            }
             let mut volumes = found.volumes.iter();
             let known = volumes.find(|known| known.name == volume.name);
             if let Some(at) = known.and_then(|known| known.differs_at) {
