@@ -397,6 +397,11 @@ fn what_is_cut_off_a_cache_file_is_lost_by_name_and_not_written_back() {
             log.contains("LOST: dirty data that lay where the cache device was cut"),
             "{log}"
         );
+        let metrics = daemon.get("/metrics");
+        assert!(
+            metrics.contains("forebay_volume_loss{volume=\"db\"} 1"),
+            "{metrics}"
+        );
         let mut nbd = place.connect();
         check_blocks(&mut nbd, 0..80);
         for number in 80..128 {
@@ -454,4 +459,36 @@ fn a_missing_record_of_the_openings_is_warned_of_as_a_damaged_one() {
     // The volumes of another state directory have to be adopted anyway.
     std::fs::rename(place.path("state"), place.path("former")).expect("renamed");
     assert_eq!(warnings(&place), 0);
+}
+
+#[test]
+fn a_copy_at_the_path_of_its_original_is_not_a_copy_of_itself() {
+    let place = Place::new("copy-same-path", "wb");
+    let config = place.path("forebay.toml");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..20);
+    daemon.kill();
+    let (cache, original) = (place.path("cache"), place.path("original"));
+    std::fs::rename(&cache, &original).expect("there");
+    std::fs::copy(&original, &cache).expect("copied");
+    for arguments in [
+        &["serve", text(&config)][..],
+        &["serve", text(&config), "--adopt", "db"],
+        &["check", text(&config)],
+    ] {
+        let output = place.run(arguments);
+        assert!(!output.status.success(), "{output:?}");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let itself = format!("copy of the cache on {}", cache.display());
+        assert!(!said.contains(&itself), "{arguments:?}: {said}");
+        assert!(
+            said.contains("put the original back"),
+            "{arguments:?}: {said}"
+        );
+    }
+    std::fs::rename(&original, &cache).expect("put back");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..20);
+    daemon.terminate();
 }

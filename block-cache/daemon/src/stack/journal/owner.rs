@@ -141,21 +141,34 @@ pub(super) fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
              --accept-journal-loss, and check what the clients stored last{}",
             whose.stake
         ),
+        relation if original == *here => format!(
+            "{here} is a copy of the cache that was at this path, to which the process journal \
+             belongs\n    \
+             help: put the original back, which alone has what was acknowledged last (journal \
+             {path}); or make the copy a cache of its own with `{}`{}",
+            clone_command(here, &whose.data_place),
+            help_for_moved(relation)
+        ),
         relation => format!(
             "{here} is a copy of the cache on {original}, to which the process journal \
              belongs\n    \
              help: serve {original}, which alone has what was acknowledged last (journal {path}); \
              or make the copy a cache of its own with `{}`{}",
             clone_command(here, &whose.data_place),
-            match relation {
-                Relation::Copied =>
-                    "; or, if the copy takes the place of the original, start once \
-                                     with --moved-cache",
-                _ => "",
-            }
+            help_for_moved(relation)
         ),
     };
     Err(Error::new(error.kind(), what))
+}
+
+/// Returns the rest of the remedy for a copy that replaces its original.
+fn help_for_moved(relation: Relation) -> &'static str {
+    match relation {
+        Relation::Copied => {
+            "; or, if the copy takes the place of the original, start once with --moved-cache"
+        }
+        _ => "",
+    }
 }
 
 pub(super) fn usual_place(uuid: &[u8; 16]) -> PathBuf {
