@@ -28,20 +28,45 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
         return None;
     }
     let mut is_whole = true;
+    // Keys whose wrong values are removed, each with the span of its table. They are not missing.
+    let mut wrong = Vec::new();
     for _ in 0..MOST {
         let error = match File::deserialize(Deserializer::from(tree.clone())) {
             Ok(file) => return is_whole.then_some(file),
             Err(error) => error,
         };
-        problems.add_syntax(&error);
+        let is_missing = |(table, key): &(Span, String)| {
+            error.span().as_ref() == Some(table)
+                && error.message() == format!("missing field `{key}`")
+        };
+        if !wrong.iter().any(is_missing) {
+            problems.add_syntax(&error);
+        }
         // An unknown key hides nothing; another error may hide further ones.
         is_whole &= error.message().starts_with("unknown field");
         let span = error.span()?;
+        wrong.extend((tree.get_ref().values()).find_map(|value| key_of(value, &span)));
         if !remove(tree.get_mut(), &span) {
             return None;
         }
     }
     None
+}
+
+/// Returns the key of the value at `span` in a table of `value`, with the span of this table.
+fn key_of(value: &Spanned<DeValue<'_>>, span: &Span) -> Option<(Span, String)> {
+    match value.get_ref() {
+        DeValue::Table(table) => {
+            table
+                .iter()
+                .find_map(|(key, inner)| match inner.span() == *span {
+                    true => Some((value.span(), key.get_ref().to_string())),
+                    false => key_of(inner, span),
+                })
+        }
+        DeValue::Array(array) => array.iter().find_map(|element| key_of(element, span)),
+        _ => None,
+    }
 }
 
 /// Removes the key, value or table at `span`. Returns whether it existed.

@@ -114,6 +114,28 @@ fn a_missing_key_and_its_consequences_are_reported_once() {
 }
 
 #[test]
+fn a_required_key_with_a_wrong_value_is_not_missing() {
+    for (from, to) in [
+        ("kind = \"file\"", "kind = \"flie\""),
+        ("kind = \"emulate\"", "kind = 7"),
+        ("backing = \"slow\"", "backing = [\"slow\"]"),
+        ("data = \"ssd\"", "data = 1"),
+    ] {
+        let problems = problems(&changed(&[(from, to)]));
+        assert_eq!(problems.len(), 1, "{to}: {problems:?}");
+        assert!(!problems[0].contains("missing field"), "{problems:?}");
+    }
+    // Another table lacks the key.
+    let problems = problems(&changed(&[
+        ("kind = \"file\"", "kind = \"flie\""),
+        ("kind = \"emulate\"\n", ""),
+    ]));
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    let missing = |part: &&String| part.contains("missing field `kind`");
+    assert_eq!(problems.iter().filter(missing).count(), 1, "{problems:?}");
+}
+
+#[test]
 fn the_report_of_a_file_of_errors_has_a_limit() {
     let keys: String = (0..100)
         .map(|number| format!("key{number} = 1\n"))
