@@ -289,11 +289,11 @@ records! {
         /// Requests that timed out and that the device still has.
         #[serde(default)]
         overdue: u64 => gauge("forebay_volume_overdue_requests");
-        /// Reason why writes of clients to the backing device may be lost.
+        /// Reason why writes of clients are lost, or may be.
         #[serde(default)]
         loss: Option<String> => gauge(
             "forebay_volume_loss",
-            "1 when writes of clients to the backing device may be lost."
+            "1 when writes of clients are lost, or may be."
         );
         /// Whether the volume is written without its cache, which has failed.
         #[serde(default)]

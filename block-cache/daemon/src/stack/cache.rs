@@ -1,6 +1,6 @@
 //! Opens the cache: identity, process journal, recovery.
 
-mod recovery;
+pub(super) mod recovery;
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -351,6 +351,24 @@ impl OpenCache {
     /// Returns the cache if it is open.
     pub(super) fn now(&self) -> Option<Rc<Opened>> {
         self.opened.now()?.ok()
+    }
+
+    /// Returns the names of volumes that the cache keeps and that are not attached. While the cache
+    /// is being opened, these are all that it knows; none if volumes of this start need their
+    /// places, since it is unknown which ones the cache will forget.
+    pub(super) fn idle_volumes(&self) -> Vec<String> {
+        if let Some(opened) = self.now() {
+            let idle = opened.cache.idle_volumes().into_iter();
+            return idle.map(|idle| idle.name).collect();
+        }
+        let known: Vec<_> = (self.found.volumes.iter())
+            .map(|known| known.name.clone())
+            .collect();
+        let new = self.cached.iter().filter(|name| !known.contains(name));
+        match known.len() + new.count() > Cache::MAX_VOLUMES {
+            true => Vec::new(),
+            false => known,
+        }
     }
 
     /// Returns the file of the process journal.

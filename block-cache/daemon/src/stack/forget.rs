@@ -67,10 +67,10 @@ pub(super) async fn make_room(
     }
     let unknown = (opening.cached.iter()).filter(|name| !cache.knows(name));
     let wanted = unknown.count();
-    let idle = cache.idle_volumes();
-    let expendable: Vec<_> = (idle.iter())
-        .filter(|idle| idle.is_expendable() && !opening.configured.contains(&idle.name))
-        .collect();
+    let mut idle = cache.idle_volumes();
+    // This start, or a later one without --without-cache, attaches configured volumes.
+    idle.retain(|idle| !opening.configured.contains(&idle.name));
+    let expendable: Vec<_> = idle.iter().filter(|idle| idle.is_expendable()).collect();
     let free = cache.free_volumes();
     if wanted > free + expendable.len() {
         return Err(no_room(&idle));

@@ -34,7 +34,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
-use forebay_cache::RecoveryReport;
 use forebay_cache::failpoints::{Fault, planted};
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::{Stop, rt};
@@ -259,7 +258,7 @@ impl Stack {
             let mut own = volumes.iter().filter(|stats| stats.name == volume);
             match own.any(|stats| stats.loss.is_some()) {
                 true => Some("a flush of its backing device failed"),
-                false => lost_with(&opened.recovery, volume),
+                false => cache::recovery::lost_with(&opened.recovery, volume),
             }
         });
         let lost = lost.filter(|_| self.noted.borrow_mut().insert(volume.to_owned()));
@@ -296,8 +295,8 @@ impl Stack {
         let cache = self.cache.as_ref()?;
         let volumes = self.volumes.borrow();
         let served = |name: &str| volumes.iter().any(|s| s.cached && s.config.name == name);
-        let known = cache.found.volumes.iter().map(|known| &known.name);
-        let names: Vec<_> = known.filter(|name| !served(name)).cloned().collect();
+        let mut names = cache.idle_volumes();
+        names.retain(|name| !served(name));
         (!names.is_empty()).then(|| {
             format!(
                 "the cache keeps what it has of volumes that are not served from it: {}",
@@ -416,26 +415,6 @@ fn disk_gap(config: &Config, wishes: &Wishes, volume: &str) -> (Option<String>, 
     let without =
         (!exports.any(is_device)).then(|| "it was served without its block device".into());
     (asked.or(without), machines)
-}
-
-/// Returns the loss of a volume that an opening found.
-fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
-    if recovery.cut.iter().any(|range| range.volume == volume) {
-        return Some(
-            "its cache device was cut, and data of it lost, range by range in the daemon's log",
-        );
-    }
-    if recovery.lost.iter().any(|range| range.volume == volume) {
-        return Some(match recovery.lost_in_flight {
-            true => {
-                "its cache device failed while data of it was being written, range by range in the \
-                 daemon's log"
-            }
-            false => "its cache lost data of it, range by range in the daemon's log",
-        });
-    }
-    let damaged = recovery.damaged_records + recovery.unreadable_units > 0;
-    damaged.then_some("the log of its cache was damaged")
 }
 
 #[cfg(test)]

@@ -103,7 +103,11 @@ impl Stack {
             let own = volumes
                 .filter(|_| served.cached)
                 .find(|stats| stats.name == served.config.name);
-            volume(served, own)
+            let lost = opened.as_ref().filter(|_| served.cached);
+            let lost = lost.and_then(|opened| {
+                super::cache::recovery::lost_of(&opened.recovery, &served.config.name)
+            });
+            volume(served, own, lost)
         });
         let volumes = volumes.collect();
         let cache = self.cache.as_ref().map(|cache| match (&opened, &stats) {
@@ -244,7 +248,12 @@ fn cache_status(
     }
 }
 
-fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> VolumeStatus {
+/// Returns the status of a volume. `lost` is a loss that the opening of the cache found.
+fn volume(
+    served: &Served,
+    stats: Option<&forebay_cache::VolumeStats>,
+    lost: Option<&str>,
+) -> VolumeStatus {
     let handle = served.volume.handle();
     let counted = handle.stats();
     let number = |value: fn(&forebay_cache::VolumeStats) -> u64| stats.map_or(0, value);
@@ -275,7 +284,7 @@ fn volume(served: &Served, stats: Option<&forebay_cache::VolumeStats>) -> Volume
         limited: counted.limited,
         timed_out: counted.timed_out,
         overdue: counted.overdue,
-        loss: stats.and_then(|stats| stats.loss.clone()),
+        loss: (lost.map(str::to_owned)).or_else(|| stats.and_then(|stats| stats.loss.clone())),
         diverged: stats.is_some_and(|stats| stats.diverged),
         refuses_writes: stats.is_some_and(|stats| stats.refuses_writes),
         limited_us: u64::try_from(counted.limited_time.as_micros()).unwrap_or(u64::MAX),

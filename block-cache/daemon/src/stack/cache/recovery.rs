@@ -82,3 +82,29 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
         );
     }
 }
+
+/// Returns the loss of a volume that an opening found. Damage of the log may concern any volume.
+pub(in crate::stack) fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
+    let damaged = recovery.damaged_records + recovery.unreadable_units > 0;
+    let unknown = || damaged.then_some("the log of its cache was damaged");
+    lost_of(recovery, volume).or_else(unknown)
+}
+
+/// Returns the loss of a volume if the opening found ranges of this volume that are lost.
+pub(in crate::stack) fn lost_of(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
+    if recovery.cut.iter().any(|range| range.volume == volume) {
+        return Some(
+            "its cache device was cut, and data of it lost, range by range in the daemon's log",
+        );
+    }
+    if recovery.lost.iter().any(|range| range.volume == volume) {
+        return Some(match recovery.lost_in_flight {
+            true => {
+                "its cache device failed while data of it was being written, range by range in the \
+                 daemon's log"
+            }
+            false => "its cache lost data of it, range by range in the daemon's log",
+        });
+    }
+    None
+}

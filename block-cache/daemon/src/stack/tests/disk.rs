@@ -1,5 +1,8 @@
 //! Whether users of a volume's block device may continue after a start.
 
+use forebay_cache::RecoveryReport;
+
+use super::super::cache::recovery::{lost_of, lost_with};
 use super::*;
 
 /// Returns the gap that a start of this configuration reports with these wishes. `anew` says
@@ -114,4 +117,8 @@ fn a_loss_at_the_open_is_reported_of_the_volume_that_lost_it() {
         ..RecoveryReport::default()
     };
     assert!(lost_with(&damaged, "db").is_some());
+    // Other alarms report damage that may concern no volume.
+    assert_eq!(lost_of(&damaged, "db"), None);
+    assert_eq!(lost_of(&lost, "db"), None);
+    assert!(lost_of(&lost, "logs").is_some());
 }

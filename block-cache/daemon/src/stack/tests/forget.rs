@@ -113,6 +113,47 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
     serve(&first, &[]).expect("attaches again");
 }
 
+#[test]
+fn forgotten_volumes_are_not_kept_and_configured_ones_are_not_to_be_forgotten() {
+    let scratch = Scratch::new("room-words");
+    let base = scratch.0.clone();
+    let most = forebay_cache::Cache::MAX_VOLUMES;
+    let old = named("old", most);
+    let first = with_volumes(&scratch, &old, "wb");
+    let few = with_volumes(&scratch, &named("few", 2), "wt");
+    let all = with_volumes(&scratch, &named("new", most), "wt");
+    alone(async move { make_files_of(&base, [12; 16]).await });
+    serve(&first, &[]).expect("as many as there may be");
+    // The cache knows all of them, and has no room for one more.
+    for more in [1, 2] {
+        let names = [&named("more", more)[..], &old].concat();
+        let refused = serve(&with_volumes(&scratch, &names, "wb"), &[]).expect_err("too many");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        let report = refused.report();
+        assert!(!report.contains("forebay forget"), "{report}");
+        assert!(report.contains("use a second cache"), "{report}");
+    }
+    let unserved = |config: &Config| {
+        let config = config.clone();
+        alone(async move {
+            let stack = Stack::open(&config, &Wishes::default()).await;
+            let stack = stack.expect("opens");
+            stack.ready().await.expect("attached");
+            let unserved = stack.unserved();
+            stack.close().await.expect("closes");
+            unserved
+        })
+    };
+    let kept = unserved(&few).expect("some are kept");
+    assert!(kept.contains("old5"), "{kept}");
+    let is_listed = |name: &str| kept.split([' ', ',']).any(|listed| listed == name);
+    assert!(
+        !is_listed("old0") && !is_listed("old1"),
+        "forgotten: {kept}"
+    );
+    assert_eq!(unserved(&all), None, "all others are forgotten");
+}
+
 /// The cache forgets a volume after the detach stopped waiting. The record in the state directory
 /// must not block a later start of the volume.
 #[test]
