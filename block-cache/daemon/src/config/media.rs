@@ -61,8 +61,8 @@ impl Use<'_> {
         match self {
             Self::Cache | Self::Metadata => attach,
             Self::Backing(volume) => format!(
-                "{attach}, or take volume {volume:?} and its exports out of the configuration: what \
-                 the cache has of it stays"
+                "{attach}, or take volume {volume:?} and its exports out of the configuration: the \
+                 cache keeps its data"
             ),
         }
     }

@@ -354,8 +354,8 @@ impl OpenCache {
     }
 
     /// Returns the names of volumes that the cache keeps and that are not attached. While the cache
-    /// is being opened, these are all that it knows; none if volumes of this start need their
-    /// places, since it is unknown which ones the cache will forget.
+    /// is being opened, these are all that it knows. If volumes of this start need their places,
+    /// the list is empty, since it is unknown which ones the cache will forget.
     pub(super) fn idle_volumes(&self) -> Vec<String> {
         if let Some(opened) = self.now() {
             let idle = opened.cache.idle_volumes().into_iter();

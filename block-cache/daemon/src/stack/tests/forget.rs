@@ -114,7 +114,7 @@ fn clean_volumes_that_the_configuration_lacks_make_room_and_dirty_ones_do_not() 
 }
 
 #[test]
-fn forgotten_volumes_are_not_kept_and_configured_ones_are_not_to_be_forgotten() {
+fn forgotten_volumes_are_not_listed_and_configured_ones_are_not_to_be_forgotten() {
     let scratch = Scratch::new("room-words");
     let base = scratch.0.clone();
     let most = forebay_cache::Cache::MAX_VOLUMES;
@@ -144,12 +144,12 @@ fn forgotten_volumes_are_not_kept_and_configured_ones_are_not_to_be_forgotten() 
             unserved
         })
     };
-    let kept = unserved(&few).expect("some are kept");
-    assert!(kept.contains("old5"), "{kept}");
-    let is_listed = |name: &str| kept.split([' ', ',']).any(|listed| listed == name);
+    let listed = unserved(&few).expect("some stay");
+    assert!(listed.contains("old5"), "{listed}");
+    let is_listed = |name: &str| listed.split([' ', ',']).any(|other| other == name);
     assert!(
         !is_listed("old0") && !is_listed("old1"),
-        "forgotten: {kept}"
+        "forgotten: {listed}"
     );
     assert_eq!(unserved(&all), None, "all others are forgotten");
 }
