@@ -238,7 +238,7 @@ mod tests {
         ] {
             assert_eq!(messages(page, text).len(), 1, "{page}");
         }
-        for other in ["CHANGELOG.md", "tests/README.md", "docs/start/a.rs"] {
+        for other in ["CHANGELOG.md", "tests/notes.md", "docs/start/a.rs"] {
             assert_eq!(messages(other, text).len(), 0, "{other}");
         }
     }

@@ -51,10 +51,10 @@ pub(super) fn own_daemon(config: &Config, patience: Patience) -> Result<Option<B
                 ErrorKind::Busy,
                 "",
                 format!(
-                    "the daemon of this configuration starts, and does not answer on {control} \
-                     yet\n    \
-                     help: check again when its log says `ready`. If that takes long, see whether \
-                     its process is stopped"
+                    "the daemon of this configuration starts, or hangs: it does not answer on \
+                     {control}\n    \
+                     help: check waited for the engine to answer. Check again when the log says \
+                     `ready`, or see whether the process is stopped"
                 ),
             ))
         }
