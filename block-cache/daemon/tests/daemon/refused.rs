@@ -272,7 +272,7 @@ fn check_knows_the_daemon_of_its_configuration_while_that_starts() {
     let place = Place::new("refused-starting", "wb");
     let config = place.path("forebay.toml");
     // It has an answer before its time is up, whenever it begins.
-    slow_down(&place, "100ms");
+    slow_down(&place, "20ms");
     let daemon = place.start().spawn();
     for _ in 0..8 {
         let said = place.run(&["check", text(&config)]);
@@ -282,6 +282,8 @@ fn check_knows_the_daemon_of_its_configuration_while_that_starts() {
         assert!(is_known, "{said}");
     }
     daemon.kill();
+    // The socket of the killed daemon must not be taken for that of the next one.
+    std::fs::remove_file(place.path("control.sock")).expect("left behind");
     // It has none.
     place.configure("wb", "");
     slow_down(&place, "5s");
