@@ -141,7 +141,7 @@ impl Core {
         self.device_info.fua || !self.device_info.volatile_cache
     }
 
-    /// As [`Core::alone`]; when this returns, it is on media.
+    /// As [`Self::run_exclusive`]. The request is on media when this returns.
     async fn run_durable(self: &Rc<Self>, request: Request) -> Result<()> {
         self.run_exclusive(request).await?;
         match self.fua_is_durable() {
