@@ -164,9 +164,9 @@ pub async fn inspect(
         && report.lost_units > 0
     {
         inspection.spare_damage.push(format!(
-            "{} of the {} units of the bit-tree can be believed in neither copy: the next start \
-             takes all blocks under them for dirty, writes them back, and writes the units anew; \
-             nothing is lost",
+            "{} of the {} units of the bit-tree are damaged in both copies: the next start treats \
+             all blocks under them as dirty, writes them back, and rewrites the units; nothing is \
+             lost",
             report.lost_units, report.units
         ));
     }
@@ -224,8 +224,8 @@ fn describe(
     }
     if replayed.damaged_records > 0 {
         problems.push(format!(
-            "{} records of the log are damaged: clean data is not used, and dirty data of which \
-             only these told is lost, nobody knows which; check what the clients stored",
+            "{} records of the log are damaged: clean data is not used, and dirty data that only \
+             these records named IS LOST; which data is unknown; check what the clients stored",
             replayed.damaged_records
         ));
     }

@@ -199,7 +199,7 @@ pub(crate) async fn from_slot(
         true => Err(Error::new(
             ErrorKind::Io,
             "the cache device failed a flush, or a write, or was cut, since this was written: \
-             whether it is there nobody knows; restart to recover what was flushed",
+             it is unknown whether it is there; restart to recover what was flushed",
         )),
     };
     let Err(error) = read.and_then(|()| doubt()) else {

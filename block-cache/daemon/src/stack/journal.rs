@@ -25,8 +25,6 @@ use owner::{is_of, is_own, owner, refuse_foreign, usual_place};
 const USUAL_DIRECTORY: &str = "/dev/shm";
 /// Length of the magic at the start of a journal (docs/internals/format/process-journal.md), bytes.
 const MAGIC_BYTES: usize = 8;
-/// Start of the remedy in a message.
-const HELP: &str = "\n    help: ";
 /// Least size of a journal in use, bytes.
 const SMALLEST_BYTES: u64 = 1 << 20;
 
@@ -163,8 +161,8 @@ fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "the process journal {} {content} another cache, {}, which was not stopped \
-             cleanly{HELP}serve and stop that cache first, or set `journal` in [cache] to another \
+            "the process journal {} {content} another cache, {}, not stopped cleanly\n    \
+             help: serve and stop that cache first, or set `journal` in [cache] to another \
              path; remove the file only if that cache is gone",
             path.display(),
             hex(other)

@@ -11,9 +11,6 @@ use super::DIRECTORY;
 use super::files::note_of;
 use crate::state::StateDirectory;
 
-/// Start of the remedy in a message.
-const HELP: &str = "\n    help: ";
-
 /// How to abandon the contents of slots. A start that merely misses the file would report an
 /// accidental loss.
 pub(super) const GIVE_UP: &str = "remove the file, and start the daemon once with \
@@ -74,8 +71,8 @@ pub(super) fn amount(state: &Path, file: &Path) -> String {
 /// Returns the error message for missing slots. `state` is the state directory.
 pub(super) fn removed(state: &Path, file: &Path) -> String {
     format!(
-        "{} was removed, or overwritten: writes that a killed daemon acknowledged ARE LOST \
-         ({}){HELP}put it back. They are lost unless another daemon, with another state directory, \
+        "{} was removed, or overwritten: writes acknowledged by a killed daemon ARE LOST ({})\n    \
+         help: put it back. They are lost unless another daemon, with another state directory, \
          sent them on and was stopped. If the medium was copied or replaced since, put the former \
          one back: its slots lie in {DIRECTORY} under its number. Or start with \
          --accept-journal-loss, and check what the clients stored last if there was no such daemon",
