@@ -262,13 +262,14 @@ impl Night<'_> {
         checks::tests(&self.nextest, &selection)
     }
 
-    /// Runs batches of new seeds until there are enough, one fails, or the time is over.
+    /// Runs batches of new seeds until there are enough or the time is over. A batch that fails
+    /// does not end the part: one run reports all failures.
     fn seeds(&self, counted: &mut Counted) -> Outcome {
         let filter = Inventory::read(self.root)?.filter(Tier::Seeds);
         let filter = filter.ok_or("the inventory has no test of tier seeds")?;
         let first = self.log.next_seed()?;
         let (mut next, mut sum, mut verdict) = (first, Lives::default(), Verdict::Passed);
-        while verdict == Verdict::Passed && next < first + SEEDS && !self.is_over() {
+        while next < first + SEEDS && !self.is_over() {
             let variables = [
                 ("FOREBAY_SEED", next.to_string()),
                 ("FOREBAY_SEEDS", BATCH.to_string()),
@@ -279,9 +280,10 @@ impl Night<'_> {
             self.log.set_next_seed(next)?;
             sum.add(&Lives::of(&tested.cases)?);
             counted.replays.extend(tested.replays);
-            verdict = tested.verdict;
             let lived = lived(&tested.cases, FAMILY)?;
-            if verdict == Verdict::Passed && lived != BATCH {
+            if tested.verdict != Verdict::Passed {
+                verdict = tested.verdict;
+            } else if lived != BATCH {
                 return Err(format!("{lived} of {BATCH} seeds were lived: {FAMILY}"));
             }
             let seeds = grouped(next - first);

@@ -10,6 +10,12 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
+    /// Returns the process with this number, as a test has it.
+    #[cfg(test)]
+    pub(crate) fn new(process: u32) -> Self {
+        Self { process }
+    }
+
     /// Returns the process that took the lock of this file. `None` if the kernel does not tell:
     /// the lock is of another process namespace or another machine, or the file system has device
     /// numbers of its own (btrfs).

@@ -75,6 +75,27 @@ pub const RELEASE_TIME: Duration = Duration::from_secs(3);
 /// The same if the holder has ended. A busy machine ends its I/O late.
 const RELEASE_TIME_OF_DEAD: Duration = Duration::from_secs(30);
 
+/// The holder that an opener waits for.
+#[derive(Debug, Default)]
+struct Wait {
+    /// Holder that was seen to have ended. Another process may get its number later.
+    ended: Option<Holder>,
+}
+
+impl Wait {
+    /// Returns the longest wait for the holder that the kernel names at present. `/proc/locks`
+    /// skips lines while other files are locked and released, so `None` changes nothing.
+    fn limit(&mut self, holder: Option<Holder>) -> Duration {
+        if holder.is_some_and(Holder::is_dead) {
+            self.ended = holder;
+        }
+        match self.ended {
+            Some(ended) if holder.is_none_or(|holder| holder == ended) => RELEASE_TIME_OF_DEAD,
+            _ => RELEASE_TIME,
+        }
+    }
+}
+
 /// Calls `open` until the file is not `Busy`, for [`RELEASE_TIME`], or longer if the process that
 /// holds it has ended.
 ///
@@ -82,15 +103,12 @@ const RELEASE_TIME_OF_DEAD: Duration = Duration::from_secs(30);
 /// Those of `open`.
 pub(crate) fn wait_for_release<T>(path: &Path, open: impl Fn() -> Result<T>) -> Result<T> {
     let begin = Instant::now();
+    let mut wait = Wait::default();
     loop {
         match open() {
             Err(error) if error.kind() == ErrorKind::Busy => {
                 let holder = std::fs::metadata(path).ok().as_ref().and_then(Holder::of);
-                let time = match holder {
-                    Some(holder) if holder.is_dead() => RELEASE_TIME_OF_DEAD,
-                    _ => RELEASE_TIME,
-                };
-                if begin.elapsed() >= time {
+                if begin.elapsed() >= wait.limit(holder) {
                     return Err(error);
                 }
                 std::thread::sleep(Duration::from_millis(10));

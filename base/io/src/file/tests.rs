@@ -359,6 +359,24 @@ fn an_opener_waits_longer_for_a_holder_that_has_ended() {
 }
 
 #[test]
+fn a_holder_that_has_ended_is_remembered() {
+    let mut child = std::process::Command::new("true").spawn().expect("starts");
+    let (ended, living) = (Holder::new(child.id()), Holder::new(std::process::id()));
+    child.wait().expect("it ended");
+    let mut wait = Wait::default();
+    assert_eq!(wait.limit(Some(living)), RELEASE_TIME);
+    assert_eq!(wait.limit(None), RELEASE_TIME);
+    assert_eq!(wait.limit(Some(ended)), RELEASE_TIME_OF_DEAD);
+    assert_eq!(wait.limit(None), RELEASE_TIME_OF_DEAD, "a skipped line");
+    assert_eq!(wait.limit(Some(living)), RELEASE_TIME, "the next holder");
+    // The number of the ended process belongs to a living one now.
+    let mut wait = Wait {
+        ended: Some(living),
+    };
+    assert_eq!(wait.limit(Some(living)), RELEASE_TIME_OF_DEAD);
+}
+
+#[test]
 fn an_opener_waits_for_a_holder_that_is_on_its_way_out() {
     on_both(async |scratch| {
         let path = scratch.path("held.img");
