@@ -28,6 +28,9 @@ pub struct FileDeviceOptions {
     pub direct: bool,
     /// Holds the device exclusively: another exclusive open is refused.
     pub exclusive: bool,
+    /// Takes the locks of a writer although this reads only, to find each program that a writer
+    /// would conflict with. Has an effect with `exclusive` alone.
+    pub locks_as_writer: bool,
     /// Creates a sparse regular file of this size, bytes, if the file is missing or empty.
     pub create_bytes: Option<u64>,
     /// Identifies a medium without a name by its path.
@@ -68,6 +71,7 @@ impl FileDevice {
                 read_only: options.read_only,
                 direct: options.direct,
                 exclusive: options.exclusive,
+                locks_as_writer: options.locks_as_writer,
                 create_bytes: options.create_bytes,
                 known_by_path: options.known_by_path,
             },

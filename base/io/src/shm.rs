@@ -116,15 +116,16 @@ pub fn hold_shared(path: &Path) -> Result<Option<File>> {
 /// Refuses anything at `path` but a file that [`open_shared`] takes; there may be nothing, too.
 ///
 /// # Errors
-/// `InvalidInput` for anything that is no regular file, `Permission` for a file of another user or
-/// one that others may open.
+/// `InvalidInput` for anything that is no regular file or cannot be mapped, `Permission` for a file
+/// of another user or one that others may open.
 pub fn check_shared(path: &Path) -> Result<()> {
     let found = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
     if found.is_file() {
-        return private(&found);
+        private(&found)?;
+        return check_mappable(path);
     }
     let kind = found.file_type();
     let what = match kind.is_char_device() || kind.is_block_device() {
@@ -135,6 +136,40 @@ pub fn check_shared(path: &Path) -> Result<()> {
         ErrorKind::InvalidInput,
         format!("it is {what} and not a regular file: move it away, or choose another path"),
     ))
+}
+
+/// Refuses a file whose file system maps no memory, such as that of `/proc`. The file may be empty.
+fn check_mappable(path: &Path) -> Result<()> {
+    let mut options = OpenOptions::new();
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+    // Opening it for use reports any reason why it cannot be opened.
+    let Ok(file) = options.read(true).custom_flags(flags).open(path) else {
+        return Ok(());
+    };
+    // One byte stands for the page that it is in.
+    let len = 1;
+    // SAFETY: the kernel chooses the address, so no memory in use is replaced. Nothing reads the
+    // mapping, which may lie behind the end of the file.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        let error = io::Error::last_os_error();
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("it cannot be mapped as memory ({error}): choose a path on tmpfs"),
+        ));
+    }
+    // SAFETY: this is the mapping made above, and nothing uses it.
+    unsafe { libc::munmap(address, len) };
+    Ok(())
 }
 
 /// As [`open_shared`]. The file ends at the next power of two ([`padded_bytes`]), since a virtual

@@ -70,6 +70,7 @@ const HELD: FileOptions = FileOptions {
     read_only: false,
     direct: true,
     exclusive: true,
+    locks_as_writer: false,
     create_bytes: None,
     known_by_path: false,
 };

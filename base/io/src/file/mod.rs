@@ -37,6 +37,9 @@ pub struct FileOptions {
     pub direct: bool,
     /// Hold it alone: a lock for files, and the kernel's exclusive claim for block devices.
     pub exclusive: bool,
+    /// Take the locks of a writer although this reads only, to find each program that a writer
+    /// would conflict with. Has an effect with `exclusive` alone.
+    pub locks_as_writer: bool,
     /// Make a regular file of this size, bytes, sparse, if there is none or an empty one. A file
     /// that has contents keeps its size.
     pub create_bytes: Option<u64>,
@@ -284,7 +287,7 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
         geometry::check_writable(file.as_fd())?;
     }
     if options.exclusive {
-        lock(&file, options.read_only)?;
+        lock(&file, options.read_only && !options.locks_as_writer)?;
     }
     if let Some(size_bytes) = options.create_bytes
         && !block_device

@@ -204,6 +204,8 @@ fn open_stack(
                 read_only: matches!(purpose, Purpose::Look { mend: false }),
                 direct: *direct,
                 exclusive: true,
+                // An inspection finds the programs that a start would conflict with.
+                locks_as_writer: true,
                 name: name.to_owned(),
                 known_by_path: entry.known_by_path,
                 ..FileDeviceOptions::default()

@@ -310,9 +310,14 @@ struct QemuNbd(Child);
 
 impl QemuNbd {
     fn new(place: &Place, image: &Path) -> Option<Self> {
+        Self::with(place, image, &[])
+    }
+
+    fn with(place: &Place, image: &Path, options: &[&str]) -> Option<Self> {
         let socket = place.path("qemu.sock");
         let mut command = Command::new("qemu-nbd");
         command.args(["--persistent", "--format", "raw", "--socket", text(&socket)]);
+        command.args(options);
         let child = command.arg(image).stderr(Stdio::piped()).spawn();
         let Ok(child) = child else {
             eprintln!("SKIPPED: qemu-nbd is not installed");
@@ -359,16 +364,20 @@ fn an_image_that_qemu_has_open_is_refused_and_the_other_way_round() {
     let (config, image) = (place.path("forebay.toml"), place.path("db.img"));
     let cache = place.path("cache");
     for path in [&image, &cache] {
-        let Some(qemu) = QemuNbd::new(&place, path) else {
-            return;
-        };
-        let said = place.refused(&["serve", text(&config)]);
-        assert!(
-            said.contains("QEMU or qemu-nbd") && said.contains("forebay.toml:"),
-            "{said}"
-        );
-        drop(qemu);
-        let _ = std::fs::remove_file(place.path("qemu.sock"));
+        for options in [&[][..], &["--read-only"]] {
+            let Some(qemu) = QemuNbd::with(&place, path, options) else {
+                return;
+            };
+            for command in ["check", "serve"] {
+                let said = place.refused(&[command, text(&config)]);
+                assert!(
+                    said.contains("QEMU or qemu-nbd") && said.contains("forebay.toml:"),
+                    "{command} {options:?}: {said}"
+                );
+            }
+            drop(qemu);
+            let _ = std::fs::remove_file(place.path("qemu.sock"));
+        }
     }
     let daemon = place.serve(&[]);
     for path in [&image, &cache] {

@@ -288,6 +288,9 @@ fn a_journal_that_is_no_file_of_the_daemons_is_refused_by_name() {
         ("/dev/null", "it is a device node"),
         ("cache", "is device \"ssd\""),
         ("nowhere/journal", "there is no directory"),
+        // Regular files of mode 0600 and of no length.
+        ("/proc/self/mem", "it cannot be mapped"),
+        ("/proc/self/clear_refs", ""),
     ] {
         let changed = config.replace("journal = \"journal\"", &format!("journal = \"{path}\""));
         std::fs::write(place.path("forebay.toml"), changed).expect("written");

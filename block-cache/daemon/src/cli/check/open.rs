@@ -122,6 +122,7 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
             known_by_path: known_by_path(&config, name),
             // A running daemon has the lock. Without one, no process may have it.
             exclusive: !running,
+            locks_as_writer: true,
             ..FileDeviceOptions::default()
         };
         let device = FileDevice::open(path, options).context(|| {
