@@ -149,6 +149,10 @@ impl<S: Stack> Machine<S> {
         if let Some(violation) = failure.take() {
             return Err(violation);
         }
+        // Of an opening that was cut off.
+        for lost in self.stack.take_lost() {
+            self.model.borrow_mut().lose(lost);
+        }
         match outcome {
             Outcome::Finished(end) => {
                 // No operation of a client is in flight. The stack may still have some of its own.
@@ -215,7 +219,11 @@ async fn run_life<S: Stack>(
     clients: Rc<Clients>,
     life: Life,
 ) -> End {
-    let running = match stack.open(&process).await {
+    let opened = stack.open(&process).await;
+    for lost in stack.take_lost() {
+        clients.model.borrow_mut().lose(lost);
+    }
+    let running = match opened {
         Ok(running) => Rc::new(running),
         Err(_) if life.errors_allowed => return End::Refused,
         Err(error) => {
@@ -223,9 +231,6 @@ async fn run_life<S: Stack>(
             return End::Refused;
         }
     };
-    for lost in running.lost() {
-        clients.model.borrow_mut().lose(lost);
-    }
     let rng = Rng::labelled(life.seed, 0);
     if life.verify {
         clients.verify(&running.volumes(), &rng).await;

@@ -87,6 +87,12 @@ pub trait Stack: 'static {
     /// Opens the stack, on fresh devices or after any crash.
     fn open(&self, process: &Process) -> impl Future<Output = Result<Self::Running>>;
 
+    /// Returns, and forgets, the ranges that openings reported lost. Openings that failed or were
+    /// cut off count, too. Acknowledged writes to the ranges may be undone, promised ones may not.
+    fn take_lost(&self) -> Vec<LostRange> {
+        Vec::new()
+    }
+
     /// Lets something on media rot that `draw` names, while it is not in use. Does nothing if the
     /// stack has nothing of the kind.
     fn rot(
@@ -115,10 +121,6 @@ pub struct LostRange {
 pub trait Running: 'static {
     /// A new connection to each volume.
     fn volumes(&self) -> Vec<Rc<dyn BlockDevice>>;
-
-    /// Returns the ranges that the opening reported lost. Acknowledged writes to them may be
-    /// undone, promised ones may not.
-    fn lost(&self) -> Vec<LostRange>;
 
     /// Waits until it is wholly open. A stack may serve before.
     fn opened(&self) -> impl Future<Output = Result<()>> {

@@ -20,7 +20,7 @@ use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf};
 use forebay_cache::failpoints::{Fault, plant};
 use forebay_cache::{
     Cache, CacheOptions, Cleaning, Devices, DirtyTracking, Durability, Fallback, FormatOptions,
-    Mode, Remains,
+    Mode, Remains, ReportSink,
 };
 use forebay_io::rt;
 use forebay_io::sim::{
@@ -33,8 +33,8 @@ use model::{BLOCK, BLOCKS, CLIENTS, Seen, State, UNSYNCED, byte_of};
 /// Processes of a life whose cache may fail. One more process reads what they left.
 const PROCESSES: u64 = 2;
 const LIVES: Lives = Lives {
-    // A write waits while the mode changes twice.
-    pinned: &[1_063_117],
+    // A write waits while the mode changes twice. An opening that finds a loss is cut off.
+    pinned: &[1_063_117, 1_085_351],
     gate: 600,
     whole: 3000,
     share: 1,
@@ -189,8 +189,10 @@ impl Life {
         let (durability, is_pure) = (self.durability, self.is_pure);
         let (disks, backing) = (self.cache_disks(), self.world.disks()[1].clone());
         let mode = self.first_mode();
+        let lost = Rc::clone(&self.seen);
         let options = CacheOptions {
             durability,
+            report_sink: Some(ReportSink::new(move |report| lost.lose(report))),
             journal: Some(self.journal.borrow().clone()),
             ..CacheOptions::new([self.boot.get(); 16])
         };
@@ -203,8 +205,7 @@ impl Life {
         }
         state.failures.set(u32::from(rng.chance(1, 6)));
         let served = async move {
-            let (cache, report) = Cache::open(devices, options).await.expect("opens");
-            seen.lose(&report);
+            let (cache, _) = Cache::open(devices, options).await.expect("opens");
             seen.set_mode(mode);
             let attached = cache.attach("v", Rc::new(backing.clone()), state.options(mode));
             let volume = match attached.await {

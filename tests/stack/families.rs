@@ -76,7 +76,12 @@ pub(crate) const CLAIM_BEHIND_FAILURE: u64 = 4_294_997_391;
 pub(crate) const RANDOM: Lives = Lives {
     // The second seed found a close that a running round logs. The third showed that zeroes behind
     // a discard may be those of a failed write.
-    pinned: &[CLAIM_BEHIND_FAILURE, 32_216_989_618_220, 1_079_985],
+    pinned: &[
+        CLAIM_BEHIND_FAILURE,
+        32_216_989_618_220,
+        1_079_985,
+        1_080_167,
+    ],
     gate: 1500,
     whole: 5000,
     share: 1,

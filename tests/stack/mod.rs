@@ -8,7 +8,7 @@ mod opening;
 mod rot;
 mod setup;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,8 +36,17 @@ use setup::{Details, VOLUMES};
 pub(crate) struct CacheStack {
     setup: Setup,
     details: Details,
-    /// Whether the log was damaged, so that the next start that succeeds must report it.
-    damaged: Cell<bool>,
+    /// Losses that openings have reported, and that they must report.
+    losses: Rc<Losses>,
+}
+
+/// Losses of the cache.
+#[derive(Default)]
+struct Losses {
+    /// Whether the log was damaged, and no opening has reported that.
+    unreported_damage: Cell<bool>,
+    /// Ranges that openings reported lost.
+    reported: RefCell<Vec<LostRange>>,
 }
 
 impl CacheStack {
@@ -46,7 +55,7 @@ impl CacheStack {
         Rc::new(Self {
             setup,
             details,
-            damaged: Cell::new(false),
+            losses: Rc::default(),
         })
     }
 
@@ -111,7 +120,7 @@ impl CacheStack {
     /// Drops the requirement that the next start reports damage: a repair may precede it.
     #[allow(dead_code, reason = "not every test repairs")]
     pub(crate) fn excuse(&self) {
-        self.damaged.set(false);
+        self.losses.unreported_damage.set(false);
     }
 }
 
@@ -119,7 +128,6 @@ impl CacheStack {
 pub(crate) struct OpenCache {
     cache: Promise<Result<Cache>>,
     volumes: Vec<Volume>,
-    lost: Vec<LostRange>,
 }
 
 thread_local! {
@@ -239,6 +247,10 @@ impl Stack for CacheStack {
         forebay_cache::format(&self.devices(process), &options).await
     }
 
+    fn take_lost(&self) -> Vec<LostRange> {
+        self.losses.reported.take()
+    }
+
     async fn open(&self, process: &Process) -> Result<OpenCache> {
         opening::open(self, process).await
     }
@@ -253,10 +265,6 @@ impl Running for OpenCache {
         (self.volumes.iter())
             .map(|volume| volume.handle().open())
             .collect()
-    }
-
-    fn lost(&self) -> Vec<LostRange> {
-        self.lost.clone()
     }
 
     async fn opened(&self) -> Result<()> {

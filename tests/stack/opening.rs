@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Error, ErrorKind, Result};
 use forebay_cache::{
-    Cache, CacheOptions, OpeningMap, OpeningVolume, RecoveryReport, VolumeOptions,
+    Cache, CacheOptions, OpeningMap, OpeningVolume, RecoveryReport, ReportSink, VolumeOptions,
 };
 use forebay_io::rt;
 use forebay_io::sim::SimDisk;
@@ -15,8 +15,8 @@ use forebay_metadata::superblock::Superblock;
 use forebay_testkit::stack::{LostRange, Process};
 use forebay_volume::Volume;
 
-use super::setup::VOLUMES;
-use super::{CacheStack, OpenCache, name};
+use super::setup::{Setup, VOLUMES};
+use super::{CacheStack, Losses, OpenCache, name};
 
 thread_local! {
     static READS_BEFORE_OPEN: Counter<(u64, u64)> = const { Counter::new((0, 0)) };
@@ -52,15 +52,15 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
         _ => None,
     };
     let opened = Promise::new();
-    let (devices, lost) = match online {
+    let devices = match online {
         None => {
-            let (cache, report) = open_cache(stack, process, None).await?;
+            let (cache, _) = open_cache(stack, process, None).await?;
             let mut devices = Vec::new();
             for volume in 0..VOLUMES {
                 devices.push(attach(stack, process, &cache, volume).await?);
             }
             opened.set(Ok(cache));
-            (devices, stack.lost(&report))
+            devices
         }
         Some((delay, online)) => {
             // The daemon does the same.
@@ -76,7 +76,7 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
             });
             let volumes = online.volumes.iter().map(Rc::clone);
             let devices = volumes.map(|volume| volume as Rc<dyn BlockDevice>);
-            (devices.collect(), Vec::new())
+            devices.collect()
         }
     };
     let volumes = devices.into_iter().enumerate();
@@ -89,7 +89,6 @@ pub(super) async fn open(stack: &CacheStack, process: &Process) -> Result<OpenCa
                 volume
             })
             .collect(),
-        lost,
     })
 }
 
@@ -157,7 +156,10 @@ async fn open_cache(
     online: Option<&OpeningMap>,
 ) -> Result<(Cache, RecoveryReport)> {
     let details = &stack.details;
+    let (losses, setup) = (Rc::clone(&stack.losses), stack.setup);
+    let report_sink = ReportSink::new(move |report| losses.note(&setup, report));
     let options = CacheOptions {
+        report_sink: Some(report_sink),
         durability: stack.setup.durability,
         journal: details.journal.then(|| process.journal.clone()),
         dirty_limit_percent: details.dirty_limit_percent,
@@ -168,8 +170,6 @@ async fn open_cache(
         opening_map: online.cloned(),
         ..CacheOptions::new(process.boot_id)
     };
-    // An interrupted start may have removed the damage already.
-    let damaged = stack.damaged.take();
     let (cache, report) = Cache::open(stack.devices(process), options).await?;
     if let Some(blocks) = details.blocks {
         // With several sizes, only whole groups count.
@@ -182,7 +182,7 @@ async fn open_cache(
             .memories
             .iter()
             .all(|memory| memory.counts().rotted == 0);
-    if damaged && report.damaged_records == 0 {
+    if stack.losses.unreported_damage.take() {
         let what = format!("damage is not reported: {report:?}");
         return Err(Error::new(ErrorKind::Corrupt, what));
     }
@@ -197,17 +197,18 @@ async fn open_cache(
     Ok((cache, report))
 }
 
-impl CacheStack {
-    fn lost(&self, report: &RecoveryReport) -> Vec<LostRange> {
-        let ranges = report.lost.iter();
-        ranges
-            .map(|range| LostRange {
-                volume: (0..VOLUMES)
-                    .find(|&volume| name(volume) == range.volume)
-                    .expect("a volume of ours"),
-                offset: range.offset,
-                len: range.len.min(self.setup.volume_bytes() - range.offset),
-            })
-            .collect()
+impl Losses {
+    fn note(&self, setup: &Setup, report: &RecoveryReport) {
+        if report.damaged_records > 0 {
+            self.unreported_damage.set(false);
+        }
+        let ranges = report.lost.iter().map(|range| LostRange {
+            volume: (0..VOLUMES)
+                .find(|&volume| name(volume) == range.volume)
+                .expect("a volume of ours"),
+            offset: range.offset,
+            len: range.len.min(setup.volume_bytes() - range.offset),
+        });
+        self.reported.borrow_mut().extend(ranges);
     }
 }

@@ -264,7 +264,7 @@ impl Survey<'_> {
             }
             eprintln!("{rotten:?} rot: {lost:?}");
         }
-        self.stack.damaged.set(true);
+        self.stack.losses.unreported_damage.set(true);
         Damage { lost, ..rotted() }
     }
 

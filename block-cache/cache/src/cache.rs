@@ -17,7 +17,8 @@ use crate::format::{check_fit, check_parts};
 use crate::media::media_of;
 use crate::media::missing::note_shrunk;
 use crate::options::{Devices, Mode};
-use crate::recover::{OrphanRecord, RecoveredMap, RecoveryReport, recover};
+use crate::recover::{OrphanRecord, RecoveredMap, recover};
+use crate::recovery_report::RecoveryReport;
 use crate::stats::{CacheStats, VolumeStats};
 
 /// An open cache. Clones are handles to the same one.
@@ -56,6 +57,11 @@ impl Cache {
             is_sparse,
             report,
         } = recover(&devices, &mut superblock, &options).await?;
+        // The opening forgets the old journal, the damage of the log and the cut. If this process
+        // dies meanwhile, the next one may not find them.
+        if let Some(sink) = &options.report_sink {
+            sink.receive(&report);
+        }
         let media = media_of(&devices);
         let sources = Sources {
             devices: CacheDevices::new(devices.data, metadata),

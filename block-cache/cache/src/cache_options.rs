@@ -8,6 +8,7 @@ use forebay_policy::cleaning::Cleaning;
 
 use crate::online_open::OpeningMap;
 use crate::options::{Admission, Durability, Settings};
+use crate::recovery_report::ReportSink;
 
 /// Options for opening a cache.
 #[derive(Clone, Debug)]
@@ -52,6 +53,8 @@ pub struct CacheOptions {
     pub moved: bool,
     /// Receives the progress of the opening.
     pub progress: Option<OpeningProgress>,
+    /// Receives the report before the cache forgets the losses in it.
+    pub report_sink: Option<ReportSink>,
     /// Answers reads of volumes that are served while the cache is being opened.
     pub opening_map: Option<OpeningMap>,
 }
@@ -77,6 +80,7 @@ impl CacheOptions {
             data_place: String::new(),
             moved: false,
             progress: None,
+            report_sink: None,
             opening_map: None,
         }
     }

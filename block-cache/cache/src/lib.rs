@@ -75,6 +75,7 @@ mod presumed_dirty;
 mod read;
 mod read_ahead;
 mod recover;
+mod recovery_report;
 mod repair;
 mod request;
 mod service_state;
@@ -102,7 +103,7 @@ pub use media::{check_relation, writes_at_stake};
 pub use memory_estimate::memory_needed;
 pub use online_open::{OpeningMap, OpeningVolume};
 pub use options::{Admission, Devices, Durability, FormatOptions, Mode, VolumeOptions};
-pub use recover::RecoveryReport;
+pub use recovery_report::{RecoveryReport, ReportSink};
 pub use repair::verify::DataReport;
 pub use repair::{
     RepairOptions, RepairReport, count_unverified, open_alone, predict_stale, repair, verify,

@@ -11,7 +11,7 @@ use forebay_block::{
 use forebay_io::rt;
 use forebay_io::sim::{DiskConfig, SimDisk, World};
 use forebay_io::sync::Semaphore;
-use forebay_testkit::stack::{LostRange, Process, Promise, Running, Stack};
+use forebay_testkit::stack::{Process, Promise, Running, Stack};
 
 const VOLUME: u64 = 96 << 10;
 const VOLUMES: usize = 2;
@@ -144,10 +144,6 @@ impl Running for OpenToy {
             })
         };
         (0..VOLUMES).map(volume).collect()
-    }
-
-    fn lost(&self) -> Vec<LostRange> {
-        Vec::new()
     }
 
     async fn control(&self, _volume: usize, draw: u64) -> Result<()> {

@@ -22,7 +22,8 @@ use crate::map::marks::{Marks, after_crash};
 use crate::map::restore::known_volumes;
 use crate::map::{LIVE, Map, NO_RECORD, Slot};
 use crate::media::missing::MissingData;
-use crate::recover::{OrphanRecord, Placed, RecoveredMap, RecoveryReport};
+use crate::recover::{OrphanRecord, Placed, RecoveredMap};
+use crate::recovery_report::RecoveryReport;
 
 /// Flags of a slot for the pass after all blocks are there. Its region has a `MaybeDirty` mark.
 const MAYBE_DIRTY: u8 = 1;

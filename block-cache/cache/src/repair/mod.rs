@@ -30,7 +30,7 @@ use crate::failpoints::{Fault, planted};
 use crate::format::check_roles;
 use crate::map::LIVE;
 use crate::options::{Devices, VolumeOptions};
-use crate::recover::RecoveryReport;
+use crate::recovery_report::RecoveryReport;
 use overlay::Overlay;
 use verify::DataReport;
 

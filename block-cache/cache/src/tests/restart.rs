@@ -1,6 +1,6 @@
 //! Recovery after a process that was killed, or whose cache device failed a flush.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use forebay_block::Error;
@@ -48,12 +48,15 @@ async fn try_open(
     disks: &[SimDisk],
     journal: &Buf,
 ) -> forebay_block::Result<(Cache, RecoveryReport)> {
-    let options = CacheOptions {
+    Cache::open(devices(disks), options(journal)).await
+}
+
+fn options(journal: &Buf) -> CacheOptions {
+    CacheOptions {
         journal: Some(journal.clone()),
         commit_interval: NEVER,
         ..CacheOptions::new([9; 16])
-    };
-    Cache::open(devices(disks), options).await
+    }
 }
 
 /// Opens the cache as the next process of the same boot, with the journal as it is now.
@@ -109,6 +112,58 @@ fn fail_next_flush(disk: &SimDisk) {
         lose_at_failed_flush: true,
         ..FaultPlan::default()
     });
+}
+
+/// Between its first write and its end, an opening replaces the journal that names the losses. It
+/// may fail after that.
+#[test]
+fn an_opening_reports_losses_before_it_forgets_them() {
+    for class in [OpClass::Write, OpClass::Flush] {
+        // An opening goes on without a copy of the superblock that it cannot write.
+        let failed = (1..=16).filter(|&nth| {
+            run(&world(1), async move |disks| {
+                opening_fails(&disks, class, nth).await
+            })
+        });
+        let failed = failed.count();
+        assert!(failed > 0, "{class:?}: {failed} openings failed");
+    }
+}
+
+/// Loses data, and lets the `nth` write or flush of the next opening fail. Returns whether that
+/// opening failed. Checks that it or the one after it reports the loss.
+async fn opening_fails(disks: &[SimDisk], class: OpClass, nth: u64) -> bool {
+    make_tracked(disks, DirtyTracking::Exact).await;
+    let journal = Buf::zeroed(1 << 16);
+    let (cache, _) = try_open(disks, &journal).await.expect("opens");
+    let volume = attach(&cache, disks, Mode::WriteBack).await;
+    write(&volume, 0, 6).await;
+    fail_next_flush(&disks[0]);
+    assert!(volume.flush().await.is_err());
+    let left = Buf::copied(&journal.to_vec());
+    disks[0].set_faults(FaultPlan {
+        fail_nth: Some((class, nth)),
+        ..FaultPlan::default()
+    });
+    let reports = Rc::new(Cell::new(0));
+    let reported = Rc::clone(&reports);
+    let report_sink = Some(ReportSink::new(move |report| {
+        reported.set(reported.get() + u32::from(!report.lost.is_empty()));
+    }));
+    let options = CacheOptions {
+        report_sink,
+        ..options(&left)
+    };
+    let has_failed = Cache::open(devices(disks), options.clone()).await.is_err();
+    if has_failed {
+        disks[0].set_faults(FaultPlan::default());
+        Cache::open(devices(disks), options).await.expect("opens");
+    }
+    assert!(
+        reports.get() > 0,
+        "{class:?} {nth}: the loss is not reported"
+    );
+    has_failed
 }
 
 /// Writes bypassed the cache, and the end of their mark is not durable yet. A write in place must

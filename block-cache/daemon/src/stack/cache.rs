@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use forebay_block::{BlockDevice, Buf, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{
     BlockSizes, Cache, CacheOptions, Devices, FormatOptions, OpeningMap, OpeningProgress,
-    RecoveryReport,
+    RecoveryReport, ReportSink,
 };
 use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
@@ -179,6 +179,7 @@ pub(super) async fn open(
         data_place: places.data.clone(),
         moved: wishes.moved_cache,
         progress: Some(progress.clone()),
+        report_sink: Some(ReportSink::new(recovery::log_losses)),
         opening_map: Some(opening_map.clone()),
         ..CacheOptions::new(boot_id)
     };

@@ -10,7 +10,7 @@ use forebay_io::sim::{DiskConfig, Rng, World};
 use forebay_testkit::crash::{Report, Target};
 use forebay_testkit::depth::Depth;
 use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
-use forebay_testkit::stack::{LostRange, Process, Promise, Running, Stack};
+use forebay_testkit::stack::{Process, Promise, Running, Stack};
 use forebay_testkit::workload::{Mix, Plan};
 
 use crate::comparators;
@@ -163,10 +163,6 @@ impl Running for Open {
     fn volumes(&self) -> Vec<Rc<dyn BlockDevice>> {
         let cache: Rc<dyn BlockDevice> = Rc::clone(&self.cache) as Rc<dyn BlockDevice>;
         vec![cache]
-    }
-
-    fn lost(&self) -> Vec<LostRange> {
-        Vec::new()
     }
 
     async fn control(&self, _volume: usize, _draw: u64) -> Result<()> {

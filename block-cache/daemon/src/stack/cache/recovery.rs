@@ -2,25 +2,9 @@
 
 use forebay_cache::RecoveryReport;
 
-/// Logs the result of the opening at the level that it deserves.
-pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool) {
-    if recovery.never_used {
-        tracing::info!("the cache is open, for the first time");
-    } else {
-        tracing::info!(
-            clean_shutdown = recovery.clean_shutdown,
-            cached_blocks = recovery.cached_blocks,
-            dirty_blocks = recovery.dirty_blocks,
-            journal_entries = recovery.journal_entries,
-            "the cache is open"
-        );
-    }
-    if journal_loss_accepted {
-        tracing::warn!(
-            "--accept-journal-loss: if the process journal was gone, what was acknowledged since \
-             the last flush may be lost"
-        );
-    }
+/// Logs the losses that an opening found. The opening forgets the losses afterwards, and its
+/// process may die then.
+pub(super) fn log_losses(recovery: &RecoveryReport) {
     if recovery.damaged_records + recovery.unreadable_units > 0 {
         tracing::error!(
             damaged_records = recovery.damaged_records,
@@ -37,6 +21,45 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
             len = range.len,
             "there was, or may have been, dirty data within: data that only the damaged records \
              described is LOST, and reads as the backing device has it"
+        );
+    }
+    for cut in &recovery.cut {
+        tracing::error!(
+            volume = cut.volume,
+            offset = cut.offset,
+            len = cut.len,
+            "LOST: dirty data that lay where the cache device was cut; it reads as the backing \
+             device has it"
+        );
+    }
+    for lost in &recovery.lost {
+        tracing::error!(
+            volume = lost.volume,
+            offset = lost.offset,
+            len = lost.len,
+            "{}",
+            recovery.loss()
+        );
+    }
+}
+
+/// Logs the result of the opening, except the [losses](log_losses), at the level that it deserves.
+pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool) {
+    if recovery.never_used {
+        tracing::info!("the cache is open, for the first time");
+    } else {
+        tracing::info!(
+            clean_shutdown = recovery.clean_shutdown,
+            cached_blocks = recovery.cached_blocks,
+            dirty_blocks = recovery.dirty_blocks,
+            journal_entries = recovery.journal_entries,
+            "the cache is open"
+        );
+    }
+    if journal_loss_accepted {
+        tracing::warn!(
+            "--accept-journal-loss: if the process journal was gone, what was acknowledged since \
+             the last flush may be lost"
         );
     }
     if recovery.lost_tree_units > 0 {
@@ -61,24 +84,6 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
             len = range.len,
             "kept as dirty, or dropped as older than writes that bypassed the cache; newer records \
              are damaged, and one may have said otherwise: check what was stored there"
-        );
-    }
-    for cut in &recovery.cut {
-        tracing::error!(
-            volume = cut.volume,
-            offset = cut.offset,
-            len = cut.len,
-            "LOST: dirty data that lay where the cache device was cut; it reads as the backing \
-             device has it"
-        );
-    }
-    for lost in &recovery.lost {
-        tracing::error!(
-            volume = lost.volume,
-            offset = lost.offset,
-            len = lost.len,
-            "{}",
-            recovery.loss()
         );
     }
 }

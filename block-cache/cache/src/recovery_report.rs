@@ -1,0 +1,88 @@
+//! The findings of an opening.
+
+use std::fmt;
+use std::rc::Rc;
+
+use crate::lost_range::LostRange;
+
+/// Findings of opening a cache.
+#[derive(Clone, Debug, Default)]
+pub struct RecoveryReport {
+    /// The last shutdown was clean.
+    pub clean_shutdown: bool,
+    /// The cache was open last in an earlier boot of the machine.
+    pub power_was_lost: bool,
+    /// There was no record at all: the cache is as it was formatted.
+    pub never_used: bool,
+    /// Blocks that are cached.
+    pub cached_blocks: u64,
+    /// Blocks that count as dirty.
+    pub dirty_blocks: u64,
+    /// Records of acknowledged writes that the process journal had and the log had not.
+    pub journal_entries: u64,
+    /// Damaged records in the log.
+    pub damaged_records: u64,
+    /// Units of the log that could not be read.
+    pub unreadable_units: u64,
+    /// Number of dirty blocks that no record calls dirty: those under a mark or in the bit-tree, or
+    /// all.
+    pub doubtful_blocks: u64,
+    /// Units of the bit-tree that could not be believed, and count as all dirty.
+    pub lost_tree_units: u32,
+    /// Bytes of cached data whose checksums are not known; they are believed.
+    pub unverified_bytes: u64,
+    /// Number of blocks whose clean copy was dropped because a write may have bypassed it.
+    pub distrusted_blocks: u64,
+    /// Ranges that a failed flush of the cache device may have lost: [`RecoveryReport::loss`] has
+    /// the message.
+    pub lost: Vec<LostRange>,
+    /// Whether none of the lost writes was acknowledged: with `durability = "sync"` they were
+    /// overwriting earlier data.
+    pub lost_in_flight: bool,
+    /// Ranges that may have had dirty data by the superblock, if records are damaged. Data that
+    /// only the damaged records named is lost.
+    pub possible_losses: Vec<LostRange>,
+    /// Dirty data that lay where the cache device was cut, and is lost.
+    pub cut: Vec<LostRange>,
+    /// Ranges that were decided in spite of a damaged record that may have said otherwise. They
+    /// stay dirty and are written back, or were dropped as older than a bypassing write.
+    pub uncertain: Vec<LostRange>,
+}
+
+impl RecoveryReport {
+    /// Returns the message for the [lost](Self::lost) ranges.
+    #[must_use]
+    pub const fn loss(&self) -> &'static str {
+        match self.lost_in_flight {
+            true => {
+                "was being written, and not acknowledged, when a flush of the cache device failed: \
+                 it may hold what was there before, the new, or parts of both, until it is written \
+                 again"
+            }
+            false => "acknowledged and not flushed, and lost: a flush of the cache failed",
+        }
+    }
+}
+
+/// Receives the report of an opening before the cache forgets the losses in it. A process that dies
+/// later has reported them. The opening may still fail, and the next one reports them then, too.
+#[derive(Clone)]
+pub struct ReportSink(Rc<dyn Fn(&RecoveryReport)>);
+
+impl ReportSink {
+    /// Returns a sink that calls `receive`.
+    #[must_use]
+    pub fn new(receive: impl Fn(&RecoveryReport) + 'static) -> Self {
+        Self(Rc::new(receive))
+    }
+
+    pub(crate) fn receive(&self, report: &RecoveryReport) {
+        (self.0)(report);
+    }
+}
+
+impl fmt::Debug for ReportSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ReportSink")
+    }
+}
