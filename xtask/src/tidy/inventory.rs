@@ -10,6 +10,8 @@ use crate::inventory::{Inventory, PATH, REMEDY};
 use crate::metadata::Metadata;
 
 const RULE: &str = "inventory";
+/// A page whose lists end in names of tests.
+const LISTS: &str = "docs/internals/faults.md";
 const MARK: &str = concat!("#[te", "st]");
 
 pub(super) fn check(metadata: &Metadata, sources: &[Source]) -> Vec<Finding> {
@@ -64,6 +66,33 @@ pub(super) fn check(metadata: &Metadata, sources: &[Source]) -> Vec<Finding> {
         last.message += &format!("\nhelp: {REMEDY}");
     }
     findings.extend(mismatches);
+    findings.extend(unknown_tests(&inventory, sources));
+    findings
+}
+
+/// Finds the names of tests in the lists of a page that no test has.
+fn unknown_tests(inventory: &Inventory, sources: &[Source]) -> Vec<Finding> {
+    let functions: BTreeSet<&str> = (inventory.tests.keys())
+        .map(|test| test.function())
+        .collect();
+    let Some(page) = sources.iter().find(|source| source.path == LISTS) else {
+        return Vec::new();
+    };
+    let mut findings = Vec::new();
+    for (index, line) in page.text.lines().enumerate() {
+        let Some((_, name)) = (line.strip_suffix('`')).and_then(|line| line.rsplit_once('`'))
+        else {
+            continue;
+        };
+        if !functions.contains(name) {
+            let place = format!("{LISTS}:{}", index + 1);
+            findings.push(Finding::new(
+                RULE,
+                place,
+                format!("there is no test {name}"),
+            ));
+        }
+    }
     findings
 }
 
@@ -177,6 +206,23 @@ mod tests {
         assert!(
             other[0].starts_with("tests/inventory.txt:3: there is no test function of b one"),
             "{other:?}"
+        );
+    }
+
+    #[test]
+    fn a_page_that_names_an_unknown_test_is_found() {
+        let page = Source {
+            path: LISTS.into(),
+            text: "Text with `code`.\n\n- one thing: `one`\n- another:\n  `three`\n".into(),
+        };
+        let (inventory, _) = Inventory::parse("gate a x::one\ngate a two\n");
+        let found = unknown_tests(&inventory, &[page]).into_iter();
+        let found: Vec<_> = found
+            .map(|finding| format!("{}: {}", finding.place, finding.message))
+            .collect();
+        assert_eq!(
+            found,
+            ["docs/internals/faults.md:5: there is no test three"]
         );
     }
 
