@@ -189,10 +189,14 @@ impl Life {
         let (durability, is_pure) = (self.durability, self.is_pure);
         let (disks, backing) = (self.cache_disks(), self.world.disks()[1].clone());
         let mode = self.first_mode();
-        let lost = Rc::clone(&self.seen);
+        let losses = Rc::clone(&self.seen);
+        let report_sink = ReportSink::new(move |report| {
+            losses.lose(&report);
+            std::future::ready(Ok(()))
+        });
         let options = CacheOptions {
             durability,
-            report_sink: Some(ReportSink::new(move |report| lost.lose(report))),
+            report_sink: Some(report_sink),
             journal: Some(self.journal.borrow().clone()),
             ..CacheOptions::new([self.boot.get(); 16])
         };

@@ -157,7 +157,10 @@ async fn open_cache(
 ) -> Result<(Cache, RecoveryReport)> {
     let details = &stack.details;
     let (losses, setup) = (Rc::clone(&stack.losses), stack.setup);
-    let report_sink = ReportSink::new(move |report| losses.note(&setup, report));
+    let report_sink = ReportSink::new(move |report| {
+        losses.note(&setup, &report);
+        std::future::ready(Ok(()))
+    });
     let options = CacheOptions {
         report_sink: Some(report_sink),
         durability: stack.setup.durability,

@@ -60,7 +60,7 @@ impl Cache {
         // The opening forgets the old journal, the damage of the log and the cut. If this process
         // dies meanwhile, the next one may not find them.
         if let Some(sink) = &options.report_sink {
-            sink.receive(&report);
+            sink.receive(&report).await?;
         }
         let media = media_of(&devices);
         let sources = Sources {

@@ -1,7 +1,10 @@
 //! The findings of an opening.
 
 use std::fmt;
+use std::pin::Pin;
 use std::rc::Rc;
+
+use forebay_block::Result;
 
 use crate::lost_range::LostRange;
 
@@ -64,20 +67,26 @@ impl RecoveryReport {
     }
 }
 
-/// Receives the report of an opening before the cache forgets the losses in it. A process that dies
-/// later has reported them. The opening may still fail, and the next one reports them then, too.
+type Received = Pin<Box<dyn Future<Output = Result<()>>>>;
+
+/// Receives the report of an opening before the cache forgets the losses in it, and makes durable
+/// what others must know of them. A process that dies later has reported them. The opening may
+/// still fail, and the next one reports them then, too.
 #[derive(Clone)]
-pub struct ReportSink(Rc<dyn Fn(&RecoveryReport)>);
+pub struct ReportSink(Rc<dyn Fn(RecoveryReport) -> Received>);
 
 impl ReportSink {
-    /// Returns a sink that calls `receive`.
+    /// Returns a sink that calls `receive`. If that fails, so does the opening.
     #[must_use]
-    pub fn new(receive: impl Fn(&RecoveryReport) + 'static) -> Self {
-        Self(Rc::new(receive))
+    pub fn new<F>(receive: impl Fn(RecoveryReport) -> F + 'static) -> Self
+    where
+        F: Future<Output = Result<()>> + 'static,
+    {
+        Self(Rc::new(move |report| Box::pin(receive(report))))
     }
 
-    pub(crate) fn receive(&self, report: &RecoveryReport) {
-        (self.0)(report);
+    pub(crate) async fn receive(&self, report: &RecoveryReport) -> Result<()> {
+        (self.0)(report.clone()).await
     }
 }
 

@@ -202,6 +202,14 @@ impl Cache {
         }))
     }
 
+    /// Returns whether a flush of a volume's backing device failed with clients' writes at stake,
+    /// and the volume was not attached since. An attach forgets it.
+    #[must_use]
+    pub fn has_lost_backing_writes(&self, name: &str) -> bool {
+        let known = self.engine.known_volume(name);
+        known.is_some_and(|known| known.flush_failed)
+    }
+
     /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's
     /// size.
     ///

@@ -149,6 +149,7 @@ async fn opening_fails(disks: &[SimDisk], class: OpClass, nth: u64) -> bool {
     let reported = Rc::clone(&reports);
     let report_sink = Some(ReportSink::new(move |report| {
         reported.set(reported.get() + u32::from(!report.lost.is_empty()));
+        std::future::ready(Ok(()))
     }));
     let options = CacheOptions {
         report_sink,
@@ -164,6 +165,35 @@ async fn opening_fails(disks: &[SimDisk], class: OpClass, nth: u64) -> bool {
         "{class:?} {nth}: the loss is not reported"
     );
     has_failed
+}
+
+/// The losses could not be made known. The opening fails, and the next one finds them.
+#[test]
+fn an_opening_whose_losses_nobody_takes_forgets_none() {
+    run(&world(1), async move |disks| {
+        make_tracked(&disks, DirtyTracking::Exact).await;
+        let journal = Buf::zeroed(1 << 16);
+        let (cache, _) = try_open(&disks, &journal).await.expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        write(&volume, 0, 6).await;
+        fail_next_flush(&disks[0]);
+        assert!(volume.flush().await.is_err());
+        let left = Buf::copied(&journal.to_vec());
+        disks[0].set_faults(FaultPlan::default());
+        let report_sink = Some(ReportSink::new(|_| {
+            std::future::ready(Err(ErrorKind::NoSpace.into()))
+        }));
+        let options = CacheOptions {
+            report_sink,
+            ..options(&left)
+        };
+        for _ in 0..2 {
+            let refused = Cache::open(devices(&disks), options.clone()).await;
+            assert_eq!(refused.expect_err("no room").kind(), ErrorKind::NoSpace);
+        }
+        let (_, report) = try_open(&disks, &left).await.expect("opens");
+        assert_eq!(report.lost.len(), 1);
+    });
 }
 
 /// Writes bypassed the cache, and the end of their mark is not durable yet. A write in place must

@@ -16,7 +16,7 @@ use super::degraded::go_without;
 use super::forget::make_room;
 use super::transit::Start;
 use super::watched::Watched;
-use super::{Served, Stack, Wishes, degraded, devices, offload};
+use super::{BACKING_LOSS, Served, Stack, Wishes, degraded, devices, offload};
 use crate::config::{self, Config};
 use crate::state::decide::{self, Meeting};
 use crate::state::{CacheId, Record, StateDirectory};
@@ -359,7 +359,8 @@ impl Met {
     async fn attach_with_room(&self, cache: &Cache) -> Result<Rc<dyn BlockDevice>> {
         make_room(&self.state, &self.cache, cache, &self.name).await?;
         let (backing, options) = (Rc::clone(&self.backing), self.options.clone());
-        let announce = async || self.announce().await;
+        let has_lost = cache.has_lost_backing_writes(&self.name);
+        let announce = async || self.announce(has_lost).await;
         cache
             .attach_announced(&self.name, backing, options, announce)
             .await
@@ -367,8 +368,13 @@ impl Met {
 
     /// Records the attach in the state directory, before the cache does and after the last check
     /// that may refuse it. So the record of a refused volume keeps the device that the cache has
-    /// dirty data for.
-    async fn announce(&self) -> Result<()> {
+    /// dirty data for. The attach forgets lost writes to the backing device, so they are recorded,
+    /// too, if `has_lost`.
+    async fn announce(&self, has_lost: bool) -> Result<()> {
+        if has_lost {
+            let (state, name) = (Arc::clone(&self.state), self.name.clone());
+            offload(move || state.note_disk_gap(&name, Some(BACKING_LOSS), true)).await?;
+        }
         for (other, record) in self.renamed.iter().cloned() {
             tracing::warn!(
                 volume = self.name,

@@ -164,6 +164,11 @@ pub(super) async fn open(
         Durability::Flush => forebay_cache::Durability::Flush,
     };
     let (progress, opening_map) = (OpeningProgress::default(), OpeningMap::default());
+    let (state, names) = (Arc::clone(start.state), known.volumes.iter());
+    let names: Vec<String> = names.map(|volume| volume.name.clone()).collect();
+    let report_sink = ReportSink::new(move |report| {
+        recovery::note_losses(report, Arc::clone(&state), names.clone())
+    });
     let options = CacheOptions {
         durability,
         journal: Some(journal),
@@ -179,7 +184,7 @@ pub(super) async fn open(
         data_place: places.data.clone(),
         moved: wishes.moved_cache,
         progress: Some(progress.clone()),
-        report_sink: Some(ReportSink::new(recovery::log_losses)),
+        report_sink: Some(report_sink),
         opening_map: Some(opening_map.clone()),
         ..CacheOptions::new(boot_id)
     };

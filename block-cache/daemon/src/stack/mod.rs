@@ -87,9 +87,12 @@ pub struct Stack {
     attached: Promise<Result<()>>,
     volumes: RefCell<Vec<Rc<Served>>>,
     devices: RefCell<Vec<watched::Watched>>,
-    /// Volumes for which the state directory records the losses of the opening.
+    /// Volumes for which the state directory records the losses of the attach.
     noted: RefCell<BTreeSet<String>>,
 }
+
+/// Reason why a volume's block device may lack acknowledged writes.
+const BACKING_LOSS: &str = "a flush of its backing device failed";
 
 /// Time limit for the attaches of all volumes together. After it, the attached ones are served.
 const ATTACH: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 30 });
@@ -245,7 +248,7 @@ impl Stack {
             .await
     }
 
-    /// Runs `ask` on the state directory once it records the losses of the opening.
+    /// Runs `ask` on the state directory once it records the losses of the attach.
     async fn after_losses<T: Send + 'static>(
         &self,
         volume: &str,
@@ -256,10 +259,8 @@ impl Stack {
         let lost = found.and_then(|opened| {
             let volumes = opened.cache.stats().volumes;
             let mut own = volumes.iter().filter(|stats| stats.name == volume);
-            match own.any(|stats| stats.loss.is_some()) {
-                true => Some("a flush of its backing device failed"),
-                false => cache::recovery::lost_with(&opened.recovery, volume),
-            }
+            let has_lost = own.any(|stats| stats.loss.is_some());
+            has_lost.then_some(BACKING_LOSS)
         });
         let lost = lost.filter(|_| self.noted.borrow_mut().insert(volume.to_owned()));
         let (state, name) = (Arc::clone(&self.state), volume.to_owned());

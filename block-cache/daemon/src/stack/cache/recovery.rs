@@ -1,10 +1,38 @@
 //! The result of a recovery, in the log.
 
+use std::sync::Arc;
+
+use forebay_block::{Context as _, Result};
 use forebay_cache::RecoveryReport;
 
-/// Logs the losses that an opening found. The opening forgets the losses afterwards, and its
-/// process may die then.
-pub(super) fn log_losses(recovery: &RecoveryReport) {
+use crate::stack::offload;
+use crate::state::StateDirectory;
+
+/// Logs the losses that an opening found. Records durably which of these volumes may lack data, so
+/// that no block device or virtual machine that outlives the daemon continues without them. The
+/// opening forgets the losses afterwards, and its process may die then.
+///
+/// # Errors
+/// The error of the state directory.
+pub(in crate::stack) async fn note_losses(
+    recovery: RecoveryReport,
+    state: Arc<StateDirectory>,
+    volumes: Vec<String>,
+) -> Result<()> {
+    log_losses(&recovery);
+    let lost = |volume: String| Some((lost_with(&recovery, &volume)?, volume));
+    let lost: Vec<_> = volumes.into_iter().filter_map(lost).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let noted = offload(move || {
+        let mut lost = lost.iter();
+        lost.try_for_each(|(reason, volume)| state.note_disk_gap(volume, Some(reason), true))
+    });
+    noted.await.context(|| "recording the losses above")
+}
+
+fn log_losses(recovery: &RecoveryReport) {
     if recovery.damaged_records + recovery.unreadable_units > 0 {
         tracing::error!(
             damaged_records = recovery.damaged_records,

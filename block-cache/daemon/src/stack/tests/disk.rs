@@ -2,7 +2,7 @@
 
 use forebay_cache::RecoveryReport;
 
-use super::super::cache::recovery::{lost_of, lost_with};
+use super::super::cache::recovery::{lost_of, lost_with, note_losses};
 use super::*;
 
 /// Returns the gap that a start of this configuration reports with these wishes. `anew` says
@@ -121,4 +121,29 @@ fn a_loss_at_the_open_is_reported_of_the_volume_that_lost_it() {
     assert_eq!(lost_of(&damaged, "db"), None);
     assert_eq!(lost_of(&lost, "db"), None);
     assert!(lost_of(&lost, "logs").is_some());
+}
+
+/// The process may die in the opening, after the cache has forgotten them.
+#[test]
+fn losses_are_recorded_during_the_opening() {
+    let scratch = Scratch::new("disk-losses");
+    let state = Arc::new(StateDirectory::open(&scratch.0.join("state")).expect("made"));
+    let volumes = ["db", "logs"].map(str::to_owned);
+    for volume in &volumes {
+        state.note_disk(volume).expect("noted");
+    }
+    let report = RecoveryReport {
+        lost: vec![forebay_cache::LostRange {
+            volume: "logs".into(),
+            offset: 0,
+            len: 4096,
+        }],
+        ..RecoveryReport::default()
+    };
+    on_reactor(|| async move {
+        let noted = note_losses(report, Arc::clone(&state), volumes.to_vec());
+        noted.await.expect("noted");
+        assert_eq!(state.disk_gap("db").expect("known"), None);
+        assert!(state.disk_gap("logs").expect("known").is_some());
+    });
 }
