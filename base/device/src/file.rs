@@ -15,6 +15,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use forebay_block::{BlockDevice, Completion, DeviceInfo, Persistence, Request, Result};
+use forebay_io::Stop;
 use forebay_io::file::{Faults, File, FileOptions};
 
 /// Options for opening a file or block device.
@@ -35,6 +36,8 @@ pub struct FileDeviceOptions {
     pub create_bytes: Option<u64>,
     /// Identifies a medium without a name by its path.
     pub known_by_path: bool,
+    /// Ends the wait for another process that holds the device.
+    pub stop: Option<Stop>,
 }
 
 /// A regular file or a raw block device.
@@ -74,6 +77,7 @@ impl FileDevice {
                 locks_as_writer: options.locks_as_writer,
                 create_bytes: options.create_bytes,
                 known_by_path: options.known_by_path,
+                stop: options.stop,
             },
         )?;
         let name = if options.name.is_empty() {

@@ -37,4 +37,4 @@ pub mod tree;
 
 pub use engine::Engine;
 pub use reactor::{Reactor, never_sleep, spawn_reactor};
-pub use stop::Stop;
+pub use stop::{Stop, Waiting};

@@ -181,7 +181,7 @@ fn check_mappable(path: &Path) -> Result<()> {
 /// As [`open_shared`].
 pub fn open_padded(path: &Path, size_bytes: usize) -> Result<(Buf, bool)> {
     let file_bytes = padded_bytes(size_bytes);
-    wait_for_release(path, || {
+    wait_for_release(path, None, || {
         open(path, size_bytes, file_bytes, &Stop::default())
     })
     .context(|| format!("shared memory {}", path.display()))

@@ -73,6 +73,7 @@ const HELD: FileOptions = FileOptions {
     locks_as_writer: false,
     create_bytes: None,
     known_by_path: false,
+    stop: None,
 };
 
 async fn request(file: &File, request: Request) -> Result<()> {

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Completion, Context, DeviceInfo, Error, ErrorKind, Op, Request, Result};
 
+use crate::Stop;
 use crate::holder::Holder;
 use crate::lock::lock;
 pub use crate::reactor::Faults;
@@ -45,6 +46,8 @@ pub struct FileOptions {
     pub create_bytes: Option<u64>,
     /// Identify a medium that has no name by its path.
     pub known_by_path: bool,
+    /// Ends the wait for a holder.
+    pub stop: Option<Stop>,
 }
 
 /// An open file or block device. It belongs to the reactor that it was opened on.
@@ -100,16 +103,27 @@ impl Wait {
 }
 
 /// Calls `open` until the file is not `Busy`, for [`RELEASE_TIME`], or longer if the process that
-/// holds it has ended.
+/// holds it has ended. `stop` ends the wait.
 ///
 /// # Errors
-/// Those of `open`.
-pub(crate) fn wait_for_release<T>(path: &Path, open: impl Fn() -> Result<T>) -> Result<T> {
+/// Those of `open`, and `ShuttingDown` if it was stopped.
+pub(crate) fn wait_for_release<T>(
+    path: &Path,
+    stop: Option<&Stop>,
+    open: impl Fn() -> Result<T>,
+) -> Result<T> {
     let begin = Instant::now();
     let mut wait = Wait::default();
+    let mut waiting = None;
     loop {
         match open() {
             Err(error) if error.kind() == ErrorKind::Busy => {
+                if let Some(stop) = stop {
+                    waiting.get_or_insert_with(|| {
+                        stop.wait_for(format!("another process to release {}", path.display()))
+                    });
+                    stop.check()?;
+                }
                 let holder = std::fs::metadata(path).ok().as_ref().and_then(Holder::of);
                 if begin.elapsed() >= wait.limit(holder) {
                     return Err(error);
@@ -126,13 +140,13 @@ impl File {
     ///
     /// # Errors
     /// `Busy` if another program holds it for [`RELEASE_TIME`] and `options.exclusive` is set. A
-    /// program that has ended gets 30 s.
+    /// program that has ended gets 30 s. `ShuttingDown` if `options.stop` ended the wait.
     /// `InvalidInput` if it is neither a file nor a block device, or if no reactor runs on this
     /// thread. `ReadOnly` if it takes no writes and `options.read_only` is not set. Otherwise the
     /// system's error.
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self> {
         let path = path.as_ref();
-        wait_for_release(path, || open(path, options))
+        wait_for_release(path, options.stop.as_ref(), || open(path, options))
             .context(|| format!("opening {}", path.display()))
     }
 

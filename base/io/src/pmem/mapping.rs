@@ -195,7 +195,7 @@ impl Pmem for PmemMapping {
 }
 
 fn map_when_released(path: &Path, open: impl Fn() -> Result<PmemMapping>) -> Result<PmemMapping> {
-    wait_for_release(path, open).context(|| format!("mapping {}", path.display()))
+    wait_for_release(path, None, open).context(|| format!("mapping {}", path.display()))
 }
 
 fn open(path: &Path, create_bytes: Option<u64>, look: bool) -> Result<PmemMapping> {

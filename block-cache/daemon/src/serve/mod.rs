@@ -19,7 +19,7 @@ mod watch;
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_io::limits::address_space_at_start;
@@ -38,8 +38,12 @@ use forebay_terminal::size::human_duration;
 use reactors::Reactors;
 use record::Recordings;
 
-/// Time limit for the end of a start after a signal: a device may have to respond first.
+/// Time limit for the end of a start after a signal: memory may have to be freed first.
 const STOP: Duration = Duration::from_secs(30);
+/// The same if the start waits, for a device or another process.
+const STOP_WAITING: Duration = Duration::from_secs(2);
+/// Time between two checks of a start that was asked to stop.
+const LOOK: Duration = Duration::from_millis(50);
 /// Time limit for the last check of the devices.
 const LAST_LOOK: Duration = Duration::from_secs(3);
 
@@ -99,12 +103,8 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         let stop = Stop::default();
         let starting = Engine::start(config.clone(), wishes.clone(), stop.clone());
         let started = unless_stopped(starting, &stop, &mut signals).await;
-        let (engine, thread) = match started {
-            Err(error) if stop.is_asked() && error.kind() == ErrorKind::ShuttingDown => {
-                tracing::info!("the start was stopped: nothing of it is left");
-                return Ok(());
-            }
-            started => started?,
+        let Some((engine, thread)) = started? else {
+            return Ok(());
         };
         if local {
             system::reserve_memory(RESERVE_BYTES as usize);
@@ -114,10 +114,14 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         let recordings = Arc::new(Recordings::default());
         let started = match stop.is_asked() {
             true => Ok(false),
-            false => match running.start(&config).await {
-                Ok(()) => wait_for_fast_opening(&engine).await.map(|()| true),
-                Err(error) => Err(error),
-            },
+            false => {
+                let starting = async {
+                    running.start(&config).await?;
+                    wait_for_fast_opening(&engine).await
+                };
+                let started = unless_stopped(starting, &stop, &mut signals).await;
+                started.map(|started| started.is_some())
+            }
         };
         let result = match started {
             // The signal arrived when everything was open.
@@ -159,12 +163,12 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         };
         // A device that does not respond does not delay the end.
         let _ = tokio::time::timeout(LAST_LOOK, watch.look(&engine)).await;
-        let ended = shutdown::run(&engine, running, &recordings, &mut signals).await;
-        if ended.is_ok() {
+        let ended = shutdown::run(&engine, running, &recordings, &stop, &mut signals).await;
+        if matches!(ended, Ok(true)) {
             // Its last task has ended; only the end of the thread remains.
             let _ = thread.join();
         }
-        result.and(ended)
+        result.and(ended.map(|_| ()))
     })
 }
 
@@ -188,31 +192,60 @@ async fn wait_for_fast_opening(engine: &engine::Handle) -> Result<()> {
 }
 
 /// Waits for a start. A signal stops it at its next step; the start then removes all that it
-/// created.
+/// created. Returns `None` if it was stopped.
 ///
 /// # Errors
-/// As the start, or `ShuttingDown` if it was stopped; `TimedOut` if a device blocks the next step.
+/// As the start; `TimedOut` if it does not end after a signal.
 async fn unless_stopped<T>(
     starting: impl Future<Output = Result<T>>,
     stop: &Stop,
     signals: &mut Signals,
-) -> Result<T> {
+) -> Result<Option<T>> {
     let mut starting = std::pin::pin!(starting);
     tokio::select! {
-        started = &mut starting => return started,
+        started = &mut starting => return started.map(Some),
         () = signals.end() => stop.ask(),
     }
-    let stopped = tokio::time::timeout(STOP, starting).await;
-    stopped.unwrap_or_else(|_| {
-        Err(Error::new(
-            ErrorKind::TimedOut,
-            format!(
-                "the start did not stop within {}: see that the devices answer. It ends as after a \
-                 kill: nothing that was acknowledged is lost",
-                human_duration(STOP)
-            ),
-        ))
-    })
+    let asked = Instant::now();
+    loop {
+        match tokio::time::timeout(LOOK, &mut starting).await {
+            Ok(Ok(started)) => return Ok(Some(started)),
+            Ok(Err(error)) if error.kind() == ErrorKind::ShuttingDown => {
+                let wait = stopped_wait(stop);
+                tracing::info!("the start was stopped{wait}: nothing of it is left");
+                return Ok(None);
+            }
+            Ok(Err(error)) if error.kind() == ErrorKind::TimedOut => break,
+            Ok(Err(error)) => return Err(error),
+            Err(_) if asked.elapsed() > STOP => {
+                let what = format!(
+                    "the start did not stop within {}\n    help: see that the devices answer; it \
+                     ends as after a kill, and nothing that was acknowledged is lost",
+                    human_duration(STOP)
+                );
+                return Err(Error::new(ErrorKind::TimedOut, what));
+            }
+            Err(_) if asked.elapsed() > STOP_WAITING && stop.waits_for().is_some() => break,
+            Err(_) => {}
+        }
+    }
+    tell_of_cut_start(stop);
+    Ok(None)
+}
+
+/// Logs that a start was stopped in the middle of a step.
+fn tell_of_cut_start(stop: &Stop) {
+    tracing::warn!(
+        "the start was stopped{}: it ends as after a kill, and nothing that was acknowledged is \
+         lost",
+        stopped_wait(stop)
+    );
+}
+
+/// Describes the wait that a request to stop ended; empty if there was none.
+fn stopped_wait(stop: &Stop) -> String {
+    let wait = stop.waited_for().or_else(|| stop.waits_for());
+    wait.map_or_else(String::new, |what| format!(" while it waited for {what}"))
 }
 
 /// Selects threads for the I/O of a process that is not an I/O flusher if io_uring could deadlock.

@@ -5,13 +5,14 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::Stop;
 use sd_notify::NotifyState;
 
 use super::Signals;
 use super::engine::Handle;
 use super::exports::Running;
 use super::record::Recordings;
-use crate::stack::{CLOSE, offload};
+use crate::stack::{CLOSE, STOPPED, offload};
 use forebay_terminal::size::{human_count, human_duration};
 
 /// Time limit for unmounting, during which the kernel writes back its data.
@@ -22,11 +23,37 @@ const DRAIN: Duration = Duration::from_secs(60);
 /// itself does not respond.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Stops I/O, makes acknowledged writes durable, and marks the cache as cleanly shut down.
+/// Stops I/O, makes acknowledged writes durable, and marks the cache as cleanly shut down. A cache
+/// that is still being opened is left as after a kill. Returns whether the engine ends.
 pub(super) async fn run(
     engine: &Handle,
     running: Running,
     recordings: &Recordings,
+    stop: &Stop,
+    signals: &mut Signals,
+) -> Result<bool> {
+    let opening = engine.ask(|engine| async move { engine.stack.is_opening() });
+    let is_opening = opening.await?;
+    if is_opening {
+        // Ends the attaches that wait for the cache, and then the requests that wait for them.
+        stop.ask();
+    }
+    let ended = end(engine, running, recordings, is_opening, signals).await;
+    match ended {
+        Err(error) if is_opening && error.kind() == ErrorKind::TimedOut => {
+            tracing::debug!("{}", error.report());
+            super::tell_of_cut_start(stop);
+            Ok(false)
+        }
+        ended => ended.map(|()| true),
+    }
+}
+
+async fn end(
+    engine: &Handle,
+    running: Running,
+    recordings: &Recordings,
+    is_opening: bool,
     signals: &mut Signals,
 ) -> Result<()> {
     let begin = Instant::now();
@@ -42,7 +69,11 @@ pub(super) async fn run(
     if let Err(error) = step("unmounting files", UNMOUNT, unmount, engine, signals).await {
         tracing::warn!("{}", error.report());
     }
-    let drain = engine.ask(|engine| async move { engine.stack.drain_within(DRAIN).await });
+    let limit = match is_opening {
+        true => STOPPED,
+        false => DRAIN,
+    };
+    let drain = engine.ask(move |engine| async move { engine.stack.drain_within(limit).await });
     step(
         "waiting for requests in flight",
         DRAIN + GRACE,

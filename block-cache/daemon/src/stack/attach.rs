@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
 use forebay_cache::{BlockSizes, Cache, Fallback, OpeningVolume, VolumeOptions, check_volume_size};
-use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
+use forebay_io::{Stop, rt};
 use forebay_volume::Volume;
 
 use super::backing::{judge_identity, shared_bytes, warning_of};
@@ -54,7 +54,10 @@ impl Stack {
             tracing::warn!("{warning}");
         }
         let attached = match cache {
-            Some(cache) => self.attach_to(cache, volume, backing, wishes).await,
+            Some(cache) => {
+                self.attach_to(cache, volume, backing, wishes, start.stop)
+                    .await
+            }
             None => self.attach_without(name, backing, wishes).await,
         };
         let place = format!("{}: volume {name:?}", config.place(volume.line));
@@ -100,7 +103,9 @@ impl Stack {
             let met = meeting.meet_behind(&served, fallback).await;
             let met = met.map_err(in_place);
             own.set(met.as_ref().map(|_| ()).map_err(Clone::clone));
-            if let (Err(error), true) = (&met, all.is_set()) {
+            if let (Err(error), true) = (&met, all.is_set())
+                && error.kind() != ErrorKind::ShuttingDown
+            {
                 // The start did not wait for this attach and continues.
                 tracing::error!("{}", error.report());
             }
@@ -190,6 +195,7 @@ impl Stack {
         volume: &config::Volume,
         backing: Rc<dyn BlockDevice>,
         wishes: &Wishes,
+        stop: &Stop,
     ) -> Result<Attached> {
         let renamed = self
             .renamed(&volume.name, &backing, cache.id, wishes)
@@ -255,6 +261,7 @@ impl Stack {
             options,
             plan,
             renamed,
+            stop: stop.clone(),
         };
         if let Some(opening) = opening {
             return Ok(Attached {
@@ -329,13 +336,15 @@ struct Met {
     plan: decide::Attach,
     /// New records of other volumes that were served from the backing device.
     renamed: Vec<(String, Record)>,
+    /// Ends the wait for the cache.
+    stop: Stop,
 }
 
 impl Met {
     /// Attaches the volume once the cache is open, and stores the new record in the state
     /// directory.
     async fn meet(&self) -> Result<Rc<dyn BlockDevice>> {
-        let opened = self.cache.opened().await?;
+        let opened = self.cache.opened_unless_stopped(&self.stop).await?;
         self.cache.room.acquire(1).await;
         let attached = self.attach_with_room(&opened.cache).await;
         self.cache.room.release(1);

@@ -13,9 +13,9 @@ use forebay_cache::{
     BlockSizes, Cache, CacheOptions, Devices, FormatOptions, OpeningMap, OpeningProgress,
     RecoveryReport, ReportSink,
 };
-use forebay_io::rt;
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::system::{boot_id, random};
+use forebay_io::{Stop, rt};
 use forebay_metadata::superblock::Superblock;
 
 use super::copies::{Places, note_opening};
@@ -24,6 +24,7 @@ use super::formatted::{check_block_sizes, check_checksums, check_dirty_tracking,
 use super::journal::{self, Whose};
 use super::memory::{CacheNeeds, Needs};
 use super::presence::Presence;
+use super::stop::unless_stopped;
 use super::table::behind_table;
 use super::transit::Start;
 use super::watched::Watched;
@@ -115,11 +116,16 @@ pub(super) async fn open(
             checksums: cache.checksums.is_some_and(|(wanted, _)| wanted),
             ..FormatOptions::sizes(sizes, uuid)
         };
-        let formatted = forebay_cache::format(&devices, &options).await;
+        let formatting = forebay_cache::format(&devices, &options);
+        let formatted = unless_stopped(start.stop, "the cache in memory", formatting).await?;
         formatted.context(|| format!("{}: cache in memory", config.place(cache.line)))?;
     }
-    let known = read_superblock(config, cache, &devices).await?;
-    for damage in forebay_cache::spare_damage(&devices).await {
+    let holder = cache.metadata.as_ref().unwrap_or(&cache.data);
+    let superblock = format!("the superblock on device {holder:?}");
+    let reading = Box::pin(read_superblock(config, cache, &devices));
+    let known = unless_stopped(start.stop, superblock.as_str(), reading).await??;
+    let reading = Box::pin(forebay_cache::spare_damage(&devices));
+    for damage in unless_stopped(start.stop, superblock.as_str(), reading).await? {
         tracing::warn!("{damage}");
     }
     if let Some(few) = warning_of_few(known.slots, known.block_size_bytes) {
@@ -138,7 +144,14 @@ pub(super) async fn open(
     let mut generation = 0;
     if memory.is_none() {
         let state = start.state.path();
-        let note = refuse_copy(state, &devices, &known, &places, wishes.moved_cache).await;
+        let reading = Box::pin(refuse_copy(
+            state,
+            &devices,
+            &known,
+            &places,
+            wishes.moved_cache,
+        ));
+        let note = unless_stopped(start.stop, superblock, reading).await?;
         if let Some(note) = note.context(|| config.place(cache.line))? {
             tracing::warn!("{note}");
         }
@@ -344,6 +357,14 @@ impl OpenCache {
     /// The reason why it cannot be opened.
     pub(super) async fn opened(&self) -> Result<Rc<Opened>> {
         self.opened.get().await
+    }
+
+    /// As [`OpenCache::opened`], for a start. The opening goes on after a request to stop.
+    ///
+    /// # Errors
+    /// As [`OpenCache::opened`], and `ShuttingDown` if it was stopped.
+    pub(super) async fn opened_unless_stopped(&self, stop: &Stop) -> Result<Rc<Opened>> {
+        unless_stopped(stop, "the cache to be opened from its log", self.opened()).await?
     }
 
     /// Waits a short time. Returns whether the cache was open or had failed by then, as most are.

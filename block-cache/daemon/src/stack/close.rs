@@ -8,6 +8,7 @@ use forebay_io::rt;
 use forebay_io::sync::Promise;
 use futures_util::future::join_all;
 
+use super::stop::{STOPPED, unfinished};
 use super::transit::OpenTransit;
 use super::watched::{Watched, transit_caches};
 use super::{Served, Stack};
@@ -115,13 +116,19 @@ impl Stack {
     /// # Errors
     /// The first failure. The rest is closed regardless, and the next opening recovers as after a
     /// crash. `TimedOut`, with the names of the devices, if the last flushes take more than two
-    /// minutes.
+    /// minutes. `TimedOut` also if the cache was still being opened: it is left as after a kill.
     pub async fn close(&self) -> Result<()> {
         self.close_within(CLOSE).await
     }
 
     pub(super) async fn close_within(&self, limit: Duration) -> Result<()> {
         let until = rt::now() + limit;
+        // An opening may take long, and the next start repeats it.
+        let opening_by = rt::now()
+            + match self.is_opening() {
+                true => STOPPED.min(limit),
+                false => limit,
+            };
         // Transit caches close after the flushes. A device that hangs leaves them the remaining
         // time.
         let flush_limit = limit - limit / 4;
@@ -131,8 +138,14 @@ impl Stack {
         // Requests that wait for the opening of the cache complete when the opening ends.
         let behind = self.behind.take();
         for (_, attach) in behind {
-            let attached = rt::at_most(left(), attach.get()).await;
-            result = result.and(attached.unwrap_or_else(|| Err(unclosed(flush_limit))));
+            let left = left().min(opening_by.saturating_sub(rt::now()));
+            match rt::at_most(left, attach.get()).await {
+                Some(Err(error)) if error.kind() == ErrorKind::ShuttingDown => {
+                    self.is_cut.set(true);
+                }
+                Some(attached) => result = result.and(attached),
+                None => self.is_cut.set(true),
+            }
         }
         if result.is_ok() && !matches!(self.attached.now(), Some(Err(_))) {
             let caches = transit_caches(&self.devices.borrow());
@@ -151,7 +164,7 @@ impl Stack {
             );
         }
         // Flushes and the close of the cache start together, so that a slow one delays no other.
-        let closing = match is_removed {
+        let closing = match is_removed || self.is_cut.get() {
             true => None,
             false => self.begin_to_close_cache(!withheld.is_empty()),
         };
@@ -182,7 +195,10 @@ impl Stack {
         for closed in join_all(closing).await {
             result = result.and(closed);
         }
-        result
+        match self.is_cut.get() {
+            true => result.and(Err(unfinished())),
+            false => result,
+        }
     }
 
     /// Returns the names of devices whose slots must not be evicted to them yet.

@@ -24,6 +24,7 @@ use forebay_io::rt::meter::{self, Account};
 use forebay_transit::Run;
 
 use super::presence::Presence;
+use super::stop::unless_stopped;
 use super::table::{has_table, no_table};
 use super::transit::{self, OpenTransit, Settings, Start};
 use super::watched::Watched;
@@ -40,18 +41,19 @@ pub(super) async fn open(
     start: &Start<'_>,
 ) -> Result<Watched> {
     start.stop.check()?;
+    let remote = match remote_of(config, name) {
+        Some(target) => unless_stopped(start.stop, target, remote(config, name)).await??,
+        None => None,
+    };
+    let opening = start.stop.wait_for(format!("device {name:?} to be opened"));
     let Opened {
         mut device,
         what,
         faults,
         transits,
         ..
-    } = open_stack(
-        config,
-        name,
-        Purpose::Serve(start),
-        remote(config, name).await?,
-    )?;
+    } = open_stack(config, name, Purpose::Serve(start), remote)?;
+    drop(opening);
     if !keeps_slots(config, name) {
         let entry = config.device(name);
         let info = device.info();
@@ -142,6 +144,14 @@ impl Opened {
     }
 }
 
+/// Describes the target at the bottom of `name`, if that is on another machine.
+pub(super) fn remote_of(config: &Config, name: &str) -> Option<String> {
+    match &config.stack(name).last()?.kind {
+        DeviceKind::NvmeTcp { uri, .. } => Some(format!("NVMe/TCP target {uri}")),
+        _ => None,
+    }
+}
+
 /// Returns the device at the bottom of `name`, connected, if it is on another machine.
 async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice>>> {
     match config.stack(name).last() {
@@ -208,6 +218,10 @@ fn open_stack(
                 locks_as_writer: true,
                 name: name.to_owned(),
                 known_by_path: entry.known_by_path,
+                stop: match purpose {
+                    Purpose::Serve(start) => Some(start.stop.clone()),
+                    Purpose::Look { .. } => None,
+                },
                 ..FileDeviceOptions::default()
             };
             let (device, faults) = FileDevice::open_watched(path, options)

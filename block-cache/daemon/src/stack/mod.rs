@@ -22,6 +22,7 @@ mod presence;
 mod room;
 mod scrub;
 mod status;
+mod stop;
 mod table;
 mod transit;
 mod watched;
@@ -58,6 +59,8 @@ pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
 pub(crate) use presence::LOOK;
 pub(crate) use room::check as check_room;
+pub(crate) use stop::STOPPED;
+use stop::{unfinished, unless_cut, unless_stopped};
 pub(crate) use table::{refuse_without_table, with_table};
 pub(crate) use transit::{foresee, left, refuse_if_gone, refuse_if_left, refuse_if_left_in};
 pub use wishes::Wishes;
@@ -89,6 +92,9 @@ pub struct Stack {
     devices: RefCell<Vec<watched::Watched>>,
     /// Volumes for which the state directory records the losses of the attach.
     noted: RefCell<BTreeSet<String>>,
+    /// Whether a request to stop dropped a step of the start. The cache is then left as after a
+    /// kill.
+    is_cut: Cell<bool>,
 }
 
 /// Reason why a volume's block device may lack acknowledged writes.
@@ -148,7 +154,10 @@ impl Stack {
     /// As [`Stack::open`].
     pub async fn open_until(config: &Config, wishes: &Wishes, stop: &Stop) -> Result<Self> {
         wishes.check(config)?;
+        let directory = format!("the state directory {}", config.server.state.display());
+        let opening = stop.wait_for(directory.as_str());
         let state = StateDirectory::open(&config.server.state);
+        drop(opening);
         let state = Arc::new(state.map_err(|error| match config.server.state_line {
             Some(line) => error.context(config.place(line)),
             None => error,
@@ -157,10 +166,12 @@ impl Stack {
         for volume in &config.volumes {
             let (device, machines) = disk_gap(config, wishes, &volume.name);
             let (state, name) = (Arc::clone(&state), volume.name.clone());
-            offload(move || state.note_disk_gap(&name, device.as_deref(), machines)).await?;
+            let note = offload(move || state.note_disk_gap(&name, device.as_deref(), machines));
+            unless_stopped(stop, directory.as_str(), note).await??;
         }
         memory::Needs::of(config, None).check()?;
-        room::check(config, !wishes.all_without_cache(config)).await?;
+        let room = Box::pin(room::check(config, !wishes.all_without_cache(config)));
+        unless_stopped(stop, room::waits_for(config), room).await??;
         let mut stack = Self {
             state,
             cache: None,
@@ -169,13 +180,22 @@ impl Stack {
             volumes: RefCell::new(Vec::new()),
             devices: RefCell::default(),
             noted: RefCell::default(),
+            is_cut: Cell::new(false),
         };
         if let Err(error) = stack.fill(config, wishes, stop).await {
             stack.attached.set(Err(error.clone()));
-            if let Err(error) = stack.close().await {
+            let closed = match stop.is_asked() {
+                true => stack.close_within(STOPPED).await,
+                false => stack.close().await,
+            };
+            let is_closed = closed.is_ok();
+            if let Err(error) = closed {
                 tracing::warn!("after a failed start: {}", error.report());
             }
-            return Err(error);
+            return Err(match error.kind() {
+                ErrorKind::ShuttingDown if !is_closed => unfinished(),
+                _ => error,
+            });
         }
         if let Some(unserved) = stack.unserved() {
             tracing::warn!("{unserved}");
@@ -207,7 +227,10 @@ impl Stack {
             self.cache = Some(Rc::new(opening));
         }
         for (number, volume) in config.volumes.iter().enumerate() {
-            if let Err(error) = self.attach(config, volume, wishes, &start).await {
+            let what = format!("volume {:?} and its devices", volume.name);
+            let attach = Box::pin(self.attach(config, volume, wishes, &start));
+            let attached = unless_cut(stop, what, attach).await;
+            if let Err(error) = attached.unwrap_or_else(|| Err(self.cut())) {
                 let later = &config.volumes[number + 1..];
                 return Err(self.with_later_refusals(error, config, later, wishes).await);
             }
@@ -216,10 +239,12 @@ impl Stack {
         let behind = self.behind.borrow().clone();
         let cached = self.volumes.borrow().iter().filter(|it| it.cached).count();
         let all_are_behind = behind.len() == cached && cached > 0;
-        let ending = end_of_attaches(behind, self.cache.clone(), transits);
+        let ending = end_of_attaches(behind, self.cache.clone(), transits, stop.clone());
         // Otherwise an attached volume would be served before the others.
         if !all_are_behind {
-            let ended = ending.await;
+            let ending = Box::pin(ending);
+            let ended = unless_cut(stop, "all volumes to be attached", ending).await;
+            let ended = ended.unwrap_or_else(|| Err(self.cut()));
             self.attached.set(ended.clone());
             return ended;
         }
@@ -227,6 +252,17 @@ impl Stack {
         let attached = self.attached.clone();
         rt::spawn(async move { attached.set(ending.await) });
         Ok(())
+    }
+
+    /// Notes that a step of the start was dropped. Returns the error for it.
+    fn cut(&self) -> Error {
+        self.is_cut.set(true);
+        unfinished()
+    }
+
+    /// Returns whether the cache is being opened, or volumes are being attached to it.
+    pub(crate) fn is_opening(&self) -> bool {
+        !self.attached.is_set()
     }
 
     /// Waits until a volume is attached. Returns the reason why acknowledged writes may be missing
@@ -363,9 +399,10 @@ async fn end_of_attaches(
     behind: Vec<(String, Promise<Result<()>>)>,
     cache: Option<Rc<cache::OpenCache>>,
     transits: Vec<Rc<Transit>>,
+    stop: Stop,
 ) -> Result<()> {
     let opened = match &cache {
-        Some(cache) => Some(cache.opened().await?),
+        Some(cache) => Some(cache.opened_unless_stopped(&stop).await?),
         None => None,
     };
     let late = await_attaches(&behind).await?;
@@ -377,7 +414,9 @@ async fn end_of_attaches(
     }
     transits.iter().for_each(|cache| cache.allow_evictions());
     if let (Some(cache), Some(opened)) = (cache, opened) {
+        let flushing = stop.wait_for("the backing devices to flush");
         opened.cache.flush_attached().await?;
+        drop(flushing);
         cache.note_in_service(&opened).await;
         opened.cache.allow_write_back();
     }

@@ -10,7 +10,7 @@ use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::tree;
 use forebay_metadata::superblock::Superblock;
 
-use super::devices::{connect, open_to_look};
+use super::devices::{connect, open_to_look, remote_of};
 use super::file_size::{self, Written};
 use super::table::with_table;
 use super::{cache, journal, transit};
@@ -65,6 +65,16 @@ pub(crate) async fn check(config: &Config, cached: bool) -> Result<()> {
         needs = others;
     }
     Ok(())
+}
+
+/// Describes what [`check`] may wait for.
+pub(super) fn waits_for(config: &Config) -> String {
+    let backings = config.volumes.iter().map(|volume| &volume.backing);
+    let targets: Vec<_> = backings.filter_map(|it| remote_of(config, it)).collect();
+    match targets.is_empty() {
+        true => "the file systems of the journal and the slots".into(),
+        false => targets.join(", "),
+    }
 }
 
 /// Returns the file system of a directory; `None` if it cannot be read, which its user reports.

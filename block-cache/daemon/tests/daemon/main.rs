@@ -31,6 +31,7 @@ mod sparse;
 mod stale;
 mod stalls;
 mod starts;
+mod stopped;
 mod support;
 mod traces;
 mod unverified;

@@ -17,7 +17,7 @@ const UNTOUCHED: u64 = 64 * MIB;
 
 /// Returns the place of a killed daemon. Its cache has dirty data of the first zone and clean data
 /// of the third. Its device takes `latency` for each operation.
-fn killed(name: &str, latency: &str) -> Place {
+pub(crate) fn killed(name: &str, latency: &str) -> Place {
     let place = Place::new(name, "wb");
     let mut image = vec![0; CLEAN as usize];
     image.extend(block(1000));
