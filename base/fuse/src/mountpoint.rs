@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_io::NewDirectories;
 
 /// File system type in the mount table.
 const FS_TYPE: &str = "fuse.forebay";
@@ -21,16 +22,17 @@ const FS_TYPE: &str = "fuse.forebay";
 const BUSY_MAX: Duration = Duration::from_secs(1);
 
 /// Prepares `mountpoint`, and returns its path as in the mount table. Creates the directory if it
-/// is missing. Clears dead Forebay mounts on it.
+/// is missing; dropping the second result removes it. Clears dead Forebay mounts on it.
 ///
 /// # Errors
 /// `Busy` if it is the mountpoint of a living process or of another dead file system.
 /// `InvalidInput` if it is not an empty directory.
-pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
+pub(super) fn prepare(mountpoint: &Path) -> Result<(PathBuf, NewDirectories)> {
     let context = || format!("mountpoint {}", mountpoint.display());
-    if is_missing(mountpoint) {
-        std::fs::create_dir_all(mountpoint).context(context)?;
-    }
+    let made = match is_missing(mountpoint) {
+        true => NewDirectories::create(mountpoint, 0o777).context(context)?,
+        false => NewDirectories::default(),
+    };
     let path = resolve_parent(mountpoint).context(context)?;
     while is_dead(&path).context(context)? {
         tracing::warn!(
@@ -39,7 +41,7 @@ pub(super) fn prepare(mountpoint: &Path) -> Result<PathBuf> {
         );
         detach(&path).context(context)?;
     }
-    check_free(&path).context(context)
+    Ok((check_free(&path).context(context)?, made))
 }
 
 /// Checks whether [`prepare`] would succeed, without changing anything. A missing directory is not

@@ -30,7 +30,8 @@ pub fn mount(
     threads: usize,
     mounted: impl FnOnce(BorrowedFd<'_>) -> Result<()>,
 ) -> Result<Mount> {
-    let mountpoint = mountpoint::prepare(place)?;
+    // Removed after the unmount, if this fails.
+    let (mountpoint, made) = mountpoint::prepare(place)?;
     let device = mountpoint::mount(&mountpoint, source, read_only)?;
     // From here on, dropping this unmounts.
     let mut mount = Mount {
@@ -46,6 +47,7 @@ pub fn mount(
     mounted(ours.as_fd())?;
     drop(ours);
     mount.session = Some(session.spawn()?);
+    made.keep();
     Ok(mount)
 }
 

@@ -20,6 +20,7 @@ pub mod limits;
 mod lock;
 pub mod log_limiter;
 pub mod net;
+mod new_directories;
 pub mod passthrough;
 pub mod pmem;
 pub mod process;
@@ -36,5 +37,6 @@ mod testing;
 pub mod tree;
 
 pub use engine::Engine;
+pub use new_directories::NewDirectories;
 pub use reactor::{Reactor, never_sleep, spawn_reactor};
 pub use stop::{Stop, Waiting};

@@ -351,3 +351,80 @@ fn thousands_of_pages_that_are_given_up_are_a_line_a_file() {
         );
     }
 }
+
+/// Returns the paths below a directory, sorted; none if there is no directory.
+fn below(path: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut pending = vec![path.to_owned()];
+    while let Some(directory) = pending.pop() {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()) {
+            if path.is_dir() {
+                pending.push(path.clone());
+            }
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_refused_directory_leaves_what_it_found() {
+    let place = Place::new("pagecache-leaves");
+    let (_first, _) = start(place.directory("4M"));
+    let (free, device) = (Place::new("pagecache-free"), Place::new("pagecache-device"));
+    let image = device.source.join("image");
+    std::fs::write(&image, vec![0; 1 << 20]).expect("written");
+    std::fs::create_dir(free.source.join("there")).expect("made");
+    let record = Place::new("pagecache-record");
+    std::fs::create_dir(record.source.join(".forebay")).expect("made");
+    std::fs::write(record.source.join(".forebay/pool"), "no record").expect("written");
+    let huge: &[&str] = &["--capacity", "15T"];
+    let wrong: &[&str] = &["--capacity", "4M", "--map", "nowhere"];
+    let outside: &[&str] = &["--capacity", "4M", "--map", "/dev/shm"];
+    let plain: &[&str] = &["--capacity", "4M"];
+    let cases = [
+        // Another pool has the source, or contains it, and the pool is to be made with its parents.
+        (&place.source, plain, "has it"),
+        (&free.source, huge, "No space left"),
+        (&free.source, wrong, "mapped directory"),
+        (&free.source, outside, "name a directory below the source"),
+        (&image, wrong, "a device has no directories"),
+        (&image, huge, "No space left"),
+        (&record.source, plain, "it names no pool"),
+    ];
+    for (number, (source, options, says)) in cases.into_iter().enumerate() {
+        // The pool is missing with directories above it, or it is an empty directory.
+        for pool in ["new/deep/pool", "there"] {
+            let top = Place::new(&format!("pagecache-pool-{number}"));
+            let (parent, pool) = (&top.pool, top.pool.join(pool));
+            std::fs::create_dir_all(parent.join("there")).expect("made");
+            let before = (below(parent), below(source));
+            let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+            command.args(["pagecache", "directory"]).args(options);
+            command.arg("--pool").arg(&pool).arg("--source").arg(source);
+            let refused = said(&command.output().expect("run"));
+            let case = format!("{number}, {}: {refused}", pool.display());
+            assert!(refused.contains(says), "{says} in {case}");
+            assert_eq!((below(parent), below(source)), before, "{case}");
+        }
+    }
+}
+
+/// The last steps of a start are refused: its sockets cannot be made, or its list of nodes.
+#[test]
+fn a_directory_that_is_refused_late_leaves_what_it_found() {
+    for name in ["directory.sock", "status.sock", "nodes.new"] {
+        let place = Place::new(&format!("pagecache-late-{name}"));
+        std::fs::create_dir_all(place.pool.join(name).join("mine")).expect("made");
+        let before = (below(&place.pool), below(&place.source));
+        let refused = said(&place.directory("4M").output().expect("run"));
+        assert!(refused.contains(name.trim_end_matches(".new")), "{refused}");
+        let after = (below(&place.pool), below(&place.source));
+        assert_eq!(after, before, "{refused}");
+        std::fs::remove_dir_all(place.pool.join(name)).expect("ours");
+        let (_directory, line) = start(place.directory("4M"));
+        assert!(line.ends_with(": ready\n"), "{line}");
+    }
+}

@@ -83,6 +83,27 @@ impl Mapped {
 
 /// Selects the mapped directories of a source; `anew` says that no node runs.
 pub(crate) fn settle(pool: &Pool, source: &Path, wanted: &[PathBuf], anew: bool) -> Result<()> {
+    let tops = check(source, wanted)?;
+    let text: Vec<u8> = tops
+        .iter()
+        .flat_map(|top| [top.as_os_str().as_bytes(), b"\n"].concat())
+        .collect();
+    if !anew && pool.load_mapped()? != text {
+        let context = format!(
+            "pool {}: nodes run there with other mapped directories: give the same, or stop the \
+             nodes first",
+            pool.path().display()
+        );
+        return Err(Error::new(ErrorKind::Busy, context));
+    }
+    pool.save_mapped(&text)
+}
+
+/// Returns the paths of mapped directories below their source.
+///
+/// # Errors
+/// `InvalidInput` for a path that is no directory below the source.
+pub(crate) fn check(source: &Path, wanted: &[PathBuf]) -> Result<BTreeSet<PathBuf>> {
     let mut tops = BTreeSet::new();
     for path in wanted {
         let top = source.join(path).canonicalize();
@@ -104,19 +125,7 @@ pub(crate) fn settle(pool: &Pool, source: &Path, wanted: &[PathBuf], anew: bool)
         }
         tops.insert(below.to_owned());
     }
-    let text: Vec<u8> = tops
-        .iter()
-        .flat_map(|top| [top.as_os_str().as_bytes(), b"\n"].concat())
-        .collect();
-    if !anew && pool.load_mapped()? != text {
-        let context = format!(
-            "pool {}: nodes run there with other mapped directories: give the same, or stop the \
-             nodes first",
-            pool.path().display()
-        );
-        return Err(Error::new(ErrorKind::Busy, context));
-    }
-    pool.save_mapped(&text)
+    Ok(tops)
 }
 
 fn parse(text: &[u8]) -> impl Iterator<Item = &Path> {
@@ -146,7 +155,7 @@ mod tests {
         fs::write(source.join("a/b/file"), "x").expect("written");
         fs::write(source.join("a/file"), "x").expect("written");
         let pool = Pool::new(&top.join("pool")).expect("short");
-        pool.make().expect("made");
+        pool.make().expect("made").keep();
         assert!(Mapped::load(&pool, &source).expect("none").is_empty());
         let path = PathBuf::from;
         for wrong in ["", ".", "..", "none", ".forebay", "a/file", "/"] {

@@ -7,12 +7,12 @@
 //! - `files` has a symbolic link for each opened file, named by its inode: it leads from a page to
 //!   its file.
 
-use std::fs::{self, DirBuilder};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
-use forebay_io::shm;
+use forebay_io::{NewDirectories, shm};
 use forebay_pagecache::directory::Share;
 use forebay_pagecache::message::{NodeId, PageId};
 use forebay_pagecache::segment::Segment;
@@ -80,13 +80,24 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Creates the directory, for its user only.
-    pub(crate) fn make(&self) -> Result<()> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700);
-        builder
-            .create(self.files())
+    /// Creates the directory, for its user only. Dropping the result removes it.
+    pub(crate) fn make(&self) -> Result<NewDirectories> {
+        NewDirectories::create(&self.files(), 0o700)
             .context(|| format!("making the pool {}", self.path.display()))
+    }
+
+    /// Returns the files that a directory process creates at its start.
+    pub(crate) fn files_of_directory(&self) -> [PathBuf; 7] {
+        let (nodes, mapped) = (self.nodes(), self.path.join(MAPPED));
+        [
+            nodes.with_extension("new"),
+            mapped.with_extension("new"),
+            self.frames(),
+            nodes,
+            mapped,
+            self.socket(),
+            self.status_socket(),
+        ]
     }
 
     /// Returns its path.

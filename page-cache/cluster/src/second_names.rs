@@ -7,12 +7,13 @@
 //! pages have left memory.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use forebay_io::NewDirectories;
 use forebay_io::tree::{Lock, conflicting_lock, link_open, lock_byte, try_lock_byte};
 
 /// Hidden directory at the top of the source.
@@ -45,28 +46,28 @@ pub(crate) fn unnamed(inode: u64, source: &Path) -> String {
     format!("inode {inode} in {source} (`find {source} -xdev -inum {inode}` names it)")
 }
 
-/// Creates the empty hidden directory.
-pub(crate) fn make_top(source: &Path) -> io::Result<()> {
-    builder().create(source.join(NAME))
+/// Creates the empty hidden directory. Dropping the result removes it.
+pub(crate) fn make_top(source: &Path) -> io::Result<NewDirectories> {
+    NewDirectories::create(&source.join(NAME), 0o700)
 }
 
 /// Creates the directories for second names. `anew` says that no node runs, so that existing names
-/// are unused.
-pub(crate) fn make(source: &Path, anew: bool) -> io::Result<()> {
+/// are unused. Dropping the result removes those that did not exist.
+pub(crate) fn make(source: &Path, anew: bool) -> io::Result<Vec<NewDirectories>> {
+    let mut made = Vec::new();
     for name in ["files", "removed"] {
         let path = source.join(NAME).join(name);
-        if anew && path.exists() {
+        let existed = path.exists();
+        if anew && existed {
             fs::remove_dir_all(&path)?;
         }
-        builder().create(path)?;
+        let new = NewDirectories::create(&path, 0o700)?;
+        match existed {
+            true => new.keep(),
+            false => made.push(new),
+        }
     }
-    Ok(())
-}
-
-fn builder() -> DirBuilder {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o700);
-    builder
+    Ok(made)
 }
 
 /// Marks this open file as in use.
@@ -230,7 +231,8 @@ mod tests {
     #[test]
     fn a_removed_file_lives_while_it_is_open_and_while_pages_are_there() {
         let source = source("life");
-        make(&source, true).expect("made");
+        let made = make(&source, true).expect("made");
+        made.into_iter().for_each(NewDirectories::keep);
         let names = SecondNames::open(&source).expect("there");
         let path = source.join("data");
         fs::write(&path, [7; 5000]).expect("written");

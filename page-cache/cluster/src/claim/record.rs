@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
+use forebay_io::NewDirectories;
 
 use super::Identity;
 use crate::pool::{Nodes, Pool};
@@ -39,6 +40,11 @@ pub(crate) struct New {
 }
 
 impl New {
+    /// Returns the path of the record.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Writes the record, once the pool's directory is the only one.
     pub(crate) fn save(&self) -> Result<()> {
         let new = self.path.with_extension("new");
@@ -48,8 +54,8 @@ impl New {
 }
 
 /// Checks whether this pool may use the source, which its directory process has claimed
-/// ([`super::Claim`]). Returns the new record of the source, or `None` if nothing can be created in
-/// it. `before` is the pool's own record, and `outlives` says whether its pages outlive its nodes.
+/// ([`super::Claim`]). Returns the new record of the source and its directory, or `None` if nothing
+/// can be created in the source. `before` is the pool's own record, and `outlives` says whether its pages outlive its nodes.
 ///
 /// # Errors
 /// `Busy` if the source's last pool holds unwritten data, or if this pool does and the source has
@@ -60,11 +66,11 @@ pub(crate) fn check(
     boot: &str,
     before: &Nodes,
     outlives: bool,
-) -> Result<Option<New>> {
-    if second_names::make_top(source).is_err() {
+) -> Result<Option<(New, NewDirectories)>> {
+    let Ok(made) = second_names::make_top(source) else {
         // A later attempt to create files there reports the error.
         return Ok(None);
-    }
+    };
     let path = source.join(second_names::NAME).join("pool");
     let identity = Identity::of(pool.path())?;
     let ours = Record {
@@ -108,7 +114,7 @@ pub(crate) fn check(
         }
     }
     let text = render(&ours);
-    Ok(Some(New { path, text }))
+    Ok(Some((New { path, text }, made)))
 }
 
 /// Fails if the source's last pool holds unwritten data of it.

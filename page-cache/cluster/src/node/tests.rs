@@ -23,7 +23,7 @@ impl Bed {
         let path = PathBuf::from(format!("/dev/shm/forebay-node-{name}-{id}"));
         std::fs::create_dir_all(top.join("mapped")).expect("made");
         let pool = Pool::new(&path).expect("short");
-        pool.make().expect("made");
+        pool.make().expect("made").keep();
         drop(pool.open_frames(PAGES).expect("there is memory"));
         let nodes = Nodes {
             epoch: 1,

@@ -113,7 +113,7 @@ mod tests {
         let top = std::env::temp_dir().join(format!("forebay-losses-{}", std::process::id()));
         fs::create_dir_all(&top).expect("made");
         let pool = Pool::new(&top.join("pool")).expect("short");
-        pool.make().expect("made");
+        pool.make().expect("made").keep();
         pool.save(&Nodes::default()).expect("saved");
         let page = |inode, index| PageId { inode, index };
         let pages: Vec<PageId> = (0..5000).rev().map(|index| page(1, index)).collect();

@@ -13,6 +13,7 @@ mod report;
 mod rescue;
 #[cfg(test)]
 mod tests;
+mod undo;
 
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
@@ -37,6 +38,7 @@ use checks::{check_apart, check_same, check_source};
 use connection::{Input, Newcomer};
 use peers::Peer;
 use rescue::Rescue;
+use undo::Undo;
 
 /// Maximum number of inputs that wait for the deciding thread; further senders wait.
 const INPUTS_MAX: usize = 1024;
@@ -122,7 +124,10 @@ impl Server {
             .context(|| format!("source {}", options.source.display()))?;
         let device = check_source(&source, &options)?;
         check_apart(&source, pool.path())?;
-        pool.make()?;
+        // What follows creates files and directories, and may be refused.
+        let mut undo = Undo::default();
+        undo.add(pool.make()?);
+        undo.add_missing(pool.files_of_directory());
         // Claimed first, so that nothing of another pool is taken for this one's.
         let claim = Claim::take(&source, &pool)?;
         // Checked before the frames are opened: mapped memory must not change its size.
@@ -132,7 +137,15 @@ impl Server {
             true => None,
             false => record::check(&source, &pool, &boot()?, &before, outlives)?,
         };
+        let record = record.map(|(record, made)| {
+            undo.add(made);
+            let path = record.path();
+            undo.add_missing([path.to_owned(), path.with_extension("new")]);
+            record
+        });
+        mapped::check(&source, &options.mapped)?;
         let segment = Arc::new(pool.open_frames(options.pages)?);
+        undo.hold(&segment);
         let (before, same) = check_same(&pool, &options, &source)?;
         if let Some(record) = record {
             // No other directory runs on this pool.
@@ -147,12 +160,17 @@ impl Server {
         let outlives = |known: &Known| known.share.alive || options.placement == Placement::Pool;
         let anew = !before.known.iter().any(outlives);
         mapped::settle(&pool, &source, &options.mapped, anew)?;
-        if !device && let Err(error) = second_names::make(&source, anew) {
-            tracing::warn!(
+        let second_names = match device {
+            true => Ok(Vec::new()),
+            false => second_names::make(&source, anew),
+        };
+        match second_names {
+            Ok(made) => made.into_iter().for_each(|made| undo.add(made)),
+            Err(error) => tracing::warn!(
                 "source {}: it can be read and written but not mounted, since nothing can be made \
                  in it: {error}",
                 source.display()
-            );
+            ),
         }
         let nodes = Nodes {
             epoch: before.epoch + 1,
@@ -199,6 +217,7 @@ impl Server {
             _claim: claim,
         };
         server.deliver(Outbox::default())?;
+        undo.keep();
         Ok(server)
     }
 
