@@ -30,7 +30,7 @@ use super::transit::Start;
 use super::watched::Watched;
 use super::{Wishes, offload, place_of, refuse_copy};
 use crate::config::{self, Config, DeviceKind, Durability};
-use crate::state::{CacheId, StateDirectory, hex};
+use crate::state::{CacheId, StateDirectory, hex, unnoted};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
 pub(crate) const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
@@ -442,34 +442,47 @@ impl OpenCache {
     /// restored from a copy, would count as an earlier one.
     pub(super) async fn note_in_service(&self, opened: &Opened) {
         self.is_noted.set(true);
-        self.note_opening(opened).await;
+        if let Err(error) = self.note_opening(opened).await {
+            tracing::error!("the opening of the cache is not noted: {}", error.report());
+        }
     }
 
-    async fn note_opening(&self, opened: &Opened) {
-        if let Some((state, places)) = &self.noting {
-            note_opening(state, self.uuid, opened.cache.service(), places.clone()).await;
+    async fn note_opening(&self, opened: &Opened) -> Result<()> {
+        match &self.noting {
+            Some((state, places)) => {
+                note_opening(state, self.uuid, opened.cache.service(), places.clone()).await
+            }
+            None => Ok(()),
         }
     }
 
     /// Closes the cache, if it could be opened. The cache then has all data of the process journal,
     /// and the journal is removed. With `unflushed`, backing devices are not flushed, and the next
-    /// opening recovers as after a crash.
-    pub(super) async fn close(&self, unflushed: bool) -> Result<()> {
+    /// opening recovers as after a crash. Returns whether the state directory has the record of it.
+    ///
+    /// # Errors
+    /// The error of the cache.
+    pub(super) async fn close(&self, unflushed: bool) -> Result<Result<()>> {
         let Ok(opened) = self.opened().await else {
-            return Ok(());
+            return Ok(Ok(()));
         };
         if unflushed {
-            return opened.cache.close_unflushed().await;
+            return opened.cache.close_unflushed().await.map(Ok);
         }
         opened.cache.close().await?;
         // The superblock has this already: between the two writes it is ahead of the record, never
         // behind.
-        if self.is_noted.get() {
-            self.note_opening(&opened).await;
-        }
+        let noted = match self.is_noted.get() {
+            true => self.note_opening(&opened).await,
+            false => Ok(()),
+        };
         if let Some(path) = &self.journal {
             journal::remove(&self.whose.opened(opened.cache.service()), path);
         }
-        Ok(())
+        Ok(noted.map_err(|error| {
+            let next = "the next start opens the cache as usual, and until then an earlier copy of \
+                its device would not be recognized";
+            unnoted(&error, "the stop of the cache", next)
+        }))
     }
 }

@@ -12,7 +12,7 @@ use super::stop::{STOPPED, unfinished};
 use super::transit::OpenTransit;
 use super::watched::{Watched, transit_caches};
 use super::{Served, Stack};
-use crate::state::Record;
+use crate::state::{Record, unnoted};
 use forebay_terminal::size::human_duration;
 
 /// Time limit for requests in flight at the end.
@@ -24,6 +24,15 @@ const CLOSE_ONE: Duration = Duration::from_secs(2);
 
 /// Dirty data of each volume, bytes.
 type DirtyBytes = Vec<(String, u64)>;
+
+/// A closed cache.
+#[derive(Clone)]
+struct Closed {
+    /// Dirty data that stays in the cache.
+    dirty: DirtyBytes,
+    /// Whether the state directory has the record of the close.
+    noted: Result<()>,
+}
 
 impl Stack {
     /// Refuses new requests on all volumes and waits for those in flight.
@@ -182,18 +191,23 @@ impl Stack {
         }
         if let Some(closing) = closing {
             let closed = rt::at_most(left(), closing.get()).await;
-            result = result.and(match closed {
-                Some(Ok(dirty)) => self.note_closed(&volumes, &dirty).await,
-                Some(Err(error)) => Err(error),
-                None => Err(unclosed(flush_limit)),
-            });
+            result = both(
+                result,
+                match closed {
+                    Some(Ok(Closed { dirty, noted })) => {
+                        both(noted, self.note_closed(&volumes, &dirty).await)
+                    }
+                    Some(Err(error)) => Err(error),
+                    None => Err(unclosed(flush_limit)),
+                },
+            );
         }
         result = result.and(self.check_there(None));
         self.volumes.take();
         let devices = self.devices.take();
         let closing = (devices.into_iter()).map(|watched| self.close_transits(watched, until));
         for closed in join_all(closing).await {
-            result = result.and(closed);
+            result = both(result, closed);
         }
         match self.is_cut.get() {
             true => result.and(Err(unfinished())),
@@ -224,22 +238,26 @@ impl Stack {
         }
     }
 
-    /// Starts to close the cache. The result is the dirty data by volume, bytes; `None` with
-    /// `unflushed`, since the amount is then incomplete.
-    fn begin_to_close_cache(&self, unflushed: bool) -> Option<Promise<Result<DirtyBytes>>> {
+    /// Starts to close the cache. The dirty data is empty with `unflushed`, since the amount is then
+    /// incomplete. Returns `None` without a cache.
+    fn begin_to_close_cache(&self, unflushed: bool) -> Option<Promise<Result<Closed>>> {
         let cache = Rc::clone(self.cache.as_ref()?);
         let promise = Promise::new();
         let set = promise.clone();
         rt::spawn(async move {
             let Ok(opened) = cache.opened().await else {
-                return set.set(Ok(Vec::new()));
+                return set.set(Ok(Closed {
+                    dirty: Vec::new(),
+                    noted: Ok(()),
+                }));
             };
             let volumes = opened.cache.stats().volumes.into_iter();
             let dirty = volumes
                 .filter(|_| !unflushed)
                 .map(|stats| (stats.name, stats.dirty_bytes))
                 .collect();
-            set.set(cache.close(unflushed).await.map(|()| dirty));
+            let closed = cache.close(unflushed).await;
+            set.set(closed.map(|noted| Closed { dirty, noted }));
         });
         Some(promise)
     }
@@ -266,7 +284,12 @@ impl Stack {
                 // The volume was never attached.
                 None => Ok(()),
             };
-            result = result.and(noted);
+            let noted = noted.map_err(|error| {
+                let what = format!("the stop of volume {name:?}");
+                let next = "until the next start, it counts as one with dirty data in the cache";
+                unnoted(&error, &what, next)
+            });
+            result = both(result, noted);
         }
         result
     }
@@ -304,6 +327,14 @@ impl Stack {
         }
         result
     }
+}
+
+/// Returns the first error. Logs the second one, which nothing else reports.
+pub(super) fn both(first: Result<()>, second: Result<()>) -> Result<()> {
+    if let (Err(_), Err(second)) = (&first, &second) {
+        tracing::error!("{}", second.report());
+    }
+    first.and(second)
 }
 
 /// Returns the error for a cache that has not completed its last flushes.

@@ -42,14 +42,16 @@ pub(crate) fn place_of(config: &Config, cache: &config::Cache) -> Places {
     }
 }
 
-/// Stores the record of the last opening, as the superblock has it, durably. A failure is only
-/// logged: the older record then refuses no start.
+/// Stores the record of the last opening, as the superblock has it, durably.
+///
+/// # Errors
+/// The error of the state directory. The older record refuses no start.
 pub(super) async fn note_opening(
     state: &Arc<StateDirectory>,
     uuid: [u8; 16],
     service: Service,
     places: Places,
-) {
+) -> Result<()> {
     let opening = Opening {
         generation: service.generation,
         media: service.media,
@@ -57,10 +59,7 @@ pub(super) async fn note_opening(
         data_place: places.data,
     };
     let state = Arc::clone(state);
-    let noted = offload(move || state.store_opening(&uuid, &opening)).await;
-    if let Err(error) = noted {
-        tracing::error!("the opening of the cache is not noted: {}", error.report());
-    }
+    offload(move || state.store_opening(&uuid, &opening)).await
 }
 
 /// Returns a path in the form of the record: absolute.

@@ -11,7 +11,7 @@ mod left;
 mod others;
 mod refusals;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use forebay_transit::{Policy, Run, Transit, TransitOptions, Workers, memory_byte
 
 use super::presence::Presence;
 use crate::config::{Config, DeviceKind};
-use crate::state::StateDirectory;
+use crate::state::{StateDirectory, unnoted};
 use crate::status::TransitStatus;
 use cut::note_cut;
 pub(super) use files::wanted_bytes;
@@ -361,20 +361,37 @@ impl OpenTransit {
         let flushed = rt::at_most(limit, self.cache.flush()).await;
         let flushed = flushed.unwrap_or_else(late);
         flushed.context(|| format!("device {:?} ({what})", self.name))?;
-        if let Some(file) = &self.file {
-            for note in notes(&self.name, file) {
-                state.note_transit(&note, None)?;
-            }
-            // A copy of the slots that is restored later is older than the writes that follow.
-            let boot_id = boot_id()?;
-            let (_, next) = generations(state.path(), file, None, &boot_id)?;
-            state.note_slots_generation(&note_of(file), &boot_id, next)?;
-            // The remaining file is empty. Another file at its path belongs to another user.
-            if self.presence.as_ref().and_then(Presence::absence).is_none() {
-                let _ = std::fs::remove_file(file);
-            }
+        match &self.file {
+            Some(file) => self.note_closed(state, file),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Records that the slots in `file` hold nothing, and removes them.
+    fn note_closed(&self, state: &StateDirectory, file: &Path) -> Result<()> {
+        let what = format!("the end of the slots of transit cache {:?}", self.name);
+        let removed = (notes(&self.name, file).iter())
+            .map(|note| state.note_transit(note, None))
+            .fold(Ok(()), Result::and);
+        // A copy of the slots that is restored later is older than the writes that follow.
+        let counted = boot_id().and_then(|boot_id| {
+            let (_, next) = generations(state.path(), file, None, &boot_id)?;
+            state.note_slots_generation(&note_of(file), &boot_id, next)
+        });
+        // The remaining file is empty. Another file at its path belongs to another user. Slots
+        // that count as in use stay: the next start would take them for lost.
+        let is_ours = self.presence.as_ref().and_then(Presence::absence).is_none();
+        if removed.is_ok() && is_ours {
+            let _ = std::fs::remove_file(file);
+        }
+        let next = match removed.is_ok() {
+            true => "until the next start, an old copy of the slots would not be recognized".into(),
+            false => format!(
+                "the next start takes over {}, which holds nothing that the device lacks",
+                file.display()
+            ),
+        };
+        (removed.and(counted)).map_err(|error| unnoted(&error, &what, &next))
     }
 }
 

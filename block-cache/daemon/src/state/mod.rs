@@ -36,7 +36,7 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
 pub(crate) use epoch::hex;
 pub use epoch::{CacheId, Record};
-pub(crate) use files::{MOVE_AWAY, irregular_files, is_irregular, not_a_directory};
+pub(crate) use files::{MOVE_AWAY, irregular_files, is_irregular, not_a_directory, unnoted};
 use files::{remove, sync_directory};
 pub use logged::LoggedDevice;
 pub use opening::Opening;

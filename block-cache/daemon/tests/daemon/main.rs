@@ -34,6 +34,7 @@ mod starts;
 mod stopped;
 mod support;
 mod traces;
+mod unnoted;
 mod unverified;
 mod unwritable;
 
