@@ -15,11 +15,11 @@ pub struct NewDirectories {
 }
 
 impl NewDirectories {
-    /// Creates the directory `path` and the missing ones above it, with the permissions `mode`. Does
-    /// nothing for a directory that exists.
+    /// Creates the directory `path` and the missing ones above it, with the permissions `mode`.
+    /// Does nothing for a directory that exists.
     ///
     /// # Errors
-    /// The system's error. What was created is removed then.
+    /// The system's error. The directories that were created are removed then.
     pub fn create(path: &Path, mode: u32) -> io::Result<Self> {
         let mut new = Self::default();
         let above: Vec<_> = path.ancestors().collect();

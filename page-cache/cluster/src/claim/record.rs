@@ -55,7 +55,8 @@ impl New {
 
 /// Checks whether this pool may use the source, which its directory process has claimed
 /// ([`super::Claim`]). Returns the new record of the source and its directory, or `None` if nothing
-/// can be created in the source. `before` is the pool's own record, and `outlives` says whether its pages outlive its nodes.
+/// can be created in the source. `before` is the pool's own record, and `outlives` says whether its
+/// pages outlive its nodes.
 ///
 /// # Errors
 /// `Busy` if the source's last pool holds unwritten data, or if this pool does and the source has

@@ -124,7 +124,7 @@ impl Server {
             .context(|| format!("source {}", options.source.display()))?;
         let device = check_source(&source, &options)?;
         check_apart(&source, pool.path())?;
-        // What follows creates files and directories, and may be refused.
+        // The steps below create files and directories, and may be refused.
         let mut undo = Undo::default();
         undo.add(pool.make()?);
         undo.add_missing(pool.files_of_directory());
