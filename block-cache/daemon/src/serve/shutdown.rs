@@ -133,8 +133,8 @@ async fn step<T>(
                     return Err(Error::new(
                         ErrorKind::TimedOut,
                         format!(
-                            "{what} took longer than {}: ending without a clean mark. Nothing that \
-                             was acknowledged is lost; the next start recovers",
+                            "{what} took longer than {}: ending without a clean mark\n    help: \
+                             start again, which recovers: nothing that was acknowledged is lost",
                             human_duration(bound)
                         ),
                     ));

@@ -94,8 +94,9 @@ pub(crate) fn judge_identity(
             ErrorKind::InvalidInput,
             format!(
                 "nothing tells backing device {device:?} from another one, and mode {mode} keeps \
-                 dirty data for it; help: use a device with a serial number or world-wide name, or \
-                 mode wt, wa, wi or pt; or write identity = \"path\" for the device if its path \
+                 dirty data for it\n    \
+                 help: use a device with a serial number or world-wide name, or mode wt, wa, wi or \
+                 pt; or write identity = \"path\" for the device if its path \
                  always means this one"
             ),
         ));

@@ -30,7 +30,7 @@ use super::transit::Start;
 use super::watched::Watched;
 use super::{Wishes, offload, place_of, refuse_copy};
 use crate::config::{self, Config, DeviceKind, Durability};
-use crate::state::{CacheId, StateDirectory, hex, unnoted};
+use crate::state::{CacheId, StateDirectory, hex, unnoted, with_help};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
 pub(crate) const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
@@ -274,10 +274,12 @@ pub(crate) fn check_memory(config: &Config, known: &Superblock) -> Result<()> {
 /// this adds; all others have one.
 fn error_of_opening(error: Error, what: String) -> Error {
     match error.kind() {
-        ErrorKind::Io | ErrorKind::TimedOut => error.context(format!(
-            "{what}; nothing that it holds is given up: look after its device, and start again, or \
-             serve its volumes past it (`--without-cache VOLUME`)"
-        )),
+        ErrorKind::Io | ErrorKind::TimedOut => with_help(
+            &error,
+            &what,
+            "nothing that it holds is given up: look after its device, and start again, or bypass \
+             it for its volumes (`--without-cache VOLUME`)",
+        ),
         _ => error.context(what),
     }
 }
@@ -325,17 +327,22 @@ pub(crate) fn unreadable(
         ErrorKind::NotFound => Error::new(
             ErrorKind::NotFound,
             format!(
-                "there is no cache on {what}: make one with `forebay format{devices}`, unless \
-                 there was one: then put its device back, or a copy of it, since what was \
-                 acknowledged and not yet written back IS LOST with it"
+                "there is no cache on {what}\n    \
+                 help: make one with `forebay format{devices}`, unless there was one: then put its \
+                 device back, or a copy of it, since what was acknowledged and not yet written \
+                 back IS LOST with it"
             ),
         ),
-        ErrorKind::Corrupt => error.context(format!(
-            "the cache on {what} cannot be opened, and its contents are unknown. If there is a \
-             copy of the device, put that back. Else make a new cache with `forebay format --force \
-             --discard-dirty{devices}`, and start once with --adopt VOLUME for each volume: what \
-             was acknowledged and not yet written back to the backing devices IS LOST THEN"
-        )),
+        ErrorKind::Corrupt => with_help(
+            &error,
+            &format!("the cache on {what} cannot be opened, and its contents are unknown"),
+            &format!(
+                "if there is a copy of the device, put that back. Else make a new cache with \
+                 `forebay format --force --discard-dirty{devices}`, and start once with --adopt \
+                 VOLUME for each volume: what was acknowledged and not yet written back to the \
+                 backing devices IS LOST THEN"
+            ),
+        ),
         _ => error.context(format!("the cache on {what} cannot be read")),
     }
 }
@@ -344,7 +351,8 @@ pub(super) fn journal_len(cache: &config::Cache) -> Result<usize> {
     let what = |_| {
         Error::new(
             ErrorKind::InvalidInput,
-            "`journal_size` in [cache] is more than this machine can address: write a smaller one",
+            "`journal_size` in [cache] is more than this machine can address\n    help: write a \
+             smaller one",
         )
     };
     usize::try_from(cache.journal_bytes).map_err(what)
@@ -429,8 +437,8 @@ impl OpenCache {
                 ErrorKind::InvalidInput,
                 format!(
                     "volume {volume:?} in mode {mode} on a cache in memory loses acknowledged \
-                     writes when the process dies: use wt, wa, wi or pt, or set volatile = true on \
-                     the memory device"
+                     writes when the process dies\n    \
+                     help: use wt, wa, wi or pt, or set volatile = true on the memory device"
                 ),
             ));
         }

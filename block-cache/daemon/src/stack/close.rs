@@ -64,8 +64,8 @@ impl Stack {
         Error::new(
             ErrorKind::TimedOut,
             format!(
-                "not ended within {}: {}. See that the devices answer, and start again: nothing \
-                 that was acknowledged is lost",
+                "not ended within {}: {}\n    help: see that the devices answer, and start again: \
+                 nothing that was acknowledged is lost",
                 human_duration(limit),
                 requests.join(", ")
             ),
@@ -100,8 +100,8 @@ impl Stack {
         Error::new(
             ErrorKind::TimedOut,
             format!(
-                "volume {:?}: device {:?} ({what}) has not ended its flush within {}: {left}. See \
-                 that it answers, then start again and stop{lost}",
+                "volume {:?}: device {:?} ({what}) has not ended its flush within {}: {left}\n    \
+                 help: see that it answers, then start again and stop{lost}",
                 served.config.name,
                 served.backing,
                 human_duration(limit),
@@ -238,8 +238,8 @@ impl Stack {
         }
     }
 
-    /// Starts to close the cache. The dirty data is empty with `unflushed`, since the amount is then
-    /// incomplete. Returns `None` without a cache.
+    /// Starts to close the cache. The dirty data is empty with `unflushed`, since the amount is
+    /// then incomplete. Returns `None` without a cache.
     fn begin_to_close_cache(&self, unflushed: bool) -> Option<Promise<Result<Closed>>> {
         let cache = Rc::clone(self.cache.as_ref()?);
         let promise = Promise::new();
@@ -342,8 +342,8 @@ fn unclosed(limit: Duration) -> Error {
     Error::new(
         ErrorKind::TimedOut,
         format!(
-            "the cache has not ended its last flushes within {}: see that its devices answer, and \
-             start again: nothing that was acknowledged is lost",
+            "the cache has not ended its last flushes within {}\n    help: see that its devices \
+             answer, and start again: nothing that was acknowledged is lost",
             human_duration(limit)
         ),
     )

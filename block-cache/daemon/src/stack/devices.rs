@@ -178,8 +178,8 @@ pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<Nvme
         let found = crate::secrets::read(path)?.of(&uri.host).cloned();
         let missing = || {
             let what = format!(
-                "{} has no line for {}, the name under which {uri} knows this host: add one, or \
-                 name the host by ?host=NQN in the URI",
+                "{} has no line for {}, the name of this host at {uri}\n    help: add one, or name \
+                 the host by ?host=NQN in the URI",
                 path.display(),
                 uri.host
             );
@@ -190,7 +190,8 @@ pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<Nvme
     let device = NvmeTcpDevice::connect(&uri).await?;
     if device.read_only() {
         let what = format!(
-            "{uri} is read-only: make it writable there; in every mode what is cached is written to"
+            "{uri} is read-only\n    help: make it writable there: every mode writes to its \
+             backing device"
         );
         return Err(Error::new(ErrorKind::ReadOnly, what));
     }
@@ -373,7 +374,7 @@ fn open_memory(
     let DeviceKind::Pmem { path } = &entry.kind else {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            format!("device {name:?} is not byte-addressable: name one of kind pmem"),
+            format!("device {name:?} is not byte-addressable\n    help: name one of kind pmem"),
         ));
     };
     let opened = match purpose {

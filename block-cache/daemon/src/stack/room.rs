@@ -108,7 +108,7 @@ fn refuse_without_room(mut needs: Vec<Need>) -> Result<()> {
     Err(Error::new(
         ErrorKind::NoSpace,
         format!(
-            "{}: {directory} lacks room: the start needs {} there, and {} are free ({}): use a \
+            "{}: {directory} lacks room: the start needs {}, and {} are free ({})\n    help: use a \
              smaller `capacity` or `journal_size`, or make {directory} larger",
             largest.place,
             human_bytes(wanted),

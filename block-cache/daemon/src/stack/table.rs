@@ -15,9 +15,9 @@ pub(super) fn no_table(on: &str, path: &Path) -> Error {
     Error::new(
         ErrorKind::NotFound,
         format!(
-            "there is no block translation table on device {on:?}: make one with `forebay format \
-             --btt {}`, unless there was one: then put a copy of the medium back, since what was \
-             on it IS LOST",
+            "there is no block translation table on device {on:?}\n    help: make one with \
+             `forebay format --btt {}`, unless there was one: then put a copy of the medium back, \
+             since what was on it IS LOST",
             path.display()
         ),
     )
@@ -52,9 +52,10 @@ pub(super) fn behind_table(config: &Config, name: &str) -> Option<Error> {
         Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{}: device {:?}: {} has a block translation table, through which alone the rest \
-                 of it can be read: write kind = \"pmem\" here, and name a device of kind \"btt\" \
-                 over it where this one is named",
+                "{}: device {:?}: {} has a block translation table, and can be read only through \
+                 that\n    \
+                 help: write kind = \"pmem\" here, and name a device of kind \"btt\" over it where \
+                 this one is named",
                 config.place(leaf.line),
                 leaf.name,
                 path.display()

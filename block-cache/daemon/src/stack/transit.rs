@@ -353,8 +353,8 @@ impl OpenTransit {
             Err(Error::new(
                 ErrorKind::TimedOut,
                 format!(
-                    "it has not ended its flush in time: {left}. See that the device answers, then \
-                     start again and stop"
+                    "it has not ended its flush in time: {left}\n    help: see that the device \
+                     answers, then start again and stop"
                 ),
             ))
         };

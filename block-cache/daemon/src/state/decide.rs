@@ -124,10 +124,11 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
     let refused = match (meeting.record, meeting.cache_epoch) {
         (None, None) => return Ok(None),
         (None, Some(epoch)) => format!(
-            "the cache holds data of volume {name:?} (epoch {epoch}), but the state directory does \
-             not know the volume, so that it is unknown whether the backing device was written to \
-             since: use the former state directory (`state` in [server]), or start with --adopt \
-             {name} if cache and backing device belong together"
+            "the cache has data of volume {name:?} (epoch {epoch}), and the state directory does \
+             not know the volume\n    \
+             help: use the former state directory (`state` in [server]); or, if cache and backing \
+             device belong together and nothing wrote to the device since, start with --adopt \
+             {name}"
         ),
         (Some(record), None) if !record.may_be_dirty => return Ok(None),
         (Some(record), None) => match record.cache {
@@ -139,14 +140,16 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 )));
             }
             CacheId::Uuid(_) if ours.is_some() => format!(
-                "this cache held volume {name:?} and may have had data that the backing device \
-                 does not have, but it does not know the volume any more: check it with `forebay \
-                 check`, or start with --adopt {name} to go on from the backing device"
+                "this cache may have had dirty data of volume {name:?}, and does not know the \
+                 volume any more\n    \
+                 help: check it with `forebay check`, or start with --adopt {name} to go on from \
+                 the backing device"
             ),
             CacheId::Uuid(_) => format!(
-                "volume {name:?} was last served through cache {}, which may hold data that the \
-                 backing device does not have: start once with that cache and run `forebay detach \
-                 {name}`, or start with --adopt {name} to give that data up",
+                "volume {name:?} was last served through cache {}, which may have dirty data of \
+                 it\n    \
+                 help: start once with that cache and run `forebay detach {name}`, or start with \
+                 --adopt {name} to give that data up",
                 record.cache
             ),
         },
@@ -158,39 +161,37 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             let is_behind = epoch > record.epoch;
             if is_behind && (ours.is_some() || record.cache == CacheId::None) {
                 format!(
-                    "the state directory is older than this cache: it knows volume {name:?} up to \
-                     epoch {}, and the cache remembers epoch {epoch}, as if a backup of the state \
-                     directory had been put back. Put the newest one back; or, if nothing wrote to \
-                     the backing device \
-                     without this cache since, start with --adopt {name}: what is dirty in the \
-                     cache is kept",
+                    "the state directory is older than this cache: it knows epoch {} of volume \
+                     {name:?}, the cache {epoch}\n    \
+                     help: a backup of the state directory may have been put back: put the newest \
+                     one back; or, if nothing wrote to the backing device without this cache \
+                     since, start with --adopt {name}, which keeps dirty data of the cache",
                     record.epoch
                 )
             } else if is_behind {
                 format!(
-                    "the state directory knows volume {name:?} up to epoch {} on cache {}, and \
-                     this cache remembers epoch {epoch}: it may be an older backup. Put the newest \
-                     one back; or, if the volume was served through that cache since, `forebay \
-                     detach {name}` there \
-                     first; or, if nothing wrote to the backing device without this cache, start \
-                     with --adopt {name}: what is dirty \
-                     in the cache is kept",
+                    "the state directory knows epoch {} of volume {name:?} on cache {}, this \
+                     cache epoch {epoch}\n    \
+                     help: it may be an older backup: put the newest one back; or, if the volume \
+                     was served through that cache since, `forebay detach {name}` there first; or, \
+                     if nothing wrote to the backing device without this cache, start with --adopt \
+                     {name}, which keeps dirty data of the cache",
                     record.epoch, record.cache
                 )
             } else if ours.is_some() {
                 format!(
-                    "this cache does not know what happened to volume {name:?} since epoch \
-                     {epoch}, and the state directory knows epoch {}, as if an earlier copy of the \
-                     cache device had been put back. Put the newest one back; or, if that is gone, \
-                     make a new cache with `forebay \
-                     format --force --discard-dirty`, and start once \
-                     with --adopt {name}: what was not written back IS LOST THEN",
+                    "this cache is older than the state directory: it knows epoch {epoch} of \
+                     volume {name:?}, the directory {}\n    \
+                     help: an earlier copy of the cache device may have been put back: put the \
+                     newest one back; or, if that is gone, make a new cache with `forebay format \
+                     --force --discard-dirty`, and start once with --adopt {name}: what was not \
+                     written back IS LOST THEN",
                     record.attached
                 )
             } else {
                 format!(
                     "this cache remembers epoch {epoch} of volume {name:?}, the state directory \
-                     epochs {} to {} on cache {}\n\
+                     epochs {} to {} on cache {}\n    \
                      help: use this cache's own state directory (`state` in [server]), or serve \
                      the volume with the cache that had it last, and detach it there; or, if this \
                      cache and the backing device belong together, start with --adopt {name}",

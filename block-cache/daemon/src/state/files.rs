@@ -10,12 +10,11 @@ use std::path::Path;
 use forebay_block::{Context as _, Error, ErrorKind, Result};
 use forebay_io::file::{irregular_kind, open_regular};
 
+use super::errors::{WRITABLE, with_help};
+
 /// Remedy for a file of another kind.
 pub(crate) const MOVE_AWAY: &str =
     "move it away; if it took the place of a file, put that file back";
-
-/// Remedy for a file that cannot be written.
-const WRITABLE: &str = "make room on its file system, or make it writable";
 
 /// Ends of the names of files that hold records, and of their new contents before they replace
 /// them.
@@ -127,25 +126,15 @@ pub(super) fn replace(path: &Path, new: &Path, content: &[u8]) -> Result<()> {
     let failed = |what: &str, path: &Path, error: Error| match error.kind() {
         // It names the file.
         ErrorKind::InvalidInput => error,
-        kind => {
-            let why = format!("{}\n    help: {WRITABLE}", error.report());
-            Error::with_source(kind, format!("cannot {what} {}", path.display()), why)
-        }
+        _ => with_help(
+            &error,
+            &format!("cannot {what} {}", path.display()),
+            WRITABLE,
+        ),
     };
     write(new, content).map_err(|error| failed("write", new, error))?;
     fs::rename(new, path).map_err(|error| failed("replace", path, error.into()))?;
     sync_directory(path.parent().unwrap_or(Path::new(".")))
-}
-
-/// Returns the error for something that a stop could not record, with the remedy. `next` says what
-/// the next start finds.
-pub(crate) fn unnoted(error: &Error, what: &str, next: &str) -> Error {
-    let report = error.report();
-    let (why, help) = report
-        .split_once("\n    help: ")
-        .unwrap_or((&report, WRITABLE));
-    let text = format!("{why}\n    help: {help}; {next}");
-    Error::with_source(error.kind(), format!("{what} is not noted"), text)
 }
 
 /// Removes a file that may not exist.

@@ -22,6 +22,7 @@ pub mod decide;
 mod dirty;
 mod disk;
 mod epoch;
+mod errors;
 mod files;
 mod logged;
 pub mod opening;
@@ -36,7 +37,8 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
 pub(crate) use epoch::hex;
 pub use epoch::{CacheId, Record};
-pub(crate) use files::{MOVE_AWAY, irregular_files, is_irregular, not_a_directory, unnoted};
+pub(crate) use errors::{unnoted, with_help};
+pub(crate) use files::{MOVE_AWAY, irregular_files, is_irregular, not_a_directory};
 use files::{remove, sync_directory};
 pub use logged::LoggedDevice;
 pub use opening::Opening;
@@ -87,8 +89,8 @@ impl StateDirectory {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "another daemon holds the state directory {}: stop it, or set `state` in \
-                     [server] to a directory of its own",
+                    "another daemon holds the state directory {}\n    \
+                     help: stop it, or set `state` in [server] to another one",
                     path.display()
                 ),
             ));
@@ -360,11 +362,8 @@ impl StateDirectory {
         boot_id: &[u8; 16],
         generation: u64,
     ) -> Result<()> {
-        self.note_number(
-            &self.path.join(format!("{slots}.generation")),
-            boot_id,
-            generation,
-        )
+        let path = self.path.join(format!("{slots}.generation"));
+        self.note_number(&path, boot_id, generation)
     }
 
     /// Records durably the size of the device under slots, bytes.

@@ -40,7 +40,8 @@ fn a_table_that_is_missing_or_left_out_is_refused_alike() {
     let table = "{ name = \"pm\", kind = \"pmem\", path = \"medium\" }, { name = \"fast\", \
         kind = \"btt\", on = \"pm\" }";
     let missing = format!(
-        "device \"fast\": there is no block translation table on device \"pm\": make one with \
+        "device \"fast\": there is no block translation table on device \"pm\"\n    \
+         help: make one with \
          `forebay format --btt {}`",
         medium.display()
     );

@@ -202,7 +202,8 @@ pub(in crate::cli) async fn open_named(place: &Place, repair: bool) -> Result<De
     let missing = |path: &Path| {
         let gone = !path.exists();
         let what = format!(
-            "{} does not exist: name the device or file that `forebay format` made a cache on",
+            "{} does not exist\n    help: name the device or file that `forebay format` made a \
+             cache on",
             path.display()
         );
         move |error: Error| match gone {

@@ -226,10 +226,11 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
         ErrorKind::InvalidInput,
         format!(
             "{path} is not a process journal, or was overwritten where it says whose it is; it is \
-             left alone. If it was this cache's, put a sound copy of it back; if there is none, \
-             move it away and start once with --accept-journal-loss, and check what the clients \
-             stored last{stake}. If it is \
-             something else, set `journal` in [cache] to a path where nothing is",
+             left alone\n    \
+             help: if it was this cache's, put a sound copy of it back; if there is none, move it \
+             away and start once with --accept-journal-loss, and check what the clients stored \
+             last{stake}. If it is something else, set `journal` in [cache] to a path where \
+             nothing is",
             path = path.display()
         ),
     ))
