@@ -162,7 +162,7 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             if is_behind && (ours.is_some() || record.cache == CacheId::None) {
                 format!(
                     "the state directory is older than this cache: it knows epoch {} of volume \
-                     {name:?}, the cache {epoch}\n    \
+                     {name:?}, the cache epoch {epoch}\n    \
                      help: a backup of the state directory may have been put back: put the newest \
                      one back; or, if nothing wrote to the backing device without this cache \
                      since, start with --adopt {name}, which keeps dirty data of the cache",

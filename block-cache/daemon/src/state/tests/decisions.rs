@@ -96,7 +96,10 @@ fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
     let why = refused(&meeting(Some(record(6, THERE)), Some(5)));
     assert!(why.contains("this cache's own state directory"), "{why}");
     // Conversely, the cache is the older one.
-    assert!(refused(&meeting(Some(record(5, HERE)), Some(4))).contains("does not know"));
+    assert!(
+        refused(&meeting(Some(record(5, HERE)), Some(4)))
+            .contains("older than the state directory")
+    );
 }
 
 #[test]
