@@ -1,8 +1,19 @@
-//! Errors as kind, context and source.
+//! Errors as kind, context, help and source.
 //!
 //! Callers match on [`ErrorKind`] for control flow. The context describes the failed action for a
-//! user. The source is the error of the layer below. `Display` prints kind and context only;
+//! user. The source is the error of the layer below. `Display` prints kind, context and help only;
 //! [`Error::report`] prints the chain. An error with an empty context represents its source only.
+//!
+//! A context is one line. The help is the remedy, if the user has one. Where an error is created,
+//! one text holds both:
+//!
+//! ```
+//! # use forebay_block::{Error, ErrorKind};
+//! let busy = Error::new(ErrorKind::Busy, "volume db is attached\nhelp: detach it first");
+//! let report = busy.context("format of /dev/sdb").report();
+//! let expected = "format of /dev/sdb: volume db is attached (busy)\n    help: detach it first";
+//! assert_eq!(report, expected);
+//! ```
 
 use std::fmt;
 use std::sync::Arc;
@@ -95,23 +106,55 @@ pub struct Error {
 
 struct Inner {
     context: String,
+    help: Option<String>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
+impl Inner {
+    /// Separates the text of an error into context and help.
+    fn new(text: String, source: Option<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        let (context, help) = match split_help(&text) {
+            Some((context, help)) => (context.to_owned(), Some(help.to_owned())),
+            None => (text, None),
+        };
+        Self {
+            context,
+            help,
+            source,
+        }
+    }
+}
+
+/// Begins the help in a report.
+const HELP: &str = "\n    help: ";
+
+/// Returns the parts of a text before and behind the line `help:`. A list of problems with a help
+/// each is no such text.
+fn split_help(text: &str) -> Option<(&str, &str)> {
+    let (begin, _) = text
+        .match_indices('\n')
+        .find(|(at, _)| text[at + 1..].trim_start_matches(' ').starts_with("help: "))?;
+    let help = text[begin + 1..]
+        .trim_start_matches(' ')
+        .strip_prefix("help: ")?;
+    let is_list = help
+        .lines()
+        .any(|line| line.trim_start().starts_with("help: "));
+    (!is_list).then(|| (&text[..begin], help))
+}
+
 impl Error {
-    /// Creates an error of `kind` with `context`.
+    /// Creates an error of `kind` with `context`. A line `help: …` at its end is the help.
     #[must_use]
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Self {
             kind,
-            inner: Some(Arc::new(Inner {
-                context: context.into(),
-                source: None,
-            })),
+            inner: Some(Arc::new(Inner::new(context.into(), None))),
         }
     }
 
-    /// Creates an error with the error of the layer below.
+    /// Creates an error with the error of the layer below. A line `help: …` at the end of `context`
+    /// is the help.
     #[must_use]
     pub fn with_source(
         kind: ErrorKind,
@@ -120,10 +163,7 @@ impl Error {
     ) -> Self {
         Self {
             kind,
-            inner: Some(Arc::new(Inner {
-                context: context.into(),
-                source: Some(source.into()),
-            })),
+            inner: Some(Arc::new(Inner::new(context.into(), Some(source.into())))),
         }
     }
 
@@ -156,34 +196,51 @@ impl Error {
         Self::with_source(self.kind, context, self)
     }
 
-    /// Returns the whole chain on one line, outermost first. The kind is at the end, once, unless
-    /// the error of another library or of the operating system describes it better.
+    /// Returns the whole chain on one line, outermost first. The kind is at its end, once, unless
+    /// the error of another library or of the operating system describes it better. The help is on
+    /// the next line. If several errors of the chain have one, it is that of the innermost, which
+    /// is nearest to the cause.
     #[must_use]
     pub fn report(&self) -> String {
         let mut out = String::new();
+        let mut remedy = None;
         let mut link: &(dyn std::error::Error + 'static) = self;
         loop {
             let (text, next) = match link.downcast_ref::<Self>() {
-                Some(error) => error.link(),
+                Some(error) => {
+                    remedy = error.help().or(remedy);
+                    error.link()
+                }
                 None => (link.to_string(), link.source()),
             };
             out.push_str(&text);
-            let Some(next) = next else { return out };
+            let Some(next) = next else { break };
             if !text.is_empty() {
                 out.push_str(": ");
             }
             link = next;
         }
+        match remedy {
+            Some(help) if !out.contains(HELP) => out + HELP + help,
+            _ => out,
+        }
     }
 
-    /// Returns this error's part of a report, and the next error.
+    /// Returns the remedy of this error, without those of its sources.
+    fn help(&self) -> Option<&str> {
+        self.inner.as_ref()?.help.as_deref()
+    }
+
+    /// Returns this error's part of a report without its help, and the next error.
     fn link(&self) -> (String, Option<&(dyn std::error::Error + 'static)>) {
         match self.inner.as_deref() {
             Some(Inner {
                 context,
                 source: Some(source),
+                ..
             }) => (context.clone(), Some(source.as_ref())),
-            _ => (self.to_string(), None),
+            Some(inner) => (format!("{} ({})", inner.context, self.kind.as_str()), None),
+            None => (self.kind.as_str().to_owned(), None),
         }
     }
 }
@@ -222,9 +279,14 @@ impl fmt::Display for Error {
             Some(Inner {
                 context,
                 source: Some(source),
-            }) if context.is_empty() => source.fmt(f),
-            Some(inner) => write!(f, "{} ({})", inner.context, self.kind.as_str()),
-            None => f.write_str(self.kind.as_str()),
+                ..
+            }) if context.is_empty() => source.fmt(f)?,
+            Some(inner) => write!(f, "{} ({})", inner.context, self.kind.as_str())?,
+            None => f.write_str(self.kind.as_str())?,
+        }
+        match self.help() {
+            Some(help) => write!(f, "{HELP}{help}"),
+            None => Ok(()),
         }
     }
 }
@@ -284,6 +346,54 @@ mod tests {
         );
         let bare = Error::from(ErrorKind::ShuttingDown).context("volume db");
         assert_eq!(bare.report(), "volume db: shutting down");
+    }
+
+    #[test]
+    fn help_is_the_last_line_of_a_report() {
+        for text in [
+            "d is full\nhelp: make room",
+            "d is full\n    help: make room",
+        ] {
+            let low = Error::new(ErrorKind::NoSpace, text);
+            let expected = "d is full (no space left)\n    help: make room";
+            assert_eq!(
+                (low.report(), low.to_string()),
+                (expected.into(), expected.into())
+            );
+            let high = low.context("write of 512 bytes").context("volume db");
+            let expected = format!("volume db: write of 512 bytes: {expected}");
+            assert_eq!(high.report(), expected);
+        }
+    }
+
+    #[test]
+    fn the_help_nearest_to_the_cause_is_printed() {
+        let system = Error::from(std::io::Error::from_raw_os_error(28));
+        let low = system.context("write of 512 bytes\nhelp: make room");
+        let high = low.context("cache c\nhelp: restart");
+        assert_eq!(
+            high.report(),
+            "cache c: write of 512 bytes: No space left on device (os error 28)\n    \
+             help: make room"
+        );
+        // A report that became text, such as a reply of the daemon, is a source with its own help.
+        let text = "d is full (no space left)\n    help: make room";
+        let received = Error::with_source(ErrorKind::NoSpace, "", text).context("a\nhelp: b");
+        assert_eq!(received.report(), format!("a: {text}"));
+    }
+
+    #[test]
+    fn a_list_of_problems_keeps_its_order() {
+        let list = "1: no size\n    help: add one\n2: no name\n    help: add one";
+        assert_eq!(
+            Error::new(ErrorKind::Io, list).report(),
+            format!("{list} (I/O error)")
+        );
+        let none = "see the help: it is long";
+        assert_eq!(
+            Error::new(ErrorKind::Io, none).report(),
+            format!("{none} (I/O error)")
+        );
     }
 
     #[test]
