@@ -16,7 +16,7 @@ pub fn from_environment(default: &str) -> Result<EnvFilter> {
     let text = match std::env::var(NAME) {
         Ok(text) if !text.trim().is_empty() => text,
         Ok(_) | Err(std::env::VarError::NotPresent) => return Ok(EnvFilter::new(default)),
-        Err(std::env::VarError::NotUnicode(_)) => return Err(wrong("it is no text")),
+        Err(std::env::VarError::NotUnicode(_)) => return Err(wrong("the value is not UTF-8")),
     };
     parse(&text)
 }
@@ -27,7 +27,7 @@ fn parse(text: &str) -> Result<EnvFilter> {
     }
     EnvFilter::builder()
         .parse(text)
-        .map_err(|error| wrong(&format!("{text:?} is no filter: {error}")))
+        .map_err(|error| wrong(&format!("{text:?} is not a log filter: {error}")))
 }
 
 /// Refuses an unknown level, which would silently be taken for the name of a module.
@@ -60,13 +60,13 @@ fn check(directive: &str) -> Result<()> {
         Some((..=2, name)) => format!(" (did you mean {name}?)"),
         _ => String::new(),
     };
-    Err(wrong(&format!("{level:?} is no level{meant}")))
+    Err(wrong(&format!("{level:?} is not a log level{meant}")))
 }
 
 fn wrong(what: &str) -> Error {
     let said = format!(
-        "{NAME}: {what}: write off, error, warn, info, debug or trace, or MODULE=LEVEL, separated \
-         by commas"
+        "{NAME}: {what}\n\
+         help: write off, error, warn, info, debug or trace, or MODULE=LEVEL, separated by commas"
     );
     Error::new(ErrorKind::InvalidInput, said)
 }
@@ -97,11 +97,11 @@ mod tests {
     fn a_level_that_there_is_not_is_an_error() {
         for (text, said) in [
             ("inof", "did you mean info?"),
-            ("verbose", "\"verbose\" is no level"),
+            ("verbose", "\"verbose\" is not a log level"),
             ("forebay_cache=debgu", "did you mean debug?"),
             ("info,warm", "did you mean warn?"),
-            ("7", "\"7\" is no level"),
-            ("forebay=", "\"\" is no level"),
+            ("7", "\"7\" is not a log level"),
+            ("forebay=", "\"\" is not a log level"),
         ] {
             let error = parse(text).expect_err(text).report();
             assert!(

@@ -19,7 +19,7 @@ pub struct BadValue {
 
 /// Separator of problem and remedy in the text of a [`BadValue`]. serde carries only text, and the
 /// configuration's reader splits it.
-pub const HELP: &str = "; help: ";
+pub const HELP: &str = "\n    help: ";
 
 impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,12 +71,12 @@ fn unscaled<T>(
             format!("{text:?} is not {noun}: it does not begin with a number")
         }
         () if whole.is_empty() || part.is_empty() || !is_decimal(part) => {
-            format!("{text:?} is not {noun}: {number:?} is no number")
+            format!("{text:?} is not {noun}: {number:?} is not a number")
         }
         () if number.contains('.') => {
-            format!("{text:?} is not {noun}: it is no whole number, or more than {most}")
+            format!("{text:?} is not {noun}: it is not a whole number, or more than {most}")
         }
-        () => format!("{text:?} is more than {most}, the most there can be"),
+        () => format!("{text:?} is more than the maximum, {most}"),
     };
     Err(BadValue { what, help })
 }
@@ -178,7 +178,7 @@ impl FromStr for Rate {
         };
         match scaled(number, unit) {
             Some(0) => Err(BadValue {
-                what: "a rate of zero lets nothing through".into(),
+                what: "a rate of zero admits no request".into(),
                 help: "write a higher one, or leave it out where there is no limit",
             }),
             Some(bytes) => Ok(Self(bytes)),
@@ -208,7 +208,7 @@ impl FromStr for Interval {
         match scaled(number, unit_ns) {
             Some(ns) => Ok(Self(Duration::from_nanos(ns))),
             None if is_whole => Err(BadValue {
-                what: format!("{text:?} is longer than any duration can be, 584 years"),
+                what: format!("{text:?} is more than the longest duration, 584 years"),
                 help: "write a shorter one",
             }),
             None => unscaled(text, "a duration", number, "584 years", INTERVAL_HELP),
@@ -375,10 +375,10 @@ mod tests {
             ("", "nothing is given"),
             ("G", "does not begin with a number"),
             ("-1", "does not begin with a number"),
-            ("1.3", "no whole number"),
-            ("1..2K", "\"1..2\" is no number"),
-            ("1.K", "\"1.\" is no number"),
-            ("99999999999T", "more than 16 EiB, the most there can be"),
+            ("1.3", "not a whole number"),
+            ("1..2K", "\"1..2\" is not a number"),
+            ("1.K", "\"1.\" is not a number"),
+            ("99999999999T", "more than the maximum, 16 EiB"),
         ] {
             let said = text.parse::<Size>().expect_err(text).what;
             assert!(said.contains(part), "{text}: {said}");

@@ -53,14 +53,20 @@ impl<'a> Problems<'a> {
         self.add_at(self.line(span.start), what, help);
     }
 
-    /// Like [`Problems::add`], with a known line; `None` for a value that is not in the file.
+    /// Like [`Problems::add`], with a known line; `None` for a value that is not in the file. If
+    /// `what` is an error with a help of its own, that one is shown.
     pub(super) fn add_at(
         &mut self,
         line: impl Into<Option<usize>>,
         what: impl Into<String>,
         help: impl Into<String>,
     ) {
-        self.found.push((line.into(), what.into(), help.into()));
+        let what = what.into();
+        let (what, help) = match what.split_once(HELP) {
+            Some((what, own)) => (what.to_owned(), own.to_owned()),
+            None => (what, help.into()),
+        };
+        self.found.push((line.into(), what, help));
     }
 
     /// Adds a warning.

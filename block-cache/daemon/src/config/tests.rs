@@ -162,7 +162,7 @@ fn limits_that_let_nothing_through_are_refused() {
     let report = broken("iops_limit = 2000", "iops_limit = 0");
     assert!(report.contains("leave `iops_limit` out"), "{report}");
     let report = broken("bandwidth_limit = \"50MB/s\"", "bandwidth_limit = \"0B/s\"");
-    assert!(report.contains("lets nothing through"), "{report}");
+    assert!(report.contains("admits no request"), "{report}");
     let alone = "iops_limit = 2000\nbandwidth_limit = \"50MB/s\"\nburst = \"2s\"";
     let report = broken(alone, "burst = \"2s\"");
     assert!(report.contains("a burst and no limit"), "{report}");
@@ -177,8 +177,11 @@ fn a_request_is_given_a_time_that_makes_sense() {
     let config = parse(&said).expect("a good time");
     assert_eq!(config.volumes[0].timeout.as_secs(), 5);
     for (wrong, parts) in [
-        ("10ms", ["a `timeout` of 10 ms is less than", "given, 1s"]),
-        ("2h", ["a `timeout` of 2 h 0 min is more than", "given, 1h"]),
+        ("10ms", ["a `timeout` of 10 ms is less than", "minimum, 1s"]),
+        (
+            "2h",
+            ["a `timeout` of 2 h 0 min is more than", "maximum, 1h"],
+        ),
     ] {
         let report = broken(limit, &format!("{limit}\ntimeout = \"{wrong}\""));
         assert!(report.contains("write 1s to 1h"), "{report}");
@@ -188,7 +191,7 @@ fn a_request_is_given_a_time_that_makes_sense() {
     }
     let report = broken(limit, &format!("{limit}\ntimeout = \"9999999999h\""));
     assert!(
-        report.contains("\"9999999999h\" is longer than"),
+        report.contains("\"9999999999h\" is more than"),
         "{report}"
     );
     assert!(report.contains("timeout = "), "the line is shown: {report}");

@@ -306,8 +306,8 @@ fn sizes_that_format_cannot_make_are_refused_with_the_range() {
     for (size, part) in [
         ("64X", "there is no unit \"X\""),
         ("X", "it does not begin with a number"),
-        ("6.4.1G", "\"6.4.1\" is no number"),
-        ("99999999999T", "more than 16 EiB"),
+        ("6.4.1G", "\"6.4.1\" is not a number"),
+        ("99999999999T", "maximum, 16 EiB"),
     ] {
         let output = place.run(&["format", "--cache", text(&new), "--create", size]);
         let said = String::from_utf8(output.stderr).expect("text");

@@ -10,8 +10,8 @@ fn a_level_of_the_log_that_there_is_not_is_an_error() {
     let config = place.path("forebay.toml");
     for (level, said) in [
         ("inof", "did you mean info?"),
-        ("warn,forebay_cache=loud", "\"loud\" is no level"),
-        ("7", "\"7\" is no level"),
+        ("warn,forebay_cache=loud", "\"loud\" is not a log level"),
+        ("7", "\"7\" is not a log level"),
     ] {
         // `timeout` ends the daemon if it serves.
         let mut command = std::process::Command::new("timeout");
