@@ -34,7 +34,7 @@ impl fmt::Debug for Secret {
 fn wrong(what: &str) -> Error {
     let help = "write it as `forebay secret generate` or `nvme gen-dhchap-key` prints it: \
                 \"DHHC-1:\", two digits, \":\", base64, \":\"";
-    let what = format!("invalid secret: {what} ({help})");
+    let what = format!("invalid secret: {what}\nhelp: {help}");
     Error::new(ErrorKind::InvalidInput, what)
 }
 
@@ -71,7 +71,7 @@ impl Secret {
             "01" => Some(Hash::Sha256),
             "02" => Some(Hash::Sha384),
             "03" => Some(Hash::Sha512),
-            _ => return Err(wrong("its hash function is none of 00, 01, 02 and 03")),
+            _ => return Err(wrong("its hash function is not 00, 01, 02 or 03")),
         };
         let coded = rest
             .strip_suffix(':')
@@ -85,7 +85,7 @@ impl Secret {
         });
         let length = length.ok_or_else(|| wrong("its length does not match its hash function"))?;
         if key[length..] != checksum(&key[..length]) {
-            return Err(wrong("its checksum says that it was mistyped"));
+            return Err(wrong("its checksum does not match"));
         }
         key.truncate(length);
         Ok(Self { transform, key })

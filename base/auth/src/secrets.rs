@@ -35,15 +35,17 @@ impl Secrets {
             }
             let entry = parse_line(&words).and_then(|entry| {
                 match list.iter().any(|known| known.host == entry.host) {
-                    true => Err(wrong(format!("host {:?} has a line already", entry.host))),
+                    true => Err(wrong(format!("host {:?} has two lines", entry.host))),
                     false => Ok(entry),
                 }
             });
-            let place = |error: Error| wrong(format!("line {}: {}", index + 1, error.report()));
+            let place = |error: Error| error.context(format!("line {}", index + 1));
             list.push(entry.map_err(place)?);
         }
         match list.is_empty() {
-            true => Err(wrong("no host has a line: nobody could connect".to_owned())),
+            true => Err(wrong(
+                "no host has a line, so that no host could connect".to_owned(),
+            )),
             false => Ok(Self(list)),
         }
     }
@@ -79,7 +81,8 @@ fn parse_line(words: &[&str]) -> Result<HostSecrets> {
     let controller = controller.map(Secret::parse).transpose()?;
     if controller.as_ref() == Some(&own) {
         // A holder of the one could pose as the other.
-        let what = "the host's secret is also the controller's: generate another";
+        let what = "the host and the controller have the same secret\n\
+                    help: generate another (`forebay secret generate`)";
         return Err(wrong(what.to_owned()));
     }
     Ok(HostSecrets {

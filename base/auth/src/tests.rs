@@ -105,11 +105,11 @@ fn files_of_secrets() {
             format!("nqn.a:one {one} {two} {two}"),
             "line 1: a host's name",
         ),
-        (format!("one {one}"), "line 1: \"one\" is no NVMe"),
+        (format!("one {one}"), "line 1: \"one\" is not an NVMe"),
         (format!("nqn.a:one {one}x"), "line 1: invalid secret"),
         (
             format!("nqn.a:one {one} {one}"),
-            "line 1: the host's secret is also",
+            "line 1: the host and the controller have",
         ),
         (
             format!("nqn.a:one {one}\nnqn.a:one {two}"),

@@ -54,7 +54,7 @@ impl Receiver {
             let space = self.buf.slice(self.end..self.buf.len());
             match self.stream.recv(space).await? {
                 0 => {
-                    let what = "the server closed it";
+                    let what = "the server closed the connection";
                     return Err(Error::new(ErrorKind::Disconnected, what));
                 }
                 received => self.end += received,

@@ -58,7 +58,10 @@ impl Takes {
         }
         match request.op {
             Op::Write { fua: true } | Op::WriteZeroes { fua: true, .. } if !info.fua => {
-                let what = format!("{} has no FUA: flush after the write", info.name);
+                let what = format!(
+                    "{} does not support FUA\nhelp: flush after the write",
+                    info.name
+                );
                 Err(Error::new(ErrorKind::Unsupported, what))
             }
             _ => Ok(()),

@@ -24,11 +24,11 @@ pub use session::{Mount, mount};
 /// - `InvalidInput` if the mountpoint is not an empty directory.
 pub fn may_mount(mountpoint: &Path, remedy: &str) -> Result<()> {
     let device = std::fs::metadata("/dev/fuse");
-    device.context(|| "/dev/fuse (is the fuse module loaded?)")?;
+    device.context(|| "/dev/fuse\nhelp: load the kernel module (`modprobe fuse`)")?;
     if !system::may_mount() {
         return Err(Error::new(
             ErrorKind::Permission,
-            format!("mounting needs root: {remedy}"),
+            format!("mounting needs root\nhelp: {remedy}"),
         ));
     }
     mountpoint::check(mountpoint)

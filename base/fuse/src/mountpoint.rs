@@ -101,7 +101,7 @@ fn is_dead(path: &Path) -> Result<bool> {
     }
     Err(Error::with_source(
         ErrorKind::Busy,
-        "it holds a dead mount that is not Forebay's: unmount it",
+        "it has a dead mount of another file system\nhelp: unmount it",
         error,
     ))
 }
@@ -113,20 +113,20 @@ fn check_free(path: &Path) -> Result<PathBuf> {
     if !std::fs::metadata(&path)?.is_dir() {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            "it is not a directory: name one, or one that does not exist yet",
+            "it is not a directory\nhelp: name a directory, or one that does not exist yet",
         ));
     }
     if mounted_type(&path)?.as_deref() == Some(FS_TYPE) {
         return Err(Error::new(
             ErrorKind::Busy,
-            "something of Forebay's is mounted on it already: choose another directory",
+            "a Forebay file system is mounted on it\nhelp: choose another directory",
         ));
     }
     if std::fs::read_dir(&path)?.next().is_some() {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            "there are files in it, which the mount would hide: name an empty directory, or one \
-             that does not exist yet",
+            "it is not empty, and the mount would hide its files\n\
+             help: name an empty directory, or one that does not exist yet",
         ));
     }
     Ok(path)
@@ -146,7 +146,7 @@ fn mount_as(fs_type: &str, path: &Path, source: &str, read_only: bool) -> Result
         .write(true)
         .custom_flags(libc::O_CLOEXEC)
         .open("/dev/fuse")
-        .context(|| "/dev/fuse (is the fuse module loaded, and are you root?)")?;
+        .context(|| "/dev/fuse\nhelp: load the kernel module (`modprobe fuse`), and run as root")?;
     let (user, group) = owner();
     let options = format!(
         "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions",
@@ -174,7 +174,7 @@ fn mount_as(fs_type: &str, path: &Path, source: &str, read_only: bool) -> Result
     if outcome != 0 {
         let error = io::Error::last_os_error();
         let remedy = match error.raw_os_error() {
-            Some(libc::EPERM) => " (mounting needs root; export the volume over NBD instead)",
+            Some(libc::EPERM) => "\nhelp: run as root, or export the volume over NBD",
             _ => "",
         };
         return Err(error).context(|| format!("mounting on {}{remedy}", path.display()));
@@ -212,7 +212,7 @@ pub fn unmount(path: &Path) -> Result<bool> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             tracing::warn!(
                 mountpoint = %path.display(),
-                "the file system is in use: it stays until its last user closes it"
+                "the file system is in use: it stays mounted until its last user closes it"
             );
             detach(path)?;
             Ok(false)

@@ -67,7 +67,7 @@ fn lock_whole(file: &File) -> Result<()> {
                 let holder = holder.map_or("another forebay?".to_owned(), Holder::describe);
                 return Err(Error::new(
                     ErrorKind::Busy,
-                    format!("another program holds it locked ({holder}): stop that one first"),
+                    format!("another program holds a lock on it ({holder})\nhelp: stop it first"),
                 ));
             }
             _ => return Err(error).context(|| "locking it"),
@@ -88,15 +88,15 @@ fn lock_bytes(fd: RawFd, used: Range<i64>) -> Result<()> {
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN | libc::EACCES) => return Err(held("its bytes")),
                 Some(libc::EINVAL | libc::ENOLCK | libc::ENOSYS | libc::EOPNOTSUPP) => {
-                    tracing::debug!("no locks of bytes here: {error}");
+                    tracing::debug!("locks of byte ranges are not supported: {error}");
                     return Ok(());
                 }
-                _ => return Err(error).context(|| "locking bytes of it"),
+                _ => return Err(error).context(|| "locking byte ranges"),
             },
         }
     }
     for byte in at(UNSHARED, &used).chain(at(USED, &unshared)) {
-        if is_locked(fd, byte).context(|| "looking at its locks")? {
+        if is_locked(fd, byte).context(|| "reading its locks")? {
             return Err(held(&format!("byte {byte}")));
         }
     }
@@ -105,7 +105,8 @@ fn lock_bytes(fd: RawFd, used: Range<i64>) -> Result<()> {
 
 fn held(what: &str) -> Error {
     let what = format!(
-        "another program has it open (QEMU or qemu-nbd? It has locked {what}): stop that one first"
+        "another program has it open (QEMU or qemu-nbd? It has locked {what})\n\
+         help: stop that program first"
     );
     Error::new(ErrorKind::Busy, what)
 }

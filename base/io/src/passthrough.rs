@@ -40,9 +40,8 @@ impl CommandDevice {
         if current()?.engine_name() != "io_uring" {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "its driver takes commands by io_uring only, which this process does not use: \
-                 allow it, and let `io` in \
-                 [server] be \"auto\" or \"uring\"",
+                "its driver needs io_uring, which this process does not use\n\
+                 help: allow io_uring, and set `io` in [server] to \"auto\" or \"uring\"",
             ));
         }
         Ok(())
@@ -273,8 +272,9 @@ fn wide_ring() -> Result<WideRing> {
         .dontfork()
         .build(2);
     ring.map_err(|error| {
-        let what = "io_uring_setup (the kernel may be old, or a container or the sysctl \
-                    kernel.io_uring_disabled may forbid it)";
+        let what = "io_uring_setup\n\
+                    help: the kernel may be old, or a container or the sysctl \
+                    kernel.io_uring_disabled may forbid it";
         Error::with_source(ErrorKind::Unsupported, what, error)
     })
 }

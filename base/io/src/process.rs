@@ -39,13 +39,13 @@ impl Process {
             )
         };
         if result < 0 {
-            return Err(io::Error::last_os_error()).context(|| "asking who connected");
+            return Err(io::Error::last_os_error()).context(|| "credentials of the peer");
         }
         let pid = u32::try_from(credentials.pid).unwrap_or(0);
         if pid == 0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "the process that connected is in another PID namespace: run both in one",
+                "the connected process is in another PID namespace\nhelp: run both in one",
             ));
         }
         Self::open(pid)

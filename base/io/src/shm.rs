@@ -134,7 +134,7 @@ pub fn check_shared(path: &Path) -> Result<()> {
     };
     Err(Error::new(
         ErrorKind::InvalidInput,
-        format!("it is {what} and not a regular file: move it away, or choose another path"),
+        format!("it is {what} and not a regular file\nhelp: move it away, or choose another path"),
     ))
 }
 
@@ -211,7 +211,7 @@ pub fn join_shared(path: &Path, size_bytes: usize) -> Result<Buf> {
         private(&found)?;
         let there = found.size();
         if there == 0 || size_bytes == 0 {
-            let context = "it is empty: it is being made, or was not made by a forebay";
+            let context = "it is empty: a process is creating it, or Forebay did not create it";
             return Err(Error::new(ErrorKind::NotFound, context));
         }
         if there < size_bytes as u64 {
@@ -254,7 +254,7 @@ pub fn nameless_bytes(file: &File) -> Result<u64> {
     // SAFETY: the descriptor is open.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-        let context = "it is not shared memory that keeps its size";
+        let context = "it is not shared memory of a sealed size";
         return Err(Error::new(ErrorKind::InvalidInput, context));
     }
     Ok(file.metadata()?.size())
@@ -278,7 +278,7 @@ fn open(path: &Path, size_bytes: usize, file_bytes: usize, stop: &Stop) -> Resul
     if found.nlink() == 0 {
         return Err(Error::new(
             ErrorKind::Busy,
-            "its creator found no room and removed it while it was being opened: retry",
+            "its creator had no space and removed it while it was being opened\nhelp: retry",
         ));
     }
     let existed = found.size() == file_bytes as u64;
@@ -296,7 +296,8 @@ fn open(path: &Path, size_bytes: usize, file_bytes: usize, stop: &Stop) -> Resul
         .map_err(|error| match error.kind() {
             ErrorKind::ShuttingDown => error,
             _ => error.context(format!(
-                "allocating {size_bytes} bytes: free some memory or choose another file system"
+                "allocating {size_bytes} bytes\n\
+                 help: free some memory or choose another file system"
             )),
         })
         .and_then(|()| map(file, size_bytes, stop));
@@ -340,7 +341,7 @@ fn hold(file: &File) -> Result<()> {
     Err(match error.raw_os_error() {
         Some(libc::EWOULDBLOCK) => Error::new(
             ErrorKind::Busy,
-            "another process holds it (another forebay?): stop that one first",
+            "another process holds a lock on it (another forebay?)\nhelp: stop that process first",
         ),
         _ => error.into(),
     })
@@ -352,15 +353,15 @@ fn private(found: &Metadata) -> Result<()> {
     let user = unsafe { libc::geteuid() };
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     let what = match () {
-        () if !found.is_file() => "it is not a regular file: choose another path".to_owned(),
+        () if !found.is_file() => "it is not a regular file\nhelp: choose another path".to_owned(),
         () if owner != user => format!(
-            "it belongs to user {owner} and not to {user}: start as that user, `chown` it, or \
-             choose another path"
+            "it belongs to user {owner} and not to {user}\n\
+             help: start as that user, `chown` it, or choose another path"
         ),
         () if mode & 0o077 != 0 => {
             format!(
-                "others may open it (its mode is {mode:04o}): `chmod 600` it, or choose another \
-                 path"
+                "other users may open it (its mode is {mode:04o})\n\
+                 help: `chmod 600` it, or choose another path"
             )
         }
         () => return Ok(()),

@@ -37,7 +37,7 @@ pub fn boot_id() -> Result<[u8; 16]> {
     if digits.len() != 2 * id.len() {
         return Err(Error::new(
             ErrorKind::Corrupt,
-            format!("{BOOT_ID} says {text:?}, which is no UUID"),
+            format!("{BOOT_ID} has {text:?}, which is not a UUID"),
         ));
     }
     for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
@@ -85,8 +85,8 @@ pub fn lock_memory() {
     // SAFETY: a plain system call.
     if !may || unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } < 0 {
         tracing::info!(
-            "memory is not locked ({}): under memory pressure requests may wait for memory; \
-             give the process CAP_IPC_LOCK, or LimitMEMLOCK=infinity",
+            "memory is not locked ({}): under memory pressure, requests may wait for memory\n    \
+             help: give the process CAP_IPC_LOCK, or LimitMEMLOCK=infinity",
             io::Error::last_os_error()
         );
     }
@@ -137,9 +137,9 @@ pub fn io_flusher() -> Result<()> {
     // SAFETY: a plain system call with integer arguments.
     if unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } < 0 {
         return Err(io::Error::last_os_error()).context(|| {
-            "not marked as an I/O flusher: memory pressure may stall the volumes of a file system \
-             on \
-             this machine; give the process CAP_SYS_RESOURCE"
+            "not marked as an I/O flusher: memory pressure may stall volumes with file systems \
+             mounted on this machine\n\
+             help: give the process CAP_SYS_RESOURCE"
         });
     }
     Ok(())

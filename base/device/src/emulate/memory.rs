@@ -84,7 +84,7 @@ impl FromStr for MemoryProfile {
             let names = Self::ALL.map(|profile| profile.name).join(" and ");
             Error::new(
                 ErrorKind::InvalidInput,
-                format!("there is no memory profile {text:?}: there are {names}"),
+                format!("there is no memory profile {text:?}\nhelp: name one of {names}"),
             )
         })
     }

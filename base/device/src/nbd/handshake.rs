@@ -103,7 +103,7 @@ async fn negotiate(stream: &Stream, name: &str) -> Result<Offer> {
     let (size_bytes, flags) = size.ok_or_else(|| {
         Error::new(
             ErrorKind::InvalidInput,
-            "the server does not say how large the export is",
+            "the server does not report the size of the export",
         )
     })?;
     Ok(Offer {
@@ -129,15 +129,21 @@ async fn property(stream: &Stream, name: &str) -> Result<Option<Info>> {
         reply::ERR_UNKNOWN => (ErrorKind::NotFound, "there is no such export"),
         reply::ERR_UNSUP => (
             ErrorKind::Unsupported,
-            "the server is too old: it does not know GO",
+            "the server does not support the option GO",
         ),
-        reply::ERR_POLICY => (ErrorKind::Permission, "the server does not allow it"),
+        reply::ERR_POLICY => (
+            ErrorKind::Permission,
+            "the server denies access by its policy",
+        ),
         reply::ERR_SHUTDOWN => (ErrorKind::ShuttingDown, "the server is shutting down"),
-        _ => (ErrorKind::Unsupported, "the server refuses"),
+        _ => (ErrorKind::Unsupported, "the server refuses the export"),
     };
     let mut said = format!("export {name:?}: {what}");
     if !data.is_empty() {
-        said += &format!(" (it says {:?})", String::from_utf8_lossy(&data));
+        said += &format!(
+            " (message of the server: {:?})",
+            String::from_utf8_lossy(&data)
+        );
     }
     Err(Error::new(kind, said))
 }

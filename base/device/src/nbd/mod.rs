@@ -118,7 +118,7 @@ impl NbdDevice {
     pub async fn connect(uri: &Uri) -> Result<Rc<Self>> {
         let greeted = handshake::connect(uri).await;
         let (stream, offer) = greeted.map_err(|error| {
-            let what = format!("NBD server {uri}: start it, or name another one");
+            let what = format!("NBD server {uri}\nhelp: start the server, or name another one");
             error.context(what)
         })?;
         let offers = |bit: u16| offer.flags & bit != 0;
@@ -273,7 +273,7 @@ impl Session {
             let mut broken = self.broken.borrow_mut();
             let what = || {
                 format!(
-                    "the connection to NBD server {} is lost, and so may be unflushed data; \
+                    "the connection to NBD server {} is lost: UNFLUSHED DATA MAY BE LOST\n\
                      help: restart when the server answers",
                     self.server
                 )

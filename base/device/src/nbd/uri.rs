@@ -39,8 +39,8 @@ impl FromStr for Uri {
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
             let what = format!(
-                "{text:?} is no NBD URI: {why}; write nbd://HOST:PORT/EXPORT or \
-                 nbd+unix:///EXPORT?socket=PATH"
+                "{text:?} is not an NBD URI: {why}\n\
+                 help: write nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH"
             );
             Error::new(ErrorKind::InvalidInput, what)
         };
@@ -50,7 +50,7 @@ impl FromStr for Uri {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (host, export) = place.split_once('/').unwrap_or((place, ""));
         let export =
-            percent_decode(export).ok_or_else(|| invalid("the export's name is no text"))?;
+            percent_decode(export).ok_or_else(|| invalid("the export's name is not UTF-8"))?;
         let address = match scheme {
             "nbd+unix" if host.is_empty() => {
                 let socket = query
@@ -63,7 +63,7 @@ impl FromStr for Uri {
             }
             "nbd+unix" => return Err(invalid("a Unix socket has no host")),
             "nbd" => {
-                Address::Tcp(resolve(host, PORT).ok_or_else(|| invalid("there is no such host"))?)
+                Address::Tcp(resolve(host, PORT).ok_or_else(|| invalid("the host is unknown"))?)
             }
             _ => return Err(invalid("this scheme is not supported")),
         };

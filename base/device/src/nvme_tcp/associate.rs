@@ -95,7 +95,7 @@ pub(super) async fn associate(uri: &Uri, keep_alive: Duration) -> Result<Associa
         other => other,
     }
     .map_err(|attempt| match attempt {
-        Attempt::NoFlowControl => broken("it does not take its own flow control"),
+        Attempt::NoFlowControl => broken("it refuses the flow control that it requires"),
         Attempt::Failed(error) => error,
     })
 }
@@ -136,7 +136,7 @@ async fn connect(
     let entries = (capabilities & 0xffff) as u16;
     offer.depth = uri.queue_depth.min(entries);
     if offer.depth == 0 {
-        return Err(broken("its queues hold no command").into());
+        return Err(broken("its queues have no entries for commands").into());
     }
     (fields.queue, fields.queue_size, fields.keep_alive_ms) = (1, offer.depth, 0);
     let mut io = Queue::open(uri).await?;
@@ -167,8 +167,9 @@ async fn make(
         if authenticate {
             authenticate_queue(queue, uri).await?;
         } else if secrets.is_some_and(|secrets| secrets.controller.is_some()) {
-            let what = "the target does not ask for authentication, and so does not prove itself \
-                        either: export the volume with `secrets`, or leave out the target's own \
+            let what = "the target requires no authentication, so that it cannot authenticate \
+                        itself\n\
+                        help: export the volume with `secrets`, or leave out the target's own \
                         secret here";
             return Err(Error::new(ErrorKind::Permission, what).into());
         }
@@ -177,11 +178,12 @@ async fn make(
     // The error refers to the names at the start of the data, or to the one bit of the command that
     // may be wrong.
     const NAMES: std::ops::Range<u64> = 0x1_0100..0x1_0400;
+    let mut help = "";
     let what = match () {
-        () if status.is(Status::CONNECT_INVALID_HOST) => format!(
-            "the target does not allow host {}: add it there, or name another one by ?host=NQN",
-            uri.host
-        ),
+        () if status.is(Status::CONNECT_INVALID_HOST) => {
+            help = "\nhelp: add the host at the target, or name another one by ?host=NQN";
+            format!("the target does not allow host {}", uri.host)
+        }
         () if status.is(Status::CONNECT_INVALID_PARAMETERS) => {
             if fields.no_flow_control && !NAMES.contains(&answer.result) {
                 return Err(Attempt::NoFlowControl);
@@ -194,7 +196,7 @@ async fn make(
         true => ErrorKind::NotFound,
         false => status.kind(),
     };
-    Err(Error::new(kind, format!("{what} ({status})")).into())
+    Err(Error::new(kind, format!("{what} ({status}){help}")).into())
 }
 
 /// Enables the controller, and waits until it is ready.
@@ -213,7 +215,7 @@ async fn start(admin: &mut Queue, capabilities: u64) -> Result<()> {
             return Ok(());
         }
         if rt::now() > limit {
-            let what = "the controller does not become ready in the time that it says";
+            let what = "the controller is not ready within the time that it announces";
             return Err(Error::new(ErrorKind::TimedOut, what));
         }
         rt::sleep(READY_POLL).await;
@@ -259,8 +261,8 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
         space.metadata_bytes,
     ) else {
         let what = format!(
-            "namespace {nsid} has {} blocks of 2^{} bytes with {} bytes of metadata each: format \
-             it with blocks of 512 bytes to 64 KiB without metadata",
+            "namespace {nsid} has {} blocks of 2^{} bytes with {} bytes of metadata each\n\
+             help: format it with blocks of 512 bytes to 64 KiB without metadata",
             space.blocks, space.block_shift, space.metadata_bytes
         );
         return Err(Error::new(ErrorKind::Unsupported, what));

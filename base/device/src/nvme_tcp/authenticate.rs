@@ -47,8 +47,8 @@ fn refused(message: String) -> Error {
 /// authenticate itself.
 pub(super) async fn authenticate_queue(queue: &mut Queue, uri: &Uri) -> Result<()> {
     let Some(secrets) = &uri.secrets else {
-        let message = "the target asks its hosts to authenticate themselves: give the device \
-                       `secrets`, a file with a line for this host";
+        let message = "the target requires authentication, and the device has no `secrets`\n\
+                       help: give the device `secrets`, a file with a line for this host";
         return Err(refused(format!("{message}, {}", uri.host)));
     };
     let mut transaction = [0; 2];
@@ -70,8 +70,8 @@ pub(super) async fn authenticate_queue(queue: &mut Queue, uri: &Uri) -> Result<(
                 return Err(broken(&format!("authentication: {reason}")));
             }
             Err(refused(format!(
-                "the target has not authenticated itself: {reason}; check its own secret, the \
-                 second one in the line of {}",
+                "the target has not authenticated itself: {reason}\n\
+                 help: check its own secret, the second one in the line of {}",
                 uri.host
             )))
         }
@@ -157,8 +157,8 @@ impl Host<'_> {
         // The target may refuse a message before it has read the transaction, so it is not checked.
         if let ControllerMessage::Failure1(reason) = message {
             let message = format!(
-                "the target refuses to authenticate host {}: {reason}; check that the target has \
-                 the same secrets for it",
+                "the target refuses to authenticate host {}: {reason}\n\
+                 help: check that the target has the same secrets for this host",
                 self.name
             );
             return Err(refused(message).into());

@@ -170,7 +170,7 @@ impl NvmeTcpDevice {
         let made = reconnect::associate_in_time(uri, &times).await;
         let association = made.map_err(|error| {
             error.context(format!(
-                "NVMe/TCP target {uri}: start it, or name another one"
+                "NVMe/TCP target {uri}\nhelp: start the target, or name another one"
             ))
         })?;
         let offer = association.offer;

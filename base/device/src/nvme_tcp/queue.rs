@@ -68,8 +68,8 @@ impl Queue {
         }
         let answer = Initialize::decode(receiver.take().await?).map_err(fault)?;
         if answer.digests != uri.digests {
-            let what = "the target does not agree to the digests that the URI asks for: leave \
-                        `digest` out, or turn them on there";
+            let what = "the target refuses the digests that the URI requests\n\
+                        help: leave `digest` out, or enable them at the target";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if answer.limit < MIN_H2C_DATA_BYTES || !answer.limit.is_multiple_of(4) {
@@ -117,7 +117,7 @@ impl Queue {
                     let rest = rest(&mut self.receiver, &header, layout).await?;
                     let completion = Completion::decode(rest);
                     if completion.cid != cid {
-                        return Err(broken("it answers a command that was not asked"));
+                        return Err(broken("it answers a command that was not sent"));
                     }
                     return Ok(Answer {
                         status: completion.status,
@@ -132,7 +132,7 @@ impl Queue {
                         || data.offset as usize != filled
                         || data.length as usize > room
                     {
-                        return Err(broken("it sends data that was not asked for"));
+                        return Err(broken("it sends data that was not requested"));
                     }
                     let end = filled + data.length as usize;
                     let into = self.room.slice(filled..end);
@@ -292,7 +292,7 @@ pub(super) async fn termination_error(
     match rest(receiver, common, layout).await.map(Terminate::decode) {
         Ok(Terminate { fatal, information }) => {
             let what = format!(
-                "the target ends the connection: a PDU of ours was wrong (error {fatal}, \
+                "the target ends the connection: a PDU of this host was invalid (error {fatal}, \
                  information {information})"
             );
             Error::new(ErrorKind::Disconnected, what)

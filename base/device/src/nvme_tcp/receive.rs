@@ -46,11 +46,11 @@ async fn pdu(shared: &Rc<Shared>, link: &Rc<Link>, receiver: &mut Receiver) -> R
                     fits.then(|| pending.moved = end)?;
                     Some(pending.buf()?.slice(data.offset as usize..end as usize))
                 });
-                wanted.ok_or_else(|| broken("it sends data that was not asked for"))?
+                wanted.ok_or_else(|| broken("it sends data that was not requested"))?
             };
             take_data(receiver, &into, layout).await?;
             match header[1] & (flag::SUCCESS | flag::LAST) {
-                flag::SUCCESS => Err(broken("a command succeeds before its data has come")),
+                flag::SUCCESS => Err(broken("a command succeeds before its data was received")),
                 0 | flag::LAST => Ok(()),
                 _ => answered(shared, data.cid, Status::SUCCESS),
             }
@@ -85,7 +85,7 @@ fn answered(shared: &Rc<Shared>, cid: u16, status: Status) -> Result<()> {
         let mut slots = shared.slots.borrow_mut();
         let pending = slots.get(cid);
         let pending =
-            pending.ok_or_else(|| broken("it answers a command that was not asked, or is over"))?;
+            pending.ok_or_else(|| broken("it answers a command that was not sent, or is over"))?;
         let moves = matches!(pending.request.op, Op::Read | Op::Write { .. });
         if status == Status::SUCCESS && moves && u64::from(pending.moved) != pending.request.len {
             return Err(broken("a command succeeds before its data was transferred"));

@@ -178,13 +178,14 @@ fn wrong_namespace(shared: &Shared, now: &Offer) -> Error {
     let name = &shared.name;
     let what = match shared.offer.is_same_namespace(now) {
         false => format!(
-            "NVMe/TCP target {name}: another namespace is in its place (its identifiers have \
-             changed), and nothing is sent to it; help: have the target serve the disk that it \
-             served before, or restart to use this one"
+            "NVMe/TCP target {name}: its namespace is another one: the identifiers have changed. \
+             Nothing is sent to it\n\
+             help: let the target serve the disk that it served before, or restart to use this one"
         ),
         true => format!(
-            "NVMe/TCP target {name}: its namespace is smaller or offers less than before, and \
-             nothing is sent to it; help: have the target serve it as before, or restart to use it"
+            "NVMe/TCP target {name}: its namespace is smaller or offers less than before. Nothing \
+             is sent to it\n\
+             help: let the target serve it as before, or restart to use it"
         ),
     };
     Error::new(ErrorKind::Disconnected, what)
@@ -196,7 +197,7 @@ fn fail_after_patience(shared: &Shared, lost_at: Duration, why: &Error) {
         return;
     }
     let what = format!(
-        "NVMe/TCP target {} is away for more than {:?}; still reconnecting",
+        "NVMe/TCP target {} has been unreachable for more than {:?}; still reconnecting",
         shared.name, shared.times.patience
     );
     let away = Error::with_source(ErrorKind::Disconnected, what, why.clone());
@@ -221,8 +222,8 @@ fn fail_after_losses(shared: &Shared, why: &Error) {
     let waiting = shared.slots.borrow_mut().take_waiting(too_often);
     for pending in waiting {
         let what = format!(
-            "{}: a request at byte {} was sent {MAX_LOSSES} times, and the connection was lost \
-             each time",
+            "{}: the connection was lost {MAX_LOSSES} times while a request at byte {} was in \
+             flight",
             shared.name, pending.request.offset
         );
         let error = Error::with_source(ErrorKind::Disconnected, what, why.clone());

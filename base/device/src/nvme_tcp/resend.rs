@@ -95,7 +95,7 @@ impl Shared {
     pub(super) fn report_failed_first_flush(&self, why: &Error) {
         tracing::error!(
             "NVMe/TCP target {}: the first flush failed. UNFLUSHED DATA OF EARLIER PROCESSES MAY \
-             BE LOST; the next flush fails: {}",
+             BE LOST: {}",
             self.name,
             why.report()
         );
@@ -114,8 +114,8 @@ impl Shared {
         let lost = self.lost.borrow();
         if !lost.is_empty() {
             tracing::error!(
-                "NVMe/TCP target {} is closed while it is away: UNFLUSHED DATA MAY BE LOST at {} \
-                 if the target lost power",
+                "NVMe/TCP target {} is closed while it is unreachable: UNFLUSHED DATA MAY BE LOST \
+                 at {}, if the target lost power",
                 self.name,
                 in_words(&lost)
             );
@@ -126,7 +126,7 @@ impl Shared {
     pub(super) fn complete_resent(&self, request: &Request, outcome: Result<()>) {
         if let Err(error) = outcome {
             tracing::error!(
-                "NVMe/TCP target {}: an unflushed change failed when it was sent again: {}",
+                "NVMe/TCP target {}: an unflushed write failed when it was sent a second time: {}",
                 self.name,
                 error.report()
             );
@@ -148,20 +148,20 @@ impl Shared {
         };
         let (name, away) = (&self.name, rt::now() - resend.lost_at);
         let sent = match resend.writes {
-            0 => "no change had to be sent again".to_owned(),
+            0 => "no unflushed write had to be sent a second time".to_owned(),
             writes => format!(
-                "{writes} unflushed changes of {} KiB were sent again",
+                "{writes} unflushed writes of {} KiB were sent a second time",
                 resend.bytes.div_ceil(1024)
             ),
         };
         if self.lost.borrow().is_empty() {
-            tracing::info!("NVMe/TCP target {name} is back after {away:?}; {sent}");
+            tracing::info!("NVMe/TCP target {name} is connected, after {away:?}; {sent}");
             return;
         }
         let lost = in_words(&self.lost.borrow());
         tracing::error!(
-            "NVMe/TCP target {name} is back after {away:?}; {sent}. \
-             UNFLUSHED DATA MAY BE LOST at {lost}; the next flush fails"
+            "NVMe/TCP target {name} is connected, after {away:?}; {sent}. UNFLUSHED DATA MAY BE \
+             LOST at {lost}"
         );
         let of_flush = |pending: &Pending| pending.request.op == Op::Flush;
         let waiting = self.slots.borrow_mut().take_waiting(of_flush);
@@ -183,8 +183,8 @@ impl Shared {
         }
         let lost = std::mem::take(&mut *self.lost.borrow_mut());
         let what = format!(
-            "{} was lost and is back: unflushed data may be lost at {}; \
-             help: write it again and flush, or compare it with a copy",
+            "{} was disconnected: UNFLUSHED DATA MAY BE LOST at {}\n\
+             help: write these ranges a second time and flush, or compare them with a copy",
             self.name,
             in_words(&lost)
         );

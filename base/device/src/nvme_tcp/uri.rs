@@ -55,8 +55,9 @@ impl FromStr for Uri {
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |why: &str| {
             let what = format!(
-                "{text:?} is no NVMe/TCP URI: {why}; write nvme-tcp://HOST:PORT/NQN, and behind it \
-                 what is wanted of ?nsid=N&digest=header,data&queue_depth=N&host=NQN"
+                "{text:?} is not an NVMe/TCP URI: {why}\n\
+                 help: write nvme-tcp://HOST:PORT/NQN, optionally followed by \
+                 ?nsid=N&digest=header,data&queue_depth=N&host=NQN"
             );
             Error::new(ErrorKind::InvalidInput, what)
         };
@@ -66,11 +67,11 @@ impl FromStr for Uri {
         let (host, nqn) = place.split_once('/').unwrap_or((place, ""));
         let name = |text: &str, whose: &str| {
             let name = percent_decode(text).filter(|name| is_nqn(name));
-            name.ok_or_else(|| invalid(&format!("{text:?} is no name of a {whose}, nqn....")))
+            name.ok_or_else(|| invalid(&format!("{text:?} is not the NQN of a {whose}")))
         };
         let nqn = name(nqn, "subsystem")?;
         let mut uri = Self {
-            address: resolve(host, PORT).ok_or_else(|| invalid("there is no such host"))?,
+            address: resolve(host, PORT).ok_or_else(|| invalid("the host is unknown"))?,
             nqn,
             nsid: None,
             digests: Digests::default(),
@@ -88,7 +89,7 @@ impl FromStr for Uri {
                     let number = number.parse().ok();
                     let depth = number.filter(|depth| (1..=MAX_DEPTH).contains(depth));
                     uri.queue_depth =
-                        depth.ok_or_else(|| invalid("queue_depth is from 1 to 1023"))?;
+                        depth.ok_or_else(|| invalid("queue_depth is not from 1 to 1023"))?;
                 }
                 Some(("host", host)) => uri.host = name(host, "host")?,
                 Some(("digest", which)) => {
@@ -96,11 +97,11 @@ impl FromStr for Uri {
                         match digest {
                             "header" => uri.digests.header = true,
                             "data" => uri.digests.data = true,
-                            _ => return Err(invalid("digest is header, data, or header,data")),
+                            _ => return Err(invalid("digest is not header, data, or header,data")),
                         }
                     }
                 }
-                _ => return Err(invalid(&format!("{part:?} means nothing"))),
+                _ => return Err(invalid(&format!("{part:?} is not an option"))),
             }
         }
         Ok(uri)

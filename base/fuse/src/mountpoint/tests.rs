@@ -97,7 +97,7 @@ fn a_dead_mount_is_cleared_only_if_it_is_ours() {
     let error = prepare(&dir.0).expect_err("not ours");
     assert_eq!(error.kind(), ErrorKind::Busy);
     assert!(
-        error.report().contains("not Forebay's"),
+        error.report().contains("another file system"),
         "{}",
         error.report()
     );

@@ -68,8 +68,8 @@ impl Engine {
             other => Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "the environment variable FOREBAY_IO is {other:?}: set it to uring, threads or \
-                     auto"
+                    "the environment variable FOREBAY_IO is {other:?}, which is not an engine\n\
+                     help: set it to uring, threads or auto"
                 ),
             )),
         }

@@ -36,14 +36,15 @@ pub(crate) struct Ring {
 impl Ring {
     pub(crate) fn new(parker: &Arc<Parker>) -> Result<Self> {
         let ring = build().context(|| {
-            "io_uring_setup (the kernel may be old, or a container or the sysctl \
-             kernel.io_uring_disabled may forbid it)"
+            "io_uring_setup\n\
+             help: the kernel may be old, or a container or the sysctl kernel.io_uring_disabled \
+             may forbid it"
         })?;
         let params = ring.params();
         if !params.is_feature_ext_arg() || !params.is_feature_nodrop() {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "io_uring of this kernel is too old: Linux 5.13 or later is needed",
+                "the io_uring of this kernel is too old: Linux 5.13 or later is required",
             ));
         }
         // Both only save the kernel look-ups; where they are refused nothing else changes.
@@ -280,7 +281,7 @@ fn check(entered: io::Result<usize>) {
         let passing = [libc::EINTR, libc::ETIME, libc::EBUSY, libc::EAGAIN];
         assert!(
             passing.contains(&errno),
-            "io_uring_enter failed, the reactor cannot go on: {error}"
+            "io_uring_enter failed, and the reactor cannot continue: {error}"
         );
     }
 }

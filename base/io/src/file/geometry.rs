@@ -95,9 +95,9 @@ pub(super) fn check_writable(fd: BorrowedFd<'_>) -> Result<()> {
     if known >= 0 && read_only != 0 {
         return Err(Error::new(
             ErrorKind::ReadOnly,
-            "the block device takes no writes: make it writable (`blockdev --setrw`; a loop \
-             device: \
-             attach it without --read-only), or name another",
+            "the block device is read-only\n\
+             help: make it writable (`blockdev --setrw`; a loop device: attach it without \
+             --read-only), or name another",
         ));
     }
     Ok(())

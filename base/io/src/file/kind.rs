@@ -39,7 +39,7 @@ pub(super) fn check_medium(metadata: &Metadata) -> Result<()> {
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "it is {kind}, and neither a regular file nor a block device\n    \
+            "it is {kind}, and neither a regular file nor a block device\n\
              help: name a regular file or a block device"
         ),
     ))

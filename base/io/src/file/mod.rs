@@ -378,7 +378,7 @@ fn open_descriptor(
         Err(error) if options.direct && error.raw_os_error() == Some(libc::EINVAL) => {
             tracing::warn!(
                 path = %path.display(),
-                "the file system refuses O_DIRECT: data goes through the page cache"
+                "the file system refuses O_DIRECT: requests use the page cache"
             );
             attempt(false).map(|file| (file, false))
         }
@@ -387,7 +387,8 @@ fn open_descriptor(
     opened.map_err(|error| match error.raw_os_error() {
         Some(libc::EBUSY) => Error::with_source(
             ErrorKind::Busy,
-            "it is in use (mounted, or held by another program): release it first",
+            "it is in use (mounted, or opened by another program)\n\
+             help: unmount it, or stop that program",
             error,
         ),
         _ => error.into(),
@@ -398,7 +399,7 @@ fn open_descriptor(
 pub(crate) fn create(file: &std::fs::File, path: &Path, size_bytes: u64) -> Result<()> {
     file.set_len(size_bytes)
         .and_then(|()| file.sync_all())
-        .context(|| format!("making it {size_bytes} bytes long"))?;
+        .context(|| format!("extending it to {size_bytes} bytes"))?;
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

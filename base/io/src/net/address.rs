@@ -47,7 +47,7 @@ impl FromStr for Address {
 fn invalid(text: &str) -> Error {
     Error::new(
         ErrorKind::InvalidInput,
-        format!("{text:?} is no address: write IP:PORT, [IPv6]:PORT or unix:/PATH"),
+        format!("{text:?} is not an address\nhelp: write IP:PORT, [IPv6]:PORT or unix:/PATH"),
     )
 }
 
@@ -116,7 +116,8 @@ pub(super) fn raw_unix(path: &Path) -> Result<Raw> {
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "the path {:?} cannot name a socket: use 1 to {most} bytes, none of them zero",
+                "the path {:?} cannot name a socket\n\
+                 help: use 1 to {most} bytes, none of them zero",
                 path.display().to_string()
             ),
         ));

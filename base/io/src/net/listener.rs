@@ -82,7 +82,7 @@ impl Listener {
                         self.logged_at.set(Some(now()));
                         tracing::warn!(
                             address = %self.address,
-                            "connections wait: {}",
+                            "accepting a connection failed, so that clients wait: {}",
                             io::Error::from_raw_os_error(-result)
                         );
                     }
@@ -238,15 +238,15 @@ fn stale(path: &Path) -> Result<()> {
     if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            "a file that is no socket is in the way: move it or choose another path",
+            "a file exists there that is not a socket\nhelp: move it, or choose another path",
         ));
     }
     match std::os::unix::net::UnixStream::connect(path) {
         Err(error) if error.raw_os_error() == Some(libc::ECONNREFUSED) => Ok(()),
         Ok(_) => Err(Error::new(
             ErrorKind::Busy,
-            "another program answers there: stop it or choose another path",
+            "another program listens there\nhelp: stop that program, or choose another path",
         )),
-        Err(error) => Err(error).context(|| "looking for a listener there"),
+        Err(error) => Err(error).context(|| "connecting to find a listener"),
     }
 }

@@ -233,8 +233,8 @@ fn open(path: &Path, create_bytes: Option<u64>, look: bool) -> Result<PmemMappin
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "it has {} bytes, less than a page of 4096: give it the size that it is to have \
-                 (`truncate -s SIZE {}`)",
+                "it has {} bytes, less than a page of 4096\n\
+                 help: give it the intended size (`truncate -s SIZE {}`)",
                 metadata.size(),
                 path.display()
             ),
@@ -242,7 +242,7 @@ fn open(path: &Path, create_bytes: Option<u64>, look: bool) -> Result<PmemMappin
     };
     if !device && !look {
         allocate(&file, len, &Stop::default()).context(|| {
-            format!("allocating all of its {size_bytes} bytes: make room on its file system")
+            format!("allocating all of its {size_bytes} bytes\nhelp: free space on its file system")
         })?;
     }
     let writeback = Writeback::detect();
@@ -330,10 +330,9 @@ fn check_mappable(metadata: &Metadata) -> Result<()> {
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "it is {}, and neither a regular file nor a DAX character device\n    \
+            "it is {}, and neither a regular file nor a DAX character device\n\
              help: name a DAX device (/dev/dax0.0) or a regular file, for persistent memory best \
-             one on a file system \
-             mounted with -o dax",
+             one on a file system mounted with -o dax",
             kind_in_words(metadata)
         ),
     ))
@@ -353,8 +352,8 @@ fn device_size_bytes(metadata: &Metadata) -> Result<u64> {
             Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "it is a character device without a size in {path}: name a DAX device \
-                     (/dev/dax0.0)"
+                    "it is a character device without a size in {path}\n\
+                     help: name a DAX device (/dev/dax0.0)"
                 ),
             )
         })

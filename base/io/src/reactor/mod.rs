@@ -37,12 +37,14 @@ thread_local! {
 
 /// The driver of the reactor that runs on this thread.
 pub(crate) fn current() -> Result<Rc<Driver>> {
-    CURRENT.with(|current| current.borrow().clone()).ok_or_else(|| {
-        Error::new(
-            ErrorKind::InvalidInput,
-            "no reactor runs on this thread: files and sockets are opened from a reactor's tasks",
-        )
-    })
+    CURRENT
+        .with(|current| current.borrow().clone())
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                "no reactor runs on this thread: only a reactor's tasks may open files and sockets",
+            )
+        })
 }
 
 /// Has the reactor of this thread look for work all the time from now on, and never sleep: it takes

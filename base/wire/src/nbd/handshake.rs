@@ -154,7 +154,7 @@ impl Greeting {
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let layout: GreetingLayout = prefix(bytes, "a greeting")?;
         if layout.magic != NBD_MAGIC || layout.option_magic != OPTION_MAGIC {
-            return Err(malformed("the greeting is not that of a newstyle server"));
+            return Err(malformed("the greeting is not one of a newstyle server"));
         }
         Ok(Self {
             flags: layout.flags.get(),
@@ -355,7 +355,7 @@ impl InfoRequest {
     /// `InvalidInput` if the lengths in it do not match the length of `bytes`, or the name is
     /// invalid.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
-        let wrong = || malformed("INFO or GO whose lengths do not add up");
+        let wrong = || malformed("INFO or GO with inconsistent lengths");
         let (length, rest) = bytes.split_first_chunk::<4>().ok_or_else(wrong)?;
         let length = u32::from_be_bytes(*length) as usize;
         let (name, rest) = rest.split_at_checked(length).ok_or_else(wrong)?;

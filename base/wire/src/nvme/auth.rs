@@ -206,12 +206,12 @@ impl std::fmt::Display for Reason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Failed => "the response does not match the secret",
-            Self::ProtocolUnusable => "DH-HMAC-CHAP is not among the protocols offered",
+            Self::ProtocolUnusable => "DH-HMAC-CHAP is not among the offered protocols",
             Self::ChannelMismatch => "a secure channel is requested and not supported",
-            Self::HashUnusable => "none of the hash functions offered is known",
-            Self::GroupUnusable => "none of the groups offered is known",
-            Self::IncorrectPayload => "a message is wrong in a field or its length",
-            Self::IncorrectMessage => "a message came that was not expected",
+            Self::HashUnusable => "none of the offered hash functions is known",
+            Self::GroupUnusable => "none of the offered groups is known",
+            Self::IncorrectPayload => "a message has an invalid field or length",
+            Self::IncorrectMessage => "a message is out of sequence",
         })
     }
 }

@@ -88,9 +88,9 @@ pub fn is_nqn(name: &str) -> bool {
 pub fn check_nqn(name: &str) -> Result<()> {
     if !is_nqn(name) || name == DISCOVERY_NQN {
         let what = format!(
-            "{name:?} is no NVMe qualified name of a subsystem or host: write \"nqn.\", a year and \
-             month, a domain reversed, a colon and a name, such as \"nqn.2026-11.io.forebay:db\", \
-             in at most {MAX_NQN_BYTES} bytes"
+            "{name:?} is not an NVMe qualified name of a subsystem or host\n\
+             help: write \"nqn.\", a year and month, a domain reversed, a colon and a name, such \
+             as \"nqn.2026-11.io.forebay:db\", in at most {MAX_NQN_BYTES} bytes"
         );
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }

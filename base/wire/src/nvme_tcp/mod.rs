@@ -94,10 +94,10 @@ impl std::fmt::Display for Fault {
             Fatal::InvalidHeaderField => {
                 write!(
                     f,
-                    "the field at byte {information} of a PDU's header makes no sense"
+                    "the field at byte {information} of a PDU's header is invalid"
                 )
             }
-            Fatal::SequenceError => f.write_str("a PDU at a time when it may not come"),
+            Fatal::SequenceError => f.write_str("a PDU out of sequence"),
             Fatal::HeaderDigest => f.write_str("the digest of a PDU's header does not match"),
             Fatal::OutOfRange => f.write_str("data outside of the requested range"),
             Fatal::LimitExceeded => f.write_str("more data than the limit"),

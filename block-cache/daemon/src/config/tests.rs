@@ -190,10 +190,7 @@ fn a_request_is_given_a_time_that_makes_sense() {
         }
     }
     let report = broken(limit, &format!("{limit}\ntimeout = \"9999999999h\""));
-    assert!(
-        report.contains("\"9999999999h\" is more than"),
-        "{report}"
-    );
+    assert!(report.contains("\"9999999999h\" is more than"), "{report}");
     assert!(report.contains("timeout = "), "the line is shown: {report}");
 }
 

@@ -32,10 +32,13 @@ fn check_refuses_what_serve_refuses() {
     assert!(!place.path("state").exists(), "nothing was made");
     assert!(!place.path("control.sock").exists());
     for (name, parts) in [
-        ("nbd.sock", ["forebay.toml:23: ", "no socket is in the way"]),
+        (
+            "nbd.sock",
+            ["forebay.toml:23: ", "exists there that is not a socket"],
+        ),
         (
             "control.sock",
-            ["control socket", "no socket is in the way"],
+            ["control socket", "exists there that is not a socket"],
         ),
         ("state", ["forebay.toml:29: ", "is not a directory"]),
     ] {
@@ -417,7 +420,7 @@ fn a_device_that_takes_no_writes_is_refused_in_every_mode() {
     }
     let said = place.refused(&["format", "--force", "--cache", path]);
     assert!(
-        said.contains("takes no writes") && said.contains("--setrw"),
+        said.contains("is read-only") && said.contains("--setrw"),
         "{said}"
     );
 }

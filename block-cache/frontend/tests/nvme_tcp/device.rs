@@ -94,7 +94,7 @@ async fn against_a_model(device: Rc<NvmeTcpDevice>, part: u64, rounds: u64, tall
             _ => {
                 if let Err(error) = device.flush().await {
                     let report = error.report();
-                    assert!(report.contains("may be lost"), "{report}");
+                    assert!(report.contains("MAY BE LOST"), "{report}");
                     tally.failed_flushes.set(tally.failed_flushes.get() + 1);
                 }
             }
@@ -241,7 +241,7 @@ fn a_failed_authentication_is_refused_with_the_remedy() {
         (
             NQN,
             Some(&*no_longer),
-            "does not ask for authentication, and so does not prove itself",
+            "requires no authentication, so that it cannot authenticate itself",
         ),
     ];
     for (nqn, line, said) in cases {

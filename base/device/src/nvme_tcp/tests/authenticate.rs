@@ -124,14 +124,11 @@ const REFUSED: ErrorKind = ErrorKind::Permission;
 const BROKEN: ErrorKind = ErrorKind::Disconnected;
 const PAYLOAD: (ErrorKind, &str, Option<Reason>) = (
     BROKEN,
-    "in a field or its length",
+    "an invalid field or length",
     Some(Reason::IncorrectPayload),
 );
-const MESSAGE: (ErrorKind, &str, Option<Reason>) = (
-    BROKEN,
-    "that was not expected",
-    Some(Reason::IncorrectMessage),
-);
+const MESSAGE: (ErrorKind, &str, Option<Reason>) =
+    (BROKEN, "out of sequence", Some(Reason::IncorrectMessage));
 const UNPROVED: (ErrorKind, &str, Option<Reason>) = (
     REFUSED,
     "the target has not authenticated itself",

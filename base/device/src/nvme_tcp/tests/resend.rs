@@ -116,7 +116,8 @@ fn a_change_that_fails_on_resend_is_reported_once_by_range() {
         assert_eq!(error.kind(), ErrorKind::Io);
         let report = error.report();
         assert!(
-            report.contains("8192..12288, 32768..36864; help: write it again"),
+            report
+                .contains("MAY BE LOST at bytes 8192..12288, 32768..36864 (I/O error)\n    help: "),
             "{report}"
         );
         device.flush().await.expect("it was reported");
@@ -153,7 +154,7 @@ fn a_change_that_ends_each_association_on_resend_is_given_up() {
         device.write(4096, block(1)).await.expect("1");
         let error = device.flush().await.expect_err("it was never answered");
         let report = error.report();
-        assert!(report.contains("lost at bytes 4096..8192;"), "{report}");
+        assert!(report.contains("LOST at bytes 4096..8192 ("), "{report}");
         device.flush().await.expect("others are served");
         assert_eq!(device.losses(), 6);
     });

@@ -16,9 +16,13 @@ pub(super) const WRONG: [(Wrong, ErrorKind, &str); 10] = [
         ErrorKind::NotFound,
         "no subsystem nqn.test",
     ),
-    (Wrong::Secrets, ErrorKind::Permission, "authenticate"),
+    (
+        Wrong::Secrets,
+        ErrorKind::Permission,
+        "requires authentication",
+    ),
     (Wrong::Failed, ErrorKind::Io, "has failed"),
-    (Wrong::NotReady, ErrorKind::TimedOut, "become ready"),
+    (Wrong::NotReady, ErrorKind::TimedOut, "not ready"),
     (Wrong::NoNamespace, ErrorKind::NotFound, "no namespace"),
     (
         Wrong::Blocks,

@@ -200,7 +200,7 @@ impl Epoll {
             let error = io::Error::last_os_error();
             assert!(
                 error.raw_os_error() == Some(libc::EINTR),
-                "epoll_wait failed, the reactor cannot go on: {error}"
+                "epoll_wait failed, and the reactor cannot continue: {error}"
             );
             return 0;
         }

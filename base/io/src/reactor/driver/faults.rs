@@ -52,8 +52,7 @@ impl Faults {
         let error = Error::new(
             ErrorKind::Lost,
             format!(
-                "{} was REMOVED while it is in use: all that it holds is gone when this process \
-                 ends\n    \
+                "{} was REMOVED while it is in use: all its DATA IS LOST when this process ends\n\
                  help: copy it while the process runs: cp --sparse=always /proc/{}/fd/{fd} NEW",
                 path.display(),
                 std::process::id()

@@ -84,7 +84,7 @@ impl OpenFile {
 
     /// Returns the error for a request past the end of a truncated file.
     pub(crate) fn truncation_error(&self, request: &Request) -> Error {
-        let what = "the file ends before that: was it truncated?";
+        let what = "the file ends before that range (was it truncated?)";
         Error::new(ErrorKind::Io, what).context(describe(self, request))
     }
 

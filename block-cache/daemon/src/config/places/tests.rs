@@ -91,7 +91,7 @@ fn a_socket_has_a_directory_and_nobody_else() {
     std::fs::create_dir(&run).expect("made");
     let socket = run.join("db.sock");
     std::fs::write(&socket, "notes").expect("written");
-    place.refused("", "", 12, &["a file that is no socket is in the way"]);
+    place.refused("", "", 12, &["a file exists there that is not a socket"]);
     std::fs::remove_file(&socket).expect("there");
     let listener = UnixListener::bind(&socket).expect("bound");
     place.refused("", "", 12, &["is in use", "stop the program"]);

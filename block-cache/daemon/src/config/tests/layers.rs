@@ -128,7 +128,7 @@ fn a_namespace_of_another_machine_backs_a_volume_and_no_cache() {
     let twin = "    { name = \"too\", kind = \"nvme-tcp\", uri = \
         \"nvme-tcp://127.0.0.1:4420/nqn.a:b\" },\n]\ncache";
     for (from, to, said) in [
-        ("nqn.a:b", "a:b", "no name of a subsystem"),
+        ("nqn.a:b", "a:b", "not the NQN of a subsystem"),
         ("data = \"ssd\"", "data = \"slow\"", "another machine's"),
         (
             "data = \"ssd\"",

@@ -23,7 +23,7 @@ pub(super) const FAULTS: &[Fault] = &[
         Cache,
         on_a_file,
         |p| hold(&p.path("cache")),
-        &["holds it locked"],
+        &["holds a lock on it"],
     ),
     Fault::new(
         "a file without a cache",

@@ -45,7 +45,7 @@ pub(super) const FAULTS: &[Fault] = &[
         Export,
         any,
         |p| put_file(&p.path("nbd.sock"), 0o600),
-        &["no socket is in the way"],
+        &["exists there that is not a socket"],
     ),
     Fault::new(
         "a file for a machine's socket",
@@ -55,7 +55,7 @@ pub(super) const FAULTS: &[Fault] = &[
             change(p, "nbd = \"unix:nbd.sock\"", "vhost-user-blk = \"vm.sock\"");
             put_file(&p.path("vm.sock"), 0o600)
         },
-        &["no socket is in the way"],
+        &["exists there that is not a socket"],
     ),
     Fault::new(
         "the mount point of a file",
@@ -176,7 +176,7 @@ pub(super) const FAULTS: &[Fault] = &[
         Backing,
         any,
         |p| hold(&backing(p)),
-        &["holds it locked"],
+        &["holds a lock on it"],
     )
     .sample(),
     Fault::new(

@@ -109,7 +109,7 @@ pub(super) const FAULTS: &[Fault] = &[
         Journal,
         killed,
         |p| hold(&journal(p)),
-        &["holds it"],
+        &["holds a lock on it"],
     ),
     // The state directory.
     Fault::new(
@@ -223,7 +223,7 @@ pub(super) const FAULTS: &[Fault] = &[
         Slots,
         slots,
         |p| hold(&slots_of(p)),
-        &["holds it"],
+        &["holds a lock on it"],
     ),
     Fault::new(
         "damaged slots",
