@@ -80,8 +80,9 @@ impl Arena {
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "arena {}: the map leads block {premap} to {entry:?}, and there are {} \
-                     internal blocks: restore the block from a copy",
+                    "arena {}: the map entry of block {premap} is {entry:?}, and there are {} \
+                     internal blocks\n\
+                     help: restore the block from a copy",
                     self.index, self.info.internal_blocks
                 ),
             ));
@@ -230,6 +231,6 @@ impl Arena {
 fn unreadable() -> Error {
     Error::new(
         ErrorKind::Io,
-        "an earlier read of this block failed: write it, or restore it from a copy",
+        "an earlier read of this block failed\nhelp: write it, or restore it from a copy",
     )
 }

@@ -51,8 +51,8 @@ fn check_arena<P: Pmem>(
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "arena {}: internal block {block} of {who} has another use as well: restore \
-                     the medium from a copy",
+                    "arena {}: internal block {block} of {who} has a second owner\n\
+                     help: restore the medium from a copy",
                     arena.index
                 ),
             ));

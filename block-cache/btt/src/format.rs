@@ -63,7 +63,7 @@ pub fn format<P: Pmem>(memory: &P, options: &FormatOptions) -> Result<Formatted>
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "blocks of {} bytes are not possible: choose 512 or 4096",
+                "blocks of {} bytes are not supported\nhelp: choose 512 or 4096",
                 options.block_bytes
             ),
         ));

@@ -304,8 +304,8 @@ impl InfoBlock {
             require(
                 end <= size_bytes,
                 &format!(
-                    "{what} would end at {end}, of {size_bytes} bytes that are there: was the \
-                     medium cut?"
+                    "{what} would end at {end}, of {size_bytes} bytes that are there (was it \
+                     truncated?)"
                 ),
             )?;
         }

@@ -127,15 +127,15 @@ fn find<P: Pmem>(memory: &P, arena_max_bytes: u64) -> Result<Version> {
     Err(match worst {
         NoInfo::Absent => Error::new(
             ErrorKind::NotFound,
-            "there is no block translation table: make one with `forebay format --btt PATH`",
+            "there is no block translation table\nhelp: make one with `forebay format --btt PATH`",
         ),
         NoInfo::Damaged => Error::new(
             ErrorKind::Corrupt,
-            "both info blocks of the first arena are damaged: restore the medium from a copy",
+            "both info blocks of the first arena are damaged\nhelp: restore the medium from a copy",
         ),
         NoInfo::UnknownVersion(..) => Error::new(
             ErrorKind::Unsupported,
-            format!("its block translation table has {worst}: use a newer program"),
+            format!("its block translation table has {worst}\nhelp: upgrade Forebay"),
         ),
     })
 }
@@ -152,7 +152,7 @@ fn info<P: Pmem>(memory: &P, start: u64, arena_max_bytes: u64) -> Result<InfoBlo
         Ok(info) => Some(start + info.copy_offset),
         Err(_) => copy_at(memory, start, arena_max_bytes),
     };
-    let copy = copy_at.map_or_else(|| Err("no room for it".to_owned()), sound);
+    let copy = copy_at.map_or_else(|| Err("no space for it".to_owned()), sound);
     let (info, at, damage) = match (first, copy) {
         (Ok(first), Ok(copy)) if first == copy => return Ok(first),
         (Ok(first), Ok(_)) => (first, copy_at, "differs".to_owned()),
@@ -162,16 +162,16 @@ fn info<P: Pmem>(memory: &P, start: u64, arena_max_bytes: u64) -> Result<InfoBlo
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "neither its info block ({first}) nor the copy ({copy}) is sound: restore the \
-                     medium from a copy"
+                    "both its info block ({first}) and the copy ({copy}) are damaged\n\
+                     help: restore the medium from a copy"
                 ),
             ));
         }
     };
     if let Some(at) = at {
         tracing::warn!(
-            "the info block at {at} was damaged or gone ({damage}), and is written anew from the \
-             other one"
+            "the info block at {at} was damaged or missing ({damage}), and is rewritten from its \
+             copy"
         );
         memory.stream(at, &Buf::copied(&info.encode()));
         memory.fence();
@@ -186,14 +186,14 @@ fn same_table(first: &InfoBlock, info: &InfoBlock) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::Corrupt,
-        "it belongs to another table than the first: restore the medium from a copy",
+        "it belongs to another table than the first\nhelp: restore the medium from a copy",
     ))
 }
 
 fn damaged_flog(what: impl std::fmt::Display) -> Error {
     Error::new(
         ErrorKind::Corrupt,
-        format!("{what}: restore the medium from a copy"),
+        format!("{what}\nhelp: restore the medium from a copy"),
     )
 }
 

@@ -197,7 +197,7 @@ fn a_map_that_leads_nowhere_fails_its_block_alone() {
     let twice = MapEntry::new(State::Normal, 7);
     memory.store_u32(info.map_offset + 20, twice.raw());
     let error = open(&memory).check().expect_err("block 7 has it, too");
-    assert!(error.report().contains("another use"), "{error:?}");
+    assert!(error.report().contains("a second owner"), "{error:?}");
 }
 
 #[test]

@@ -116,7 +116,7 @@ pub(super) const FAULTS: &[Fault] = &[
         Cache,
         table,
         |p| set_len(&p.path("medium"), 8 << 20),
-        &["was the medium cut?"],
+        &["was it truncated?"],
     ),
     Fault::new(
         "data and metadata in each other's place",
