@@ -156,16 +156,15 @@ impl BackingFailures {
                 if !failed {
                     self.set_flush_failed(id, true).await?;
                 }
-                let what = "what was written before may be lost";
+                let what = "UNFLUSHED WRITES OF EARLIER PROCESSES MAY BE LOST";
                 return Err(Error::context(error, format!("volume {name:?}: {what}")));
             }
         }
         if failed {
             tracing::error!(
                 volume = name,
-                "A FLUSH OF ITS BACKING DEVICE FAILED before this start: what was written to that \
-                 since the last good one, and is not dirty in the cache, MAY BE LOST; compare what \
-                 matters with a copy"
+                "A FLUSH OF ITS BACKING DEVICE FAILED before this start: UNFLUSHED WRITES that are \
+                 not dirty in the cache MAY BE LOST"
             );
             backing.set_lost();
         }

@@ -158,8 +158,8 @@ impl Cache {
         Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "the cache has failed, and volume {name:?} would refuse writes in mode {mode}: \
-                 restart when the cache's device is well"
+                "the cache has failed, and volume {name:?} would refuse writes in mode {mode}\n\
+                 help: repair the cache device, and restart"
             ),
         ))
     }
@@ -183,7 +183,7 @@ impl Cache {
             }
             let flushed = self.engine.failures.flush_backing(&volume).await;
             result = result.and(flushed.map_err(|error| {
-                let what = "what was written before may be lost";
+                let what = "UNFLUSHED WRITES OF EARLIER PROCESSES MAY BE LOST";
                 error.context(format!("volume {:?}: {what}", volume.name))
             }));
         }

@@ -58,11 +58,10 @@ impl RecoveryReport {
     pub const fn loss(&self) -> &'static str {
         match self.lost_in_flight {
             true => {
-                "was being written, and not acknowledged, when a flush of the cache device failed: \
-                 it may hold what was there before, the new, or parts of both, until it is written \
-                 again"
+                "in flight, and not acknowledged, when a flush of the cache device failed: it has \
+                 the old data, the new data, or both"
             }
-            false => "acknowledged and not flushed, and lost: a flush of the cache failed",
+            false => "acknowledged, not flushed, and LOST: a flush of the cache device failed",
         }
     }
 }

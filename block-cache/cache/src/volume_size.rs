@@ -31,8 +31,8 @@ pub(crate) fn shrank(volume: &str, old_bytes: u64, bytes: u64) -> Error {
         ErrorKind::InvalidInput,
         format!(
             "volume {volume:?}: the backing device shrank from {old_bytes} to {bytes} bytes, and \
-             the cache holds dirty data beyond: make it as large as it was and write the data back \
-             first"
+             the cache holds dirty data beyond\n\
+             help: make it as large as it was, and write the data back first"
         ),
     )
 }
@@ -40,8 +40,7 @@ pub(crate) fn shrank(volume: &str, old_bytes: u64, bytes: u64) -> Error {
 /// Returns a warning that a backing device is smaller than before and that no data is lost.
 pub(crate) fn shrunk_clean(old_bytes: u64, bytes: u64) -> String {
     format!(
-        "the backing device has shrunk from {old_bytes} to {bytes} bytes: what lay beyond its end \
-         is gone, and the volume is so much smaller; nothing that the cache had to write back is \
-         lost"
+        "the backing device has shrunk from {old_bytes} to {bytes} bytes: data beyond its end IS \
+         LOST, but no dirty data"
     )
 }

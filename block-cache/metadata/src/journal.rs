@@ -190,7 +190,8 @@ impl Journal {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "a process journal of {} bytes is too small: use at least {JOURNAL_MIN_BYTES}",
+                    "a process journal of {} bytes is too small\n\
+                     help: use at least {JOURNAL_MIN_BYTES}",
                     buf.len()
                 ),
             ));

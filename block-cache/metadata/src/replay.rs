@@ -127,8 +127,9 @@ pub async fn replay_with(
         let length_bytes = geometry.unit_bytes;
         let offset = geometry.offset + first % geometry.records * RECORD_BYTES as u64;
         let what = format!(
-            "the newest records of the log, {length_bytes} bytes at {offset}, could be read a \
-             moment ago and cannot be now: look after the device, and start again"
+            "the newest records of the log, {length_bytes} bytes at {offset}, became unreadable \
+             during the replay\n\
+             help: check the device, and start again"
         );
         return Err(Error::new(ErrorKind::Io, what));
     }

@@ -357,7 +357,7 @@ impl Superblock {
             } else {
                 Error::new(
                     ErrorKind::NotFound,
-                    format!("{name} holds no Forebay cache; make one with `forebay format`"),
+                    format!("{name} holds no Forebay cache\nhelp: make one with `forebay format`"),
                 )
             });
         };
@@ -366,7 +366,7 @@ impl Superblock {
         {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                format!("{name} was written by a newer Forebay: upgrade to open it"),
+                format!("{name} was written by a newer Forebay\nhelp: upgrade to open it"),
             ));
         }
         superblock.sound(&name)?;

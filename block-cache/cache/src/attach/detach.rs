@@ -96,7 +96,7 @@ impl Cache {
                 volume = name,
                 offset = start,
                 len = end - start,
-                "dirty data is abandoned"
+                "dirty data is discarded and LOST"
             );
         }
         engine.forget_volume_in_time(&volume).await?;
@@ -162,7 +162,7 @@ impl Cache {
         };
         // The cache device, too, has its time.
         let rest = until.saturating_sub(rt::now()) + patience;
-        result = result.and(run_with_limit("what the cache holds", rest, ended).await);
+        result = result.and(run_with_limit("a clean end of the cache", rest, ended).await);
         engine.committer.stop();
         engine.volumes.clear();
         result
@@ -172,7 +172,7 @@ impl Cache {
 fn timeout_error(what: &str) -> Error {
     Error::new(
         ErrorKind::TimedOut,
-        format!("the device did not end {what}: it goes on by itself"),
+        format!("the device did not complete {what} in time: the work goes on in the background"),
     )
 }
 
@@ -243,7 +243,7 @@ impl Engine {
             if done() != seen {
                 (seen, since) = (done(), rt::now());
             } else if rt::now() - since > self.settings.patience {
-                return Err(timeout_error("what is to be written back"));
+                return Err(timeout_error("a write-back"));
             }
         }
     }
@@ -251,7 +251,7 @@ impl Engine {
     async fn forget_volume_in_time(self: &Rc<Self>, volume: &Rc<AttachedVolume>) -> Result<()> {
         let (engine, forgotten) = (Rc::clone(self), Rc::clone(volume));
         let work = async move { engine.forget_volume(&forgotten).await };
-        let what = format!("volume {}: forgetting it", volume.name);
+        let what = format!("volume {}: its removal from the cache", volume.name);
         let result = run_with_limit(&what, self.settings.patience, work).await;
         if let Err(error) = &result
             && error.kind() != ErrorKind::TimedOut
@@ -342,8 +342,7 @@ impl Engine {
         }
         if let Some(shrunk) = shrunk(&self.superblock.current(), self.devices.data().as_ref()) {
             let what = format!(
-                "{shrunk} while it was in use, and what lay beyond its end is gone, dirty data \
-                 with it; do not take the cache for sound"
+                "{shrunk} while it was in use. Data beyond its end, also dirty data, IS LOST"
             );
             flushed = flushed.and(Err(Error::new(ErrorKind::Lost, what)));
         }

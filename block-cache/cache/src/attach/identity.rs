@@ -26,16 +26,17 @@ fn another_device(name: &str, (was, was_bytes): Sized, (now, bytes): Sized, dirt
             format!(" (it has no serial number, and {bytes} bytes in place of {was_bytes})")
         }
         _ if now.basis == Basis::Path => {
-            " (it is known by its path, which is another one)".to_owned()
+            " (it is identified by its path, which has changed)".to_owned()
         }
-        _ => " (it has no serial number: its place, driver or instance is another one)".to_owned(),
+        _ => " (it has no serial number: its place, driver or instance has changed)".to_owned(),
     };
     Error::new(
         ErrorKind::InvalidInput,
         format!(
             "volume {name:?} has another backing device than before{how}, and the cache holds \
-             {dirty} bytes of dirty data for the one that it had: give it that one back, or start \
-             with --adopt {name} if this is the same data in another place"
+             {dirty} bytes of dirty data for that\n\
+             help: give it the former one back, or start with --adopt {name} if this is the same \
+             data in another place"
         ),
     )
 }
@@ -44,8 +45,9 @@ fn attached_part(name: &str, other: &str) -> Error {
     Error::new(
         ErrorKind::Busy,
         format!(
-            "the backing device of volume {name:?} is, or overlaps, that of volume {other:?}, \
-             which is attached: give each a medium, or a part of one, of its own"
+            "the backing device of volume {name:?} overlaps that of volume {other:?}, which is \
+             attached\n\
+             help: give each a medium, or a part of one, of its own"
         ),
     )
 }
@@ -54,10 +56,10 @@ fn another_name(name: &str, former: &str, dirty_bytes: u64) -> Error {
     Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "the backing device of volume {name:?} was served, in whole or in part, as volume \
-             {former:?}, and the cache holds {dirty_bytes} bytes of dirty data for it: serve it \
-             under that name, or detach {former:?} first (`forebay detach {former}`, while it is \
-             served)"
+            "the backing device of volume {name:?} was served as volume {former:?}, and the cache \
+             holds {dirty_bytes} bytes of dirty data for it\n\
+             help: serve it under that name, or detach {former:?} first (`forebay detach \
+             {former}`, while it is served)"
         ),
     )
 }
@@ -133,7 +135,7 @@ impl Engine {
             }
             tracing::warn!(
                 volume = name,
-                "another backing device than before: what was cached of the former one is dropped"
+                "another backing device than before: clean cached data of the former one is dropped"
             );
             self.drop_clean_slots(known.id).await?;
         }
@@ -159,8 +161,8 @@ impl Engine {
             tracing::warn!(
                 volume = name,
                 former = other.name,
-                "the backing device was served under another name: what was cached under it is \
-                 dropped"
+                "the backing device was served under another name: clean data cached under that \
+                 name is dropped"
             );
             self.drop_clean_slots(other.id).await?;
             self.superblock

@@ -149,8 +149,7 @@ pub fn no_room(idle: &[IdleVolume]) -> Error {
 
 /// A cache has no number for another volume.
 pub(crate) fn no_number() -> Error {
-    let what = "the cache has given out all its 65,534 volume numbers, which are never given \
-                twice\n\
+    let what = "the cache has used all its 65,534 volume numbers, and never uses one twice\n\
                 help: detach its volumes and format it again";
     Error::new(ErrorKind::NoSpace, what)
 }
@@ -201,7 +200,7 @@ impl Engine {
                 volume = name,
                 offset = start,
                 len = end - start,
-                "dirty data is discarded"
+                "dirty data is discarded and LOST"
             );
         }
         self.forget_number(id).await?;

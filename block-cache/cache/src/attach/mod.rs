@@ -97,15 +97,17 @@ impl Cache {
         if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return refuse(
                 ErrorKind::InvalidInput,
-                format!("volume name {name:?}: use 1 to {MAX_NAME_BYTES} bytes"),
+                format!(
+                    "volume name {name:?} is empty or long\nhelp: use 1 to {MAX_NAME_BYTES} bytes"
+                ),
             );
         }
         if u64::from(info.logical_block_bytes) > engine.geometry.granule_bytes(0) {
             return refuse(
                 ErrorKind::InvalidInput,
                 format!(
-                    "{}: blocks of {} bytes are larger than the cache's granule of {}: format the \
-                     cache with larger blocks",
+                    "{}: blocks of {} bytes are larger than the cache's granule of {}\n\
+                     help: format the cache with larger blocks",
                     info.name,
                     info.logical_block_bytes,
                     engine.geometry.granule_bytes(0)
@@ -226,8 +228,8 @@ impl Cache {
             return refuse(
                 ErrorKind::InvalidInput,
                 format!(
-                    "{}: the backing device has {size} bytes, the volume {old}: detach the volume \
-                     before it shrinks",
+                    "{}: the backing device has {size} bytes, the volume {old}\n\
+                     help: detach the volume before its device shrinks",
                     volume.name
                 ),
             );
@@ -421,9 +423,9 @@ impl Engine {
         refuse(
             ErrorKind::InvalidInput,
             format!(
-                "{}: its blocks of {} bytes could be torn by a power cut on the cache device {}, \
-                 which writes {whole} bytes at a time: use a cache device with physical blocks of \
-                 {} bytes",
+                "{}: a power loss could tear its blocks of {} bytes on the cache device {}, which \
+                 is atomic by {whole} bytes\n\
+                 help: use a cache device with physical blocks of {} bytes",
                 backing.name, backing.logical_block_bytes, data.name, backing.logical_block_bytes
             ),
         )

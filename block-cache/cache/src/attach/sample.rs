@@ -105,12 +105,11 @@ impl Engine {
             if sample.is_empty() && tally.compared.get() == 0 {
                 let dirty_bytes = self.map.borrow().share(known.id).dirty_bytes;
                 match dirty_bytes {
-                    0 => tracing::info!(volume = name, "nothing is cached that could be compared"),
+                    0 => tracing::info!(volume = name, "no cached data can be compared"),
                     _ => tracing::warn!(
                         volume = name,
                         dirty_bytes,
-                        "nothing clean is cached: no sample tells whether the backing device is as \
-                         it was"
+                        "no clean data is cached: a change of the backing device cannot be detected"
                     ),
                 }
                 return Ok(());
@@ -160,11 +159,11 @@ impl Engine {
             ErrorKind::InvalidInput,
             format!(
                 "volume {name:?}: {device} differs at byte {at} from a clean copy: it is another \
-                 device, or was changed; help: give the volume back the device that it had, as it \
-                 was. Or start with --adopt {name}: clean copies are dropped, and {dirty} bytes of \
-                 dirty data are kept and written to the device as it is now. Or start with \
-                 --without-cache {name} to look at the device first; nothing in the cache is given \
-                 up by that"
+                 device, or was changed\n\
+                 help: give the volume back the device that it had, as it was. Or start with \
+                 --adopt {name}: clean copies are dropped, and {dirty} bytes of dirty data are \
+                 kept and written to the device as it is now. Or start with --without-cache {name} \
+                 to look at the device first: the cache keeps all its data"
             ),
         ))
     }

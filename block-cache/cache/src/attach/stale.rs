@@ -59,7 +59,7 @@ impl Engine {
                 volume = known.name,
                 offset = start,
                 len = end - start,
-                "stale dirty data is discarded"
+                "stale dirty data is discarded and LOST"
             );
         }
         let stale: HashSet<BlockId> = stale.iter().map(|block| block.slot).collect();

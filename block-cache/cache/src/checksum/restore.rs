@@ -33,8 +33,8 @@ impl LoadedChecksums {
         if unreadable_units > 0 {
             tracing::warn!(
                 units = unreadable_units,
-                "a part of the table of checksums cannot be read: the data that it is about is \
-                 believed, and gets new ones"
+                "a part of the checksum table cannot be read: its data is not verified, and gets \
+                 new checksums"
             );
         }
         let units = usize::try_from(place.units()).expect("a table fits memory");

@@ -408,13 +408,13 @@ impl Cleaner {
 
 /// Why a block that was written back stays dirty.
 fn interrupted() -> Error {
-    let what =
-        "a flush of the backing device failed since this was written back: it is written again";
+    let what = "a flush of the backing device failed since the write-back, which is repeated";
     Error::new(ErrorKind::Io, what)
 }
 
 /// Why a block is not written back.
 fn in_doubt() -> Error {
-    let what = "a flush of the cache device failed since this was written: it is not written back";
+    let what = "a flush of the cache device failed since the data was written: it is not written \
+                back";
     Error::new(ErrorKind::Io, what)
 }

@@ -20,13 +20,13 @@ impl Committer {
                 error = %error.report(),
                 go_on = names(true).join(", "),
                 refuse_writes = names(false).join(", "),
-                "the cache device failed: volumes go on at their backing devices, or refuse writes \
-                 until restart, as named; dirty data that cannot be read is an error"
+                "the cache device failed: the named volumes go on without the cache, or refuse \
+                 writes until restart"
             );
         }
         let error = Error::with_source(
             ErrorKind::Io,
-            "the cache stopped taking writes after its device failed: restart to recover",
+            "the cache refuses writes since its device failed\nhelp: restart to recover",
             error,
         );
         if self.flush_failed.get() {
@@ -79,7 +79,7 @@ impl Committer {
                         volume = entry.key.volume(),
                         block = entry.key.block(),
                         dirty = entry.dirty != 0,
-                        "a block that no flush covered may be lost, or be older after a restart"
+                        "an unflushed block MAY BE LOST, or older after a restart"
                     );
                 }
             }
@@ -90,7 +90,7 @@ impl Committer {
         if unnamed > 0 {
             tracing::error!(
                 blocks = unnamed,
-                "named above: the process journal had no room"
+                "the process journal had no space for the unflushed blocks named above"
             );
         }
     }

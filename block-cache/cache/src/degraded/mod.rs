@@ -51,7 +51,7 @@ impl Cache {
         if volume.allow_degraded(DegradedService::new(fallback, begin)) {
             return Ok(());
         }
-        let what = format!("volume {name:?} goes on without its cache already, should that fail");
+        let what = format!("volume {name:?} already has an agreement for degraded service");
         Err(Error::new(ErrorKind::InvalidInput, what))
     }
 }
@@ -69,8 +69,8 @@ fn check_preserved(volume: &AttachedVolume, range: &Range<u64>) -> Result<()> {
     Err(Error::new(
         ErrorKind::Io,
         format!(
-            "volume {}: {} bytes at {} touch what is dirty at {at} in the cache, which has failed: \
-             restart to recover that",
+            "volume {}: {} bytes at {} overlap dirty data at {at} in the cache, which has failed\n\
+             help: restart to recover that data",
             volume.name,
             range.end - range.start,
             range.start,
@@ -205,8 +205,9 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::Io,
                 format!(
-                    "volume {}: {} bytes at {} would be written over a part of what is dirty in \
-                     the cache, which has failed: write whole blocks of {} bytes",
+                    "volume {}: {} bytes at {} would overwrite a part of a dirty granule in the \
+                     cache, which has failed\n\
+                     help: write whole blocks of {} bytes",
                     volume.name,
                     piece.len(),
                     self.geometry.backing_offset(piece.block, piece.start),
@@ -376,13 +377,14 @@ pub(crate) async fn flush(engine: &Rc<Engine>, volume: &Rc<AttachedVolume>) -> R
     };
     let remedy = match service.keeps_dirty() {
         true => "restart",
-        false => "write that again, or restart",
+        false => "write these ranges a second time, or restart",
     };
     Err(Error::new(
         ErrorKind::Io,
         format!(
-            "volume {}: the cache has failed before a flush covered what was written to it, {} \
-             bytes at {}{others}: {remedy}",
+            "volume {}: the cache has failed before a flush covered writes to it, {} bytes at \
+             {}{others}\n\
+             help: {remedy}",
             volume.name,
             first.end - first.start,
             first.start

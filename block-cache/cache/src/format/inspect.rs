@@ -152,8 +152,8 @@ pub async fn inspect(
     };
     if let Some(journal) = journal.filter(|journal| journal.poisoned) {
         let names = match journal.in_flight {
-            true => "what was being written then, and was not acknowledged",
-            false => "what was acknowledged since the last good one as lost",
+            true => "the writes in flight at that time, which were not acknowledged",
+            false => "the LOST writes, acknowledged since the last successful one",
         };
         inspection.problems.push(format!(
             "a flush of the cache device failed before: the next start names {names}"
@@ -164,9 +164,8 @@ pub async fn inspect(
         && report.lost_units > 0
     {
         inspection.spare_damage.push(format!(
-            "{} of the {} units of the bit-tree are damaged in both copies: the next start treats \
-             all blocks under them as dirty, writes them back, and rewrites the units; nothing is \
-             lost",
+            "{} of the {} units of the bit-tree are damaged in both copies: the next start writes \
+             all blocks under them back",
             report.lost_units, report.units
         ));
     }
@@ -224,8 +223,9 @@ fn describe(
     }
     if replayed.damaged_records > 0 {
         problems.push(format!(
-            "{} records of the log are damaged: clean data is not used, and dirty data that only \
-             these records named IS LOST; which data is unknown; check what the clients stored",
+            "{} records of the log are damaged: dirty data that only these records named IS LOST, \
+             and its ranges are unknown\n    \
+             help: check the data of all clients",
             replayed.damaged_records
         ));
     }
@@ -271,8 +271,8 @@ fn describe(
     }
     problems.extend(LostRange::joined(cut).into_iter().map(|range| {
         format!(
-            "volume {}: {} bytes at {} are dirty, lay where the cache device was cut, and are \
-             LOST: the next start forgets them",
+            "volume {}: {} dirty bytes at {} ARE LOST: the cache device was truncated there. The \
+             next start forgets them",
             range.volume, range.len, range.offset
         )
     }));
@@ -348,8 +348,8 @@ fn known_corrupt(
     let volume = volumes.find(|volume| volume.id == block.volume)?;
     (superblock.has_checksums() && bad != 0).then(|| {
         format!(
-            "volume {}: of the {} bytes at {}, {} are dirty and corrupt, and lost: write them \
-             anew, whole, from a backup",
+            "volume {}: of the {} bytes at {}, {} dirty bytes are corrupt and ARE LOST\n    \
+             help: rewrite these bytes, all of them, from a backup",
             volume.name,
             geometry.block_bytes(block.class),
             block.block * geometry.unit_bytes(),
@@ -367,9 +367,8 @@ pub async fn spare_damage(devices: &Devices) -> Vec<String> {
     for device in [Some(metadata), apart].into_iter().flatten() {
         if Superblock::sound_copies(device.as_ref()).await == 1 {
             damage.push(format!(
-                "one of the two copies of the superblock on {} is damaged; the other one is sound \
-                 and is used: nothing is lost, and the next start of `forebay serve` writes both \
-                 anew",
+                "one of the two copies of the superblock on {} is damaged: nothing is lost, and \
+                 the next start rewrites it",
                 device.info().name
             ));
         }

@@ -41,7 +41,7 @@ pub async fn format(devices: &Devices, options: &FormatOptions) -> Result<()> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     check_block(devices.data.as_ref())?;
     let sizes = BlockSizes::new(&options.block_sizes_bytes).map_err(|what| {
-        let what = format!("{what}: choose powers of two from 4096 to 1048576");
+        let what = format!("{what}\nhelp: choose powers of two from 4096 to 1048576");
         Error::new(ErrorKind::InvalidInput, what)
     })?;
     let superblock = Superblock::plan(PlanInput {
@@ -125,8 +125,9 @@ pub(crate) fn check_whole(info: &DeviceInfo) -> Result<()> {
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{}: atomic by {} bytes, so that a power loss tears blocks: put a block translation \
-             table over it (kind = \"btt\"); metadata alone may lie there as it is",
+            "{}: atomic by {} bytes, so that a power loss tears blocks\n\
+             help: put a block translation table over it (kind = \"btt\"). Only metadata needs \
+             none",
             info.name, info.atomic_write_bytes
         ),
     ))
@@ -142,8 +143,8 @@ fn check_block(data: &dyn BlockDevice) -> Result<()> {
     Err(Error::new(
         ErrorKind::Unsupported,
         format!(
-            "{}: logical blocks of {} bytes, and a cache needs 4096 or less: use a device that has \
-             them",
+            "{}: logical blocks of {} bytes, and a cache needs 4096 or less\n\
+             help: use a device with smaller logical blocks",
             info.name, info.logical_block_bytes
         ),
     ))
@@ -155,15 +156,15 @@ fn no_data_device(error: Error, name: &str) -> Error {
         ErrorKind::NotFound => Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{name} holds no cache, and the metadata beside it is that of one whose data it is \
-                 to hold: check which devices are named, and put the right one back, or a copy of \
-                 it"
+                "{name} holds no cache, and the metadata device belongs to one with separate data\n\
+                 help: check the names of the devices, and put the right data device back, or a \
+                 copy of it"
             ),
         ),
         _ => error.context(format!(
-            "whether {name} is the data device of this cache cannot be told: put a copy of it \
-             back; if there is none, make a new cache with `forebay format --force \
-             --discard-dirty`: what was acknowledged and not yet written back IS LOST THEN"
+            "whether {name} is the data device of this cache is unknown\n\
+             help: put a copy of it back. If there is none, make a new cache with `forebay format \
+             --force --discard-dirty`: acknowledged data that was not written back IS LOST THEN"
         )),
     }
 }
@@ -190,21 +191,20 @@ pub async fn check_parts(devices: &Devices, superblock: &Superblock) -> Result<O
             let other = other.map_err(|error| no_data_device(error, &data_name))?;
             if other.uuid != superblock.uuid || other.role != Role::Data {
                 return wrong(format!(
-                    "{data_name} is not the data device of this cache: check which devices are \
-                     named, and put the right one back"
+                    "{data_name} is not the data device of this cache\n\
+                     help: check the names of the devices, and put the right one back"
                 ));
             }
             check_same_state(devices, superblock, &other)?;
             Ok(Some(other))
         }
         (None, Role::Data) => wrong(format!(
-            "{data_name} holds data only: name the cache's metadata device too (`metadata` in \
-             [cache], or --metadata)"
+            "{data_name} holds only the data of a cache\n\
+             help: name the cache's metadata device too (`metadata` in [cache], or --metadata)"
         )),
         _ => wrong(format!(
-            "the devices are given in the wrong roles: {data_name} and its metadata device do not \
-             match what is on them; exchange them, or leave out the metadata device where one \
-             device holds all"
+            "{data_name} and its metadata device are in the wrong roles\n\
+             help: exchange them, or leave out the metadata device where one device holds all"
         )),
     }
 }
@@ -214,10 +214,10 @@ fn shrunk_metadata(superblock: &Superblock, metadata: &dyn BlockDevice) -> Optio
     let (info, end) = (metadata.info(), superblock.metadata_end());
     (end > info.size_bytes).then(|| {
         format!(
-            "{} has {} bytes, the cache's metadata needs {end}: the device has shrunk\n    \
-             help: put the device or file back that has all of it, else dirty data IS LOST. To go \
-             on without it, give it its size (a file: `truncate -s {end} FILE`), and start: the \
-             start names the losses",
+            "{} has {} bytes, the cache's metadata needs {end}: the device has shrunk\n\
+             help: put the device or file back that has all of it, else dirty data IS LOST. To \
+             continue without it, restore its size (a file: `truncate -s {end} FILE`), and start: \
+             the start names the losses",
             info.name, info.size_bytes
         )
     })
@@ -228,9 +228,10 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
     check_block(devices.data.as_ref())?;
     if let Some(shrunk) = shrunk(superblock, devices.data.as_ref()) {
         let what = format!(
-            "{shrunk}. What lay beyond its end is LOST, dirty data with it, unless the device that \
-             has it is put back. To go on without it, make this one as large as it was (a file: \
-             `truncate -s SIZE FILE`), and start: what is lost is named then"
+            "{shrunk}\n\
+             help: put the device back that has all of it, else data beyond the end, also dirty \
+             data, IS LOST. To continue without it, restore the size of this one (a file: \
+             `truncate -s SIZE FILE`), and start: the start names the losses"
         );
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
@@ -244,7 +245,8 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
             ErrorKind::Unsupported,
             format!(
                 "{}: its log is written in lines of {LINE_BYTES} bytes, which needs \
-                 byte-addressable media with nothing between: name it as a device of kind \"pmem\"",
+                 byte-addressable media\n\
+                 help: name it as a device of kind \"pmem\", without a layer over it",
                 info.name
             ),
         ));
@@ -253,9 +255,9 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{}: blocks of {} bytes now, {} when it was formatted: a torn write could take \
-                 records of another commit with it; copy the cache to a device with smaller blocks \
-                 or format again",
+                "{}: blocks of {} bytes now, {} when it was formatted: a torn write could destroy \
+                 records of other commits\n\
+                 help: copy the cache to a device with smaller blocks, or format it again",
                 info.name,
                 unit_of(metadata.as_ref()),
                 superblock.log.unit_bytes

@@ -119,8 +119,8 @@ impl MetadataWatch {
             return Some(Error::new(
                 ErrorKind::Lost,
                 format!(
-                    "{name} was cut while it is in use, and the cache failed at its next write of \
-                     metadata: dirty data IS LOST at the next start\n    \
+                    "{name} was truncated while it is in use, and the cache has failed: dirty data \
+                     IS LOST at the next start\n\
                      help: read the dirty data through the volume now; {size} of {end} bytes of \
                      metadata are left"
                 ),
@@ -133,11 +133,11 @@ impl MetadataWatch {
         Some(Error::new(
             ErrorKind::Lost,
             format!(
-                "{name} was cut while it is in use: {size} of {end} bytes of metadata are \
-                 left\n    \
-                 help: do not stop the daemon; {length} before clients write more: it then writes \
-                 its metadata anew, and nothing is lost. A write of metadata before that fails the \
-                 cache, and dirty data IS LOST at the next start"
+                "{name} was truncated while it is in use: {size} of {end} bytes of metadata are \
+                 left\n\
+                 help: do not stop the daemon; {length} before clients write more: it then \
+                 rewrites its metadata, and nothing is lost. A write of metadata before that fails \
+                 the cache, and dirty data IS LOST at the next start"
             ),
         ))
     }
@@ -163,8 +163,8 @@ impl MetadataWatch {
             match self.write_anew().await {
                 Ok(holes) => {
                     tracing::error!(
-                        "{name} was cut while it is in use, or a tool made holes in it: all \
-                         metadata is written anew, and nothing of it is lost"
+                        "{name} was truncated while it is in use, or has new holes: all metadata \
+                         is rewritten, and nothing of it is lost"
                     );
                     self.was_short.set(false);
                     self.short_bytes.set(None);
@@ -172,8 +172,8 @@ impl MetadataWatch {
                 }
                 // The next look finds the same holes and tries again, if the cache is alive.
                 Err(error) => tracing::error!(
-                    "{name} was cut while it is in use, and its metadata cannot be written anew: \
-                     {}",
+                    "{name} was truncated while it is in use, and its metadata cannot be \
+                     rewritten: {}",
                     error.report()
                 ),
             }
@@ -227,7 +227,7 @@ impl MetadataWatch {
         }
         let name = self.devices.metadata().info().name;
         let message =
-            format!("{name} was cut {REWRITES} times while its metadata was written anew");
+            format!("{name} was truncated {REWRITES} times while its metadata was rewritten");
         Err(Error::new(ErrorKind::Lost, message))
     }
 

@@ -52,9 +52,10 @@ pub(crate) fn check_same_state(
         ErrorKind::Lost,
         format!(
             "{older}: the {part} device holds an earlier state of the cache than {newer}: opening \
-             {state}, not {}\n    help: put the newest state of {older} back. If that is gone, \
-             make a new cache with `forebay format --force --discard-dirty`, and start once with \
-             --adopt VOLUME: what was not written back IS LOST THEN",
+             {state}, not {}\n\
+             help: put the newest state of {older} back. If that is gone, make a new cache with \
+             `forebay format --force --discard-dirty`, and start once with --adopt VOLUME: data \
+             that was not written back IS LOST THEN",
             states.0.max(states.1)
         ),
     ))
@@ -93,16 +94,17 @@ pub(crate) fn journal_trouble(
     superblock: &Superblock,
 ) -> Option<String> {
     const ACCEPT: &str =
-        "or start with --accept-journal-loss and check what the clients stored last";
+        "or start with --accept-journal-loss and check the last writes of the clients";
     let stake = || writes_at_stake(superblock);
     if let Some(found) = journal.filter(|found| found.damaged > 0) {
         let state = found.cut_from_bytes.map_or_else(
             || "is damaged".to_owned(),
-            |bytes| format!("was cut: it had {bytes} bytes"),
+            |bytes| format!("was truncated: it had {bytes} bytes"),
         );
         return Some(format!(
-            "the process journal {state}: of {} acknowledged writes that the log has not, {} \
-             cannot be read and are lost. Put a sound copy of it back, {ACCEPT}{}",
+            "the process journal {state}: of {} acknowledged writes that are not in the log, {} \
+             ARE LOST\n    \
+             help: put a sound copy of it back, {ACCEPT}{}",
             found.entries.len() as u64 + found.damaged,
             found.damaged,
             stake()
@@ -115,12 +117,12 @@ pub(crate) fn journal_trouble(
         // The mark of a clean end is a record, too.
         let unless = match replayed.damaged_records + replayed.unreadable_units {
             0 => "",
-            _ => " (or it ended cleanly, and what said so is among the damaged records of the log)",
+            _ => " (or ended cleanly, and the record of that is damaged)",
         };
         format!(
-            "the process that served this cache died in this boot of the machine{unless}, and its \
-             process journal is gone, was cut, or is damaged where it says what it is: writes that \
-             it acknowledged after the last flush may be lost. Put the journal back, {ACCEPT}{}",
+            "the daemon died in this boot{unless}, and its process journal is missing or damaged: \
+             UNFLUSHED WRITES MAY BE LOST\n    \
+             help: put the journal back, {ACCEPT}{}",
             stake()
         )
     })
@@ -182,11 +184,11 @@ pub fn writes_at_stake(superblock: &Superblock) -> String {
     match ranges.len() {
         0 => ": nothing was dirty when the superblock was last written".to_owned(),
         1 => format!(
-            ": at stake are writes within 1 range, {bytes} bytes ({})",
+            ": lost writes would be within 1 range, {bytes} bytes ({})",
             named[0]
         ),
         count => format!(
-            ": at stake are writes within {count} ranges, {bytes} bytes ({}{more})",
+            ": lost writes would be within {count} ranges, {bytes} bytes ({}{more})",
             named.join(", ")
         ),
     }

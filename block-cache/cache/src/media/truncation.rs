@@ -107,7 +107,7 @@ impl TruncationWatch {
         self.handle_truncation(self.geometry_end()).await;
         Err(Error::new(
             ErrorKind::Lost,
-            "it was cut off the cache device while that was in use: it is not written back",
+            "the data was LOST when the cache device was truncated, and is not written back",
         ))
     }
 
@@ -132,16 +132,17 @@ impl TruncationWatch {
         let name = self.devices.data().info().name;
         if !is_file(self.devices.data().as_ref()) {
             let what = format!(
-                "{name} was shorter while it was in use: {size} bytes; what lay beyond is LOST \
-                 unless the device has its length again: it was not written back"
+                "{name} was shorter while it was in use, {size} bytes: data beyond is not written \
+                 back, and may be LOST\n\
+                 help: restore the length of the device: then nothing is lost"
             );
             return Some(Error::new(ErrorKind::Lost, what));
         }
         Some(Error::new(
             ErrorKind::Lost,
             format!(
-                "{name} was cut while it was in use, at {size} bytes or behind: what lay beyond is \
-                 LOST, dirty data with it; the next start names it"
+                "{name} was truncated while it was in use, to {size} bytes or more: the rest, also \
+                 dirty data, IS LOST"
             ),
         ))
     }
@@ -181,8 +182,8 @@ impl TruncationWatch {
         let name = self.devices.data().info().name;
         if !is_file && !planted(Fault::NoteAnyShort) {
             let what = format!(
-                "{name} became shorter while it is in use: {size} of {end} bytes are left; nothing \
-                 is lost if it has its length again at the next start"
+                "{name} became shorter while it is in use: {size} of {end} bytes are left\n\
+                 help: restore its length before the next start: then nothing is lost"
             );
             return self.committer.fail(Error::new(ErrorKind::Io, what));
         }
@@ -192,10 +193,10 @@ impl TruncationWatch {
                 volume = range.volume,
                 offset = range.offset,
                 len = range.len,
-                "LOST: it lay where the cache device was cut, and was not written back"
+                "LOST: the cache device was truncated there before the data was written back"
             );
         }
-        let what = format!("{name} was cut while it is in use: {size} of {end} bytes were left");
+        let what = format!("{name} was truncated while it is in use: {size} of {end} bytes left");
         self.committer.fail(Error::new(ErrorKind::Lost, what));
         if smallest < end || in_holes {
             let noted = self
@@ -208,7 +209,10 @@ impl TruncationWatch {
                 })
                 .await;
             if let Err(error) = noted {
-                tracing::error!("that it was cut is not noted: {}", error.report());
+                tracing::error!(
+                    "the truncation of the cache device cannot be recorded: {}",
+                    error.report()
+                );
             }
         }
     }

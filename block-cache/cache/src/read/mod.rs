@@ -198,8 +198,9 @@ pub(crate) async fn from_slot(
         false => Ok(()),
         true => Err(Error::new(
             ErrorKind::Io,
-            "the cache device failed a flush, or a write, or was cut, since this was written: \
-             it is unknown whether it is there; restart to recover what was flushed",
+            "the cache device failed, or was truncated, since the data was written: its content is \
+             unknown\n\
+             help: restart to recover flushed data",
         )),
     };
     let Err(error) = read.and_then(|()| doubt()) else {

@@ -30,15 +30,15 @@ impl Cache {
     pub async fn scrub(&self, bytes_per_second: u64) -> Result<ScrubProgress> {
         let engine = &self.engine;
         if engine.checksums.is_none() {
-            let what = "the cache has no checksums to verify: format it with --checksums";
+            let what = "the cache has no checksums to verify\nhelp: format it with --checksums";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if bytes_per_second == 0 {
-            let what = "a scrub at a rate of zero never ends";
+            let what = "a scrub at a rate of zero would never end";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         if self.scrub_progress().is_some_and(|scrub| scrub.running) {
-            let what = "a scrub is under way: stop it first, or wait";
+            let what = "a scrub is in progress\nhelp: stop it first, or wait";
             return Err(Error::new(ErrorKind::Busy, what));
         }
         let blocks = engine.map.borrow().len() as u64;

@@ -218,7 +218,7 @@ impl SlotIo {
             cells.for_each(|cell| checksums.set_bad(cell));
             checksums.counters.condemned.add(1);
             tracing::error!(volume = volume.name, error = %error, "dirty data is corrupt on the \
-                                                                   cache device");
+                                                                   cache device and IS LOST");
             self.committer.queue_record(slot);
             self.committer.request_commit();
         }
@@ -232,8 +232,9 @@ impl SlotIo {
         Error::new(
             ErrorKind::Corrupt,
             format!(
-                "volume {}: {} bytes at {at} are dirty in the cache, and what its device holds is \
-                 not what was written: they are lost; write them anew, whole, from a backup",
+                "volume {}: {} bytes at {at} ARE LOST: they were dirty, and are corrupt on the \
+                 cache device\n\
+                 help: rewrite these bytes, all of them, from a backup",
                 volume.name,
                 end - bytes.start,
             ),

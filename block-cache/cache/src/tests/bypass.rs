@@ -274,8 +274,8 @@ fn dirty_data_of_an_earlier_mode_is_neither_written_over_nor_lost() {
             ];
             for (refused, at) in refused {
                 let message = refused.expect_err("is dirty").report();
-                let named =
-                    message.contains("volume v: ") && message.contains(&format!("dirty at {at}"));
+                let named = message.contains("volume v: ")
+                    && message.contains(&format!("dirty data at {at}"));
                 assert!(named, "{message}");
             }
             let message = first_byte(&volume, 5).await.expect_err("dirty").report();

@@ -391,7 +391,7 @@ fn a_cache_device_that_shrank_in_use_gets_no_clean_mark() {
             if cut {
                 let error = open().await.expect_err("it is shorter than the cache");
                 assert!(
-                    error.report().contains("is LOST, dirty data with it"),
+                    error.report().contains("also dirty data, IS LOST"),
                     "{error:?}"
                 );
                 device.1.set(2 << 20);

@@ -224,7 +224,7 @@ fn a_volume_that_could_be_torn_is_refused() {
             panic!("attached, though a block could be torn");
         };
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.report().contains("torn"), "{}", error.report());
+        assert!(error.report().contains("could tear"), "{}", error.report());
     });
 }
 

@@ -325,14 +325,14 @@ impl Backing {
             self.failed_once.set(true);
             if !self.owes_clients() {
                 let what =
-                    format!("a flush of {name} failed: what was written back is written again");
+                    format!("a flush of {name} failed: its unflushed write-backs are repeated");
                 return Err(Error::with_source(ErrorKind::Io, what, error));
             }
             let error = Error::with_source(
                 ErrorKind::Io,
                 format!(
-                    "a flush of {name} failed: what was written to it since the last good one may \
-                     be lost; restart to attach it again"
+                    "a flush of {name} failed: UNFLUSHED WRITES MAY BE LOST, and each flush fails \
+                     until a restart"
                 ),
                 error,
             );
@@ -362,9 +362,7 @@ impl Backing {
         match self.check() {
             Err(error) => Some(error.report()),
             Ok(()) => self.lost.get().then(|| {
-                "a flush failed before this start: what was written since the last good one may be \
-                 lost"
-                    .to_owned()
+                "a flush failed before this start: UNFLUSHED WRITES MAY BE LOST".to_owned()
             }),
         }
     }

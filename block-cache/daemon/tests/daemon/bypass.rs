@@ -206,7 +206,7 @@ fn dirty_data_of_an_earlier_mode_stays_and_is_named() {
     assert_eq!(write(&mut nbd, 1, &block(101)), 0, "{}", place.log());
     assert_goes_on(&place, &daemon);
     // At most one error of a volume is logged in ten seconds.
-    until_logged(&place, "touch what is dirty at 5242880", || {
+    until_logged(&place, "overlap dirty data at 5242880", || {
         let error = write(&mut nbd, apart.start, &block(7));
         assert_ne!(error, 0, "it is dirty");
     });

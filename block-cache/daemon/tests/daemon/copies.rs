@@ -388,7 +388,7 @@ fn what_is_cut_off_a_cache_file_is_lost_by_name_and_not_written_back() {
         let checked = place.run(&["check", "--cache", text(&cache)]);
         let said = String::from_utf8_lossy(&checked.stdout).into_owned();
         assert!(
-            said.contains("lay where the cache device was cut"),
+            said.contains("ARE LOST: the cache device was truncated there"),
             "{name}: {said}"
         );
         let daemon = place.serve(&[]);

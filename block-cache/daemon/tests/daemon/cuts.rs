@@ -172,9 +172,9 @@ fn the_entries_that_a_cut_journal_has_left_count() {
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let refused = place.start().refused();
     for message in [&said, &refused] {
-        let what = format!("the process journal was cut: it had {whole} bytes: of 2000 ");
+        let what = format!("the process journal was truncated: it had {whole} bytes: of 2000 ");
         assert!(message.contains(&what), "{message}");
-        assert!(message.contains("500 cannot be read"), "{message}");
+        assert!(message.contains("500 ARE LOST"), "{message}");
     }
     let daemon = place.serve(&["--accept-journal-loss"]);
     check_blocks(&mut place.connect(), 0..1500);
@@ -197,7 +197,7 @@ fn devices_in_wrong_roles_give_no_advice_to_adopt() {
         "data = \"map\", metadata = \"ssd\"",
     );
     for (wrong, message) in [
-        (alone, "holds data only"),
+        (alone, "holds only the data"),
         (exchanged, "in the wrong roles"),
     ] {
         assert_ne!(wrong, right);

@@ -115,7 +115,7 @@ fn a_lost_journal_is_reported_with_the_ranges_at_stake() {
     live(&place, &[]);
     std::fs::remove_file(place.path("journal")).expect("there");
     let config = place.path("forebay.toml");
-    let stake = "at stake are writes within 2 ranges, 134217728 bytes (67108864 bytes at 0 of \
+    let stake = "lost writes would be within 2 ranges, 134217728 bytes (67108864 bytes at 0 of \
         volume \"db\"";
     let said = place.refused(&["serve", text(&config)]);
     assert!(said.contains(stake), "{said}");
@@ -247,7 +247,7 @@ fn a_copy_whose_original_was_stopped_since_is_reported_as_a_copy() {
     ] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
-    assert!(!printed.contains("Put the journal back"), "{printed}");
+    assert!(!printed.contains("put the journal back"), "{printed}");
 }
 
 #[test]

@@ -269,9 +269,9 @@ fn a_metadata_file_that_is_cut_is_written_anew() {
             }
             _ => {}
         }
-        place.wait_for_log("all metadata is written anew");
+        place.wait_for_log("all metadata is rewritten");
         assert_eq!(map.metadata().expect("open").len(), 32 << 20);
-        assert_eq!(place.log().matches("was cut while").count(), 1);
+        assert_eq!(place.log().matches("was truncated while").count(), 1);
         place.wait_until(|status| {
             status["file_troubles"]
                 .as_array()
@@ -318,10 +318,11 @@ fn a_file_of_the_cache_that_is_cut_is_logged_once() {
         let path = place.path(file);
         let opened = std::fs::OpenOptions::new().write(true).open(&path);
         opened.expect("there").set_len(64 << 10).expect("cut");
-        place.wait_for_log("was cut while it is in use");
+        place.wait_for_log("was truncated while it is in use");
         std::thread::sleep(Duration::from_secs(3));
         let log = place.log();
-        let about = |line: &&str| line.contains("was cut while") || line.contains("has shrunk");
+        let about =
+            |line: &&str| line.contains("was truncated while") || line.contains("has shrunk");
         let lines: Vec<_> = log.lines().filter(about).collect();
         assert_eq!(lines.len(), 1, "{name}: {lines:#?}");
         drop(daemon);

@@ -101,7 +101,7 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
         journal.display()
     );
     for part in [
-        "its process journal is gone",
+        "its process journal is missing",
         &refused,
         "--accept-journal-loss",
     ] {
@@ -109,7 +109,10 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
     }
     assert!(!printed.contains("mends what can be mended"), "{printed}");
     let refused = place.refused(&["serve", text(&config)]);
-    assert!(refused.contains("its process journal is gone"), "{refused}");
+    assert!(
+        refused.contains("its process journal is missing"),
+        "{refused}"
+    );
     // Nor does a repair decide it.
     let refused = place.refused(&["check", text(&config), "--repair"]);
     assert!(

@@ -55,7 +55,9 @@ impl Superblock {
         if !block.is_power_of_two() || !(4096..=1 << 20).contains(&block) {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                format!("block size {block}: choose a power of two from 4096 to 1048576"),
+                format!(
+                    "a block size of {block}\nhelp: choose a power of two from 4096 to 1048576"
+                ),
             ));
         }
         let top = input.classes.checked_ilog2().unwrap_or(0);
@@ -63,8 +65,8 @@ impl Superblock {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "blocks of {block} to {} bytes: choose sizes up to 1048576, the largest at \
-                     most 64 times the smallest",
+                    "blocks of {block} to {} bytes are not supported\n\
+                     help: choose sizes up to 1048576, the largest at most 64 times the smallest",
                     block << top
                 ),
             ));

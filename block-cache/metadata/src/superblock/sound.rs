@@ -47,7 +47,7 @@ impl Superblock {
         Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{name}: the superblock verifies but its geometry makes no sense, so that another \
+                "{name}: the superblock has a valid checksum and an invalid geometry: another \
                  build may have written it"
             ),
         ))

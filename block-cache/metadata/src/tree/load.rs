@@ -192,9 +192,9 @@ fn check(device: &dyn BlockDevice, place: TreePlace) -> Result<()> {
         return Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{}: a bit-tree of {} bytes at byte {} in units of {unit}: it has to lie within \
-                 the device's {} bytes, in whole units of at least {} bytes; put the cache's \
-                 former device back, or a copy of it on one like that",
+                "{}: a bit-tree of {} bytes at byte {} in units of {unit} does not fit the device: \
+                 {} bytes in units of {} or more\n\
+                 help: put the cache's former device back, or a copy of it on one like that",
                 info.name,
                 place.bytes(),
                 place.offset,

@@ -36,20 +36,21 @@ impl Shape {
         let bad = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
         if !matches!(degree, 2 | 4 | 8 | 16) {
             return bad(format!(
-                "a tree of degree {degree}: choose 2, 4, 8 or 16 (the default is {DEFAULT_DEGREE})"
+                "a tree of degree {degree} is not supported\n\
+                 help: choose 2, 4, 8 or 16 (the default is {DEFAULT_DEGREE})"
             ));
         }
         if blocks > 1 << 56 {
             return bad(format!(
-                "a tree over {blocks} blocks: a volume has 2^56 at most"
+                "a tree over {blocks} blocks is not supported: a volume has at most 2^56"
             ));
         }
         let degree_shift = degree.ilog2() as u8;
         let bits = u64::from(degree_shift) * u64::from(levels);
         if levels == 0 || bits >= 24 || nodes(degree_shift, levels) > MAX_NODES {
             return bad(format!(
-                "a tree of degree {degree} with {levels} levels: choose from one level to \
-                 {MAX_NODES} nodes (the default is {DEFAULT_LEVELS})"
+                "a tree of degree {degree} with {levels} levels is not supported\n\
+                 help: choose from one level to {MAX_NODES} nodes (the default is {DEFAULT_LEVELS})"
             ));
         }
         let mut shape = Self {

@@ -276,7 +276,7 @@ impl<A: Adjust> Unfinished<'_, A> {
 impl<A: Adjust> Drop for Unfinished<'_, A> {
     fn drop(&mut self) {
         if !self.has_ended {
-            let dropped = "the task that wrote a round of the bit-tree ended before it";
+            let dropped = "the task that wrote a round of the bit-tree was dropped";
             let error = Error::new(ErrorKind::ShuttingDown, dropped);
             self.writer.end(self.round.take(), &Err(error));
         }
@@ -288,7 +288,7 @@ impl<A: Adjust> TreeWriter<A> {
         if let Err(error) = result {
             let place = self.place;
             let context = format!(
-                "the bit-tree of volume {} on {}: no more blocks can be marked until the cache is \
+                "the bit-tree of volume {} on {}: no blocks can be marked until the cache is \
                  opened again",
                 place.volume,
                 self.device.info().name

@@ -220,8 +220,9 @@ impl Regions {
             self.changed.wake_all();
             return Err(Error::new(
                 ErrorKind::Io,
-                "the log has no room for another mark: those of volumes whose backing devices \
-                 cannot be flushed fill it; restart to attach them again",
+                "the log has no space for another mark: it is full of marks of volumes whose \
+                 backing devices cannot be flushed\n\
+                 help: restart to attach these volumes again",
             ));
         }
         self.changed.wait().await;
