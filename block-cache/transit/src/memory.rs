@@ -69,8 +69,8 @@ impl Memory {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "{} bytes hold less than two blocks of {block_bytes} bytes with their headers: \
-                     use a larger `capacity`",
+                    "{} bytes hold less than two blocks of {block_bytes} bytes with their headers\n\
+                     help: use a larger `capacity`",
                     buf.len()
                 ),
             ));
@@ -96,7 +96,7 @@ impl Memory {
         let ours = same_device && had == slots as u64;
         if same_device && let Some(cut) = memory.cut(had) {
             if !expected.accept_damage {
-                let what = format!("{cut}; nothing was sent on");
+                let what = format!("{cut}. None was written back");
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
             memory.begin(owner);
@@ -115,9 +115,8 @@ impl Memory {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "its slots are of an earlier time (opening {generation}; the last one was {}): \
-                     what they hold is older than what the device was sent since, and nothing was \
-                     sent on",
+                    "its slots are of opening {generation}, and the last opening was {}: the \
+                     device has newer data, and none was written back",
                     expected.generation
                 ),
             ));
@@ -125,8 +124,8 @@ impl Memory {
         if expected.in_use && !ours {
             return Err(Error::new(
                 ErrorKind::Lost,
-                "a process that used it died, and what it had acknowledged and not written to the \
-                 device is not here any more",
+                "a process that used it died: ACKNOWLEDGED WRITES that it had not written to the \
+                 device ARE LOST",
             ));
         }
         let left = match ours {
@@ -164,11 +163,11 @@ impl Memory {
                 0 => return None,
                 live => live.to_string(),
             },
-            false => "nobody knows how many".to_owned(),
+            false => "an unknown number".to_owned(),
         };
         Some(format!(
-            "it was cut: of memory for {had} slots of {} bytes, {} bytes are there, and \
-             acknowledged blocks ({blocks}) were in those slots",
+            "it was truncated: of {had} slots of {} bytes, {} bytes are left, and ACKNOWLEDGED \
+             BLOCKS ({blocks}) MAY BE LOST",
             self.block_bytes,
             self.buf.len()
         ))
@@ -181,8 +180,9 @@ impl Memory {
                 ErrorKind::Busy,
                 format!(
                     "the memory holds {live} acknowledged blocks of another device, or of one that \
-                     has changed: open that one first, choose another place, or remove it if that \
-                     device is gone"
+                     has changed\n\
+                     help: open that device first, choose another place, or remove the memory if \
+                     that device is gone"
                 ),
             )),
         }

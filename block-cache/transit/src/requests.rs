@@ -355,8 +355,9 @@ impl Core {
         let named: Vec<_> = blocks.iter().take(most).map(u64::to_string).collect();
         let more = if count > most { ", ..." } else { "" };
         let message = format!(
-            "the device refused {count} blocks of {} bytes that were acknowledged ({}{more}): they \
-             stay in memory and are tried again; repair the device, then flush again",
+            "the device refused {count} acknowledged blocks of {} bytes ({}{more}): they stay in \
+             memory and are retried\n\
+             help: repair the device, then flush",
             self.info.logical_block_bytes,
             named.join(", "),
         );
@@ -392,8 +393,8 @@ impl Core {
         *self.flush_failed.borrow_mut() = Some(error.clone());
         Err(Error::with_source(
             ErrorKind::Lost,
-            "a flush of the device failed, and what was written to it since the one before may be \
-             lost: check it from above, and restart",
+            "a flush of the device failed: UNFLUSHED WRITES MAY BE LOST\n\
+             help: check the data of the layer above, and restart",
             error,
         ))
     }

@@ -201,13 +201,10 @@ fn of_a_cut_file_of_slots_the_rest_is_sent_on() {
         let daemon = place.serve(&["--accept-journal-loss"]);
         let log = place.log();
         for block in &lost {
-            let named = format!("block {block}, which was cut off the file");
+            let named = format!("block {block}, which was truncated");
             assert!(log.contains(&named), "{what}: {named}: {log}");
         }
-        assert_eq!(
-            log.matches("which was cut off the file").count(),
-            lost.len()
-        );
+        assert_eq!(log.matches("which was truncated").count(), lost.len());
         daemon.terminate();
         let medium = std::fs::read(place.path("db.img")).expect("there");
         for (_, number) in &used {

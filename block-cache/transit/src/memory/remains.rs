@@ -150,8 +150,8 @@ pub(super) fn damage_error(left: &Left) -> Error {
     Error::new(
         ErrorKind::Corrupt,
         format!(
-            "slots are damaged: no process can have left {}{more}; acknowledged writes in them \
-             cannot be told from what they are not, and nothing was sent on",
+            "slots are damaged, so that ACKNOWLEDGED WRITES MAY BE LOST: {}{more}. None was \
+             written back",
             named.join("; ")
         ),
     )
@@ -214,7 +214,7 @@ impl Memory {
         let is_cut = |range: Range<usize>| cut != 0 && range.end as u64 > cut;
         if is_cut(0..PAGE_BYTES + slots * HEADER_BYTES) {
             let what =
-                "the file was cut within its headers: what was in slots behind that, nobody knows";
+                "the file was truncated within its headers: the content of later slots is unknown";
             left.damaged.push(what.to_owned());
         }
         for slot in 0..slots as u32 {
@@ -225,9 +225,7 @@ impl Memory {
                 continue;
             }
             if is_cut(self.data_range(slot)) {
-                (left.damaged).push(format!(
-                    "slot {slot}: block {block}, which was cut off the file"
-                ));
+                (left.damaged).push(format!("slot {slot}: block {block}, which was truncated"));
             } else if block >= blocks {
                 (left.damaged).push(format!(
                     "slot {slot}: block {block} of a device of {blocks}"

@@ -132,7 +132,7 @@ fn memory_that_was_cut_is_missed_and_given_up_only_in_so_many_words() {
         for in_use in [false, true] {
             let error = open(short.clone(), OWNER, in_use).expect_err("cut");
             assert_eq!(error.kind(), ErrorKind::Corrupt, "{error:?}");
-            assert!(error.report().contains("was cut"), "{error:?}");
+            assert!(error.report().contains("was truncated"), "{error:?}");
         }
         assert_eq!(short.to_vec(), cut().to_vec(), "it is as it was");
         let accepted = Expected {
@@ -303,7 +303,10 @@ fn slots_of_an_earlier_opening_are_refused_and_never_sent_on() {
     for (buf, generation) in [(&unnoted, 6), (&bytes, 6), (&bytes, 7)] {
         assert_eq!(counts(buf, generation), Err(ErrorKind::InvalidInput));
         let error = open(buf, generation, generation + 1, true).expect_err("whatever is accepted");
-        assert!(error.report().contains("of an earlier time"), "{error:?}");
+        assert!(
+            error.report().contains("the device has newer data"),
+            "{error:?}"
+        );
     }
     assert!(bytes.to_vec() == before, "they are as they were");
     assert_eq!(generations_left(&bytes, &[1; 16]), Some([5, 0]));
@@ -354,7 +357,7 @@ fn of_slots_whose_file_was_cut_the_rest_is_sent_on() {
             left.damaged
         );
         for block in missing {
-            let named = format!("block {block}, which was cut off");
+            let named = format!("block {block}, which was truncated");
             assert!(
                 left.damaged.iter().any(|words| words.contains(&named)),
                 "{named}"
