@@ -270,7 +270,7 @@ died
 ) &
 load=$!
 sleep 1
-refused 'writes that were acknowledged may be missing.*--without-cache' forebay serve --without-cache v /tmp/s/a.toml
+refused 'ACKNOWLEDGED WRITES MAY BE MISSING.*--without-cache' forebay serve --without-cache v /tmp/s/a.toml
 [ ! -e /tmp/s/waited ]
 [ "$(forebay remove-ublk 0)" = "/dev/ublkb0 is removed" ]
 wait $load

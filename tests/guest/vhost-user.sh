@@ -187,7 +187,7 @@ echo "DONE another machine finds what was flushed"
 G
 
 "$here/image.sh" "$work/image"
-failed=0 ended='' refusals='the virtual machine has run on another disk than this volume'
+failed=0 ended='' refusals='the virtual machine had another disk'
 # Another client of the volume, and then the machine's daemon.
 refuse() {
     stop

@@ -83,7 +83,7 @@ impl Drop for RemoteAnswer {
         if self.0.is_some() {
             self.put(Err(Error::new(
                 ErrorKind::Io,
-                "the volume's reactor ended before the request did",
+                "the volume's reactor ended before the request was completed",
             )));
         }
     }

@@ -60,13 +60,13 @@ impl PendingRequest {
     /// Returns the error for the client of a late request.
     pub(crate) fn late(&self, volume: &str, limit: Duration) -> Error {
         let then = match self.changes {
-            true => "; its range is not served until it ends",
+            true => "; its range is not served until it is completed",
             false => "",
         };
         Error::new(
             ErrorKind::TimedOut,
             format!(
-                "volume {volume}: a {} of {} bytes at {} has not ended in {} s{then}",
+                "volume {volume}: a {} of {} bytes at {} was not completed within {} s{then}",
                 self.kind.as_str(),
                 self.len,
                 self.offset,

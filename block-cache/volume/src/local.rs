@@ -191,8 +191,9 @@ impl Volume {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "volume {} is {} bytes and its device only {size_bytes}: volumes do not \
-                     shrink while they are served; detach it first",
+                    "volume {} has {} bytes and its device only {size_bytes}: a volume does not \
+                     shrink while it is served\n\
+                     help: detach it first",
                     local.shared.name, info.size_bytes
                 ),
             ));
@@ -246,7 +247,7 @@ impl Local {
         Error::new(
             ErrorKind::TimedOut,
             format!(
-                "volume {}: an earlier request that changes this range has timed out and not ended",
+                "volume {}: an earlier write to this range has timed out and is not completed",
                 self.shared.name
             ),
         )

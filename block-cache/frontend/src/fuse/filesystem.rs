@@ -130,7 +130,7 @@ fn errno(error: &Error) -> Errno {
 
 impl Filesystem for VolumeFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let refused = |nearest| io::Error::other(format!("FUSE allows {nearest} at most"));
+        let refused = |nearest| io::Error::other(format!("FUSE supports {nearest} at most"));
         config.set_max_write(REQUEST_BYTES).map_err(refused)?;
         config
             .set_max_background(IN_FLIGHT_REQUESTS)

@@ -43,7 +43,11 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
     if matches!(&*name, "" | "." | "..") || name.len() > 255 || name.contains(['/', '\0']) {
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            format!("{}: the name cannot be a file's; choose another", place()),
+            format!(
+                "{}: the volume's name cannot be the name of a file\n\
+                     help: choose another name",
+                place()
+            ),
         ));
     }
     let (source, read_only) = (format!("forebay:{name}"), volume.read_only());

@@ -77,7 +77,7 @@ impl<C: Channel> Connection<C> {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!(
-                        "a write of {} bytes; {MAX_PAYLOAD_BYTES} are the most",
+                        "a write of {} bytes; the limit is {MAX_PAYLOAD_BYTES}",
                         request.length
                     ),
                 ));

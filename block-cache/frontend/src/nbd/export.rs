@@ -63,8 +63,8 @@ impl Exports {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!(
-                        "NBD takes no name or description of more than {MAX_STRING_BYTES} bytes or \
-                         with a NUL: {text:?}"
+                        "a name or description for NBD is longer than {MAX_STRING_BYTES} bytes or \
+                         has a NUL: {text:?}"
                     ),
                 ));
             }
@@ -76,7 +76,7 @@ impl Exports {
         {
             return Err(Error::new(
                 ErrorKind::Busy,
-                format!("an NBD export is already called {}", volume.name()),
+                format!("an NBD export with the name {} exists", volume.name()),
             ));
         }
         list.push(Export {

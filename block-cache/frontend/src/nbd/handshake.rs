@@ -71,7 +71,7 @@ pub(super) async fn greet(
     if security == Security::Required && client_flags & flags::FIXED_NEWSTYLE == 0 {
         // This client cannot get an error, since option replies are part of fixed newstyle.
         let old =
-            "TLS is required, and the client does not know fixed newstyle, by which it begins";
+            "TLS is required, and the client does not support fixed newstyle, which TLS needs";
         return Err(Error::new(ErrorKind::Permission, old));
     }
     Ok(Some(client_flags))
@@ -92,7 +92,7 @@ pub(super) async fn negotiate<C: Channel>(
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "option {} with {} bytes of data; {MAX_OPTION_BYTES} are the most",
+                    "option {} with {} bytes of data; the limit is {MAX_OPTION_BYTES}",
                     header.option, header.length
                 ),
             ));
@@ -134,7 +134,7 @@ pub(super) async fn negotiate<C: Channel>(
                 return Ok(Outcome::StartTls);
             }
             option::STARTTLS if security != Security::Absent => {
-                let why = b"this option takes no data";
+                let why = b"this option has no data";
                 OptionReply::append(&mut out, header.option, reply::ERR_INVALID, why);
             }
             _ if security == Security::Required => {
@@ -159,7 +159,7 @@ pub(super) async fn negotiate<C: Channel>(
                 OptionReply::append(&mut out, header.option, reply::ACK, &[]);
             }
             option::LIST | option::STRUCTURED_REPLY => {
-                let why = b"this option takes no data";
+                let why = b"this option has no data";
                 OptionReply::append(&mut out, header.option, reply::ERR_INVALID, why);
             }
             _ => OptionReply::append(&mut out, header.option, reply::ERR_UNSUP, &[]),
@@ -203,7 +203,10 @@ fn describe(
 fn unknown(name: &str) -> Error {
     // The name is untrusted: it is shortened, and control characters are removed.
     let shown: String = name.chars().take(64).collect();
-    Error::new(ErrorKind::NotFound, format!("no export called {shown:?}"))
+    Error::new(
+        ErrorKind::NotFound,
+        format!("no export has the name {shown:?}"),
+    )
 }
 
 async fn send(channel: &impl Channel, bytes: &[u8]) -> Result<()> {

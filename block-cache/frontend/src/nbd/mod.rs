@@ -159,7 +159,11 @@ async fn transmit<C: Channel>(
     let volume = session.export.volume;
     tracing::debug!(peer, volume = volume.name(), "an NBD client is connected");
     let ended = connection::transmit(channel, receiver, volume.open(), session.structured).await;
-    tracing::debug!(peer, volume = volume.name(), "an NBD client has left");
+    tracing::debug!(
+        peer,
+        volume = volume.name(),
+        "an NBD client is disconnected"
+    );
     ended
 }
 

@@ -57,8 +57,8 @@ impl Tls {
         let chain = certificates("certificate", certificate)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
             pem::Error::NoItemsFound => wrong(
-                "the key's file has no private key in PEM form (an encrypted one cannot be used: \
-                 decrypt it)",
+                "the key's file has no private key in PEM form, or an encrypted one\n\
+                 help: decrypt it",
             ),
             // The library's message could contain a part of the file.
             _ => wrong("the key's file is not in PEM form"),
@@ -66,7 +66,8 @@ impl Tls {
         let kind = Kind::of(&key);
         if let Some(kind) = kind.filter(|kind| !kind.is_usable()) {
             return Err(wrong(format!(
-                "the key is {kind}: make one that is {USABLE}, with a certificate for it"
+                "the key is {kind}, which is not supported\n\
+                 help: make one that is {USABLE}, with a certificate for it"
             )));
         }
         let provider = Arc::new(ring::default_provider());

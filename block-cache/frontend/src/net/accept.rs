@@ -77,8 +77,8 @@ impl<P: Protocol> Seat<P> {
     fn take(server: &Arc<Server<P>>, spread: &Arc<Spread>) -> Result<Self> {
         let admitted = spread.admit().map_err(|most| {
             let full = format!(
-                "all {most} connections that the limits of descriptors and address space leave are \
-                 in use: raise them (ulimit -n, ulimit -v, LimitNOFILE=)"
+                "{most} clients are connected, the limit for descriptors and address space (ulimit \
+                 -n, ulimit -v, LimitNOFILE=)"
             );
             Error::new(ErrorKind::Busy, full)
         })?;
@@ -91,7 +91,7 @@ impl<P: Protocol> Seat<P> {
         if (before as u64) < MAX_CONNECTIONS {
             return Ok(seat);
         }
-        let full = format!("{MAX_CONNECTIONS} clients are connected, the most there may be");
+        let full = format!("{MAX_CONNECTIONS} clients are connected, which is the limit");
         Err(Error::new(ErrorKind::Busy, full))
     }
 

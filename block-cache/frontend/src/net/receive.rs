@@ -200,7 +200,7 @@ impl<C: Channel> Receiver<C> {
         }
         Err(Error::new(
             ErrorKind::Disconnected,
-            format!("the client disconnected before {want} bytes that it announced"),
+            format!("the client disconnected before it sent {want} announced bytes"),
         ))
     }
 }

@@ -34,7 +34,7 @@ impl Exports {
     pub fn add(&self, subsystem: Arc<Subsystem>) -> Result<()> {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         if list.iter().any(|known| known.nqn() == subsystem.nqn()) {
-            let what = format!("a subsystem is already called {}", subsystem.nqn());
+            let what = format!("a subsystem with the name {} exists", subsystem.nqn());
             return Err(Error::new(ErrorKind::Busy, what));
         }
         list.push(subsystem);

@@ -219,7 +219,7 @@ impl Promise {
             }
             Self::Queue { controller, number } => {
                 let membership = controller.join(number, connection);
-                membership.ok_or_else(|| busy("its queue was made by another connection meanwhile"))
+                membership.ok_or_else(|| busy("another connection has created its queue meanwhile"))
             }
         }
     }
@@ -227,7 +227,7 @@ impl Promise {
 
 /// Reason for which a host must wait for its controller.
 const STILL_BUSY: &str =
-    "commands of its last association have not ended yet, or there are too many controllers";
+    "commands of its last association are not completed, or there are too many controllers";
 
 /// Creates a queue of a new or existing controller, or promises one.
 async fn connect(capsule: &Capsule, connection: u64, exports: &Exports) -> Result<Place, Refusal> {

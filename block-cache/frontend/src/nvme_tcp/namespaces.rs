@@ -104,7 +104,7 @@ impl Namespaces {
             .any(|n| n.volume.name() == volume.name())
         {
             let what = format!(
-                "volume {} is a namespace of {} already",
+                "volume {} is already a namespace of {}",
                 volume.name(),
                 self.nqn
             );
@@ -115,7 +115,7 @@ impl Namespaces {
             .saturating_add(1);
         if nsid > MAX_NAMESPACES {
             let what = format!(
-                "{} has {MAX_NAMESPACES} namespaces, the most there may be",
+                "{} has {MAX_NAMESPACES} namespaces, which is the limit",
                 self.nqn
             );
             return Err(Error::new(ErrorKind::NoSpace, what));

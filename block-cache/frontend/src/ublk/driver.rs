@@ -87,8 +87,9 @@ impl KernelDriver {
     pub(super) fn new() -> Result<Self> {
         let controller = Controller::open(Path::new(CONTROL)).context(|| {
             format!(
-                "{CONTROL} (a kernel of Linux 6.5 or later with the module ublk_drv is needed: \
-                 `modprobe ublk_drv`; and root, since devices are made)"
+                "{CONTROL}\n\
+                 help: run as root, on Linux 6.5 or later, with the module ublk_drv (`modprobe \
+                 ublk_drv`)"
             )
         })?;
         Ok(Self(Arc::new(Mutex::new(controller))))

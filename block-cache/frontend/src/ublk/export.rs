@@ -97,7 +97,7 @@ impl Export {
         let volatile = |params: &Params| params.attributes & attribute::VOLATILE_CACHE != 0;
         let read_only = |params: &Params| params.attributes & attribute::READ_ONLY != 0;
         let wrong = if let Some(gap) = &self.gap {
-            format!("writes that were acknowledged may be missing: {gap}")
+            format!("ACKNOWLEDGED WRITES MAY BE MISSING: {gap}")
         } else if info.features & (RECOVERY | feature::USER_COPY) != RECOVERY | feature::USER_COPY {
             "it was created with parameters that this version does not use".to_owned()
         } else if u64::from(info.max_bytes) > BUDGET_BYTES {
@@ -111,7 +111,7 @@ impl Export {
         } else if volatile(&own) && !volatile(made) {
             "the volume has a volatile cache now, and the device would not flush it".to_owned()
         } else if read_only(&own) != read_only(made) {
-            "only one of volume and device takes writes".to_owned()
+            "one of volume and device is read-only".to_owned()
         } else {
             return Ok(());
         };

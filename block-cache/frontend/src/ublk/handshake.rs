@@ -74,10 +74,13 @@ pub(super) fn attach<D: Driver>(
         let whose = || format!("{} is not this volume's", path(device).display());
         if info.note != export.note {
             let remedy = match driver.is_running(info.server) {
-                true => format!("process {} serves it: choose another number", info.server),
+                true => format!(
+                    "process {} serves it\nhelp: choose another number",
+                    info.server
+                ),
                 false => format!(
-                    "no process serves it: choose another number, or remove it with `forebay \
-                     remove-ublk {device}`"
+                    "no process serves it\n\
+                     help: choose another number, or remove it with `forebay remove-ublk {device}`"
                 ),
             };
             return Err(Error::new(ErrorKind::Busy, remedy).context(whose()));
@@ -103,11 +106,11 @@ pub(super) fn attach<D: Driver>(
         if begin.elapsed() >= bound {
             let what = match running {
                 true => format!(
-                    "process {} serves it already: stop that one first",
+                    "process {} serves it already\nhelp: stop that process first",
                     info.server
                 ),
                 false => format!(
-                    "process {} has ended, and the kernel did not take the device from it within \
+                    "process {} has ended, and the kernel did not release its device within \
                      {bound:?}",
                     info.server
                 ),
@@ -130,7 +133,10 @@ pub(super) fn remove<D: Driver>(driver: &D, device: u32) -> Result<()> {
     let found = info(driver, device)?;
     let found = found.ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such device"))?;
     if found.state == state::LIVE && driver.is_running(found.server) {
-        let what = format!("process {} serves it: stop that one first", found.server);
+        let what = format!(
+            "process {} serves it\nhelp: stop that process first",
+            found.server
+        );
         return Err(Error::new(ErrorKind::Busy, what));
     }
     delete(driver, device)
@@ -140,7 +146,7 @@ fn check_features<D: Driver>(driver: &D, device: u32) -> Result<()> {
     let asked = driver.control(control::GET_FEATURES, device, 0, vec![0; 8], AT_ONCE)?;
     let (result, bytes) = asked;
     if matches!(-result, libc::EPERM | libc::EACCES) {
-        return Err(refusal(result, "to report its features (run as root)"));
+        return Err(refusal(result, "to report its features\nhelp: run as root"));
     }
     let features = bytes
         .first_chunk()
@@ -148,7 +154,7 @@ fn check_features<D: Driver>(driver: &D, device: u32) -> Result<()> {
     if result < 0 || features & NEEDED != NEEDED {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            "the ublk driver of this kernel is too old: Linux 6.5 or later is needed",
+            "the ublk driver of this kernel is too old: Linux 6.5 or later is required",
         ));
     }
     Ok(())
@@ -185,7 +191,10 @@ fn info<D: Driver>(driver: &D, device: u32) -> Result<Option<Info>> {
     match result {
         0 => Ok(bytes.first_chunk().map(|bytes| Info::decode(*bytes))),
         result if -result == libc::ENODEV => Ok(None),
-        result => Err(refusal(result, "to report on the device (run as root)")),
+        result => Err(refusal(
+            result,
+            "to report on the device\nhelp: run as root",
+        )),
     }
 }
 
@@ -210,7 +219,7 @@ fn delete<D: Driver>(driver: &D, device: u32) -> Result<()> {
     let doing = "to remove the device";
     let deleted = execute(driver, control::DELETE, device, 0, AT_ONCE, doing);
     deleted.map_err(|error| match error.kind() {
-        ErrorKind::TimedOut => error.context("it has ended, but is still in use (unmount it)"),
+        ErrorKind::TimedOut => error.context("it has ended, but is still in use\nhelp: unmount it"),
         _ => error,
     })
 }
@@ -225,7 +234,8 @@ fn add<D: Driver>(
     let data = wanted.encode().to_vec();
     let (result, bytes) = driver.control(control::ADD, device, 0, data, AT_ONCE)?;
     if result < 0 {
-        let doing = "to make the device (is the number taken? is this root?)";
+        let doing = "to create the device\n\
+                     help: run as root, and choose a number that is not in use";
         return Err(refusal(result, doing));
     }
     let made = bytes
@@ -278,8 +288,9 @@ fn resume<D: Driver>(
     let fits = made.and_then(|made| export.check_resume(info, &made));
     fits.context(|| {
         format!(
-            "it waits with its users, and cannot go on: unmount what can be unmounted, then remove \
-             it with `forebay remove-ublk {device}`, by which users that are left get errors"
+            "it waits for a process, and cannot be taken over\n\
+             help: unmount its file systems, then remove it with `forebay remove-ublk {device}`: \
+             its remaining users get errors"
         )
     })?;
     execute(
@@ -288,8 +299,8 @@ fn resume<D: Driver>(
         device,
         0,
         AT_ONCE,
-        "a second takeover of the device, if a process died in the first: remove it with `forebay \
-         remove-ublk`",
+        "a second takeover of the device, if a process died in the first\n\
+         help: remove it with `forebay remove-ublk`",
     )?;
     let attached = serve(driver, export, info, spread)?;
     let process = u64::from(std::process::id());
@@ -300,12 +311,12 @@ fn resume<D: Driver>(
         device,
         process,
         START,
-        "to go on with it",
+        "to resume the device",
     );
     // Here, busy means that the device has left that state, so waiting would be useless.
     end.map_err(|error| Error::with_source(ErrorKind::Io, "taking it over", error))?;
     tracing::info!(
-        "{}: taken over from process {}, with what that one had not answered",
+        "{}: taken over from process {}, with its unanswered requests",
         path(device).display(),
         info.server
     );

@@ -262,7 +262,7 @@ fn a_device_is_not_taken_over_by_an_unsuitable_volume() {
         assert!(!log.contains(&control::DELETE), "its users wait");
     };
     try_it(false, Some("served without its cache"), "without its cache");
-    try_it(true, None, "takes writes");
+    try_it(true, None, "is read-only");
     let unfit = Daemon::start(&media, false);
     let (sender, receiver) = mpsc::channel();
     unfit.engine.call(move || {
@@ -366,7 +366,7 @@ fn a_number_that_others_have_is_left_alone() {
     let second = Daemon::start(&media, false);
     let (kind, report) = refused(second.attach(&driver, None));
     assert_eq!(kind, ErrorKind::Busy, "{report}");
-    assert!(report.contains("stop that one first"), "{report}");
+    assert!(report.contains("stop that process first"), "{report}");
     device.detach().expect("it goes");
     second.die();
     daemon.die();

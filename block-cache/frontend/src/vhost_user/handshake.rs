@@ -329,7 +329,7 @@ impl VhostUserBackendReqHandlerMut for Monitor {
         let size = size.filter(|size| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE);
         let Some(size) = size else {
             return self.refuse(format!(
-                "a queue of {num} entries; {MAX_QUEUE_SIZE} are the most"
+                "a queue of {num} entries; the limit is {MAX_QUEUE_SIZE}"
             ));
         };
         self.change(index, |queue| queue.size = size)

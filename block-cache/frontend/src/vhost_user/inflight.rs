@@ -73,8 +73,8 @@ impl Inflight {
         let note = note.map_err(|error| error.to_string())?;
         if note != succession.note {
             return Err(
-                "the virtual machine has run on another disk than this volume, or writes that were \
-                 acknowledged to it may be missing here: restart it"
+                "the virtual machine had another disk, or ACKNOWLEDGED WRITES MAY BE MISSING on \
+                 this volume: restart the machine"
                     .to_owned(),
             );
         }
@@ -121,8 +121,8 @@ const fn stride(entries: u16) -> usize {
 fn bytes(queues: u16, entries: u16) -> Result<usize, String> {
     if !(1..=QUEUES).contains(&queues) || !(1..=MAX_QUEUE_SIZE).contains(&entries) {
         return Err(format!(
-            "requests in flight of {queues} queues with {entries} entries; {QUEUES} and \
-             {MAX_QUEUE_SIZE} are the most"
+            "requests in flight of {queues} queues with {entries} entries; the limits are {QUEUES} \
+             and {MAX_QUEUE_SIZE}"
         ));
     }
     Ok(stride(entries) * usize::from(queues) + NOTE_BYTES)

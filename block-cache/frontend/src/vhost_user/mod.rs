@@ -105,7 +105,7 @@ impl Protocol for VhostUser {
         let name = self.export.volume().name().to_owned();
         if self.taken.swap(true, Ordering::AcqRel) {
             let what = format!(
-                "volume {name} is the disk of a virtual machine already: a socket takes one at a \
+                "volume {name} is already the disk of a virtual machine: a socket serves one at a \
                  time"
             );
             return Err(Error::new(ErrorKind::Busy, what));

@@ -186,7 +186,7 @@ fn the_list_of_another_volume_or_generation_or_of_contents_that_are_gone_is_refu
     ] {
         let other = Succession::of(name, origin, process);
         let refused = list.adopted_as(&other).err().expect("another's");
-        assert!(refused.contains("restart it"), "{refused}");
+        assert!(refused.contains("restart the machine"), "{refused}");
     }
     // Contents that ended with one process are not for the next.
     let of_process = |process| Succession::of("disk", b"first", Some(process));
@@ -210,7 +210,7 @@ fn memory_that_this_version_does_not_make_is_refused() {
         (u16::MAX, u16::MAX),
     ] {
         let refused = make(queues, entries).err().expect("too few or too many");
-        assert!(refused.contains("are the most"), "{refused}");
+        assert!(refused.contains("the limits are"), "{refused}");
     }
     make(QUEUES, MAX_QUEUE_SIZE).expect("the most");
     let size = list.description.mmap_size;
