@@ -303,7 +303,7 @@ fn a_source_that_refuses_pages_is_in_the_log_of_the_node_that_writes_them() {
     file.fsync().expect_err("some are in the other's memory");
     let text = logged(&log, |text| text.contains("refuses pages"));
     assert_eq!(text.lines().count(), 1, "not one for each page: {text}");
-    for part in [&place.source.display().to_string()[..], "make room there"] {
+    for part in [&place.source.display().to_string()[..], "refuses pages"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     std::fs::hard_link(place.source.join("mine"), link).expect("again");

@@ -180,7 +180,7 @@ fn pages(name: &str, size: Size) -> Result<u32> {
     let pages = u32::try_from(size.0 / PAGE_BYTES as u64).ok();
     pages.filter(|_| size.0 >= LEAST_BYTES).ok_or_else(|| {
         let context = format!(
-            "{name} {}: give at least {} and less than 16 TiB",
+            "{name} {} is out of range\nhelp: give at least {} and less than 16 TiB",
             human_bytes(size.0),
             human_bytes(LEAST_BYTES)
         );
@@ -217,8 +217,9 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     })?;
     if let (Some(place), Consistent::Relaxed) = (&arguments.mount, arguments.consistency) {
         let context = format!(
-            "--mount {}: what programs write is seen by others when their write returns: leave \
-             --consistency strong",
+            "--mount {}: a mount needs strong consistency, since writes are visible when they \
+             return\n\
+             help: leave --consistency strong",
             place.display()
         );
         return Err(Error::new(ErrorKind::InvalidInput, context));
@@ -325,8 +326,8 @@ fn run_device_node(
 ) -> Result<()> {
     if let Some(place) = &arguments.mount {
         let context = format!(
-            "--mount {}: {} is a block device and has no files to mount: leave --mount out, and \
-             use it by the library",
+            "--mount {}: {} is a block device and has no files to mount\n\
+             help: leave --mount out, and use it by the library",
             place.display(),
             source.display()
         );

@@ -26,7 +26,8 @@ impl Coherence {
             Self::Software if drop_lines(&[]) == Writeback::None => Err(Error::new(
                 ErrorKind::Unsupported,
                 "coherence = \"software\": this processor has no instruction that drops a line of \
-                 its cache: leave it \"hardware\"",
+                 its cache\n\
+                 help: leave it \"hardware\"",
             )),
             Self::Software => Ok(segment::Coherence::Software(|words| {
                 drop_lines(words);

@@ -90,8 +90,8 @@ pub(crate) fn settle(pool: &Pool, source: &Path, wanted: &[PathBuf], anew: bool)
         .collect();
     if !anew && pool.load_mapped()? != text {
         let context = format!(
-            "pool {}: nodes run there with other mapped directories: give the same, or stop the \
-             nodes first",
+            "pool {}: nodes run there with other mapped directories\n\
+             help: give the same, or stop the nodes first",
             pool.path().display()
         );
         return Err(Error::new(ErrorKind::Busy, context));
@@ -117,7 +117,7 @@ pub(crate) fn check(source: &Path, wanted: &[PathBuf]) -> Result<BTreeSet<PathBu
             && top.is_dir();
         if !ours {
             let context = format!(
-                "{}: name a directory below the source {}",
+                "{}: it is not a directory below the source {}\nhelp: name one that is",
                 named(path),
                 source.display()
             );

@@ -198,8 +198,8 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
     }
     if frames == 0 && options.pages > 0 {
         let context = format!(
-            "{id}: the capacity of the pool {} is taken: run the directory with more, or the other \
-             nodes with less memory",
+            "{id}: the capacity of the pool {} is taken\n\
+             help: run the directory with more, or the other nodes with less memory",
             options.pool.display()
         );
         return Err(Error::new(ErrorKind::NoSpace, context));
@@ -355,7 +355,7 @@ fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing,
     let socket = pool.socket();
     let stream = UnixStream::connect(&socket).map_err(|error| {
         let context = format!(
-            "no directory answers on {}: start one with `forebay pagecache directory`",
+            "no directory answers on {}\nhelp: start one with `forebay pagecache directory`",
             socket.display()
         );
         Error::with_source(ErrorKind::NotFound, context, error)
@@ -447,9 +447,9 @@ impl<S: Store> Listener<S> {
                 Err(_) if !said => {
                     said = true;
                     tracing::warn!(
-                        "page cache, {}: the directory of the pool {} is gone: mapped pages stay \
-                         usable, other requests wait {:?}; help: start it again with the same \
-                         capacity and source",
+                        "page cache, {}: the directory of the pool {} has ended: mapped pages stay \
+                         usable, other requests wait {:?}\n    \
+                         help: start it with the same capacity and source",
                         self.id,
                         self.pool.path().display(),
                         self.patience

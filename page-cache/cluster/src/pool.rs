@@ -72,7 +72,8 @@ impl Pool {
                 ErrorKind::InvalidInput,
                 format!(
                     "pool {}: a socket in it would have a path of {longest} bytes, and \
-                     {SOCKET_PATH_MAX} is the most: choose a shorter path",
+                     {SOCKET_PATH_MAX} is the most\n\
+                     help: choose a shorter path",
                     path.display()
                 ),
             ));
@@ -206,8 +207,9 @@ impl Pool {
         let nodes = parse(&text);
         nodes.map(Some).ok_or_else(|| {
             let context = format!(
-                "{}: no pool of this version: stop its nodes, have the version that made it write \
-                 back what it keeps (start its directory once), then remove the pool",
+                "{}: it is not a pool of this version\n\
+                 help: stop its nodes, let the version that created it write its pages back (start \
+                 its directory once), then remove the pool",
                 path.display()
             );
             Error::new(ErrorKind::Corrupt, context)
@@ -221,8 +223,8 @@ impl Pool {
     pub fn source(&self) -> Result<PathBuf> {
         let nodes = self.load()?.ok_or_else(|| {
             let context = format!(
-                "pool {}: no directory was started on it: start one with `forebay pagecache \
-                 directory`",
+                "pool {}: no directory was started on it\n\
+                 help: start one with `forebay pagecache directory`",
                 self.path.display()
             );
             Error::new(ErrorKind::NotFound, context)

@@ -98,8 +98,8 @@ pub struct NodeStatus {
 pub fn ask(pool: &Pool) -> Result<Status> {
     let mut stream = UnixStream::connect(pool.status_socket()).map_err(|error| {
         let context = format!(
-            "no directory answers in the pool {}: start one with `forebay pagecache directory`, or \
-             name its pool with --pool",
+            "no directory answers in the pool {}\n\
+             help: start one with `forebay pagecache directory`, or name its pool with --pool",
             pool.path().display()
         );
         Error::with_source(ErrorKind::NotFound, context, error)

@@ -363,7 +363,8 @@ impl Tree {
 }
 
 fn for_mounts() -> Error {
-    let context = "a file of a mapped directory: use it on a mount, where it can be mapped";
+    let context = "a file of a mapped directory needs a mount that can map it\n\
+                   help: use it on a mount";
     Error::new(ErrorKind::Unsupported, context)
 }
 
@@ -372,8 +373,9 @@ fn unmapped(file: &fs::File) -> Result<()> {
     if second_names::is_unmapped(file)? {
         return Ok(());
     }
-    let context = "programs have the file open or mapped as one of a mapped directory, by another \
-        name or on a mount of a node that has ended: have them close it, and clear that mountpoint";
+    let context = "programs have the file open or mapped in a mapped directory, perhaps on the \
+                   mount of an ended node\n\
+                   help: let them close it, and unmount that mount";
     Err(Error::new(ErrorKind::Busy, context))
 }
 
@@ -468,8 +470,8 @@ impl Tree {
         if !lately && !self.quiet {
             state.complained = Some(Instant::now());
             tracing::warn!(
-                "page cache: the source {} refuses pages, which stay in memory until it takes \
-                 them, and fsync fails: make room there, or repair it: {}",
+                "page cache: the source {} refuses pages, which stay in memory, and fsync fails: \
+                 {}",
                 self.root.display(),
                 error.report()
             );

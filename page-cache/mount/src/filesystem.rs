@@ -67,17 +67,18 @@ impl SharedFilesystem {
 
 impl Filesystem for SharedFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let refused = |nearest| io::Error::other(format!("FUSE allows {nearest} at most"));
+        let refused = |nearest| io::Error::other(format!("FUSE supports {nearest} at most"));
         config.set_max_write(REQUEST_BYTES).map_err(refused)?;
         // Without these capabilities, locks would be local to this node.
         let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
-        let unknown = |_| io::Error::other("this kernel has no FUSE locks: use another one");
+        let unknown = |_| io::Error::other("no FUSE locks in this kernel\n    help: use another");
         config.add_capabilities(locks).map_err(unknown)?;
         if self.handles.names()?.any_mapped() {
             let unknown = |_| {
                 io::Error::other(
                     "this kernel has no FUSE passthrough, without which no directory can be \
-                     mapped: use Linux 6.9 or later, or run the directory process without --map",
+                     mapped\n    \
+                     help: use Linux 6.9 or later, or run the directory process without --map",
                 )
             };
             config

@@ -99,7 +99,7 @@ fn check_apart(source: &Path, mountpoint: &Path) -> Result<()> {
     let resolved = absolute.canonicalize().unwrap_or(absolute);
     if resolved.starts_with(source) || source.starts_with(&resolved) {
         let message = format!(
-            "{}: one is in the other: choose a mountpoint elsewhere",
+            "{}: one of the two contains the other\nhelp: choose a mountpoint elsewhere",
             context()
         );
         return Err(Error::new(ErrorKind::InvalidInput, message));

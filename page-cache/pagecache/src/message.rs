@@ -346,15 +346,17 @@ impl Refusal {
     pub fn of(self, node: NodeId) -> String {
         match self {
             Self::NumberInUse => {
-                format!("{node} is in the cluster already: choose another number")
+                format!("{node} is in the cluster already\n    help: choose another number")
             }
             Self::Unknown => format!(
-                "{node} was declared dead, or the pool was made anew: start it again (what it \
-                 wrote and had not flushed may be lost)"
+                "{node} was declared dead, or the pool was recreated: ITS UNFLUSHED WRITES MAY BE \
+                 LOST\n    \
+                 help: start it again"
             ),
             Self::Unseen => format!(
-                "the directory cannot see the process of {node}, and could not end it if it hung: \
-                 run both as one user, in one PID namespace"
+                "the directory cannot see the process of {node}, and could not end it if it \
+                 hung\n    \
+                 help: run both as one user, in one PID namespace"
             ),
         }
     }

@@ -95,9 +95,10 @@ impl Segment {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "page cache segment: {} bytes of memory for {frames} frames of \
-                     {page_size_bytes} bytes: give {expected} aligned bytes, and pages of a \
-                     multiple of {HEADER_BYTES}",
+                    "page cache segment: {} bytes of memory do not fit {frames} frames of \
+                     {page_size_bytes} bytes\n\
+                     help: give {expected} aligned bytes, and pages of a multiple of \
+                     {HEADER_BYTES}",
                     memory.len()
                 ),
             ));

@@ -87,7 +87,7 @@ pub(crate) fn check(
             let text = text.context(|| format!("reading {}", path.display()))?;
             Some(parse(&text).ok_or_else(|| {
                 let context = format!(
-                    "{}: it names no pool: remove it if no pool holds unwritten data of {}",
+                    "{}: it names no pool\nhelp: remove it if no pool holds unwritten data of {}",
                     path.display(),
                     source.display()
                 );
@@ -104,8 +104,9 @@ pub(crate) fn check(
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "pool {}: it holds unwritten page {} of {} from before the use of the pool {}, \
-                     and would overwrite newer data: remove this pool and its data",
+                    "pool {}: its unwritten page {} of {} is older than the use of the pool {}, \
+                     and would overwrite newer data\n\
+                     help: remove this pool and its data",
                     pool.path().display(),
                     page.index,
                     second_names::unnamed(page.inode, source),
@@ -136,9 +137,9 @@ fn check_last(source: &Path, last: &Record) -> Result<()> {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "source {}: the pool {} holds unwritten page {} of {}: start a directory with that \
-                 pool, its capacity ({} pages) and --placement pool, until it has written back \
-                 everything, or remove that pool and its data",
+                "source {}: the pool {} holds unwritten page {} of {}\n\
+                 help: start a directory with that pool, its capacity ({} pages) and --placement \
+                 pool, until everything is written back, or remove that pool and its data",
                 source.display(),
                 last.path.display(),
                 page.index,

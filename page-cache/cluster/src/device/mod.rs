@@ -129,8 +129,9 @@ impl DeviceNode {
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         if let Some(why) = &self.unfenced {
             let context = format!(
-                "writing through the page cache: {why}: write to the device itself while no pool \
-                 has it, or share a disk of this machine, an image or a tree"
+                "writing through the page cache: {why}\n\
+                 help: write to the device itself while no pool has it, or share a disk of this \
+                 machine, an image or a tree"
             );
             return Err(Error::new(ErrorKind::ReadOnly, context));
         }

@@ -77,8 +77,8 @@ impl DeviceStore {
         let block = store.info.logical_block_bytes as usize;
         if block > PAGE_BYTES {
             let context = format!(
-                "{}: its blocks have {block} bytes, and pages have {PAGE_BYTES}: give a device of \
-                 smaller blocks",
+                "{}: its blocks have {block} bytes, and pages have {PAGE_BYTES}\n\
+                 help: give a device of smaller blocks",
                 store.info.name
             );
             return Err(Error::new(ErrorKind::InvalidInput, context));

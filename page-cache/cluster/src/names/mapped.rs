@@ -120,9 +120,10 @@ impl Names {
         if self.node.client().store().map(&file)? {
             return Ok(Opened::Mapped(file));
         }
-        let context = "a file of a mapped directory has a name elsewhere too, by which it is \
-            cached or was: remove one of them, and start the directory process anew when no node \
-            runs";
+        let context = "a file of a mapped directory has a second name elsewhere, under which it is \
+                       or was cached\n\
+                       help: remove one of the names, and restart the directory process while no \
+                       node runs";
         Err(Error::with_source(
             ErrorKind::Busy,
             context,
@@ -137,17 +138,17 @@ fn unmappable(error: io::Error) -> Error {
         Some(libc::ELOOP) => (
             ErrorKind::Unsupported,
             "it lies on another file system (overlayfs, for one), so that its files cannot be \
-             mapped on a mount: use another source, or run the directory process without --map",
+             mapped on a mount\n\
+             help: use another source, or run the directory process without --map",
         ),
         Some(libc::EPERM) => (
             ErrorKind::Permission,
-            "its files can be mapped on mounts of the machine's own root only (CAP_SYS_ADMIN \
-             outside of user namespaces): run the node as that, or the directory process without \
-             --map",
+            "its files can be mapped only by root outside of user namespaces (CAP_SYS_ADMIN)\n\
+             help: run the node as that, or the directory process without --map",
         ),
         _ => {
-            let context =
-                "its files cannot be mapped on a mount: run the directory process without --map";
+            let context = "its files cannot be mapped on a mount\n\
+                 help: run the directory process without --map";
             return Error::from(error).context(context);
         }
     };

@@ -19,8 +19,8 @@ pub(super) fn check_apart(source: &Path, pool: &Path) -> Result<()> {
         .is_ok_and(|pool| source.starts_with(pool));
     if inside || contains {
         let context = format!(
-            "pool {}: it and the source {} are one in the other: choose a directory on tmpfs \
-             elsewhere",
+            "pool {}: one of it and the source {} contains the other\n\
+             help: choose a directory on tmpfs elsewhere",
             pool.display(),
             source.display()
         );
@@ -45,7 +45,10 @@ pub(super) fn check_source(source: &Path, options: &Options) -> Result<bool> {
         return Err(Error::new(ErrorKind::InvalidInput, context));
     }
     if options.placement == Placement::Pool {
-        let context = named("pages of a device are with their nodes: leave the placement \"node\"");
+        let context = named(
+            "pages of a device are with their nodes\n\
+                             help: leave the placement \"node\"",
+        );
         return Err(Error::new(ErrorKind::Unsupported, context));
     }
     Ok(true)
@@ -71,8 +74,8 @@ pub(super) fn check_same(pool: &Pool, options: &Options, source: &Path) -> Resul
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "pool {}: {} (process {}) runs there with {} pages of {}: give the same capacity \
-                 and source, or stop the nodes first",
+                "pool {}: {} (process {}) runs there with {} pages of {}\n\
+                 help: give the same capacity and source, or stop the nodes first",
                 pool.path().display(),
                 alive.share.node,
                 alive.pid,

@@ -67,8 +67,8 @@ impl Server {
                 // directory rescues the rest.
                 return Err(Error::new(
                     ErrorKind::ShuttingDown,
-                    "the write-back of dead nodes' pages has failed: start the directory again, \
-                     which continues it",
+                    "the write-back of dead nodes' pages has failed\n\
+                     help: start the directory a second time, which continues it",
                 ));
             }
         }
@@ -281,8 +281,9 @@ pub(super) fn check_nothing_left(pool: &Pool, options: &Options, before: &Nodes)
             ErrorKind::Busy,
             format!(
                 "pool {}: it holds page {index} of {}, which was not written back when its nodes \
-                 ended: start a directory with the capacity ({} pages) and source of before, until \
-                 it is ready, or remove the pool",
+                 ended\n\
+                 help: start a directory with the former capacity ({} pages) and source, until it \
+                 is ready, or remove the pool",
                 pool.path().display(),
                 second_names::unnamed(inode, Path::new(&before.source)),
                 before.pages

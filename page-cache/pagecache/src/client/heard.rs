@@ -38,8 +38,9 @@ impl<S: Store, L: Link> Client<S, L> {
 
     pub(super) fn lost(&self, inode: u64, what: &str) -> Error {
         let context = format!(
-            "{what} of {}: the store refused something written, or a node died that held it: write \
-             it again",
+            "{what} of {}: WRITTEN DATA IS LOST: the store refused it, or the node that held it \
+             died\n\
+             help: write it a second time",
             self.store.name(inode)
         );
         Error::new(ErrorKind::Lost, context)

@@ -143,8 +143,9 @@ impl Directory {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "page cache directory: free_low = {} and free_high = {} of a budget of {} \
-                     pages: choose free_low <= free_high < budget",
+                    "page cache directory: free_low = {} and free_high = {} do not fit a budget of \
+                     {} pages\n\
+                     help: choose free_low <= free_high < budget",
                     config.free_low, config.free_high, config.budget_pages
                 ),
             ));
