@@ -134,8 +134,8 @@ impl Input {
         }
         if counts.bad > 0 {
             let said = format!(
-                "nothing is left: {} made no sense as {}; name another format (--format), or fetch \
-                 the file again",
+                "no request is left: {} could not be read as {}\n\
+                 help: name another format (--format), or fetch the file a second time",
                 human_count(counts.bad, "record"),
                 self.format()
             );
@@ -168,8 +168,8 @@ impl Input {
             ),
         };
         let said = format!(
-            "{}: there is no request in it, read as {}{ignored}: name another file, or another \
-             format (--format)",
+            "{}: there is no request in it, read as {}{ignored}\n\
+             help: name another file, or another format (--format)",
             names(&self.files),
             self.format()
         );
@@ -216,7 +216,7 @@ impl Input {
         say(
             counts.bad,
             "record",
-            "left out, since they made no sense (--skip-bad)",
+            "left out, since they could not be read (--skip-bad)",
         );
         say(
             counts.cut_bytes,
@@ -275,8 +275,8 @@ pub fn refuse_input(output: &Path, inputs: &[PathBuf]) -> Result<()> {
     let same = inputs.iter().find(|input| is_same_file(output, input));
     same.map_or(Ok(()), |input| {
         let said = format!(
-            "this is the trace that is read ({}), which would be gone: name another file to write \
-             than {}",
+            "this is the trace that is read ({}), which would be overwritten\n\
+             help: name another file to write than {}",
             input.display(),
             output.display()
         );

@@ -54,7 +54,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let block_bytes = u32::try_from(arguments.block_size.0).unwrap_or(0);
     if !block_bytes.is_power_of_two() || block_bytes < 512 {
-        let said = "a block is a power of two from 512 to 2G: write --block-size 4K";
+        let said = "--block-size is not a power of two from 512 to 2G\nhelp: write --block-size 4K";
         return Err(Error::new(ErrorKind::InvalidInput, said));
     }
     let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;

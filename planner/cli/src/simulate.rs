@@ -235,9 +235,9 @@ fn working_set(arguments: &Arguments) -> Result<u64> {
         // Opening reports a missing file.
         if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
             let what = format!(
-                "{}: a share of the working set needs the trace twice, and what is no regular file \
-                 can be read \
-                 once: give --cache a size such as 64G, or store the trace in a file",
+                "{}: a share of the working set needs the trace twice, and only a regular file can \
+                 be read twice\n\
+                 help: give --cache a size such as 64G, or store the trace in a file",
                 path.display()
             );
             return Err(Error::new(ErrorKind::InvalidInput, what));
@@ -270,9 +270,9 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "--cache: {} in blocks of {blocks} is more than {MAX_BLOCKS} blocks, which \
-                     would take too \
-                     much memory to simulate: choose a smaller --cache or larger --blocks",
+                    "--cache: {} in blocks of {blocks} are more than {MAX_BLOCKS} blocks, which \
+                     take too much memory\n\
+                     help: choose a smaller --cache or larger --blocks",
                     human_bytes(capacity_bytes)
                 ),
             ));
@@ -281,8 +281,8 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "--cache: {} is less than one block of {}: choose a --cache of {} or more, or \
-                     smaller --blocks",
+                    "--cache: {} is less than one block of {}\n\
+                     help: choose a --cache of {} or more, or smaller --blocks",
                     human_bytes(capacity_bytes),
                     human_bytes(blocks.region_bytes()),
                     human_bytes(blocks.region_bytes())
@@ -293,8 +293,8 @@ fn rows_of(arguments: &Arguments, capacity_bytes: u64, rows: &mut Vec<Row>) -> R
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "a cache of {} cannot have blocks of {blocks}: choose another --cache or \
-                     --blocks",
+                    "a cache of {} cannot have blocks of {blocks}\n\
+                     help: choose another --cache or --blocks",
                     human_bytes(capacity_bytes)
                 ),
             ));

@@ -55,11 +55,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let page_bytes = arguments.page_size.0;
     if !page_bytes.is_power_of_two() || page_bytes < 512 {
-        let said = "a page of the working set is a power of two from 512: write --page-size 4K";
+        let said = "--page-size is not a power of two from 512\nhelp: write --page-size 4K";
         return Err(Error::new(ErrorKind::InvalidInput, said));
     }
     if arguments.memory.0 < MEMORY_BYTES {
-        let said = "an estimate from less would be none: write --memory 64K or more";
+        let said = "an estimate needs at least 64 KiB of memory\nhelp: write --memory 64K or more";
         return Err(Error::new(ErrorKind::InvalidInput, said));
     }
     let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;

@@ -165,7 +165,7 @@ impl FromStr for Format {
         let found = Self::ALL.into_iter().find(|format| format.name() == text);
         found.ok_or_else(|| {
             let said = format!(
-                "{text:?} is no trace format: write one of {}",
+                "{text:?} is not a trace format\nhelp: write one of {}",
                 Self::names()
             );
             Error::new(ErrorKind::InvalidInput, said)

@@ -20,7 +20,10 @@ impl SizeCdf {
     /// if a weight is negative or not a number, or all weights are zero.
     pub fn new(weights: &[(u32, f64)]) -> Result<Self> {
         let bad = |what: String| {
-            let said = format!("{what}: write sizes with their weights, such as 4K:60,64K:40");
+            let said = format!(
+                "{what}\n\
+                                help: write sizes with their weights, such as 4K:60,64K:40"
+            );
             Err(Error::new(ErrorKind::InvalidInput, said))
         };
         for (bytes, weight) in weights {

@@ -53,8 +53,8 @@ pub(super) fn detect(input: &mut Input) -> Result<Format> {
                 false => String::new(),
             };
             let said = format!(
-                "cannot tell the format of {name}: no reader understands its beginning{beginning}; \
-                 name one with --format: {}",
+                "cannot tell the format of {name}: no reader understands its beginning{beginning}\n\
+                 help: name one with --format: {}",
                 Format::names()
             );
             Err(Error::new(ErrorKind::InvalidInput, said))

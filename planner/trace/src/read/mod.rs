@@ -130,8 +130,9 @@ impl Bad {
             Place::Record { .. } => excerpt.iter().map(|byte| format!("{byte:02x}")).collect(),
         };
         let said = format!(
-            "{file}, {place}: the {what} {why}: {excerpt}; repair it, name another format \
-             (--format), or leave such records out (--skip-bad)"
+            "{file}, {place}: the {what} {why}: {excerpt}\n\
+             help: repair it, name another format (--format), or leave such records out \
+             (--skip-bad)"
         );
         Error::new(ErrorKind::InvalidInput, said)
     }

@@ -72,7 +72,7 @@ pub(super) fn files<P: AsRef<Path>>(paths: &[P]) -> Result<(Vec<Named>, u64)> {
         let file = File::open(path).context(what)?;
         let metadata = file.metadata().context(what)?;
         if metadata.is_dir() {
-            let said = format!("{}: it is a directory; name its files", what());
+            let said = format!("{}: it is a directory\nhelp: name its files", what());
             return Err(Error::new(ErrorKind::InvalidInput, said));
         }
         size_bytes += metadata.len();
@@ -192,8 +192,8 @@ fn open_as_it_is(mut input: Input, volume: &str, options: &OpenOptions) -> Resul
             Some(_) => records(input, VscsiV2, volumes, skip_bad),
             None => {
                 let said = format!(
-                    "{} is no vscsi trace: its records have neither version 1 nor 2; name another \
-                     format (--format)",
+                    "{} is not a vscsi trace: its records have neither version 1 nor 2\n\
+                     help: name another format (--format)",
                     input.name()
                 );
                 return Err(Error::new(ErrorKind::InvalidInput, said));

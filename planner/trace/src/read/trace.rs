@@ -69,7 +69,7 @@ impl Trace {
         let progress = Progress::default();
         let opened = open::open(named, options, &progress)?;
         let Some(first) = opened.first() else {
-            let said = "a trace needs a file: name one or more";
+            let said = "a trace needs a file\nhelp: name one or more";
             return Err(Error::new(ErrorKind::InvalidInput, said));
         };
         let (format, epoch) = (first.format, first.epoch);

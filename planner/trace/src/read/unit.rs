@@ -51,7 +51,7 @@ impl FromStr for TimeUnit {
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::NAMES.iter().find(|(_, name, _)| *name == text);
         found.map(|(unit, ..)| *unit).ok_or_else(|| {
-            let said = format!("{text:?} is no unit of time: write ns, 100ns, us, ms or s");
+            let said = format!("{text:?} is not a time unit\nhelp: write ns, 100ns, us, ms or s");
             Error::new(ErrorKind::InvalidInput, said)
         })
     }
@@ -89,8 +89,8 @@ pub(super) fn counted_in(
 ) -> Result<Box<dyn Source>> {
     let Some(own) = format.time_unit() else {
         let said = format!(
-            "{name} is {format}, whose times are not in a unit of choice: leave --time-unit out, \
-             or name another format (--format)"
+            "{name} is {format}, whose times are not in a unit of choice\n\
+             help: leave --time-unit out, or name another format (--format)"
         );
         return Err(Error::new(ErrorKind::InvalidInput, said));
     };
@@ -120,7 +120,7 @@ impl Source for Scaled {
                 u128::from(request.time_ns) * u128::from(self.to_ns) / u128::from(self.from_ns);
             request.time_ns = u64::try_from(scaled).map_err(|_| {
                 let Bad { what, why } = Bad::TIME;
-                let said = format!("the {what} {why}: name another --time-unit");
+                let said = format!("the {what} {why}\nhelp: name another --time-unit");
                 Error::new(ErrorKind::InvalidInput, said)
             })?;
         }

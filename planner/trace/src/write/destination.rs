@@ -22,7 +22,10 @@ pub fn destination(path: &Path, overwrite: bool) -> Result<PathBuf> {
         Err(Error::new(kind, said))
     };
     if path.file_name().is_none() {
-        return refuse(ErrorKind::InvalidInput, "ends in no file's name: add one");
+        return refuse(
+            ErrorKind::InvalidInput,
+            "ends in no file's name\nhelp: add one",
+        );
     }
     let Ok(there) = fs::symlink_metadata(path) else {
         let folder = folder(path);
@@ -30,7 +33,7 @@ pub fn destination(path: &Path, overwrite: bool) -> Result<PathBuf> {
             return Ok(path.to_owned());
         }
         let said = format!(
-            "cannot be made: {} is not a directory; make it first",
+            "cannot be made: {} is not a directory\nhelp: make it first",
             folder.display()
         );
         return refuse(ErrorKind::NotFound, &said);
@@ -38,7 +41,7 @@ pub fn destination(path: &Path, overwrite: bool) -> Result<PathBuf> {
     let Ok(real) = path.canonicalize() else {
         return refuse(
             ErrorKind::InvalidInput,
-            "is a link to nothing: name the file itself, or remove the link",
+            "is a link to nothing\nhelp: name the file itself, or remove the link",
         );
     };
     if !real.is_file() {
@@ -46,7 +49,7 @@ pub fn destination(path: &Path, overwrite: bool) -> Result<PathBuf> {
     } else if !overwrite {
         refuse(
             ErrorKind::Busy,
-            "exists: name another file, or write over it with --force",
+            "exists\nhelp: name another file, or write over it with --force",
         )
     } else if there.is_symlink() {
         Ok(real)

@@ -117,7 +117,7 @@ impl<W: Write> Writer<W> {
             Format::VscsiCsvUs => Box::new(vscsi_csv::VscsiCsv::microseconds(zero_unix_ns)),
             _ => {
                 let names = FORMATS.map(Format::name).join(", ");
-                let said = format!("traces cannot be written as {format}: write one of {names}");
+                let said = format!("{format} cannot be written\nhelp: write one of {names}");
                 return Err(Error::new(ErrorKind::Unsupported, said));
             }
         };
@@ -216,8 +216,8 @@ impl OneVolume {
             return Ok(());
         }
         let said = format!(
-            "{format} holds one volume, and the trace has several, such as {:?} and {:?}: choose \
-             one (--volume)",
+            "{format} holds one volume, and the trace has several, such as {:?} and {:?}\n\
+             help: choose one (--volume)",
             volumes.name(first),
             volumes.name(request.volume)
         );

@@ -364,7 +364,7 @@ fn what_is_no_trace_is_said_to_be_none() {
         assert!(text.is_empty() || said.contains("oracle-general"), "{said}");
     }
     let said = read(b"hello", Some(Format::Vscsi)).error.expect("refused");
-    assert!(said.contains("is no vscsi trace"), "{said}");
+    assert!(said.contains("is not a vscsi trace"), "{said}");
     let said = read(b"hello", Some(Format::Native)).error.expect("refused");
     assert!(said.contains("cut off within its header"), "{said}");
     let said = read(b"a read 0 4096\n", Some(Format::Fio))

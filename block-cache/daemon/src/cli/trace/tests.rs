@@ -196,7 +196,7 @@ fn what_selects_nothing_says_what_there_is() {
         );
         let said = refused(&format!("{reads} {trace} --format spc --skip-bad"));
         assert!(
-            said.contains("3 records made no sense as spc"),
+            said.contains("3 records could not be read as spc"),
             "{reads}: {said}"
         );
     }
