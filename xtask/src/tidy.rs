@@ -12,6 +12,7 @@ mod layers;
 mod length;
 mod links;
 mod marks;
+mod messages;
 mod pages;
 mod prose;
 mod words;
@@ -89,6 +90,7 @@ fn check(root: &Path) -> Result<(usize, Vec<Finding>), String> {
     findings.extend(words::check(&tree.sources));
     findings.extend(prose::check(&tree.sources));
     findings.extend(language::check(&tree.sources));
+    findings.extend(messages::check(&tree.sources));
     findings.extend(pages::check(root)?);
     findings.extend(links::check(&tree.sources, &tree.paths));
     findings.extend(inventory::check(&metadata, &tree.sources));

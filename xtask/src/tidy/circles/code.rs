@@ -22,7 +22,7 @@ fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-fn token_len(rest: &str, first: char) -> usize {
+pub(in crate::tidy) fn token_len(rest: &str, first: char) -> usize {
     if is_name(first) {
         return rest.find(|c| !is_name(c)).unwrap_or(rest.len());
     }
@@ -33,7 +33,7 @@ fn token_len(rest: &str, first: char) -> usize {
 }
 
 /// Returns the length of a leading space, comment or literal, which is not a token.
-fn skipped(rest: &str) -> Option<usize> {
+pub(in crate::tidy) fn skipped(rest: &str) -> Option<usize> {
     let to = |end: &str, from: usize| {
         let found = rest[from..].find(end);
         found.map_or(rest.len(), |at| from + at + end.len())
