@@ -303,10 +303,10 @@ fn pool_source(options: &Options) -> Result<PathBuf> {
             {
                 if !std::mem::replace(&mut said, true) {
                     tracing::warn!(
-                        "page cache, {}: {}; it is waited for, for {:?}",
+                        "page cache, {}: waiting {:?} for a directory: {}",
                         options.id,
-                        error.report(),
-                        options.patience
+                        options.patience,
+                        error.report()
                     );
                 }
                 std::thread::sleep(LOOK);
