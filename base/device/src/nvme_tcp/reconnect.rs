@@ -114,7 +114,7 @@ async fn watch(shared: &Shared, link: &Link, admin: &mut Queue) -> Error {
 async fn reconnect(shared: &Rc<Shared>, why: &Error) -> Option<Association> {
     let name = &shared.name;
     tracing::warn!(
-        "NVMe/TCP target {name} is lost ({}); reconnecting",
+        "NVMe/TCP target {name} is lost, and is reconnected: {}",
         why.report()
     );
     shared.losses.set(shared.losses.get() + 1);
