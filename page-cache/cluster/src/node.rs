@@ -129,9 +129,9 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
             Err(error) => {
                 if !std::mem::replace(&mut said, true) {
                     tracing::warn!(
-                        "page cache, {id}: {}; it is waited for, for {:?}",
-                        error.report(),
-                        options.patience
+                        "page cache, {id}: waiting {:?} for a directory: {}",
+                        options.patience,
+                        error.report()
                     );
                 }
                 std::thread::sleep(RETRY);
