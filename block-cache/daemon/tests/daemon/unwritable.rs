@@ -4,7 +4,7 @@
 use std::process::{Command, Output};
 
 use crate::checked::both_refuse;
-use crate::support::{PROGRAM, Place, text};
+use crate::support::{PROGRAM, Place, last_error, text};
 
 /// Runs `check` and `serve` where `folder` is a small file system of its own, after these lines of
 /// shell. Returns their output and the contents of the folder; `None` where that is not possible.
@@ -90,7 +90,7 @@ fn a_state_directory_that_cannot_be_written_is_foreseen_and_nothing_is_left() {
                 assert!(said.contains(part), "{state}, {options}: {part}: {said}");
             }
         }
-        let last = |output: &Output| said(output).lines().last().map(str::to_owned);
+        let last = |output: &Output| last_error(&said(output)).to_owned();
         assert_eq!(last(&outputs[0]), last(&outputs[1]));
         assert_eq!(left[0], left[1], "{state}, {options}");
         assert!(!left[0].contains("lock"), "{state}, {options}: {left:?}");
@@ -124,7 +124,7 @@ fn both_refuse_under(place: &Place, kib: u64, parts: &[&str]) {
             said.contains("help: raise the limit of file sizes"),
             "{said}"
         );
-        last.push(said.lines().last().map(str::to_owned));
+        last.push(last_error(&said).to_owned());
     }
     assert_eq!(last[0], last[1]);
 }

@@ -29,7 +29,7 @@ mod trace;
 mod work;
 mod world;
 
-use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row};
+use forebay_testkit::rotation::{Lives, assert_found_by_each_rotation, print_row, variable};
 
 use crate::fault::Fault;
 use crate::node::Consistency;
@@ -67,7 +67,7 @@ const LIVES: Lives = Lives {
     share: 2,
 };
 
-/// Runs seeds, and checks that all runs together covered everything.
+/// Runs seeds. Checks that the lives of the nightly run together cover everything.
 fn run_seeds(consistency: Consistency, test: &str) -> Summary {
     let seeds = LIVES.seeds();
     let count = seeds.len() as u64;
@@ -82,7 +82,9 @@ fn run_seeds(consistency: Consistency, test: &str) -> Summary {
         }
     }
     println!("{count} seeds, {consistency:?}: {total:?}");
-    if count >= LIVES.whole {
+    // Any other seeds may all miss a rare case.
+    let is_chosen = ["FOREBAY_SEED", "FOREBAY_SEEDS"].map(variable) != [None, None];
+    if count >= LIVES.whole && !is_chosen {
         total.expect_everything_happened();
     }
     print_row("lives of the page cache", count, total.deaths);

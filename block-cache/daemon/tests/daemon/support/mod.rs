@@ -120,3 +120,9 @@ pub(crate) fn slots_noted_in(state: &Path) -> Vec<PathBuf> {
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("a plain path")
 }
+
+/// Returns the last error in the output of a command, with its help.
+pub(crate) fn last_error(said: &str) -> &str {
+    let at = said.rfind("forebay: ").expect("an error");
+    said[at..].trim_end()
+}
