@@ -57,10 +57,17 @@ impl Cache {
             is_sparse,
             report,
         } = recover(&devices, &mut superblock, &options).await?;
-        // The opening forgets the old journal, the damage of the log and the cut. If this process
-        // dies meanwhile, the next one may not find them.
-        if let Some(sink) = &options.report_sink {
-            sink.receive(&report).await?;
+        // The opening forgets the cut, and its process may die.
+        if let Some(sink) = options
+            .report_sink
+            .as_ref()
+            .filter(|_| !report.cut.is_empty())
+        {
+            let found_last = RecoveryReport {
+                cut: report.cut.clone(),
+                ..RecoveryReport::default()
+            };
+            sink.receive(&found_last).await?;
         }
         let media = media_of(&devices);
         let sources = Sources {

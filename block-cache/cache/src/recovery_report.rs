@@ -68,9 +68,12 @@ impl RecoveryReport {
 
 type Received = Pin<Box<dyn Future<Output = Result<()>>>>;
 
-/// Receives the report of an opening before the cache forgets the losses in it, and makes durable
-/// what others must know of them. A process that dies later has reported them. The opening may
-/// still fail, and the next one reports them then, too.
+/// Receives the losses that an opening found, before the cache forgets them, and makes durable what
+/// others must know of them. A process that dies later has reported them. The opening may still
+/// fail, and the next one reports them then, too.
+///
+/// A report comes before the first write to the log. If data was lost with a cut, a second report
+/// has the [cut](RecoveryReport::cut) alone.
 #[derive(Clone)]
 pub struct ReportSink(Rc<dyn Fn(RecoveryReport) -> Received>);
 

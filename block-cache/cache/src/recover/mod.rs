@@ -108,32 +108,13 @@ pub(crate) async fn recover(
         |found| rebuild.add(found),
     )
     .await;
-    // From here on things are written.
+    // Writes follow, which change the log that the map describes.
     if let Some(map) = opening_map {
         map.close();
     }
     let replayed = replayed?;
     check_journal(&replayed, journal, options, superblock)?;
-    rewrite_last_batch(
-        metadata.as_ref(),
-        superblock.log,
-        superblock.seed(),
-        &replayed,
-    )
-    .await?;
-    if let Err(error) = order::flush(metadata.as_ref()).await {
-        // A killed process may have written data to this device that only the journal names. That
-        // data may be lost with the journal (rule 9).
-        if devices.metadata.is_none()
-            && let Some(buf) = &options.journal
-        {
-            Journal::poison_remains(buf, &superblock.uuid, &options.boot_id);
-        }
-        return Err(error);
-    }
-    let (tracking, tree) = Tracking::open(&metadata, superblock).await?;
-    let report = RecoveryReport {
-        lost_tree_units: tree.lost_units,
+    let mut report = RecoveryReport {
         clean_shutdown: replayed.clean,
         // The record that a process of this boot opened the cache may be among the damaged ones.
         power_was_lost: replayed.damaged_records + replayed.unreadable_units == 0
@@ -152,6 +133,29 @@ pub(crate) async fn recover(
         lost_in_flight: journal.is_some_and(|found| found.in_flight),
         ..RecoveryReport::default()
     };
+    // From here on the damage may vanish. If this process dies, the next one may not find it.
+    if let Some(sink) = &options.report_sink {
+        sink.receive(&report).await?;
+    }
+    rewrite_last_batch(
+        metadata.as_ref(),
+        superblock.log,
+        superblock.seed(),
+        &replayed,
+    )
+    .await?;
+    if let Err(error) = order::flush(metadata.as_ref()).await {
+        // A killed process may have written data to this device that only the journal names. That
+        // data may be lost with the journal (rule 9).
+        if devices.metadata.is_none()
+            && let Some(buf) = &options.journal
+        {
+            Journal::poison_remains(buf, &superblock.uuid, &options.boot_id);
+        }
+        return Err(error);
+    }
+    let (tracking, tree) = Tracking::open(&metadata, superblock).await?;
+    report.lost_tree_units = tree.lost_units;
     Ok(rebuild.finish(superblock, &replayed, tracking, report))
 }
 
