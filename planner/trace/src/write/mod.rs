@@ -117,7 +117,10 @@ impl<W: Write> Writer<W> {
             Format::VscsiCsvUs => Box::new(vscsi_csv::VscsiCsv::microseconds(zero_unix_ns)),
             _ => {
                 let names = FORMATS.map(Format::name).join(", ");
-                let said = format!("{format} cannot be written\nhelp: write one of {names}");
+                let said = format!(
+                    "traces cannot be written as {format}\n\
+                     help: write one of {names}"
+                );
                 return Err(Error::new(ErrorKind::Unsupported, said));
             }
         };
