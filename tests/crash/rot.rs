@@ -11,8 +11,15 @@ use super::stack::families::target;
 const LIVES: Lives = Lives {
     // Fault::TrustDamaged; a fill beside data that rotted, cut off by a crash;
     // Fault::LeaveSpareCopy; corrupt clean data beside corrupt dirty data; a start that is cut off
-    // after it removed damage.
-    pinned: &[4_294_977_313, 1_008_771, 1_030_381, 1_030_808, 1_123_571],
+    // after it removed damage; a read slower than a flush that finds data of before the damage.
+    pinned: &[
+        4_294_977_313,
+        1_008_771,
+        1_030_381,
+        1_030_808,
+        1_123_571,
+        1_127_622,
+    ],
     gate: 1200,
     whole: 1250,
     share: 1,

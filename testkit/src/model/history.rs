@@ -78,6 +78,8 @@ struct Damage {
     /// Time at which a read first showed the version. A read in flight at that time may have found
     /// an earlier one.
     shown_at: u64,
+    /// Whether a flush has made the version durable.
+    promised: bool,
 }
 
 impl Content {
@@ -137,6 +139,7 @@ impl History {
         self.damage = Some(Damage {
             up_to,
             shown_at: NEVER,
+            promised: false,
         });
     }
 
@@ -216,11 +219,8 @@ impl History {
 
     /// Promises everything that took effect before a flush was submitted.
     pub(super) fn promise(&mut self, flush_submitted: u64) {
-        if self
-            .damage
-            .is_some_and(|damage| damage.shown_at < flush_submitted)
-        {
-            self.damage = None;
+        if let Some(damage) = &mut self.damage {
+            damage.promised |= damage.shown_at < flush_submitted;
         }
         // The version that reads showed in place of a hidden one is promised now, and supersedes
         // it.
@@ -393,6 +393,7 @@ impl History {
 
     /// Ends the power: unpromised versions are durable, or never will be.
     pub(super) fn lose_power(&mut self, now: u64) {
+        self.damage = self.damage.filter(|damage| !damage.promised);
         if let Some(damage) = &mut self.damage {
             damage.shown_at = NEVER;
         }
@@ -416,6 +417,8 @@ impl History {
 
     /// Forgets versions that neither a reader nor power loss can show.
     pub(super) fn prune(&mut self, oldest_read: u64) {
+        self.damage =
+            (self.damage).filter(|damage| !damage.promised || damage.shown_at >= oldest_read);
         if self.versions.len() < 2 {
             return;
         }

@@ -439,5 +439,9 @@ fn after_damage_a_slow_read_may_find_an_older_version() {
     let third = bench.run(WRITE);
     assert!(bench.reads(third));
     assert!(!bench.may_read(first));
+    // Neither does a flush wait for the read.
+    bench.run(Op::Flush);
     assert!(bench.end_read(&slow, first));
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&[first, third]), [false, true]);
 }
