@@ -321,14 +321,17 @@ impl History {
         let dead = self.dead_for_reader(submitted);
         let alive = (self.versions.iter().zip(&dead))
             .filter(|(version, dead)| !**dead && version.content == content);
-        // Zeroes may have several sources. If all had ended, the last of them stands for all.
-        // Otherwise the read proves no order.
+        // Zeroes may have several sources. If all had ended, and one is known to be the last, that
+        // one stands for all. Otherwise the read proves no order.
         let ambiguous = alive.clone().count() > 1;
         let found = (alive.clone().map(|(version, _)| version)).max_by_key(|version| version.ended);
         let Some(found) = found.cloned() else {
             return Err(self.describe(submitted));
         };
-        if ambiguous && found.ended >= submitted {
+        let is_last = |(version, _): (&Version, &bool)| {
+            version.number == found.number || version.known_before(&found)
+        };
+        if ambiguous && (found.ended >= submitted || !alive.clone().all(is_last)) {
             return Ok(());
         }
         let mistakable = alive

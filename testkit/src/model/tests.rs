@@ -406,6 +406,22 @@ fn zeroes_of_several_sources_are_not_mistaken() {
     assert_eq!(bench.may(&[0, first]), [true, false]);
 }
 
+#[test]
+fn zeroes_of_concurrent_sources_prove_no_order() {
+    let zeroes = |fua| Op::WriteZeroes { fua, unmap: true };
+    let mut bench = Bench::new(Promise::Flush);
+    let durable = bench.begin(zeroes(true));
+    let write = bench.begin(WRITE);
+    let last = bench.begin(zeroes(false));
+    for ticket in [&write, &last, &durable] {
+        bench.ok(ticket);
+    }
+    // The zeroes may be those of the last one, which power loss takes. The write shows then.
+    assert!(bench.reads(0));
+    bench.model.crash(Loss::Power);
+    assert_eq!(bench.may(&[0, write.number]), [true, true]);
+}
+
 const RANGE: LostRange = LostRange {
     volume: 0,
     offset: 0,

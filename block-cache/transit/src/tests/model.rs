@@ -207,8 +207,9 @@ fn sweep(policy: Policy) {
 
 /// Random lives of each policy.
 const LIVES: Lives = Lives {
-    // Fault::HeldIsForgotten; a read at the device beside a FUA write that fails.
-    pinned: &[683, 1_049_596, 1_065_948],
+    // Fault::HeldIsForgotten; a read at the device beside a FUA write that fails; zeroes of two
+    // concurrent requests.
+    pinned: &[683, 1_049_596, 1_065_948, 1_120_576],
     gate: 1000,
     whole: 2000,
     share: 1,
