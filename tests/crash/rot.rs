@@ -9,9 +9,9 @@ use super::stack::Setup;
 use super::stack::families::target;
 
 const LIVES: Lives = Lives {
-    // Fault::TrustDamaged; a fill beside data that rotted, cut off by a crash;
-    // Fault::LeaveSpareCopy; corrupt clean data beside corrupt dirty data; a start that is cut off
-    // after it removed damage; a read slower than a flush that finds data of before the damage.
+    // Fault::TrustDamaged. A fill beside data that rotted, cut off by a crash.
+    // Fault::LeaveSpareCopy. Corrupt clean data beside corrupt dirty data. A start that is cut off
+    // after it removed damage. A read, slower than a flush, that finds data of before the damage.
     pinned: &[
         4_294_977_313,
         1_008_771,
