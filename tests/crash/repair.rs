@@ -19,8 +19,11 @@ const SUPERBLOCK_STEP: u64 = 4_294_977_302;
 /// Seed whose life finds `GiveUpUnlogged`.
 const GIVEN_UP: u64 = 4_294_967_308;
 
+/// Seed of a repair after a kill. The sound copy of a superblock is in the device's cache only.
+const UNFLUSHED_COPY: u64 = 6_562_937_299;
+
 const LIVES: Lives = Lives {
-    pinned: &[SUPERBLOCK_STEP, GIVEN_UP],
+    pinned: &[SUPERBLOCK_STEP, GIVEN_UP, UNFLUSHED_COPY],
     gate: 24,
     whole: 100,
     share: 50,
@@ -168,8 +171,9 @@ fn replay(seed: u64) -> String {
     )
 }
 
-/// Returns the step that prevents a repair from overwriting the sound copy of a superblock.
-fn superblock_step() -> SitePart {
+/// Returns two steps of a repair. One makes the sound copy of a superblock durable, and one
+/// prevents the repair from overwriting this copy.
+fn superblock_steps() -> [SitePart; 2] {
     let _ = reached();
     for seed in 0..40 {
         sweep(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
@@ -178,10 +182,10 @@ fn superblock_step() -> SitePart {
     let sites: Vec<_> = (reached().into_iter())
         .filter(|(file, _, _, part)| own(file) && *part == Part::Step)
         .collect();
-    let [written_over, _flush] = sites[..] else {
+    let [durable_first, written_over, _flush] = sites[..] else {
         panic!("{sites:?}");
     };
-    written_over
+    [durable_first, written_over]
 }
 
 /// Planted omissions in a repair: it overwrites the sound copy of a superblock, and loses valid
@@ -194,7 +198,7 @@ fn a_repair_that_makes_things_worse_is_found() {
         eprintln!("{what:?}: found by seed {found:?}");
         assert!(found.is_some(), "{what:?} is not found missing");
     };
-    let step = superblock_step();
+    let [_, step] = superblock_steps();
     take_out(Some(step));
     found(&step);
     take_out(None);
@@ -205,11 +209,14 @@ fn a_repair_that_makes_things_worse_is_found() {
 
 /// A change of the engine may end the effect of a pinned seed. Another seed is pinned then.
 #[test]
-fn the_pinned_seed_finds_the_step_left_out() {
-    take_out(Some(superblock_step()));
-    let found = sweep(SUPERBLOCK_STEP);
-    take_out(None);
-    assert!(found.is_err(), "seed {SUPERBLOCK_STEP}");
+fn the_pinned_seeds_find_the_steps_left_out() {
+    let seeds = [UNFLUSHED_COPY, SUPERBLOCK_STEP];
+    for (step, seed) in superblock_steps().into_iter().zip(seeds) {
+        take_out(Some(step));
+        let found = sweep(seed);
+        take_out(None);
+        assert!(found.is_err(), "seed {seed}");
+    }
 }
 
 #[test]
@@ -226,7 +233,7 @@ fn the_gate_finds_each_fault_in_ten_rotations() {
         let mut seeds = LIVES.of(rotation).into_iter();
         seeds.find(|seed| sweep(*seed).is_err())
     };
-    let step = superblock_step();
+    let [_, step] = superblock_steps();
     take_out(Some(step));
     assert_found_by_each_rotation(&step, find);
     take_out(None);

@@ -394,7 +394,11 @@ fn a_refused_directory_leaves_what_it_found() {
         (&place.source, plain, "has it"),
         (&free.source, huge, "No space left"),
         (&free.source, wrong, "mapped directory"),
-        (&free.source, outside, "name a directory below the source"),
+        (
+            &free.source,
+            outside,
+            "it is not a directory below the source",
+        ),
         (&image, wrong, "a device has no directories"),
         (&image, huge, "No space left"),
         (&record.source, plain, "it names no pool"),

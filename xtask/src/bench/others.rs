@@ -72,16 +72,13 @@ mod tests {
 
     #[test]
     fn time_of_this_process_is_not_that_of_others() {
-        let before = words("/proc/self/stat");
-        let begin = Instant::now();
-        while begin.elapsed().as_millis() < 100 {
-            std::hint::black_box(0);
+        let used = || sum(&words("/proc/self/stat"), &[10, 11]);
+        let (before, begin) = (used(), Instant::now());
+        // A busy machine gives this process little time, but some.
+        while used() - before < 5.0 {
+            assert!(begin.elapsed().as_secs() < 60, "no work is counted");
         }
-        let after = words("/proc/self/stat");
-        let used = sum(&after, &[10, 11]) - sum(&before, &[10, 11]);
-        assert!(
-            (3.0..=40.0).contains(&used),
-            "{used} ticks in 100 ms of work"
-        );
+        let ticks = begin.elapsed().as_secs_f64() * TICKS_PER_S;
+        assert!(used() - before <= ticks + 40.0, "more than there was");
     }
 }

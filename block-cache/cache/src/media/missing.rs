@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use forebay_block::{BlockDevice, Result};
+use forebay_metadata::order;
 use forebay_metadata::superblock::{Role, Superblock};
 
 use super::media_of;
@@ -176,6 +177,8 @@ pub(crate) async fn note_shrunk(devices: &Devices, superblock: &Superblock) -> R
         return Ok(());
     }
     let holder: &dyn BlockDevice = devices.metadata.as_ref().unwrap_or(&devices.data).as_ref();
+    // A process that was killed may have left the newest copy in the device's cache.
+    order::flush(holder).await?;
     let mut next = superblock.clone();
     next.service.cut_bytes = size;
     for _ in 0..2 {

@@ -3,8 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use forebay_block::Error;
-use forebay_io::sim::{FaultPlan, OpClass, Trouble};
+use forebay_block::{Error, Identity};
+use forebay_io::sim::{FaultPlan, OpClass, Stop, Trouble};
+use forebay_metadata::superblock::{COPY_STRIDE_BYTES, Superblock, VolumeEntry};
 
 use super::*;
 
@@ -194,6 +195,70 @@ fn an_opening_whose_losses_nobody_takes_forgets_none() {
         let (_, report) = try_open(&disks, &left).await.expect("opens");
         assert_eq!(report.lost.len(), 1);
     });
+}
+
+/// A killed process left the newest superblock in the device's cache. A program that rewrites the
+/// other copy, and loses power, leaves a sound one.
+#[test]
+fn no_superblock_is_rewritten_beside_one_that_is_not_durable() {
+    let mut cut = 0;
+    // Before the first I/O ends, a power loss harms both copies whatever follows.
+    for (seed, nth) in (0..40).flat_map(|seed| (2..7).map(move |nth| (seed, nth))) {
+        for repairs in [true, false] {
+            let world = world(seed);
+            run(&world, async move |disks| {
+                make_tracked(&disks, DirtyTracking::Exact).await;
+            });
+            world.crash_process(seed);
+            // The process dies before its flush.
+            world.set_stop(Some(Stop::BeforeIo(2)));
+            let disk = world.disks()[0].clone();
+            let _ = world.run(1, async move { write_larger_superblock(&disk).await });
+            world.set_stop(None);
+            world.crash_process(seed);
+            if repairs {
+                world.disks()[0].rot(OLDER, 512, 1);
+            }
+            let disk = world.disks()[0].clone();
+            world.set_stop(Some(Stop::BeforeIo(nth)));
+            let rewritten = world.run(2, async move {
+                match repairs {
+                    true => Superblock::repair(&disk).await.map(|_| ()),
+                    false => Superblock::change_uuid(&disk, None, [6; 16], "").await,
+                }
+            });
+            cut += u32::from(matches!(rewritten, Outcome::Crashed));
+            world.set_stop(None);
+            world.crash_power(Keep::Random(seed));
+            run(&world, async move |disks| {
+                let found = Superblock::read(&disks[0]).await;
+                assert!(found.is_ok(), "seed {seed}, {nth}, repairs: {repairs}");
+            });
+        }
+    }
+    assert!(cut > 0, "nothing was cut off");
+}
+
+/// Place of the older copy of the superblock, bytes.
+const OLDER: u64 = COPY_STRIDE_BYTES;
+
+/// Writes a superblock of several sectors. Power loss may keep any of them.
+async fn write_larger_superblock(disk: &SimDisk) {
+    let mut next = Superblock::read(disk).await.expect("formatted");
+    next.sequence += 1;
+    let volume = |id: u16| VolumeEntry {
+        id,
+        name: format!("volume {id}"),
+        epoch: 1,
+        size_bytes: VOLUME_BYTES,
+        identity: Identity::default(),
+        flush_failed: false,
+        may_show_lost: false,
+        differs_at: None,
+    };
+    next.volumes = (0..40).map(volume).collect();
+    assert_ne!(next.sequence % 2 * COPY_STRIDE_BYTES, OLDER);
+    next.write(disk, next.role).await.expect("writes");
 }
 
 /// Writes bypassed the cache, and the end of their mark is not durable yet. A write in place must

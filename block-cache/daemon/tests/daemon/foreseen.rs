@@ -39,17 +39,17 @@ fn a_table_that_is_missing_or_left_out_is_refused_alike() {
     make(&medium, 64 << 20);
     let table = "{ name = \"pm\", kind = \"pmem\", path = \"medium\" }, { name = \"fast\", \
         kind = \"btt\", on = \"pm\" }";
-    let missing = format!(
-        "device \"fast\": there is no block translation table on device \"pm\"\n    \
-         help: make one with \
-         `forebay format --btt {}`",
+    let missing =
+        "device \"fast\": there is no block translation table on device \"pm\" (not found)";
+    let remedy = format!(
+        "help: make one with `forebay format --btt {}`",
         medium.display()
     );
     let cache = cached("data = \"fast\"");
     configure(&place, &format!("{table}, {PLAIN}"), &cache);
-    both_refuse(&place, &[&missing]);
+    both_refuse(&place, &[missing, &remedy]);
     configure(&place, table, &on("fast"));
-    both_refuse(&place, &[&missing]);
+    both_refuse(&place, &[missing, &remedy]);
     // There is one, behind a cache, where no check looks.
     place.ok(&["format", "--btt", text(&medium)]);
     place.ok(&["format", "--cache", text(&medium)]);

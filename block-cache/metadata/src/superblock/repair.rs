@@ -7,7 +7,9 @@ use crate::order::{self, Part, Site};
 
 impl Superblock {
     /// Rewrites a damaged copy on `device` if the other one is sound. Returns whether there was a
-    /// damaged copy. The rewrite is durable before anything may be written over the other copy.
+    /// damaged copy. The sound copy is durable before the rewrite begins: a process that was killed
+    /// may have left it in the device's cache. The rewrite is durable before anything may be
+    /// written over the sound copy.
     ///
     /// # Errors
     /// As [`Superblock::read`], or the device's own.
@@ -15,6 +17,7 @@ impl Superblock {
         if Self::sound_copies(device).await != 1 {
             return Ok(false);
         }
+        order::flush(device).await?;
         let mut repaired = Self::read(device).await?;
         // The next one goes where the sound one is not.
         repaired.sequence += 1 + u64::from(Site::here().lacks(Part::Step));

@@ -5,6 +5,7 @@ use forebay_block::{BlockDevice, Result};
 use super::{COPY_BYTES, COPY_STRIDE_BYTES, INCOMPAT_LINEAGE, Role, Superblock};
 use crate::codec::{get_u16, get_u64, put_u16, put_u64};
 use crate::media::Media;
+use crate::order;
 
 const AT_GENERATION: usize = 144;
 const AT_MEDIA: usize = 152;
@@ -151,6 +152,8 @@ impl Superblock {
             })),
         ];
         for (device, role) in holders.into_iter().flatten() {
+            // A process that was killed may have left the newest copy in the device's cache.
+            order::flush(device).await?;
             let mut changed = Self::read(device).await?;
             changed.uuid = uuid;
             changed.incompat |= INCOMPAT_LINEAGE;
