@@ -107,12 +107,15 @@ pub struct Error {
 struct Inner {
     context: String,
     help: Option<String>,
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Source>,
 }
+
+/// The error of the layer below.
+type Source = Box<dyn std::error::Error + Send + Sync>;
 
 impl Inner {
     /// Separates the text of an error into context and help.
-    fn new(text: String, source: Option<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    fn new(text: String, source: Option<Source>) -> Self {
         let (context, help) = match split_help(&text) {
             Some((context, help)) => (context.to_owned(), Some(help.to_owned())),
             None => (text, None),
@@ -147,9 +150,16 @@ impl Error {
     /// Creates an error of `kind` with `context`. A line `help: …` at its end is the help.
     #[must_use]
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
+        Self::create(kind, context.into(), None)
+    }
+
+    /// Stays out of line: the code of hits is small then.
+    #[cold]
+    #[inline(never)]
+    fn create(kind: ErrorKind, text: String, source: Option<Source>) -> Self {
         Self {
             kind,
-            inner: Some(Arc::new(Inner::new(context.into(), None))),
+            inner: Some(Arc::new(Inner::new(text, source))),
         }
     }
 
@@ -161,10 +171,7 @@ impl Error {
         context: impl Into<String>,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
-        Self {
-            kind,
-            inner: Some(Arc::new(Inner::new(context.into(), Some(source.into())))),
-        }
+        Self::create(kind, context.into(), Some(source.into()))
     }
 
     /// Returns the kind, for control flow.
