@@ -158,7 +158,11 @@ impl History {
         if damage.shown_at < submitted || overtaken || content.number() > up_to {
             return false;
         }
-        damage.shown_at = damage.shown_at.min(now);
+        if damage.shown_at != NEVER {
+            // A read in flight when the version was shown. It says nothing of later reads.
+            return true;
+        }
+        damage.shown_at = now;
         self.versions.retain(|version| version.number > up_to);
         self.versions.insert(
             0,

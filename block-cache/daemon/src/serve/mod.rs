@@ -102,7 +102,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         let metrics_address = metrics.local_addr().context(|| "metrics")?;
         let stop = Stop::default();
         let starting = Engine::start(config.clone(), wishes.clone(), stop.clone());
-        let started = unless_stopped(starting, &stop, &mut signals).await;
+        let started = unless_stopped(starting, &stop, &mut signals, true).await;
         let Some((engine, thread)) = started? else {
             return Ok(());
         };
@@ -119,8 +119,9 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                     running.start(&config).await?;
                     wait_for_fast_opening(&engine).await
                 };
-                let started = unless_stopped(starting, &stop, &mut signals).await;
-                started.map(|started| started.is_some())
+                let started = unless_stopped(starting, &stop, &mut signals, false).await;
+                // The start may have ended by itself after a signal.
+                started.map(|started| started.is_some() && !stop.is_asked())
             }
         };
         let result = match started {
@@ -191,8 +192,8 @@ async fn wait_for_fast_opening(engine: &engine::Handle) -> Result<()> {
     }
 }
 
-/// Waits for a start. A signal stops it at its next step; the start then removes all that it
-/// created. Returns `None` if it was stopped.
+/// Waits for a start. A signal stops it at its next step. Returns `None` if it was stopped.
+/// `undoes` says that the start then removes all that it created.
 ///
 /// # Errors
 /// As the start; `TimedOut` if it does not end after a signal.
@@ -200,6 +201,7 @@ async fn unless_stopped<T>(
     starting: impl Future<Output = Result<T>>,
     stop: &Stop,
     signals: &mut Signals,
+    undoes: bool,
 ) -> Result<Option<T>> {
     let mut starting = std::pin::pin!(starting);
     tokio::select! {
@@ -211,8 +213,10 @@ async fn unless_stopped<T>(
         match tokio::time::timeout(LOOK, &mut starting).await {
             Ok(Ok(started)) => return Ok(Some(started)),
             Ok(Err(error)) if error.kind() == ErrorKind::ShuttingDown => {
-                let wait = stopped_wait(stop);
-                tracing::info!("the start was stopped{wait}: nothing of it is left");
+                if undoes {
+                    let wait = stopped_wait(stop);
+                    tracing::info!("the start was stopped{wait}: nothing of it is left");
+                }
                 return Ok(None);
             }
             Ok(Err(error)) if error.kind() == ErrorKind::TimedOut => break,

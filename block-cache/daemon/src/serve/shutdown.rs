@@ -12,7 +12,7 @@ use super::Signals;
 use super::engine::Handle;
 use super::exports::Running;
 use super::record::Recordings;
-use crate::stack::{CLOSE, STOPPED, offload};
+use crate::stack::{CLOSE, offload};
 use forebay_terminal::size::{human_count, human_duration};
 
 /// Time limit for unmounting, during which the kernel writes back its data.
@@ -40,8 +40,7 @@ pub(super) async fn run(
     }
     let ended = end(engine, running, recordings, is_opening, signals).await;
     match ended {
-        Err(error) if is_opening && error.kind() == ErrorKind::TimedOut => {
-            tracing::debug!("{}", error.report());
+        Err(error) if stop.is_asked() && error.kind() == ErrorKind::ShuttingDown => {
             super::tell_of_cut_start(stop);
             Ok(false)
         }
@@ -69,19 +68,18 @@ async fn end(
     if let Err(error) = step("unmounting files", UNMOUNT, unmount, engine, signals).await {
         tracing::warn!("{}", error.report());
     }
-    let limit = match is_opening {
-        true => STOPPED,
-        false => DRAIN,
-    };
-    let drain = engine.ask(move |engine| async move { engine.stack.drain_within(limit).await });
-    step(
-        "waiting for requests in flight",
-        DRAIN + GRACE,
-        flat(drain),
-        engine,
-        signals,
-    )
-    .await?;
+    // Requests that wait for the opening end with it, in the close.
+    if !is_opening {
+        let drain = engine.ask(|engine| async move { engine.stack.drain_within(DRAIN).await });
+        step(
+            "waiting for requests in flight",
+            DRAIN + GRACE,
+            flat(drain),
+            engine,
+            signals,
+        )
+        .await?;
+    }
     recordings.end().await;
     running.stop();
     let close = engine.ask(|engine| async move {

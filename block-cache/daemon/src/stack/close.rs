@@ -8,7 +8,7 @@ use forebay_io::rt;
 use forebay_io::sync::Promise;
 use futures_util::future::join_all;
 
-use super::stop::{STOPPED, unfinished};
+use super::stop::{STOPPED, UNFINISHED};
 use super::transit::OpenTransit;
 use super::watched::{Watched, transit_caches};
 use super::{Served, Stack};
@@ -125,16 +125,17 @@ impl Stack {
     /// # Errors
     /// The first failure. The rest is closed regardless, and the next opening recovers as after a
     /// crash. `TimedOut`, with the names of the devices, if the last flushes take more than two
-    /// minutes. `TimedOut` also if the cache was still being opened: it is left as after a kill.
+    /// minutes. `ShuttingDown` if the cache was still being opened: it is left as after a kill.
     pub async fn close(&self) -> Result<()> {
         self.close_within(CLOSE).await
     }
 
     pub(super) async fn close_within(&self, limit: Duration) -> Result<()> {
         let until = rt::now() + limit;
+        let is_opening = self.is_opening();
         // An opening may take long, and the next start repeats it.
         let opening_by = rt::now()
-            + match self.is_opening() {
+            + match is_opening {
                 true => STOPPED.min(limit),
                 false => limit,
             };
@@ -153,7 +154,8 @@ impl Stack {
                     self.is_cut.set(true);
                 }
                 Some(attached) => result = result.and(attached),
-                None => self.is_cut.set(true),
+                None if is_opening => self.is_cut.set(true),
+                None => result = result.and(Err(unclosed(flush_limit))),
             }
         }
         if result.is_ok() && !matches!(self.attached.now(), Some(Err(_))) {
@@ -162,7 +164,13 @@ impl Stack {
         }
         // A refused start sends nothing to the devices that it refused.
         let withheld = self.withheld();
-        result = result.and(self.drain_within(DRAIN.min(limit)).await);
+        match self.is_cut.get() {
+            // No request that waits for the cache was acknowledged.
+            true => {
+                let _ = self.drain_within(STOPPED.min(limit)).await;
+            }
+            false => result = result.and(self.drain_within(DRAIN.min(limit)).await),
+        }
         let volumes = self.volumes.borrow().clone();
         self.look_at_paths().await;
         // Closing the cache must not turn a copy of its removed file into an earlier state.
@@ -210,7 +218,7 @@ impl Stack {
             result = both(result, closed);
         }
         match self.is_cut.get() {
-            true => result.and(Err(unfinished())),
+            true => result.and(Err(Error::new(ErrorKind::ShuttingDown, UNFINISHED))),
             false => result,
         }
     }

@@ -50,8 +50,10 @@ pub(super) async fn unless_cut<T>(
     rt::at_most(GRACE, step).await
 }
 
-/// Returns the error for a stopped start that could not undo all of its steps.
+/// Context of the errors of a stopped start that could not undo all of its steps.
+pub(super) const UNFINISHED: &str = "the start was stopped in the middle of a step";
+
+/// Returns the error for such a start.
 pub(super) fn unfinished() -> Error {
-    let what = "the start was stopped in the middle of a step";
-    Error::new(ErrorKind::TimedOut, what)
+    Error::new(ErrorKind::TimedOut, UNFINISHED)
 }

@@ -167,3 +167,23 @@ fn a_start_that_opens_the_cache_heeds_a_signal_and_the_next_one_recovers() {
     check_blocks(&mut place.connect(), 0..64);
     daemon.terminate();
 }
+
+/// The signal comes when the exports are open, and the daemon waits a moment before it is ready.
+#[test]
+fn a_start_that_waits_for_a_fast_opening_heeds_a_signal() {
+    let place = online_open::killed("stopped-early", "3s");
+    // The killed daemon left it.
+    std::fs::remove_file(place.path("nbd.sock")).expect("there");
+    let daemon = place.start().spawn();
+    daemon.wait_until_caught(libc::SIGTERM);
+    while !place.path("nbd.sock").exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let log = stop(&place, daemon, libc::SIGTERM, "the cache to be opened");
+    assert!(!log.contains(" ready"), "{log}");
+    assert!(!log.contains("nothing of it is left"), "{log}");
+    place.configure("wb", "");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..64);
+    daemon.terminate();
+}
