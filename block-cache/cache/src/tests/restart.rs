@@ -197,8 +197,8 @@ fn an_opening_whose_losses_nobody_takes_forgets_none() {
     });
 }
 
-/// A killed process left the newest superblock in the device's cache. A program that rewrites the
-/// other copy, and loses power, leaves a sound one.
+/// A killed process left the newest superblock in the device's cache. A repair or a change of the
+/// UUID rewrites the other copy, and power is lost meanwhile. One copy is sound afterwards.
 #[test]
 fn no_superblock_is_rewritten_beside_one_that_is_not_durable() {
     let mut cut = 0;

@@ -207,7 +207,7 @@ fn sweep(policy: Policy) {
 
 /// Random lives of each policy.
 const LIVES: Lives = Lives {
-    // Fault::HeldIsForgotten; a read at the device beside a FUA write that fails; zeroes of two
+    // Fault::HeldIsForgotten. A read of the device during a FUA write that fails. Zeroes of two
     // concurrent requests.
     pinned: &[683, 1_049_596, 1_065_948, 1_120_576],
     gate: 1000,
