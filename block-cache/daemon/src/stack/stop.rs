@@ -11,7 +11,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Time that a step gets to end by itself after a request to stop, before it is dropped.
 const GRACE: Duration = Duration::from_millis(300);
 /// Time limit for the close of a start that was stopped, and of a cache that is still being opened.
-pub(crate) const STOPPED: Duration = Duration::from_secs(1);
+pub(super) const STOPPED: Duration = Duration::from_secs(1);
 
 /// Waits for `what`. A request to stop drops `wait`, so dropping it must be safe.
 ///
