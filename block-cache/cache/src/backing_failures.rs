@@ -98,11 +98,11 @@ impl BackingFailures {
     /// a failed write or flush. A write or flush may also have failed unseen, as its process died
     /// or the volume was served without this cache. It ends when all that recovery presumed to be
     /// dirty has been rewritten.
-    pub(crate) fn may_show_lost(&self, known: Option<&VolumeEntry>, epoch: u64) -> bool {
+    pub(crate) fn may_show_lost(&self, earlier: &[&VolumeEntry], epoch: u64) -> bool {
         let failed_before =
-            |known: &VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;
+            |known: &&VolumeEntry| known.may_show_lost || known.flush_failed || epoch > known.epoch;
         !self.presumed.is_over()
-            && (!self.presumed.power_was_lost() || known.is_some_and(failed_before))
+            && (!self.presumed.power_was_lost() || earlier.iter().any(failed_before))
     }
 
     /// Forgets earlier failures. Called when all data that recovery presumed to be dirty has been
@@ -133,28 +133,25 @@ impl BackingFailures {
     }
 
     /// Flushes, before a volume is attached, data that an earlier process left in the backing
-    /// device's cache. It does so if `needed`, or if a flush failed then; such a failure is
-    /// reported.
+    /// device's cache. It does so if `needed`, or if a flush failed then. Returns whether one failed
+    /// then, which it logs. `earlier` has the records of the volumes that were served from the
+    /// device.
     ///
     /// # Errors
     /// The device's. The superblock records that error, too.
     pub(crate) async fn flush_inherited(
         &self,
         name: &str,
-        id: u16,
+        earlier: &[&VolumeEntry],
         backing: &Backing,
         needed: bool,
-    ) -> Result<()> {
-        let failed = {
-            let superblock = self.superblock.current();
-            let known = superblock.volumes.iter().find(|known| known.id == id);
-            known.is_some_and(|known| known.flush_failed)
-        };
+    ) -> Result<bool> {
+        let failed = earlier.iter().any(|known| known.flush_failed);
         if needed || failed {
             let flushed = backing.flush().await;
             if let Err(error) = flushed {
-                if !failed {
-                    self.set_flush_failed(id, true).await?;
+                for known in earlier.iter().filter(|_| !failed) {
+                    self.set_flush_failed(known.id, true).await?;
                 }
                 let what = "UNFLUSHED WRITES OF EARLIER PROCESSES MAY BE LOST";
                 return Err(Error::context(error, format!("volume {name:?}: {what}")));
@@ -168,6 +165,6 @@ impl BackingFailures {
             );
             backing.set_lost();
         }
-        Ok(())
+        Ok(failed)
     }
 }

@@ -17,7 +17,7 @@ use crate::format::{check_fit, check_parts};
 use crate::media::media_of;
 use crate::media::missing::note_shrunk;
 use crate::options::{Devices, Mode};
-use crate::recover::{OrphanRecord, RecoveredMap, recover};
+use crate::recover::{OrphanRecord, RecoveredMap, poison_own_journal, recover};
 use crate::recovery_report::RecoveryReport;
 use crate::stats::{CacheStats, VolumeStats};
 
@@ -41,7 +41,12 @@ impl Cache {
         let mut superblock = Superblock::read(metadata.as_ref()).await?;
         let data_superblock = check_parts(&devices, &superblock).await?;
         if let Err(error) = check_fit(&devices, &superblock) {
-            note_shrunk(&devices, &superblock).await?;
+            let poison = || {
+                if devices.metadata.is_none() {
+                    poison_own_journal(&devices, &superblock, &options);
+                }
+            };
+            note_shrunk(&devices, &superblock, poison).await?;
             return Err(error);
         }
         let RecoveredMap {

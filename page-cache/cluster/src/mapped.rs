@@ -81,14 +81,19 @@ impl Mapped {
     }
 }
 
-/// Selects the mapped directories of a source; `anew` says that no node runs.
-pub(crate) fn settle(pool: &Pool, source: &Path, wanted: &[PathBuf], anew: bool) -> Result<()> {
+/// Selects the mapped directories of a source; `is_unused` says that no node runs.
+pub(crate) fn settle(
+    pool: &Pool,
+    source: &Path,
+    wanted: &[PathBuf],
+    is_unused: bool,
+) -> Result<()> {
     let tops = check(source, wanted)?;
     let text: Vec<u8> = tops
         .iter()
         .flat_map(|top| [top.as_os_str().as_bytes(), b"\n"].concat())
         .collect();
-    if !anew && pool.load_mapped()? != text {
+    if !is_unused && pool.load_mapped()? != text {
         let context = format!(
             "pool {}: nodes run there with other mapped directories\n\
              help: give the same, or stop the nodes first",

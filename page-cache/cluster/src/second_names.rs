@@ -51,14 +51,14 @@ pub(crate) fn make_top(source: &Path) -> io::Result<NewDirectories> {
     NewDirectories::create(&source.join(NAME), 0o700)
 }
 
-/// Creates the directories for second names. `anew` says that no node runs, so that existing names
+/// Creates the directories for second names. `is_unused` says that no node runs, so that existing names
 /// are unused. Dropping the result removes those that did not exist.
-pub(crate) fn make(source: &Path, anew: bool) -> io::Result<Vec<NewDirectories>> {
+pub(crate) fn make(source: &Path, is_unused: bool) -> io::Result<Vec<NewDirectories>> {
     let mut made = Vec::new();
     for name in ["files", "removed"] {
         let path = source.join(NAME).join(name);
         let existed = path.exists();
-        if anew && existed {
+        if is_unused && existed {
             fs::remove_dir_all(&path)?;
         }
         let new = NewDirectories::create(&path, 0o700)?;

@@ -109,6 +109,19 @@ impl Inspection {
 }
 
 impl Engine {
+    /// Returns the volumes of other names that were served from this backing device, or from a part
+    /// of it. The attach that succeeds forgets them.
+    pub(crate) fn former_volumes(&self, name: &str, (identity, bytes): Sized) -> Vec<VolumeEntry> {
+        let superblock = self.superblock.current();
+        let is_former = |entry: &&VolumeEntry| {
+            entry.name != name
+                && (entry.identity).overlaps(entry.size_bytes, identity, bytes)
+                && !planted(Fault::TrustBacking)
+        };
+        let former = superblock.volumes.iter().filter(is_former);
+        former.cloned().collect()
+    }
+
     /// Rule 6: cached data must not be mixed with another device's data. This covers another
     /// backing device under this volume's name, and this backing device under another name. Clean
     /// data is dropped. Dirty data makes the attach fail, because it is the only copy.
@@ -116,8 +129,8 @@ impl Engine {
         self: &Rc<Self>,
         name: &str,
         known: Option<&VolumeEntry>,
-        identity: Identity,
-        size_bytes: u64,
+        former: &[VolumeEntry],
+        (identity, size_bytes): Sized,
         options: &VolumeOptions,
     ) -> Result<()> {
         if !identity.is_known() {
@@ -139,18 +152,7 @@ impl Engine {
             );
             self.drop_clean_slots(known.id).await?;
         }
-        let others: Vec<VolumeEntry> = {
-            let superblock = self.superblock.current();
-            let overlaps = |entry: &&VolumeEntry| {
-                let was = entry.identity;
-                was.overlaps(entry.size_bytes, identity, size_bytes)
-                    && entry.name != name
-                    && !planted(Fault::TrustBacking)
-            };
-            let others = superblock.volumes.iter().filter(overlaps);
-            others.cloned().collect()
-        };
-        for other in others {
+        for other in former {
             if self.volumes.get(other.id).is_some() {
                 return Err(attached_part(name, &other.name));
             }
@@ -165,12 +167,6 @@ impl Engine {
                  name is dropped"
             );
             self.drop_clean_slots(other.id).await?;
-            self.superblock
-                .change(|superblock| {
-                    superblock.volumes.retain(|entry| entry.id != other.id);
-                })
-                .await?;
-            self.marks.forget_volume(other.id);
         }
         Ok(())
     }

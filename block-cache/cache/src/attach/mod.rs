@@ -59,7 +59,7 @@ impl Cache {
         backing: Rc<dyn BlockDevice>,
         options: VolumeOptions,
     ) -> Result<Rc<dyn BlockDevice>> {
-        let announce = async || Ok(());
+        let announce = async |_| Ok(());
         self.attach_announced(name, backing, options, announce)
             .await
     }
@@ -68,6 +68,9 @@ impl Cache {
     /// and before the superblock has the new epoch and backing device. The caller stores both
     /// outside the cache there. A refused attach does not call it.
     ///
+    /// `announce` is passed whether a flush of the backing device failed with clients' writes at
+    /// stake, under this name or another one. The attach forgets that.
+    ///
     /// # Errors
     /// As [`Cache::attach`], and the error of `announce`.
     pub async fn attach_announced(
@@ -75,7 +78,7 @@ impl Cache {
         name: &str,
         backing: Rc<dyn BlockDevice>,
         options: VolumeOptions,
-        announce: impl AsyncFnOnce() -> Result<()>,
+        announce: impl AsyncFnOnce(bool) -> Result<()>,
     ) -> Result<Rc<dyn BlockDevice>> {
         // One at a time: names and numbers are looked up first and given out at the end.
         self.engine.attaching.acquire(1).await;
@@ -89,7 +92,7 @@ impl Cache {
         name: &str,
         backing: Rc<dyn BlockDevice>,
         options: VolumeOptions,
-        announce: impl AsyncFnOnce() -> Result<()>,
+        announce: impl AsyncFnOnce(bool) -> Result<()>,
     ) -> Result<Rc<dyn BlockDevice>> {
         let engine = &self.engine;
         let info = backing.info();
@@ -136,17 +139,19 @@ impl Cache {
         if id == u16::MAX {
             return Err(no_number());
         }
+        let sized = (info.identity, size_bytes);
+        let former = engine.former_volumes(name, sized);
+        let earlier: Vec<&VolumeEntry> = known.iter().chain(&former).collect();
         // Clients of a volume with `sync` need not flush what a dead process left in the device's
         // cache. A start that may yet be refused changes no device: `flush_attached` does it then.
         let needed = engine.committer.is_sync() && !engine.service.holds_write_back();
-        engine
+        let has_lost = engine
             .failures
-            .flush_inherited(name, id, &backing, needed)
+            .flush_inherited(name, &earlier, &backing, needed)
             .await?;
-        let may_show_lost = engine.failures.may_show_lost(known.as_ref(), options.epoch);
-        let identity = info.identity;
+        let may_show_lost = engine.failures.may_show_lost(&earlier, options.epoch);
         engine
-            .check_identity(name, known.as_ref(), identity, size_bytes, &options)
+            .check_identity(name, known.as_ref(), &former, sized, &options)
             .await?;
         if let Some(known) = &known {
             engine.drop_stale(known, &options).await?;
@@ -165,17 +170,18 @@ impl Cache {
             .epoch
             .max(known.as_ref().map_or(0, |known| known.epoch))
             + 1;
-        announce().await?;
+        announce(has_lost).await?;
+        let is_former = |id| former.iter().any(|entry| entry.id == id);
         engine
             .superblock
             .change(|superblock| {
-                superblock.volumes.retain(|volume| volume.id != id);
+                (superblock.volumes).retain(|volume| volume.id != id && !is_former(volume.id));
                 superblock.volumes.push(VolumeEntry {
                     id,
                     name: name.to_owned(),
                     epoch,
                     size_bytes,
-                    identity,
+                    identity: info.identity,
                     flush_failed: false,
                     may_show_lost,
                     differs_at: None,
@@ -183,6 +189,9 @@ impl Cache {
                 superblock.next_volume = superblock.next_volume.max(id + 1);
             })
             .await?;
+        for entry in &former {
+            engine.marks.forget_volume(entry.id);
+        }
         let blocks = engine.map.borrow().units() as usize;
         let found = Found {
             id,
@@ -202,14 +211,6 @@ impl Cache {
             engine: Rc::clone(engine),
             volume,
         }))
-    }
-
-    /// Returns whether a flush of a volume's backing device failed with clients' writes at stake,
-    /// and the volume was not attached since. An attach forgets it.
-    #[must_use]
-    pub fn has_lost_backing_writes(&self, name: &str) -> bool {
-        let known = self.engine.known_volume(name);
-        known.is_some_and(|known| known.flush_failed)
     }
 
     /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's

@@ -165,8 +165,12 @@ async fn is_own_data(devices: &Devices, superblock: &Superblock) -> bool {
 
 /// Records in the superblock, durably, that the cache's data file is shorter than the cache. The
 /// data beyond its end is gone, even if the file has its length again at the next start. For any
-/// other device nothing is recorded.
-pub(crate) async fn note_shrunk(devices: &Devices, superblock: &Superblock) -> Result<()> {
+/// other device nothing is recorded. Calls `flush_failed` if the flush before the record fails.
+pub(crate) async fn note_shrunk(
+    devices: &Devices,
+    superblock: &Superblock,
+    flush_failed: impl FnOnce(),
+) -> Result<()> {
     let size = devices.data.info().size_bytes.max(1);
     let noted = superblock.service.cut_bytes;
     if size >= superblock.data_end() || noted != 0 && noted <= size {
@@ -178,7 +182,7 @@ pub(crate) async fn note_shrunk(devices: &Devices, superblock: &Superblock) -> R
     }
     let holder: &dyn BlockDevice = devices.metadata.as_ref().unwrap_or(&devices.data).as_ref();
     // A process that was killed may have left the newest copy in the device's cache.
-    order::flush(holder).await?;
+    order::flush(holder).await.inspect_err(|_| flush_failed())?;
     let mut next = superblock.clone();
     next.service.cut_bytes = size;
     for _ in 0..2 {

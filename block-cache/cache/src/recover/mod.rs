@@ -145,18 +145,31 @@ pub(crate) async fn recover(
     )
     .await?;
     if let Err(error) = order::flush(metadata.as_ref()).await {
-        // A killed process may have written data to this device that only the journal names. That
-        // data may be lost with the journal (rule 9).
-        if devices.metadata.is_none()
-            && let Some(buf) = &options.journal
-        {
-            Journal::poison_remains(buf, &superblock.uuid, &options.boot_id);
+        if devices.metadata.is_none() {
+            poison_own_journal(devices, superblock, options);
         }
         return Err(error);
     }
     let (tracking, tree) = Tracking::open(&metadata, superblock).await?;
     report.lost_tree_units = tree.lost_units;
     Ok(rebuild.finish(superblock, &replayed, tracking, report))
+}
+
+/// Records in the process journal that a flush of the data device failed before the log was
+/// replayed. A killed process may have left data in the device's cache that only the journal names.
+/// The next opening reports that data as lost (rule 9). The journal of another cache stays as it
+/// is.
+pub(crate) fn poison_own_journal(
+    devices: &Devices,
+    superblock: &Superblock,
+    options: &CacheOptions,
+) {
+    let CacheOptions { boot_id, moved, .. } = options;
+    if let Some(buf) = &options.journal
+        && let Ok(Some(_)) = own_journal(buf, superblock, devices, boot_id, *moved)
+    {
+        Journal::poison_remains(buf, &superblock.uuid, boot_id);
+    }
 }
 
 fn check_journal(

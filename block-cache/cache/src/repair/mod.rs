@@ -30,7 +30,8 @@ use crate::failpoints::{Fault, planted};
 use crate::format::check_roles;
 use crate::map::LIVE;
 use crate::options::{Devices, VolumeOptions};
-use crate::recovery_report::RecoveryReport;
+use crate::recover::poison_own_journal;
+use crate::recovery_report::{RecoveryReport, ReportSink};
 use overlay::Overlay;
 use verify::DataReport;
 
@@ -49,6 +50,8 @@ pub struct RepairOptions {
     pub place: String,
     /// As in [`CacheOptions`].
     pub data_place: String,
+    /// As in [`CacheOptions`]. Only [`repair`] reports there.
+    pub report_sink: Option<ReportSink>,
 }
 
 /// Findings of a repair, and its changes.
@@ -88,7 +91,12 @@ pub async fn repair(devices: &Devices, options: &RepairOptions) -> Result<Repair
     let mut superblocks = Vec::new();
     let apart = devices.metadata.as_ref().map(|_| &devices.data);
     for device in [Some(metadata), apart].into_iter().flatten() {
-        if Superblock::repair(device.as_ref()).await? {
+        let poison = || {
+            if Rc::ptr_eq(device, &devices.data) {
+                poison_own_journal(devices, &superblock, &opening(options, false));
+            }
+        };
+        if Superblock::repair(device.as_ref(), poison).await? {
             superblocks.push(device.info().name);
         }
     }
@@ -146,6 +154,7 @@ fn in_memory(devices: &Devices, options: &RepairOptions) -> (Devices, RepairOpti
     };
     let options = RepairOptions {
         journal: (options.journal.as_ref()).map(|journal| Buf::copied(&journal.to_vec())),
+        report_sink: None,
         ..options.clone()
     };
     (over, options)
@@ -180,6 +189,7 @@ fn opening(options: &RepairOptions, accept_journal_loss: bool) -> CacheOptions {
         generation: options.generation,
         place: options.place.clone(),
         data_place: options.data_place.clone(),
+        report_sink: options.report_sink.clone(),
         ..CacheOptions::new(options.boot_id)
     }
 }

@@ -4,7 +4,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use forebay_io::sim::{FaultPlan, OpClass};
+use forebay_metadata::journal::Journal;
+use forebay_metadata::superblock::{COPY_STRIDE_BYTES, Superblock};
 
+use super::medium::{TestFile, formatted};
 use super::*;
 
 const BLOCKS: u64 = 16;
@@ -172,4 +175,127 @@ fn writes_over_what_is_dirty_are_not_acknowledged_once_the_cache_has_failed() {
         });
     }
     assert_eq!(acknowledged, 0, "of 80 writes");
+}
+
+const JOURNAL_BYTES: usize = 1 << 16;
+const BOOT: [u8; 16] = [9; 16];
+
+fn on_file(file: &TestFile) -> Devices {
+    Devices {
+        data: file.device(),
+        metadata: None,
+    }
+}
+
+fn with_journal(journal: &Buf) -> CacheOptions {
+    CacheOptions {
+        journal: Some(journal.clone()),
+        cleaning: Cleaning::Nop,
+        ..CacheOptions::new(BOOT)
+    }
+}
+
+/// Kills a process whose acknowledged write is in the device's cache, and that only the process
+/// journal names. Returns the file and the journal.
+async fn killed_before_a_flush(len: usize) -> (TestFile, Buf) {
+    let (file, journal) = (formatted(1, len).await, Buf::zeroed(JOURNAL_BYTES));
+    let opened = Cache::open(on_file(&file), with_journal(&journal)).await;
+    let (cache, _) = opened.expect("opens");
+    let backing: Rc<dyn BlockDevice> = TestFile::new(100, len).device();
+    let options = VolumeOptions::new(Mode::WriteBack);
+    let volume = cache.attach("v", backing, options).await.expect("attaches");
+    volume.write(0, pattern(7)).await.expect("writes");
+    // The process that has this copy continues in the dark.
+    (file.copy(1), Buf::copied(&journal.to_vec()))
+}
+
+/// Opens the cache. Returns the bytes that it names as lost.
+async fn named_as_lost(file: &TestFile, journal: &Buf) -> u64 {
+    let opened = Cache::open(on_file(file), with_journal(journal)).await;
+    let (cache, report) = opened.expect("opens");
+    cache.close().await.expect("closes");
+    report.lost.iter().map(|range| range.len).sum()
+}
+
+#[test]
+fn a_flush_that_fails_before_the_journal_is_read_loses_by_name() {
+    const LEN: usize = 2 << 20;
+    for is_cut in [true, false] {
+        for fails in [true, false] {
+            run(&World::new(1), async move |_| {
+                let (file, journal) = killed_before_a_flush(LEN).await;
+                let whole = file.copy(1);
+                file.0.fails_flushes.set(fails);
+                match is_cut {
+                    true => {
+                        file.cut(LEN as u64 / 2);
+                        let opened = Cache::open(on_file(&file), with_journal(&journal)).await;
+                        opened.expect_err("it is shorter");
+                        file.put_back(&whole);
+                    }
+                    false => {
+                        file.0.bytes.borrow_mut()[COPY_STRIDE_BYTES as usize] ^= 1;
+                        let options = RepairOptions {
+                            journal: Some(journal.clone()),
+                            boot_id: BOOT,
+                            ..RepairOptions::default()
+                        };
+                        let repaired = repair(&on_file(&file), &options).await;
+                        assert_eq!(repaired.is_err(), fails, "{repaired:?}");
+                    }
+                }
+                file.0.fails_flushes.set(false);
+                let lost = named_as_lost(&file, &journal).await;
+                assert_eq!(lost, u64::from(fails) * 4096, "cut: {is_cut}");
+            });
+        }
+    }
+}
+
+/// The journal of the original is not poisoned by a copy whose flush fails.
+#[test]
+fn a_failed_flush_of_a_copy_leaves_the_journal_of_the_original() {
+    run(&World::new(1), async |_| {
+        let (original, journal) = killed_before_a_flush(2 << 20).await;
+        let copy = original.copy(2);
+        copy.0.bytes.borrow_mut()[COPY_STRIDE_BYTES as usize] ^= 1;
+        copy.0.fails_flushes.set(true);
+        let options = RepairOptions {
+            journal: Some(journal.clone()),
+            boot_id: BOOT,
+            ..RepairOptions::default()
+        };
+        let repaired = repair(&on_file(&copy), &options).await;
+        repaired.expect_err("a flush failed");
+        assert_eq!(named_as_lost(&original, &journal).await, 0);
+    });
+}
+
+/// A repair may be killed after its first write, which drops what shows the loss.
+#[test]
+fn a_repair_reports_losses_before_it_writes() {
+    run(&World::new(1), async |_| {
+        let (file, journal) = killed_before_a_flush(2 << 20).await;
+        let uuid = Superblock::read(&file).await.expect("sound").uuid;
+        Journal::poison_remains(&journal, &uuid, &BOOT);
+        let before = file.0.bytes.borrow().clone();
+        let reported = Rc::new(Cell::new(0));
+        let (sum, seen) = (Rc::clone(&reported), file.clone());
+        let report_sink = ReportSink::new(move |report| {
+            sum.set(report.lost.iter().map(|range| range.len).sum());
+            let is_unchanged = *seen.0.bytes.borrow() == before;
+            assert!(is_unchanged, "the repair has written");
+            std::future::ready(Err(ErrorKind::NoSpace.into()))
+        });
+        let options = RepairOptions {
+            journal: Some(journal.clone()),
+            boot_id: BOOT,
+            report_sink: Some(report_sink),
+            ..RepairOptions::default()
+        };
+        let repaired = repair(&on_file(&file), &options).await;
+        assert_eq!(repaired.expect_err("no room").kind(), ErrorKind::NoSpace);
+        assert_eq!(reported.get(), 4096);
+        assert_eq!(named_as_lost(&file, &journal).await, 4096);
+    });
 }

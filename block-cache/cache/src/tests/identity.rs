@@ -157,7 +157,7 @@ fn an_attach_is_announced_after_its_last_check_and_before_the_superblock() {
                 known.map(|known| (known.epoch, known.identity))
             };
             let before = recorded();
-            let announce = async || {
+            let announce = async |_| {
                 announced.set(announced.get() + 1);
                 assert_eq!(recorded(), before, "the superblock was first");
                 match fails {
@@ -177,4 +177,46 @@ fn an_attach_is_announced_after_its_last_check_and_before_the_superblock() {
         assert_eq!(attach(born(5), true).await, (Err(ErrorKind::NoSpace), 1));
         assert_eq!(attach(born(5), false).await, (Ok(()), 1));
     });
+}
+
+/// The device comes back under its own name or another one. Its users still learn of writes that it
+/// lost, until an attach succeeds.
+#[test]
+fn a_loss_of_the_backing_device_is_reported_under_each_name() {
+    for name in ["v", "w"] {
+        run(&world(4, 2 << 20, 512), async move |disks| {
+            make(&disks, 4096).await;
+            prepare(&disks, false).await;
+            let (cache, _) = open(&disks, Durability::Sync).await;
+            let id = cache.engine.superblock.current().volumes[0].id;
+            let failures = &cache.engine.failures;
+            failures.set_flush_failed(id, true).await.expect("noted");
+            let attach = async |fails: bool| {
+                let announced = std::cell::Cell::new(None);
+                let announce = async |has_lost| {
+                    announced.set(Some(has_lost));
+                    match fails {
+                        true => Err(ErrorKind::NoSpace.into()),
+                        false => Ok(()),
+                    }
+                };
+                let options = VolumeOptions::new(Mode::WriteBack);
+                let backing = Rc::new(Known(disks[1].clone(), medium(1)));
+                let attached = cache.attach_announced(name, backing, options, announce);
+                assert_eq!(attached.await.is_err(), fails);
+                announced.take()
+            };
+            assert_eq!(attach(true).await, Some(true), "{name}");
+            assert_eq!(attach(false).await, Some(true), "{name}: after a refusal");
+            let stats = cache.stats().volumes;
+            let [own] = &stats[..] else {
+                panic!("one volume is attached");
+            };
+            assert!(own.loss.is_some() && own.name == name, "{name}");
+            let superblock = cache.engine.superblock.current();
+            let known = superblock.volumes.iter().map(|entry| &*entry.name);
+            assert_eq!(known.collect::<Vec<_>>(), [name]);
+            assert!(!superblock.volumes[0].flush_failed, "it is reported");
+        });
+    }
 }

@@ -32,6 +32,7 @@ pub(super) struct Contents {
     pub(super) reports_holes: Cell<bool>,
     /// Whether it is no block device.
     pub(super) is_file: Cell<bool>,
+    pub(super) fails_flushes: Cell<bool>,
 }
 
 impl TestFile {
@@ -46,6 +47,7 @@ impl TestFile {
             written: RefCell::new(written),
             reports_holes: Cell::new(true),
             is_file: Cell::new(true),
+            fails_flushes: Cell::new(false),
         }))
     }
 
@@ -97,6 +99,9 @@ impl BlockDevice for TestFile {
             return done.complete(Err(Error::new(ErrorKind::Io, "beyond the end")));
         }
         match (request.op, request.buf) {
+            (Op::Flush, _) if self.0.fails_flushes.get() => {
+                return done.complete(Err(Error::new(ErrorKind::Io, "a flush failed")));
+            }
             (Op::Read, Some(buf)) => buf.copy_from(0, &bytes[start..end]),
             (Op::Write { .. }, Some(buf)) => {
                 buf.copy_to(0, &mut bytes[start..end]);

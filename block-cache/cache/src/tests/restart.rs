@@ -223,7 +223,7 @@ fn no_superblock_is_rewritten_beside_one_that_is_not_durable() {
             world.set_stop(Some(Stop::BeforeIo(nth)));
             let rewritten = world.run(2, async move {
                 match repairs {
-                    true => Superblock::repair(&disk).await.map(|_| ()),
+                    true => Superblock::repair(&disk, || {}).await.map(|_| ()),
                     false => Superblock::change_uuid(&disk, None, [6; 16], "").await,
                 }
             });

@@ -146,6 +146,8 @@ fn alone(
             journal: journal::own(&whose, &path, true)??,
             boot_id: system::boot_id()?,
             data: false,
+            // Damage and losses are refused below.
+            report_sink: None,
         };
         let left = (options.journal.as_ref())
             .and_then(|journal| Journal::recover(journal, &uuid, &options.boot_id));

@@ -368,8 +368,7 @@ impl Met {
     async fn attach_with_room(&self, cache: &Cache) -> Result<Rc<dyn BlockDevice>> {
         make_room(&self.state, &self.cache, cache, &self.name).await?;
         let (backing, options) = (Rc::clone(&self.backing), self.options.clone());
-        let has_lost = cache.has_lost_backing_writes(&self.name);
-        let announce = async || self.announce(has_lost).await;
+        let announce = async |has_lost| self.announce(has_lost).await;
         cache
             .attach_announced(&self.name, backing, options, announce)
             .await
@@ -381,8 +380,11 @@ impl Met {
     /// too, if `has_lost`.
     async fn announce(&self, has_lost: bool) -> Result<()> {
         if has_lost {
-            let (state, name) = (Arc::clone(&self.state), self.name.clone());
-            offload(move || state.note_disk_gap(&name, Some(BACKING_LOSS), true)).await?;
+            let former = self.renamed.iter().map(|(other, _)| other.clone());
+            let names: Vec<_> = former.chain([self.name.clone()]).collect();
+            let state = Arc::clone(&self.state);
+            let note = move |name: &String| state.note_disk_gap(name, Some(BACKING_LOSS), true);
+            offload(move || names.iter().try_for_each(note)).await?;
         }
         for (other, record) in self.renamed.iter().cloned() {
             tracing::warn!(

@@ -29,7 +29,6 @@ mod watched;
 mod wishes;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +44,7 @@ use futures_util::future::try_join_all;
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use backing::{judge_identity, shared_bytes};
+pub(crate) use cache::recovery::log_losses;
 pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, read_superblock, unreadable};
 pub(crate) use close::CLOSE;
 pub(crate) use copies::{place_of, place_of_path, refuse_copy};
@@ -89,8 +89,6 @@ pub struct Stack {
     attached: Promise<Result<()>>,
     volumes: RefCell<Vec<Rc<Served>>>,
     devices: RefCell<Vec<watched::Watched>>,
-    /// Volumes for which the state directory records the losses of the attach.
-    noted: RefCell<BTreeSet<String>>,
     /// Whether a request to stop dropped a step of the start. The cache is then left as after a
     /// kill.
     is_cut: Cell<bool>,
@@ -178,7 +176,6 @@ impl Stack {
             attached: Promise::new(),
             volumes: RefCell::new(Vec::new()),
             devices: RefCell::default(),
-            noted: RefCell::default(),
             is_cut: Cell::new(false),
         };
         if let Err(error) = stack.fill(config, wishes, stop).await {
@@ -270,7 +267,9 @@ impl Stack {
     /// # Errors
     /// As [`Stack::ready`], or the error of the state directory.
     pub async fn disk_gap(&self, volume: &str) -> Result<Option<String>> {
-        self.after_losses(volume, StateDirectory::disk_gap).await
+        self.ready().await?;
+        let (state, name) = (Arc::clone(&self.state), volume.to_owned());
+        offload(move || state.disk_gap(&name)).await
     }
 
     /// Waits likewise. Returns the generation by which virtual machines know that no write is
@@ -279,33 +278,9 @@ impl Stack {
     /// # Errors
     /// As [`Stack::disk_gap`].
     pub async fn disk_generation(&self, volume: &str) -> Result<String> {
-        self.after_losses(volume, StateDirectory::disk_generation)
-            .await
-    }
-
-    /// Runs `ask` on the state directory once it records the losses of the attach.
-    async fn after_losses<T: Send + 'static>(
-        &self,
-        volume: &str,
-        ask: fn(&StateDirectory, &str) -> Result<T>,
-    ) -> Result<T> {
         self.ready().await?;
-        let found = self.cache.as_ref().and_then(|cache| cache.now());
-        let lost = found.and_then(|opened| {
-            let volumes = opened.cache.stats().volumes;
-            let mut own = volumes.iter().filter(|stats| stats.name == volume);
-            let has_lost = own.any(|stats| stats.loss.is_some());
-            has_lost.then_some(BACKING_LOSS)
-        });
-        let lost = lost.filter(|_| self.noted.borrow_mut().insert(volume.to_owned()));
         let (state, name) = (Arc::clone(&self.state), volume.to_owned());
-        offload(move || {
-            if lost.is_some() {
-                state.note_disk_gap(&name, lost, true)?;
-            }
-            ask(&state, &name)
-        })
-        .await
+        offload(move || state.disk_generation(&name)).await
     }
 
     /// Records that the block device of a volume lacks no acknowledged writes.

@@ -65,8 +65,20 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&journal, private).expect("ours");
 
+    // A repair that cannot record the loss forgets nothing.
+    let (disk, disk_aside) = (place.path("state/db.disk"), place.path("disk"));
+    std::fs::rename(&disk, &disk_aside).expect("moved");
+    std::fs::create_dir(&disk).expect("made");
+    let damaged = std::fs::read(&cache).expect("there");
+    place.refused(&["check", text(&config), "--repair"]);
+    assert!(std::fs::read(&cache).expect("there") == damaged);
+    std::fs::remove_dir(&disk).expect("removed");
+    std::fs::rename(&disk_aside, &disk).expect("moved back");
+
     let repaired = place.run(&["check", text(&config), "--repair"]);
     assert_eq!(repaired.status.code(), Some(3), "{repaired:?}");
+    let logged = String::from_utf8_lossy(&repaired.stderr).into_owned();
+    assert!(logged.contains("log is damaged"), "{logged}");
     let printed = String::from_utf8_lossy(&repaired.stdout).into_owned();
     assert!(
         printed.contains("of the log left behind. LOST"),

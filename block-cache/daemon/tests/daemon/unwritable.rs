@@ -6,13 +6,15 @@ use std::process::{Command, Output};
 use crate::checked::both_refuse;
 use crate::support::{PROGRAM, Place, last_error, text};
 
-/// Runs `check` and `serve` where `folder` is a small file system of its own, after these lines of
-/// shell. Returns their output and the contents of the folder; `None` where that is not possible.
-fn on_small_file_system(
+/// Runs these commands where `small` is a small file system of its own, after these lines of shell.
+/// Returns their output, and the contents of the folder afterwards; `None` where that is not
+/// possible.
+fn on_small_file_system<const COUNT: usize>(
     place: &Place,
     options: &str,
     lines: &str,
-) -> Option<([Output; 2], [String; 2])> {
+    commands: [&str; COUNT],
+) -> Option<[(Output, String); COUNT]> {
     let folder = place.path("small");
     std::fs::create_dir_all(&folder).expect("made");
     let config = place.path("forebay.toml");
@@ -29,23 +31,21 @@ fn on_small_file_system(
             .env("LEFT", place.path("left"))
             .output()
     };
-    let mut left = Vec::new();
-    let mut outputs = Vec::new();
-    for command in ["check", "serve"] {
+    let mut results = Vec::new();
+    for command in commands {
         let _ = std::fs::remove_file(place.path("left"));
         match run(command) {
             Ok(output) if output.status.code() != Some(99) && place.path("left").exists() => {
-                outputs.push(output);
+                let left = std::fs::read_to_string(place.path("left")).expect("written");
+                results.push((output, left));
             }
             other => {
                 println!("SKIPPED: no mounts of one's own here: {other:?}");
                 return None;
             }
         }
-        left.push(std::fs::read_to_string(place.path("left")).expect("written"));
     }
-    let outputs = outputs.try_into().expect("two");
-    Some((outputs, left.try_into().expect("two")))
+    Some(results.try_into().expect("one for each command"))
 }
 
 fn said(output: &Output) -> String {
@@ -61,7 +61,7 @@ fn with_state_in_small(place: &Place, state: &str) {
 #[test]
 fn a_state_directory_that_cannot_be_written_is_foreseen_and_nothing_is_left() {
     let fill = "cat /dev/zero > \"$FOLDER/fill\" 2>/dev/null";
-    let many = "i=0; while : > \"$FOLDER/$i\"; do i=$((i+1)); done 2>/dev/null";
+    let many = "i=0; while true > \"$FOLDER/$i\"; do i=$((i+1)); done 2>/dev/null";
     let cases = [
         // The directory exists or not. The file system is full, has no free inode, or is read-only.
         ("small", "size=64k", fill, "No space left"),
@@ -80,10 +80,12 @@ fn a_state_directory_that_cannot_be_written_is_foreseen_and_nothing_is_left() {
     for (number, (state, options, lines, why)) in cases.into_iter().enumerate() {
         let place = Place::new(&format!("unwritable-{number}"), "wb");
         with_state_in_small(&place, state);
-        let Some((outputs, left)) = on_small_file_system(&place, options, lines) else {
+        let commands = ["check", "serve"];
+        let Some(results) = on_small_file_system(&place, options, lines, commands) else {
             return;
         };
-        for output in &outputs {
+        for (output, left) in &results {
+            assert!(!left.contains("lock"), "{state}, {options}: {left}");
             assert_eq!(output.status.code(), Some(1), "{state}: {output:?}");
             let said = said(output);
             for part in ["state directory", "cannot be used: ", why, "help: "] {
@@ -91,9 +93,9 @@ fn a_state_directory_that_cannot_be_written_is_foreseen_and_nothing_is_left() {
             }
         }
         let last = |output: &Output| last_error(&said(output)).to_owned();
-        assert_eq!(last(&outputs[0]), last(&outputs[1]));
-        assert_eq!(left[0], left[1], "{state}, {options}");
-        assert!(!left[0].contains("lock"), "{state}, {options}: {left:?}");
+        let [(check, check_left), (serve, serve_left)] = results;
+        assert_eq!(last(&check), last(&serve));
+        assert_eq!(check_left, serve_left, "{state}, {options}");
     }
 }
 
@@ -101,7 +103,8 @@ fn a_state_directory_that_cannot_be_written_is_foreseen_and_nothing_is_left() {
 fn a_state_directory_with_room_is_in_order_and_untouched() {
     let place = Place::new("writable", "wb");
     with_state_in_small(&place, "small");
-    let Some(([check, _], [left, _])) = on_small_file_system(&place, "size=256k", "true") else {
+    let results = on_small_file_system(&place, "size=256k", "true", ["check"]);
+    let Some([(check, left)]) = results else {
         return;
     };
     assert!(check.status.success(), "{check:?}");

@@ -158,11 +158,11 @@ impl Server {
         }
         // Pages that outlived their nodes must find their files.
         let outlives = |known: &Known| known.share.alive || options.placement == Placement::Pool;
-        let anew = !before.known.iter().any(outlives);
-        mapped::settle(&pool, &source, &options.mapped, anew)?;
+        let is_unused = !before.known.iter().any(outlives);
+        mapped::settle(&pool, &source, &options.mapped, is_unused)?;
         let second_names = match device {
             true => Ok(Vec::new()),
-            false => second_names::make(&source, anew),
+            false => second_names::make(&source, is_unused),
         };
         match second_names {
             Ok(made) => made.into_iter().for_each(|made| undo.add(made)),

@@ -2,15 +2,18 @@
 //! possible.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use forebay_block::{Context as _, ErrorKind, Result};
 use forebay_cache::{
     DataReport, Devices, Inspection, LostRange, RecoveryReport, RepairOptions, RepairReport,
+    ReportSink,
 };
 use forebay_io::system;
 use serde_json::json;
 
 use crate::stack::journal::{self, Whose};
+use crate::stack::log_losses;
 use crate::state::{Opening, StateDirectory};
 use forebay_terminal::size::{human_bytes, human_count};
 
@@ -102,6 +105,16 @@ impl Losses {
         state.store_opening(uuid, &opening)
     }
 
+    /// Logs the losses that the repair is about to forget. Records durably which volumes may lack
+    /// data.
+    fn note_found(&self, recovery: &RecoveryReport) -> Result<()> {
+        log_losses(recovery);
+        let RecoveryReport { lost, cut, .. } = recovery;
+        let is_named = |volume: &str| lost.iter().chain(cut).any(|range| range.volume == volume);
+        let has_lost = |volume: &&String| self.log_is_damaged || is_named(volume);
+        self.note(self.volumes.iter().filter(has_lost)).map(drop)
+    }
+
     /// Records durably that these volumes may lack data. Returns where.
     fn note<'a>(&self, volumes: impl Iterator<Item = &'a String>) -> Result<Noted> {
         let volumes: Vec<String> = volumes.cloned().collect();
@@ -165,14 +178,14 @@ pub(super) async fn repair(
     data_place: String,
     losses: Losses,
 ) -> Result<Work> {
-    // Only damaged records name this dirty data, so it may be of any volume.
-    if losses.log_is_damaged {
-        losses.note(losses.volumes.iter())?;
-    }
-    let (whose, _) = place;
+    let (whose, losses) = (place.0, Rc::new(losses));
+    let noting = Rc::clone(&losses);
+    let report_sink =
+        ReportSink::new(move |recovery| std::future::ready(noting.note_found(&recovery)));
     let options = RepairOptions {
         generation: losses.generation(&whose.uuid)?,
         data_place,
+        report_sink: Some(report_sink),
         ..options(place, data, true)?
     };
     let report = forebay_cache::repair(devices, &options)

@@ -32,7 +32,8 @@ pub(in crate::stack) async fn note_losses(
     noted.await.context(|| "recording the losses above")
 }
 
-fn log_losses(recovery: &RecoveryReport) {
+/// Logs the losses that an opening found.
+pub(crate) fn log_losses(recovery: &RecoveryReport) {
     if recovery.damaged_records + recovery.unreadable_units > 0 {
         tracing::error!(
             damaged_records = recovery.damaged_records,
