@@ -46,8 +46,10 @@ pub(super) async fn unless_cut<T>(
             return Some(done);
         }
     }
+    // A step that blocks the thread keeps its wait, and the start ends without it.
+    let done = rt::at_most(GRACE, step).await;
     drop(waiting);
-    rt::at_most(GRACE, step).await
+    done
 }
 
 /// Context of the errors of a stopped start that could not undo all of its steps.
