@@ -11,20 +11,25 @@ fi
 # shellcheck source=/dev/null
 release=$(. /etc/os-release && echo "$VERSION_CODENAME")
 # shellcheck disable=SC2016 # apt-get's own variables
-mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' "Codename: $release" | head -n 1)
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' \
+    "Codename: $release" | head -n 1)
 if [ -z "$mirror" ]; then
-    echo "guest: this machine's package sources name no mirror of Debian $release: run apt-get update, or name one" >&2
+    echo "guest: this machine's package sources name no mirror of Debian $release" >&2
+    echo "    help: run apt-get update, or name one" >&2
     exit 1
 fi
 rm -rf "$folder"
 mkdir -p "$folder/apt/lists/partial" "$folder/apt/cache/archives/partial"
-echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $release-backports main" >"$folder/apt/sources.list"
+keys=/usr/share/keyrings/debian-archive-keyring.gpg
+echo "deb [signed-by=$keys] $mirror $release-backports main" >"$folder/apt/sources.list"
 apt=(-q -o "Dir::State::lists=$folder/apt/lists" -o "Dir::Cache=$folder/apt/cache"
-    -o "Dir::Etc::sourcelist=$folder/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null -o APT::Sandbox::User=root)
+    -o "Dir::Etc::sourcelist=$folder/apt/sources.list" -o Dir::Etc::sourceparts=/dev/null
+    -o APT::Sandbox::User=root)
 log="$folder/apt/log"
 get() {
     apt-get "${apt[@]}" update &&
-        package=$(apt-cache "${apt[@]}" depends linux-image-cloud-amd64/"$release-backports" | sed -n 's/^ *Depends: //p' | head -n 1) &&
+        package=$(apt-cache "${apt[@]}" depends linux-image-cloud-amd64/"$release-backports" |
+            sed -n 's/^ *Depends: //p' | head -n 1) &&
         (cd "$folder/apt" && apt-get "${apt[@]}" download "$package") &&
         dpkg-deb -x "$folder"/apt/linux-image-*.deb "$folder"
 }

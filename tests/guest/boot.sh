@@ -16,7 +16,8 @@
 set -euo pipefail
 # shellcheck source=tests/guest/kernel.sh
 . "$(dirname "$0")/kernel.sh"
-image='' memory=1024 patience=600 disks=() nvdimm='' labels='' mark='' socket='' pool='' number=/dev/null
+image='' memory=1024 patience=600 disks=() nvdimm='' labels='' mark='' socket='' pool=''
+number=/dev/null
 while getopts i:d:v:n:lp:q:k:m:t: option; do
     case $option in
     i) image=$OPTARG ;;
@@ -52,8 +53,9 @@ truncate -s 1M "$work/ctl"
 # One queue a disk, so that flushes end in the order of their arrival. dm-log-writes needs that.
 drives=()
 drive() {
+    local disk="virtio-blk-pci,drive=$1,serial=$1,num-queues=1,write-cache=on"
     drives+=(-drive "file=$2,format=raw,if=none,id=$1,cache=unsafe${pool:+,file.locking=off}"
-        -device "virtio-blk-pci,drive=$1,serial=$1,num-queues=1,write-cache=on${pool:+,share-rw=on}")
+        -device "$disk${pool:+,share-rw=on}")
 }
 drive ctl "$work/ctl"
 for index in "${!disks[@]}"; do
@@ -62,8 +64,9 @@ done
 
 hardware=(-machine pc -m "$memory")
 if [ -n "$nvdimm" ]; then
+    size=$(stat -c %s "$nvdimm")
     hardware=(-machine "pc,nvdimm=on" -m "$memory,slots=2,maxmem=8G"
-        -object "memory-backend-file,id=n0mem,share=on,mem-path=$nvdimm,size=$(stat -c %s "$nvdimm")"
+        -object "memory-backend-file,id=n0mem,share=on,mem-path=$nvdimm,size=$size"
         -device "nvdimm,id=nvdimm0,memdev=n0mem$labels")
 fi
 
@@ -71,24 +74,28 @@ if [ -n "$socket" ]; then
     # The daemon that serves the disk accesses the guest's memory.
     hardware=(-machine "pc,memory-backend=ram" -m "$memory"
         -object "memory-backend-memfd,id=ram,size=${memory}M,share=on"
-        -chardev "socket,id=disk,path=$socket,reconnect=1" -device "vhost-user-blk-pci,chardev=disk,num-queues=2")
+        -chardev "socket,id=disk,path=$socket,reconnect=1"
+        -device "vhost-user-blk-pci,chardev=disk,num-queues=2")
 fi
 
 if [ -n "$pool" ]; then
-    frames="memory-backend-file,id=frames,share=on,mem-path=$pool/frames,size=$(stat -c %s "$pool/frames")"
-    hardware+=(-object "$frames"
+    size=$(stat -c %s "$pool/frames")
+    hardware+=(-object "memory-backend-file,id=frames,share=on,mem-path=$pool/frames,size=$size"
         -device "ivshmem-plain,memdev=frames"
         -chardev "socket,id=directory,path=$pool/directory.sock,reconnect=1"
         -device virtio-serial-pci -device "virtserialport,chardev=directory,name=directory"
-        -fsdev "local,id=pool,path=$pool,security_model=none" -device "virtio-9p-pci,fsdev=pool,mount_tag=pool")
+        -fsdev "local,id=pool,path=$pool,security_model=none"
+        -device "virtio-9p-pci,fsdev=pool,mount_tag=pool")
 fi
 
 # This emulation's cmpxchg16b leaves garbage in the flags, which kills newer kernels within seconds.
 # So the processor has none. On a busy machine an emulated timer does not tick while the kernel
 # tests it.
 : >"$work/console"
-qemu-system-x86_64 -accel tcg,thread=multi -cpu max,-cx16 -smp 2 "${hardware[@]}" -nographic -no-reboot -monitor none \
-    -kernel "$guest_root/boot/vmlinuz-$kernel" -initrd "$image" -append "console=ttyS0 panic=-1 mitigations=off quiet no_timer_check" \
+qemu-system-x86_64 -accel tcg,thread=multi -cpu max,-cx16 -smp 2 "${hardware[@]}" \
+    -nographic -no-reboot -monitor none \
+    -kernel "$guest_root/boot/vmlinuz-$kernel" -initrd "$image" \
+    -append "console=ttyS0 panic=-1 mitigations=off quiet no_timer_check" \
     -netdev user,id=n0 -device virtio-net-pci,netdev=n0,romfile= "${drives[@]}" \
     -serial "file:$work/console" </dev/null >"$work/qemu" 2>&1 &
 machine=$!
@@ -101,7 +108,8 @@ if [ -n "$mark" ]; then
         sleep 0.2
     done && sleep 2 && kill -9 "$machine") >/dev/null 2>&1 &
 fi
-tail -n +1 -f --pid="$machine" "$work/console" | sed -u -n -e 's|\r$||' -e '/^=====BEGIN/,/^=====END/{/^=====/!p}'
+tail -n +1 -f --pid="$machine" "$work/console" |
+    sed -u -n -e 's|\r$||' -e '/^=====BEGIN/,/^=====END/{/^=====/!p}'
 wait "$machine" 2>/dev/null || true
 machine=''
 # The sleep inside would outlive its shell and hold the inherited files.

@@ -22,8 +22,11 @@ PATH="$PATH:/usr/sbin:/sbin"
 image=${FOREBAY_BTT_IMAGE:-}
 if [ -z "$image" ]; then
     manifest="$here/../../Cargo.toml"
-    cargo build --quiet --release --locked --package forebay-btt --example image --manifest-path "$manifest"
-    image=$(cargo metadata --format-version 1 --no-deps --manifest-path "$manifest" | jq -r .target_directory)/release/examples/image
+    cargo build --quiet --release --locked --package forebay-btt --example image \
+        --manifest-path "$manifest"
+    target=$(cargo metadata --format-version 1 --no-deps --manifest-path "$manifest" |
+        jq -r .target_directory)
+    image=$target/release/examples/image
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -37,8 +40,14 @@ guest() { # IMAGE WHAT [OPTION]...: what the guest says that does this
         echo 'set -e'
         echo 'for module in nfit nd_pmem nd_btt; do modprobe $module; done'
         # The device appears after the scan of the namespace.
-        echo 'appear() { for i in $(seq 100); do [ -b $1 ] && return 0; sleep 0.1; done; echo "no $1"; return 1; }'
-        echo 'sum() { dd if=/dev/pmem0s bs=64k iflag=direct status=none 2>/dev/null | md5sum | cut -d" " -f1; }'
+        echo 'appear() {
+            for i in $(seq 100); do [ -b $1 ] && return 0; sleep 0.1; done
+            echo "no $1"
+            return 1
+        }
+        sum() {
+            dd if=/dev/pmem0s bs=64k iflag=direct status=none 2>/dev/null | md5sum | cut -d" " -f1
+        }'
         echo "$what"
     } >"$work/script"
     "$here/boot.sh" -i "$work/initramfs" -n "$nvdimm" "$@" -t 300 "$work/script"
@@ -62,7 +71,8 @@ for block in 4096 512; do
 echo \$(cat /sys/block/pmem0s/queue/logical_block_size) \$(sum)
 dd if=/dev/urandom of=/dev/pmem0s bs=$block count=300 seek=100 oflag=direct status=none
 sum")
-    holds "the kernel opens a table of ours, blocks of $block, and finds what is in it" "$(head -n 1 <<<"$found")" "$block $before"
+    holds "the kernel opens a table of ours, blocks of $block, and finds what is in it" \
+        "$(head -n 1 <<<"$found")" "$block $before"
     holds "what it writes there is read here" "$(sum "$name")" "$(tail -n 1 <<<"$found")"
     holds "and the table is whole" "$("$image" check "$work/$name" >/dev/null && echo whole)" whole
 done
@@ -82,14 +92,21 @@ holds "a table that the kernel made opens here with what is in it" "$(sum theirs
 holds "and is whole" "$("$image" check "$work/theirs" >/dev/null && echo whole)" whole
 "$image" fill "$work/theirs" 3
 before=$(sum theirs)
-holds "what is written to it here is read there" "$(guest theirs 'appear /dev/pmem0s; sum')" "$before"
+holds "what is written to it here is read there" \
+    "$(guest theirs 'appear /dev/pmem0s; sum')" "$before"
 
 # Killed a moment after four writers have begun.
 guest theirs 'appear /dev/pmem0s
-for i in $(seq 4); do (while :; do dd if=/dev/urandom of=/dev/pmem0s bs=4k count=50 seek=$((RANDOM % 900)) oflag=direct status=none; done) & done
+for i in $(seq 4); do
+    while :; do
+        dd if=/dev/urandom of=/dev/pmem0s bs=4k count=50 seek=$((RANDOM % 900)) oflag=direct \
+            status=none
+    done &
+done
 echo WRITING
 sleep 250' -k WRITING >/dev/null 2>&1 || true
-holds "killed while the kernel writes, it opens here and is whole" "$("$image" check "$work/theirs" >/dev/null && echo whole)" whole
+holds "killed while the kernel writes, it opens here and is whole" \
+    "$("$image" check "$work/theirs" >/dev/null && echo whole)" whole
 holds "and was written to" "$([ "$(sum theirs)" != "$before" ] && echo written)" written
 before=$(sum theirs)
 holds "and there, with the same in it" "$(guest theirs 'appear /dev/pmem0s; sum')" "$before"
@@ -97,20 +114,24 @@ holds "and there, with the same in it" "$(guest theirs 'appear /dev/pmem0s; sum'
 # The namespace is the first half of the NVDIMM. Free space follows, then the labels.
 truncate -s $((2 * bytes)) "$work/labelled"
 found=$(guest labelled 'mkdir -p /etc/ndctl.conf.d
-for what in "disable-region" "init-labels -V 1.2" "enable-region"; do ndctl $what all >/dev/null 2>&1; done
+for what in "disable-region" "init-labels -V 1.2" "enable-region"; do
+    ndctl $what all >/dev/null 2>&1
+done
 ndctl create-namespace -m sector -l 4096 -s '"$bytes"' >/dev/null
 appear /dev/pmem0s
 dd if=/dev/urandom of=/dev/pmem0s bs=4k count=300 seek=100 oflag=direct status=none
 sum' -l)
 head -c "$bytes" "$work/labelled" >"$work/namespace"
-holds "a table of version 2.0 that the kernel made opens here with what is in it" "$(sum namespace)" "$found"
+holds "a table of version 2.0 that the kernel made opens here with what is in it" \
+    "$(sum namespace)" "$found"
 holds "and is whole" "$("$image" check "$work/namespace" | cut -d, -f1)" "version 2.0"
 rm "$work/namespace"
 "$image" format "$work/namespace" "$bytes" 2.0 4096 >/dev/null
 "$image" fill "$work/namespace" 4
 before=$(sum namespace)
 dd if="$work/namespace" of="$work/labelled" bs=1M conv=notrunc status=none
-holds "one of ours in its place opens there with what is in it" "$(guest labelled 'appear /dev/pmem0s; sum' -l)" "$before"
+holds "one of ours in its place opens there with what is in it" \
+    "$(guest labelled 'appear /dev/pmem0s; sum' -l)" "$before"
 
 echo "guest btt: $([ $failed = 0 ] && echo "all hold" || echo "FAILED"), ${SECONDS} s"
 exit $failed

@@ -18,9 +18,11 @@ for applet in $("$root/bin/busybox" --list); do
 done
 
 # The modules with their dependencies, by modprobe's own answer.
-modules=${FOREBAY_GUEST_MODULES:-virtio_pci virtio_blk virtio_net crc32c_generic nbd nvme-tcp dm-mod dm-log-writes ext4 xfs nfit nd_pmem nd_btt}
+modules=${FOREBAY_GUEST_MODULES:-virtio_pci virtio_blk virtio_net crc32c_generic nbd nvme-tcp dm-mod
+    dm-log-writes ext4 xfs nfit nd_pmem nd_btt}
 for module in $modules; do
-    modprobe -C "$root/empty" -d "$guest_root/" -S "$kernel" --show-depends "$module" | awk '$1 == "insmod" {print $2}'
+    modprobe -C "$root/empty" -d "$guest_root/" -S "$kernel" --show-depends "$module" |
+        awk '$1 == "insmod" {print $2}'
 done | sort -u | while read -r file; do
     install -D -m 644 "$file" "$root/${file#"$guest_root"}"
 done
@@ -29,7 +31,8 @@ for file in modules.builtin modules.builtin.bin modules.builtin.modinfo modules.
 done
 depmod -b "$root" "$kernel"
 
-programs=(bash dd kmod fio nbd-client dmsetup mkfs.ext4 e2fsck mkfs.xfs xfs_repair blkdiscard blockdev)
+programs=(bash dd kmod fio nbd-client dmsetup mkfs.ext4 e2fsck mkfs.xfs xfs_repair blkdiscard
+    blockdev)
 for program in "${programs[@]}" "$@"; do
     file=$(readlink -f "$(command -v "$program")") || {
         echo "guest: $program is missing: run tests/guest/setup.sh" >&2

@@ -15,8 +15,11 @@ PATH="$PATH:/usr/sbin:/sbin"
 "$here/setup.sh"
 program=${FOREBAY_BIN:-}
 if [ -z "$program" ]; then
-    cargo build --quiet --release --locked --package forebay --manifest-path "$here/../../Cargo.toml"
-    program=$(cargo metadata --format-version 1 --no-deps --manifest-path "$here/../../Cargo.toml" | jq -r .target_directory)/release/forebay
+    manifest="$here/../../Cargo.toml"
+    cargo build --quiet --release --locked --package forebay --manifest-path "$manifest"
+    target=$(cargo metadata --format-version 1 --no-deps --manifest-path "$manifest" |
+        jq -r .target_directory)
+    program=$target/release/forebay
 fi
 
 writes=256
@@ -35,7 +38,8 @@ media=own
 if [ "$(id -u)" -eq 0 ] && [ -e /dev/loop-control ]; then
     media=loop
 else
-    echo "guest nbd: no loop devices for this user: flushes are counted by forebay alone, not by the medium"
+    echo "guest nbd: no loop devices for this user: flushes are counted by forebay alone," \
+        "not by the medium"
 fi
 # medium NAME SIZE: makes a file and prints the device to use for it.
 medium() {
@@ -48,7 +52,8 @@ medium() {
 }
 
 # Cases: name | mode | durability | the device whose flushes count
-cases=("wb-flush|wb|flush|cache" "wt-flush|wt|flush|backing" "wb-sync|wb|sync|cache" "wt-sync|wt|sync|backing")
+cases=("wb-flush|wb|flush|cache" "wt-flush|wt|flush|backing" "wb-sync|wb|sync|cache"
+    "wt-sync|wt|sync|backing")
 declare -A port device
 guest="$work/script"
 serve() { # NAME MODE DURABILITY
@@ -89,7 +94,8 @@ TOML
     (cd "$folder" && exec "$program" serve forebay.toml) >>"$folder/log" 2>&1 </dev/null &
     daemons+=($!)
     for _ in $(seq 200); do
-        port[$1]=$(status "$1" 2>/dev/null | jq -r '.listening[]' 2>/dev/null | sed -n 's/.*127\.0\.0\.1:\([0-9]*\)\/v.*/\1/p' | head -n 1 || true)
+        port[$1]=$(status "$1" 2>/dev/null | jq -r '.listening[]' 2>/dev/null |
+            sed -n 's/.*127\.0\.0\.1:\([0-9]*\)\/v.*/\1/p' | head -n 1 || true)
         [ -z "${port[$1]}" ] || return 0
         sleep 0.05
     done
@@ -129,7 +135,8 @@ for one in "${cases[@]}"; do
     serve "$name" "$mode" "$durability"
     cat >>"$guest" <<G
 nbd-client 10.0.2.2 ${port[$name]} /dev/nbd$number -N v >/dev/null
-echo "INFO $name write_cache=\$(cat /sys/block/nbd$number/queue/write_cache), fua=\$(cat /sys/block/nbd$number/queue/fua)"
+queue=/sys/block/nbd$number/queue
+echo "INFO $name write_cache=\$(cat \$queue/write_cache), fua=\$(cat \$queue/fua)"
 write /dev/nbd$number direct,dsync $name-dsync
 write /dev/nbd$number direct $name-plain
 nbd-client -d /dev/nbd$number >/dev/null
@@ -153,8 +160,9 @@ echo 3 >/proc/sys/vm/drop_caches
 [ "\$(md5sum </mnt/a)" = "\$sum" ]
 umount /mnt
 echo "DONE ext4"
-fio --name=v --filename=/dev/nbd$number --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bs=4k --size=64M \
-    --io_size=8M --verify=crc32c --verify_fatal=1 >/tmp/fio || { cat /tmp/fio; exit 1; }
+fio --name=v --filename=/dev/nbd$number --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw \
+    --bs=4k --size=64M --io_size=8M --verify=crc32c --verify_fatal=1 >/tmp/fio ||
+    { cat /tmp/fio; exit 1; }
 echo "DONE fio verify"
 blkdiscard -f /dev/nbd$number
 [ "\$(dd if=/dev/nbd$number bs=1M count=64 2>/dev/null | tr -d '\\0' | wc -c)" = 0 ]
@@ -201,9 +209,14 @@ while read -r word name rest; do
             found=$(covered "$writes" "$counted" && echo true || echo false)
             holds=$([ "$wanted" = "$found" ] && echo true || echo false)
             [ "$holds" = true ] || failed=1
-            echo "$case, $writes $kind writes: the $role device saw $medium flushes; forebay counts $own flushes and FUA writes;" \
+            echo "$case, $writes $kind writes: the $role device saw $medium flushes;" \
+                "forebay counts $own flushes and FUA writes;" \
                 "each write covered: $found, as it must: $holds"
-            row "{\"check\":\"$name\",\"mode\":\"$mode\",\"durability\":\"$durability\",\"writes\":$writes,\"device\":\"$role\",\"medium\":\"$media\",\"medium_flushes\":$medium,\"own_flushes_and_fua\":$own,\"covered\":$found,\"must_be_covered\":$wanted,\"holds\":$holds}"
+            fields="\"check\":\"$name\",\"mode\":\"$mode\",\"durability\":\"$durability\""
+            fields+=",\"writes\":$writes,\"device\":\"$role\",\"medium\":\"$media\""
+            fields+=",\"medium_flushes\":$medium,\"own_flushes_and_fua\":$own"
+            fields+=",\"covered\":$found,\"must_be_covered\":$wanted,\"holds\":$holds"
+            row "{$fields}"
         done
         ;;
     DONE)

@@ -22,13 +22,17 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 PATH="$PATH:/usr/sbin:/sbin"
 "$here/setup.sh"
+manifest="$here/../../Cargo.toml"
 cycles=50
 for argument in "$@"; do
     case $argument in
     --quick) cycles=5 ;;
     --backports)
-        FOREBAY_GUEST_ROOT=$(cargo metadata --format-version 1 --no-deps --manifest-path "$here/../../Cargo.toml" | jq -r .target_directory)/guest
-        export FOREBAY_GUEST_ROOT FOREBAY_GUEST_MODULES='virtio_pci virtio_blk virtio_net crc32c_generic nvme-tcp ext4 xfs'
+        target=$(cargo metadata --format-version 1 --no-deps --manifest-path "$manifest" |
+            jq -r .target_directory)
+        export FOREBAY_GUEST_ROOT=$target/guest
+        modules='virtio_pci virtio_blk virtio_net crc32c_generic nvme-tcp ext4 xfs'
+        export FOREBAY_GUEST_MODULES=$modules
         "$here/backports.sh" "$FOREBAY_GUEST_ROOT"
         ;;
     *) exit 2 ;;
@@ -36,8 +40,10 @@ for argument in "$@"; do
 done
 program=${FOREBAY_BIN:-}
 if [ -z "$program" ]; then
-    cargo build --quiet --release --locked --package forebay --manifest-path "$here/../../Cargo.toml"
-    program=$(cargo metadata --format-version 1 --no-deps --manifest-path "$here/../../Cargo.toml" | jq -r .target_directory)/release/forebay
+    cargo build --quiet --release --locked --package forebay --manifest-path "$manifest"
+    target=$(cargo metadata --format-version 1 --no-deps --manifest-path "$manifest" |
+        jq -r .target_directory)
+    program=$target/release/forebay
 fi
 
 writes=256
@@ -118,7 +124,8 @@ serve() {
     (cd "$work" && exec "$program" serve forebay.toml) >>"$work/log" 2>&1 </dev/null &
     daemon=$!
     for _ in $(seq 200); do
-        port=$(status 2>/dev/null | jq -r '.listening[]' 2>/dev/null | sed -n 's/^NVMe.TCP: .*127\.0\.0\.1:\([0-9]*\)\/.*/\1/p' | head -n 1 || true)
+        port=$(status 2>/dev/null | jq -r '.listening[]' 2>/dev/null |
+            sed -n 's/^NVMe.TCP: .*127\.0\.0\.1:\([0-9]*\)\/.*/\1/p' | head -n 1 || true)
         [ -z "$port" ] || return 0
         sleep 0.05
     done
@@ -164,7 +171,11 @@ grep -q 'trtype: *tcp' /tmp/discover
 fails grep sealed /tmp/discover
 echo "DONE discovery tells of what this host may use, and of nothing else"
 connect
-echo "INFO write_cache=\$(cat /sys/block/nvme0n1/queue/write_cache), fua=\$(cat /sys/block/nvme0n1/queue/fua), logical block \$(cat /sys/block/nvme0n1/queue/logical_block_size), state \$(cat /sys/class/nvme/nvme0/state), queues \$(cat /sys/class/nvme/nvme0/queue_count)"
+queue=/sys/block/nvme0n1/queue
+controller=/sys/class/nvme/nvme0
+echo "INFO write_cache=\$(cat \$queue/write_cache), fua=\$(cat \$queue/fua)," \\
+    "logical block \$(cat \$queue/logical_block_size), state \$(cat \$controller/state)," \\
+    "queues \$(cat \$controller/queue_count)"
 says '^mn[[:space:]]*: Forebay' nvme id-ctrl /dev/nvme0
 says '^vwc[[:space:]]*: 0x7' nvme id-ctrl /dev/nvme0
 says '^nsze' nvme id-ns \$d
@@ -212,10 +223,12 @@ files() { # NAME
     [ "\$(md5sum </mnt/a)" = "\$sum" ]
     umount /mnt
     echo "DONE ext4 \$1"
-    fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bs=4k --size=64M \\
-        --io_size=8M --verify=crc32c --verify_fatal=1 >/tmp/fio || { cat /tmp/fio; exit 1; }
-    fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw --bsrange=512-1m --size=64M \\
-        --io_size=32M --verify=crc32c --verify_fatal=1 >/tmp/fio || { cat /tmp/fio; exit 1; }
+    fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bs=4k \\
+        --size=64M --io_size=8M --verify=crc32c --verify_fatal=1 >/tmp/fio ||
+        { cat /tmp/fio; exit 1; }
+    fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw \\
+        --bsrange=512-1m --size=64M --io_size=32M --verify=crc32c --verify_fatal=1 >/tmp/fio ||
+        { cat /tmp/fio; exit 1; }
     echo "DONE fio verify \$1"
 }
 files "without digests"
@@ -247,8 +260,8 @@ if $authenticates; then
     fails nvme connect \$at \$who -n $nqn-secret \$own --dhchap-ctrl-secret=$wrong_secret
     for both in "" "--dhchap-ctrl-secret=$controller_secret"; do
         connect_to $nqn-secret \$own \$both
-        fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw --bs=4k --size=16M --io_size=8M \
-            --verify=crc32c --verify_fatal=1 >/tmp/fio 2>&1 &
+        fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw --bs=4k \\
+            --size=16M --io_size=8M --verify=crc32c --verify_fatal=1 >/tmp/fio 2>&1 &
         load=\$!
         # A write of the secret, even of the same one, makes the kernel repeat the authentication on
         # all queues.
@@ -261,9 +274,11 @@ if $authenticates; then
         nvme disconnect -n $nqn-secret >/dev/null
     done
     fails sh -c 'dmesg | grep "re-authentication failed"'
-    echo "DONE a host authenticates itself by DH-HMAC-CHAP, the controller to it, and again under I/O; others are refused"
+    echo "DONE a host authenticates itself by DH-HMAC-CHAP, the controller to it, and again" \\
+        "under I/O; others are refused"
 else
-    echo "SKIPPED authentication: this kernel has no NVME_HOST_AUTH (that of Debian 12's backports has)"
+    echo "SKIPPED authentication: this kernel has no NVME_HOST_AUTH" \\
+        "(that of Debian 12's backports has)"
 fi
 for _ in \$(seq $cycles); do
     connect
@@ -274,8 +289,9 @@ echo "DONE $cycles times connect and disconnect"
 fails sh -c 'dmesg | grep "I/O error"'
 echo "DONE the kernel has seen no error"
 connect
-fio --name=k --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --size=64M --io_size=24M \\
-    --rate_iops=400 --verify=crc32c --verify_fatal=1 --do_verify=1 >/tmp/fio 2>&1 &
+fio --name=k --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k \\
+    --size=64M --io_size=24M --rate_iops=400 --verify=crc32c --verify_fatal=1 --do_verify=1 \\
+    >/tmp/fio 2>&1 &
 load=\$!
 sleep 4
 echo "KILL"
@@ -305,7 +321,8 @@ while read -r word name rest; do
         dsync) [ "$count" -ge "$writes" ] || holds=false ;;
         plain) [ "$count" -lt "$writes" ] || holds=false ;;
         esac
-        echo "$writes writes, $name: $count flushes and FUA writes: $([ $holds = true ] && echo holds || echo FAILED)"
+        echo "$writes writes, $name: $count flushes and FUA writes:" \
+            "$([ $holds = true ] && echo holds || echo FAILED)"
         [ $holds = true ] || failed=1
         ;;
     KILL)
@@ -317,7 +334,8 @@ while read -r word name rest; do
     GUEST) ended=$name ;;
     *) echo "guest: $word $name $rest" | tee -a "$work/said" ;;
     esac
-done < <("$here/boot.sh" -i "$work/image" -t 900 "$work/script" && echo "GUEST 0" || echo "GUEST $?")
+done < <("$here/boot.sh" -i "$work/image" -t 900 "$work/script" &&
+    echo "GUEST 0" || echo "GUEST $?")
 if grep -q "Property Set error" "$work/said"; then
     echo "the kernel could not shut a controller down: FAILED"
     failed=1

@@ -30,7 +30,8 @@ trap finish EXIT
 # Cases: name | mode | durability | operations. The cache is smaller than the volume.
 setups=(
     "wb-flush|wb|flush|$operations" "wb-sync|wb|sync|$operations"
-    "wt-flush|wt|flush|$shorter" "wt-sync|wt|sync|$shorter" "wi-flush|wi|flush|$shorter" "wi-sync|wi|sync|$shorter"
+    "wt-flush|wt|flush|$shorter" "wt-sync|wt|sync|$shorter"
+    "wi-flush|wi|flush|$shorter" "wi-sync|wi|sync|$shorter"
     "wa-flush|wa|flush|$shorter" "wo-flush|wo|flush|$shorter" "pt-flush|pt|flush|$shorter"
 )
 MIB=$((1 << 20))
@@ -51,7 +52,8 @@ linear() { # NAME DEVICE FROM LENGTH, bytes
 try() { # INDEX NAME MODE DURABILITY OPERATIONS
     linear medium /dev/d0 \$((\$1 * $((cache + volume)))) $((cache + volume))
     linear record /dev/d1 \$((\$1 * $record)) $record
-    dmsetup create cut --table "0 $(((cache + volume) / 512)) log-writes /dev/mapper/medium /dev/mapper/record"
+    dmsetup create cut --table \\
+        "0 $(((cache + volume) / 512)) log-writes /dev/mapper/medium /dev/mapper/record"
     linear cache /dev/mapper/cut 0 $cache
     linear backing /dev/mapper/cut $cache $volume
     mkdir -p /tmp/\$2
@@ -89,7 +91,8 @@ TOML
     kill -9 \$daemon
     wait \$daemon 2>/dev/null || true
     rm -f /dev/shm/journal
-    dd if=acknowledged of=/dev/d2 bs=64k seek=\$((\$1 * $((acknowledged / 65536)))) conv=notrunc,fsync status=none
+    dd if=acknowledged of=/dev/d2 bs=64k seek=\$((\$1 * $((acknowledged / 65536)))) \\
+        conv=notrunc,fsync status=none
     for name in cache backing cut record medium; do dmsetup remove --retry \$name; done
     echo "\$2: written, \$(cut -d' ' -f1 /proc/uptime) s after boot"
 }
@@ -104,7 +107,8 @@ mkdir -p "$work/bin"
 cp "$program" "$work/bin/forebay"
 cp "$powercut" "$work/bin/powercut"
 "$here/image.sh" "$work/image" "$work/bin/forebay" "$work/bin/powercut"
-"$here/boot.sh" -i "$work/image" -d "$work/d0" -d "$work/d1" -d "$work/d2" -t 1800 "$work/script" || {
+"$here/boot.sh" -i "$work/image" -d "$work/d0" -d "$work/d1" -d "$work/d2" -t 1800 \
+    "$work/script" || {
     echo "guest power cuts: the guest failed" >&2
     exit 1
 }
@@ -113,8 +117,8 @@ echo "guest power cuts: written after $SECONDS s; now every cut is opened"
 # As many at a time as there are processors.
 for index in "${!setups[@]}"; do
     IFS='|' read -r name mode durability count <<<"${setups[$index]}"
-    echo "$name" "$mode" "$durability" "$work/d1@$((index * record))" "$work/d2@$((index * acknowledged))" \
-        "$cache" "$volume" "$subsets"
+    echo "$name" "$mode" "$durability" "$work/d1@$((index * record))" \
+        "$work/d2@$((index * acknowledged))" "$cache" "$volume" "$subsets"
 done | xargs -P "$(nproc)" -L 1 "$powercut" check && code=0 || code=1
 echo "guest power cuts: $([ "$code" = 0 ] && echo "all hold" || echo "FAILED"), $SECONDS s"
 exit "$code"

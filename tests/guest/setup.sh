@@ -19,7 +19,8 @@ if [ "${1:-}" = --check ]; then
 fi
 install="apt-get install -y --no-install-recommends ${missing[*]}"
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
-    echo "guest setup: these packages are missing and this user cannot install them: ${missing[*]}" >&2
+    echo "guest setup: these packages are missing and this user cannot install them:" \
+        "${missing[*]}" >&2
     echo "guest setup: on Debian run: sudo $install" >&2
     exit 1
 fi

@@ -21,8 +21,11 @@ rounds=120
 [ "${1:-}" != --quick ] || rounds=30
 program=${FOREBAY_BIN:-}
 if [ -z "$program" ]; then
-    cargo build --quiet --release --locked --package forebay --manifest-path "$here/../../Cargo.toml"
-    program=$(cargo metadata --format-version 1 --no-deps --manifest-path "$here/../../Cargo.toml" | jq -r .target_directory)/release/forebay
+    manifest="$here/../../Cargo.toml"
+    cargo build --quiet --release --locked --package forebay --manifest-path "$manifest"
+    target=$(cargo metadata --format-version 1 --no-deps --manifest-path "$manifest" |
+        jq -r .target_directory)
+    program=$target/release/forebay
 fi
 
 work=$(mktemp -d)
@@ -74,8 +77,8 @@ modprobe ext4
 d=/dev/vm-disk
 stat=/sys/block/$(basename $(readlink $d))/stat
 verify() {
-    fio --name=v --filename=$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw --size=64M --verify=crc32c --verify_fatal=1 "$@" \
-        >/tmp/fio || { cat /tmp/fio; exit 1; }
+    fio --name=v --filename=$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw --size=64M \
+        --verify=crc32c --verify_fatal=1 "$@" >/tmp/fio || { cat /tmp/fio; exit 1; }
 }
 verify --bs=4k --io_size=8M --numjobs=2 --offset_increment=64M
 verify --bsrange=4k-256k --io_size=32M
@@ -95,10 +98,13 @@ create() { # NAME GENERATION BYTES [dd's option]
     remember "$1"
 }
 append() { # NAME GENERATION BYTES [dd's option]
-    content "$1" "$2" "$3" | dd of="$1" bs=64k iflag=fullblock oflag=append conv=notrunc${4:+,$4} status=none
+    content "$1" "$2" "$3" |
+        dd of="$1" bs=64k iflag=fullblock oflag=append conv=notrunc${4:+,$4} status=none
     remember "$1"
 }
-whole() { [ "$(md5sum <"$1")" = "${sum[$1]}" ] || { echo "FAIL $1 is not what was written"; exit 1; }; }
+whole() {
+    [ "$(md5sum <"$1")" = "${sum[$1]}" ] || { echo "FAIL $1 is not what was written"; exit 1; }
+}
 any() { echo "$mix.$((RANDOM % 20))"; }
 fileserver() {
     local file
@@ -170,7 +176,8 @@ declare -A before
 now=() past=(0 0 0)
 count() {
     local counts at
-    counts=$(status | jq -r '[([.devices[].write_bytes] | add), (.transits[0] | (.evicted + .bypassed) * 4096, .rewritten * 4096)] | @sh')
+    counts=$(status | jq -r '[([.devices[].write_bytes] | add),
+        (.transits[0] | (.evicted + .bypassed) * 4096, .rewritten * 4096)] | @sh')
     read -ra counts <<<"$counts"
     for at in 0 1 2; do now[at]=$((past[at] + counts[at])); done
 }
@@ -192,17 +199,21 @@ while read -r word name rest; do
             continue
         fi
         read -ra old <<<"${before[$name]}"
-        wrote=$((bytes - old[0])) took=$((now[0] - old[1])) given=$((now[1] - old[2])) over=$((now[2] - old[3]))
+        wrote=$((bytes - old[0])) took=$((now[0] - old[1]))
+        given=$((now[1] - old[2])) over=$((now[2] - old[3]))
         holds=holds
-        if [ $((took * 100)) -lt $((wrote * 95)) ] || [ $(((given + over) * 100)) -lt $((wrote * 95)) ]; then
+        if [ $((took * 100)) -lt $((wrote * 95)) ] ||
+            [ $(((given + over) * 100)) -lt $((wrote * 95)) ]; then
             holds=FAILED failed=1
         fi
-        echo "$name: the machine wrote $wrote bytes, the volume took $took, the table was given $given, $over were written over before: $holds"
+        echo "$name: the machine wrote $wrote bytes, the volume took $took, the table was given" \
+            "$given, $over were written over before: $holds"
         ;;
     GUEST) ended=$name ;;
     *) echo "guest: $word $name $rest" ;;
     esac
-done < <("$here/boot.sh" -i "$work/image" -v "$work/vm.sock" -t 900 "$work/script" && echo "GUEST 0" || echo "GUEST $?")
+done < <("$here/boot.sh" -i "$work/image" -v "$work/vm.sock" -t 900 "$work/script" &&
+    echo "GUEST 0" || echo "GUEST $?")
 if [ "$ended" != 0 ]; then
     echo "guest transit: the guest ended with ${ended:-nothing}"
     failed=1

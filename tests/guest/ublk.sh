@@ -28,10 +28,12 @@ amount=64M kills=5 quick=false
 if [ "${1:-}" = --quick ]; then
     amount=8M kills=2 quick=true
 fi
-target=$(cargo metadata --format-version 1 --no-deps --manifest-path "$here/../../Cargo.toml" | jq -r .target_directory)
+manifest="$here/../../Cargo.toml"
+target=$(cargo metadata --format-version 1 --no-deps --manifest-path "$manifest" |
+    jq -r .target_directory)
 program=${FOREBAY_BIN:-}
 if [ -z "$program" ]; then
-    cargo build --quiet --release --locked --package forebay --manifest-path "$here/../../Cargo.toml"
+    cargo build --quiet --release --locked --package forebay --manifest-path "$manifest"
     program=$target/release/forebay
 fi
 export FOREBAY_GUEST_ROOT=$target/guest
@@ -141,7 +143,8 @@ echo "DONE without the driver it says so"
 start a
 q=/sys/block/ublkb0/queue
 [ "$(cat $q/write_cache) $(cat $q/fua) $(cat $q/logical_block_size)" = "write back 1 512" ]
-[ "$(cat /sys/block/ublkb0/size) $(cat $q/max_hw_sectors_kb) $(cat /sys/block/ublkb0/ro)" = "1048576 512 0" ]
+[ "$(cat /sys/block/ublkb0/size)" = 1048576 ]
+[ "$(cat $q/max_hw_sectors_kb) $(cat /sys/block/ublkb0/ro)" = "512 0" ]
 [ "$(ls -d /sys/block/ublkb0/mq/* | wc -l)" = 2 ]
 [ "$(cat $q/discard_max_hw_bytes)" -gt 0 ] && [ "$(cat $q/write_zeroes_max_bytes)" -gt 0 ]
 echo "DONE the device is what the volume is"
@@ -153,8 +156,8 @@ for option in sync=dsync fsync=1 fsync=0; do
     sync
     sleep 1
     before=$(flushes)
-    fio --name=f --filename=/dev/ublkb0 --direct=1 --ioengine=libaio --rw=write --bs=4k --size=1M --$option >/tmp/s/fio ||
-        { cat /tmp/s/fio; exit 1; }
+    fio --name=f --filename=/dev/ublkb0 --direct=1 --ioengine=libaio --rw=write --bs=4k --size=1M \
+        --$option >/tmp/s/fio || { cat /tmp/s/fio; exit 1; }
     echo "COUNT $option $(($(flushes) - before))"
 done
 
@@ -181,8 +184,9 @@ if [ $quick = false ]; then
     echo "DONE xfs"
 fi
 verify() {
-    fio --name=v --filename=/dev/ublkb0 --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw --bs=4k --size=$amount \
-        --verify=crc32c --verify_fatal=1 --verify_backlog=64 --numjobs=2 --offset_increment=$amount "$@"
+    fio --name=v --filename=/dev/ublkb0 --direct=1 --ioengine=libaio --iodepth=16 --rw=randrw \
+        --bs=4k --size=$amount --verify=crc32c --verify_fatal=1 --verify_backlog=64 --numjobs=2 \
+        --offset_increment=$amount "$@"
 }
 verify >/tmp/s/fio || { cat /tmp/s/fio; exit 1; }
 echo "DONE fio verify"
@@ -206,7 +210,8 @@ for kill in $(seq $kills); do
     kill -0 $load || { cat /tmp/s/fio; exit 1; }
     died
     [ -b /dev/ublkb0 ]
-    [ "$kill" != 1 ] || refused "is not this volume's.*no process serves it" forebay serve /tmp/s/b.toml
+    [ "$kill" != 1 ] ||
+        refused "is not this volume's.*no process serves it" forebay serve /tmp/s/b.toml
     start a
 done
 touch /tmp/s/killed
@@ -270,7 +275,8 @@ died
 ) &
 load=$!
 sleep 1
-refused 'ACKNOWLEDGED WRITES MAY BE MISSING.*--without-cache' forebay serve --without-cache v /tmp/s/a.toml
+refused 'ACKNOWLEDGED WRITES MAY BE MISSING.*--without-cache' \
+    forebay serve --without-cache v /tmp/s/a.toml
 [ ! -e /tmp/s/waited ]
 [ "$(forebay remove-ublk 0)" = "/dev/ublkb0 is removed" ]
 wait $load
@@ -309,10 +315,13 @@ hear() {
         esac
     done
 }
-hear < <("$here/boot.sh" -i "$work/image" -d "$work/cache" -d "$work/backing" -m 2048 -t 900 "$work/script" 2>"$work/boot" || true)
+hear < <("$here/boot.sh" -i "$work/image" -d "$work/cache" -d "$work/backing" -m 2048 -t 900 \
+    "$work/script" 2>"$work/boot" || true)
 [ $ended = true ] || cat "$work/boot"
-echo "256 writes of 4 KiB: ${count[sync=dsync]:-no} flushes of the cache device with O_DSYNC, ${count[fsync=1]:-no} with fsync, ${count[fsync=0]:-no} without"
-if [ "${count[sync=dsync]:-0}" -lt 256 ] || [ "${count[fsync=1]:-0}" -lt 256 ] || [ "${count[fsync=0]:-256}" -ge 256 ] || [ $ended = false ]; then
+echo "256 writes of 4 KiB: ${count[sync=dsync]:-no} flushes of the cache device with O_DSYNC," \
+    "${count[fsync=1]:-no} with fsync, ${count[fsync=0]:-no} without"
+if [ "${count[sync=dsync]:-0}" -lt 256 ] || [ "${count[fsync=1]:-0}" -lt 256 ] ||
+    [ "${count[fsync=0]:-256}" -ge 256 ] || [ $ended = false ]; then
     failed=1
 fi
 echo "guest ublk: $([ $failed = 0 ] && echo "all hold" || echo "FAILED"), ${SECONDS} s"

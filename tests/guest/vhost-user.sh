@@ -27,8 +27,11 @@ amount=32M kills=5 stops=3
 [ "${1:-}" != --quick ] || amount=8M kills=2 stops=1
 program=${FOREBAY_BIN:-}
 if [ -z "$program" ]; then
-    cargo build --quiet --release --locked --package forebay --manifest-path "$here/../../Cargo.toml"
-    program=$(cargo metadata --format-version 1 --no-deps --manifest-path "$here/../../Cargo.toml" | jq -r .target_directory)/release/forebay
+    manifest="$here/../../Cargo.toml"
+    cargo build --quiet --release --locked --package forebay --manifest-path "$manifest"
+    target=$(cargo metadata --format-version 1 --no-deps --manifest-path "$manifest" |
+        jq -r .target_directory)
+    program=$target/release/forebay
 fi
 
 writes=256
@@ -101,7 +104,9 @@ modprobe ext4
 d=/dev/vm-disk
 b=\$(basename \$(readlink \$d))
 q=/sys/block/\$b/queue
-echo "INFO write_cache=\$(cat \$q/write_cache | tr ' ' '-'), \$(cat /sys/block/\$b/size) sectors of 512, logical block \$(cat \$q/logical_block_size), queues \$(ls /sys/block/\$b/mq | wc -l)"
+echo "INFO write_cache=\$(cat \$q/write_cache | tr ' ' '-')," \\
+    "\$(cat /sys/block/\$b/size) sectors of 512, logical block \$(cat \$q/logical_block_size)," \\
+    "queues \$(ls /sys/block/\$b/mq | wc -l)"
 [ "\$(cat /sys/block/\$b/size)" = 1048576 ]
 [ "\$(cat \$q/write_cache)" = "write back" ]
 [ "\$(ls /sys/block/\$b/mq | wc -l)" = 2 ]
@@ -129,19 +134,22 @@ echo 3 >/proc/sys/vm/drop_caches
 umount /mnt
 echo "DONE ext4"
 for rw in randrw randwrite; do
-    fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=\$rw --bs=4k --size=64M --numjobs=2 \\
-        --offset_increment=64M --io_size=8M --verify=crc32c --verify_fatal=1 >/tmp/fio || { cat /tmp/fio; exit 1; }
+    fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=\$rw --bs=4k \\
+        --size=64M --numjobs=2 --offset_increment=64M --io_size=8M --verify=crc32c \\
+        --verify_fatal=1 >/tmp/fio || { cat /tmp/fio; exit 1; }
 done
-fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw --bsrange=512-1m --size=64M \\
-    --io_size=$amount --verify=crc32c --verify_fatal=1 >/tmp/fio || { cat /tmp/fio; exit 1; }
+fio --name=v --filename=\$d --direct=1 --ioengine=libaio --iodepth=8 --rw=randrw --bsrange=512-1m \\
+    --size=64M --io_size=$amount --verify=crc32c --verify_fatal=1 >/tmp/fio ||
+    { cat /tmp/fio; exit 1; }
 echo "DONE fio verify on both queues"
 dd if=/dev/urandom of=\$d bs=1M count=8 oflag=direct status=none
 blkdiscard -f -o 0 -l 4M \$d 2>/dev/null
 blkdiscard -z -o 4M -l 4M \$d
 [ "\$(dd if=\$d bs=1M count=8 iflag=direct 2>/dev/null | tr -d '\\0' | wc -c)" = 0 ]
 echo "DONE discard and write-zeroes"
-fio --name=k --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --size=48M --numjobs=2 --offset_increment=64M \\
-    --time_based --runtime=$((kills * 8)) --verify=crc32c --verify_fatal=1 --verify_backlog=256 >/tmp/fio 2>&1 &
+fio --name=k --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k \\
+    --size=48M --numjobs=2 --offset_increment=64M --time_based --runtime=$((kills * 8)) \\
+    --verify=crc32c --verify_fatal=1 --verify_backlog=256 >/tmp/fio 2>&1 &
 load=\$!
 for _ in \$(seq $kills); do
     sleep 4
@@ -151,8 +159,9 @@ for _ in \$(seq $kills); do
 done
 wait \$load || { cat /tmp/fio; exit 1; }
 echo "DONE fio verify on both queues while the daemon was killed $kills times"
-fio --name=s --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --size=48M --numjobs=2 --offset_increment=64M \\
-    --time_based --runtime=$((stops * 8)) --verify=crc32c --verify_fatal=1 --verify_backlog=256 >/tmp/fio 2>&1 &
+fio --name=s --filename=\$d --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k \\
+    --size=48M --numjobs=2 --offset_increment=64M --time_based --runtime=$((stops * 8)) \\
+    --verify=crc32c --verify_fatal=1 --verify_backlog=256 >/tmp/fio 2>&1 &
 load=\$!
 for _ in \$(seq $stops); do
     sleep 4
@@ -168,8 +177,8 @@ mkfs.ext4 -q -F \$d
 mount \$d /mnt
 echo "what was flushed" >/mnt/kept
 sync
-fio --name=k --directory=/mnt --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k --size=64M \\
-    --time_based --runtime=120 >/dev/null 2>&1 &
+fio --name=k --directory=/mnt --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=4k \\
+    --size=64M --time_based --runtime=120 >/dev/null 2>&1 &
 sleep 3
 echo "REFUSE"
 sleep 40
@@ -209,9 +218,11 @@ refuse() {
     times=$(grep -c "$refusals" "$work/log" || true)
     served=$(status | jq '[.volumes[].operations[].count] | add')
     if [ "$times" -gt 0 ] && [ "$served" = 0 ]; then
-        echo "a list of requests in flight from before others had the volume is refused ($times times), and none of it is done: holds"
+        echo "a list of requests in flight from before others had the volume is refused" \
+            "($times times), and none of it is done: holds"
     else
-        echo "a list of requests in flight from before others had the volume: $times refusals, $served requests: FAILED"
+        echo "a list of requests in flight from before others had the volume: $times refusals," \
+            "$served requests: FAILED"
         failed=1
     fi
 }
@@ -244,7 +255,8 @@ hear() {
             dsync) [ "$count" -ge "$writes" ] || holds=false ;;
             plain) [ "$count" -lt "$writes" ] || holds=false ;;
             esac
-            echo "$writes writes, $name: $count flushes and FUA writes: $([ $holds = true ] && echo holds || echo FAILED)"
+            echo "$writes writes, $name: $count flushes and FUA writes:" \
+                "$([ $holds = true ] && echo holds || echo FAILED)"
             [ $holds = true ] || failed=1
             ;;
         GUEST) ended=$name ;;
@@ -252,7 +264,10 @@ hear() {
         esac
     done
 }
-boot() { "$here/boot.sh" -i "$work/image" -v "$work/vm.sock" -t 600 "$@" && echo "GUEST 0" || echo "GUEST $?"; }
+boot() {
+    "$here/boot.sh" -i "$work/image" -v "$work/vm.sock" -t 600 "$@" &&
+        echo "GUEST 0" || echo "GUEST $?"
+}
 hear < <(boot -k DIE "$work/script" 2>"$work/killed")
 # The machine was killed, as planned.
 if ! grep -q "the machine ended" "$work/killed"; then
