@@ -17,7 +17,7 @@ use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request, line};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{forget, place_of_path};
-use crate::state::{CacheId, Opening, StateDirectory};
+use crate::state::{CacheId, Opening, StateDirectory, append_help};
 use forebay_terminal::out;
 
 /// Remove a volume that is not served from a cache
@@ -98,18 +98,15 @@ fn ask(arguments: &Arguments, control: &Control) -> Result<String> {
     let mut client = Client::connect(control).map_err(|error| match error.kind() {
         ErrorKind::TimedOut => error,
         kind => {
-            let what = format!(
-                "{}\nhelp: where no daemon runs, name the configuration (`forebay forget NAME \
-                 CONFIG`) or the cache (--cache)",
-                error.report()
-            );
-            Error::new(kind, what)
+            let help = "where no daemon runs, name the configuration (`forebay forget NAME \
+                        CONFIG`) or the cache (--cache)";
+            Error::new(kind, append_help(error.report(), help))
         }
     })?;
     match client.call(&request, out::note)? {
         Reply::Done(done) => Ok(done),
         _ => {
-            let what = "the daemon's answer makes no sense; is it of another version?";
+            let what = "the daemon's answer is invalid\nhelp: use the version of the daemon";
             Err(Error::new(ErrorKind::Disconnected, what))
         }
     }

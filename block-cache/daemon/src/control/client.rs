@@ -67,8 +67,8 @@ impl Client {
             let path = path.display();
             let what = match error.kind() {
                 std::io::ErrorKind::PermissionDenied => format!(
-                    "you may not open the control socket {path}: run this as the user that runs \
-                     the daemon (root: with sudo)"
+                    "you may not open the control socket {path}\n\
+                     help: run this as the user that runs the daemon (root: with sudo)"
                 ),
                 std::io::ErrorKind::TimedOut => {
                     return unanswered(
@@ -77,8 +77,8 @@ impl Client {
                     );
                 }
                 _ => format!(
-                    "no daemon answers on {path}: start one with `forebay serve CONFIG`, or name \
-                     its socket with --control"
+                    "no daemon answers on {path}\n\
+                     help: start one with `forebay serve CONFIG`, or name its socket with --control"
                 ),
             };
             Error::from(error).context(what)
@@ -109,11 +109,11 @@ impl Client {
             let read = (&mut self.stream).take(limit).read_until(b'\n', &mut text);
             read.map_err(|error| self.failed(request, error))?;
             if text.is_empty() {
-                let what = "the daemon ended before it answered; its log says more";
+                let what = "the daemon ended before it answered\nhelp: read the daemon's log";
                 return Err(Error::new(ErrorKind::Disconnected, what));
             }
             let reply: Reply = serde_json::from_slice(&text).map_err(|error| {
-                let what = "the daemon's answer makes no sense; is it of another version?";
+                let what = "the daemon's answer is invalid\nhelp: use the version of the daemon";
                 Error::with_source(ErrorKind::Disconnected, what, error)
             })?;
             match reply {
@@ -142,7 +142,7 @@ impl Client {
             return unanswered(format_args!("{what} for {silence:?}"), self.path.display());
         }
         Error::from(error)
-            .context("the daemon closed the control socket before it answered; its log says more")
+            .context("the daemon ended before it answered\nhelp: read the daemon's log")
     }
 }
 

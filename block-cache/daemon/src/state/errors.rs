@@ -17,15 +17,18 @@ pub(crate) fn unnoted(error: &Error, what: &str, next: &str) -> Error {
     Error::with_source(error.kind(), format!("{what} is not noted"), text)
 }
 
-/// Returns `error` with a context and, in a line of its own, the remedy. If the error has a remedy
-/// already, that one stays: it is nearer to the cause.
+/// Returns `error` with a context and, in a line of its own, the remedy. A remedy that `error` has
+/// comes first.
 pub(crate) fn with_help(error: &Error, context: &str, help: &str) -> Error {
-    let report = error.report();
-    let why = match report.contains(HELP) {
-        true => report,
-        false => format!("{report}{HELP}{help}"),
-    };
-    Error::with_source(error.kind(), context, why)
+    Error::with_source(error.kind(), context, append_help(error.report(), help))
+}
+
+/// Appends the line with the remedy to `text`, or the remedy to the line that `text` has.
+pub(crate) fn append_help(text: String, help: &str) -> String {
+    match text.contains(HELP) {
+        true => format!("{text}; {help}"),
+        false => text + HELP + help,
+    }
 }
 
 #[cfg(test)]
@@ -35,16 +38,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_has_the_remedy_that_is_nearest_to_its_cause() {
-        let plain = Error::new(ErrorKind::Io, "the disk failed");
-        let report = with_help(&plain, "the cache", "replace it").report();
-        assert_eq!(
-            report,
-            "the cache: the disk failed (I/O error)\n    help: replace it"
-        );
-        let full = Error::new(ErrorKind::NoSpace, "db.disk\nhelp: make room");
-        let report = with_help(&full, "the cache", "replace it").report();
-        let expected = "the cache: db.disk (no space left)\n    help: make room";
-        assert_eq!(report, expected);
+    fn a_remedy_of_the_cause_comes_first() {
+        for (cause, expected) in [
+            ("it is full", "a: it is full (no space left)\n    help: b"),
+            (
+                "it is full\nhelp: make room",
+                "a: it is full (no space left)\n    help: make room; b",
+            ),
+        ] {
+            let cause = Error::new(ErrorKind::NoSpace, cause);
+            let error = with_help(&cause, "a", "b");
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+            assert_eq!(error.report(), expected);
+            // It keeps one line with the remedy below other contexts.
+            let outer = error.context("c\nhelp: d");
+            assert_eq!(outer.report(), format!("c: {expected}"));
+        }
     }
 }

@@ -37,7 +37,7 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
 pub(crate) use epoch::hex;
 pub use epoch::{CacheId, Record};
-pub(crate) use errors::{unnoted, with_help};
+pub(crate) use errors::{append_help, unnoted, with_help};
 pub(crate) use files::{MOVE_AWAY, irregular_files, is_irregular, not_a_directory};
 use files::{remove, sync_directory};
 pub use logged::LoggedDevice;
@@ -61,7 +61,8 @@ impl StateDirectory {
     pub fn open(path: &Path) -> Result<Self> {
         let what = || {
             format!(
-                "state directory {}: set `state` in [server] to a directory that you may write to",
+                "state directory {}\n\
+                 help: set `state` in [server] to a directory that you may write to",
                 path.display()
             )
         };
