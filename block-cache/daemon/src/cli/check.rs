@@ -202,9 +202,9 @@ pub(super) fn run(
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "the cache on {what} was not looked at: it is in use, and a daemon (process \
-                     {}) answers on the control socket. See `forebay status`, or stop the daemon \
-                     and check again",
+                    "the cache on {what} is in use, and was not checked: a daemon (process {}) \
+                     answers on the control socket\n\
+                     help: see `forebay status`, or stop the daemon and repeat the check",
                     status.pid
                 ),
             ));

@@ -123,7 +123,7 @@ async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> 
         place,
     )
     .await
-    .context(|| format!("{what} has no identity of its own yet: run this again"))?;
+    .context(|| format!("{what} has no identity of its own yet\nhelp: repeat the command"))?;
     let (inspection, _) = inspect_with_journal(devices, place, None).await?;
     let dirty = (inspection.volumes.iter())
         .map(|volume| {

@@ -21,8 +21,8 @@ use crate::config::block_sizes::{block_sizes, block_sizes_in_words};
 use crate::config::loop_on;
 use crate::stack::journal::{self, Whose};
 use crate::stack::{open_path, place_of_path, warning_of_few};
-use crate::state::hex;
 use crate::state::opening::clone_command;
+use crate::state::{append_help, hex};
 use forebay_terminal::out;
 use forebay_terminal::size::{Size, human_bytes};
 
@@ -196,8 +196,9 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "--cache {} and --metadata {} are one and the same: give metadata a device of its own, \
-             or leave --metadata out to have it on the cache device",
+            "--cache {} and --metadata {} are one and the same\n\
+             help: give metadata a device of its own, or leave --metadata out to have it on the \
+             cache device",
             cache.display(),
             metadata.display()
         ),
@@ -246,8 +247,8 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
     let range = format!("write {} to {most}", human_bytes(LEAST_CREATE_BYTES));
     if bytes < LEAST_CREATE_BYTES {
         let what = format!(
-            "cannot be a cache of {bytes} bytes: a number without a unit means bytes, write 64M or \
-             64G\n    help: {range}"
+            "cannot be a cache of {bytes} bytes: a number without a unit means bytes\n    \
+             help: {range}, such as 64M or 64G"
         );
         return refuse(ErrorKind::InvalidInput, what);
     }
@@ -268,7 +269,7 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
                 Some(parent) if !parent.is_dir() => refuse(
                     ErrorKind::NotFound,
                     format!(
-                        "cannot be made, for {} is no directory: make that first",
+                        "cannot be made: {} is no directory\n    help: make that first",
                         parent.display()
                     ),
                 ),
@@ -285,7 +286,7 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
             true => "leave --create out to format it",
             false => "name a path where nothing is",
         };
-        let what = format!("is there already and is no file but {kind}\n    help: {help}");
+        let what = format!("exists and is no file but {kind}\n    help: {help}");
         return refuse(ErrorKind::InvalidInput, what);
     }
     match found.len() {
@@ -294,8 +295,9 @@ fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
         len => refuse(
             ErrorKind::InvalidInput,
             format!(
-                "is there already and has {len} bytes, not {bytes}: leave --create out to format \
-                 it as it is, name another file, or remove it first"
+                "exists and has {len} bytes, not {bytes}\n    \
+                 help: leave --create out to format it as it is, name another file, or remove it \
+                 first"
             ),
         ),
     }
@@ -306,8 +308,8 @@ fn open(path: &Path, create_bytes: Option<u64>) -> Result<Rc<dyn BlockDevice>> {
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "{path} is the file under {device}: name {device}, or detach it first (`losetup -d \
-                 {device}`)",
+                "{path} is the file under {device}\n\
+                 help: name {device}, or detach it first (`losetup -d {device}`)",
                 path = path.display(),
                 device = device.display()
             ),
@@ -331,10 +333,11 @@ fn missing(error: Error, path: &Path) -> Error {
     let is_node = path.starts_with("/dev") && !path.starts_with("/dev/shm");
     let name = path.display();
     let what = match is_node {
-        true => format!("{name} does not exist: put the device back, or name another"),
+        true => format!("{name} does not exist\nhelp: put the device back, or name another"),
         false => format!(
-            "{name} does not exist: name a device, or make a file (--create SIZE makes that of \
-             --cache or --btt, `truncate -s SIZE {name}` any)"
+            "{name} does not exist\n\
+             help: name a device, or make a file (--create SIZE makes that of --cache or --btt, \
+             `truncate -s SIZE {name}` any)"
         ),
     };
     Error::new(ErrorKind::NotFound, what)
@@ -363,8 +366,8 @@ async fn look(
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "{} is not empty ({found}): name another device, or add --force to destroy \
-                     that",
+                    "{} is not empty ({found})\n\
+                     help: name another device, or add --force to destroy that",
                     device.info().name
                 ),
             ));
@@ -390,17 +393,13 @@ async fn look(
         lost => return Ok((lost, replaced)),
     };
     let serve = match replaced {
-        Some(_) => "Serve it and run `forebay detach`, or add",
-        None => "Add",
+        Some(_) => "serve it and run `forebay detach`, or add",
+        None => "add",
     };
-    Err(Error::new(
-        ErrorKind::Busy,
-        format!(
-            "{} holds a cache with data that is nowhere else: {lost}. {serve} --discard-dirty to \
-             lose that data",
-            devices.data.info().name
-        ),
-    ))
+    let name = &devices.data.info().name;
+    let what = format!("{name} holds a cache with data that is nowhere else: {lost}");
+    let help = format!("{serve} --discard-dirty: that data IS LOST THEN");
+    Err(Error::new(ErrorKind::Busy, append_help(what, &help)))
 }
 
 /// Describes the dirty data of a cache; `None` if there is none.
@@ -430,7 +429,7 @@ fn dirty_data(found: &Inspection) -> Option<String> {
                 .collect();
             let names = names.join(", ");
             Some(format!(
-                "perhaps data of volume {names}, for it was not shut down cleanly or has damage"
+                "perhaps data of volume {names}, since it was not shut down cleanly or has damage"
             ))
         }
         (false, _) => Some(dirty.join(", ")),

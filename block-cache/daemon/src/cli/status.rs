@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Arguments, control: &Control) -> Result<()> {
     let mut before: Option<Status> = None;
     loop {
         let Reply::Status(status) = client.call(&Request::Status {}, |_| ())? else {
-            let what = "the daemon's answer is no status; is it of another version?";
+            let what = "the daemon's answer is no status\nhelp: use the version of the daemon";
             return Err(Error::new(ErrorKind::Disconnected, what));
         };
         if arguments.json {

@@ -62,7 +62,7 @@ fn check_leaves_a_running_daemon_its_own() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let process = format!("a daemon (process {}) answers", daemon.id());
     assert!(
-        said.contains("it is in use") && said.contains(&process),
+        said.contains("is in use, and was not checked") && said.contains(&process),
         "{said}"
     );
     // Places of other processes prevent a restart.
@@ -179,7 +179,7 @@ fn one_damaged_superblock_is_reported_and_mended_and_two_are_the_end() {
     }
     let refused = place.refused(&["format", "--force", "--cache", text(&cache)]);
     assert!(
-        refused.contains("--discard-dirty") && !refused.contains("Serve it"),
+        refused.contains("--discard-dirty") && !refused.contains("serve it and"),
         "{refused}"
     );
     // The remedy works.

@@ -128,7 +128,7 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
     // Nor does a repair decide it.
     let refused = place.refused(&["check", text(&config), "--repair"]);
     assert!(
-        refused.contains("by how the daemon is started"),
+        refused.contains("a start of the daemon decides"),
         "{refused}"
     );
 

@@ -273,9 +273,9 @@ fn a_volume_that_is_mapped_wrongly_writes_nowhere_else() {
     for (maps, said) in [
         (
             &["hm0=small"][..],
-            "where volume \"7\" of the trace goes (volumes so far: 7, 8)",
+            "volume \"7\" of the trace has no --map, and was not replayed (volumes so far: 7, 8)",
         ),
-        (&["7=small"], "where volume \"8\" of the trace goes"),
+        (&["7=small"], "volume \"8\" of the trace has no --map"),
         (
             &["7=small", "7=db"],
             "--map 7=small and --map 7=db: a volume of the trace goes to one place",
@@ -359,7 +359,7 @@ fn a_server_that_vanishes_ends_the_replay_with_its_name() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
-        said.contains("the replay broke off") && said.contains(&uri),
+        said.contains("the replay has stopped") && said.contains(&uri),
         "{said}"
     );
     let printed = String::from_utf8_lossy(&output.stdout);

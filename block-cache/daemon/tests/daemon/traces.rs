@@ -157,7 +157,10 @@ fn the_end_of_the_daemon_is_that_of_the_recording() {
             let output = recorder.ended();
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(1), "{said}");
-            assert!(said.contains("until then can be read: 1 request"), "{said}");
+            assert!(
+                said.contains("can be read up to there: 1 request"),
+                "{said}"
+            );
         }
         assert_eq!(asked(&read(&out).0), [(Op::Write, 0, 4096)]);
         std::fs::remove_file(&out).expect("it is there");

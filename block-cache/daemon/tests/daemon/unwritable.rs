@@ -206,7 +206,7 @@ fn another_daemon_on_the_control_socket_is_in_the_way_and_the_own_one_is_not() {
         let checked = place.run_after("true", &["check", text(&place.path(name))]);
         let said = said(&checked);
         assert!(
-            said.contains("it is in use, and a daemon"),
+            said.contains("is in use, and was not checked: a daemon"),
             "{name}: {said}"
         );
     }

@@ -194,12 +194,10 @@ pub(super) async fn repair(
             let what = match error.kind() {
                 // About the process journal: the user must decide before any write.
                 ErrorKind::Lost => {
-                    "the log was not repaired, since this is to be decided first, by how the \
-                     daemon is started"
+                    "the log was not repaired: a start of the daemon decides on the process \
+                     journal first"
                 }
-                _ => {
-                    "the repair did not come to its end: nothing is worse than before, repair again"
-                }
+                _ => "the repair has stopped, and nothing is worse than before\nhelp: repeat it",
             };
             error.context(what)
         })?;

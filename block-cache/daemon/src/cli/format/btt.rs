@@ -49,16 +49,20 @@ fn options(arguments: &Arguments) -> Result<FormatOptions> {
         [Size(512)] => 512,
         [Size(other)] => {
             return wrong(format!(
-                "--block-size {} is not possible: a table has blocks of 512 or 4K",
+                "a table with blocks of --block-size {} is not possible\nhelp: choose 512 or 4K",
                 human_bytes(other)
             ));
         }
-        _ => return wrong("--block-size: a table has blocks of one size, 512 or 4K".into()),
+        _ => {
+            return wrong(
+                "--block-size has several sizes, a table one\nhelp: choose 512 or 4K".into(),
+            );
+        }
     };
     let named = |version: &Version| version.to_string() == arguments.btt_version;
     let Some(version) = Version::ALL.into_iter().find(named) else {
         return wrong(format!(
-            "--btt-version {} is not known: choose 2.0 or 1.1",
+            "--btt-version {} is not known\nhelp: choose 2.0 or 1.1",
             arguments.btt_version
         ));
     };

@@ -57,7 +57,7 @@ pub(super) fn run(arguments: &Arguments, control: &Control) -> Result<()> {
     let path = &arguments.out;
     let max_bytes = arguments.max_size.map(|size| size.0);
     if max_bytes.is_some_and(|max| max < SMALLEST_BYTES) {
-        let what = "nothing fits into so little: give --max-size at least 4K";
+        let what = "--max-size is too small for a record\nhelp: give at least 4K";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
     check_place(path, control)?;
@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Arguments, control: &Control) -> Result<()> {
     match ended {
         Ok(done) => out::print(&format!("{done}; {written}\n")),
         Err(error) if total.bytes > 0 => Err(error.context(format!(
-            "the recording broke off; what there was until then can be read: {}, {written}",
+            "the recording has stopped, and can be read up to there: {}, {written}",
             human_count(total.requests, "request")
         ))),
         Err(error) => Err(error),
@@ -100,8 +100,8 @@ fn check_place(path: &Path, control: &Control) -> Result<()> {
         return Ok(());
     };
     let what = format!(
-        "{} lies on a volume that the daemon serves ({export}): the recording would record itself; \
-         name a file on another file system",
+        "{} lies on a volume that the daemon serves ({export}): the recording would record itself\n\
+         help: name a file on another file system",
         path.display()
     );
     Err(Error::new(ErrorKind::InvalidInput, what))
@@ -193,7 +193,7 @@ impl<'a> Recording<'a> {
                 read = read_line(&mut self.read, &mut text, self.silence) => read?,
                 () = ask => {
                     if asked {
-                        let what = "interrupted again before the daemon had sent the rest";
+                        let what = "a second signal came before the daemon had sent the rest";
                         return Err(Error::new(ErrorKind::Disconnected, what));
                     }
                     asked = true;
@@ -215,7 +215,7 @@ impl<'a> Recording<'a> {
     /// Handles a reply and its data. Returns the text of the last one.
     async fn take(&mut self, text: &[u8]) -> Result<Option<String>> {
         let reply: Reply = serde_json::from_slice(text).map_err(|error| {
-            let what = "the daemon's answer makes no sense; is it of another version?";
+            let what = "the daemon's answer is invalid\nhelp: use the version of the daemon";
             Error::with_source(ErrorKind::Disconnected, what, error)
         })?;
         match reply {
@@ -278,12 +278,12 @@ async fn read_line(
 }
 
 fn gone() -> Error {
-    let what = "the daemon ended without a last word; its log says more";
+    let what = "the daemon ended before the recording\nhelp: read the daemon's log";
     Error::new(ErrorKind::Disconnected, what)
 }
 
 fn silent(limit: Duration) -> Error {
-    let what = format!("the daemon has not answered for {limit:?}; its log says more");
+    let what = format!("the daemon has not answered for {limit:?}\nhelp: read its log");
     Error::new(ErrorKind::TimedOut, what)
 }
 

@@ -47,8 +47,8 @@ impl Feed {
         for (number, mapping) in map.iter().enumerate() {
             if let Some(other) = map[..number].iter().find(|o| o.from == mapping.from) {
                 let what = format!(
-                    "--map {0}={1} and --map {0}={2}: a volume of the trace goes to one place: \
-                     leave one out",
+                    "--map {0}={1} and --map {0}={2}: a volume of the trace goes to one place\n\
+                     help: leave one out",
                     mapping.from, other.to, mapping.to
                 );
                 return Err(Error::new(ErrorKind::InvalidInput, what));
@@ -155,9 +155,9 @@ impl Routes {
             let mapped = self.map.iter().find(|mapping| mapping.from == *name);
             if mapped.is_none() && !self.map.is_empty() {
                 let what = format!(
-                    "--map does not say where volume {name:?} of the trace goes (volumes so far: \
-                     {}): map each one, or choose with --volume those that are replayed; nothing \
-                     of it was replayed",
+                    "volume {name:?} of the trace has no --map, and was not replayed (volumes so \
+                     far: {})\n\
+                     help: map each one, or choose with --volume those that are replayed",
                     some(names)
                 );
                 return Err(Error::new(ErrorKind::NotFound, what));

@@ -250,16 +250,17 @@ fn conclude(measured: &Measured) -> Result<()> {
     if let Some(failed) = report.failed.clone() {
         if let Some(holdings) = &measured.refused {
             return Err(failed.context(format!(
-                "give --destroy-data to replace what the volumes hold, {holdings}, or \
-                 --skip-writes to leave writes out",
+                "the volumes hold data: {holdings}\n\
+                 help: give --destroy-data to replace it, or --skip-writes to leave writes out",
             )));
         }
         return Err(match failed.kind() {
             ErrorKind::OutOfRange => {
-                failed.context("give --past-end fold or skip, or make the volume larger")
+                let help = "help: give --past-end fold or skip, or make the volume larger";
+                failed.context(format!("the replay has stopped\n{help}"))
             }
             _ if measured.is_empty() => failed,
-            _ => failed.context("the replay broke off"),
+            _ => failed.context("the replay has stopped"),
         });
     }
     let wrong = report.verified.as_ref();
@@ -267,7 +268,7 @@ fn conclude(measured: &Measured) -> Result<()> {
     wrong.map_or(Ok(()), |verified| {
         let first = verified.first_wrong.clone().unwrap_or_default();
         let what = format!(
-            "{} of the {} sectors that were written DO NOT HAVE WHAT WAS WRITTEN: {first}",
+            "{} of the {} written sectors DO NOT HAVE THE WRITTEN DATA: {first}",
             verified.wrong, verified.sectors
         );
         Err(Error::new(ErrorKind::Corrupt, what))

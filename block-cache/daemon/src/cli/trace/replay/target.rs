@@ -46,8 +46,9 @@ impl On {
                     if let Some(other) = uris[..number].iter().find(|o| is_same(o, uri)) {
                         // One would overwrite the writes of the other.
                         let what = format!(
-                            "--on {other} and --on {uri} are the same export, or may be (without a \
-                             name it is the server's default one): give each once, by its name"
+                            "--on {other} and --on {uri} are or may be the same export: without a \
+                             name, it is the server's default one\n\
+                             help: give each export once, by its name"
                         );
                         return Err(Error::new(ErrorKind::InvalidInput, what));
                     }
@@ -55,8 +56,10 @@ impl On {
                 Ok(Self::Nbd(uris))
             }
             _ => {
-                let what = "a trace is replayed on one configuration, or on NBD exports: give --on \
-                            CONFIG once, or --on URI as often as there are exports";
+                let what = "--on names several configurations, or a configuration and NBD \
+                            exports\n\
+                            help: a trace is replayed on one configuration, or on NBD exports: \
+                            give --on CONFIG once, or --on URI for each export";
                 Err(Error::new(ErrorKind::InvalidInput, what))
             }
         }
@@ -202,14 +205,16 @@ impl Opened {
             }
             if target.device.info().size_bytes == 0 {
                 let what = format!(
-                    "{name} has a size of zero: replay on a volume that has room, or make it larger"
+                    "{name} has a size of zero\n\
+                     help: replay on a volume that has room, or make it larger"
                 );
                 return Err(Error::new(ErrorKind::InvalidInput, what));
             }
             if writes && *read_only {
                 let what = format!(
-                    "{name} is read-only, and --destroy-data would write to it: give --skip-writes \
-                     to leave writes out, or replay on a volume that can be written"
+                    "{name} is read-only, and --destroy-data would write to it\n\
+                     help: give --skip-writes to leave writes out, or replay on a volume that can \
+                     be written"
                 );
                 return Err(Error::new(ErrorKind::ReadOnly, what));
             }
