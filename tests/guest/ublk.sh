@@ -243,7 +243,7 @@ md5sum -c /tmp/s/sums >/tmp/s/compared 2>&1 || { grep -v OK /tmp/s/compared; exi
 grep -q ' /mnt ext4 rw' /proc/mounts
 echo "DONE $kills kills under ext4: $(wc -l </tmp/s/sums) files of it are whole"
 
-refused 'is in use: unmount' forebay --control /tmp/s/a.sock detach v
+refused 'is in use' forebay --control /tmp/s/a.sock detach v
 stopped
 [ -b /dev/ublkb0 ]
 (dd if=/dev/urandom of=/mnt/late bs=64k count=4 conv=fsync status=none && touch /tmp/s/late) &

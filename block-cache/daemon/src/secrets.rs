@@ -41,8 +41,8 @@ pub(crate) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>>
     let mode = about.mode() & 0o7777;
     if mode & 0o077 != 0 {
         let why = format!(
-            "others can read or change {what} in {shown}, whose mode is {mode:04o}: run \
-             `chmod 0600 {shown}`, and replace {what} if anybody may have seen the file"
+            "others can read or change {what} in {shown}, whose mode is {mode:04o}\n\
+             help: run `chmod 0600 {shown}`, and replace {what} if anybody may have seen the file"
         );
         return Err(Error::new(ErrorKind::Permission, why));
     }
@@ -50,8 +50,8 @@ pub(crate) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>>
     let owner = about.uid();
     if owner != 0 && owner != process.uid() {
         let why = format!(
-            "{what} in {shown} can be read and changed by user {owner}, whose file it is: run \
-             `chown {} {shown}`",
+            "{what} in {shown} can be read and changed by user {owner}, whose file it is\n\
+             help: run `chown {} {shown}`",
             process.uid()
         );
         return Err(Error::new(ErrorKind::Permission, why));

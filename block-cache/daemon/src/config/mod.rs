@@ -307,7 +307,8 @@ fn read(path: &Path) -> Result<String> {
     let done = opened.and_then(|file| file.take(LONGEST_BYTES + 1).read_to_end(&mut bytes));
     done.context(|| {
         format!(
-            "cannot read the configuration {}: name a file that exists and that you may read",
+            "cannot read the configuration {}\n\
+             help: name a file that exists and that you may read",
             path.display()
         )
     })?;
@@ -317,10 +318,10 @@ fn read(path: &Path) -> Result<String> {
             ErrorKind::InvalidInput,
             "",
             format!(
-                "{path} is no configuration: {why}. A configuration is a TOML file that names \
-                 devices by their `path` (docs/start/first-volume.md has an example); to look at \
-                 the cache \
-                 on a device, `forebay check --cache {path}`"
+                "{path} is no configuration: {why}\n    \
+                 help: name a TOML file that names devices by their `path` \
+                 (docs/start/first-volume.md has an example); to look at the cache on a device, \
+                 `forebay check --cache {path}`"
             ),
         )
     };

@@ -74,7 +74,8 @@ pub fn bind(path: &Path) -> Result<StdListener> {
     if let Some(directory) = path.parent().filter(|parent| !parent.exists()) {
         std::fs::create_dir_all(directory).context(|| {
             format!(
-                "cannot make {} for the {}: make it, or set `control` in [server] to another path",
+                "cannot make {} for the {}\n\
+                 help: make it, or set `control` in [server] to another path",
                 directory.display(),
                 what()
             )
@@ -90,8 +91,8 @@ pub fn bind(path: &Path) -> Result<StdListener> {
                 return Err(Error::new(
                     ErrorKind::InvalidInput,
                     format!(
-                        "a file that is no socket is in the way of the {}: set `control` in \
-                         [server] to another path",
+                        "a file that is no socket is in the way of the {}\n\
+                         help: set `control` in [server] to another path",
                         what()
                     ),
                 ));
@@ -102,8 +103,8 @@ pub fn bind(path: &Path) -> Result<StdListener> {
                     return Err(Error::new(
                         ErrorKind::Busy,
                         format!(
-                            "something answers on the {} already: stop the other daemon, or set \
-                             `control` in [server] to another path",
+                            "a daemon answers on the {} already\n\
+                             help: stop it, or set `control` in [server] to another path",
                             what()
                         ),
                     ));
@@ -116,7 +117,8 @@ pub fn bind(path: &Path) -> Result<StdListener> {
     };
     let listener = bound.context(|| {
         format!(
-            "cannot listen on the {}: set `control` in [server] to a path that you may write to",
+            "cannot listen on the {}\n\
+             help: set `control` in [server] to a path that you may write to",
             what()
         )
     })?;
@@ -157,7 +159,8 @@ pub async fn serve(listener: StdListener, handler: Handler, most: usize) -> Resu
                 }
                 None => {
                     let what = format!(
-                        "the daemon answers {most} commands at this moment: ask again later"
+                        "the daemon answers {most} commands at this moment\n\
+                         help: repeat the command later"
                     );
                     let refusal = line(&Reply::error(&Error::new(ErrorKind::Busy, what)));
                     // It fits the socket's buffer.

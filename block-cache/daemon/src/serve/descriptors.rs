@@ -101,7 +101,8 @@ impl Descriptors {
         if let Some((in_memory, limit)) = memory {
             if in_memory < FEW_CONNECTIONS {
                 tracing::warn!(
-                    "the memory suffices for the requests of {in_memory} connections: raise {limit}"
+                    "the memory suffices for the requests of {in_memory} connections\n    \
+                     help: raise {limit}"
                 );
             }
             // Connections of monitors do not count towards memory.
@@ -111,8 +112,8 @@ impl Descriptors {
         reactors.limit(admitted);
         match (most as u64) < FEW_CONNECTIONS {
             true => tracing::warn!(
-                "the limit of {} descriptors leaves {most} for connections: raise it (ulimit -n, \
-                 LimitNOFILE)",
+                "the limit of {} descriptors leaves {most} for connections\n    \
+                 help: raise it (ulimit -n, LimitNOFILE)",
                 self.limit
             ),
             false => tracing::debug!("{most} descriptors are left for connections"),

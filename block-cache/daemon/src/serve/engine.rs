@@ -125,7 +125,7 @@ impl Engine {
         match self.shutting_down.get() {
             true => Err(Error::new(
                 ErrorKind::ShuttingDown,
-                "the daemon is on its way out: ask again after the next start",
+                "the daemon takes no more commands\nhelp: repeat the command after the next start",
             )),
             false => Ok(()),
         }

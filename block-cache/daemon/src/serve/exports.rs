@@ -364,7 +364,7 @@ fn origin(config: &Config) -> &[u8] {
 
 fn no_address(config: &Config, line: usize) -> String {
     let place = config.place(line);
-    format!("{place}: the export has no address (give it another, or stop what uses this one)")
+    format!("{place}: the export has no address\nhelp: give it another, or free this one")
 }
 
 fn make_parent(path: &std::path::Path) -> Result<()> {
@@ -393,7 +393,7 @@ fn take<T>(list: &Mutex<Vec<(String, T)>>, volume: Option<&str>) -> Vec<(String,
 fn remove_unused(disks: &mut Vec<(String, UblkDevice)>) -> Result<()> {
     let busy = |disk: &UblkDevice| {
         let disk = disk.path().display().to_string();
-        let what = format!("{disk} is in use: unmount what lies on it first");
+        let what = format!("{disk} is in use\nhelp: unmount its file systems first");
         Error::new(ErrorKind::Busy, what)
     };
     for (_, disk) in disks.iter() {

@@ -32,7 +32,8 @@ pub(crate) fn check(config: &Config) -> Result<()> {
                 ErrorKind::InvalidInput,
                 format!(
                     "{what} {} lies on a volume that this configuration serves ({export}): the \
-                     daemon would wait for itself. Move it to another file system",
+                     daemon would wait for itself\n\
+                     help: move it to another file system",
                     path.display()
                 ),
             ));

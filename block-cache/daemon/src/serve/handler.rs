@@ -13,6 +13,7 @@ use crate::control::http::Source;
 use crate::control::protocol::{Reply, Request};
 use crate::control::server::{Caller, Handler, Part};
 use crate::stack::offload;
+use crate::state::with_help;
 use forebay_terminal::size::human_bytes;
 
 /// Interval of progress reports.
@@ -119,23 +120,23 @@ async fn answer(
             })
             .await?;
             let name = volume.clone();
-            let work = engine.ask(move |engine| async move {
-                let done = match abandon_dirty {
-                    true => engine.stack.abandon(&name).await,
-                    false => engine.stack.detach(&name).await,
-                };
-                match &done {
-                    Ok(done) => tracing::info!("{done}"),
-                    Err(error) => tracing::error!("detach of {name:?}: {}", error.report()),
-                }
-                // Connected clients continue.
-                done.map_err(|error| {
-                    error.context(format!(
-                        "volume {name:?} has no export any more: mend the cause and detach it \
-                         again, or restart the daemon to serve it"
-                    ))
+            let work =
+                engine.ask(move |engine| async move {
+                    let done = match abandon_dirty {
+                        true => engine.stack.abandon(&name).await,
+                        false => engine.stack.detach(&name).await,
+                    };
+                    match &done {
+                        Ok(done) => tracing::info!("{done}"),
+                        Err(error) => tracing::error!("detach of {name:?}: {}", error.report()),
+                    }
+                    // Connected clients continue.
+                    done.map_err(|error| {
+                    let help = "remove the cause and repeat the detach, or restart the daemon to \
+                                serve the volume";
+                    with_help(&error, &format!("volume {name:?} has no export any more"), help)
                 })
-            });
+                });
             with_progress(work, engine, Some(volume), progress).await??
         }
         Request::Forget {

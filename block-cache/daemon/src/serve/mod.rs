@@ -86,8 +86,8 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     let _remove = RemoveAtEnd(&config);
     let metrics = TcpListener::bind(config.server.metrics).context(|| {
         format!(
-            "cannot serve metrics on {}: set `metrics` in [server] to a free port (port 0 takes \
-             any)",
+            "cannot serve metrics on {}\n\
+             help: set `metrics` in [server] to a free port (port 0 takes any)",
             config.server.metrics
         )
     })?;
@@ -263,17 +263,18 @@ fn avoid_deadlock(config: &mut Config) {
         Io::Auto => {
             tracing::info!(
                 "a control group of version 1 limits this process's memory: using the slower \
-                 threads engine, since io_uring could wait for memory that the kernel gets by \
-                 writing to these volumes; give the process CAP_SYS_RESOURCE, or `io = \"uring\"` \
-                 in [server] if nothing on \
-                 this machine is a client"
+                 threads engine\n    \
+                 help: io_uring could wait for memory that the kernel frees by writing to these \
+                 volumes. To use it, give the process CAP_SYS_RESOURCE, or set `io = \"uring\"` in \
+                 [server] if nothing on this machine is a client"
             );
             config.server.io = Io::Threads;
         }
         Io::Uring => tracing::warn!(
-            "a control group of version 1 limits this process's memory, and `io = \"uring\"`: \
-             under memory pressure, file systems on these volumes that are mounted on this machine \
-             may wait for ever; give the process CAP_SYS_RESOURCE, or let `io` be \"auto\""
+            "a control group of version 1 limits this process's memory: with `io = \"uring\"`, its \
+             clients here may hang\n    \
+             help: under memory pressure, mounted file systems on these volumes may wait for ever: \
+             give the process CAP_SYS_RESOURCE, or set `io = \"auto\"` in [server]"
         ),
         Io::Threads => {}
     }

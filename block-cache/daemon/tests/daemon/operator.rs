@@ -272,8 +272,9 @@ fn commands_end_quietly_when_nobody_reads() {
 fn an_error_is_one_chain_of_sentences() {
     let place = Place::new("chain", "wb");
     let said = place.refused(&["serve", "/nonexistent.toml"]);
-    let expected = "forebay: cannot read the configuration /nonexistent.toml: name a file that \
-                    exists and that you may read: No such file or directory (os error 2)\n";
+    let expected = "forebay: cannot read the configuration /nonexistent.toml: No such file or \
+                    directory (os error 2)\n    \
+                    help: name a file that exists and that you may read\n";
     assert_eq!(said, expected);
     let daemon = place.serve(&[]);
     let said = place.refused(&["mode", "dc", "wt"]);
