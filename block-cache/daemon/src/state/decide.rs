@@ -136,7 +136,7 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             CacheId::Memory => {
                 return Ok(Some(format!(
                     "volume {name:?} was last served through a cache in memory that ended without \
-                     writing back: what it held alone is lost, as volatile = true allows"
+                     writing back: dirty data IS LOST, as volatile = true allows"
                 )));
             }
             CacheId::Uuid(_) if ours.is_some() => format!(
@@ -242,8 +242,8 @@ pub fn without_cache(
     let keeps = cached && record.backing.is_known();
     let note = (cached && record.may_be_dirty).then(|| {
         format!(
-            "volume {volume:?} is served without its cache {}, which may hold newer data: clients \
-             see the backing device as it is, and where they write, the cache's data is given up",
+            "volume {volume:?} is served from its backing device, without cache {}, which may have \
+             newer data: writes give that up",
             record.cache
         )
     });
@@ -291,9 +291,9 @@ pub fn renamed(
             ErrorKind::Busy,
             format!(
                 "the backing device was last served as volume {other:?} through cache {}, which \
-                 may hold data that it does not have: serve it under that name with that cache and \
-                 `forebay detach {other}` first, or start with --adopt {volume} to go on without \
-                 that data",
+                 may have dirty data of it\n    \
+                 help: serve it under that name with that cache, and `forebay detach {other}` \
+                 first; or start with --adopt {volume} to give that data up",
                 record.cache
             ),
         ));
@@ -346,13 +346,12 @@ pub fn check_without(volume: &str, last: &str, record: Record) -> Result<()> {
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "volume {volume:?} would be served without a cache, but {was} was last served through \
-             cache {}, which may hold data that the backing device does not have: serve volume \
-             {last:?} with that cache (`[cache]` in the configuration) and `forebay detach {last}` \
-             first, or start \
-             with --without-cache {volume} to serve the backing device as it is; what is written \
-             then is logged, and \
-             nothing else of that data is given up",
+            "volume {volume:?} has no cache now, but {was} was last served through cache {}, which \
+             may have dirty data of it\n    \
+             help: serve volume {last:?} with that cache (`[cache]` in the configuration), and \
+             `forebay detach {last}` first. Or start with --without-cache {volume} to serve the \
+             backing device as it is: writes are logged then, and give up that data only where \
+             they are",
             record.cache
         ),
     ))

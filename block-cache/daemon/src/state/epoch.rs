@@ -240,9 +240,9 @@ pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
         None => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{} is damaged, so that it is unknown whether volume {volume:?} was written to \
-                 without its cache: restore the file, or remove it and start with --adopt {volume} \
-                 if the backing device and the cache belong together",
+                "{} is damaged, and writes to volume {volume:?} without its cache are unknown\n\
+                 help: restore the file; or, if the backing device and the cache belong together, \
+                 remove it and start with --adopt {volume}",
                 path.display()
             ),
         )),

@@ -46,7 +46,7 @@ impl LoggedDevice {
                     let _ = sender.send(log.add(&numbers));
                 }
             })
-            .context(|| "cannot start the thread that logs what is written without the cache")?;
+            .context(|| "cannot start the thread that logs writes without the cache")?;
         Ok(Rc::new(Self {
             inner,
             known,
@@ -107,7 +107,7 @@ impl BlockDevice for LoggedDevice {
 fn log_ended() -> Error {
     Error::new(
         ErrorKind::Io,
-        "the log of what is written without the cache has ended; restart the daemon",
+        "the log of writes without the cache has ended\nhelp: restart the daemon",
     )
 }
 

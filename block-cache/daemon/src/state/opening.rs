@@ -202,24 +202,24 @@ pub fn check(
             false => ("the cache", place, &former.place),
         };
         let advice = match is_data {
-            true => "If both are in use, stop: a copy needs a copy of the metadata, too".to_owned(),
+            true => "if both are in use, stop: a copy needs a copy of the metadata, too".to_owned(),
             false => format!(
-                "If both are in use, stop, and run `{}` on the copy",
+                "if both are in use, stop, and run `{}` on the copy",
                 clone_command(found.place, found.data_place)
             ),
         };
         match &**from {
             "" => format!(
                 "{what} on {place} was last served on other devices, which are not there any more: \
-                 {place} takes their place. {advice}"
+                 {place} takes their place\n    help: {advice}"
             ),
             from if from == *place => format!(
                 "{what} on {place} was last served on another file or disk at this path: this one \
-                 takes its place. {advice}"
+                 takes its place\n    help: {advice}"
             ),
             from => format!(
                 "{what} on {place} was last served on {from}, which is not there any more: {place} \
-                 takes its place. {advice}"
+                 takes its place\n    help: {advice}"
             ),
         }
     }))

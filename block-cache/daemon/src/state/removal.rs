@@ -32,9 +32,9 @@ impl Removal {
     pub(super) fn trouble(&self, directory: &Path) -> Option<String> {
         self.is_found.load(Ordering::Relaxed).then(|| {
             format!(
-                "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: what it \
-                 remembers of the volumes is gone. Put it back, or stop the daemon and start it \
-                 with --adopt for each volume",
+                "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: its \
+                 records of the volumes ARE LOST\n    \
+                 help: put it back, or stop the daemon and start it with --adopt for each volume",
                 directory.display()
             )
         })

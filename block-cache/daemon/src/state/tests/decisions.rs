@@ -61,7 +61,7 @@ fn another_cache_begins_an_epoch_and_the_former_is_refused() {
             ..meeting(Some(record(4, CacheId::Memory)), None)
         };
         let note = good(&after_memory).note;
-        assert!(note.is_some_and(|note| note.contains("lost")));
+        assert!(note.is_some_and(|note| note.contains("LOST")));
     }
 }
 
