@@ -390,8 +390,8 @@ impl Met {
             tracing::warn!(
                 volume = self.name,
                 former = other,
-                "the backing device was served under another name, through cache {}: what that \
-                 cache holds of it is taken for older from now on",
+                "the backing device was served under another name, through cache {}: data of it in \
+                 that cache counts as stale now",
                 record.cache
             );
             let state = Arc::clone(&self.state);

@@ -43,12 +43,12 @@ async fn foreign_contents(backing: &Rc<dyn BlockDevice>) -> Option<String> {
         let names: Vec<_> = found.volumes.iter().map(|volume| &*volume.name).collect();
         let of = match names.is_empty() {
             true => "of no volume yet".to_owned(),
-            false => format!("with what belongs to {}", names.join(", ")),
+            false => format!("with data of {}", names.join(", ")),
         };
         return Some(format!(
-            "a Forebay cache, {}, {of}. If that is not the cache of a guest that has this volume \
-             as its disk, stop, and give the volume another device: what is written here goes over \
-             what that cache has, which may be nowhere else",
+            "a Forebay cache, {}, {of}: writes to the volume overwrite it\n    \
+             help: if that is not the cache of a guest that has this volume as its disk, stop, and \
+             give the volume another device: the cache's data may be nowhere else",
             hex(&found.uuid)
         ));
     }
@@ -61,9 +61,10 @@ async fn foreign_contents(backing: &Rc<dyn BlockDevice>) -> Option<String> {
         page.copy_to(0, &mut bytes);
         if InfoBlock::decode(&bytes).is_ok() {
             return Some(
-                "a block translation table, and is served as it is, with that in it. If the volume \
-                 was on the table, stop, and write kind = \"pmem\" for the file and a device of \
-                 kind \"btt\" over it: what is written here goes over the table"
+                "a block translation table, and is served as it is: writes to the volume overwrite \
+                 the table\n    \
+                 help: if the volume was on the table, stop, and write kind = \"pmem\" for the \
+                 file and a device of kind \"btt\" over it"
                     .to_owned(),
             );
         }
@@ -94,10 +95,10 @@ pub(crate) fn judge_identity(
             ErrorKind::InvalidInput,
             format!(
                 "nothing tells backing device {device:?} from another one, and mode {mode} keeps \
-                 dirty data for it\n    \
+                 dirty data for it\n\
                  help: use a device with a serial number or world-wide name, or mode wt, wa, wi or \
-                 pt; or write identity = \"path\" for the device if its path \
-                 always means this one"
+                 pt. Or, if the device's path always means this one, write identity = \"path\" for \
+                 it"
             ),
         ));
     }
@@ -109,8 +110,9 @@ pub(crate) fn judge_identity(
         }
     };
     Ok(Some(format!(
-        "backing device {device:?} has no serial number or world-wide name: it is known by {by}. \
-         Never put another device in its place while the cache holds dirty data"
+        "backing device {device:?} has no serial number or world-wide name: it is known by \
+         {by}\n    \
+         help: never put another device in its place while the cache holds dirty data"
     )))
 }
 
@@ -125,5 +127,7 @@ pub(crate) fn shared_bytes(
         true => "are one and the same",
         false => "overlap: they are parts of one medium",
     };
-    format!("devices {one:?} and {two:?} {are}: give each a medium, or a part of one, of its own")
+    format!(
+        "devices {one:?} and {two:?} {are}\nhelp: give each a medium, or a part of one, of its own"
+    )
 }

@@ -15,7 +15,7 @@ use super::close::CLOSE;
 use super::watched::Watched;
 use super::{Served, Stack, offload};
 use crate::config::Mode;
-use crate::state::Record;
+use crate::state::{Record, with_help};
 use forebay_terminal::size::human_bytes;
 
 impl Stack {
@@ -115,7 +115,7 @@ impl Stack {
     pub fn set_cleaning(&self, policy: &str) -> Result<String> {
         let Some(cleaning) = Cleaning::named(policy) else {
             let what =
-                format!("there is no cleaning policy {policy:?}: choose auto, alru, acp or nop");
+                format!("there is no cleaning policy {policy:?}\nhelp: use auto, alru, acp or nop");
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         let Some(cache) = &self.cache else {
@@ -123,7 +123,8 @@ impl Stack {
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         let Some(opened) = cache.now() else {
-            let what = "the cache is being opened: ask again when it is open (`forebay status`)";
+            let what = "the cache is being opened\n\
+                        help: repeat the command when it is open (`forebay status`)";
             return Err(Error::new(ErrorKind::Busy, what));
         };
         let was = opened.cache.stats().cleaning;
@@ -151,7 +152,7 @@ impl Stack {
         let stored = offload(move || state.store(&owned, &record)).await;
         served.remembering.release(1);
         stored.context(|| {
-            format!("volume {name:?} stays as it is, since its detach could not be remembered")
+            format!("volume {name:?} is not detached: the state directory cannot record it")
         })
     }
 
@@ -186,8 +187,11 @@ impl Stack {
         let opened = cache.opened().await?;
         let before = human_bytes(self.dirty_bytes(Some(name)));
         // Most dirty data is written back while clients are still served.
-        opened.cache.write_back(Some(name)).await.context(|| {
-            format!("`forebay detach --abandon-dirty {name}` gives up what cannot be written back")
+        opened.cache.write_back(Some(name)).await.map_err(|error| {
+            let context = format!("volume {name:?} is not written back");
+            let help =
+                format!("to give its dirty data up: `forebay detach --abandon-dirty {name}`");
+            with_help(&error, &context, &help)
         })?;
         // Requests end within the volume's timeout, in an error at the worst.
         served.volume.drain().await;
@@ -199,27 +203,28 @@ impl Stack {
         let noted = async {
             let noted = self.remember(&served, Record::clean).await;
             is_noted.set(noted.is_ok());
-            noted.context(|| {
-                "all of it is written back, but the state directory does not take that down"
-                    .to_owned()
-            })
+            noted.context(
+                || "all of it is written back, but the state directory has no record of that",
+            )
         };
         let detached = opened.cache.detach_noting(name, noted).await;
-        detached.context(|| {
+        detached.map_err(|error| {
             let cause = match is_noted.get() {
                 true => "the cache",
-                false => "the backing device or the state directory, as the cause says,",
+                false => "the backing device or the state directory, as the cause says",
             };
-            format!(
-                "volume {name:?} is not served any more, but the cache still has data of it: mend \
-                 {cause} and detach again, or restart the daemon to serve it; \
-                 `forebay detach --abandon-dirty {name}` gives that data up"
-            )
+            let context = format!(
+                "volume {name:?} is not served any more, but the cache still has data of it"
+            );
+            let help = format!(
+                "repair {cause}, or give that data up with `forebay detach --abandon-dirty {name}`"
+            );
+            with_help(&error, &context, &help)
         })?;
         // The record in the state directory is sufficient for the next start.
         if let Err(error) = self.remember(&served, Record::forgotten).await {
             tracing::warn!(
-                "volume {name:?} is detached all the same: {}",
+                "volume {name:?} is detached, but the state directory has no record of that: {}",
                 error.report()
             );
         }
@@ -254,8 +259,8 @@ impl Stack {
         served.leaving.set(true);
         let lost = opened.cache.abandon(name).await.context(|| {
             format!(
-                "volume {name:?} is not served any more; restart the daemon to see what the cache \
-                 still has of it"
+                "volume {name:?} is not served any more\n\
+                 help: restart the daemon to see the data that the cache still has of it"
             )
         })?;
         self.is_detached(&served).await?;

@@ -433,7 +433,8 @@ pub(crate) fn odd_end(config: &Config, name: &str, device: &dyn BlockDevice) -> 
     (left > 0).then(|| {
         format!(
             "{}: device {:?}: the last {left} of the {} bytes of {} CANNOT BE USED: its size is \
-             not a multiple of its {block}-byte blocks; make it one with `truncate -s {} {}`",
+             not a multiple of its {block}-byte blocks\n    \
+             help: make it one with `truncate -s {} {}`",
             config.place(leaf.line),
             leaf.name,
             file.len(),

@@ -83,8 +83,8 @@ pub(super) async fn make_room(
     note_forgotten(state, &one.name, opening.id).await?;
     tracing::warn!(
         volume = one.name,
-        "the cache forgets this volume, of which nothing is dirty and which the configuration does \
-         not name: volume {name:?} needs its place"
+        "the cache forgets this volume, which is clean and not in the configuration: volume \
+         {name:?} needs its place"
     );
     Ok(())
 }

@@ -15,8 +15,8 @@ pub(crate) fn warning_of_few(blocks: u32, block_bytes: u32) -> Option<String> {
     let (blocks, block_bytes) = (u64::from(blocks), u64::from(block_bytes));
     (blocks < FEW_BLOCKS).then(|| {
         format!(
-            "the cache has room for {} of {}, {} in all: it keeps next to nothing. Use a device of \
-             {} or more, or smaller blocks (`forebay format --block-size`)",
+            "the cache has room for {} of {} only, {} in all\n    \
+             help: use a device of {} or more, or smaller blocks (`forebay format --block-size`)",
             human_count(blocks, "block"),
             human_bytes(block_bytes),
             human_bytes(blocks * block_bytes),
@@ -40,8 +40,9 @@ pub(crate) fn check_block_sizes(config: &Config, cache: &config::Cache, there: &
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "{}: the cache was formatted with blocks of {there}, not {wanted}: correct or remove \
-             `block_sizes`, or `forebay detach` its volumes and format it with --block-size {}",
+            "{}: the cache was formatted with blocks of {there}, not {wanted}\n\
+             help: correct or remove `block_sizes`, or `forebay detach` its volumes and format it \
+             with --block-size {}",
             config.place(*line),
             sizes_for_format(wanted),
         ),
@@ -61,9 +62,9 @@ pub(crate) fn check_dirty_tracking(
         Some((wanted, line)) if wanted != there => Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{}: the cache was formatted with dirty tracking {there}, not {wanted}: correct or \
-                 remove `dirty_tracking`, or `forebay detach` its volumes and format it with \
-                 --dirty-tracking {wanted}",
+                "{}: the cache was formatted with dirty tracking {there}, not {wanted}\n\
+                 help: correct or remove `dirty_tracking`, or `forebay detach` its volumes and \
+                 format it with --dirty-tracking {wanted}",
                 config.place(line),
             ),
         )),
@@ -84,8 +85,9 @@ pub(crate) fn check_checksums(config: &Config, cache: &config::Cache, there: boo
         Some((wanted, line)) if wanted != there => Err(Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "{}: the cache was formatted {found}: correct or remove `checksums`, or `forebay \
-                 detach` its volumes and format it {remedy}",
+                "{}: the cache was formatted {found}\n\
+                 help: correct or remove `checksums`, or `forebay detach` its volumes and format \
+                 it {remedy}",
                 config.place(line),
             ),
         )),

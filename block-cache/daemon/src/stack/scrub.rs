@@ -20,7 +20,8 @@ impl Stack {
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         cache.now().ok_or_else(|| {
-            let what = "the cache is being opened: ask again when it is open (`forebay status`)";
+            let what = "the cache is being opened\n\
+                        help: repeat the command when it is open (`forebay status`)";
             Error::new(ErrorKind::Busy, what)
         })
     }

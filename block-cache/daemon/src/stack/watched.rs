@@ -9,6 +9,7 @@ use forebay_transit::Transit;
 
 use super::presence::{Absence, Presence};
 use super::transit::OpenTransit;
+use crate::state::append_help;
 use crate::status::DeviceStatus;
 
 /// An open device and its request statistics.
@@ -123,9 +124,7 @@ impl Watched {
                 ErrorKind::Lost if self.faults.removed().is_some() => {
                     error.report() + self.after_removal()
                 }
-                ErrorKind::NoSpace => {
-                    format!("{} (make room on its file system)", error.report())
-                }
+                ErrorKind::NoSpace => append_help(error.report(), "make room on its file system"),
                 _ => error.report(),
             }),
         }
