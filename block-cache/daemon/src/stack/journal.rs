@@ -51,8 +51,8 @@ fn refuse_unless_own(path: &Path, whose: &Whose) -> Result<()> {
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "the process journal of this cache is {found}, and the configuration wants {path}: \
-             move it there (`mv {found} {path}`), or start once with journal = \"{found}\"",
+            "the process journal of this cache is {found}, and the configuration names {path}\n\
+             help: move it there (`mv {found} {path}`), or start once with journal = \"{found}\"",
             found = found.display(),
             path = path.display()
         ),
@@ -116,8 +116,8 @@ pub(super) fn open(
         let there = usize::try_from(metadata.len()).unwrap_or(len);
         if there != len && other.is_none() {
             tracing::warn!(
-                "the process journal {} has {there} bytes and keeps that size; for journal_size = \
-                 {len}, remove it after a clean shutdown",
+                "the process journal {} has {there} bytes and keeps that size\n    \
+                 help: for journal_size = {len}, remove it after a clean shutdown",
                 path.display()
             );
         }
@@ -130,8 +130,8 @@ pub(super) fn open(
     }
     let (memory, _) = mapped.map_err(|error| match error.kind() {
         ErrorKind::NoSpace => error.context(
-            "cannot open the process journal: set `journal` in [cache] to a path on tmpfs, or use \
-             a smaller `journal_size`",
+            "cannot open the process journal\n\
+             help: set `journal` in [cache] to a path on tmpfs, or use a smaller `journal_size`",
         ),
         _ => error.context(format!("the process journal {}", path.display())),
     })?;

@@ -139,7 +139,7 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
     for part in [
         "is not a process journal, or was overwritten",
         "put a sound copy of it back",
-        "move it away and start once with --accept-journal-loss",
+        "move it away, start once with --accept-journal-loss",
     ] {
         assert!(refused.contains(part), "{part} in {refused}");
     }

@@ -108,10 +108,10 @@ pub(super) fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
             ErrorKind::Busy,
             format!(
                 "{here} is a copy of the cache on {twin}, to which the process journal \
-                 belongs\n    \
-                 help: serve {twin}, which alone has what was acknowledged last (journal {path}); \
-                 or make the copy a cache of its own with `{}`; or, if {here} takes \
-                 the place of {twin}, start once with --moved-cache",
+                 belongs\n\
+                 help: serve {twin}, which alone has the last acknowledged writes (journal \
+                 {path}). Or make the copy a cache of its own with `{}`. Or, if {here} takes the \
+                 place of {twin}, start once with --moved-cache",
                 clone_command(here, &whose.data_place)
             ),
         ));
@@ -144,16 +144,16 @@ pub(super) fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
         relation if original == *here => format!(
             "{here} is a copy of the cache that was at this path, to which the process journal \
              belongs\n    \
-             help: put the original back, which alone has what was acknowledged last (journal \
-             {path}); or make the copy a cache of its own with `{}`{}",
+             help: put the original back, which alone has the last acknowledged writes (journal \
+             {path}). Or make the copy a cache of its own with `{}`{}",
             clone_command(here, &whose.data_place),
             help_for_moved(relation)
         ),
         relation => format!(
             "{here} is a copy of the cache on {original}, to which the process journal \
              belongs\n    \
-             help: serve {original}, which alone has what was acknowledged last (journal {path}); \
-             or make the copy a cache of its own with `{}`{}",
+             help: serve {original}, which alone has the last acknowledged writes (journal \
+             {path}). Or make the copy a cache of its own with `{}`{}",
             clone_command(here, &whose.data_place),
             help_for_moved(relation)
         ),
@@ -165,7 +165,7 @@ pub(super) fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
 fn help_for_moved(relation: Relation) -> &'static str {
     match relation {
         Relation::Copied => {
-            "; or, if the copy takes the place of the original, start once with --moved-cache"
+            ". Or, if the copy takes the place of the original, start once with --moved-cache"
         }
         _ => "",
     }
@@ -200,8 +200,8 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
         opened => opened.context(|| {
             let path = path.display();
             format!(
-                "the process journal {path} cannot be read: start as the user whose it is, or set \
-                 `journal` in [cache] to another path"
+                "the process journal {path} cannot be read\n\
+                 help: start as the user that owns it, or set `journal` in [cache] to another path"
             )
         })?,
     };
@@ -225,10 +225,9 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "{path} is not a process journal, or was overwritten where it says whose it is; it is \
-             left alone\n    \
-             help: if it was this cache's, put a sound copy of it back; if there is none, move it \
-             away and start once with --accept-journal-loss, and check what the clients stored \
+            "{path} is not a process journal, or was overwritten in its head; it is not changed\n\
+             help: if it was this cache's, put a sound copy of it back. If there is none, move it \
+             away, start once with --accept-journal-loss, and check what the clients stored \
              last{stake}. If it is something else, set `journal` in [cache] to a path where \
              nothing is",
             path = path.display()
