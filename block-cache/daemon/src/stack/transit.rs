@@ -171,14 +171,14 @@ pub(super) fn open(
         tracing::error!(
             device = settings.name,
             block_bytes,
-            "LOST, as --accept-journal-loss says: what damaged slots held: {damaged}"
+            "LOST, as --accept-journal-loss says: the writes in damaged slots: {damaged}"
         );
     }
     if found.flush_had_failed {
         tracing::error!(
             device = settings.name,
-            "a flush of what is under the transit cache had failed: what was written to it since \
-             the flush before may be lost"
+            "a flush of the device under the transit cache had failed: WRITES SINCE THE FLUSH \
+             BEFORE MAY BE LOST"
         );
     }
     Ok(OpenTransit {

@@ -174,7 +174,7 @@ fn slots_that_were_removed_are_missed_by_configurations_without_them_or_with_ano
     std::fs::remove_file(note).expect("it is recorded");
     missed("how much is not known");
     let daemon = place.serve(&["--accept-journal-loss"]);
-    let message = "LOST, as --accept-journal-loss says: what was in";
+    let message = "LOST, as --accept-journal-loss says: the writes in";
     assert!(place.log().contains(message), "{}", place.log());
     assert!(
         place.log().contains("how much is not known"),
@@ -267,7 +267,7 @@ fn slots_that_no_daemon_leaves_are_refused_before_anything_is_sent_on() {
     std::fs::write(&slots, &rotten).expect("written");
     let daemon = place.serve(&["--accept-journal-loss"]);
     assert!(
-        place.log().contains("what damaged slots held"),
+        place.log().contains("the writes in damaged slots"),
         "{}",
         place.log()
     );

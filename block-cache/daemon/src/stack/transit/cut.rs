@@ -87,7 +87,8 @@ pub(super) fn note_cut(path: &Path, boot_id: &[u8; 16], lengthen: bool) -> Resul
     if lengthen && cut.there < cut.whole {
         file.set_len(cut.whole).context(|| {
             format!(
-                "cannot give {}, which was cut, its length back: make room in {DIRECTORY}",
+                "cannot restore the length of {}, which was truncated\n\
+                 help: make room in {DIRECTORY}",
                 path.display()
             )
         })?;

@@ -98,7 +98,8 @@ pub(super) fn look(file: &Path) -> Result<Option<Buf>> {
 pub(super) fn unusable(error: Error, file: &Path, name: &str) -> Error {
     match error.kind() {
         ErrorKind::NoSpace => error.context(format!(
-            "the slots of transit cache {name:?}: use a smaller `capacity`, or a larger {DIRECTORY}"
+            "the slots of transit cache {name:?}\n\
+             help: use a smaller `capacity`, or a larger {DIRECTORY}"
         )),
         _ => error.context(format!(
             "the slots of transit cache {name:?} in {}",
@@ -137,9 +138,10 @@ pub(super) fn map(file: &Path, mut len: usize, name: &str, stop: &Stop) -> Resul
         && present != len as u64
     {
         tracing::warn!(
-            "the slots of transit cache {name:?} in {} have {present} bytes and keep that size; a \
-             clean shutdown removes them, and the next start makes them with the `capacity` of the \
-             configuration",
+            "the slots of transit cache {name:?} in {} have {present} bytes and keep that \
+             size\n    \
+             help: stop the daemon and start it again: a clean shutdown removes them, and a start \
+             makes them with the `capacity` of the configuration",
             file.display(),
         );
         len = usize::try_from(present).unwrap_or(len);

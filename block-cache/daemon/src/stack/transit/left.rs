@@ -14,8 +14,9 @@ use crate::state::StateDirectory;
 /// Reports the loss of missing slots that the user accepts. `state` is the state directory.
 pub(super) fn tell_of_loss(state: &Path, file: &Path) {
     tracing::error!(
-        "LOST, as --accept-journal-loss says: what was in {} ({}), if no other daemon has sent it \
-         on: check what the clients stored last",
+        "LOST, as --accept-journal-loss says: the writes in {} ({}), unless another daemon wrote \
+         them back\n    \
+         help: check what the clients stored last",
         file.display(),
         amount(state, file)
     );
@@ -98,8 +99,9 @@ pub(crate) fn left(info: &DeviceInfo) -> Result<Option<(PathBuf, u64)>> {
         // The device was recreated, with the number of the former one.
         Some(left) if left.is_replaced_by(info.identity, info.size_bytes) => {
             tracing::warn!(
-                "{} acknowledged blocks are in {}, of a device that had the number of {} before \
-                 that was made: if it is gone for good, {GIVE_UP}",
+                "{} acknowledged blocks are in {}, of a device that had the number of {} \
+                 before\n    \
+                 help: if that device is gone for good, {GIVE_UP}",
                 left.blocks,
                 file.display(),
                 info.name

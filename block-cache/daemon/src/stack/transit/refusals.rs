@@ -19,9 +19,9 @@ pub(super) const GIVE_UP: &str = "remove the file, and start the daemon once wit
 /// Returns the remedy for slots of an earlier time.
 fn earlier(file: &Path) -> String {
     format!(
-        "{}: it was put back after newer writes. Put the newest one back, if it is not that; if \
-         there is none, remove it, and start again: that start says whether acknowledged writes \
-         are lost with the newest one",
+        "{}: it was put back after newer writes\n    \
+         help: put the newest one back, if it is not that. If there is none, remove it, and start \
+         again: that start reports whether acknowledged writes are lost with the newest one",
         file.display()
     )
 }
@@ -32,8 +32,9 @@ pub(super) fn unopened(error: Error, state: &Path, file: &Path, existed: bool) -
     match error.kind() {
         ErrorKind::Lost => Error::new(ErrorKind::Lost, removed(state, file)),
         ErrorKind::Corrupt => error.context(format!(
-            "{}: put a sound copy of it back, or start with --accept-journal-loss, which gives up \
-             what is damaged and sends the rest on, and check what the clients stored last",
+            "{}\n\
+             help: put a sound copy of it back; or start with --accept-journal-loss, which gives \
+             up damaged slots and writes the rest back, and check what the clients stored last",
             file.display()
         )),
         ErrorKind::InvalidInput if existed => error.context(earlier(file)),
@@ -51,7 +52,7 @@ pub(super) fn refuse_if_earlier(state: &Path, file: &Path, memory: &Buf) -> Resu
     let counts = StateDirectory::slots_generation_in(state, &note_of(file), &boot_id)?;
     match generations_left(memory, &boot_id).is_some_and(|left| is_earlier(left, counts)) {
         true => {
-            let what = "what its slots hold is older than what the device was sent since";
+            let what = "its slots are older than data that the device was sent";
             Err(Error::new(ErrorKind::InvalidInput, what).context(earlier(file)))
         }
         false => Ok(()),
