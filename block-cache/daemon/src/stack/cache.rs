@@ -277,8 +277,8 @@ fn error_of_opening(error: Error, what: String) -> Error {
         ErrorKind::Io | ErrorKind::TimedOut => with_help(
             &error,
             &what,
-            "nothing that it holds is given up: look after its device, and start again, or bypass \
-             it for its volumes (`--without-cache VOLUME`)",
+            "the cache keeps its data: repair its device, and start again; or bypass it for its \
+             volumes (`--without-cache VOLUME`)",
         ),
         _ => error.context(what),
     }
@@ -328,9 +328,9 @@ pub(crate) fn unreadable(
             ErrorKind::NotFound,
             format!(
                 "there is no cache on {what}\n    \
-                 help: make one with `forebay format{devices}`, unless there was one: then put its \
-                 device back, or a copy of it, since what was acknowledged and not yet written \
-                 back IS LOST with it"
+                 help: make one with `forebay format{devices}`. If there was one, put its device \
+                 back, or a copy of it: acknowledged data that is not written back IS LOST \
+                 with it"
             ),
         ),
         ErrorKind::Corrupt => with_help(
@@ -339,7 +339,7 @@ pub(crate) fn unreadable(
             &format!(
                 "if there is a copy of the device, put that back. Else make a new cache with \
                  `forebay format --force --discard-dirty{devices}`, and start once with --adopt \
-                 VOLUME for each volume: what was acknowledged and not yet written back to the \
+                 VOLUME for each volume: acknowledged data that is not written back to the \
                  backing devices IS LOST THEN"
             ),
         ),

@@ -16,8 +16,8 @@ pub(super) fn no_table(on: &str, path: &Path) -> Error {
         ErrorKind::NotFound,
         format!(
             "there is no block translation table on device {on:?}\n    help: make one with \
-             `forebay format --btt {}`, unless there was one: then put a copy of the medium back, \
-             since what was on it IS LOST",
+             `forebay format --btt {}`. If there was one, put a copy of the medium back: its data \
+             IS LOST",
             path.display()
         ),
     )

@@ -89,8 +89,8 @@ fn a_place_in_the_configuration_is_named_once() {
     std::fs::write(place.path("cache"), vec![0; 1 << 20]).expect("written");
     let expected = format!(
         "forebay: {}:13: there is no cache on device \"ssd\" (not found)\n    help: make one with \
-         `forebay format --cache {}`, unless there was one: then put its device back, or a copy of \
-         it, since what was acknowledged and not yet written back IS LOST with it\n",
+         `forebay format --cache {}`. If there was one, put its device back, or a copy of it: \
+         acknowledged data that is not written back IS LOST with it\n",
         config.display(),
         place.path("cache").display()
     );

@@ -394,7 +394,7 @@ fn what_is_cut_off_a_cache_file_is_lost_by_name_and_not_written_back() {
         let daemon = place.serve(&[]);
         let log = place.log();
         assert!(
-            log.contains("LOST: dirty data that lay where the cache device was cut"),
+            log.contains("LOST: dirty data where the cache device was truncated"),
             "{log}"
         );
         let metrics = daemon.get("/metrics");

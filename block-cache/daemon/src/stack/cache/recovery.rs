@@ -36,11 +36,12 @@ pub(in crate::stack) async fn note_losses(
 pub(crate) fn log_losses(recovery: &RecoveryReport) {
     if recovery.damaged_records + recovery.unreadable_units > 0 {
         tracing::error!(
-            damaged_records = recovery.damaged_records,
-            unreadable_units = recovery.unreadable_units,
-            "the cache's log is damaged: clean data that it may concern is not used, but dirty \
-             data whose record was lost is gone; check what the clients stored, and see `forebay \
-             check`"
+            "the cache's log is damaged ({} records, {} unreadable units): dirty data that only \
+             these described IS LOST\n    \
+             help: clean data that they may concern is not used. Check the data of all clients, \
+             and run `forebay check`",
+            recovery.damaged_records,
+            recovery.unreadable_units
         );
     }
     for range in &recovery.possible_losses {
@@ -48,8 +49,8 @@ pub(crate) fn log_losses(recovery: &RecoveryReport) {
             volume = range.volume,
             offset = range.offset,
             len = range.len,
-            "there was, or may have been, dirty data within: data that only the damaged records \
-             described is LOST, and reads as the backing device has it"
+            "dirty data of this range MAY BE LOST: any that only the damaged records described \
+             reads as the backing device has it"
         );
     }
     for cut in &recovery.cut {
@@ -57,7 +58,7 @@ pub(crate) fn log_losses(recovery: &RecoveryReport) {
             volume = cut.volume,
             offset = cut.offset,
             len = cut.len,
-            "LOST: dirty data that lay where the cache device was cut; it reads as the backing \
+            "LOST: dirty data where the cache device was truncated; it reads as the backing \
              device has it"
         );
     }
@@ -87,32 +88,32 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
     }
     if journal_loss_accepted {
         tracing::warn!(
-            "--accept-journal-loss: if the process journal was gone, what was acknowledged since \
-             the last flush may be lost"
+            "--accept-journal-loss: if the process journal was missing, WRITES SINCE THE LAST \
+             FLUSH MAY BE LOST"
         );
     }
     if recovery.lost_tree_units > 0 {
         tracing::warn!(
             units = recovery.lost_tree_units,
-            "units of the bit-tree could not be believed: all blocks under them count as dirty and \
-             are written back; nothing is lost"
+            "units of the bit-tree are damaged: all blocks under them count as dirty and are \
+             written back; nothing is lost"
         );
     }
     if recovery.unverified_bytes > 0 {
         tracing::warn!(
             bytes = recovery.unverified_bytes,
-            "cached data that may have been overwritten shortly before the crash, or never had a \
-             checksum, is believed as it is, and written back where it counts as dirty: corruption \
-             of it would go unnoticed"
+            "cached data without a checksum, or perhaps overwritten just before the crash, is used \
+             and written back unverified"
         );
     }
     for range in &recovery.uncertain {
         tracing::warn!(
-            volume = range.volume,
-            offset = range.offset,
-            len = range.len,
-            "kept as dirty, or dropped as older than writes that bypassed the cache; newer records \
-             are damaged, and one may have said otherwise: check what was stored there"
+            "volume {:?}: {} bytes at {} stay dirty, or are dropped as older than writes that \
+             bypassed the cache\n    \
+             help: newer records are damaged, and one may contradict this: check the data there",
+            range.volume,
+            range.len,
+            range.offset
         );
     }
 }
@@ -128,16 +129,16 @@ pub(in crate::stack) fn lost_with(recovery: &RecoveryReport, volume: &str) -> Op
 pub(in crate::stack) fn lost_of(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
     if recovery.cut.iter().any(|range| range.volume == volume) {
         return Some(
-            "its cache device was cut, and data of it lost, range by range in the daemon's log",
+            "its cache device was truncated, and data of it LOST: the daemon's log has the ranges",
         );
     }
     if recovery.lost.iter().any(|range| range.volume == volume) {
         return Some(match recovery.lost_in_flight {
             true => {
-                "its cache device failed while data of it was being written, range by range in the \
-                 daemon's log"
+                "its cache device failed while data of it was being written: the daemon's log has \
+                 the ranges"
             }
-            false => "its cache lost data of it, range by range in the daemon's log",
+            false => "its cache LOST data of it: the daemon's log has the ranges",
         });
     }
     None
