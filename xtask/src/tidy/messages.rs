@@ -29,9 +29,6 @@ const VARIABLES: [&str; 4] = ["context", "message", "said", "what"];
 
 const FOLDERS: [&str; 4] = ["base/", "block-cache/", "page-cache/", "planner/"];
 
-/// Folders whose messages do not have this form yet.
-const EXCEPTED: [&str; 1] = ["block-cache/daemon/"];
-
 const HELP: &str = "help: ";
 
 pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
@@ -45,10 +42,8 @@ fn is_product(source: &Source) -> bool {
     let is_apart = ["/tests/", "/examples/", "/benches/"]
         .iter()
         .any(|folder| path.contains(folder));
-    let is_in = |folders: &[&str]| folders.iter().any(|folder| path.starts_with(folder));
     source.has_extension(&["rs"])
-        && is_in(&FOLDERS)
-        && !is_in(&EXCEPTED)
+        && FOLDERS.iter().any(|folder| path.starts_with(folder))
         && !is_apart
         && !path.ends_with("/tests.rs")
 }
