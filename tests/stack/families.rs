@@ -81,6 +81,7 @@ pub(crate) const RANDOM: Lives = Lives {
         32_216_989_618_220,
         1_079_985,
         1_080_167,
+        1_138_819,
     ],
     gate: 1500,
     whole: 5000,

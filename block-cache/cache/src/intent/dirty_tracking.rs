@@ -122,6 +122,8 @@ pub(crate) struct DirtyTracker {
     presumed: Rc<PresumedDirty>,
     service: Rc<ServiceState>,
     stats: Rc<Stats>,
+    /// Whether cached data has checksums.
+    has_checksums: bool,
 }
 
 impl DirtyTracker {
@@ -143,6 +145,7 @@ impl DirtyTracker {
             presumed,
             service: Rc::clone(&base.service),
             stats: Rc::clone(&base.stats),
+            has_checksums: base.checksums.is_some(),
         }
     }
 
@@ -260,7 +263,8 @@ impl DirtyTracker {
 
     /// Clears, after a round of commits, the marks of blocks that are clean and flushed on the data
     /// device as well. Without that flush a record that calls the block clean would describe older
-    /// data.
+    /// data. With checksums, the mark stays until the log has the record with the checksums of the
+    /// overwritten data. A start would believe those of the record before.
     pub(crate) fn unmark_clean(&self) {
         let Tracking::Abt(tree) = &self.tracking else {
             return;
@@ -271,7 +275,8 @@ impl DirtyTracker {
                 // It is retried when it is clean.
                 return false;
             }
-            if entry.has(UNFLUSHED) || self.locks.is_changed(self.geometry, &entry) {
+            let is_older = self.has_checksums && !self.committer.record_is_durable(slot);
+            if entry.has(UNFLUSHED) || self.locks.is_changed(self.geometry, &entry) || is_older {
                 return true;
             }
             self.map.borrow_mut().clear_flags(slot, MARKED);
