@@ -133,9 +133,9 @@ impl BackingFailures {
     }
 
     /// Flushes, before a volume is attached, data that an earlier process left in the backing
-    /// device's cache. It does so if `needed`, or if a flush failed then. Returns whether one failed
-    /// then, which it logs. `earlier` has the records of the volumes that were served from the
-    /// device.
+    /// device's cache. It does so if `needed`, or if a flush failed then. Returns whether one
+    /// failed then, which it logs. `earlier` has the records of the volumes that were served from
+    /// the device.
     ///
     /// # Errors
     /// The device's. The superblock records that error, too.

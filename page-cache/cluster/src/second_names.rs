@@ -51,8 +51,8 @@ pub(crate) fn make_top(source: &Path) -> io::Result<NewDirectories> {
     NewDirectories::create(&source.join(NAME), 0o700)
 }
 
-/// Creates the directories for second names. `is_unused` says that no node runs, so that existing names
-/// are unused. Dropping the result removes those that did not exist.
+/// Creates the directories for second names. `is_unused` says that no node runs, so that existing
+/// names are unused. Dropping the result removes those that did not exist.
 pub(crate) fn make(source: &Path, is_unused: bool) -> io::Result<Vec<NewDirectories>> {
     let mut made = Vec::new();
     for name in ["files", "removed"] {
