@@ -4,6 +4,8 @@
 //! Each run takes a part of them ([`Rotation`]). `FOREBAY_ROTATION=all` takes every sweep and 5,000
 //! random lives. `FOREBAY_SEEDS=n` takes n random lives, `FOREBAY_SEED=n` begins them at seed n.
 
+#[path = "../allocator.rs"]
+mod allocator;
 mod bypass;
 mod diverge;
 mod lines;

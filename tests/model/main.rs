@@ -2,6 +2,8 @@
 //! changes, eviction, and clean restarts.
 
 #[allow(dead_code, reason = "the crash tests use more of it")]
+#[path = "../allocator.rs"]
+mod allocator;
 #[path = "../stack/mod.rs"]
 mod stack;
 

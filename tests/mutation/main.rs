@@ -13,6 +13,8 @@
 //! | `FOREBAY_FINDINGS=search` | searches every mutation, writes the file |
 //! | `FOREBAY_SITE=text` | searches the mutations whose name contains the text |
 
+#[path = "../allocator.rs"]
+mod allocator;
 mod argued;
 mod findings;
 mod mutations;

@@ -21,7 +21,6 @@ use forebay_metadata::superblock::{LINE_BYTES, PlanInput, Superblock};
 use forebay_testkit::stack::Promise as Promised;
 use forebay_testkit::stack::{Damage, Decay, LostRange, Process, Running, Stack};
 use forebay_volume::Volume;
-use mimalloc::MiMalloc;
 
 use metadata::Metadata;
 #[allow(unused_imports, reason = "not every test plants one")]
@@ -32,10 +31,6 @@ pub(crate) use setup::Setup;
 #[allow(unused_imports, reason = "not every test asks for variants by name")]
 pub(crate) use setup::{CHANGING, CLEANED, LINES, ONLINE, SUMS, TREE};
 use setup::{Details, VOLUMES};
-
-/// Takes a sixth of the processor time off the lives, which allocate a small block per request.
-#[global_allocator]
-static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// The cache over two backing devices.
 pub(crate) struct CacheStack {
