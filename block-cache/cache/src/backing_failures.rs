@@ -133,9 +133,9 @@ impl BackingFailures {
     }
 
     /// Flushes, before a volume is attached, data that an earlier process left in the backing
-    /// device's cache. It does so if `needed`, or if a flush failed then. Returns whether one
-    /// failed then, which it logs. `earlier` has the records of the volumes that were served from
-    /// the device.
+    /// device's cache. It does so if `needed`, or if a flush failed then. Logs each failure of that
+    /// time, and returns the names of the volumes that clients used. `earlier` has the records of
+    /// the volumes that were served from the device.
     ///
     /// # Errors
     /// The device's. The superblock records that error, too.
@@ -145,8 +145,10 @@ impl BackingFailures {
         earlier: &[&VolumeEntry],
         backing: &Backing,
         needed: bool,
-    ) -> Result<bool> {
-        let failed = earlier.iter().any(|known| known.flush_failed);
+    ) -> Result<Vec<String>> {
+        let failed = earlier.iter().filter(|known| known.flush_failed);
+        let lost: Vec<String> = failed.map(|known| known.name.clone()).collect();
+        let failed = !lost.is_empty();
         if needed || failed {
             let flushed = backing.flush().await;
             if let Err(error) = flushed {
@@ -157,14 +159,17 @@ impl BackingFailures {
                 return Err(Error::context(error, format!("volume {name:?}: {what}")));
             }
         }
-        if failed {
+        for former in &lost {
             tracing::error!(
                 volume = name,
+                former,
                 "A FLUSH OF ITS BACKING DEVICE FAILED before this start: UNFLUSHED WRITES that are \
                  not dirty in the cache MAY BE LOST"
             );
+        }
+        if failed {
             backing.set_lost();
         }
-        Ok(failed)
+        Ok(lost)
     }
 }

@@ -68,8 +68,8 @@ impl Cache {
     /// and before the superblock has the new epoch and backing device. The caller stores both
     /// outside the cache there. A refused attach does not call it.
     ///
-    /// `announce` is passed whether a flush of the backing device failed with clients' writes at
-    /// stake, under this name or another one. The attach forgets that.
+    /// `announce` is passed the names under which a flush of the backing device failed with clients'
+    /// writes at stake. The attach forgets that.
     ///
     /// # Errors
     /// As [`Cache::attach`], and the error of `announce`.
@@ -78,7 +78,7 @@ impl Cache {
         name: &str,
         backing: Rc<dyn BlockDevice>,
         options: VolumeOptions,
-        announce: impl AsyncFnOnce(bool) -> Result<()>,
+        announce: impl AsyncFnOnce(Vec<String>) -> Result<()>,
     ) -> Result<Rc<dyn BlockDevice>> {
         // One at a time: names and numbers are looked up first and given out at the end.
         self.engine.attaching.acquire(1).await;
@@ -92,7 +92,7 @@ impl Cache {
         name: &str,
         backing: Rc<dyn BlockDevice>,
         options: VolumeOptions,
-        announce: impl AsyncFnOnce(bool) -> Result<()>,
+        announce: impl AsyncFnOnce(Vec<String>) -> Result<()>,
     ) -> Result<Rc<dyn BlockDevice>> {
         let engine = &self.engine;
         let info = backing.info();
@@ -145,7 +145,7 @@ impl Cache {
         // Clients of a volume with `sync` need not flush what a dead process left in the device's
         // cache. A start that may yet be refused changes no device: `flush_attached` does it then.
         let needed = engine.committer.is_sync() && !engine.service.holds_write_back();
-        let has_lost = engine
+        let lost = engine
             .failures
             .flush_inherited(name, &earlier, &backing, needed)
             .await?;
@@ -170,7 +170,7 @@ impl Cache {
             .epoch
             .max(known.as_ref().map_or(0, |known| known.epoch))
             + 1;
-        announce(has_lost).await?;
+        announce(lost).await?;
         let is_former = |id| former.iter().any(|entry| entry.id == id);
         engine
             .superblock
@@ -211,6 +211,14 @@ impl Cache {
             engine: Rc::clone(engine),
             volume,
         }))
+    }
+
+    /// Returns whether a flush of a volume's backing device failed with clients' writes at stake,
+    /// and no attach has reported that.
+    #[must_use]
+    pub fn owes_report(&self, name: &str) -> bool {
+        let known = self.engine.known_volume(name);
+        known.is_some_and(|known| known.flush_failed)
     }
 
     /// Takes the size of a volume's backing device over, if it has grown. Returns the volume's

@@ -106,6 +106,13 @@ impl Committer {
             && !self.log.borrow().in_flight(entry.record_at)
     }
 
+    /// Returns whether each overwrite of a slot's data has a newer record, and that is durable.
+    pub(crate) fn overwrites_are_recorded(&self, slot: BlockId) -> bool {
+        let entry = self.map.borrow().slot(slot);
+        let is_in_flight = || self.log.borrow().in_flight(entry.record_at);
+        !entry.has(UNRECORDED) && (entry.record_at == NO_RECORD || !is_in_flight())
+    }
+
     /// Queues something else for the next round.
     pub(crate) fn queue_entry(&self, entry: Entry) {
         self.entries.borrow_mut().push(entry);

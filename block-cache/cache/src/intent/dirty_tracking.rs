@@ -275,7 +275,7 @@ impl DirtyTracker {
                 // It is retried when it is clean.
                 return false;
             }
-            let is_older = self.has_checksums && !self.committer.record_is_durable(slot);
+            let is_older = self.has_checksums && !self.committer.overwrites_are_recorded(slot);
             if entry.has(UNFLUSHED) || self.locks.is_changed(self.geometry, &entry) || is_older {
                 return true;
             }

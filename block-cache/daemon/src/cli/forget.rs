@@ -1,11 +1,12 @@
 //! `forebay forget`: removes an unserved volume from a cache.
 
+use std::future::ready;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_cache::{Cache, RepairOptions, open_alone};
+use forebay_cache::{Cache, RecoveryReport, RepairOptions, ReportSink, open_alone};
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::superblock::Superblock;
@@ -143,15 +144,13 @@ fn alone(
             journal: journal::own(&whose, &path, true)??,
             boot_id: system::boot_id()?,
             data: false,
-            // Damage and losses are refused below.
-            report_sink: None,
+            // Damage that appears after the inspection is not forgotten, either.
+            report_sink: Some(ReportSink::new(|report| ready(refuse_losses(&report)))),
         };
         let left = (options.journal.as_ref())
             .and_then(|journal| Journal::recover(journal, &uuid, &options.boot_id));
         if !found.problems.is_empty() || left.is_some_and(|left| left.poisoned) {
-            let what = "the cache is damaged, or its device failed a flush\n\
-                        help: see `forebay check`, and repair it first (`forebay check --repair`)";
-            return Err(Error::new(ErrorKind::Corrupt, what));
+            return Err(damaged());
         }
         let opened = open_alone(&devices, &options).await;
         let (cache, _) = opened.context(|| "the cache cannot be opened")?;
@@ -182,6 +181,21 @@ fn alone(
     })
 }
 
+fn damaged() -> Error {
+    let what = "the cache is damaged, or its device failed a flush\n\
+                help: see `forebay check`, and repair it first (`forebay check --repair`)";
+    Error::new(ErrorKind::Corrupt, what)
+}
+
+/// Fails if an opening found a loss.
+fn refuse_losses(report: &RecoveryReport) -> Result<()> {
+    let has_damage = report.damaged_records + report.unreadable_units > 0;
+    match has_damage || !report.lost.is_empty() || !report.cut.is_empty() {
+        true => Err(damaged()),
+        false => Ok(()),
+    }
+}
+
 async fn forget_in(
     cache: &Cache,
     name: &str,
@@ -198,9 +212,10 @@ async fn forget_in(
             list = forget::note_discarded(state, name, id, &dirty).await?;
         }
     }
+    let failed = forget::note_failed_flush(cache, state, name).await?;
     let lost = cache.forget(name, discard_dirty).await?;
     if let Some(state) = state {
         forget::note_forgotten(state, name, id).await?;
     }
-    Ok(forget::forgotten_in_words(name, &lost, list))
+    Ok(forget::forgotten_in_words(name, &lost, list) + failed)
 }

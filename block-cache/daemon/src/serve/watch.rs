@@ -89,8 +89,8 @@ impl Watch {
             let is_new = device.role == "backing" || !is_reported;
             if size < before && is_new {
                 lines.push(format!(
-                    "device {name:?} has shrunk from {} to {}: data beyond its end IS LOST, and \
-                     requests for it fail until the device has its size again",
+                    "device {name:?} has shrunk from {} to {}: requests beyond its end fail until \
+                     it has its size again; data of a truncated file IS LOST",
                     human_bytes(before),
                     human_bytes(size)
                 ));

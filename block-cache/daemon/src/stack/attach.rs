@@ -16,7 +16,7 @@ use super::degraded::go_without;
 use super::forget::make_room;
 use super::transit::Start;
 use super::watched::Watched;
-use super::{BACKING_LOSS, Served, Stack, Wishes, degraded, devices, offload};
+use super::{Served, Stack, Wishes, degraded, devices, note_lost, offload};
 use crate::config::{self, Config};
 use crate::state::decide::{self, Meeting};
 use crate::state::{CacheId, Record, StateDirectory};
@@ -368,7 +368,7 @@ impl Met {
     async fn attach_with_room(&self, cache: &Cache) -> Result<Rc<dyn BlockDevice>> {
         make_room(&self.state, &self.cache, cache, &self.name).await?;
         let (backing, options) = (Rc::clone(&self.backing), self.options.clone());
-        let announce = async |has_lost| self.announce(has_lost).await;
+        let announce = async |lost| self.announce(lost).await;
         cache
             .attach_announced(&self.name, backing, options, announce)
             .await
@@ -377,14 +377,11 @@ impl Met {
     /// Records the attach in the state directory, before the cache does and after the last check
     /// that may refuse it. So the record of a refused volume keeps the device that the cache has
     /// dirty data for. The attach forgets lost writes to the backing device, so they are recorded,
-    /// too, if `has_lost`.
-    async fn announce(&self, has_lost: bool) -> Result<()> {
-        if has_lost {
-            let former = self.renamed.iter().map(|(other, _)| other.clone());
-            let names: Vec<_> = former.chain([self.name.clone()]).collect();
-            let state = Arc::clone(&self.state);
-            let note = move |name: &String| state.note_disk_gap(name, Some(BACKING_LOSS), true);
-            offload(move || names.iter().try_for_each(note)).await?;
+    /// too, for these names and the new one.
+    async fn announce(&self, mut lost: Vec<String>) -> Result<()> {
+        if !lost.is_empty() {
+            lost.push(self.name.clone());
+            note_lost(&self.state, lost).await?;
         }
         for (other, record) in self.renamed.iter().cloned() {
             tracing::warn!(

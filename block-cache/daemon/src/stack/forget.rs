@@ -9,7 +9,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_cache::{Cache, no_room};
 
 use super::cache::OpenCache;
-use super::{Stack, offload};
+use super::{Stack, note_lost, offload};
 use crate::state::{CacheId, Record, StateDirectory};
 use forebay_terminal::size::human_bytes;
 
@@ -45,10 +45,35 @@ impl Stack {
                 None
             }
         };
+        let failed = note_failed_flush(&opened.cache, Some(&self.state), name).await?;
         let lost = opened.cache.forget(name, discard_dirty).await?;
         note_forgotten(&self.state, name, cache.id).await?;
-        Ok(forgotten_in_words(name, &lost, list))
+        Ok(forgotten_in_words(name, &lost, list) + failed)
     }
+}
+
+/// Reports a failed flush of a volume's backing device before the cache forgets the volume. Returns
+/// the line for the user, or an empty text.
+///
+/// # Errors
+/// The error of the state directory.
+pub(crate) async fn note_failed_flush(
+    cache: &Cache,
+    state: Option<&Arc<StateDirectory>>,
+    name: &str,
+) -> Result<&'static str> {
+    if !cache.owes_report(name) {
+        return Ok("");
+    }
+    tracing::error!(
+        volume = name,
+        "A FLUSH OF ITS BACKING DEVICE FAILED: UNFLUSHED WRITES that were not dirty in the cache \
+         MAY BE LOST"
+    );
+    if let Some(state) = state {
+        note_lost(state, vec![name.to_owned()]).await?;
+    }
+    Ok("\n  a flush of its backing device failed: UNFLUSHED WRITES MAY BE LOST")
 }
 
 /// Makes room in a cache for a volume. Removes clean volumes that are not in the configuration, the

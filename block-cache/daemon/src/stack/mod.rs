@@ -44,7 +44,7 @@ use futures_util::future::try_join_all;
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use backing::{judge_identity, shared_bytes};
-pub(crate) use cache::recovery::log_losses;
+pub(crate) use cache::recovery::{log_losses, lost_with};
 pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, read_superblock, unreadable};
 pub(crate) use close::CLOSE;
 pub(crate) use copies::{place_of, place_of_path, refuse_copy};
@@ -94,8 +94,16 @@ pub struct Stack {
     is_cut: Cell<bool>,
 }
 
-/// Reason why a volume's block device may lack acknowledged writes.
-const BACKING_LOSS: &str = "a flush of its backing device failed";
+/// Records durably that these volumes lost writes to their backing devices.
+///
+/// # Errors
+/// The error of the state directory.
+pub(crate) async fn note_lost(state: &Arc<StateDirectory>, names: Vec<String>) -> Result<()> {
+    const WHY: &str = "a flush of its backing device failed";
+    let state = Arc::clone(state);
+    let note = move |name: &String| state.note_disk_gap(name, Some(WHY), true);
+    offload(move || names.iter().try_for_each(note)).await
+}
 
 /// Time limit for the attaches of all volumes together. After it, the attached ones are served.
 const ATTACH: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 30 });

@@ -13,7 +13,7 @@ use forebay_io::system;
 use serde_json::json;
 
 use crate::stack::journal::{self, Whose};
-use crate::stack::log_losses;
+use crate::stack::{log_losses, lost_with};
 use crate::state::{Opening, StateDirectory};
 use forebay_terminal::size::{human_bytes, human_count};
 
@@ -109,9 +109,8 @@ impl Losses {
     /// data.
     fn note_found(&self, recovery: &RecoveryReport) -> Result<()> {
         log_losses(recovery);
-        let RecoveryReport { lost, cut, .. } = recovery;
-        let is_named = |volume: &str| lost.iter().chain(cut).any(|range| range.volume == volume);
-        let has_lost = |volume: &&String| self.log_is_damaged || is_named(volume);
+        let has_lost =
+            |volume: &&String| self.log_is_damaged || lost_with(recovery, volume).is_some();
         self.note(self.volumes.iter().filter(has_lost)).map(drop)
     }
 
@@ -197,7 +196,7 @@ pub(super) async fn repair(
                     "the log was not repaired: a start of the daemon decides on the process \
                      journal first"
                 }
-                _ => "the repair has stopped, and nothing is worse than before\nhelp: repeat it",
+                _ => "the repair has stopped\nhelp: repeat it; it names data that is lost",
             };
             error.context(what)
         })?;
@@ -214,8 +213,8 @@ pub(super) async fn repair(
 /// Whether a report names lost data of a volume.
 fn has_lost(report: &RepairReport, volume: &str) -> bool {
     let corrupt = report.data.iter().flat_map(|data| &data.corrupt);
-    let RecoveryReport { lost, cut, .. } = &report.recovery;
-    (lost.iter().chain(cut).chain(corrupt)).any(|range| range.volume == volume)
+    let mut corrupt = corrupt.filter(|range| range.volume == volume);
+    corrupt.next().is_some() || lost_with(&report.recovery, volume).is_some()
 }
 
 fn named(range: &LostRange) -> String {

@@ -119,7 +119,7 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
 }
 
 /// Returns the loss of a volume that an opening found. Damage of the log may concern any volume.
-pub(in crate::stack) fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
+pub(crate) fn lost_with(recovery: &RecoveryReport, volume: &str) -> Option<&'static str> {
     let damaged = recovery.damaged_records + recovery.unreadable_units > 0;
     let unknown = || damaged.then_some("the log of its cache was damaged");
     lost_of(recovery, volume).or_else(unknown)

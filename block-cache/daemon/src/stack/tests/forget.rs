@@ -209,3 +209,55 @@ fn a_detach_that_ends_late_does_not_keep_the_next_start_from_the_volume() {
         }
     }
 }
+
+/// Notes in the superblock that a flush of the backing device of `db` failed.
+async fn note_failed_flush(base: &Path) {
+    let map = file(&base.join("map"), 8 << 20);
+    let mut found = Superblock::read(map.as_ref()).await.expect("a cache");
+    for volume in &mut found.volumes {
+        volume.flush_failed = true;
+    }
+    for _ in 0..2 {
+        found.sequence += 1;
+        let written = found.write(map.as_ref(), found.role).await;
+        written.expect("written");
+    }
+}
+
+/// The block device of a volume waits for the next daemon. The volume comes back under another
+/// name, or the cache forgets it. Either way, the users of that block device lack writes.
+#[test]
+fn the_users_of_a_volume_that_goes_learn_of_a_failed_flush() {
+    for (number, goes) in ["renamed", "forgotten"].into_iter().enumerate() {
+        let scratch = Scratch::new(&format!("goes-{goes}"));
+        let base = scratch.0.clone();
+        let text = FILES.replace("\"wb\"", "\"wt\"");
+        let first = scratch.config(&text);
+        let second = match goes {
+            "renamed" => scratch.config(&text.replace("\"db\"", "\"dbx\"")),
+            _ => with_volumes(&scratch, &named("other", 1), "wt"),
+        };
+        let folder = base.clone();
+        let uuid = [50 + u8::try_from(number).expect("few"); 16];
+        alone(async move { make_files_of(&folder, uuid).await });
+        serve(&first, &["db"]).expect("served");
+        let state = StateDirectory::open(&first.server.state).expect("free");
+        state.note_disk("db").expect("noted");
+        drop(state);
+        alone(async move { note_failed_flush(&base).await });
+        let said = alone(async move {
+            let stack = Stack::open(&second, &Wishes::default()).await;
+            let stack = stack.expect("opens");
+            let said = match goes {
+                "renamed" => String::new(),
+                _ => stack.forget_volume("db", false).await.expect("clean"),
+            };
+            stack.close().await.expect("closes");
+            said
+        });
+        assert_eq!(said.contains("MAY BE LOST"), goes == "forgotten", "{said}");
+        let state = StateDirectory::open(&first.server.state).expect("free");
+        let gap = state.disk_gap("db").expect("readable").unwrap_or_default();
+        assert!(gap.contains("a flush of its backing"), "{goes}: {gap:?}");
+    }
+}
