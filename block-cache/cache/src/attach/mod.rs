@@ -68,8 +68,8 @@ impl Cache {
     /// and before the superblock has the new epoch and backing device. The caller stores both
     /// outside the cache there. A refused attach does not call it.
     ///
-    /// `announce` is passed the names under which a flush of the backing device failed with clients'
-    /// writes at stake. The attach forgets that.
+    /// `announce` is passed the names under which a flush of the backing device failed with
+    /// clients' writes at stake. The attach forgets that.
     ///
     /// # Errors
     /// As [`Cache::attach`], and the error of `announce`.
