@@ -175,10 +175,14 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         patience,
     };
     let (beating, until) = (Arc::clone(&client), Arc::clone(&stop));
-    let threads = vec![
+    let mut threads = vec![
         start("pagecache-in", move || listener.run(incoming))?,
         start("pagecache-alive", move || say_alive(&beating, id, &until))?,
     ];
+    for _ in 0..options.io_threads.max(1) {
+        let client = Arc::clone(&client);
+        threads.push(start("pagecache-io", move || client.run_io())?);
+    }
     let inner = Arc::new(Inner {
         client,
         stop,
@@ -256,6 +260,7 @@ impl<S: Store> Drop for Inner<S> {
         let said = left.is_ok().then(|| self.pool.say_left(self.session));
         self.stop.set();
         self.client.link().close();
+        self.client.end_io();
         for thread in self.threads.drain(..) {
             // Its errors are reported already.
             let _ = thread.join();

@@ -8,6 +8,7 @@ mod alone;
 mod effects;
 mod emulated;
 mod heard;
+mod io;
 mod membership;
 mod view;
 
@@ -24,6 +25,7 @@ use crate::store::Store;
 use alone::Turns;
 pub use emulated::Emulated;
 pub use heard::Heard;
+use io::Jobs;
 pub use view::View;
 
 /// Pause of a program between two attempts, after it has tried for longer than any store takes.
@@ -39,11 +41,14 @@ pub trait Link {
     fn send(&self, packet: &[u8]) -> Result<()>;
 }
 
-/// A node with its memory, its store and its connection to the directory.
+/// A node with its memory, its store and its connection to the directory. Threads of the caller
+/// run [`Client::receive`] and [`Client::run_io`].
 #[derive(Debug)]
 pub struct Client<S, L> {
     state: Mutex<State>,
     changed: Condvar,
+    /// Notified of requested I/O.
+    requested: Condvar,
     segment: Arc<Segment>,
     store: S,
     link: L,
@@ -61,7 +66,7 @@ struct State {
     effects: Vec<Effect>,
     messages: Vec<ToDirectory>,
     packet: Vec<u8>,
-    scratch: Box<[u8]>,
+    jobs: Jobs,
     /// Error that all operations return, once the client is broken.
     broken: Option<Error>,
 }
@@ -81,12 +86,13 @@ impl<S: Store, L: Link> Client<S, L> {
             effects,
             messages: Vec::new(),
             packet: Vec::new(),
-            scratch: vec![0; segment.page_size_bytes()].into(),
+            jobs: Jobs::default(),
             broken: None,
         };
         let client = Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            requested: Condvar::new(),
             segment,
             store,
             link,

@@ -24,6 +24,8 @@ pub struct Options {
     pub unpublished_pages: u32,
     /// Maximum number of pages of a read-ahead; 0 disables it.
     pub read_ahead_pages: u64,
+    /// Number of threads for I/O of the store: its queue depth.
+    pub io_threads: usize,
     /// Coherence of the processors' caches with the pool.
     pub coherence: Coherence,
     /// Emulated delay of copies from or to other nodes' memory.
@@ -44,6 +46,7 @@ impl Options {
             consistency: Consistency::Strong,
             unpublished_pages: 16,
             read_ahead_pages: 32,
+            io_threads: 16,
             coherence: Coherence::Hardware,
             emulated: None,
             patience: Duration::from_secs(60),

@@ -2,16 +2,16 @@
 
 use forebay_block::Result;
 
+use super::io::{Job, Jobs};
 use super::{Client, Link, State};
 use crate::message::{NodeId, ToNode};
 use crate::node::Effect;
 use crate::protocol::{Packet, encode};
-use crate::store::{self, Store};
+use crate::store::Store;
 
 impl<S: Store, L: Link> Client<S, L> {
     /// Processes bytes received from the directory, and returns how many of them were whole
-    /// packets. The reader of the connection calls this. It executes the fills and write-backs that
-    /// the packets request.
+    /// packets. The reader of the connection calls this. It does not wait for the store.
     ///
     /// # Errors
     /// If the bytes are not valid packets, or contain messages that no correct directory sends, or
@@ -68,15 +68,12 @@ impl<S: Store, L: Link> Client<S, L> {
             outcomes,
             effects,
             messages,
-            scratch,
+            jobs,
             ..
         } = state;
         match effect {
             Effect::Send(message) => messages.push(message),
-            Effect::Fill { page, place } => {
-                let filled = store::fill(&self.segment, &self.store, id, page, place, scratch);
-                node.filled(page, filled.is_ok(), effects);
-            }
+            Effect::Fill { page, place } => self.request(jobs, Job::Fill { page, place }),
             Effect::FillUnpublished { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 self.segment.fill(page, place, id, bytes, false);
@@ -84,15 +81,11 @@ impl<S: Store, L: Link> Client<S, L> {
             }
             Effect::Merge { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
-                scratch.copy_from_slice(bytes);
-                while self.segment.write(place, id, 0, scratch).is_err() {
-                    std::thread::yield_now();
-                }
-                node.merged(page, place, effects);
+                let bytes = (&*bytes).into();
+                self.request(jobs, Job::Merge { page, place, bytes });
             }
             Effect::WriteBack { page, place } => {
-                let written = store::write_back(&self.segment, &self.store, page, place, scratch);
-                node.written_back(place, written.is_ok(), effects);
+                self.request(jobs, Job::WriteBack { page, place });
             }
             Effect::Ready(ticket) => {
                 outcomes.insert(ticket, None);
@@ -103,5 +96,10 @@ impl<S: Store, L: Link> Client<S, L> {
                 self.changed.notify_all();
             }
         }
+    }
+
+    fn request(&self, jobs: &mut Jobs, job: Job) {
+        jobs.push(job);
+        self.requested.notify_one();
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
@@ -16,6 +16,8 @@ use forebay_pagecache::protocol::{Packet, encode};
 use forebay_pagecache::segment::Segment;
 use forebay_pagecache::store::Store;
 
+/// Threads of a node for I/O of the store.
+const IO_THREADS: usize = 3;
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 
@@ -23,6 +25,8 @@ pub(crate) const PAGE: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shelf {
     pages: Arc<Mutex<BTreeMap<PageId, Vec<u8>>>>,
+    /// The file that does not answer, if there is one.
+    stalled: Arc<(Mutex<Option<u64>>, Condvar)>,
 }
 
 impl Shelf {
@@ -31,15 +35,31 @@ impl Shelf {
         let pages = self.pages.lock().expect("nobody panicked");
         pages.get(&page).cloned().unwrap_or_else(|| vec![0; PAGE])
     }
+
+    /// Lets requests to this file wait, and all others continue.
+    pub(crate) fn stall(&self, inode: Option<u64>) {
+        let (stalled, changed) = &*self.stalled;
+        *stalled.lock().expect("nobody panicked") = inode;
+        changed.notify_all();
+    }
+
+    fn wait(&self, inode: u64) {
+        let (stalled, changed) = &*self.stalled;
+        let stalled = stalled.lock().expect("nobody panicked");
+        let waited = changed.wait_while(stalled, |stalled| *stalled == Some(inode));
+        drop(waited.expect("nobody panicked"));
+    }
 }
 
 impl Store for Shelf {
     fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()> {
+        self.wait(page.inode);
         into.copy_from_slice(&self.page(page));
         Ok(())
     }
 
     fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
+        self.wait(page.inode);
         let mut pages = self.pages.lock().expect("nobody panicked");
         pages.insert(page, from.to_vec());
         Ok(())
@@ -160,6 +180,10 @@ impl Cluster {
             let (down, received) = channel();
             downs.push(down);
             cluster.nodes.push(Arc::clone(&client));
+            for _ in 0..IO_THREADS {
+                let client = Arc::clone(&client);
+                std::thread::spawn(move || client.run_io());
+            }
             std::thread::spawn(move || listen(&client, &received, &comes));
         }
         let directory = Directory::new(config).expect("a possible configuration");
@@ -193,6 +217,7 @@ fn listen(client: &Node, received: &Receiver<Vec<u8>>, stamps: &Stamps) {
         ErrorKind::Disconnected,
         "page cache: this node is dead",
     ));
+    client.end_io();
 }
 
 /// Runs the directory. A dead node's channel is dropped.

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod silent;
+mod stalls;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
