@@ -21,6 +21,9 @@ const SIZE_MAX: u64 = i64::MAX as u64 - 2;
 /// A page's only copy, in its frame.
 pub type PageView<'a> = View<'a, Tree, Way>;
 
+/// Most pages that a read looks up at once.
+const REQUEST_PAGES: u64 = 64;
+
 /// Content beyond the end of files.
 const ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
@@ -102,11 +105,18 @@ impl File {
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let len = self.size_bytes()?.saturating_sub(offset);
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(out.len());
-        let mut done = 0;
+        let end = (offset + len as u64).div_ceil(PAGE_BYTES as u64);
+        let (mut done, mut requested) = (0, 0);
         while done < len {
             let (page, inside) = self.page(offset + done as u64);
             let count = (len - done).min(PAGE_BYTES - inside);
             let part = &mut out[done..done + count];
+            if page.index >= requested && page.index + 1 < end {
+                requested = end.min(page.index + REQUEST_PAGES);
+                self.node
+                    .client()
+                    .look_up_range(self.inode, page.index..requested)?;
+            }
             if count == PAGE_BYTES {
                 self.node.client().read(page, part)?;
             } else {

@@ -13,6 +13,7 @@ mod membership;
 mod view;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -148,6 +149,20 @@ impl<S: Store, L: Link> Client<S, L> {
                 (Acquired::Wait, ticket) => self.wait(state, page, ticket)?,
             }
         }
+    }
+
+    /// Looks up pages of a file that are about to be read, with one packet. It does not wait. At
+    /// most an eighth of the cluster's frames is requested at once.
+    ///
+    /// # Errors
+    /// If the link is gone.
+    pub fn look_up_range(&self, inode: u64, pages: Range<u64>) -> Result<()> {
+        let most = u64::from(self.segment.frames() / 8).max(1);
+        let end = pages.end.min(pages.start.saturating_add(most));
+        let mut state = self.lock_state();
+        let State { node, effects, .. } = &mut *state;
+        node.look_up_range(inode, pages.start..end, effects);
+        self.act(&mut state)
     }
 
     /// Writes `bytes` at `offset` of a page. All readers of the page see them at once.

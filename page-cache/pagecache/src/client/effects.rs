@@ -73,7 +73,7 @@ impl<S: Store, L: Link> Client<S, L> {
         } = state;
         match effect {
             Effect::Send(message) => messages.push(message),
-            Effect::Fill { page, place } => self.request(jobs, Job::Fill { page, place }),
+            Effect::Fill { page, place } => self.start_io(jobs, Job::Fill { page, place }),
             Effect::FillUnpublished { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 self.segment.fill(page, place, id, bytes, false);
@@ -82,10 +82,10 @@ impl<S: Store, L: Link> Client<S, L> {
             Effect::Merge { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 let bytes = (&*bytes).into();
-                self.request(jobs, Job::Merge { page, place, bytes });
+                self.start_io(jobs, Job::Merge { page, place, bytes });
             }
             Effect::WriteBack { page, place } => {
-                self.request(jobs, Job::WriteBack { page, place });
+                self.start_io(jobs, Job::WriteBack { page, place });
             }
             Effect::Ready(ticket) => {
                 outcomes.insert(ticket, None);
@@ -98,7 +98,7 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    fn request(&self, jobs: &mut Jobs, job: Job) {
+    fn start_io(&self, jobs: &mut Jobs, job: Job) {
         jobs.push(job);
         self.requested.notify_one();
     }

@@ -271,9 +271,11 @@ impl Node {
             return Acquired::Mapped(place);
         }
         self.counts.misses += 1;
+        let is_new = !self.pending.contains_key(&page);
         self.look_up(page, access, out).waiting.push(ticket);
-        if access == Access::Read {
-            self.read_ahead(page, out);
+        if access == Access::Read && is_new {
+            let next = page.index.saturating_add(1);
+            self.read_ahead(page.inode, page.index..next, out);
         }
         Acquired::Wait
     }

@@ -1,5 +1,7 @@
 //! Read-ahead: a miss at the end of the last read-ahead doubles the next one.
 
+use std::ops::Range;
+
 use super::{Effect, Node, PageId};
 use crate::message::Access;
 
@@ -25,28 +27,46 @@ impl Node {
         self.files.entry(inode).or_insert(stream).pages = pages;
     }
 
-    /// Looks up the pages that a sequential reader will need after `page`, which it missed.
-    pub(super) fn read_ahead(&mut self, page: PageId, out: &mut Vec<Effect>) {
-        let Some(stream) = self.files.get_mut(&page.inode) else {
+    /// Looks up all pages of a read that covers several, and those that a sequential reader will
+    /// need next. The read then waits for one page after the other, while all are being filled.
+    pub fn look_up_range(&mut self, inode: u64, pages: Range<u64>, out: &mut Vec<Effect>) {
+        let mut missed = None;
+        for index in pages.clone() {
+            if self.is_unknown(PageId { inode, index }) {
+                missed.get_or_insert(index);
+                self.look_up(PageId { inode, index }, Access::Read, out);
+            }
+        }
+        if let Some(missed) = missed {
+            self.read_ahead(inode, missed..pages.end, out);
+        }
+    }
+
+    /// Looks up the pages that a sequential reader will need after `missed`, which it waits for.
+    pub(super) fn read_ahead(&mut self, inode: u64, missed: Range<u64>, out: &mut Vec<Effect>) {
+        let Some(stream) = self.files.get_mut(&inode) else {
             return;
         };
-        let sequential = page.index == stream.next;
-        stream.window = if sequential {
-            (stream.window * 2).max(1)
-        } else {
-            0
+        stream.window = match missed.start == stream.next {
+            true => (stream.window * 2).max(missed.end - missed.start),
+            false => 0,
         };
         stream.window = stream.window.min(self.config.read_ahead_pages);
-        let first = page.index.saturating_add(1);
-        let end = first.saturating_add(stream.window).min(stream.pages);
-        stream.next = end.max(first);
-        for index in first..end {
-            let ahead = PageId { index, ..page };
-            let known = self.mapped.find(ahead).is_some() || self.unpublished.contains_key(&ahead);
-            if !known && !self.pending.contains_key(&ahead) {
+        let end = missed.end.saturating_add(stream.window).min(stream.pages);
+        stream.next = end.max(missed.end);
+        for index in missed.end..end {
+            let ahead = PageId { inode, index };
+            if self.is_unknown(ahead) {
                 self.counts.read_ahead += 1;
                 self.look_up(ahead, Access::Read, out);
             }
         }
+    }
+
+    /// Returns whether a page is neither at hand nor looked up.
+    fn is_unknown(&self, page: PageId) -> bool {
+        self.mapped.find(page).is_none()
+            && !self.unpublished.contains_key(&page)
+            && !self.pending.contains_key(&page)
     }
 }
