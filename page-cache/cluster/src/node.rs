@@ -179,6 +179,10 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         start("pagecache-in", move || listener.run(incoming))?,
         start("pagecache-alive", move || say_alive(&beating, id, &until))?,
     ];
+    let (writing, until) = (Arc::clone(&client), Arc::clone(&stop));
+    let (expiry, dirty_pages) = (options.expiry, options.dirty_pages);
+    let write_back = move || write_back_expired(&writing, expiry, dirty_pages, &until);
+    threads.push(start("pagecache-clean", write_back)?);
     for _ in 0..options.io_threads.max(1) {
         let client = Arc::clone(&client);
         threads.push(start("pagecache-io", move || client.run_io())?);
@@ -261,6 +265,10 @@ impl<S: Store> Drop for Inner<S> {
         self.stop.set();
         self.client.link().close();
         self.client.end_io();
+        // A write-back may be waiting for the directory.
+        let context = "page cache: this node has left";
+        self.client
+            .disconnect(Error::new(ErrorKind::ShuttingDown, context));
         for thread in self.threads.drain(..) {
             // Its errors are reported already.
             let _ = thread.join();
@@ -352,6 +360,23 @@ fn say_alive<S: Store>(client: &Client<S, Way>, id: NodeId, stop: &Stop) {
         if stop.sleep(HEARTBEAT) {
             return;
         }
+    }
+}
+
+/// Rounds of write-back within the expiry of written pages.
+const ROUNDS: u32 = 4;
+
+/// Puts written pages into the store that no program flushes.
+fn write_back_expired<S: Store>(
+    client: &Client<S, Way>,
+    expiry: Duration,
+    dirty_pages: usize,
+    stop: &Stop,
+) {
+    let round = (expiry / ROUNDS).max(Duration::from_millis(1));
+    while !stop.sleep(round) {
+        // All operations report that the client is broken.
+        let _ = client.write_back_expired(u64::from(ROUNDS) - 1, dirty_pages);
     }
 }
 

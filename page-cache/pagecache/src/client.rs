@@ -259,6 +259,23 @@ impl<S: Store, L: Link> Client<S, L> {
         self.store.sync(inode)
     }
 
+    /// Begins a round, and writes back all files with writes that are `rounds` rounds old or older;
+    /// all files if there are more than `most` such pages. A write-back that the store refuses is
+    /// repeated in the next round, and reported by the next flush.
+    ///
+    /// # Errors
+    /// `Disconnected`.
+    pub fn write_back_expired(&self, rounds: u64, most: usize) -> Result<()> {
+        let mut state = self.lock_state();
+        state.node.begin_round();
+        let files = state.node.expired(rounds, most);
+        drop(state);
+        for inode in files {
+            let _ = self.sync(inode, "write-back", Node::write_back);
+        }
+        self.broken().map_or(Ok(()), Err)
+    }
+
     /// Returns the connection to the directory.
     pub const fn link(&self) -> &L {
         &self.link

@@ -1,4 +1,5 @@
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use std::ffi::OsStr;
 
@@ -266,4 +267,35 @@ fn a_full_source_refuses_writes_and_nothing_else() {
     let whole = open(&two, "third");
     whole.write_at(0, &piece(9)).expect("there is room");
     whole.fsync().expect("durable");
+}
+
+/// Writes reach the source at their age, although nobody flushes them.
+#[test]
+fn written_data_reaches_the_source_at_its_expiry() {
+    let bed = Bed::new("expiry");
+    let node = |number, expiry| {
+        let id = NodeId::new(number).expect("a node");
+        let mut options = Options::new(&bed.pool, id, 100);
+        options.expiry = expiry;
+        Node::join(options).expect("it joins")
+    };
+    let (soon, late) = (
+        node(0, Duration::from_millis(200)),
+        node(1, Duration::from_secs(3600)),
+    );
+    let data = vec![7; 3 * PAGE_BYTES + 100];
+    let files = [(&soon, "soon"), (&late, "late")].map(|(node, name)| {
+        let file = node.create(name).expect("created");
+        file.write_at(0, &data).expect("written");
+        file
+    });
+    let stored = |name: &str| std::fs::read(bed.source.join(name)).expect("there") == data;
+    let begin = Instant::now();
+    while !stored("soon") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "never stored");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!stored("late"), "its expiry is an hour");
+    files[1].fsync().expect("stored");
+    assert!(stored("late"));
 }

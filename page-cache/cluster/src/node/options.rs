@@ -24,6 +24,10 @@ pub struct Options {
     pub unpublished_pages: u32,
     /// Maximum number of pages of a read-ahead; 0 disables it.
     pub read_ahead_pages: u64,
+    /// Age at which written pages are put into the store, although no program has flushed them.
+    pub expiry: Duration,
+    /// Number of written pages from which on all are put into the store, whatever their age.
+    pub dirty_pages: usize,
     /// Number of threads for I/O of the store: its queue depth.
     pub io_threads: usize,
     /// Coherence of the processors' caches with the pool.
@@ -46,6 +50,8 @@ impl Options {
             consistency: Consistency::Strong,
             unpublished_pages: 16,
             read_ahead_pages: 32,
+            expiry: Duration::from_secs(30),
+            dirty_pages: pages as usize / 5,
             io_threads: 16,
             coherence: Coherence::Hardware,
             emulated: None,

@@ -145,6 +145,8 @@ struct Pending {
 #[derive(Debug)]
 struct Unpublished {
     bytes: Box<[u8]>,
+    /// Number of the [round](Node::begin_round) of its first write.
+    since: u64,
     publishing: bool,
     /// Write that waits for the publication.
     writer: Option<Ticket>,
@@ -168,6 +170,8 @@ pub struct Node {
     /// Unflushed writes of this node.
     unflushed: BTreeMap<PageId, Written>,
     stores: u64,
+    /// Number of the round, by which the age of unflushed writes is counted.
+    round: u64,
     /// Files with lost writes that no flush has reported yet.
     lost: BTreeSet<u64>,
     /// Number of losses of each file.
@@ -205,6 +209,7 @@ impl Node {
             unpublished: BTreeMap::new(),
             unflushed: BTreeMap::new(),
             stores: 0,
+            round: 0,
             lost: BTreeSet::new(),
             losses: BTreeMap::new(),
             syncs: Vec::new(),
@@ -306,6 +311,7 @@ impl Node {
         let strong = self.config.consistency == Consistency::Strong;
         let unpublished = Unpublished {
             bytes: bytes.into(),
+            since: self.round,
             publishing: false,
             writer: strong.then_some(ticket),
         };
@@ -368,7 +374,13 @@ impl Node {
         }
         self.stores += 1;
         let store = self.stores;
-        self.unflushed.insert(page, Written { store, place });
+        let since = (self.unflushed.get(&page)).map_or(self.round, |written| written.since);
+        let written = Written {
+            store,
+            place,
+            since,
+        };
+        self.unflushed.insert(page, written);
     }
 
     /// Notes the end of a fill. After a failure no node gets the page, and the waiting operations
@@ -481,11 +493,12 @@ impl Node {
 
     /// Notes that an unpublished page is in a frame.
     fn published(&mut self, page: PageId, place: Place, out: &mut Vec<Effect>) {
-        let writer = self
-            .unpublished
-            .remove(&page)
-            .and_then(|unpublished| unpublished.writer);
+        let unpublished = self.unpublished.remove(&page);
         self.stored(page, place);
+        if let (Some(unpublished), Some(written)) = (&unpublished, self.unflushed.get_mut(&page)) {
+            written.since = written.since.min(unpublished.since);
+        }
+        let writer = unpublished.and_then(|unpublished| unpublished.writer);
         out.extend(writer.map(|ticket| Effect::Done { ticket, ok: true }));
         self.sync_published(page, out);
     }

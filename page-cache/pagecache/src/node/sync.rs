@@ -12,15 +12,27 @@ pub(super) struct Written {
     pub(super) store: u64,
     /// Place of the last store.
     pub(super) place: Place,
+    /// Number of the [round](Node::begin_round) of its first store since the page was in the store.
+    pub(super) since: u64,
 }
 
-/// A flush or close in progress.
+/// Purpose of a [`Sync`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Other nodes see the pages.
+    Close,
+    /// The store has the pages. It reports losses.
+    Flush,
+    /// The store has the pages. Losses stay for the next flush.
+    WriteBack,
+}
+
+/// A flush, write-back or close in progress.
 #[derive(Debug)]
 pub(super) struct Sync {
     ticket: Ticket,
     inode: u64,
-    /// Whether the store must have the pages: a flush, not a close.
-    durable: bool,
+    kind: Kind,
     /// Whether the flushes were requested.
     asked: bool,
     publishing: BTreeSet<PageId>,
@@ -33,16 +45,42 @@ impl Node {
     /// Starts a flush of this node's writes to the file. [`Effect::Done`] reports its end, or that
     /// a write was lost or refused since the last report.
     pub fn fsync(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
-        self.sync(inode, ticket, true, out);
+        self.sync(inode, ticket, Kind::Flush, out);
+    }
+
+    /// Starts the write-back of the file, which no program has requested. As [`Node::fsync`], but a
+    /// loss stays for the next flush to report.
+    pub fn write_back(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
+        self.sync(inode, ticket, Kind::WriteBack, out);
+    }
+
+    /// Begins a round, by which the age of unflushed writes is counted.
+    pub fn begin_round(&mut self) {
+        self.round += 1;
+    }
+
+    /// Returns the files with writes that have been unflushed for `rounds` rounds or longer. Returns
+    /// all files with unflushed writes if there are more than `most` such pages.
+    pub fn expired(&mut self, rounds: u64, most: usize) -> BTreeSet<u64> {
+        self.lose_unflushed();
+        let is_full = self.unflushed.len() + self.unpublished.len() > most;
+        let is_due = |since: u64| is_full || since + rounds <= self.round;
+        let written = self.unflushed.iter();
+        let written = written.filter(|(_, written)| is_due(written.since));
+        let unpublished = self.unpublished.iter();
+        let unpublished = unpublished.filter(|(_, unpublished)| is_due(unpublished.since));
+        let pages = written.map(|(page, _)| page);
+        let pages = pages.chain(unpublished.map(|(page, _)| page));
+        pages.map(|page| page.inode).collect()
     }
 
     /// Starts the close of a file: this node's unpublished pages become visible to other nodes.
     pub fn close(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
         self.files.remove(&inode);
-        self.sync(inode, ticket, false, out);
+        self.sync(inode, ticket, Kind::Close, out);
     }
 
-    fn sync(&mut self, inode: u64, ticket: Ticket, durable: bool, out: &mut Vec<Effect>) {
+    fn sync(&mut self, inode: u64, ticket: Ticket, kind: Kind, out: &mut Vec<Effect>) {
         let publishing: BTreeSet<PageId> = self
             .unpublished
             .range(pages_of(inode))
@@ -52,11 +90,11 @@ impl Node {
             self.begin_publish(*page, out);
         }
         self.lose_unflushed();
-        let ok = !(durable && self.lost.contains(&inode));
+        let ok = !(kind == Kind::Flush && self.lost.contains(&inode));
         self.syncs.push(Sync {
             ticket,
             inode,
-            durable,
+            kind,
             asked: false,
             publishing,
             flushing: BTreeMap::new(),
@@ -73,7 +111,7 @@ impl Node {
             if !sync.publishing.is_empty() {
                 return true;
             }
-            if sync.durable && !std::mem::replace(&mut sync.asked, true) {
+            if sync.kind != Kind::Close && !std::mem::replace(&mut sync.asked, true) {
                 for (page, written) in unflushed.range(pages_of(sync.inode)) {
                     let place = written.place;
                     sync.flushing.insert(*page, (place, written.store));
@@ -82,7 +120,7 @@ impl Node {
             }
             let over = sync.flushing.is_empty();
             if over {
-                if !sync.ok {
+                if !sync.ok && sync.kind == Kind::Flush {
                     lost.remove(&sync.inode);
                 }
                 let (ticket, ok) = (sync.ticket, sync.ok);
@@ -130,8 +168,13 @@ impl Node {
         let (_, store) = sync.flushing.remove(&page).unwrap_or((place, 0));
         sync.ok &= ok;
         let covered = |written: &Written| written.store == store && written.place == place;
-        if ok && self.unflushed.get(&page).is_some_and(covered) {
-            self.unflushed.remove(&page);
+        match self.unflushed.get_mut(&page) {
+            Some(written) if ok && covered(written) => {
+                self.unflushed.remove(&page);
+            }
+            // Only the stores since the request are not in the store.
+            Some(written) if ok => written.since = self.round,
+            _ => {}
         }
         self.go_on(out);
     }
@@ -145,7 +188,7 @@ impl Node {
     pub(super) fn lose(&mut self, inode: u64) {
         self.lost.insert(inode);
         *self.losses.entry(inode).or_default() += 1;
-        let flushes = |sync: &&mut Sync| sync.inode == inode && sync.durable;
+        let flushes = |sync: &&mut Sync| sync.inode == inode && sync.kind == Kind::Flush;
         for sync in self.syncs.iter_mut().filter(flushes) {
             sync.ok = false;
         }

@@ -2,7 +2,7 @@
 //! on channels.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
@@ -27,6 +27,7 @@ pub(crate) struct Shelf {
     pages: Arc<Mutex<BTreeMap<PageId, Vec<u8>>>>,
     /// The file that does not answer, if there is one.
     stalled: Arc<(Mutex<Option<u64>>, Condvar)>,
+    refuses: Arc<AtomicBool>,
 }
 
 impl Shelf {
@@ -41,6 +42,11 @@ impl Shelf {
         let (stalled, changed) = &*self.stalled;
         *stalled.lock().expect("nobody panicked") = inode;
         changed.notify_all();
+    }
+
+    /// Refuses writes, or takes them.
+    pub(crate) fn refuse(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
     }
 
     fn wait(&self, inode: u64) {
@@ -60,6 +66,9 @@ impl Store for Shelf {
 
     fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
         self.wait(page.inode);
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err(ErrorKind::NoSpace.into());
+        }
         let mut pages = self.pages.lock().expect("nobody panicked");
         pages.insert(page, from.to_vec());
         Ok(())

@@ -4,6 +4,7 @@
 mod cluster;
 mod silent;
 mod stalls;
+mod write_back;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,0 +1,68 @@
+//! Write-back of writes that no program flushes.
+
+use forebay_block::ErrorKind;
+use forebay_pagecache::node::Consistency;
+
+use crate::cluster::{Cluster, PAGE};
+use crate::{byte_of, page};
+
+const NO_LIMIT: usize = usize::MAX;
+
+#[test]
+fn writes_are_stored_when_they_have_their_age() {
+    for consistency in [Consistency::Strong, Consistency::Relaxed] {
+        let cluster = Cluster::new(2, 64, consistency, None);
+        let [a, b] = &cluster.nodes[..] else {
+            panic!("two nodes");
+        };
+        let stored = |index| byte_of(&cluster.shelf.page(page(index)));
+        a.write(page(3), 0, &[7; PAGE]).expect("it is written");
+        a.write_back_expired(2, NO_LIMIT).expect("connected");
+        assert_eq!(stored(3), 0, "it is one round old");
+        a.write(page(4), 0, &[8; PAGE]).expect("it is written");
+        // The age is that of the first write.
+        a.write(page(3), 0, &[9; PAGE]).expect("it is written");
+        b.write_back_expired(1, NO_LIMIT).expect("connected");
+        assert_eq!(stored(3), 0, "another node's write-back");
+        a.write_back_expired(2, NO_LIMIT).expect("connected");
+        assert_eq!(stored(3), 9);
+    }
+}
+
+#[test]
+fn more_written_pages_than_the_limit_are_stored_at_any_age() {
+    let cluster = Cluster::new(1, 64, Consistency::Strong, None);
+    let node = &cluster.nodes[0];
+    for index in 0..4 {
+        node.write(page(index), 0, &[7; PAGE])
+            .expect("it is written");
+    }
+    let stored = || byte_of(&cluster.shelf.page(page(0)));
+    node.write_back_expired(100, 4).expect("connected");
+    assert_eq!(stored(), 0);
+    node.write_back_expired(100, 3).expect("connected");
+    assert_eq!(stored(), 7);
+}
+
+/// The write-back has no user to report to. The next flush reports, once, and repeats it.
+#[test]
+fn a_refused_write_back_is_reported_by_the_next_flush() {
+    for is_repaired in [true, false] {
+        let cluster = Cluster::new(1, 64, Consistency::Strong, None);
+        let node = &cluster.nodes[0];
+        node.write(page(1), 0, &[7; PAGE]).expect("it is written");
+        cluster.shelf.refuse(true);
+        node.write_back_expired(1, NO_LIMIT).expect("connected");
+        cluster.shelf.refuse(!is_repaired);
+        let flushed = node.fsync(1);
+        match is_repaired {
+            true => flushed.expect("the store has it now"),
+            false => {
+                let error = flushed.expect_err("refused");
+                assert_eq!(error.kind(), ErrorKind::Lost);
+            }
+        }
+        let stored = byte_of(&cluster.shelf.page(page(1)));
+        assert_eq!(stored, if is_repaired { 7 } else { 0 });
+    }
+}
