@@ -120,6 +120,13 @@ struct NodeArguments {
     /// Time at which other nodes see writes
     #[arg(long, value_enum, default_value = "strong")]
     consistency: Consistent,
+    /// Age at which written pages are put into the source, although no program has flushed them
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "30s")]
+    expiry: Interval,
+    /// Number of concurrent reads and writes of the source, 1 to 256
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256),
+        default_value = "16")]
+    source_depth: u16,
     /// Method that keeps the processors' caches of different hosts coherent; the same for all nodes
     /// of a pool
     #[arg(long, value_enum, default_value = "hardware")]
@@ -231,6 +238,8 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
         Consistent::Strong => Consistency::Strong,
         Consistent::Relaxed => Consistency::Relaxed,
     };
+    options.expiry = arguments.expiry.0;
+    options.io_threads = arguments.source_depth.into();
     options.coherence = match arguments.coherence {
         Coherent::Hardware => Coherence::Hardware,
         Coherent::Software => Coherence::Software,

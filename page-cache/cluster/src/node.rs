@@ -1,6 +1,7 @@
 //! Process of a node: joining, rejoining a restarted directory, and leaving.
 
 mod options;
+mod write_back;
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -23,6 +24,7 @@ use crate::link::{Incoming, Outgoing, Way};
 use crate::pool::Pool;
 use crate::tree::Tree;
 pub use options::Options;
+use write_back::write_back_expired;
 
 /// Interval of heartbeats.
 const HEARTBEAT: Duration = Duration::from_millis(500);
@@ -360,23 +362,6 @@ fn say_alive<S: Store>(client: &Client<S, Way>, id: NodeId, stop: &Stop) {
         if stop.sleep(HEARTBEAT) {
             return;
         }
-    }
-}
-
-/// Rounds of write-back within the expiry of written pages.
-const ROUNDS: u32 = 4;
-
-/// Puts written pages into the store that no program flushes.
-fn write_back_expired<S: Store>(
-    client: &Client<S, Way>,
-    expiry: Duration,
-    dirty_pages: usize,
-    stop: &Stop,
-) {
-    let round = (expiry / ROUNDS).max(Duration::from_millis(1));
-    while !stop.sleep(round) {
-        // All operations report that the client is broken.
-        let _ = client.write_back_expired(u64::from(ROUNDS) - 1, dirty_pages);
     }
 }
 

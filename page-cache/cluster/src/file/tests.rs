@@ -269,7 +269,7 @@ fn a_full_source_refuses_writes_and_nothing_else() {
     whole.fsync().expect("durable");
 }
 
-/// Writes reach the source at their age, although nobody flushes them.
+/// Writes reach the source at their age, although no program flushes them.
 #[test]
 fn written_data_reaches_the_source_at_its_expiry() {
     let bed = Bed::new("expiry");

@@ -5,6 +5,7 @@
 //! fills frames from the store, writes pages back) and reports their end. The use of a mapped page
 //! costs a table lookup and no message, wherever its frame is.
 
+mod publish;
 mod read_ahead;
 mod receive;
 mod rejoin;
@@ -481,25 +482,5 @@ impl Node {
             let place = mapping.place;
             out.push(Effect::Send(ToDirectory::Invalidated { place }));
         }
-    }
-
-    fn begin_publish(&mut self, page: PageId, out: &mut Vec<Effect>) {
-        if let Some(unpublished) = self.unpublished.get_mut(&page)
-            && !std::mem::replace(&mut unpublished.publishing, true)
-        {
-            self.look_up(page, Access::Write, out);
-        }
-    }
-
-    /// Notes that an unpublished page is in a frame.
-    fn published(&mut self, page: PageId, place: Place, out: &mut Vec<Effect>) {
-        let unpublished = self.unpublished.remove(&page);
-        self.stored(page, place);
-        if let (Some(unpublished), Some(written)) = (&unpublished, self.unflushed.get_mut(&page)) {
-            written.since = written.since.min(unpublished.since);
-        }
-        let writer = unpublished.and_then(|unpublished| unpublished.writer);
-        out.extend(writer.map(|ticket| Effect::Done { ticket, ok: true }));
-        self.sync_published(page, out);
     }
 }

@@ -59,8 +59,8 @@ impl Node {
         self.round += 1;
     }
 
-    /// Returns the files with writes that have been unflushed for `rounds` rounds or longer. Returns
-    /// all files with unflushed writes if there are more than `most` such pages.
+    /// Returns the files with writes that have been unflushed for `rounds` rounds or longer.
+    /// Returns all files with unflushed writes if there are more than `most` such pages.
     pub fn expired(&mut self, rounds: u64, most: usize) -> BTreeSet<u64> {
         self.lose_unflushed();
         let is_full = self.unflushed.len() + self.unpublished.len() > most;
