@@ -1,9 +1,9 @@
 //! Long lives without crashes, against the model disk: many operations in flight, every mode, mode
 //! changes, eviction, and clean restarts.
 
-#[allow(dead_code, reason = "the crash tests use more of it")]
 #[path = "../allocator.rs"]
 mod allocator;
+#[allow(dead_code, reason = "the crash tests use more of it")]
 #[path = "../stack/mod.rs"]
 mod stack;
 

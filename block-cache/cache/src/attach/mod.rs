@@ -154,10 +154,12 @@ impl Cache {
             .check_identity(name, known.as_ref(), &former, sized, &options)
             .await?;
         if let Some(known) = &known {
-            engine.drop_stale(known, &options).await?;
+            self.check_stale(name, &options)?;
+            // Clean copies are the evidence, so none is dropped before.
             engine
-                .compare_sample(known, backing.device(), options.adopt)
+                .compare_sample(known, backing.device(), &options)
                 .await?;
+            engine.drop_stale(known, &options).await?;
             // The reclaimer must not take the block at the old end while it is filled up.
             let last = BlockKey::new(known.id, engine.geometry.region_at(known.size_bytes));
             let _lock = match size_bytes > known.size_bytes {

@@ -9,8 +9,13 @@
 //!
 //! The superblock stores the place of a difference. The next start checks that place first, so a
 //! retry does not succeed by chance.
+//!
+//! Service without the cache does not end a refusal. That place is compared before the clean copies
+//! are dropped, unless a write touched it meanwhile. No others are compared then: a cache whose
+//! device failed may have lost records.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -24,6 +29,7 @@ use crate::failpoints::{Fault, planted};
 use crate::geometry::Block;
 use crate::lock::lock_of;
 use crate::map::{DYING, LIVE};
+use crate::options::VolumeOptions;
 use crate::parallel;
 
 /// Time that samples of all volumes may take together.
@@ -85,9 +91,10 @@ impl Engine {
         self: &Rc<Self>,
         known: &VolumeEntry,
         backing: &Rc<dyn BlockDevice>,
-        adopt: bool,
+        options: &VolumeOptions,
     ) -> Result<()> {
-        let name = &known.name;
+        let (name, adopt) = (&known.name, options.adopt);
+        let was_elsewhere = options.epoch > known.epoch;
         if adopt && let Some(at) = known.differs_at {
             // A sample that is drawn now may miss it.
             return self.drop_clean_of(known, at, backing).await;
@@ -97,10 +104,14 @@ impl Engine {
         if let Some(granule) = known
             .differs_at
             .and_then(|at| self.clean_granule_at(known.id, at))
+            .filter(|granule| !was_elsewhere || !was_written(options, self.bytes_of(granule)))
         {
             self.compare_all(known, backing, &[granule], &tally).await;
         }
         if tally.differs_at.get().is_none() {
+            if was_elsewhere {
+                return Ok(());
+            }
             let sample = self.draw_sample(known);
             if sample.is_empty() && tally.compared.get() == 0 {
                 let dirty_bytes = self.map.borrow().share(known.id).dirty_bytes;
@@ -246,6 +257,14 @@ impl Engine {
         })
     }
 
+    /// Returns the bytes of a granule in its volume.
+    fn bytes_of(&self, granule: &Granule) -> Range<u64> {
+        let Granule { block, number, .. } = granule;
+        let len = self.geometry.granule_bytes(block.class);
+        let start = self.geometry.backing_offset(*block, 0) + u64::from(*number) * len;
+        start..start + len
+    }
+
     /// Returns the granules of a slot that claim to equal the backing device.
     fn clean_of(&self, slot: BlockId) -> u64 {
         let entry = self.map.borrow().slot(slot);
@@ -355,6 +374,13 @@ impl Engine {
         }
         self.kill(volume, killed).await
     }
+}
+
+/// Returns whether these bytes were written without this cache, as far as the ranges are known.
+fn was_written(options: &VolumeOptions, bytes: Range<u64>) -> bool {
+    let overlaps = |range: &Range<u64>| range.start < bytes.end && bytes.start < range.end;
+    let ranges = options.written_elsewhere.iter().flatten();
+    ranges.into_iter().any(overlaps)
 }
 
 fn first_difference(one: &Buf, other: &Buf) -> Option<usize> {

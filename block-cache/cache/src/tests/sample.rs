@@ -303,3 +303,51 @@ fn samples_differ_from_start_to_start() {
         panic!("sixty samples of 256 in 900 missed it");
     });
 }
+
+/// The volume was refused, and then served without this cache, which raised its epoch. That drops
+/// clean copies, but not before the place of the difference is compared.
+#[test]
+fn service_without_the_cache_does_not_end_a_refusal() {
+    const AT: u64 = 7 * GRANULE;
+    for (is_noted, written, is_refused) in [
+        (true, Some(Vec::new()), true),
+        (true, Some(vec![AT - GRANULE..AT]), true),
+        (true, Some(vec![AT + 100..AT + 101]), false),
+        // The ranges are unknown, and the difference is still there.
+        (true, None, true),
+        (false, Some(Vec::new()), false),
+        (false, None, false),
+    ] {
+        run(&world(5, 2 << 20, 512), async move |disks| {
+            prepare(&disks).await;
+            change(&disks[1], AT, GRANULE as usize).await;
+            if is_noted {
+                refusal(&disks).await;
+            }
+            for _ in 0..2 {
+                let (cache, _) = open(&disks, Durability::Flush).await;
+                let options = VolumeOptions {
+                    epoch: 9,
+                    written_elsewhere: written.clone(),
+                    discard_stale_dirty: true,
+                    ..VolumeOptions::new(Mode::WriteBack)
+                };
+                let backing = Rc::new(disks[1].clone());
+                let attached = cache.attach("v", backing, options).await;
+                let case = format!("noted: {is_noted}, written: {written:?}");
+                match attached {
+                    Err(error) if is_refused => {
+                        let said = error.report();
+                        assert!(said.contains("differs at byte"), "{case}: {said}");
+                    }
+                    Ok(volume) if !is_refused => {
+                        check(&volume, 7, &[0xfe; GRANULE as usize]).await;
+                        return;
+                    }
+                    other => panic!("{case}: attached: {}", other.is_ok()),
+                }
+                let _ = cache.close().await;
+            }
+        });
+    }
+}
