@@ -309,10 +309,11 @@ fn samples_differ_from_start_to_start() {
 #[test]
 fn service_without_the_cache_does_not_end_a_refusal() {
     const AT: u64 = 7 * GRANULE;
+    let one = |range: std::ops::Range<u64>| Some(std::iter::once(range).collect());
     for (is_noted, written, is_refused) in [
         (true, Some(Vec::new()), true),
-        (true, Some(vec![AT - GRANULE..AT]), true),
-        (true, Some(vec![AT + 100..AT + 101]), false),
+        (true, one(AT - GRANULE..AT), true),
+        (true, one(AT + 100..AT + 101), false),
         // The ranges are unknown, and the difference is still there.
         (true, None, true),
         (false, Some(Vec::new()), false),
