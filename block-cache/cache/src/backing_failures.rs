@@ -152,8 +152,10 @@ impl BackingFailures {
         if needed || failed {
             let flushed = backing.flush().await;
             if let Err(error) = flushed {
-                for known in earlier.iter().filter(|_| !failed) {
-                    self.set_flush_failed(known.id, true).await?;
+                if !failed {
+                    for known in earlier {
+                        self.set_flush_failed(known.id, true).await?;
+                    }
                 }
                 let what = "UNFLUSHED WRITES OF EARLIER PROCESSES MAY BE LOST";
                 return Err(Error::context(error, format!("volume {name:?}: {what}")));

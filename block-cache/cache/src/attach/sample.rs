@@ -379,8 +379,7 @@ impl Engine {
 /// Returns whether these bytes were written without this cache, as far as the ranges are known.
 fn was_written(options: &VolumeOptions, bytes: Range<u64>) -> bool {
     let overlaps = |range: &Range<u64>| range.start < bytes.end && bytes.start < range.end;
-    let ranges = options.written_elsewhere.iter().flatten();
-    ranges.into_iter().any(overlaps)
+    options.written_elsewhere.iter().flatten().any(overlaps)
 }
 
 fn first_difference(one: &Buf, other: &Buf) -> Option<usize> {

@@ -33,14 +33,14 @@ pub(crate) struct Shelf {
 impl Shelf {
     /// Returns the store's content of a page.
     pub(crate) fn page(&self, page: PageId) -> Vec<u8> {
-        let pages = self.pages.lock().expect("nobody panicked");
+        let pages = self.pages.lock().expect("no thread panicked");
         pages.get(&page).cloned().unwrap_or_else(|| vec![0; PAGE])
     }
 
     /// Lets requests to this file wait, and all others continue.
     pub(crate) fn stall(&self, inode: Option<u64>) {
         let (stalled, changed) = &*self.stalled;
-        *stalled.lock().expect("nobody panicked") = inode;
+        *stalled.lock().expect("no thread panicked") = inode;
         changed.notify_all();
     }
 
@@ -51,9 +51,9 @@ impl Shelf {
 
     fn wait(&self, inode: u64) {
         let (stalled, changed) = &*self.stalled;
-        let stalled = stalled.lock().expect("nobody panicked");
+        let stalled = stalled.lock().expect("no thread panicked");
         let waited = changed.wait_while(stalled, |stalled| *stalled == Some(inode));
-        drop(waited.expect("nobody panicked"));
+        drop(waited.expect("no thread panicked"));
     }
 }
 
@@ -69,7 +69,7 @@ impl Store for Shelf {
         if self.refuses.load(Ordering::Relaxed) {
             return Err(ErrorKind::NoSpace.into());
         }
-        let mut pages = self.pages.lock().expect("nobody panicked");
+        let mut pages = self.pages.lock().expect("no thread panicked");
         pages.insert(page, from.to_vec());
         Ok(())
     }
@@ -97,7 +97,7 @@ pub(crate) struct Channel {
 pub(crate) type Stamps = Arc<Mutex<Option<Vec<Instant>>>>;
 
 fn stamp(stamps: &Stamps) {
-    let mut stamps = stamps.lock().expect("nobody panicked");
+    let mut stamps = stamps.lock().expect("no thread panicked");
     if let Some(stamps) = stamps.as_mut() {
         stamps.push(Instant::now());
     }
@@ -211,7 +211,7 @@ impl Cluster {
 
     /// Pages that deaths took with them.
     pub(crate) fn lost(&self) -> Vec<PageId> {
-        self.lost.lock().expect("nobody panicked").clone()
+        self.lost.lock().expect("no thread panicked").clone()
     }
 }
 
@@ -259,7 +259,7 @@ fn serve(
                 downs[node.index()] = None;
             }
         }
-        lost.lock().expect("nobody panicked").extend(out.lost);
+        lost.lock().expect("no thread panicked").extend(out.lost);
         for (index, down) in downs.iter().enumerate() {
             let to = |(to, message): &(NodeId, ToNode)| (to.index() == index).then_some(*message);
             let messages: Vec<ToNode> = out.messages.iter().filter_map(to).collect();
