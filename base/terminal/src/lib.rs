@@ -1,8 +1,10 @@
 //! Input and output of the commands of every product: values with units, tables, the filter of the
-//! log, and standard output.
+//! log, standard output, and the fields of a status with their metrics.
 
 pub mod duration;
 pub mod log_filter;
+pub mod metrics;
 pub mod out;
+pub mod record;
 pub mod size;
 pub mod table;

@@ -7,7 +7,6 @@
 pub mod cli;
 pub mod config;
 pub mod control;
-pub mod metrics;
 pub mod page;
 #[cfg(test)]
 mod reference;

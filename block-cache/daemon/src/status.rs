@@ -1,7 +1,6 @@
 //! The daemon's status, defined once: the terminal, JSON, the page and the metrics show this table.
 
 mod latency;
-pub mod record;
 
 #[cfg(test)]
 mod example;
@@ -11,9 +10,8 @@ pub(crate) use example::example;
 pub use latency::LATENCY_BOUNDS_US;
 
 use crate::config::{Mode, Promotion};
-use record::{Entry, Holds, Metric, Record, Table, Value, Valued, records};
 
-records! {
+forebay_terminal::records! {
     /// The daemon at one moment. Counters start at zero with the process.
     #[derive(Default)]
     pub struct Status {

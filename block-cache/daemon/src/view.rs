@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::config::block_sizes::block_sizes_in_words;
-use crate::status::record::Record as _;
 use crate::status::{CacheStatus, DeviceStatus, Latency, Status, VolumeStatus, percent};
+use forebay_terminal::record::Record as _;
 use forebay_terminal::size::{human_bytes, human_count, human_duration};
 use forebay_terminal::table::Table;
 

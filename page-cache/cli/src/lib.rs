@@ -1,8 +1,8 @@
 //! `forebay pagecache`: the distributed page cache. Its directory and nodes are processes of their
 //! own, beside the daemon.
 
+mod report;
 mod signals;
-mod status;
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
+pub use forebay_cluster::status;
 use forebay_cluster::{
     Coherence, Consistency, DeviceNode, Emulated, InFlight, Node, NodeId, Options, PAGE_BYTES,
     Placement,
@@ -58,6 +59,7 @@ enum Command {
     Directory(Directory),
     Node(NodeArguments),
     Status(StatusArguments),
+    Metrics(MetricsArguments),
 }
 
 /// Run the directory of a pool, in the foreground
@@ -160,7 +162,7 @@ enum Consistent {
     Relaxed,
 }
 
-/// Show pages, owners, hits and messages
+/// Show pages, owners, hits, messages and dirty data
 #[derive(Debug, Args)]
 struct StatusArguments {
     /// Pool of the directory
@@ -171,6 +173,14 @@ struct StatusArguments {
     json: bool,
 }
 
+/// Print the status as metrics, in Prometheus' text format
+#[derive(Debug, Args)]
+struct MetricsArguments {
+    /// Pool of the directory
+    #[arg(long, value_name = "DIR")]
+    pool: PathBuf,
+}
+
 /// Runs one command of the page cache. A directory or a node runs until a signal ends it.
 ///
 /// # Errors
@@ -179,7 +189,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     match &arguments.command {
         Command::Directory(arguments) => run_directory(arguments),
         Command::Node(arguments) => run_node(arguments),
-        Command::Status(arguments) => status::run(&arguments.pool, arguments.json),
+        Command::Status(arguments) => report::run(&arguments.pool, arguments.json),
+        Command::Metrics(arguments) => report::run_metrics(&arguments.pool),
     }
 }
 

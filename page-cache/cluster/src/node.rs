@@ -177,13 +177,16 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         patience,
     };
     let (beating, until) = (Arc::clone(&client), Arc::clone(&stop));
+    let began = Instant::now();
     let mut threads = vec![
         start("pagecache-in", move || listener.run(incoming))?,
-        start("pagecache-alive", move || say_alive(&beating, id, &until))?,
+        start("pagecache-alive", move || {
+            say_alive(&beating, id, began, &until)
+        })?,
     ];
     let (writing, until) = (Arc::clone(&client), Arc::clone(&stop));
     let (expiry, dirty_pages) = (options.expiry, options.dirty_pages);
-    let write_back = move || write_back_expired(&writing, expiry, dirty_pages, &until);
+    let write_back = move || write_back_expired(&writing, began, expiry, dirty_pages, &until);
     threads.push(start("pagecache-clean", write_back)?);
     for _ in 0..options.io_threads.max(1) {
         let client = Arc::clone(&client);
@@ -351,12 +354,12 @@ fn settled(pool: &Pool) -> Result<Settled> {
 }
 
 /// Heartbeats have a thread of their own, so that a slow store does not count as a death.
-fn say_alive<S: Store>(client: &Client<S, Way>, id: NodeId, stop: &Stop) {
+fn say_alive<S: Store>(client: &Client<S, Way>, id: NodeId, began: Instant, stop: &Stop) {
     let mut packet = Vec::new();
     encode_empty::<ToDirectory>(id, &mut packet);
     loop {
         // The listener handles a lost link.
-        if !client.say_alive().unwrap_or(true) {
+        if !client.say_alive(began.elapsed()).unwrap_or(true) {
             let _ = client.link().send(&packet);
         }
         if stop.sleep(HEARTBEAT) {

@@ -11,6 +11,7 @@ mod heard;
 mod io;
 mod membership;
 mod view;
+mod write_back;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -256,24 +257,7 @@ impl<S: Store, L: Link> Client<S, L> {
     /// once.
     pub fn fsync(&self, inode: u64) -> Result<()> {
         self.sync(inode, "fsync", Node::fsync)?;
-        self.store.sync(inode)
-    }
-
-    /// Begins a round, and writes back all files with writes that are `rounds` rounds old or older;
-    /// all files if there are more than `most` such pages. A write-back that the store refuses is
-    /// repeated in the next round, and reported by the next flush.
-    ///
-    /// # Errors
-    /// `Disconnected`.
-    pub fn write_back_expired(&self, rounds: u64, most: usize) -> Result<()> {
-        let mut state = self.lock_state();
-        state.node.begin_round();
-        let files = state.node.expired(rounds, most);
-        drop(state);
-        for inode in files {
-            let _ = self.sync(inode, "write-back", Node::write_back);
-        }
-        self.broken().map_or(Ok(()), Err)
+        self.sync_store(inode)
     }
 
     /// Returns the connection to the directory.

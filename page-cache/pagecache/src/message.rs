@@ -206,6 +206,17 @@ pub enum ToDirectory {
         /// Pages read ahead.
         read_ahead: u64,
     },
+    /// Writes of the node's programs that may not be in the store. Sent with [`Self::Alive`].
+    Dirty {
+        /// Number of their pages.
+        pages: u64,
+        /// Age of the oldest of them, milliseconds; 0 without any.
+        oldest_ms: u64,
+        /// Writes of a page by this node that the store refused, and failed syncs.
+        write_back_failures: u64,
+        /// Pages that were lost before they were in the store.
+        lost_pages: u64,
+    },
     /// The node wants to leave: the pages in its memory must leave it first.
     Leave {},
     /// The node has no place in a dead node's memory any more.

@@ -23,7 +23,7 @@ use forebay_block::{Error, ErrorKind};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, Refusal, ToDirectory, ToNode};
 
 /// Version of this codec. Any other is refused.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// Maximum number of messages in a packet.
 pub const MESSAGES_MAX: usize = 1024;
@@ -366,6 +366,7 @@ messages! {
         16 => Have { page, place, access },
         17 => Relock { ticket, range, held },
         18 => HadAll {},
+        19 => Dirty { pages, oldest_ms, write_back_failures, lost_pages },
     }
 }
 messages! {

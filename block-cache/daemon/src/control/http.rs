@@ -216,7 +216,7 @@ async fn page(State(source): State<Source>) -> Response {
 }
 
 async fn metrics(State(source): State<Source>) -> Response {
-    let render = |status: &Status| crate::metrics::render(status).into_bytes();
+    let render = |status: &Status| forebay_terminal::metrics::render(status).into_bytes();
     shown(&source, "text/plain; version=0.0.4; charset=utf-8", render).await
 }
 

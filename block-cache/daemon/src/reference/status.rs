@@ -1,45 +1,78 @@
-//! The fields of the status: JSON keys and metrics.
+//! The fields of the status of the daemon and of the page cache: JSON keys and metrics.
 
 use super::{Page, table};
-use crate::status::record::{Metric, Record as _, Table, Unit};
 use crate::status::{Status, TABLES};
+use forebay_pagecache_cli::status as page_cache;
+use forebay_terminal::record::{Metric, Record as _, Table, Unit};
 
 const JSON: &str = "fields of ";
 const METRICS: &str = "metrics of ";
 
+/// A status with its records.
+struct Described {
+    whole: &'static Table,
+    tables: &'static [&'static Table],
+}
+
+const DAEMON: Described = Described {
+    whole: &Status::TABLE,
+    tables: TABLES,
+};
+
+const PAGE_CACHE: Described = Described {
+    whole: &page_cache::Status::TABLE,
+    tables: page_cache::TABLES,
+};
+
+impl Described {
+    fn json_parts(&self) -> impl Iterator<Item = String> {
+        let tables = self.tables.iter();
+        tables.map(|table| format!("{JSON}{}", table.name))
+    }
+
+    fn metrics_parts(&self) -> impl Iterator<Item = String> {
+        let measured = self.measured().into_iter();
+        let with_metrics = measured.filter(|(table, _)| has_metrics(table));
+        with_metrics.map(|(table, _)| format!("{METRICS}{}", table.name))
+    }
+
+    fn render(&self, part: &str) -> String {
+        if part.starts_with(JSON) {
+            return fields(self.found(part, JSON).0);
+        }
+        let (table, labels) = self.found(part, METRICS);
+        metrics(table, &labels)
+    }
+
+    fn check(&self, file: &'static str, parts: Vec<String>) {
+        let page = Page {
+            file,
+            parts,
+            render: &|part, _| self.render(part),
+        };
+        page.check();
+    }
+}
+
 #[test]
 fn the_json_page_matches_the_status() {
-    let render = |part: &str, _: &str| fields(found(part, JSON).0);
-    let parts = TABLES.iter().map(|table| format!("{JSON}{}", table.name));
-    let page = Page {
-        file: "json.md",
-        parts: parts.collect(),
-        render: &render,
-    };
-    page.check();
+    DAEMON.check("json.md", DAEMON.json_parts().collect());
 }
 
 #[test]
 fn the_metrics_page_matches_the_status() {
-    let render = |part: &str, _: &str| {
-        let (table, labels) = found(part, METRICS);
-        metrics(table, &labels)
-    };
-    let with_metrics = measured()
-        .into_iter()
-        .filter(|(table, _)| has_metrics(table));
-    let parts = with_metrics.map(|(table, _)| format!("{METRICS}{}", table.name));
-    let page = Page {
-        file: "metrics.md",
-        parts: parts.collect(),
-        render: &render,
-    };
-    page.check();
+    DAEMON.check("metrics.md", DAEMON.metrics_parts().collect());
+}
+
+#[test]
+fn the_page_of_the_page_cache_matches_its_status() {
+    let parts = PAGE_CACHE.json_parts().chain(PAGE_CACHE.metrics_parts());
+    PAGE_CACHE.check("page-cache-status.md", parts.collect());
 }
 
 #[test]
 fn names_agree_with_units_and_types() {
-    for table in TABLES {
+    for table in TABLES.iter().chain(page_cache::TABLES) {
         for entry in table.entries {
             let (key, unit) = (entry.key, Unit::of(entry.key));
             assert!(entry.meaning.ends_with('.'), "{key}: {}", entry.meaning);
@@ -73,39 +106,44 @@ fn names_agree_with_units_and_types() {
     }
 }
 
-/// Returns the tables below the whole status, each with the labels of its metrics.
-fn measured() -> Vec<(&'static Table, Vec<&'static str>)> {
-    fn walk(
-        table: &'static Table,
-        outer: &[&'static str],
-        found: &mut Vec<(&'static Table, Vec<&'static str>)>,
-    ) {
-        let own = table.entries.iter().filter_map(|entry| match entry.metric {
-            Metric::Label(label) => Some(label),
-            _ => None,
-        });
-        let labels: Vec<_> = outer.iter().copied().chain(own).collect();
-        found.push((table, labels.clone()));
-        for entry in table.entries {
-            if let Metric::Records { table, .. } = entry.metric {
-                walk(table, &labels, found);
+impl Described {
+    /// Returns the tables below the whole status, each with the labels of its metrics.
+    fn measured(&self) -> Vec<(&'static Table, Vec<&'static str>)> {
+        fn walk(
+            table: &'static Table,
+            outer: &[&'static str],
+            found: &mut Vec<(&'static Table, Vec<&'static str>)>,
+        ) {
+            let own = table.entries.iter().filter_map(|entry| match entry.metric {
+                Metric::Label(label) => Some(label),
+                _ => None,
+            });
+            let labels: Vec<_> = outer.iter().copied().chain(own).collect();
+            found.push((table, labels.clone()));
+            for entry in table.entries {
+                if let Metric::Records { table, .. } = entry.metric {
+                    walk(table, &labels, found);
+                }
             }
         }
+        let mut found = Vec::new();
+        walk(self.whole, &[], &mut found);
+        found
     }
-    let mut found = Vec::new();
-    walk(const { &Status::TABLE }, &[], &mut found);
-    found
-}
 
-/// Returns the table of `part`, and the labels of its metrics.
-fn found(part: &str, prefix: &str) -> (&'static Table, Vec<&'static str>) {
-    let name = part.strip_prefix(prefix).expect("the part has the prefix");
-    let measured = measured().into_iter().find(|(table, _)| table.name == name);
-    measured.unwrap_or_else(|| {
-        let mut tables = TABLES.iter();
-        let table = tables.find(|table| table.name == name);
-        (table.expect("the part is of a record"), Vec::new())
-    })
+    /// Returns the table of `part`, and the labels of its metrics.
+    fn found(&self, part: &str, prefix: &str) -> (&'static Table, Vec<&'static str>) {
+        let name = part.strip_prefix(prefix).expect("the part has the prefix");
+        let measured = self
+            .measured()
+            .into_iter()
+            .find(|(table, _)| table.name == name);
+        measured.unwrap_or_else(|| {
+            let mut tables = self.tables.iter();
+            let table = tables.find(|table| table.name == name);
+            (table.expect("the part is of a record"), Vec::new())
+        })
+    }
 }
 
 fn has_metrics(table: &Table) -> bool {

@@ -1,6 +1,9 @@
-//! Distributions of latencies.
+//! Fields of the status with types of the daemon, and distributions of latencies.
+
+use forebay_terminal::record::{Distribution, Optional, Value, Valued};
 
 use super::Latency;
+use crate::config::{Mode, Promotion};
 
 /// The bounds of the latency histograms, microseconds.
 pub const LATENCY_BOUNDS_US: [u64; 19] = [
@@ -36,5 +39,31 @@ impl Latency {
             p99_us: quantile_us(0.99),
             within: LATENCY_BOUNDS_US.iter().map(within).collect(),
         }
+    }
+}
+
+impl Valued for Latency {
+    fn value(&self) -> Value<'_> {
+        Value::Distribution(Distribution {
+            bounds_us: &LATENCY_BOUNDS_US,
+            within: &self.within,
+            count: self.count,
+            sum_us: self.sum_us,
+        })
+    }
+}
+
+impl Optional for Mode {
+    fn value(mode: Option<&Self>) -> Value<'_> {
+        Value::Text(match mode {
+            Some(mode) => mode.to_string().into(),
+            None => "no cache".into(),
+        })
+    }
+}
+
+impl Valued for Promotion {
+    fn value(&self) -> Value<'_> {
+        Value::Hidden
     }
 }

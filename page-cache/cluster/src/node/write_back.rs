@@ -1,6 +1,6 @@
 //! Write-back of pages that no program flushes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_pagecache::client::Client;
 use forebay_pagecache::store::Store;
@@ -8,19 +8,23 @@ use forebay_pagecache::store::Store;
 use super::Stop;
 use crate::link::Way;
 
-/// Rounds of write-back within the expiry of written pages.
-const ROUNDS: u32 = 4;
+/// Longest pause between two checks for expired writes.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// Checks for expired writes within the expiry.
+const CHECKS: u32 = 4;
 
 /// Puts written pages into the store that no program flushes.
 pub(super) fn write_back_expired<S: Store>(
     client: &Client<S, Way>,
+    began: Instant,
     expiry: Duration,
     dirty_pages: usize,
     stop: &Stop,
 ) {
-    let round = (expiry / ROUNDS).max(Duration::from_millis(1));
-    while !stop.sleep(round) {
+    let pause = (expiry / CHECKS).clamp(Duration::from_millis(1), PAUSE_MAX);
+    while !stop.sleep(pause) {
         // All operations report that the client is broken.
-        let _ = client.write_back_expired(u64::from(ROUNDS) - 1, dirty_pages);
+        let _ = client.write_back_expired(began.elapsed(), expiry, dirty_pages);
     }
 }

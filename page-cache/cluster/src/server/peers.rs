@@ -10,8 +10,10 @@ use forebay_pagecache::message::{NodeId, Place, Refusal, ToDirectory, ToNode};
 
 use super::connection::Newcomer;
 use super::{Server, process_of};
+use crate::PAGE_BYTES;
 use crate::link::Outgoing;
 use crate::pool::Known;
+use crate::status::{NodeStatus, WrittenStatus};
 
 /// Time between the end of a connection and that of its process, which the kernel is about to
 /// report.
@@ -30,8 +32,8 @@ pub(super) struct Peer {
     process: Option<Process>,
     /// Time of its last message.
     pub(super) heard: Instant,
-    /// Counters of the node.
-    pub(super) counts: [u64; 4],
+    /// The node's report of itself: its counters and its dirty data.
+    pub(super) reported: NodeStatus,
     /// Pages that it must unmap, and the time of the request.
     asked: BTreeMap<(u32, u64), Instant>,
     /// Whether it has asked to leave: it does not use its pages after the end of its connection.
@@ -52,7 +54,7 @@ impl Peer {
             started: known.started,
             process: process_of(known)?,
             heard: Instant::now(),
-            counts: [0; 4],
+            reported: NodeStatus::default(),
             asked: BTreeMap::new(),
             leaving: false,
             end_at: Some(Instant::now() + patience),
@@ -69,7 +71,7 @@ impl Peer {
             outgoing: Some(newcomer.outgoing),
             process: Some(newcomer.process),
             heard: Instant::now(),
-            counts: [0; 4],
+            reported: NodeStatus::default(),
             asked: BTreeMap::new(),
             leaving: false,
             end_at: None,
@@ -85,7 +87,28 @@ impl Peer {
                 hits_remote,
                 misses,
                 read_ahead,
-            } => self.counts = [*hits_local, *hits_remote, *misses, *read_ahead],
+            } => {
+                self.reported = NodeStatus {
+                    hits_local: *hits_local,
+                    hits_remote: *hits_remote,
+                    misses: *misses,
+                    read_ahead: *read_ahead,
+                    ..std::mem::take(&mut self.reported)
+                };
+            }
+            ToDirectory::Dirty {
+                pages,
+                oldest_ms,
+                write_back_failures,
+                lost_pages,
+            } => {
+                self.reported.written = WrittenStatus {
+                    dirty_bytes: pages.saturating_mul(PAGE_BYTES as u64),
+                    oldest_s: oldest_ms / 1000,
+                    failures: *write_back_failures,
+                    lost_pages: *lost_pages,
+                };
+            }
             ToDirectory::Leave {} => self.leaving = true,
             ToDirectory::Invalidated { place } => {
                 self.asked.remove(&key(place));

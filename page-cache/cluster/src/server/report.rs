@@ -52,8 +52,7 @@ impl Server {
             status.pages.shared += pages.shared;
             status.pages.to_be_invalidated += pages.to_be_invalidated;
             let peer = self.peers.get(&share.node);
-            let [hits_local, hits_remote, misses, read_ahead] =
-                peer.map_or([0; 4], |peer| peer.counts);
+            let reported = peer.map(|peer| peer.reported.clone());
             let ending = peer.is_some_and(|peer| peer.end_at.is_some());
             let state = match (share.alive, ending) {
                 (false, _) => "dead",
@@ -66,10 +65,7 @@ impl Server {
                 state: state.into(),
                 frames: share.frames,
                 pages,
-                hits_local,
-                hits_remote,
-                misses,
-                read_ahead,
+                ..reported.unwrap_or_default()
             });
         }
         status

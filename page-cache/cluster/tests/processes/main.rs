@@ -14,6 +14,7 @@ use std::time::Duration;
 use cluster::{Cluster, SHORT_LEASE, node_id};
 use forebay_block::ErrorKind;
 use forebay_cluster::server::{self, Server};
+use forebay_cluster::status::{Status, WrittenStatus};
 use forebay_cluster::{Node, Options, PAGE_BYTES};
 use forebay_pagecache::message::{ToDirectory, ToNode};
 use forebay_pagecache::protocol::{Packet, encode};
@@ -62,6 +63,27 @@ fn files_are_one_for_all_nodes() {
         "one copy: {status:?}"
     );
     assert_eq!(status.nodes.len(), 2);
+}
+
+#[test]
+fn the_status_shows_the_dirty_data_of_each_node() {
+    let cluster = Cluster::new("dirty", 256, Duration::from_secs(5));
+    let (a, _b) = (cluster.join(1, 64), cluster.join(2, 64));
+    let file = a.create("data").expect("made");
+    file.write_at(0, &[1; 3 * PAGE_BYTES]).expect("written");
+    let of = |status: &Status, id| {
+        let mut nodes = status.nodes.iter();
+        nodes
+            .find(|node| node.id == id)
+            .expect("it is there")
+            .written
+    };
+    cluster.wait(|status| of(status, 1).oldest_s >= 1);
+    let status = cluster.status();
+    assert_eq!(of(&status, 1).dirty_bytes, 3 * PAGE_BYTES as u64);
+    assert_eq!(of(&status, 2), WrittenStatus::default());
+    file.fsync().expect("durable");
+    cluster.wait(|status| of(status, 1) == WrittenStatus::default());
 }
 
 #[test]

@@ -28,26 +28,39 @@ impl<S: Store, L: Link> Client<S, L> {
         self.act(&mut state)
     }
 
-    /// Reports that this node lives, with its counters, unless the node is busy. Returns whether it
-    /// reported.
+    /// Reports that this node lives, with its counters, unless the node is busy. `now` is the time
+    /// since its start. Returns whether it reported.
     ///
     /// # Errors
     /// If the link is gone.
-    pub fn say_alive(&self) -> Result<bool> {
+    pub fn say_alive(&self, now: Duration) -> Result<bool> {
         let Ok(mut state) = self.state.try_lock() else {
             return Ok(false);
         };
+        state.node.set_time(now);
+        let dirty = state.node.dirty();
+        let age = dirty
+            .since
+            .map_or(Duration::ZERO, |since| now.saturating_sub(since));
         let Counts {
             hits_local,
             hits_remote,
             misses,
             read_ahead,
+            write_back_failures,
+            lost_pages,
         } = state.node.counts();
         state.messages.push(ToDirectory::Alive {
             hits_local,
             hits_remote,
             misses,
             read_ahead,
+        });
+        state.messages.push(ToDirectory::Dirty {
+            pages: dirty.pages as u64,
+            oldest_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+            write_back_failures,
+            lost_pages,
         });
         self.act(&mut state).map(|()| true)
     }

@@ -265,7 +265,7 @@ impl Directory {
                     return Err(refused(from, &message, "the lock does not exist"));
                 }
             }
-            ToDirectory::Alive { .. } => {}
+            ToDirectory::Alive { .. } | ToDirectory::Dirty { .. } => {}
             ToDirectory::Leave {} => self.leave(from, out),
             ToDirectory::Forgotten { node } => self.forgotten(from, node, out),
             ToDirectory::Hello { .. }

@@ -82,7 +82,7 @@ impl Directory {
         let bit = from.bit();
         let (awaited, begun) = (recovery.awaited & bit != 0, recovery.begun & bit != 0);
         match message {
-            ToDirectory::Alive { .. } if share.is_some() => {}
+            ToDirectory::Alive { .. } | ToDirectory::Dirty { .. } if share.is_some() => {}
             ToDirectory::Join { .. } if awaited && !begun => {
                 recovery.unheard.push(from);
                 recovery.awaited &= !bit;

@@ -13,14 +13,18 @@ mod sync;
 mod table;
 #[cfg(test)]
 mod tests;
+mod unflushed;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::fault::{Fault, Faults};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory};
 use read_ahead::Stream;
-use sync::{Sync, Written};
+use sync::Sync;
 use table::{Mapping, Table};
+pub use unflushed::Dirty;
+use unflushed::Unflushed;
 
 /// Number of a program's operation. The driver chooses it, and does not reuse it while the
 /// operation waits.
@@ -130,6 +134,10 @@ pub struct Counts {
     pub misses: u64,
     /// Pages that were read ahead.
     pub read_ahead: u64,
+    /// Writes of a page by this node that the store refused, and failed syncs.
+    pub write_back_failures: u64,
+    /// Pages that this node wrote and that were lost before they were in the store.
+    pub lost_pages: u64,
 }
 
 /// A lookup without an answer, or its fill.
@@ -146,8 +154,8 @@ struct Pending {
 #[derive(Debug)]
 struct Unpublished {
     bytes: Box<[u8]>,
-    /// Number of the [round](Node::begin_round) of its first write.
-    since: u64,
+    /// [Time](Node::set_time) of its first write.
+    since: Duration,
     publishing: bool,
     /// Write that waits for the publication.
     writer: Option<Ticket>,
@@ -169,10 +177,10 @@ pub struct Node {
     pending: BTreeMap<PageId, Pending>,
     unpublished: BTreeMap<PageId, Unpublished>,
     /// Unflushed writes of this node.
-    unflushed: BTreeMap<PageId, Written>,
+    unflushed: Unflushed,
     stores: u64,
-    /// Number of the round, by which the age of unflushed writes is counted.
-    round: u64,
+    /// Time by which the age of unflushed writes is counted.
+    time: Duration,
     /// Files with lost writes that no flush has reported yet.
     lost: BTreeSet<u64>,
     /// Number of losses of each file.
@@ -208,9 +216,9 @@ impl Node {
             mapped: Table::default(),
             pending: BTreeMap::new(),
             unpublished: BTreeMap::new(),
-            unflushed: BTreeMap::new(),
+            unflushed: Unflushed::default(),
             stores: 0,
-            round: 0,
+            time: Duration::ZERO,
             lost: BTreeSet::new(),
             losses: BTreeMap::new(),
             syncs: Vec::new(),
@@ -312,7 +320,7 @@ impl Node {
         let strong = self.config.consistency == Consistency::Strong;
         let unpublished = Unpublished {
             bytes: bytes.into(),
-            since: self.round,
+            since: self.time,
             publishing: false,
             writer: strong.then_some(ticket),
         };
@@ -366,24 +374,6 @@ impl Node {
         }
     }
 
-    /// Notes that this node has stored into a page: a flush of the file will cover it.
-    pub fn stored(&mut self, page: PageId, place: Place) {
-        self.lose_unflushed();
-        if self.is_lost(place) {
-            self.lose(page.inode);
-            return;
-        }
-        self.stores += 1;
-        let store = self.stores;
-        let since = (self.unflushed.get(&page)).map_or(self.round, |written| written.since);
-        let written = Written {
-            store,
-            place,
-            since,
-        };
-        self.unflushed.insert(page, written);
-    }
-
     /// Notes the end of a fill. After a failure no node gets the page, and the waiting operations
     /// here fail.
     pub fn filled(&mut self, page: PageId, ok: bool, out: &mut Vec<Effect>) {
@@ -420,6 +410,7 @@ impl Node {
 
     /// Notes the end of a write-back.
     pub fn written_back(&mut self, place: Place, ok: bool, out: &mut Vec<Effect>) {
+        self.counts.write_back_failures += u64::from(!ok);
         out.push(Effect::Send(ToDirectory::WrittenBack { place, ok }));
     }
 

@@ -16,8 +16,10 @@ impl Node {
     pub(super) fn published(&mut self, page: PageId, place: Place, out: &mut Vec<Effect>) {
         let unpublished = self.unpublished.remove(&page);
         self.stored(page, place);
-        if let (Some(unpublished), Some(written)) = (&unpublished, self.unflushed.get_mut(&page)) {
+        if let (Some(unpublished), Some(written)) = (&unpublished, self.unflushed.get(page)) {
+            let mut written = *written;
             written.since = written.since.min(unpublished.since);
+            self.unflushed.insert(page, written);
         }
         let writer = unpublished.and_then(|unpublished| unpublished.writer);
         out.extend(writer.map(|ticket| Effect::Done { ticket, ok: true }));

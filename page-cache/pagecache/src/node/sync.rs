@@ -2,19 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::unflushed::{Written, pages_of};
 use super::{Effect, Node, PageId, Place, Ticket};
 use crate::message::{NodeId, ToDirectory};
-
-/// A page that this node wrote and that may not be in the store.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
-    /// Number of its last store on this node: a flush covers only stores before its start.
-    pub(super) store: u64,
-    /// Place of the last store.
-    pub(super) place: Place,
-    /// Number of the [round](Node::begin_round) of its first store since the page was in the store.
-    pub(super) since: u64,
-}
 
 /// Purpose of a [`Sync`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,24 +44,9 @@ impl Node {
         self.sync(inode, ticket, Kind::WriteBack, out);
     }
 
-    /// Begins a round, by which the age of unflushed writes is counted.
-    pub fn begin_round(&mut self) {
-        self.round += 1;
-    }
-
-    /// Returns the files with writes that have been unflushed for `rounds` rounds or longer.
-    /// Returns all files with unflushed writes if there are more than `most` such pages.
-    pub fn expired(&mut self, rounds: u64, most: usize) -> BTreeSet<u64> {
-        self.lose_unflushed();
-        let is_full = self.unflushed.len() + self.unpublished.len() > most;
-        let is_due = |since: u64| is_full || since + rounds <= self.round;
-        let written = self.unflushed.iter();
-        let written = written.filter(|(_, written)| is_due(written.since));
-        let unpublished = self.unpublished.iter();
-        let unpublished = unpublished.filter(|(_, unpublished)| is_due(unpublished.since));
-        let pages = written.map(|(page, _)| page);
-        let pages = pages.chain(unpublished.map(|(page, _)| page));
-        pages.map(|page| page.inode).collect()
+    /// Notes that a sync of the store failed.
+    pub const fn sync_failed(&mut self) {
+        self.counts.write_back_failures += 1;
     }
 
     /// Starts the close of a file: this node's unpublished pages become visible to other nodes.
@@ -112,7 +87,7 @@ impl Node {
                 return true;
             }
             if sync.kind != Kind::Close && !std::mem::replace(&mut sync.asked, true) {
-                for (page, written) in unflushed.range(pages_of(sync.inode)) {
+                for (page, written) in unflushed.of_file(sync.inode) {
                     let place = written.place;
                     sync.flushing.insert(*page, (place, written.store));
                     out.push(Effect::Send(ToDirectory::Flush { page: *page, place }));
@@ -168,12 +143,13 @@ impl Node {
         let (_, store) = sync.flushing.remove(&page).unwrap_or((place, 0));
         sync.ok &= ok;
         let covered = |written: &Written| written.store == store && written.place == place;
-        match self.unflushed.get_mut(&page) {
-            Some(written) if ok && covered(written) => {
-                self.unflushed.remove(&page);
-            }
+        match self.unflushed.get(page).copied() {
+            Some(written) if ok && covered(&written) => self.unflushed.remove(page),
             // Only the stores since the request are not in the store.
-            Some(written) if ok => written.since = self.round,
+            Some(written) if ok => {
+                let since = self.time;
+                self.unflushed.insert(page, Written { since, ..written });
+            }
             _ => {}
         }
         self.go_on(out);
@@ -215,15 +191,11 @@ impl Node {
         if !std::mem::take(&mut self.unsettled) {
             return;
         }
-        let mut inodes = BTreeSet::new();
-        let dead = &self.dead;
-        self.unflushed.retain(|page, written| {
-            let lost = is_dead(dead, written.place);
-            if lost {
-                inodes.insert(page.inode);
-            }
-            !lost
-        });
+        let dead = std::mem::take(&mut self.dead);
+        let lost = self.take_unflushed(|place| is_dead(&dead, place));
+        self.dead = dead;
+        self.counts.lost_pages += lost.len() as u64;
+        let inodes: BTreeSet<u64> = lost.iter().map(|page| page.inode).collect();
         for inode in inodes {
             self.lose(inode);
         }
@@ -233,13 +205,4 @@ impl Node {
 fn is_dead(dead: &BTreeMap<u32, (u32, NodeId)>, place: Place) -> bool {
     let run = dead.range(..=place.frame).next_back();
     run.is_some_and(|(_, (end, _))| place.frame < *end)
-}
-
-fn pages_of(inode: u64) -> std::ops::RangeInclusive<PageId> {
-    let first = PageId { inode, index: 0 };
-    let last = PageId {
-        inode,
-        index: u64::MAX,
-    };
-    first..=last
 }

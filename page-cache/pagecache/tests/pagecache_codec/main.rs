@@ -58,6 +58,14 @@ fn to_directory() -> impl Strategy<Value = ToDirectory> {
                 read_ahead,
             }
         }),
+        any::<[u64; 4]>().prop_map(|[pages, oldest_ms, write_back_failures, lost_pages]| {
+            ToDirectory::Dirty {
+                pages,
+                oldest_ms,
+                write_back_failures,
+                lost_pages,
+            }
+        }),
         Just(ToDirectory::Leave {}),
         node().prop_map(|node| ToDirectory::Forgotten { node }),
         any::<(u32, u32)>().prop_map(|(first_frame, frames)| ToDirectory::Rejoin {

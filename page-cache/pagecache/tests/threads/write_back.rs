@@ -1,12 +1,19 @@
 //! Write-back of writes that no program flushes.
 
+use std::time::Duration;
+
 use forebay_block::ErrorKind;
-use forebay_pagecache::node::Consistency;
+use forebay_pagecache::node::{Consistency, Dirty};
 
 use crate::cluster::{Cluster, PAGE};
 use crate::{byte_of, page};
 
 const NO_LIMIT: usize = usize::MAX;
+
+/// Time since the start of a node.
+const fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
 
 #[test]
 fn writes_are_stored_when_they_have_their_age() {
@@ -17,14 +24,17 @@ fn writes_are_stored_when_they_have_their_age() {
         };
         let stored = |index| byte_of(&cluster.shelf.page(page(index)));
         a.write(page(3), 0, &[7; PAGE]).expect("it is written");
-        a.write_back_expired(2, NO_LIMIT).expect("connected");
-        assert_eq!(stored(3), 0, "it is one round old");
+        a.write_back_expired(at(1), at(2), NO_LIMIT)
+            .expect("connected");
+        assert_eq!(stored(3), 0, "it is one second old");
         a.write(page(4), 0, &[8; PAGE]).expect("it is written");
         // The age is that of the first write.
         a.write(page(3), 0, &[9; PAGE]).expect("it is written");
-        b.write_back_expired(1, NO_LIMIT).expect("connected");
+        b.write_back_expired(at(2), at(1), NO_LIMIT)
+            .expect("connected");
         assert_eq!(stored(3), 0, "another node's write-back");
-        a.write_back_expired(2, NO_LIMIT).expect("connected");
+        a.write_back_expired(at(2), at(2), NO_LIMIT)
+            .expect("connected");
         assert_eq!(stored(3), 9);
     }
 }
@@ -38,9 +48,11 @@ fn more_written_pages_than_the_limit_are_stored_at_any_age() {
             .expect("it is written");
     }
     let stored = || byte_of(&cluster.shelf.page(page(0)));
-    node.write_back_expired(100, 4).expect("connected");
+    node.write_back_expired(at(1), at(100), 4)
+        .expect("connected");
     assert_eq!(stored(), 0);
-    node.write_back_expired(100, 3).expect("connected");
+    node.write_back_expired(at(1), at(100), 3)
+        .expect("connected");
     assert_eq!(stored(), 7);
 }
 
@@ -52,7 +64,8 @@ fn a_refused_write_back_is_reported_by_the_next_flush() {
         let node = &cluster.nodes[0];
         node.write(page(1), 0, &[7; PAGE]).expect("it is written");
         cluster.shelf.refuse(true);
-        node.write_back_expired(1, NO_LIMIT).expect("connected");
+        node.write_back_expired(at(1), at(1), NO_LIMIT)
+            .expect("connected");
         cluster.shelf.refuse(!is_repaired);
         let flushed = node.fsync(1);
         match is_repaired {
@@ -65,4 +78,38 @@ fn a_refused_write_back_is_reported_by_the_next_flush() {
         let stored = byte_of(&cluster.shelf.page(page(1)));
         assert_eq!(stored, if is_repaired { 7 } else { 0 });
     }
+}
+
+/// The counters that a node reports: amount and age of its dirty data, failures and losses.
+#[test]
+fn dirty_data_is_counted_until_it_is_stored_or_lost() {
+    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
+    let [a, b] = &cluster.nodes[..] else {
+        panic!("two nodes");
+    };
+    assert_eq!(b.dirty(), Dirty::default());
+    // The age is that of the oldest write.
+    for (index, now) in [(1, 5), (2, 9)] {
+        b.write_back_expired(at(now), at(100), NO_LIMIT)
+            .expect("connected");
+        b.write(page(index), 0, &[7; PAGE]).expect("it is written");
+    }
+    let dirty = |pages, since| Dirty { pages, since };
+    assert_eq!(b.dirty(), dirty(2, Some(at(5))));
+    cluster.shelf.refuse(true);
+    b.fsync(1).expect_err("refused");
+    assert_eq!(b.dirty(), dirty(2, Some(at(5))));
+    assert_eq!(b.counts().write_back_failures, 2);
+    cluster.shelf.refuse(false);
+    b.fsync(1).expect("the store has it now");
+    assert_eq!(b.dirty(), Dirty::default());
+    // In the memory of a node that dies.
+    let mut out = [0; PAGE];
+    a.read(page(3), &mut out).expect("it is read");
+    b.write(page(3), 0, &[9; 8]).expect("it is written");
+    assert_eq!(b.dirty().pages, 1);
+    cluster.kill(0);
+    b.fsync(1).expect_err("lost");
+    assert_eq!(b.dirty(), Dirty::default());
+    assert_eq!(b.counts().lost_pages, 1);
 }

@@ -19,7 +19,7 @@ fn check(name: &str, status: &Status, before: Option<&Status>) {
     assert_eq!(&read, status, "JSON loses nothing");
     for (view, text) in [
         ("json", json),
-        ("prom", crate::metrics::render(status)),
+        ("prom", forebay_terminal::metrics::render(status)),
         ("txt", render(status, before)),
         ("html", crate::page::render(status)),
     ] {

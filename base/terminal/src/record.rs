@@ -1,6 +1,6 @@
-//! The table of the status: each field with its JSON key, unit, meaning and metric.
+//! The table of a status: each field with its JSON key, unit, meaning and metric.
 //!
-//! `records!` defines the types of the status. The field of a record is one entry:
+//! [`records!`](crate::records) defines the types of a status. The field of a record is one entry:
 //!
 //! ```text
 //! /// Data that the backing device does not have yet.
@@ -22,10 +22,9 @@
 //! show as columns, each with its title.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
-use super::Latency;
-use crate::config::{Mode, Promotion};
-use forebay_terminal::size::human_bytes;
+use crate::size::{human_bytes, human_duration};
 
 /// A part of the status, described by a table.
 pub trait Record {
@@ -45,8 +44,7 @@ pub struct Table {
     pub entries: &'static [Entry],
     /// Keys of the fields whose metrics come first.
     pub order: &'static [&'static str],
-    /// Columns for the terminal and the page: key and title, as [`forebay_terminal::table::Table`]
-    /// takes it.
+    /// Columns for the terminal and the page: key and title, as [`crate::table::Table`] takes it.
     pub columns: &'static [(&'static str, &'static str)],
 }
 
@@ -103,12 +101,25 @@ pub enum Value<'a> {
     Whole(u64),
     /// Text.
     Text(Cow<'a, str>),
-    /// A distribution.
-    Latency(&'a Latency),
+    /// A distribution of times.
+    Distribution(Distribution<'a>),
     /// Other records.
     Records(Vec<&'a dyn Fields>),
     /// A value that neither metrics nor columns show.
     Hidden,
+}
+
+/// A distribution of times, for a histogram.
+#[derive(Clone, Copy, Debug)]
+pub struct Distribution<'a> {
+    /// Bounds of the buckets, microseconds, ascending.
+    pub bounds_us: &'a [u64],
+    /// Number of times within each bound.
+    pub within: &'a [u64],
+    /// Number of all times.
+    pub count: u64,
+    /// Sum of all times, microseconds.
+    pub sum_us: f64,
 }
 
 /// The values of a record of any type.
@@ -217,6 +228,7 @@ impl Value<'_> {
     fn for_people(&self, unit: Unit) -> String {
         match (self, unit) {
             (Self::Whole(bytes), Unit::Bytes) => human_bytes(*bytes),
+            (Self::Whole(seconds), Unit::Seconds) => human_duration(Duration::from_secs(*seconds)),
             (Self::Whole(value), _) => value.to_string(),
             (Self::Text(text), _) => text.clone().into_owned(),
             _ => "-".to_owned(),
@@ -244,9 +256,39 @@ impl<T: Record> Holds for Vec<T> {
     type Of = T;
 }
 
-impl<T: Record> Valued for Option<T> {
+/// The type of a field that may be absent.
+pub trait Optional: Sized {
+    /// Returns the value of the field.
+    fn value(field: Option<&Self>) -> Value<'_>;
+}
+
+impl<T: Record> Optional for T {
+    fn value(field: Option<&Self>) -> Value<'_> {
+        Value::Records(field.iter().map(|record| *record as &dyn Fields).collect())
+    }
+}
+
+impl Optional for String {
+    fn value(text: Option<&Self>) -> Value<'_> {
+        text.map_or(Value::Hidden, |text| Value::Text(text.into()))
+    }
+}
+
+impl Optional for u32 {
+    fn value(_: Option<&Self>) -> Value<'_> {
+        Value::Hidden
+    }
+}
+
+impl Optional for u64 {
+    fn value(_: Option<&Self>) -> Value<'_> {
+        Value::Hidden
+    }
+}
+
+impl<T: Optional> Valued for Option<T> {
     fn value(&self) -> Value<'_> {
-        Value::Records(self.iter().map(|record| record as &dyn Fields).collect())
+        T::value(self.as_ref())
     }
 }
 
@@ -275,21 +317,14 @@ valued! {
     u64: |value| Value::Whole(*value),
     usize: |value| Value::Whole(*value as u64),
     String: |text| Value::Text(Cow::Borrowed(text)),
-    Option<String>: |text| text.as_deref().map_or(Value::Hidden, |text| Value::Text(text.into())),
-    Option<Mode>: |mode| Value::Text(match mode {
-        Some(mode) => mode.to_string().into(),
-        None => "no cache".into(),
-    }),
-    Latency: |latency| Value::Latency(latency),
-    Promotion: |_| Value::Hidden,
     f64: |_| Value::Hidden,
-    Option<u32>: |_| Value::Hidden,
-    Option<u64>: |_| Value::Hidden,
+    Vec<u8>: |numbers| Value::Whole(numbers.len() as u64),
     Vec<u64>: |_| Value::Hidden,
     Vec<String>: |texts| Value::Whole(texts.len() as u64),
 }
 
-/// Defines records and `TABLES`, the list of their tables: see the module.
+/// Defines records and `TABLES`, the list of their tables: see [`crate::record`].
+#[macro_export]
 macro_rules! records {
     ($(
         $(#[$attribute:meta])*
@@ -314,52 +349,60 @@ macro_rules! records {
                 )+
             }
 
-            impl Record for $name {
-                const TABLE: Table = Table {
+            impl $crate::record::Record for $name {
+                const TABLE: $crate::record::Table = $crate::record::Table {
                     name: stringify!($name),
-                    entries: &[$(Entry {
+                    entries: &[$($crate::record::Entry {
                         key: stringify!($key),
                         kind: stringify!($type),
                         meaning: concat!($($doc),+).trim_ascii_start(),
-                        metric: records!(@metric $type $(, $form $(, $($detail)*)?)?),
+                        metric: $crate::records!(@metric $type $(, $form $(, $($detail)*)?)?),
                     }),+],
                     order: &[$($(stringify!($first)),+)?],
                     columns: &[$($((stringify!($column), $title)),+)?],
                 };
 
-                fn values(&self) -> Vec<Value<'_>> {
-                    vec![$(self.$key.value()),+]
+                fn values(&self) -> Vec<$crate::record::Value<'_>> {
+                    vec![$($crate::record::Valued::value(&self.$key)),+]
                 }
             }
         )+
 
         /// The tables of all records.
-        pub const TABLES: &[&Table] = &[$(&$name::TABLE),+];
+        pub const TABLES: &[&$crate::record::Table] =
+            &[$(&<$name as $crate::record::Record>::TABLE),+];
     };
-    (@metric $type:ty) => { Metric::None };
-    (@metric $type:ty, label, $label:literal) => { Metric::Label($label) };
+    (@metric $type:ty) => { $crate::record::Metric::None };
+    (@metric $type:ty, label, $label:literal) => { $crate::record::Metric::Label($label) };
     (@metric $type:ty, info, $name:literal, $label:ident $(, $help:literal)?) => {
-        Metric::Info {
+        $crate::record::Metric::Info {
             name: $name,
             label: stringify!($label),
-            help: records!(@help $($help)?),
+            help: $crate::records!(@help $($help)?),
         }
     };
     (@metric $type:ty, records) => {
-        Metric::Records { table: &<$type as Holds>::Of::TABLE, always: false }
+        $crate::record::Metric::Records {
+            table: $crate::records!(@table $type),
+            always: false,
+        }
     };
     (@metric $type:ty, records, always) => {
-        Metric::Records { table: &<$type as Holds>::Of::TABLE, always: true }
+        $crate::record::Metric::Records {
+            table: $crate::records!(@table $type),
+            always: true,
+        }
     };
     (@metric $type:ty, $kind:ident, $name:literal $(, $help:literal)?) => {
-        Metric::Family {
+        $crate::record::Metric::Family {
             name: $name,
             kind: stringify!($kind),
-            help: records!(@help $($help)?),
+            help: $crate::records!(@help $($help)?),
         }
+    };
+    (@table $type:ty) => {
+        &<<$type as $crate::record::Holds>::Of as $crate::record::Record>::TABLE
     };
     (@help) => { None };
     (@help $help:literal) => { Some($help) };
 }
-
-pub(crate) use records;

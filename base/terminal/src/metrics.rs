@@ -1,10 +1,9 @@
-//! The status in the text format 0.0.4 of Prometheus, with base units (bytes, seconds) and `_total`
+//! A status in the text format 0.0.4 of Prometheus, with base units (bytes, seconds) and `_total`
 //! on counters.
 
 use std::fmt::{Display, Write as _};
 
-use crate::status::record::{Entry, Fields, Metric, Record as _, Table, Unit, Value};
-use crate::status::{LATENCY_BOUNDS_US, Latency, Status};
+use crate::record::{Distribution, Entry, Fields, Metric, Record, Table, Unit, Value};
 
 /// Text under construction.
 struct Text(String);
@@ -20,10 +19,10 @@ struct Item<'a> {
 
 /// Returns the metrics of `status`.
 #[must_use]
-pub fn render(status: &Status) -> String {
+pub fn render<T: Record>(status: &T) -> String {
     let mut text = Text(String::with_capacity(16 << 10));
-    let item = Item::new(&Status::TABLE, &[], status);
-    text.table(&Status::TABLE, &[item]);
+    let item = Item::new(&T::TABLE, &[], status);
+    text.table(&T::TABLE, &[item]);
     text.0
 }
 
@@ -34,6 +33,7 @@ impl<'a> Item<'a> {
         let own = table.entries.iter().zip(&values);
         let own = own.filter_map(|(entry, value)| match (&entry.metric, value) {
             (Metric::Label(label), Value::Text(text)) => Some((*label, text.clone().into_owned())),
+            (Metric::Label(label), Value::Whole(number)) => Some((*label, number.to_string())),
             _ => None,
         });
         let labels = outer.iter().cloned().chain(own).collect();
@@ -65,7 +65,7 @@ impl Text {
                     for item in items {
                         let labels = item.labels();
                         match &item.values[index] {
-                            Value::Latency(latency) => self.histogram(name, &labels, latency),
+                            Value::Distribution(times) => self.histogram(name, &labels, times),
                             value => self.sample(name, &labels, value.sample(Unit::of(entry.key))),
                         }
                     }
@@ -134,62 +134,17 @@ impl Text {
         let _ = writeln!(self.0, " {value}");
     }
 
-    fn histogram(&mut self, name: &str, labels: &[Label<'_>], latency: &Latency) {
+    fn histogram(&mut self, name: &str, labels: &[Label<'_>], times: &Distribution<'_>) {
         let bucket = format!("{name}_bucket");
         let mut sample = |bound: &str, count| {
             let labels = [labels, &[("le", bound)]].concat();
             self.sample(&bucket, &labels, count);
         };
-        for (bound_us, within) in LATENCY_BOUNDS_US.iter().zip(&latency.within) {
+        for (bound_us, within) in times.bounds_us.iter().zip(times.within) {
             sample(&(*bound_us as f64 / 1e6).to_string(), *within);
         }
-        sample("+Inf", latency.count);
-        self.sample(&format!("{name}_sum"), labels, latency.sum_us / 1e6);
-        self.sample(&format!("{name}_count"), labels, latency.count);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::status::example;
-    use std::collections::HashSet;
-
-    #[test]
-    fn the_text_is_what_prometheus_reads() {
-        let text = render(&example());
-        let mut families = HashSet::new();
-        let mut current = String::new();
-        for line in text.lines() {
-            if let Some(rest) = line.strip_prefix("# TYPE ") {
-                let (name, kind) = rest.split_once(' ').expect("a type line has two words");
-                assert!(families.insert(name.to_owned()), "{name} begins once");
-                assert_eq!(kind == "counter", name.ends_with("_total"), "{name}");
-                current = name.to_owned();
-            } else if !line.starts_with("# HELP ") {
-                assert!(line.starts_with(&current), "{line} belongs to {current}");
-                let value = line.rsplit(' ').next().expect("a sample has a value");
-                value.parse::<f64>().expect(line);
-            }
-        }
-        assert!(families.len() > 25, "{families:?}");
-        for sample in [
-            "forebay_cache_dirty_bytes 65536",
-            "forebay_cache_cleaning_info{policy=\"auto\"} 1",
-            "forebay_volume_read_hits_total{volume=\"db\"} 90",
-            "forebay_volume_sent_round_writes_total{volume=\"db\"} 7",
-            "forebay_volume_requests_total{volume=\"db\",op=\"read\"} 100",
-            "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"0.0001\"} 90",
-            "forebay_volume_latency_seconds_bucket{volume=\"db\",op=\"read\",le=\"+Inf\"} 100",
-            "forebay_connections{reactor=\"engine\"} 1",
-            "forebay_device_errors_total{device=\"ssd\",role=\"cache\"} 2",
-            "forebay_transit_bypassed_blocks_total{device=\"fast\",policy=\"caiti\"} 3",
-            "forebay_device_written_bytes_total{device=\"ssd\",role=\"cache\"} 4096",
-        ] {
-            assert!(
-                text.lines().any(|line| line == sample),
-                "{sample} in\n{text}"
-            );
-        }
+        sample("+Inf", times.count);
+        self.sample(&format!("{name}_sum"), labels, times.sum_us / 1e6);
+        self.sample(&format!("{name}_count"), labels, times.count);
     }
 }
