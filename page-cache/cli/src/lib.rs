@@ -60,6 +60,7 @@ enum Command {
     Node(NodeArguments),
     Status(StatusArguments),
     Metrics(MetricsArguments),
+    Flush(FlushArguments),
 }
 
 /// Run the directory of a pool, in the foreground
@@ -181,6 +182,20 @@ struct MetricsArguments {
     pool: PathBuf,
 }
 
+/// Make the writes of all nodes durable in the source
+///
+/// It fails if a write was refused or lost, and names the file. The next fsync of the program that
+/// wrote it reports that too.
+#[derive(Debug, Args)]
+struct FlushArguments {
+    /// Pool of the directory
+    #[arg(long, value_name = "DIR")]
+    pool: PathBuf,
+    /// Longest wait for all nodes
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
+    timeout: Interval,
+}
+
 /// Runs one command of the page cache. A directory or a node runs until a signal ends it.
 ///
 /// # Errors
@@ -191,6 +206,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Command::Node(arguments) => run_node(arguments),
         Command::Status(arguments) => report::run(&arguments.pool, arguments.json),
         Command::Metrics(arguments) => report::run_metrics(&arguments.pool),
+        Command::Flush(arguments) => report::run_flush(&arguments.pool, arguments.timeout.0),
     }
 }
 

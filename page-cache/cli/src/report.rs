@@ -1,10 +1,12 @@
-//! Status of a pool, as JSON, as text or as metrics.
+//! Status of a pool, as JSON, as text or as metrics, and its flush.
 
 use std::path::Path;
+use std::time::Duration;
 
 use forebay_block::Result;
+use forebay_cluster::command;
 use forebay_cluster::pool::Pool;
-use forebay_cluster::status::{NodeStatus, Pages, Status, WrittenStatus, ask};
+use forebay_cluster::status::{NodeStatus, Pages, Status, WrittenStatus};
 use forebay_terminal::record::Record as _;
 use forebay_terminal::size::human_bytes;
 use forebay_terminal::table::Table;
@@ -15,7 +17,7 @@ use forebay_terminal::{metrics, out};
 /// # Errors
 /// If no directory answers there.
 pub(crate) fn run(path: &Path, json: bool) -> Result<()> {
-    let status = ask(&Pool::new(path)?)?;
+    let status = command::status(&Pool::new(path)?)?;
     if json {
         return out::print(&String::from_utf8_lossy(&status.to_json()));
     }
@@ -27,7 +29,16 @@ pub(crate) fn run(path: &Path, json: bool) -> Result<()> {
 /// # Errors
 /// If no directory answers there.
 pub(crate) fn run_metrics(path: &Path) -> Result<()> {
-    out::print(&metrics::render(&ask(&Pool::new(path)?)?))
+    out::print(&metrics::render(&command::status(&Pool::new(path)?)?))
+}
+
+/// Flushes all nodes of the pool at `path`, and prints the number of bytes.
+///
+/// # Errors
+/// As for [`command::flush`].
+pub(crate) fn run_flush(path: &Path, patience: Duration) -> Result<()> {
+    let bytes = command::flush(&Pool::new(path)?, patience)?;
+    out::print(&format!("flushed {bytes} bytes\n"))
 }
 
 fn render(status: &Status) -> String {

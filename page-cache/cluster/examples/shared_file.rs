@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forebay_block::Result;
+use forebay_cluster::command;
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
-use forebay_cluster::status::ask;
 use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
 
 /// Runs the example in its own directories.
@@ -68,7 +68,7 @@ fn share(source: &Path, pool: &Path) -> Result<()> {
 
     // Both nodes leave. The pool may be removed after the directory has noticed.
     drop((written, read, one, other));
-    while !ask(&Pool::new(pool)?)?.nodes.is_empty() {
+    while !command::status(&Pool::new(pool)?)?.nodes.is_empty() {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())

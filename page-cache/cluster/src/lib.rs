@@ -6,7 +6,7 @@
 //! - [`node`]: the node process: joining, rejoining, leaving. [`file`](mod@file): files for
 //!   programs. [`names`]: files by directory and name, for a mount, with [`locks`].
 //! - [`tree`]: a directory tree as the store; [`device`]: a block device. [`status`]: the
-//!   directory's report.
+//!   directory's report. [`command`]: requests of commands.
 //!
 //! A source has one pool at a time (`claim`). The protocol is in [`forebay_pagecache`]; this crate
 //! makes no decision about a page. A node is ended before it is declared dead: the kernel reports
@@ -15,6 +15,7 @@
 
 mod claim;
 mod coherence;
+pub mod command;
 pub mod device;
 pub mod file;
 mod link;

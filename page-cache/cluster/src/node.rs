@@ -188,6 +188,8 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
     let (expiry, dirty_pages) = (options.expiry, options.dirty_pages);
     let write_back = move || write_back_expired(&writing, began, expiry, dirty_pages, &until);
     threads.push(start("pagecache-clean", write_back)?);
+    let flushing = Arc::clone(&client);
+    threads.push(start("pagecache-flush", move || flushing.run_flushes())?);
     for _ in 0..options.io_threads.max(1) {
         let client = Arc::clone(&client);
         threads.push(start("pagecache-io", move || client.run_io())?);
@@ -270,6 +272,7 @@ impl<S: Store> Drop for Inner<S> {
         self.stop.set();
         self.client.link().close();
         self.client.end_io();
+        self.client.end_flushes();
         // A write-back may be waiting for the directory.
         let context = "page cache: this node has left";
         self.client

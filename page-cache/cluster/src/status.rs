@@ -1,17 +1,7 @@
 //! Report of the directory about the cluster.
 
-use std::io::Read;
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
-
-use forebay_block::{Error, ErrorKind, Result};
 use forebay_terminal::record::{Holds, Value, Valued};
 use forebay_terminal::records;
-
-use crate::pool::Pool;
-
-/// Longest wait for a directory's answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 records! {
     /// State of the cluster at one moment. Counters start at zero with their process.
@@ -142,28 +132,6 @@ macro_rules! nested {
     )+};
 }
 nested!(Pages, WrittenStatus);
-
-/// Requests the status from the directory of a pool.
-///
-/// # Errors
-/// `NotFound` if no directory answers there, or errors of the system.
-pub fn ask(pool: &Pool) -> Result<Status> {
-    let mut stream = UnixStream::connect(pool.status_socket()).map_err(|error| {
-        let context = format!(
-            "no directory answers in the pool {}\n\
-             help: start one with `forebay pagecache directory`, or name its pool with --pool",
-            pool.path().display()
-        );
-        Error::with_source(ErrorKind::NotFound, context, error)
-    })?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut text = Vec::new();
-    stream.read_to_end(&mut text)?;
-    serde_json::from_slice(&text).map_err(|error| {
-        let context = "the directory's answer is not a status; is it of another version?";
-        Error::with_source(ErrorKind::Disconnected, context, error)
-    })
-}
 
 impl Status {
     /// Returns the status as one line of JSON.

@@ -7,13 +7,14 @@
 mod alone;
 mod effects;
 mod emulated;
+mod flush_all;
 mod heard;
 mod io;
 mod membership;
 mod view;
 mod write_back;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ use crate::segment::{Frame, Segment};
 use crate::store::Store;
 use alone::Turns;
 pub use emulated::Emulated;
+pub use flush_all::FlushedAll;
 pub use heard::Heard;
 use io::Jobs;
 pub use view::View;
@@ -51,6 +53,8 @@ pub struct Client<S, L> {
     changed: Condvar,
     /// Notified of requested I/O.
     requested: Condvar,
+    /// Notified of requested flushes of all files.
+    flush_requested: Condvar,
     segment: Arc<Segment>,
     store: S,
     link: L,
@@ -69,6 +73,10 @@ struct State {
     messages: Vec<ToDirectory>,
     packet: Vec<u8>,
     jobs: Jobs,
+    /// Files with writes in the store that may not be durable.
+    unsynced: BTreeSet<u64>,
+    /// Whether [`Client::run_flushes`] ends.
+    flushes_are_over: bool,
     /// Error that all operations return, once the client is broken.
     broken: Option<Error>,
 }
@@ -89,12 +97,15 @@ impl<S: Store, L: Link> Client<S, L> {
             messages: Vec::new(),
             packet: Vec::new(),
             jobs: Jobs::default(),
+            unsynced: BTreeSet::new(),
+            flushes_are_over: false,
             broken: None,
         };
         let client = Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
             requested: Condvar::new(),
+            flush_requested: Condvar::new(),
             segment,
             store,
             link,

@@ -251,6 +251,23 @@ pub enum ToDirectory {
     },
     /// The node's state is complete.
     HadAll {},
+    /// A file of which a write was refused or lost. Precedes [`Self::FlushedAll`], which counts all
+    /// of them; only the first are named.
+    NotFlushed {
+        /// Number of the request.
+        ticket: u64,
+        /// The file.
+        inode: u64,
+    },
+    /// The answer to [`ToNode::FlushAll`].
+    FlushedAll {
+        /// Number of the request.
+        ticket: u64,
+        /// Number of dirty pages that are durable now.
+        pages: u64,
+        /// Number of files of which a write was refused or lost.
+        failed: u64,
+    },
 }
 
 /// From the directory to a node.
@@ -333,6 +350,11 @@ pub enum ToNode {
     },
     /// No page is in the memory of the node that asked to leave: it may leave.
     Left {},
+    /// The node must make all its writes durable that may not be so, then answer.
+    FlushAll {
+        /// Number of the request, which no other directory of the pool uses.
+        ticket: u64,
+    },
     /// The node may not join or come back.
     Refused {
         /// Reason.

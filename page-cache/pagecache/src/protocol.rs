@@ -367,6 +367,8 @@ messages! {
         17 => Relock { ticket, range, held },
         18 => HadAll {},
         19 => Dirty { pages, oldest_ms, write_back_failures, lost_pages },
+        20 => NotFlushed { ticket, inode },
+        21 => FlushedAll { ticket, pages, failed },
     }
 }
 messages! {
@@ -383,5 +385,6 @@ messages! {
         10 => Forget { node },
         11 => Left {},
         12 => Refused { why },
+        13 => FlushAll { ticket },
     }
 }

@@ -16,9 +16,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_cluster::command;
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
-use forebay_cluster::status::{Status, ask};
+use forebay_cluster::status::Status;
 use forebay_cluster::{Coherence, Emulated, File, Node, NodeId, Options, PAGE_BYTES};
 
 /// Amount of work.
@@ -222,7 +223,7 @@ impl Bed {
     }
 
     fn status(&self) -> Result<Status> {
-        ask(&self.pool)
+        command::status(&self.pool)
     }
 
     /// Returns the number of messages so far, once no more arrive: a node may have queued messages

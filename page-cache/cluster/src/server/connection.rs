@@ -1,7 +1,8 @@
 //! Thread of one connection: identification, then packets, until it ends.
 
-use std::io::Write;
+use std::io::{BufRead as _, BufReader, Read as _, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -13,13 +14,20 @@ use forebay_io::system;
 use forebay_pagecache::message::{NodeId, Place, Refusal, ToDirectory, ToNode};
 use forebay_pagecache::protocol::{Packet, encode};
 
+use super::flush::Flushed;
+use super::losses;
+use crate::command::{FlushReport, Request};
 use crate::link::{Incoming, Outgoing};
 use crate::status::Status;
 
 /// Maximum number of connections, including unidentified ones.
 const CONNECTIONS_MAX: usize = 128;
 
-/// Time limit for a peer to identify itself, and for a client to read the status.
+/// Maximum length of a command's request, bytes.
+const REQUEST_BYTES_MAX: u64 = 256;
+
+/// Time limit for a peer to identify itself, and for a command to send its request and to read the
+/// answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Input of the deciding thread.
@@ -38,6 +46,11 @@ pub(super) enum Input {
         why: Option<Error>,
     },
     Status(SyncSender<Status>),
+    Flush {
+        /// Time limit.
+        patience: Duration,
+        answer: SyncSender<Flushed>,
+    },
     /// A page that outlived its node is in the store; `dirty` says whether it was not before.
     Rescued {
         place: Place,
@@ -93,15 +106,62 @@ pub(super) fn accept(
     }
 }
 
-/// Answers one request for the status.
-pub(super) fn serve_status(mut stream: UnixStream, _: u64, inputs: &SyncSender<Input>) {
-    let (answer, answers) = sync_channel(1);
-    if inputs.send(Input::Status(answer)).is_ok()
-        && let Ok(status) = answers.recv()
+/// Answers one request of a command.
+pub(super) fn serve_command(mut stream: UnixStream, _: u64, inputs: &SyncSender<Input>) {
+    let request = match read_request(&stream) {
+        Ok(request) => request,
+        Err(error) => {
+            tracing::warn!("page cache: a request was refused: {}", error.report());
+            return;
+        }
+    };
+    let text = match request {
+        Request::Status => {
+            let (answer, answers) = sync_channel(1);
+            let asked = inputs.send(Input::Status(answer)).ok();
+            asked
+                .and_then(|()| answers.recv().ok())
+                .map(|status| status.to_json())
+        }
+        Request::Flush { timeout_ms } => {
+            let patience = Duration::from_millis(timeout_ms);
+            let (answer, answers) = sync_channel(1);
+            let asked = inputs.send(Input::Flush { patience, answer }).ok();
+            asked
+                .and_then(|()| answers.recv().ok())
+                .map(|flushed| report(&flushed).to_json())
+        }
+    };
+    if let Some(text) = text
         && stream.set_write_timeout(Some(PATIENCE)).is_ok()
     {
         // The client may be gone.
-        let _ = stream.write_all(&status.to_json());
+        let _ = stream.write_all(&text);
+    }
+}
+
+fn read_request(stream: &UnixStream) -> Result<Request> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    let mut bytes = BufReader::new(stream).take(REQUEST_BYTES_MAX);
+    bytes.read_line(&mut line)?;
+    serde_json::from_str(&line).map_err(|error| {
+        let context = "it is not a request of this version";
+        Error::with_source(ErrorKind::InvalidInput, context, error)
+    })
+}
+
+/// Returns the outcome with names. It may take long, so the deciding thread does not do it.
+fn report(flushed: &Flushed) -> FlushReport {
+    let Flushed { source, pool, .. } = flushed;
+    let numbers = |nodes: &[NodeId]| nodes.iter().map(|node| node.number()).collect();
+    FlushReport {
+        bytes: flushed.bytes,
+        failed: losses::names_of(&flushed.failed, Path::new(source), pool),
+        unnamed: flushed.unnamed,
+        silent: numbers(&flushed.silent),
+        ended: numbers(&flushed.ended),
+        awaited: numbers(&flushed.awaited),
     }
 }
 

@@ -24,19 +24,9 @@ pub(super) fn by_file(pages: &[PageId], source: &Path, pool: &Pool) -> Vec<Strin
         files.entry(page.inode).or_default().push(page.index);
     }
     let named: BTreeSet<u64> = files.keys().take(FILES_MAX).copied().collect();
-    let names = if source.is_dir() {
-        names(&named, source, pool)
-    } else {
-        // A device is one file.
-        named
-            .iter()
-            .map(|inode| (*inode, source.display().to_string()))
-            .collect()
-    };
+    let names = names_of(&named, source, pool);
     let mut lines = Vec::new();
-    for (inode, indices) in files.iter_mut().take(FILES_MAX) {
-        let name = names.get(inode).cloned();
-        let name = name.unwrap_or_else(|| unnamed(*inode, source));
+    for ((_, indices), name) in files.iter_mut().zip(names) {
         indices.sort_unstable();
         indices.dedup();
         lines.push(match indices[..] {
@@ -52,6 +42,20 @@ pub(super) fn by_file(pages: &[PageId], source: &Path, pool: &Pool) -> Vec<Strin
         ));
     }
     lines
+}
+
+/// Returns a name for each file, in this order.
+pub(super) fn names_of(inodes: &BTreeSet<u64>, source: &Path, pool: &Pool) -> Vec<String> {
+    if !source.is_dir() {
+        // A device is one file.
+        return vec![source.display().to_string(); inodes.len()];
+    }
+    let names = names(inodes, source, pool);
+    let name = |inode: &u64| names.get(inode).cloned();
+    let inodes = inodes.iter();
+    inodes
+        .map(|inode| name(inode).unwrap_or_else(|| unnamed(*inode, source)))
+        .collect()
 }
 
 /// Formats ascending numbers as runs.

@@ -7,6 +7,7 @@
 
 mod checks;
 mod connection;
+mod flush;
 mod losses;
 mod peers;
 mod report;
@@ -36,6 +37,7 @@ use crate::pool::{Known, Nodes, Pool};
 use crate::{mapped, second_names};
 use checks::{check_apart, check_same, check_source};
 use connection::{Input, Newcomer};
+use flush::Flushes;
 use peers::Peer;
 use rescue::Rescue;
 use undo::Undo;
@@ -104,6 +106,7 @@ pub struct Server {
     lost_pages: u64,
     fenced: u64,
     rescue: Rescue,
+    flushes: Flushes,
     /// Claim on the source, while this process may write to it.
     _claim: Claim,
 }
@@ -198,7 +201,7 @@ impl Server {
         listen(
             &pool.status_socket(),
             sender.clone(),
-            connection::serve_status,
+            connection::serve_command,
         )?;
         let mut server = Self {
             options,
@@ -214,6 +217,7 @@ impl Server {
             lost_pages: 0,
             fenced: 0,
             rescue: Rescue::new(sender),
+            flushes: Flushes::default(),
             _claim: claim,
         };
         server.deliver(Outbox::default())?;
@@ -246,6 +250,7 @@ impl Server {
                 self.tick()?;
                 ticked = Instant::now();
             }
+            self.end_flushes();
         }
     }
 
@@ -271,6 +276,7 @@ impl Server {
                 // The client may be gone.
                 let _ = answer.send(self.status());
             }
+            Input::Flush { patience, answer } => self.begin_flush(patience, answer),
         }
         Ok(())
     }
@@ -302,6 +308,7 @@ impl Server {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.hears(&message);
                 }
+                self.flushes.hears(node, &message);
                 self.directory.receive(node, message, out)?;
             }
             bytes = &bytes[packet.size_bytes..];

@@ -273,6 +273,7 @@ impl Server {
             peer.close();
             peer.session
         });
+        self.flushes.node_ended(node);
         self.segment.end_stores(node);
         let mut out = Outbox::default();
         self.directory.died(node, &mut out);

@@ -18,21 +18,23 @@ impl From<Held> for Pages {
 }
 
 impl Server {
+    /// Returns the nodes that a restarted directory waits for.
+    pub(super) fn awaited_nodes(&self) -> Vec<NodeId> {
+        let awaited = self.directory.awaited().unwrap_or(0);
+        let nodes = (0..NODES_MAX).filter_map(NodeId::new);
+        nodes.filter(|node| awaited & node.bit() != 0).collect()
+    }
+
     pub(super) fn status(&self) -> Status {
         let counts = self.directory.counts();
-        let awaited = self.directory.awaited().unwrap_or(0);
-        let waits = |node: &NodeId| awaited & node.bit() != 0;
+        let awaited = self.awaited_nodes().into_iter();
         let mut status = Status {
             source: self.nodes.source.clone(),
             pid: std::process::id(),
             epoch: self.nodes.epoch,
             capacity_bytes: bytes_of(self.options.pages),
             page_bytes: PAGE_BYTES as u64,
-            awaited: (0..NODES_MAX)
-                .filter_map(NodeId::new)
-                .filter(waits)
-                .map(NodeId::number)
-                .collect(),
+            awaited: awaited.map(NodeId::number).collect(),
             found: counts.found,
             filled: counts.filled,
             invalidations: counts.invalidations,

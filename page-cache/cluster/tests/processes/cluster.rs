@@ -6,8 +6,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use forebay_cluster::command;
 use forebay_cluster::pool::Pool;
-use forebay_cluster::status::{Status, ask};
+use forebay_cluster::status::Status;
 use forebay_cluster::{Node, NodeId, Options, PAGE_BYTES};
 
 /// Longest wait for anything.
@@ -213,7 +214,7 @@ impl Cluster {
     }
 
     pub(crate) fn status(&self) -> Status {
-        ask(&Pool::new(&self.pool).expect("short")).expect("it answers")
+        command::status(&Pool::new(&self.pool).expect("short")).expect("it answers")
     }
 
     pub(crate) fn wait(&self, until: impl Fn(&Status) -> bool) {

@@ -2,6 +2,7 @@
 //! them.
 
 mod cluster;
+mod flush;
 mod kill;
 mod pool;
 mod role;

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use forebay_cluster::command;
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
-use forebay_cluster::status::{Status, ask};
+use forebay_cluster::status::Status;
 use forebay_cluster::{Node, NodeId, Options};
 
 /// Longest wait for anything.
@@ -294,7 +295,7 @@ impl Cluster {
     }
 
     pub(crate) fn status(&self) -> Status {
-        ask(&Pool::new(&self.pool).expect("short")).expect("it answers")
+        command::status(&Pool::new(&self.pool).expect("short")).expect("it answers")
     }
 
     pub(crate) fn wait(&self, until: impl Fn(&Status) -> bool) {

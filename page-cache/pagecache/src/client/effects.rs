@@ -23,6 +23,9 @@ impl<S: Store, L: Link> Client<S, L> {
             state.broken = Some(error.clone());
         }
         self.changed.notify_all();
+        if state.node.flush_is_requested() {
+            self.flush_requested.notify_all();
+        }
         result
     }
 

@@ -22,7 +22,7 @@ impl<S: Store, L: Link> Client<S, L> {
         let files = state.node.expired(expiry, most);
         drop(state);
         for inode in files {
-            let _ = self.sync(inode, "write-back", Node::write_back);
+            let _ = self.write_back(inode);
         }
         self.broken().map_or(Ok(()), Err)
     }
@@ -32,11 +32,25 @@ impl<S: Store, L: Link> Client<S, L> {
         self.lock_state().node.dirty()
     }
 
+    /// Puts this node's writes to the file into the store. A loss stays for the next flush to
+    /// report.
+    ///
+    /// # Errors
+    /// `Lost` if the store refused a write, or `Disconnected`.
+    pub(super) fn write_back(&self, inode: u64) -> Result<()> {
+        self.lock_state().unsynced.insert(inode);
+        self.sync(inode, "write-back", Node::write_back)
+    }
+
     /// Makes all nodes' writes to the file durable that are in the store.
     pub(super) fn sync_store(&self, inode: u64) -> Result<()> {
+        // A write-back during the sync adds it once more.
+        self.lock_state().unsynced.remove(&inode);
         let synced = self.store.sync(inode);
         if synced.is_err() {
-            self.lock_state().node.sync_failed();
+            let mut state = self.lock_state();
+            state.unsynced.insert(inode);
+            state.node.sync_failed();
         }
         synced
     }

@@ -265,7 +265,11 @@ impl Directory {
                     return Err(refused(from, &message, "the lock does not exist"));
                 }
             }
-            ToDirectory::Alive { .. } | ToDirectory::Dirty { .. } => {}
+            // For the directory's process.
+            ToDirectory::Alive { .. }
+            | ToDirectory::Dirty { .. }
+            | ToDirectory::NotFlushed { .. }
+            | ToDirectory::FlushedAll { .. } => {}
             ToDirectory::Leave {} => self.leave(from, out),
             ToDirectory::Forgotten { node } => self.forgotten(from, node, out),
             ToDirectory::Hello { .. }

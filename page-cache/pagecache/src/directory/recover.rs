@@ -82,7 +82,11 @@ impl Directory {
         let bit = from.bit();
         let (awaited, begun) = (recovery.awaited & bit != 0, recovery.begun & bit != 0);
         match message {
-            ToDirectory::Alive { .. } | ToDirectory::Dirty { .. } if share.is_some() => {}
+            ToDirectory::Alive { .. }
+            | ToDirectory::Dirty { .. }
+            | ToDirectory::NotFlushed { .. }
+            | ToDirectory::FlushedAll { .. }
+                if share.is_some() => {}
             ToDirectory::Join { .. } if awaited && !begun => {
                 recovery.unheard.push(from);
                 recovery.awaited &= !bit;

@@ -15,12 +15,13 @@ mod table;
 mod tests;
 mod unflushed;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::fault::{Fault, Faults};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory};
 use read_ahead::Stream;
+pub use sync::KnownLosses;
 use sync::Sync;
 use table::{Mapping, Table};
 pub use unflushed::Dirty;
@@ -186,6 +187,8 @@ pub struct Node {
     /// Number of losses of each file.
     losses: BTreeMap<u64, u64>,
     syncs: Vec<Sync>,
+    /// Requests of the directory to flush all files.
+    flush_requests: VecDeque<u64>,
     files: BTreeMap<u64, Stream>,
     /// Frames of dead nodes: start of a run, its end, and the node.
     dead: BTreeMap<u32, (u32, NodeId)>,
@@ -222,6 +225,7 @@ impl Node {
             lost: BTreeSet::new(),
             losses: BTreeMap::new(),
             syncs: Vec::new(),
+            flush_requests: VecDeque::new(),
             files: BTreeMap::new(),
             dead: BTreeMap::new(),
             unsettled: false,

@@ -83,6 +83,7 @@ impl Node {
                 let left = |ticket| Effect::Done { ticket, ok: true };
                 out.extend(self.leaving.take().map(left));
             }
+            ToNode::FlushAll { ticket } => self.flush_requests.push_back(ticket),
             ToNode::Refused { why } => {
                 return Err(Error::new(ErrorKind::Permission, why.of(self.id())));
             }

@@ -8,6 +8,8 @@ impl Node {
     /// or write-back may be in progress at this call. Messages of the former directory that this
     /// node has not received must not arrive any more.
     pub fn rejoin(&mut self, out: &mut Vec<Effect>) {
+        // The new directory knows nothing of requests of the former one.
+        self.flush_requests.clear();
         let mut say = |message| out.push(Effect::Send(message));
         if !self.joined {
             say(ToDirectory::Join {

@@ -6,6 +6,29 @@ use super::unflushed::{Written, pages_of};
 use super::{Effect, Node, PageId, Place, Ticket};
 use crate::message::{NodeId, ToDirectory};
 
+/// Losses of a node's writes.
+#[derive(Clone, Debug, Default)]
+pub struct KnownLosses {
+    /// Files with losses that no flush has reported.
+    unreported: BTreeSet<u64>,
+    /// Number of losses of each file.
+    counts: BTreeMap<u64, u64>,
+}
+
+impl KnownLosses {
+    /// Returns the files with unreported losses, and those with more losses than `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> BTreeSet<u64> {
+        let grown = self.counts.iter();
+        let grown = grown.filter(|(inode, count)| before.counts.get(inode) != Some(count));
+        let unreported = before.unreported.union(&self.unreported);
+        unreported
+            .chain(grown.map(|(inode, _)| inode))
+            .copied()
+            .collect()
+    }
+}
+
 /// Purpose of a [`Sync`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -42,6 +65,27 @@ impl Node {
     /// loss stays for the next flush to report.
     pub fn write_back(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
         self.sync(inode, ticket, Kind::WriteBack, out);
+    }
+
+    /// Returns whether the directory has requested a flush of all files.
+    #[must_use]
+    pub fn flush_is_requested(&self) -> bool {
+        !self.flush_requests.is_empty()
+    }
+
+    /// Takes the oldest request of the directory to flush all files.
+    pub fn take_flush_request(&mut self) -> Option<u64> {
+        self.flush_requests.pop_front()
+    }
+
+    /// Returns the files with losses that no flush has reported, and the number of losses of each
+    /// file so far.
+    pub fn known_losses(&mut self) -> KnownLosses {
+        self.lose_unflushed();
+        KnownLosses {
+            unreported: self.lost.clone(),
+            counts: self.losses.clone(),
+        }
     }
 
     /// Notes that a sync of the store failed.
@@ -161,7 +205,7 @@ impl Node {
 
     /// Notes the loss of one of this node's writes to the file. Every flush reports it that is in
     /// progress, or that begins before the first report.
-    pub(super) fn lose(&mut self, inode: u64) {
+    pub fn lose(&mut self, inode: u64) {
         self.lost.insert(inode);
         *self.losses.entry(inode).or_default() += 1;
         let flushes = |sync: &&mut Sync| sync.inode == inode && sync.kind == Kind::Flush;

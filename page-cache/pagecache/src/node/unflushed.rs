@@ -128,6 +128,17 @@ impl Node {
         files
     }
 
+    /// Returns the files with writes that may not be in the store, and the number of their pages.
+    pub fn dirty_files(&mut self) -> BTreeMap<u64, u64> {
+        self.lose_unflushed();
+        let mut files: BTreeMap<u64, u64> = BTreeMap::new();
+        let unflushed = self.unflushed.iter().map(|(page, _)| page);
+        for page in unflushed.chain(self.unpublished.keys()) {
+            *files.entry(page.inode).or_default() += 1;
+        }
+        files
+    }
+
     /// Removes the unflushed pages of which `is_lost` says so, and returns them.
     pub(super) fn take_unflushed(&mut self, is_lost: impl Fn(Place) -> bool) -> Vec<PageId> {
         let pages = self.unflushed.iter();

@@ -83,6 +83,12 @@ fn to_directory() -> impl Strategy<Value = ToDirectory> {
             held
         }),
         Just(ToDirectory::HadAll {}),
+        any::<(u64, u64)>().prop_map(|(ticket, inode)| ToDirectory::NotFlushed { ticket, inode }),
+        any::<[u64; 3]>().prop_map(|[ticket, pages, failed]| ToDirectory::FlushedAll {
+            ticket,
+            pages,
+            failed
+        }),
     ]
 }
 
@@ -121,6 +127,7 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         any::<u64>().prop_map(|nonce| ToNode::Hello { nonce }),
         node().prop_map(|node| ToNode::Forget { node }),
         Just(ToNode::Left {}),
+        any::<u64>().prop_map(|ticket| ToNode::FlushAll { ticket }),
         prop_oneof![
             Just(Refusal::NumberInUse),
             Just(Refusal::Unknown),

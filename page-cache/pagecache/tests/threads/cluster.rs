@@ -28,6 +28,9 @@ pub(crate) struct Shelf {
     /// The file that does not answer, if there is one.
     stalled: Arc<(Mutex<Option<u64>>, Condvar)>,
     refuses: Arc<AtomicBool>,
+    synced: Arc<Mutex<Vec<u64>>>,
+    /// Whether the next sync fails.
+    fails_once: Arc<AtomicBool>,
 }
 
 impl Shelf {
@@ -47,6 +50,16 @@ impl Shelf {
     /// Refuses writes, or takes them.
     pub(crate) fn refuse(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    /// Fails the next sync: the system reports a lost write once.
+    pub(crate) fn fail_once(&self) {
+        self.fails_once.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes the files that were synced since the last call.
+    pub(crate) fn synced(&self) -> Vec<u64> {
+        std::mem::take(&mut self.synced.lock().expect("no thread panicked"))
     }
 
     fn wait(&self, inode: u64) {
@@ -74,7 +87,12 @@ impl Store for Shelf {
         Ok(())
     }
 
-    fn sync(&self, _: u64) -> Result<()> {
+    fn sync(&self, inode: u64) -> Result<()> {
+        let mut synced = self.synced.lock().expect("no thread panicked");
+        synced.push(inode);
+        if self.fails_once.swap(false, Ordering::Relaxed) {
+            return Err(ErrorKind::Lost.into());
+        }
         Ok(())
     }
 }

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use forebay_block::ErrorKind;
+use forebay_pagecache::client::FlushedAll;
+use forebay_pagecache::message::PageId;
 use forebay_pagecache::node::{Consistency, Dirty};
 
 use crate::cluster::{Cluster, PAGE};
@@ -112,4 +114,64 @@ fn dirty_data_is_counted_until_it_is_stored_or_lost() {
     b.fsync(1).expect_err("lost");
     assert_eq!(b.dirty(), Dirty::default());
     assert_eq!(b.counts().lost_pages, 1);
+}
+
+/// A flush of all files has no program to report to.
+#[test]
+fn a_flush_of_all_files_syncs_them_and_leaves_the_report_to_programs() {
+    let cluster = Cluster::new(2, 64, Consistency::Relaxed, None);
+    let [a, b] = &cluster.nodes[..] else {
+        panic!("two nodes");
+    };
+    let of = |inode, index| PageId { inode, index };
+    for (inode, index) in [(1, 0), (1, 1), (2, 0)] {
+        a.write(of(inode, index), 0, &[7; PAGE])
+            .expect("it is written");
+    }
+    b.write(of(3, 0), 0, &[8; PAGE]).expect("it is written");
+    let flushed = |pages, failed: &[u64]| FlushedAll {
+        pages,
+        failed: failed.iter().copied().collect(),
+    };
+    assert_eq!(a.flush_all().expect("connected"), flushed(3, &[]));
+    assert_eq!(byte_of(&cluster.shelf.page(of(1, 1))), 7);
+    assert_eq!(byte_of(&cluster.shelf.page(of(3, 0))), 0, "of another node");
+    assert_eq!(cluster.shelf.synced(), [1, 2]);
+    // A file that is in the store already, but not durable.
+    a.write(of(2, 0), 0, &[9; PAGE]).expect("it is written");
+    a.write_back_expired(at(1), at(0), NO_LIMIT)
+        .expect("connected");
+    assert_eq!(a.flush_all().expect("connected"), flushed(0, &[]));
+    assert_eq!(cluster.shelf.synced(), [2]);
+    assert_eq!(a.flush_all().expect("connected"), flushed(0, &[]));
+    assert_eq!(cluster.shelf.synced(), [] as [u64; 0], "nothing is left");
+    // A sync that fails is reported by the next flush of a program, too.
+    a.write(of(1, 0), 0, &[9; PAGE]).expect("it is written");
+    cluster.shelf.fail_once();
+    assert_eq!(a.flush_all().expect("connected"), flushed(0, &[1]));
+    assert_eq!(a.fsync(1).expect_err("lost").kind(), ErrorKind::Lost);
+    a.fsync(1).expect("it was reported");
+    // A refused write, and a loss.
+    a.write(of(1, 0), 0, &[10; PAGE]).expect("it is written");
+    cluster.shelf.refuse(true);
+    assert_eq!(a.flush_all().expect("connected"), flushed(0, &[1]));
+    assert_eq!(a.fsync(1).expect_err("refused").kind(), ErrorKind::Lost);
+    cluster.shelf.refuse(false);
+    let mut out = [0; PAGE];
+    b.read(of(4, 0), &mut out).expect("it is read");
+    a.write(of(4, 0), 0, &[11; 8]).expect("it is written");
+    cluster.kill(1);
+    let mut all = a.flush_all().expect("connected");
+    // The death may be reported after the first flush.
+    while all.failed.is_empty() {
+        a.write(of(1, 0), 0, &[12; PAGE]).expect("it is written");
+        all = a.flush_all().expect("connected");
+    }
+    assert!(all.failed.contains(&4), "{all:?}");
+    assert_eq!(a.fsync(4).expect_err("lost").kind(), ErrorKind::Lost);
+    a.fsync(4).expect("it was reported");
+    assert_eq!(
+        a.flush_all().expect("connected").failed,
+        flushed(0, &[]).failed
+    );
 }

@@ -1,0 +1,133 @@
+//! The command that flushes all nodes.
+
+use std::os::unix::fs::MetadataExt;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use forebay_block::{ErrorKind, Result};
+use forebay_cluster::PAGE_BYTES;
+use forebay_cluster::command;
+use forebay_cluster::pool::Pool;
+
+use super::cluster::{Cluster, PATIENCE, SHORT_LEASE, Worker};
+use super::libc_stop;
+
+/// Lease that does not end in a test.
+const LONG_LEASE: Duration = Duration::from_secs(600);
+
+fn flush(cluster: &Cluster, patience: Duration) -> Result<u64> {
+    command::flush(&Pool::new(cluster.pool()).expect("short"), patience)
+}
+
+/// Runs a flush in a thread of its own.
+fn flushing(cluster: &Cluster) -> Receiver<Result<u64>> {
+    let (sender, ended) = channel();
+    let pool = Pool::new(cluster.pool()).expect("short");
+    std::thread::spawn(move || sender.send(command::flush(&pool, PATIENCE)));
+    ended
+}
+
+/// A node that is stopped, so that it does not answer.
+fn stopped(cluster: &Cluster) -> Worker {
+    let worker = cluster.worker(3, 64);
+    assert_eq!(worker.hear(), "joined");
+    worker.signal(libc_stop());
+    worker
+}
+
+#[test]
+fn a_flush_makes_the_writes_of_all_nodes_durable() {
+    let cluster = Cluster::new("flush", 256, Duration::from_secs(5));
+    let nodes = [1, 2].map(|number| cluster.join(number, 64));
+    let files = [(0, "one"), (1, "two")].map(|(node, name): (usize, _)| {
+        let file = nodes[node].create(name).expect("made");
+        file.write_at(0, &[7; 3 * PAGE_BYTES]).expect("written");
+        file
+    });
+    let bytes = flush(&cluster, PATIENCE).expect("flushed");
+    assert_eq!(bytes, 6 * PAGE_BYTES as u64);
+    for name in ["one", "two"] {
+        let stored = std::fs::read(cluster.source().join(name)).expect("there");
+        assert_eq!(stored, [7; 3 * PAGE_BYTES], "{name}");
+    }
+    assert_eq!(flush(&cluster, PATIENCE).expect("nothing is dirty"), 0);
+    drop(files);
+}
+
+#[test]
+fn a_flush_names_a_file_that_the_source_refuses_and_the_next_fsync_says_so_too() {
+    let cluster = Cluster::new("flush-refused", 256, Duration::from_secs(5));
+    let worker = cluster.worker(1, 128);
+    assert_eq!(worker.hear(), "joined");
+    let mine = cluster.join(2, 8);
+    let (file, other) = (mine.create("mine"), mine.create("other"));
+    let (file, other) = (file.expect("made"), other.expect("made"));
+    // Most of its pages are in the memory of the other node, which cannot find the file any more.
+    file.write_at(0, &[7; 32 * PAGE_BYTES]).expect("written");
+    other.write_at(0, &[8; PAGE_BYTES]).expect("written");
+    let inode = std::fs::metadata(cluster.source().join("mine"));
+    let inode = inode.expect("there").ino().to_string();
+    let second_name = cluster.source().join(".forebay/files").join(inode);
+    std::fs::remove_file(&second_name).expect("its second name");
+    let refused = flush(&cluster, PATIENCE).expect_err("refused");
+    assert_eq!(refused.kind(), ErrorKind::Lost, "{refused:?}");
+    let name = cluster.source().join("mine").display().to_string();
+    assert!(refused.report().contains(&name), "{}", refused.report());
+    assert!(!refused.report().contains("other"), "{}", refused.report());
+    let stored = std::fs::read(cluster.source().join("other")).expect("there");
+    assert_eq!(stored, [8; PAGE_BYTES]);
+    let reported = file.fsync().expect_err("the program is notified too");
+    assert_eq!(reported.kind(), ErrorKind::Lost);
+    std::fs::hard_link(cluster.source().join("mine"), second_name).expect("linked");
+    flush(&cluster, PATIENCE).expect("the source takes it now");
+    let stored = std::fs::read(cluster.source().join("mine")).expect("there");
+    assert_eq!(stored, [7; 32 * PAGE_BYTES]);
+}
+
+#[test]
+fn a_flush_names_nodes_that_do_not_answer_in_time() {
+    let cluster = Cluster::new("flush-silent", 256, LONG_LEASE);
+    let mine = cluster.join(1, 64);
+    let file = mine.create("mine").expect("made");
+    file.write_at(0, &[7; PAGE_BYTES]).expect("written");
+    let worker = stopped(&cluster);
+    let late = flush(&cluster, Duration::from_secs(1)).expect_err("one is stopped");
+    assert_eq!(late.kind(), ErrorKind::TimedOut, "{late:?}");
+    let report = late.report();
+    assert!(
+        report.contains("node 3") && !report.contains("node 1"),
+        "{report}"
+    );
+    let stored = std::fs::read(cluster.source().join("mine")).expect("there");
+    assert_eq!(stored, [7; PAGE_BYTES], "the other node has flushed");
+    worker.signal("CONT");
+    flush(&cluster, PATIENCE).expect("it answers the next flush");
+}
+
+#[test]
+fn a_flush_ends_with_a_node_that_dies_and_with_the_directory() {
+    let mut cluster = Cluster::new("flush-dies", 256, SHORT_LEASE);
+    let _mine = cluster.join(1, 64);
+    let worker = stopped(&cluster);
+    // Its lease ends, and then it is ended.
+    let ended = flushing(&cluster).recv_timeout(PATIENCE).expect("it ends");
+    let died = ended.expect_err("a node has ended");
+    assert_eq!(died.kind(), ErrorKind::Disconnected, "{died:?}");
+    assert!(died.report().contains("node 3"), "{}", died.report());
+    drop(worker);
+    cluster.wait(|status| status.nodes.len() == 1);
+    let _worker = stopped(&cluster);
+    let ended = flushing(&cluster);
+    std::thread::sleep(Duration::from_millis(200));
+    cluster.kill_directory();
+    let gone = ended.recv_timeout(PATIENCE).expect("it ends");
+    let gone = gone.expect_err("the directory has ended");
+    assert_eq!(gone.kind(), ErrorKind::Disconnected, "{gone:?}");
+    assert!(gone.report().contains("directory"), "{}", gone.report());
+    // The next directory waits for the stopped node, for its lease.
+    cluster.start_directory();
+    let waits = flush(&cluster, PATIENCE).expect_err("it waits for a node");
+    assert_eq!(waits.kind(), ErrorKind::Busy, "{waits:?}");
+    cluster.wait(|status| status.awaited.is_empty());
+    flush(&cluster, PATIENCE).expect("flushed");
+}
