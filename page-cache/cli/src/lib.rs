@@ -44,6 +44,9 @@ const LOOK: Duration = Duration::from_millis(200);
 /// Least memory of a directory's pool, and of a node that gives any, bytes.
 const LEAST_BYTES: u64 = 1 << 20;
 
+/// Least value of --dirty, bytes.
+const LEAST_DIRTY_BYTES: u64 = 64 << 10;
+
 /// Share files among processes with one copy of each page in memory
 ///
 /// The directory knows where each page is; nodes give memory and use all of it. Programs use a node
@@ -126,6 +129,10 @@ struct NodeArguments {
     /// Age at which written pages are put into the source, although no program has flushed them
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "30s")]
     expiry: Interval,
+    /// Amount of written pages above which all are put into the source, whatever their age. Above
+    /// twice as much, writers wait for the source. Default: a fifth of the memory
+    #[arg(long, value_name = "SIZE")]
+    dirty: Option<Size>,
     /// Number of concurrent reads and writes of the source, 1 to 256
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256),
         default_value = "16")]
@@ -222,6 +229,20 @@ fn pages(name: &str, size: Size) -> Result<u32> {
     })
 }
 
+fn dirty_pages(size: Size) -> Result<usize> {
+    let pages = usize::try_from(size.0 / PAGE_BYTES as u64).ok();
+    pages
+        .filter(|_| size.0 >= LEAST_DIRTY_BYTES)
+        .ok_or_else(|| {
+            let context = format!(
+                "--dirty {} is out of range\nhelp: give at least {}",
+                human_bytes(size.0),
+                human_bytes(LEAST_DIRTY_BYTES)
+            );
+            Error::new(ErrorKind::InvalidInput, context)
+        })
+}
+
 fn run_directory(arguments: &Directory) -> Result<()> {
     let pages = pages("--capacity", arguments.capacity)?;
     log_to_stderr()?;
@@ -266,6 +287,9 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
         Consistent::Relaxed => Consistency::Relaxed,
     };
     options.expiry = arguments.expiry.0;
+    if let Some(dirty) = arguments.dirty {
+        options.dirty_pages = dirty_pages(dirty)?;
+    }
     options.io_threads = arguments.source_depth.into();
     options.coherence = match arguments.coherence {
         Coherent::Hardware => Coherence::Hardware,

@@ -130,7 +130,8 @@ impl File {
     }
 
     /// Writes `bytes` at `offset`, and extends the file if it ends before. The part in each page is
-    /// atomic for all readers.
+    /// atomic for all readers. Waits while this node has too much dirty data
+    /// ([`Options::dirty_pages`](crate::Options::dirty_pages)).
     ///
     /// # Errors
     /// - `OutOfRange` if the file would be too long.
@@ -146,13 +147,14 @@ impl File {
             self.sized(|tree| tree.grow(self.inode, end))?;
             self.size_bytes.fetch_max(end, Ordering::Relaxed);
         }
-        self.store(offset, bytes)?;
+        let mut throttle = self.node.client().throttle();
+        self.store(offset, bytes, || throttle.wait())?;
         if !self.written(end)? {
             // Another program made the file shorter meanwhile: the whole write takes effect after
             // that.
             self.sized(|tree| {
                 tree.grow(self.inode, end)?;
-                self.store(offset, bytes)
+                self.store(offset, bytes, || ())
             })?;
             self.written(end)?;
         }
@@ -165,6 +167,7 @@ impl File {
     /// # Errors
     /// As for [`File::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
+        let mut throttle = self.node.client().throttle();
         loop {
             let offset = self.sized(|tree| {
                 let offset = tree.size_bytes(self.inode)?;
@@ -173,7 +176,7 @@ impl File {
                 tree.grow(self.inode, end)?;
                 Ok(offset)
             })?;
-            self.store(offset, bytes)?;
+            self.store(offset, bytes, || throttle.wait())?;
             // If not, the range was truncated meanwhile, and the append starts at the new end.
             if self.written(end_of(offset, bytes)?)? {
                 return Ok(offset);
@@ -295,13 +298,15 @@ impl File {
         self.room.allocate(tree, self.inode, bytes)
     }
 
-    fn store(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+    /// Stores the bytes, and calls `stored` after each page.
+    fn store(&self, offset: u64, bytes: &[u8], mut stored: impl FnMut()) -> Result<()> {
         let mut done = 0;
         while done < bytes.len() {
             let (page, inside) = self.page(offset + done as u64);
             let count = (bytes.len() - done).min(PAGE_BYTES - inside);
             let part = &bytes[done..done + count];
             self.node.client().write(page, inside, part)?;
+            stored();
             done += count;
         }
         Ok(())

@@ -35,6 +35,10 @@ const FAREWELL: Duration = Duration::from_secs(10);
 /// Longest wait for a directory's first message.
 const GREETING: Duration = Duration::from_secs(5);
 
+/// Longest wait of an operation that writes for the write-back of dirty pages. Then it continues:
+/// the frames bound the memory, and a mount has few threads.
+pub const THROTTLE_MAX: Duration = Duration::from_secs(1);
+
 /// Pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -186,6 +190,7 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
     ];
     let (writing, until) = (Arc::clone(&client), Arc::clone(&stop));
     let (expiry, dirty_pages) = (options.expiry, options.dirty_pages);
+    client.limit_dirty(dirty_pages, THROTTLE_MAX);
     let write_back = move || write_back_expired(&writing, began, expiry, dirty_pages, &until);
     threads.push(start("pagecache-clean", write_back)?);
     let flushing = Arc::clone(&client);

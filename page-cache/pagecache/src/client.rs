@@ -11,6 +11,7 @@ mod flush_all;
 mod heard;
 mod io;
 mod membership;
+mod throttle;
 mod view;
 mod write_back;
 
@@ -30,6 +31,8 @@ pub use emulated::Emulated;
 pub use flush_all::FlushedAll;
 pub use heard::Heard;
 use io::Jobs;
+use throttle::DirtyLimits;
+pub use throttle::Throttle;
 pub use view::View;
 
 /// Pause of a program between two attempts, after it has tried for longer than any store takes.
@@ -55,6 +58,8 @@ pub struct Client<S, L> {
     requested: Condvar,
     /// Notified of requested flushes of all files.
     flush_requested: Condvar,
+    /// Notified of more dirty pages than the background limit.
+    dirtied: Condvar,
     segment: Arc<Segment>,
     store: S,
     link: L,
@@ -75,7 +80,8 @@ struct State {
     jobs: Jobs,
     /// Files with writes in the store that may not be durable.
     unsynced: BTreeSet<u64>,
-    /// Whether [`Client::run_flushes`] ends.
+    dirty_limits: DirtyLimits,
+    /// Whether threads that flush or write back end.
     flushes_are_over: bool,
     /// Error that all operations return, once the client is broken.
     broken: Option<Error>,
@@ -98,6 +104,7 @@ impl<S: Store, L: Link> Client<S, L> {
             packet: Vec::new(),
             jobs: Jobs::default(),
             unsynced: BTreeSet::new(),
+            dirty_limits: DirtyLimits::NONE,
             flushes_are_over: false,
             broken: None,
         };
@@ -106,6 +113,7 @@ impl<S: Store, L: Link> Client<S, L> {
             changed: Condvar::new(),
             requested: Condvar::new(),
             flush_requested: Condvar::new(),
+            dirtied: Condvar::new(),
             segment,
             store,
             link,

@@ -144,12 +144,13 @@ impl DeviceNode {
             );
             return Err(Error::new(ErrorKind::OutOfRange, context));
         }
-        let mut done = 0;
+        let client = self.inner.client();
+        let (mut done, mut throttle) = (0, client.throttle());
         while done < bytes.len() {
             let (page, inside) = place(offset + done as u64);
             let count = (bytes.len() - done).min(PAGE_BYTES - inside);
-            let client = self.inner.client();
             client.write(page, inside, &bytes[done..done + count])?;
+            throttle.wait();
             done += count;
         }
         Ok(())

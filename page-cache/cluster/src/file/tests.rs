@@ -299,3 +299,20 @@ fn written_data_reaches_the_source_at_its_expiry() {
     files[1].fsync().expect("stored");
     assert!(stored("late"));
 }
+
+#[test]
+fn a_fast_writer_does_not_outrun_the_write_back() {
+    const LIMIT: usize = 16;
+    let bed = Bed::new("dirty");
+    let id = NodeId::new(0).expect("a node");
+    let mut options = Options::new(&bed.pool, id, 200);
+    options.dirty_pages = LIMIT;
+    let node = Node::join(options).expect("it joins");
+    let file = node.create("data").expect("created");
+    for page in 0..180 {
+        let offset = page * PAGE_BYTES as u64;
+        file.write_at(offset, &[7; PAGE_BYTES]).expect("written");
+        let dirty = file.node.client().dirty().pages;
+        assert!(dirty <= 3 * LIMIT, "{dirty} after page {page}");
+    }
+}

@@ -9,6 +9,9 @@ use forebay_pagecache::node::Consistency;
 
 use crate::coherence::Coherence;
 
+/// Least default limit of written pages.
+const DIRTY_PAGES_MIN: usize = 16;
+
 /// Configuration of a node.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -26,7 +29,9 @@ pub struct Options {
     pub read_ahead_pages: u64,
     /// Age at which written pages are put into the store, although no program has flushed them.
     pub expiry: Duration,
-    /// Number of written pages from which on all are put into the store, whatever their age.
+    /// Number of written pages above which all are put into the store, whatever their age. Above
+    /// twice as many, an operation that writes waits for the store, at most for
+    /// [`THROTTLE_MAX`](crate::node::THROTTLE_MAX).
     pub dirty_pages: usize,
     /// Number of threads for I/O of the store: its queue depth.
     pub io_threads: usize,
@@ -51,7 +56,7 @@ impl Options {
             unpublished_pages: 16,
             read_ahead_pages: 32,
             expiry: Duration::from_secs(30),
-            dirty_pages: pages as usize / 5,
+            dirty_pages: (pages as usize / 5).max(DIRTY_PAGES_MIN),
             io_threads: 16,
             coherence: Coherence::Hardware,
             emulated: None,

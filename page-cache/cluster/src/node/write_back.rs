@@ -8,7 +8,7 @@ use forebay_pagecache::store::Store;
 use super::Stop;
 use crate::link::Way;
 
-/// Longest pause between two checks for expired writes.
+/// Longest pause between two checks for expired writes, and after a refused write-back.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Checks for expired writes within the expiry.
@@ -23,8 +23,12 @@ pub(super) fn write_back_expired<S: Store>(
     stop: &Stop,
 ) {
     let pause = (expiry / CHECKS).clamp(Duration::from_millis(1), PAUSE_MAX);
-    while !stop.sleep(pause) {
+    while !stop.is_set() {
+        client.wait_dirty(pause);
+        let written = client.write_back_expired(began.elapsed(), expiry, dirty_pages);
         // All operations report that the client is broken.
-        let _ = client.write_back_expired(began.elapsed(), expiry, dirty_pages);
+        if !written.unwrap_or(false) {
+            stop.sleep(pause);
+        }
     }
 }

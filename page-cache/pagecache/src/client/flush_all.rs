@@ -52,10 +52,11 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    /// Ends [`Client::run_flushes`] after its current flush.
+    /// Ends [`Client::run_flushes`] after its current flush, and [`Client::wait_dirty`] at once.
     pub fn end_flushes(&self) {
         self.lock_state().flushes_are_over = true;
         self.flush_requested.notify_all();
+        self.dirtied.notify_all();
     }
 
     /// Makes all of this node's writes durable that may not be so. Losses stay for the next flush

@@ -12,19 +12,20 @@ impl<S: Store, L: Link> Client<S, L> {
     /// Writes back all files with writes that are as old as `expiry` at the time `now`, counted
     /// from the node's start. Writes back all files if there are more than `most` such pages. A
     /// write-back that the store refuses is repeated in the next call, and reported by the next
-    /// flush.
+    /// flush. Returns whether the store refused none.
     ///
     /// # Errors
     /// `Disconnected`.
-    pub fn write_back_expired(&self, now: Duration, expiry: Duration, most: usize) -> Result<()> {
+    pub fn write_back_expired(&self, now: Duration, expiry: Duration, most: usize) -> Result<bool> {
         let mut state = self.lock_state();
         state.node.set_time(now);
         let files = state.node.expired(expiry, most);
         drop(state);
+        let mut is_complete = true;
         for inode in files {
-            let _ = self.write_back(inode);
+            is_complete &= self.write_back(inode).is_ok();
         }
-        self.broken().map_or(Ok(()), Err)
+        self.broken().map_or(Ok(is_complete), Err)
     }
 
     /// Returns the amount and age of this node's writes that may not be in the store.

@@ -1,13 +1,15 @@
 //! Write-back of writes that no program flushes.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use forebay_block::ErrorKind;
 use forebay_pagecache::client::FlushedAll;
 use forebay_pagecache::message::PageId;
 use forebay_pagecache::node::{Consistency, Dirty};
 
-use crate::cluster::{Cluster, PAGE};
+use crate::cluster::{Cluster, Node, PAGE};
 use crate::{byte_of, page};
 
 const NO_LIMIT: usize = usize::MAX;
@@ -174,4 +176,63 @@ fn a_flush_of_all_files_syncs_them_and_leaves_the_report_to_programs() {
         a.flush_all().expect("connected").failed,
         flushed(0, &[]).failed
     );
+}
+
+/// Writes this number of pages in one operation.
+fn write(node: &Node, pages: u64) {
+    let mut throttle = node.throttle();
+    for index in 0..pages {
+        node.write(page(index), 0, &[7; PAGE])
+            .expect("it is written");
+        throttle.wait();
+    }
+}
+
+#[test]
+fn a_writer_waits_at_the_hard_limit_until_pages_are_stored() {
+    const BACKGROUND: usize = 4;
+    let cluster = Cluster::new(1, 64, Consistency::Strong, None);
+    let node = &cluster.nodes[0];
+    node.limit_dirty(BACKGROUND, Duration::from_secs(60));
+    // Before that, a whole page is read before it is written.
+    node.wait_joined(Duration::from_secs(30)).expect("it joins");
+    cluster.shelf.stall(Some(1));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                // It is notified: this time does not pass.
+                node.wait_dirty(Duration::from_secs(60));
+                node.write_back_expired(at(1), at(100), BACKGROUND)
+                    .expect("connected");
+            }
+        });
+        let (done, ended) = channel();
+        scope.spawn(move || {
+            write(node, 40);
+            done.send(()).expect("it is awaited");
+        });
+        let waits = ended.recv_timeout(Duration::from_millis(300));
+        let dirty = node.dirty().pages;
+        cluster.shelf.stall(None);
+        let ended = ended.recv_timeout(Duration::from_secs(30));
+        is_over.store(true, Ordering::Relaxed);
+        node.end_flushes();
+        assert!(waits.is_err(), "it did not wait");
+        assert_eq!(dirty, 2 * BACKGROUND + 1);
+        ended.expect("it continues");
+    });
+    assert!(node.dirty().pages <= 2 * BACKGROUND);
+}
+
+#[test]
+fn a_writer_waits_once_for_a_store_that_does_not_answer() {
+    let cluster = Cluster::new(1, 64, Consistency::Strong, None);
+    let patience = Duration::from_millis(300);
+    cluster.nodes[0].limit_dirty(1, patience);
+    let begin = Instant::now();
+    write(&cluster.nodes[0], 30);
+    let took = begin.elapsed();
+    assert!(took >= patience, "it did not wait");
+    assert!(took < 10 * patience, "it waited for each page: {took:?}");
 }
