@@ -14,6 +14,7 @@ needs=(
     "e2fsprogs|command -v mkfs.ext4 && command -v e2fsck|demo and tests: ext4 on the loop device"
     "xfsprogs|command -v mkfs.xfs|tests: XFS on the loop device"
     "util-linux|command -v losetup && command -v mount|demo and tests: the loop device"
+    "strace|command -v strace|tests: synchronous writes on a mount of the page cache"
     "jq|command -v jq|demo: reading results"
     "valgrind|command -v valgrind|tests: instructions of a hit"
     "zstd|command -v zstd|tests and benchmarks: real traces, where these are"

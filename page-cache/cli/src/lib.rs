@@ -15,7 +15,7 @@ use forebay_cluster::server::{self, Server};
 pub use forebay_cluster::status;
 use forebay_cluster::{
     Coherence, Consistency, DeviceNode, Emulated, InFlight, Node, NodeId, Options, PAGE_BYTES,
-    Placement,
+    Placement, WriteBack,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_mount::SharedMount;
@@ -133,6 +133,9 @@ struct NodeArguments {
     /// twice as much, writers wait for the source. Default: a fifth of the memory
     #[arg(long, value_name = "SIZE")]
     dirty: Option<Size>,
+    /// Time of the write-back of a file that a program closes
+    #[arg(long, value_enum, default_value = "expiry")]
+    write_back: WrittenBack,
     /// Number of concurrent reads and writes of the source, 1 to 256
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256),
         default_value = "16")]
@@ -168,6 +171,14 @@ enum Consistent {
     /// The same for pages in memory; whole pages written where there was none become visible when
     /// the file is closed
     Relaxed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum WrittenBack {
+    /// At the age of its writes, or when it is flushed
+    Expiry,
+    /// At the close of a descriptor that wrote, which waits for it and reports its errors
+    Close,
 }
 
 /// Show pages, owners, hits, messages and dirty data
@@ -290,6 +301,10 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     if let Some(dirty) = arguments.dirty {
         options.dirty_pages = dirty_pages(dirty)?;
     }
+    options.write_back = match arguments.write_back {
+        WrittenBack::Expiry => WriteBack::Expiry,
+        WrittenBack::Close => WriteBack::Close,
+    };
     options.io_threads = arguments.source_depth.into();
     options.coherence = match arguments.coherence {
         Coherent::Hardware => Coherence::Hardware,
@@ -389,6 +404,14 @@ fn run_device_node(
             "--mount {}: {} is a block device and has no files to mount\n\
              help: leave --mount out, and use it by the library",
             place.display(),
+            source.display()
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, context));
+    }
+    if arguments.write_back == WrittenBack::Close {
+        let context = format!(
+            "--write-back close: {} is a block device and has no files to close\n\
+             help: leave --write-back expiry",
             source.display()
         );
         return Err(Error::new(ErrorKind::InvalidInput, context));

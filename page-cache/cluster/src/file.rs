@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_pagecache::client::{Heard, View};
@@ -11,7 +11,7 @@ use forebay_pagecache::message::PageId;
 
 use crate::PAGE_BYTES;
 use crate::link::Way;
-use crate::node::{Inner, Node};
+use crate::node::{Inner, Node, WriteBack};
 use crate::room::Room;
 use crate::tree::Tree;
 
@@ -28,6 +28,8 @@ const REQUEST_PAGES: u64 = 64;
 const ZEROES: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
 
 /// An open file on a node, closed on drop. The close publishes the node's unpublished pages of it.
+/// With [`WriteBack::Close`] it also writes back, and [`File::written_back`] before it reports
+/// errors.
 #[derive(Debug)]
 pub struct File {
     node: Arc<Inner>,
@@ -38,6 +40,8 @@ pub struct File {
     heard: Heard,
     /// Blocks of the source that were allocated by writes through this file.
     room: Room,
+    /// Whether there were writes through this file since its last [`File::written_back`].
+    is_written: AtomicBool,
 }
 
 impl Node {
@@ -78,6 +82,7 @@ impl File {
             size_bytes: AtomicU64::new(size_bytes),
             heard,
             room: Room::default(),
+            is_written: AtomicBool::new(false),
         })
     }
 
@@ -279,6 +284,24 @@ impl File {
         self.node.client().fsync_for(self.inode, &self.heard)
     }
 
+    /// Does what a close of the file does before it succeeds. With [`WriteBack::Close`], this
+    /// node's writes to the file are put into the store, if some were made through this open file.
+    /// They are not made durable.
+    ///
+    /// # Errors
+    /// As for [`File::fsync`].
+    pub fn written_back(&self) -> Result<()> {
+        match self.must_write_back() {
+            true => self.node.client().close_for(self.inode, &self.heard),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether a close writes back, and notes that it does.
+    fn must_write_back(&self) -> bool {
+        self.node.write_back == WriteBack::Close && self.is_written.swap(false, Ordering::AcqRel)
+    }
+
     /// Runs `body` with the file's size locked on all nodes.
     fn sized<T>(&self, body: impl FnOnce(&Tree) -> Result<T>) -> Result<T> {
         let client = self.node.client();
@@ -305,7 +328,9 @@ impl File {
             let (page, inside) = self.page(offset + done as u64);
             let count = (bytes.len() - done).min(PAGE_BYTES - inside);
             let part = &bytes[done..done + count];
-            self.node.client().write(page, inside, part)?;
+            let written = self.node.client().write(page, inside, part);
+            self.is_written.store(true, Ordering::Release);
+            written?;
             stored();
             done += count;
         }
@@ -323,6 +348,10 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
+        if self.must_write_back() {
+            // An error stays for the next flush to report.
+            let _ = self.node.client().write_back(self.inode);
+        }
         // Without a directory, a node can publish nothing.
         let _ = self.node.client().close(self.inode);
         self.node.closed(self.inode);

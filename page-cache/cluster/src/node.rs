@@ -23,7 +23,8 @@ use crate::claim::Claim;
 use crate::link::{Incoming, Outgoing, Way};
 use crate::pool::Pool;
 use crate::tree::Tree;
-pub use options::Options;
+pub use options::{Options, WriteBack};
+pub use write_back::THROTTLE_MAX;
 use write_back::write_back_expired;
 
 /// Interval of heartbeats.
@@ -34,10 +35,6 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Longest wait for a directory's first message.
 const GREETING: Duration = Duration::from_secs(5);
-
-/// Longest wait of an operation that writes for the write-back of dirty pages. Then it continues:
-/// the frames bound the memory, and a mount has few threads.
-pub const THROTTLE_MAX: Duration = Duration::from_secs(1);
 
 /// Pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(50);
@@ -58,6 +55,8 @@ pub(crate) struct Inner<S: Store = Tree> {
     threads: Vec<JoinHandle<()>>,
     pool: Pool,
     session: u64,
+    /// Time of the write-back of a closed file.
+    pub(crate) write_back: WriteBack,
     /// Claim on the source, until all work of the node there has ended.
     _claim: Option<Claim>,
 }
@@ -205,6 +204,7 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         threads,
         pool: Pool::new(&options.pool)?,
         session,
+        write_back: options.write_back,
         _claim: claim,
     });
     let frames = inner.client.wait_joined(patience)?;

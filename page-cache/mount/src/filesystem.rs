@@ -359,12 +359,19 @@ impl Filesystem for SharedFilesystem {
         &self,
         _: &Request,
         number: INodeNo,
-        _: FileHandle,
+        handle: FileHandle,
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        let written_back = match self.handles.find(handle.0) {
+            Ok(Handle::File(file)) => file.written_back(),
+            _ => Ok(()),
+        };
         self.locking.owner_closed(number.0, owner.0);
-        reply.ok();
+        match written_back {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(number_of_ours(&error)),
+        }
     }
 
     fn release(

@@ -33,6 +33,8 @@ pub struct Options {
     /// twice as many, an operation that writes waits for the store, at most for
     /// [`THROTTLE_MAX`](crate::node::THROTTLE_MAX).
     pub dirty_pages: usize,
+    /// Time of the write-back of a file that a program closes.
+    pub write_back: WriteBack,
     /// Number of threads for I/O of the store: its queue depth.
     pub io_threads: usize,
     /// Coherence of the processors' caches with the pool.
@@ -42,6 +44,16 @@ pub struct Options {
     /// Time to wait for a directory, at the join and after the directory is gone. Programs wait as
     /// long.
     pub patience: Duration,
+}
+
+/// Time of the write-back of a file that a program closes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteBack {
+    /// At the expiry of its writes.
+    #[default]
+    Expiry,
+    /// At the close, which waits for it.
+    Close,
 }
 
 impl Options {
@@ -57,6 +69,7 @@ impl Options {
             read_ahead_pages: 32,
             expiry: Duration::from_secs(30),
             dirty_pages: (pages as usize / 5).max(DIRTY_PAGES_MIN),
+            write_back: WriteBack::Expiry,
             io_threads: 16,
             coherence: Coherence::Hardware,
             emulated: None,

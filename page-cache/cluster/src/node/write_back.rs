@@ -8,6 +8,10 @@ use forebay_pagecache::store::Store;
 use super::Stop;
 use crate::link::Way;
 
+/// Longest wait of an operation that writes for the write-back of dirty pages. Then it continues:
+/// the frames bound the memory, and a mount has few threads.
+pub const THROTTLE_MAX: Duration = Duration::from_secs(1);
+
 /// Longest pause between two checks for expired writes, and after a refused write-back.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 

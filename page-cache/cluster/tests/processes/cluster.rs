@@ -194,9 +194,11 @@ impl Cluster {
         assert_eq!(ended, Err(RecvTimeoutError::Disconnected));
     }
 
-    /// A node in this process.
+    /// A node in this process. It has no limit of dirty pages, so that tests have unflushed ones.
     pub(crate) fn join(&self, number: u8, pages: u32) -> Node {
-        Node::join(Options::new(&self.pool, node_id(number), pages)).expect("it joins")
+        let mut options = Options::new(&self.pool, node_id(number), pages);
+        options.dirty_pages = self.pages as usize;
+        Node::join(options).expect("it joins")
     }
 
     /// Starts a node that reads and writes in its own process; see `role`.

@@ -13,7 +13,7 @@ use forebay_cluster::command;
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::Status;
-use forebay_cluster::{Node, NodeId, Options};
+use forebay_cluster::{Node, NodeId, Options, WriteBack};
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -99,6 +99,11 @@ fn node() {
     let id = number.and_then(NodeId::new).expect("a node");
     let mut options = Options::new(&variable("FOREBAY_POOL"), id, NODE_PAGES);
     options.patience = WITHOUT_DIRECTORY;
+    if std::env::var_os("FOREBAY_WRITE_BACK").is_some() {
+        options.write_back = WriteBack::Close;
+        // Nothing else writes back.
+        options.dirty_pages = PAGES as usize;
+    }
     let node = Node::join(options).expect("it joins");
     let names = node.names().expect("the source can be written to");
     let mount = forebay_mount::mount(names, &variable("FOREBAY_MOUNT")).expect("mounted");
@@ -167,6 +172,10 @@ impl Worker {
     pub(crate) fn open_files(&self) -> usize {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
         open.expect("it runs").count()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// SIGKILL.
@@ -266,6 +275,14 @@ impl Cluster {
     pub(crate) fn node(&self, number: u8) -> Worker {
         let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
         Worker::start("node", &self.of_node(&id, &mountpoint))
+    }
+
+    /// Starts a node with a mount, at which a close waits for the write-back.
+    pub(crate) fn node_that_writes_back_at_close(&self, number: u8) -> Worker {
+        let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
+        let mut variables = self.of_node(&id, &mountpoint).to_vec();
+        variables.push(("FOREBAY_WRITE_BACK", Path::new("close")));
+        Worker::start("node", &variables)
     }
 
     /// Starts a node by another program, without input: it ends as soon as it is mounted, or prints

@@ -11,6 +11,7 @@ mod programs;
 mod readers;
 mod sources;
 mod sqlite;
+mod written;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_block::{Error, ErrorKind, Result};
 
 use super::{Client, Link};
+use crate::node::Node;
 use crate::store::Store;
 
 /// Number of losses of a file that one of its users was notified of.
@@ -26,12 +27,27 @@ impl<S: Store, L: Link> Client<S, L> {
     /// # Errors
     /// As for [`Client::fsync`].
     pub fn fsync_for(&self, inode: u64, heard: &Heard) -> Result<()> {
-        let synced = self.fsync(inode);
+        self.report_to(heard, inode, "fsync", self.fsync(inode))
+    }
+
+    /// Puts this node's writes to the file into the store, without syncing it. Reports losses to
+    /// this user as [`Client::fsync_for`] does.
+    ///
+    /// # Errors
+    /// `Lost` if the store refused a write, or a node died that held one.
+    pub fn close_for(&self, inode: u64, heard: &Heard) -> Result<()> {
+        self.lock_state().unsynced.insert(inode);
+        let written = self.sync(inode, "close", Node::fsync);
+        self.report_to(heard, inode, "close", written)
+    }
+
+    /// Adds the losses that this user was not notified of to the outcome of a flush.
+    fn report_to(&self, heard: &Heard, inode: u64, what: &str, flushed: Result<()>) -> Result<()> {
         let losses = self.lock_state().node.losses(inode);
         let news = heard.0.swap(losses, Ordering::AcqRel) != losses;
-        synced?;
+        flushed?;
         match news {
-            true => Err(self.lost(inode, "fsync")),
+            true => Err(self.lost(inode, what)),
             false => Ok(()),
         }
     }

@@ -38,7 +38,7 @@ impl<S: Store, L: Link> Client<S, L> {
     ///
     /// # Errors
     /// `Lost` if the store refused a write, or `Disconnected`.
-    pub(super) fn write_back(&self, inode: u64) -> Result<()> {
+    pub fn write_back(&self, inode: u64) -> Result<()> {
         self.lock_state().unsynced.insert(inode);
         self.sync(inode, "write-back", Node::write_back)
     }
