@@ -23,6 +23,7 @@ use forebay_terminal::duration::Durations;
 use forebay_terminal::log_filter;
 use forebay_terminal::out;
 use forebay_terminal::size::{BadValue, Interval, Size, human_bytes};
+use sd_notify::NotifyState;
 
 use signals::Signals;
 
@@ -272,7 +273,15 @@ fn run_directory(arguments: &Directory) -> Result<()> {
         0 => format!("directory of {pool}: ready\n"),
         count => format!("directory of {pool}: waits for {count} nodes that were there before\n"),
     })?;
+    notify(NotifyState::Ready);
     server.run()
+}
+
+/// Notifies systemd, if it started this process.
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!("cannot notify systemd: {error}");
+    }
 }
 
 fn run_node(arguments: &NodeArguments) -> Result<()> {
@@ -346,11 +355,7 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
             Some(mount)
         }
     };
-    while !signals.wait(LOOK) {
-        if let Some(error) = node.broken() {
-            return Err(error);
-        }
-    }
+    serve_until_signal(&mut signals, || node.broken())?;
     // First: the mount holds the node's files.
     mount.map_or(Ok(true), SharedMount::unmount)?;
     // Threads of a mount that programs still have open may be within an operation.
@@ -365,6 +370,18 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
             ),
         )),
     }
+}
+
+/// Waits for a signal that ends a node, or for the error that breaks it.
+fn serve_until_signal(signals: &mut Signals, broken: impl Fn() -> Option<Error>) -> Result<()> {
+    notify(NotifyState::Ready);
+    while !signals.wait(LOOK) {
+        if let Some(error) = broken() {
+            return Err(error);
+        }
+    }
+    notify(NotifyState::Stopping);
+    Ok(())
 }
 
 /// Returns the source of the pool's directory, once there is one.
@@ -425,11 +442,7 @@ fn run_device_node(
     if let Some(why) = node.read_only() {
         out::print(&format!("{id}: read only: {why}\n"))?;
     }
-    while !signals.wait(LOOK) {
-        if let Some(error) = node.broken() {
-            return Err(error);
-        }
-    }
+    serve_until_signal(&mut signals, || node.broken())?;
     drop(node);
     out::print(&format!("{id}: left\n"))
 }
