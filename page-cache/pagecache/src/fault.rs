@@ -33,12 +33,18 @@ pub(crate) enum Fault {
     TakeTaken,
     /// A dead node's words are not released.
     KeepDeadAlone,
+    /// A write-back marks the page as clean before the store has it.
+    CleanBeforeStored,
+    /// The end of a write-back that no program requested counts as the report of a loss.
+    WriteBackReports,
+    /// A flush whose program has given up counts as the report of a loss.
+    CancelledReports,
 }
 
 #[cfg(test)]
 impl Fault {
     /// All faults.
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::AcknowledgeMapped,
         Self::UncheckedGeneration,
         Self::PublishUnfilled,
@@ -53,6 +59,9 @@ impl Fault {
         Self::GivenUpForgotten,
         Self::TakeTaken,
         Self::KeepDeadAlone,
+        Self::CleanBeforeStored,
+        Self::WriteBackReports,
+        Self::CancelledReports,
     ];
 }
 

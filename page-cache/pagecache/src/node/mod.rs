@@ -5,6 +5,7 @@
 //! fills frames from the store, writes pages back) and reports their end. The use of a mapped page
 //! costs a table lookup and no message, wherever its frame is.
 
+mod cancel;
 mod publish;
 mod read_ahead;
 mod receive;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::unflushed::{Written, pages_of};
-use super::{Effect, Node, PageId, Place, Ticket};
+use super::{Effect, Fault, Node, PageId, Place, Ticket};
 use crate::message::{NodeId, ToDirectory};
 
 /// Losses of a node's writes.
@@ -125,7 +125,7 @@ impl Node {
     /// Continues syncs that have published all pages, and ends those that have flushed all.
     fn go_on(&mut self, out: &mut Vec<Effect>) {
         self.lose_unflushed();
-        let (unflushed, lost) = (&self.unflushed, &mut self.lost);
+        let (unflushed, lost, faults) = (&self.unflushed, &mut self.lost, self.faults);
         self.syncs.retain_mut(|sync| {
             if !sync.publishing.is_empty() {
                 return true;
@@ -139,7 +139,8 @@ impl Node {
             }
             let over = sync.flushing.is_empty();
             if over {
-                if !sync.ok && sync.kind == Kind::Flush {
+                let reports = sync.kind == Kind::Flush && !sync.ok;
+                if reports || faults.has(Fault::WriteBackReports) {
                     lost.remove(&sync.inode);
                 }
                 let (ticket, ok) = (sync.ticket, sync.ok);
@@ -197,6 +198,14 @@ impl Node {
             _ => {}
         }
         self.go_on(out);
+    }
+
+    /// Makes the flush of this ticket a write-back: the report of a loss stays for the next flush.
+    pub(super) fn cancel_flush(&mut self, ticket: Ticket) {
+        let is_cancelled = |sync: &&mut Sync| sync.ticket == ticket && sync.kind == Kind::Flush;
+        if let Some(sync) = self.syncs.iter_mut().find(is_cancelled) {
+            sync.kind = Kind::WriteBack;
+        }
     }
 
     pub(super) fn is_lost(&self, place: Place) -> bool {

@@ -2,7 +2,7 @@
 //! written together under a lock. Each operation has several steps, and any event may occur between
 //! two.
 
-use super::model::SyncStart;
+use super::model::{End, SyncStart};
 use super::world::World;
 use super::{PAGE_BYTES, PAGE_WORDS, Words, to_bytes, to_words};
 use crate::directory::Placement;
@@ -30,11 +30,18 @@ enum Kind {
     View {
         looks: u32,
     },
-    Sync {
-        durable: bool,
-    },
+    Sync(Purpose),
     GroupRead,
     GroupWrite,
+}
+
+/// Purpose of the end of writes to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Close,
+    Flush,
+    /// A write-back that no program requested.
+    WriteBack,
 }
 
 /// Progress of an operation on its page.
@@ -82,8 +89,8 @@ impl Client {
             13..=14 => Kind::View {
                 looks: u32::try_from(1 + world.rng.below(4)).expect("few"),
             },
-            15 => Kind::Sync { durable: true },
-            16 => Kind::Sync { durable: false },
+            15 => Kind::Sync(Purpose::Flush),
+            16 => Kind::Sync(Purpose::Close),
             17..=18 => Kind::GroupRead,
             _ => Kind::GroupWrite,
         };
@@ -102,9 +109,19 @@ impl Client {
         };
         let inode = if world.rng.chance(1, 4) { GROUP } else { FILE };
         let page = match kind {
-            Kind::Sync { .. } => PageId { inode, ..page },
+            Kind::Sync(_) => PageId { inode, ..page },
             _ => page,
         };
+        Self::new(world, node, ticket, (kind, page))
+    }
+
+    /// Creates the write-back of a file that no program requested.
+    pub(super) fn write_back(world: &World, node: usize, ticket: Ticket, inode: u64) -> Self {
+        let kind = Kind::Sync(Purpose::WriteBack);
+        Self::new(world, node, ticket, (kind, PageId { inode, index: 0 }))
+    }
+
+    fn new(world: &World, node: usize, ticket: Ticket, (kind, page): (Kind, PageId)) -> Self {
         Self {
             node,
             waiting: false,
@@ -125,6 +142,17 @@ impl Client {
             seen: Vec::new(),
         }
     }
+
+    /// Returns whether the operation may give up: it waits, and holds no lock.
+    pub(super) fn may_give_up(&self) -> bool {
+        self.waiting && !matches!(self.kind, Kind::GroupRead | Kind::GroupWrite)
+    }
+
+    /// Returns the flush of a program that waits for its end.
+    pub(super) fn flush(&self) -> Option<&SyncStart> {
+        let is_flush = self.kind == Kind::Sync(Purpose::Flush);
+        self.sync.as_ref().filter(|_| is_flush)
+    }
 }
 
 impl World {
@@ -141,7 +169,7 @@ impl World {
 
     fn go_on(&mut self, client: &mut Client) -> Result<(), String> {
         match client.kind {
-            Kind::Sync { durable } => self.step_sync(client, durable),
+            Kind::Sync(purpose) => self.step_sync(client, purpose),
             Kind::GroupRead | Kind::GroupWrite => self.step_group(client),
             Kind::WriteWhole => {
                 self.step_write_whole(client);
@@ -323,7 +351,7 @@ impl World {
         Ok(())
     }
 
-    fn step_sync(&mut self, client: &mut Client, durable: bool) -> Result<(), String> {
+    fn step_sync(&mut self, client: &mut Client, purpose: Purpose) -> Result<(), String> {
         let id = self.peers[client.node].node.id();
         if let Some(start) = client.sync.take() {
             client.stage = Stage::Over;
@@ -331,23 +359,34 @@ impl World {
             self.summary.flushes_failed += u64::from(!ok);
             let survive = self.config.placement == Placement::Pool && self.store_fails == 0;
             if survive && !ok {
-                return Err(format!("a flush of {id} fails though pages outlive nodes"));
+                return Err(format!(
+                    "a {purpose:?} of {id} fails though pages outlive nodes"
+                ));
             }
+            let node = &mut self.peers[client.node].node;
+            let inode = client.page.inode;
+            let end = match ok {
+                false => End::Failed,
+                true if node.losses(inode) != node.losses_said(inode) => End::Owes,
+                true => End::Done,
+            };
             let shelf = &self.shelf;
             return self
                 .model
-                .check_sync(id, &start, (durable, ok), |page| shelf.words(page));
+                .check_sync(id, &start, (purpose, end), |page| shelf.words(page));
         }
         let inode = client.page.inode;
         client.sync = Some(self.model.sync_start(id, inode));
         client.waiting = true;
         let mut effects = Vec::new();
         let node = &mut self.peers[client.node].node;
-        if durable {
-            node.fsync(inode, client.ticket, &mut effects);
-        } else {
-            node.close(inode, client.ticket, &mut effects);
-            node.open(inode, PAGES);
+        match purpose {
+            Purpose::Flush => node.fsync(inode, client.ticket, &mut effects),
+            Purpose::WriteBack => node.write_back(inode, client.ticket, &mut effects),
+            Purpose::Close => {
+                node.close(inode, client.ticket, &mut effects);
+                node.open(inode, PAGES);
+            }
         }
         // It may end at once.
         let over = |effect: &Effect| match effect {
@@ -356,7 +395,7 @@ impl World {
         };
         if let Some(ok) = effects.iter().find_map(over) {
             (client.waiting, client.done) = (false, Some(ok));
-            if let (Some(start), false) = (&client.sync, ok) {
+            if let (Some(start), false) = (client.flush(), ok) {
                 self.model.sync_failed(id, start);
             }
         }

@@ -6,7 +6,7 @@
 //!
 //! - A link delivers in order and late. The order between links is arbitrary. Packets are encoded
 //!   and decoded.
-//! - The store is slow. A read may fail. A write may fail without effect. A finished write stays.
+//! - The store is slow, and may stall: programs give up then. A read may fail. A write may fail without effect. A finished write stays.
 //! - A node may die at any step: between the halves of a store into a frame, or in a fill. A write
 //!   to the store in flight then happens or not. Its earlier messages may arrive until the
 //!   directory is notified of the death, and none after it. The store and the other nodes' memory
@@ -22,6 +22,7 @@
 mod client;
 mod invariants;
 mod model;
+mod pace;
 mod restart;
 mod shelf;
 mod summary;
@@ -61,7 +62,7 @@ fn to_words(bytes: &[u8]) -> Words {
 /// Lives of each consistency.
 const LIVES: Lives = Lives {
     // Fault::UnreportedLoss
-    pinned: &[4_294_977_342],
+    pinned: &[4_294_967_882],
     gate: 800,
     whole: 2500,
     share: 2,
@@ -218,6 +219,21 @@ fn a_word_taken_from_its_holder_is_found() {
 #[test]
 fn a_dead_nodes_word_that_stays_its_own_is_found() {
     found(Fault::KeepDeadAlone);
+}
+
+#[test]
+fn a_page_called_clean_before_the_store_has_it_is_found() {
+    found(Fault::CleanBeforeStored);
+}
+
+#[test]
+fn a_write_back_that_takes_the_report_of_a_loss_is_found() {
+    found(Fault::WriteBackReports);
+}
+
+#[test]
+fn a_cancelled_flush_that_takes_the_report_of_a_loss_is_found() {
+    found(Fault::CancelledReports);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Words;
+use super::client::Purpose;
 use crate::message::{NodeId, PageId};
 
 /// Content of a page from a step on.
@@ -32,11 +33,22 @@ pub(super) struct Model {
     owed: BTreeSet<(NodeId, u64)>,
     /// Last version of a node's writes that a failed flush has covered.
     spoken: BTreeMap<(NodeId, PageId), usize>,
+    /// Last version of a node's writes that the store had not when a death left its content.
+    dropped: BTreeMap<(NodeId, PageId), usize>,
     /// Pages that the directory has named as lost and that were not filled since.
     named: BTreeSet<PageId>,
     /// Whether pages that are written together may differ, because of a death.
     pub(super) torn: bool,
     pub(super) losses: u64,
+}
+
+/// End of a flush, write-back or close.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Done,
+    /// It succeeded, and the node has a loss to report at the next flush.
+    Owes,
+    Failed,
 }
 
 /// State at the start of a flush.
@@ -194,11 +206,12 @@ impl Model {
         });
         self.losses += 1;
         self.torn = true;
-        let owed = &mut self.owed;
+        let (owed, dropped) = (&mut self.owed, &mut self.dropped);
         self.unflushed.retain(|(node, written), version| {
             let lost = *written == page && *version > origin;
             if lost {
                 owed.insert((*node, page.inode));
+                dropped.insert((*node, page), *version);
             }
             !lost
         });
@@ -252,12 +265,12 @@ impl Model {
         });
     }
 
-    /// Checks the end of a flush (`durable`) or a close.
+    /// Checks the end of a flush, write-back or close.
     pub(super) fn check_sync(
         &mut self,
         node: NodeId,
         start: &SyncStart,
-        (durable, ok): (bool, bool),
+        (purpose, end): (Purpose, End),
         stored: impl Fn(PageId) -> Words,
     ) -> Result<(), String> {
         for (page, number) in &start.privates {
@@ -270,13 +283,11 @@ impl Model {
                 ));
             }
         }
-        if !durable {
+        if purpose == Purpose::Close || end == End::Failed {
             return Ok(());
         }
-        if !ok {
-            return Ok(());
-        }
-        if start.owed && self.owed.contains(&(node, start.inode)) {
+        let owed = self.owed.contains(&(node, start.inode));
+        if purpose == Purpose::Flush && start.owed && owed {
             return Err(format!(
                 "a flush of {node} does not say that something was lost"
             ));
@@ -290,10 +301,19 @@ impl Model {
                 .spoken
                 .get(&(node, *page))
                 .is_some_and(|spoken| spoken >= version);
-            if held < *version && !spoken {
+            let dropped = self.dropped.get(&(node, *page));
+            let is_lost = end == End::Owes
+                || self.named.contains(page)
+                || dropped.is_some_and(|lost| lost >= version);
+            let is_absent = held < *version && !spoken;
+            // A write-back leaves the report of a loss to the next flush.
+            if is_absent && is_lost && purpose == Purpose::WriteBack {
+                continue;
+            }
+            if is_absent {
                 return Err(format!(
-                    "a flush of {node} ended well without version {version} of {page}: the store \
-                     has {held}"
+                    "a {purpose:?} of {node} ended well without version {version} of {page}: the \
+                     store has {held}"
                 ));
             }
             if self.unflushed.get(&(node, *page)) == Some(version) {

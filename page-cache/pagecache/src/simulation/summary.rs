@@ -19,6 +19,12 @@ pub(super) struct Summary {
     pub(super) births: u64,
     pub(super) merges: u64,
     pub(super) retries: u64,
+    /// Files that a round of write-back began to write back.
+    pub(super) write_backs: u64,
+    /// Stalls of the store.
+    pub(super) stalls: u64,
+    /// Operations whose time limit ended.
+    pub(super) given_up: u64,
     /// Number of words that were waited for.
     pub(super) awaited: u64,
     /// Dirty pages that outlived their node.
@@ -51,6 +57,9 @@ impl Summary {
             births: self.births + other.births,
             merges: self.merges + other.merges,
             retries: self.retries + other.retries,
+            write_backs: self.write_backs + other.write_backs,
+            stalls: self.stalls + other.stalls,
+            given_up: self.given_up + other.given_up,
             awaited: self.awaited + other.awaited,
             rescues: self.rescues + other.rescues,
             unrescued: self.unrescued + other.unrescued,
@@ -74,6 +83,9 @@ impl Summary {
             self.births,
             self.merges,
             self.retries,
+            self.write_backs,
+            self.stalls,
+            self.given_up,
             self.awaited,
             self.rescues,
             self.unrescued,

@@ -23,7 +23,9 @@ impl World {
             | Event::Rescue(_)
             | Event::Crash
             | Event::Reconnect(_)
-            | Event::Born(_) => format!("{event:?}"),
+            | Event::Born(_)
+            | Event::Round(_)
+            | Event::GiveUp(_) => format!("{event:?}"),
         }
     }
 }

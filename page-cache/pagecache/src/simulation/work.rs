@@ -59,6 +59,11 @@ impl Work {
     pub(super) fn fills(&self) -> Option<PageId> {
         matches!(self.kind, Kind::Fill | Kind::FillUnpublished).then_some(self.page)
     }
+
+    /// Returns whether it waits for the store.
+    pub(super) fn uses_store(&self) -> bool {
+        matches!(self.kind, Kind::Fill | Kind::WriteBack)
+    }
 }
 
 impl World {
@@ -150,7 +155,12 @@ impl World {
                 self.segment.store(place.frame, 0, &bytes[..HALF]);
             }
             Kind::WriteBack => match self.segment.read_once(place, &mut bytes) {
-                Ok(found) => sequence = found,
+                Ok(found) => {
+                    sequence = found;
+                    if self.fault == Some(Fault::CleanBeforeStored) {
+                        self.segment.set_clean(place, sequence);
+                    }
+                }
                 Err(_) => return Ok(None),
             },
         }

@@ -7,6 +7,7 @@ use forebay_io::sim::Rng;
 
 use super::client::Client;
 use super::model::Model;
+use super::pace::Pace;
 use super::shelf::Shelf;
 use super::summary::Summary;
 use super::work::Work;
@@ -50,6 +51,7 @@ pub(super) struct World {
     pub(super) by_words: bool,
     /// One store operation in this many fails; 0 for none.
     pub(super) store_fails: u64,
+    pub(super) pace: Pace,
     next_ticket: Ticket,
     operations_left: u64,
     kills_left: u64,
@@ -86,6 +88,10 @@ pub(super) enum Event {
     Reconnect(usize),
     /// A new node takes the number of a forgotten one.
     Born(usize),
+    /// A node begins a round of write-back.
+    Round(usize),
+    /// The time limit of an operation ends.
+    GiveUp(Ticket),
 }
 
 impl World {
@@ -138,6 +144,7 @@ impl World {
             } else {
                 0
             },
+            pace: Pace::new(seed, fault),
             next_ticket: 1,
             operations_left: 60 + rng.below(140),
             kills_left: if rng.chance(2, 3) {
@@ -254,11 +261,15 @@ impl World {
                 events.push(Event::Begin(index));
             }
         }
-        events.extend((0..self.work.len()).map(Event::Work));
+        let works = self.work.iter().enumerate();
+        let works = works.filter(|(_, work)| !(self.is_stalled() && work.uses_store()));
+        events.extend(works.map(|(index, _)| Event::Work(index)));
         let ready = self.clients.iter().filter(|(_, client)| !client.waiting);
         events.extend(ready.map(|(ticket, _)| Event::Client(*ticket)));
         events.extend((0..self.undeclared.len()).map(Event::Declare));
-        events.extend((0..self.rescues.len()).map(Event::Rescue));
+        if !self.is_stalled() {
+            events.extend((0..self.rescues.len()).map(Event::Rescue));
+        }
         if self.operations_left > 0 {
             events.extend((0..self.forgotten.len()).map(Event::Born));
         }
@@ -281,7 +292,13 @@ impl World {
             self.crashes_left -= 1;
             return Ok(Some(Event::Crash));
         }
-        let events = self.events();
+        if let Some(event) = self.draw_pace(&living) {
+            return Ok(Some(event));
+        }
+        let mut events = self.events();
+        if events.is_empty() && self.end_stall() {
+            events = self.events();
+        }
         if events.is_empty() {
             return Ok(None);
         }
@@ -294,7 +311,7 @@ impl World {
                 Event::Begin(_) | Event::Rescue(_) => 2,
                 // Some programs are stopped for a long time, at any step.
                 Event::Client(ticket) if ticket % 4 == 0 => 1,
-                Event::Client(_) | Event::Work(_) | Event::Kill(_) | Event::Crash => 6,
+                _ => 6,
             };
             if self.rng.chance(speed, 8) {
                 return Ok(Some(event));
@@ -335,8 +352,7 @@ impl World {
             Event::Begin(index) => {
                 self.operations_left -= 1;
                 self.summary.operations += 1;
-                let ticket = self.next_ticket;
-                self.next_ticket += 1;
+                let ticket = self.ticket();
                 let client = Client::draw(self, index, ticket);
                 self.clients.insert(ticket, client);
             }
@@ -353,8 +369,16 @@ impl World {
             Event::Crash => self.crash(),
             Event::Reconnect(index) => self.reconnect(index),
             Event::Born(index) => self.born(index),
+            Event::Round(index) => self.begin_round(index),
+            Event::GiveUp(ticket) => self.give_up(ticket),
         }
         Ok(())
+    }
+
+    /// Returns the number of a new operation.
+    pub(super) fn ticket(&mut self) -> Ticket {
+        self.next_ticket += 1;
+        self.next_ticket - 1
     }
 
     /// Sends the directory's messages: one packet for each receiving node.
@@ -405,7 +429,7 @@ impl World {
                 Effect::Done { ticket, ok } => {
                     if let Some(client) = self.clients.get_mut(&ticket) {
                         (client.waiting, client.done) = (false, Some(ok));
-                        if let (Some(start), false) = (&client.sync, ok) {
+                        if let (Some(start), false) = (client.flush(), ok) {
                             self.model.sync_failed(self.peers[index].node.id(), start);
                         }
                     }

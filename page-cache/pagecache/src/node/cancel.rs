@@ -1,0 +1,20 @@
+//! Operations whose programs do not wait any more.
+
+use super::{Fault, Node, Ticket};
+
+impl Node {
+    /// Notes that no program waits for an operation on a page, or for a flush, write-back or close.
+    /// The requests stay in progress: a page that is being filled is mapped, and a written page is
+    /// published and written back. [`Effect::Done`](super::Effect::Done) of a flush may still follow.
+    pub fn cancel(&mut self, ticket: Ticket) {
+        for pending in self.pending.values_mut() {
+            pending.waiting.retain(|waiting| *waiting != ticket);
+        }
+        for unpublished in self.unpublished.values_mut() {
+            unpublished.writer = unpublished.writer.filter(|writer| *writer != ticket);
+        }
+        if !self.faults.has(Fault::CancelledReports) {
+            self.cancel_flush(ticket);
+        }
+    }
+}
