@@ -35,6 +35,7 @@ pub mod system;
 #[cfg(test)]
 mod testing;
 pub mod tree;
+pub mod uncached;
 
 pub use engine::Engine;
 pub use new_directories::NewDirectories;

@@ -141,6 +141,10 @@ struct NodeArguments {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256),
         default_value = "16")]
     source_depth: u16,
+    /// Longest time that an operation waits for the source; then it fails (ETIMEDOUT), and written
+    /// data stays in memory
+    #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
+    source_timeout: Interval,
     /// Method that keeps the processors' caches of different hosts coherent; the same for all nodes
     /// of a pool
     #[arg(long, value_enum, default_value = "hardware")]
@@ -315,6 +319,7 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
         WrittenBack::Close => WriteBack::Close,
     };
     options.io_threads = arguments.source_depth.into();
+    options.limit = arguments.source_timeout.0;
     options.coherence = match arguments.coherence {
         Coherent::Hardware => Coherence::Hardware,
         Coherent::Software => Coherence::Software,

@@ -168,7 +168,10 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         read_ahead_pages: options.read_ahead_pages,
     };
     let client = Client::new(config, segment, store, way)?;
-    let client = Arc::new(client.with_emulated(options.emulated));
+    let client = client
+        .with_emulated(options.emulated)
+        .with_limit(options.limit);
+    let client = Arc::new(client);
     let stop = Arc::new(Stop::default());
     let patience = options.patience;
     let listener = Listener {

@@ -1,21 +1,21 @@
 //! A directory tree as the store: a page's inode is that of its file in stat(2).
 
+mod pages;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, FileTimes, OpenOptions};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::system::allocate_range;
-use forebay_pagecache::message::PageId;
-use forebay_pagecache::store::Store;
+use forebay_io::uncached::Uncached;
 
-use crate::PAGE_BYTES;
 use crate::mapped::Mapped;
 use crate::pool::Pool;
 use crate::second_names::{self, SecondNames};
@@ -25,9 +25,6 @@ const OPEN_MAX: usize = 512;
 
 /// Precision of a file's modification time; many writes change it once.
 const TIME_EXACT: Duration = Duration::from_millis(4);
-
-/// Minimum time between two log lines about refused pages.
-const COMPLAINTS: Duration = Duration::from_secs(10);
 
 /// The tree, as one node sees it.
 #[derive(Debug)]
@@ -40,6 +37,7 @@ pub struct Tree {
     second_names: Option<SecondNames>,
     mapped: Mapped,
     state: Mutex<State>,
+    uncached: Uncached,
     /// Whether the owner reports refused pages itself.
     quiet: bool,
     /// Held while a file is changed, by one thread of this process and then by one process.
@@ -80,6 +78,7 @@ impl Tree {
             second_names: SecondNames::open(root),
             mapped: Mapped::load(pool, root)?,
             state: Mutex::default(),
+            uncached: Uncached::default(),
             quiet: false,
             changing: Mutex::default(),
         })
@@ -385,96 +384,5 @@ impl State {
             self.used.retain(|_, file| Arc::strong_count(file) > 1);
         }
         self.used.insert(inode, file);
-    }
-}
-
-impl Store for Tree {
-    fn name(&self, inode: u64) -> String {
-        self.named(inode)
-    }
-
-    fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()> {
-        let file = self.file(page.inode)?;
-        let start = page.index * PAGE_BYTES as u64;
-        let mut done = 0;
-        while done < into.len() {
-            match file.read_at(&mut into[done..], start + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context(|| self.named(page.inode)),
-            }
-        }
-        into[done..].fill(0);
-        Ok(())
-    }
-
-    fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
-        let written = self.write(page, from);
-        if let Err(error) = &written {
-            self.complain(error);
-        }
-        written
-    }
-
-    fn sync(&self, inode: u64) -> Result<()> {
-        let file = self.file(inode)?;
-        let synced = file.sync_data();
-        let mut state = self.lock();
-        // The system reports the error once. A second sync would succeed without the dropped data.
-        if synced.is_err() {
-            state.failed.insert(inode);
-        }
-        let failed = state.failed.contains(&inode);
-        drop(state);
-        if failed {
-            let context = format!(
-                "fsync of {}: the system has lost a write: open the file and write it again",
-                self.named(inode)
-            );
-            return Err(Error::new(ErrorKind::Lost, context));
-        }
-        Ok(())
-    }
-}
-
-impl Tree {
-    fn write(&self, page: PageId, from: &[u8]) -> Result<()> {
-        let file = self.file(page.inode)?;
-        let start = page.index * PAGE_BYTES as u64;
-        let written = self.change(&file, || {
-            let metadata = file.metadata()?;
-            // Before data beyond the file's end is written, the file has its final length.
-            let len = metadata.size().saturating_sub(start);
-            let len = usize::try_from(len).unwrap_or(usize::MAX).min(from.len());
-            if len == 0 {
-                return Ok(());
-            }
-            file.write_all_at(&from[..len], start)?;
-            // The file was modified when a program wrote, not now.
-            file.set_times(FileTimes::new().set_modified(metadata.modified()?))
-        });
-        written.context(|| format!("writing {}", self.named(page.inode)))
-    }
-
-    /// Disables log lines about refused pages.
-    pub(crate) fn quiet(mut self) -> Self {
-        self.quiet = true;
-        self
-    }
-
-    /// A flush reports that a write was refused, but not why; other operations report nothing.
-    fn complain(&self, error: &Error) {
-        let mut state = self.lock();
-        let lately = state.complained.is_some_and(|at| at.elapsed() < COMPLAINTS);
-        if !lately && !self.quiet {
-            state.complained = Some(Instant::now());
-            tracing::warn!(
-                "page cache: the source {} refuses pages, which stay in memory, and fsync fails: \
-                 {}",
-                self.root.display(),
-                error.report()
-            );
-        }
     }
 }

@@ -65,6 +65,8 @@ pub struct Client<S, L> {
     link: L,
     turns: Turns,
     emulated: Option<Emulated>,
+    /// Longest wait of an operation for a page, or for the end of a flush or close.
+    limit: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -119,6 +121,7 @@ impl<S: Store, L: Link> Client<S, L> {
             link,
             turns: Turns::default(),
             emulated: None,
+            limit: None,
         };
         client.act(&mut client.lock_state())?;
         Ok(client)
@@ -129,6 +132,14 @@ impl<S: Store, L: Link> Client<S, L> {
     #[must_use]
     pub fn with_emulated(self, emulated: Option<Emulated>) -> Self {
         Self { emulated, ..self }
+    }
+
+    /// Lets an operation fail as `TimedOut` that waits for longer than `limit` for the store or the
+    /// directory. Locks have no limit.
+    #[must_use]
+    pub fn with_limit(self, limit: Duration) -> Self {
+        let limit = Some(limit);
+        Self { limit, ..self }
     }
 
     /// Reads a whole page.
@@ -312,11 +323,7 @@ impl<S: Store, L: Link> Client<S, L> {
         let State { node, effects, .. } = &mut *state;
         node.lock(range, ticket, effects);
         self.act(&mut state)?;
-        let page = PageId {
-            inode: range.inode,
-            index: range.start,
-        };
-        self.wait(state, page, ticket)?;
+        self.outcome_within(state, ticket, None)?;
         let result = body();
         let mut state = self.lock_state();
         let State { node, effects, .. } = &mut *state;
@@ -341,10 +348,11 @@ impl<S: Store, L: Link> Client<S, L> {
         let State { node, effects, .. } = &mut *state;
         begin(node, inode, ticket, effects);
         self.act(&mut state)?;
-        if self.outcome(state, ticket)? == Some(false) {
-            return Err(self.lost(inode, what));
+        let name = || format!("{what} of {}", self.store.name(inode));
+        match self.outcome(state, ticket, name)? {
+            Some(false) => Err(self.lost(inode, what)),
+            Some(true) | None => Ok(()),
         }
-        Ok(())
     }
 
     fn acquire(
@@ -363,7 +371,7 @@ impl<S: Store, L: Link> Client<S, L> {
 
     /// Waits until an operation on a page may continue.
     fn wait(&self, state: MutexGuard<'_, State>, page: PageId, ticket: Ticket) -> Result<()> {
-        match self.outcome(state, ticket)? {
+        match self.outcome(state, ticket, || self.named(page))? {
             Some(false) => {
                 let context = format!("{}: the store could not read it", self.named(page));
                 Err(Error::new(ErrorKind::Io, context))
@@ -376,8 +384,17 @@ impl<S: Store, L: Link> Client<S, L> {
         format!("page {} of {}", page.index, self.store.name(page.inode))
     }
 
-    fn outcome(&self, state: MutexGuard<'_, State>, ticket: Ticket) -> Result<Option<bool>> {
-        self.outcome_within(state, ticket, None)
+    fn outcome(
+        &self,
+        state: MutexGuard<'_, State>,
+        ticket: Ticket,
+        name: impl Fn() -> String,
+    ) -> Result<Option<bool>> {
+        let outcome = self.outcome_within(state, ticket, self.limit);
+        outcome.map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => error.context(name()),
+            _ => error,
+        })
     }
 
     fn outcome_within(
@@ -400,7 +417,10 @@ impl<S: Store, L: Link> Client<S, L> {
                     .changed
                     .wait(state)
                     .unwrap_or_else(PoisonError::into_inner),
-                Some(Duration::ZERO) => return Err(not_in_time()),
+                Some(Duration::ZERO) => {
+                    state.node.cancel(ticket);
+                    return Err(not_in_time());
+                }
                 Some(left) => {
                     let waited = self.changed.wait_timeout(state, left);
                     waited.unwrap_or_else(PoisonError::into_inner).0
@@ -443,6 +463,6 @@ impl State {
 }
 
 fn not_in_time() -> Error {
-    let context = "page cache: the directory has not answered in time";
+    let context = "page cache: the source or the directory has not answered in time";
     Error::new(ErrorKind::TimedOut, context)
 }

@@ -33,7 +33,8 @@ pub(crate) enum Fault {
     TakeTaken,
     /// A dead node's words are not released.
     KeepDeadAlone,
-    /// A write-back marks the page as clean before the store has it.
+    /// The driver marks the page of a write-back as clean before the store has it.
+    #[cfg(test)]
     CleanBeforeStored,
     /// The end of a write-back that no program requested counts as the report of a loss.
     WriteBackReports,

@@ -111,11 +111,11 @@ impl DeviceStore {
         answer.context(|| format!("{what} {}", self.info.name))
     }
 
-    /// Returns a page's first byte, and the part of it that the device has.
-    fn range(&self, page: PageId) -> (u64, usize) {
-        let start = page.index.saturating_mul(PAGE_BYTES as u64);
+    /// Returns the first byte of a run of pages, and the length of the part that the device has.
+    fn range(&self, first: PageId, bytes: usize) -> (u64, usize) {
+        let start = first.index.saturating_mul(PAGE_BYTES as u64);
         let left = self.info.size_bytes.saturating_sub(start);
-        let len = usize::try_from(left).unwrap_or(usize::MAX).min(PAGE_BYTES);
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(bytes);
         (start, len)
     }
 }
@@ -140,13 +140,13 @@ impl Store for DeviceStore {
         self.info.name.clone()
     }
 
-    fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()> {
-        let (start, len) = self.range(page);
+    fn read_pages(&self, first: PageId, into: &mut [u8]) -> Result<()> {
+        let (start, len) = self.range(first, into.len());
         into[len..].fill(0);
         if len == 0 {
             return Ok(());
         }
-        let bytes = self.ask("reading a page of", async move |device| {
+        let bytes = self.ask("reading pages of", async move |device| {
             let buf = Buf::zeroed(len);
             device.read(start, buf.clone()).await?;
             Ok(buf.to_vec())
@@ -155,13 +155,13 @@ impl Store for DeviceStore {
         Ok(())
     }
 
-    fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
-        let (start, len) = self.range(page);
+    fn write_pages(&self, first: PageId, from: &[u8]) -> Result<()> {
+        let (start, len) = self.range(first, from.len());
         if len == 0 {
             return Ok(());
         }
         let bytes = from[..len].to_vec();
-        self.ask("writing a page of", async move |device| {
+        self.ask("writing pages of", async move |device| {
             device.write(start, Buf::copied(&bytes)).await
         })
     }

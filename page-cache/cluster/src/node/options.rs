@@ -37,6 +37,9 @@ pub struct Options {
     pub write_back: WriteBack,
     /// Number of threads for I/O of the store: its queue depth.
     pub io_threads: usize,
+    /// Longest wait of an operation for the source or the directory. A flush that gives up leaves its
+    /// data in memory, to be written back later.
+    pub limit: Duration,
     /// Coherence of the processors' caches with the pool.
     pub coherence: Coherence,
     /// Emulated delay of copies from or to other nodes' memory.
@@ -71,6 +74,7 @@ impl Options {
             dirty_pages: (pages as usize / 5).max(DIRTY_PAGES_MIN),
             write_back: WriteBack::Expiry,
             io_threads: 16,
+            limit: Duration::from_secs(60),
             coherence: Coherence::Hardware,
             emulated: None,
             patience: Duration::from_secs(60),

@@ -14,7 +14,6 @@ use forebay_pagecache::store;
 
 use super::connection::Input;
 use super::{Options, Server, losses};
-use crate::PAGE_BYTES;
 use crate::pool::{Nodes, Pool};
 use crate::second_names;
 use crate::tree::Tree;
@@ -263,8 +262,8 @@ impl Rescuer {
             Some(tree) => tree,
             None => Tree::new(&self.source, &self.pool)?.quiet(),
         };
-        let mut scratch = [0; PAGE_BYTES];
-        let written = store::write_back(&self.segment, &tree, page, place, &mut scratch);
+        let run = [(page, place)];
+        let written = store::write_back(&self.segment, &tree, &run, &mut Vec::new());
         self.tree = Some(tree);
         written
     }

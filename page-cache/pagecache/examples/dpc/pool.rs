@@ -32,12 +32,12 @@ impl Shelf {
 }
 
 impl Store for Shelf {
-    fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()> {
+    fn read_pages(&self, page: PageId, into: &mut [u8]) -> Result<()> {
         into.copy_from_slice(&bytes_of(self.version(page)));
         Ok(())
     }
 
-    fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
+    fn write_pages(&self, page: PageId, from: &[u8]) -> Result<()> {
         self.pages.borrow_mut().insert(page, version_in(from));
         Ok(())
     }
@@ -211,9 +211,13 @@ impl Pool {
             return;
         };
         did.store_writes += u64::from(self.segment.is_dirty(place));
-        let mut scratch = [0; PAGE];
-        store::write_back(&self.segment, &self.shelf, page, place, &mut scratch)
-            .expect("the store does not fail");
+        store::write_back(
+            &self.segment,
+            &self.shelf,
+            &[(page, place)],
+            &mut Vec::new(),
+        )
+        .expect("the store does not fail");
     }
 
     /// Uses pages once in their frames, for a store of `version` or a read. Returns those that must
@@ -369,10 +373,11 @@ impl Pool {
 
     /// Executes a fill, a merge or a write-back, as the library's client does.
     fn work(&mut self, node: usize, work: Effect, asked: bool, did: &mut Did) -> Vec<Effect> {
-        let (id, mut out, mut scratch) = (self.nodes[node].id(), Vec::new(), [0; PAGE]);
+        let (id, mut out, mut scratch) = (self.nodes[node].id(), Vec::new(), vec![0; PAGE]);
         match work {
             Effect::Fill { page, place } => {
-                store::fill(&self.segment, &self.shelf, id, page, place, &mut scratch)
+                let run = [(page, place)];
+                store::fill(&self.segment, &self.shelf, id, &run, &mut scratch)
                     .expect("the store does not fail");
                 assert!(asked, "only who asks fills");
                 did.filled.push(place.frame);
@@ -395,7 +400,8 @@ impl Pool {
             }
             Effect::WriteBack { page, place } => {
                 did.store_writes += u64::from(self.segment.is_dirty(place));
-                store::write_back(&self.segment, &self.shelf, page, place, &mut scratch)
+                let run = [(page, place)];
+                store::write_back(&self.segment, &self.shelf, &run, &mut scratch)
                     .expect("the store does not fail");
                 self.nodes[node].written_back(place, true, &mut out);
             }

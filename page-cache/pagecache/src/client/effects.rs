@@ -2,9 +2,9 @@
 
 use forebay_block::Result;
 
-use super::io::{Job, Jobs};
+use super::io::{Action, Job, Jobs};
 use super::{Client, Link, State};
-use crate::message::{NodeId, ToNode};
+use crate::message::{NodeId, PageId, Place, ToNode};
 use crate::node::Effect;
 use crate::protocol::{Packet, encode};
 use crate::store::Store;
@@ -76,7 +76,7 @@ impl<S: Store, L: Link> Client<S, L> {
         } = state;
         match effect {
             Effect::Send(message) => messages.push(message),
-            Effect::Fill { page, place } => self.start_io(jobs, Job::Fill { page, place }),
+            Effect::Fill { page, place } => self.start_io(jobs, page, place, Action::Fill),
             Effect::FillUnpublished { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 self.segment.fill(page, place, id, bytes, false);
@@ -84,11 +84,11 @@ impl<S: Store, L: Link> Client<S, L> {
             }
             Effect::Merge { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
-                let bytes = (&*bytes).into();
-                self.start_io(jobs, Job::Merge { page, place, bytes });
+                let merge = Action::Merge((&*bytes).into());
+                self.start_io(jobs, page, place, merge);
             }
             Effect::WriteBack { page, place } => {
-                self.start_io(jobs, Job::WriteBack { page, place });
+                self.start_io(jobs, page, place, Action::WriteBack);
             }
             Effect::Ready(ticket) => {
                 outcomes.insert(ticket, None);
@@ -101,8 +101,14 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    fn start_io(&self, jobs: &mut Jobs, job: Job) {
-        jobs.push(job);
-        self.requested.notify_one();
+    fn start_io(&self, jobs: &mut Jobs, page: PageId, place: Place, action: Action) {
+        let job = Job {
+            page,
+            place,
+            action,
+        };
+        if jobs.push(job) {
+            self.requested.notify_one();
+        }
     }
 }

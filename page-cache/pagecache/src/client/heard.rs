@@ -45,10 +45,9 @@ impl<S: Store, L: Link> Client<S, L> {
     fn report_to(&self, heard: &Heard, inode: u64, what: &str, flushed: Result<()>) -> Result<()> {
         let losses = self.lock_state().node.losses(inode);
         let news = heard.0.swap(losses, Ordering::AcqRel) != losses;
-        flushed?;
         match news {
             true => Err(self.lost(inode, what)),
-            false => Ok(()),
+            false => flushed,
         }
     }
 

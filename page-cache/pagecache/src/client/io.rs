@@ -8,20 +8,37 @@ use super::{Client, Link, State};
 use crate::message::{NodeId, PageId, Place};
 use crate::store::{self, Store};
 
-/// I/O that the node requested.
+/// Maximum length of one read or write of the store, bytes.
+const RUN_BYTES: usize = 1 << 20;
+
+/// I/O of one page that the node requested.
 #[derive(Debug)]
-pub(super) enum Job {
+pub(super) struct Job {
+    pub(super) page: PageId,
+    pub(super) place: Place,
+    pub(super) action: Action,
+}
+
+/// Action of a [`Job`].
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Action {
     /// Reads the page from the store into the frame.
-    Fill { page: PageId, place: Place },
+    Fill,
     /// Stores an unpublished page over the content of the frame, which may have to wait for a store
     /// of another node.
-    Merge {
-        page: PageId,
-        place: Place,
-        bytes: Box<[u8]>,
-    },
+    Merge(Box<[u8]>),
     /// Writes the page to the store if it is dirty.
-    WriteBack { page: PageId, place: Place },
+    WriteBack,
+}
+
+impl Job {
+    /// Returns whether one request of the store can execute both.
+    fn is_followed_by(&self, next: &Self) -> bool {
+        !matches!(self.action, Action::Merge(_))
+            && self.action == next.action
+            && self.page.inode == next.page.inode
+            && self.page.index.checked_add(1) == Some(next.page.index)
+    }
 }
 
 /// Requested I/O that has not ended.
@@ -34,12 +51,27 @@ pub(super) struct Jobs {
 }
 
 impl Jobs {
-    pub(super) fn push(&mut self, job: Job) {
+    /// Returns whether the job begins a run, so that a thread has to be woken for it.
+    pub(super) fn push(&mut self, job: Job) -> bool {
+        let last = self.waiting.back();
+        let begins = last.is_none_or(|last| !last.is_followed_by(&job));
         self.waiting.push_back(job);
+        begins
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.running == 0
+    }
+
+    /// Moves the next job, and those for the next pages that directly follow it, into `run`.
+    fn take_run(&mut self, most: usize, run: &mut Vec<Job>) {
+        let is_next = |run: &Vec<Job>, next: &Job| {
+            let last = run.last();
+            run.len() < most && last.is_none_or(|last| last.is_followed_by(next))
+        };
+        while let Some(job) = self.waiting.pop_front_if(|next| is_next(run, next)) {
+            run.push(job);
+        }
     }
 }
 
@@ -48,25 +80,29 @@ impl<S: Store, L: Link> Client<S, L> {
     /// this executes one request at a time. Without such a thread, no page is filled or written
     /// back.
     pub fn run_io(&self) {
-        let mut scratch = vec![0; self.segment.page_size_bytes()];
+        let most = (RUN_BYTES / self.segment.page_size_bytes()).max(1);
+        let (mut run, mut scratch) = (Vec::new(), Vec::new());
         let mut state = self.lock_state();
         let id = state.node.id();
         while !state.jobs.is_over {
-            let Some(job) = state.jobs.waiting.pop_front() else {
+            state.jobs.take_run(most, &mut run);
+            if run.is_empty() {
                 let woken = self.requested.wait(state);
                 state = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
-            };
-            state.jobs.running += 1;
+            }
+            state.jobs.running += run.len();
             drop(state);
-            let done = self.execute(id, &job, &mut scratch);
+            let done = self.execute(id, &run, &mut scratch);
             state = self.lock_state();
-            state.jobs.running -= 1;
+            state.jobs.running -= run.len();
             let State { node, effects, .. } = &mut *state;
-            match job {
-                Job::Fill { page, .. } => node.filled(page, done, effects),
-                Job::Merge { page, place, .. } => node.merged(page, place, effects),
-                Job::WriteBack { place, .. } => node.written_back(place, done, effects),
+            for (job, done) in run.drain(..).zip(done) {
+                match job.action {
+                    Action::Fill => node.filled(job.page, done, effects),
+                    Action::Merge(_) => node.merged(job.page, job.place, effects),
+                    Action::WriteBack => node.written_back(job.place, done, effects),
+                }
             }
             // If the link is gone, the client is broken or rejoins.
             let _ = self.act(&mut state);
@@ -81,21 +117,33 @@ impl<S: Store, L: Link> Client<S, L> {
         self.requested.notify_all();
     }
 
-    /// Executes a request. Returns whether it succeeded.
-    fn execute(&self, id: NodeId, job: &Job, scratch: &mut [u8]) -> bool {
+    /// Executes jobs for consecutive pages. Returns whether each succeeded.
+    fn execute(&self, id: NodeId, run: &[Job], scratch: &mut Vec<u8>) -> Vec<bool> {
+        if self.try_execute(id, run, scratch) {
+            return vec![true; run.len()];
+        }
+        if run.len() == 1 {
+            return vec![false];
+        }
+        // Only those pages fail that the store refuses by themselves.
+        let each = run.chunks(1);
+        each.map(|job| self.try_execute(id, job, scratch)).collect()
+    }
+
+    fn try_execute(&self, id: NodeId, run: &[Job], scratch: &mut Vec<u8>) -> bool {
         let (segment, store) = (&self.segment, &self.store);
-        match job {
-            Job::Fill { page, place } => {
-                store::fill(segment, store, id, *page, *place, scratch).is_ok()
-            }
-            Job::Merge { place, bytes, .. } => {
-                while let Err(found) = segment.write(*place, id, 0, bytes) {
+        let pages = || -> Vec<_> { run.iter().map(|job| (job.page, job.place)).collect() };
+        match run.first().map(|job| (job.place, &job.action)) {
+            None => true,
+            Some((_, Action::Fill)) => store::fill(segment, store, id, &pages(), scratch).is_ok(),
+            Some((place, Action::Merge(bytes))) => {
+                while let Err(found) = segment.write(place, id, 0, bytes) {
                     Self::give_way(found);
                 }
                 true
             }
-            Job::WriteBack { page, place } => {
-                store::write_back(segment, store, *page, *place, scratch).is_ok()
+            Some((_, Action::WriteBack)) => {
+                store::write_back(segment, store, &pages(), scratch).is_ok()
             }
         }
     }

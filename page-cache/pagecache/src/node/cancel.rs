@@ -1,11 +1,11 @@
 //! Operations whose programs do not wait any more.
 
-use super::{Fault, Node, Ticket};
+use super::{Node, Ticket};
 
 impl Node {
     /// Notes that no program waits for an operation on a page, or for a flush, write-back or close.
-    /// The requests stay in progress: a page that is being filled is mapped, and a written page is
-    /// published and written back. [`Effect::Done`](super::Effect::Done) of a flush may still follow.
+    /// No effect names its ticket any more. The requests stay in progress: a page that is being
+    /// filled is mapped, and a written page is published and written back.
     pub fn cancel(&mut self, ticket: Ticket) {
         for pending in self.pending.values_mut() {
             pending.waiting.retain(|waiting| *waiting != ticket);
@@ -13,8 +13,6 @@ impl Node {
         for unpublished in self.unpublished.values_mut() {
             unpublished.writer = unpublished.writer.filter(|writer| *writer != ticket);
         }
-        if !self.faults.has(Fault::CancelledReports) {
-            self.cancel_flush(ticket);
-        }
+        self.cancel_sync(ticket);
     }
 }

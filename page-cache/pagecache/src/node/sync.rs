@@ -43,7 +43,8 @@ enum Kind {
 /// A flush, write-back or close in progress.
 #[derive(Debug)]
 pub(super) struct Sync {
-    ticket: Ticket,
+    /// Operation that waits for the end, if there is one.
+    ticket: Option<Ticket>,
     inode: u64,
     kind: Kind,
     /// Whether the flushes were requested.
@@ -111,7 +112,7 @@ impl Node {
         self.lose_unflushed();
         let ok = !(kind == Kind::Flush && self.lost.contains(&inode));
         self.syncs.push(Sync {
-            ticket,
+            ticket: Some(ticket),
             inode,
             kind,
             asked: false,
@@ -143,8 +144,8 @@ impl Node {
                 if reports || faults.has(Fault::WriteBackReports) {
                     lost.remove(&sync.inode);
                 }
-                let (ticket, ok) = (sync.ticket, sync.ok);
-                out.push(Effect::Done { ticket, ok });
+                let ok = sync.ok;
+                out.extend(sync.ticket.map(|ticket| Effect::Done { ticket, ok }));
             }
             !over
         });
@@ -200,10 +201,15 @@ impl Node {
         self.go_on(out);
     }
 
-    /// Makes the flush of this ticket a write-back: the report of a loss stays for the next flush.
-    pub(super) fn cancel_flush(&mut self, ticket: Ticket) {
-        let is_cancelled = |sync: &&mut Sync| sync.ticket == ticket && sync.kind == Kind::Flush;
-        if let Some(sync) = self.syncs.iter_mut().find(is_cancelled) {
+    /// Lets no operation wait for the sync. A flush becomes a write-back, which leaves the report of
+    /// a loss to the next flush.
+    pub(super) fn cancel_sync(&mut self, ticket: Ticket) {
+        let is_cancelled = |sync: &&mut Sync| sync.ticket == Some(ticket);
+        let Some(sync) = self.syncs.iter_mut().find(is_cancelled) else {
+            return;
+        };
+        sync.ticket = None;
+        if sync.kind == Kind::Flush && !self.faults.has(Fault::CancelledReports) {
             sync.kind = Kind::WriteBack;
         }
     }

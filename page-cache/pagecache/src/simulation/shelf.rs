@@ -24,12 +24,12 @@ impl Shelf {
 }
 
 impl Store for Shelf {
-    fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<(), Error> {
+    fn read_pages(&self, page: PageId, into: &mut [u8]) -> Result<(), Error> {
         into.copy_from_slice(&to_bytes(&self.words(page)));
         Ok(())
     }
 
-    fn write_page(&self, page: PageId, from: &[u8]) -> Result<(), Error> {
+    fn write_pages(&self, page: PageId, from: &[u8]) -> Result<(), Error> {
         if from.len() != PAGE_BYTES {
             return Err(Error::from(ErrorKind::InvalidInput));
         }

@@ -120,7 +120,7 @@ impl World {
                 let ok = !self.fails();
                 if ok {
                     self.shelf
-                        .write_page(page, &half.bytes)
+                        .write_pages(page, &half.bytes)
                         .map_err(|error| error.report())?;
                     self.segment.set_clean(place, half.sequence);
                 }
@@ -139,7 +139,7 @@ impl World {
         match work.kind {
             Kind::Fill => {
                 self.shelf
-                    .read_page(page, &mut bytes)
+                    .read_pages(page, &mut bytes)
                     .map_err(|error| error.report())?;
                 self.segment.open(page, place, id);
                 self.segment.store(place.frame, 0, &bytes[..HALF]);
@@ -205,7 +205,7 @@ impl World {
             let mut bytes = [0; PAGE_BYTES];
             let read = self.segment.read_once(place, &mut bytes);
             let sequence = read.map_err(|found| format!("{page} to be rescued: {found:?}"))?;
-            let written = self.shelf.write_page(page, &bytes);
+            let written = self.shelf.write_pages(page, &bytes);
             written.map_err(|error| error.report())?;
             self.segment.set_clean(place, sequence);
             self.summary.rescues += 1;
@@ -229,7 +229,7 @@ impl World {
             // The store may have accepted it before the fence.
             Kind::WriteBack => {
                 if self.rng.chance(1, 2) {
-                    let written = self.shelf.write_page(work.page, &half.bytes);
+                    let written = self.shelf.write_pages(work.page, &half.bytes);
                     written.expect("this store writes whole pages");
                 }
             }

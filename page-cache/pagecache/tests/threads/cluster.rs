@@ -1,11 +1,11 @@
 //! A cluster in one process: a thread for the directory and one for each node's connection, packets
 //! on channels.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_pagecache::client::{Client, Link};
@@ -18,6 +18,8 @@ use forebay_pagecache::store::Store;
 
 /// Threads of a node for I/O of the store.
 const IO_THREADS: usize = 3;
+/// Longer than any operation takes.
+const LIMIT: Duration = Duration::from_secs(300);
 /// Bytes of a page.
 pub(crate) const PAGE: usize = 4096;
 
@@ -31,6 +33,10 @@ pub(crate) struct Shelf {
     synced: Arc<Mutex<Vec<u64>>>,
     /// Whether the next sync fails.
     fails_once: Arc<AtomicBool>,
+    /// Pages that cannot be read.
+    unreadable: Arc<Mutex<BTreeSet<PageId>>>,
+    reads: Arc<AtomicU64>,
+    writes: Arc<AtomicU64>,
 }
 
 impl Shelf {
@@ -62,6 +68,20 @@ impl Shelf {
         std::mem::take(&mut self.synced.lock().expect("no thread panicked"))
     }
 
+    /// Refuses reads of this page.
+    pub(crate) fn refuse_read(&self, page: PageId) {
+        self.unreadable
+            .lock()
+            .expect("no thread panicked")
+            .insert(page);
+    }
+
+    /// Returns the numbers of reads and writes that the store has executed.
+    pub(crate) fn requests(&self) -> (u64, u64) {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (count(&self.reads), count(&self.writes))
+    }
+
     fn wait(&self, inode: u64) {
         let (stalled, changed) = &*self.stalled;
         let stalled = stalled.lock().expect("no thread panicked");
@@ -70,20 +90,38 @@ impl Shelf {
     }
 }
 
+/// Returns a page and those behind it.
+fn run(first: PageId) -> impl Iterator<Item = PageId> {
+    (first.index..).map(move |index| PageId { index, ..first })
+}
+
 impl Store for Shelf {
-    fn read_page(&self, page: PageId, into: &mut [u8]) -> Result<()> {
-        self.wait(page.inode);
-        into.copy_from_slice(&self.page(page));
+    fn read_pages(&self, first: PageId, into: &mut [u8]) -> Result<()> {
+        self.wait(first.inode);
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        for (page, bytes) in run(first).zip(into.chunks_exact_mut(PAGE)) {
+            if self
+                .unreadable
+                .lock()
+                .expect("no thread panicked")
+                .contains(&page)
+            {
+                return Err(ErrorKind::Io.into());
+            }
+            bytes.copy_from_slice(&self.page(page));
+        }
         Ok(())
     }
 
-    fn write_page(&self, page: PageId, from: &[u8]) -> Result<()> {
-        self.wait(page.inode);
+    fn write_pages(&self, first: PageId, from: &[u8]) -> Result<()> {
+        self.wait(first.inode);
         if self.refuses.load(Ordering::Relaxed) {
             return Err(ErrorKind::NoSpace.into());
         }
+        self.writes.fetch_add(1, Ordering::Relaxed);
         let mut pages = self.pages.lock().expect("no thread panicked");
-        pages.insert(page, from.to_vec());
+        let written = run(first).zip(from.chunks_exact(PAGE));
+        pages.extend(written.map(|(page, bytes)| (page, bytes.to_vec())));
         Ok(())
     }
 
@@ -166,6 +204,16 @@ impl Cluster {
         consistency: Consistency,
         memory: Option<Buf>,
     ) -> Self {
+        Self::with_limit(nodes, frames, (consistency, LIMIT), memory)
+    }
+
+    /// The same, with a limit to the time that an operation waits.
+    pub(crate) fn with_limit(
+        nodes: u8,
+        frames: u32,
+        (consistency, limit): (Consistency, Duration),
+        memory: Option<Buf>,
+    ) -> Self {
         let all = u32::from(nodes) * frames;
         let memory = memory.unwrap_or_else(|| Buf::zeroed(Segment::size_bytes(all, PAGE)));
         let segment = Arc::new(Segment::new(memory, all, PAGE).expect("it fits"));
@@ -203,7 +251,8 @@ impl Cluster {
                 shelf.clone(),
                 Channel { up, sent, stamps },
             );
-            let client = Arc::new(client.expect("the channel is open"));
+            let client = client.expect("the channel is open").with_limit(limit);
+            let client = Arc::new(client);
             let (down, received) = channel();
             downs.push(down);
             cluster.nodes.push(Arc::clone(&client));

@@ -2,6 +2,7 @@
 //! speed.
 
 mod cluster;
+mod runs;
 mod silent;
 mod stalls;
 mod write_back;

@@ -3,6 +3,7 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use forebay_block::ErrorKind;
 use forebay_pagecache::message::PageId;
 use forebay_pagecache::node::Consistency;
 
@@ -52,4 +53,39 @@ fn a_node_answers_while_its_fill_waits_for_the_store() {
         worker.join().expect("no panic");
         assert!(ended.is_ok(), "others waited for the stalled file");
     });
+}
+
+#[test]
+fn an_operation_gives_up_at_its_limit_and_its_data_stays() {
+    let limit = Duration::from_millis(300);
+    for consistency in [Consistency::Strong, Consistency::Relaxed] {
+        let cluster = Cluster::with_limit(1, 16, (consistency, limit), None);
+        let node = &cluster.nodes[0];
+        let stalled = |index| PageId {
+            inode: STALLED,
+            index,
+        };
+        node.write(stalled(0), 0, &[7; PAGE])
+            .expect("it is written");
+        cluster.shelf.stall(Some(STALLED));
+        let mut out = [0; PAGE];
+        let refused = node.read(stalled(1), &mut out);
+        assert_eq!(
+            refused.map_err(|error| error.kind()),
+            Err(ErrorKind::TimedOut)
+        );
+        let refused = node.fsync(STALLED);
+        assert_eq!(
+            refused.map_err(|error| error.kind()),
+            Err(ErrorKind::TimedOut)
+        );
+        node.read(stalled(0), &mut out).expect("it is in memory");
+        node.read(page(0), &mut out)
+            .expect("the store answers for other files");
+        cluster.shelf.stall(None);
+        node.fsync(STALLED).expect("the store answers");
+        assert_eq!(byte_of(&cluster.shelf.page(stalled(0))), 7);
+        node.read(stalled(1), &mut out)
+            .expect("the fill was completed");
+    }
 }
