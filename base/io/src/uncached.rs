@@ -1,8 +1,8 @@
 //! Reads and writes that leave no copy of a file in the kernel's page cache.
 //!
-//! `RWF_DONTCACHE` (Linux 6.14, on file systems that support it) removes the pages that a request
-//! brought into the page cache at its end, or at the end of their write-back. It needs no alignment,
-//! unlike `O_DIRECT`. Elsewhere `posix_fadvise` removes the pages after a read and after a sync.
+//! `RWF_DONTCACHE` (Linux 6.14, on file systems that support it) removes the pages of a request
+//! from the page cache at its end, or at the end of their write-back. It needs no alignment, unlike
+//! `O_DIRECT`. Elsewhere `posix_fadvise` removes the pages after a read and after a sync.
 
 use std::fs::File;
 use std::io;
@@ -95,8 +95,8 @@ impl Uncached {
     }
 }
 
-/// Removes clean pages of a range, or of all behind `offset` if `len` is 0. The kernel may keep them:
-/// this is advice.
+/// Removes clean pages of a range, or all behind `offset` if `len` is 0. This is advice: the kernel
+/// may not follow it.
 fn remove_copies(file: &File, offset: u64, len: u64) {
     let range = (libc::off_t::try_from(offset), libc::off_t::try_from(len));
     if let (Ok(offset), Ok(len)) = range {

@@ -1,6 +1,5 @@
 //! Requests of the kernel, each executed on the thread that has read it.
 
-use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -18,32 +17,51 @@ use fuser::{
 };
 
 use crate::attributes::{described, instant};
+use crate::data;
 use crate::errors::{number_of, number_of_ours};
 use crate::handles::{Handle, Handles};
 use crate::locking::{Locking, wanted};
+use crate::workers::Workers;
 
 /// The kernel must not cache: another node may change the file.
 const LIVE: Duration = Duration::ZERO;
 /// Maximum read or write, bytes. An append up to this length is atomic.
 const REQUEST_BYTES: u32 = 1 << 20;
+/// Maximum number of asynchronous requests that the kernel has in flight.
+const BACKGROUND: u16 = 1024;
 /// Files bypass the kernel's cache. The kernel reports each close, which ends locks.
 const OPENED: FopenFlags =
     FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
-
-thread_local! {
-    /// Read buffer of this thread.
-    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A mounted tree.
 pub(crate) struct SharedFilesystem {
     pub(crate) handles: Arc<Handles>,
     locking: Arc<Locking>,
+    workers: Arc<Workers>,
 }
 
 impl SharedFilesystem {
-    pub(crate) const fn new(handles: Arc<Handles>, locking: Arc<Locking>) -> Self {
-        Self { handles, locking }
+    pub(crate) const fn new(
+        handles: Arc<Handles>,
+        locking: Arc<Locking>,
+        workers: Arc<Workers>,
+    ) -> Self {
+        Self {
+            handles,
+            locking,
+            workers,
+        }
+    }
+
+    /// Executes a request that may wait for the source.
+    fn execute(&self, work: impl FnOnce(&Handles) + Send + 'static) {
+        match self.workers.enter() {
+            Some(_executing) => work(&self.handles),
+            None => {
+                let handles = Arc::clone(&self.handles);
+                self.workers.run(move || work(&handles));
+            }
+        }
     }
 
     fn read_link(&self, number: u64) -> io::Result<OsString> {
@@ -67,8 +85,12 @@ impl SharedFilesystem {
 
 impl Filesystem for SharedFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let refused = |nearest| io::Error::other(format!("FUSE supports {nearest} at most"));
+        let refused = |nearest: u32| io::Error::other(format!("FUSE supports {nearest} at most"));
         config.set_max_write(REQUEST_BYTES).map_err(refused)?;
+        // Reads that wait for the source count. Few of them must not stop all others.
+        let few = |nearest: u16| refused(nearest.into());
+        config.set_max_background(BACKGROUND).map_err(few)?;
+        config.set_congestion_threshold(BACKGROUND).map_err(few)?;
         // Without these capabilities, locks would be local to this node.
         let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
         let unknown = |_| io::Error::other("no FUSE locks in this kernel\n    help: use another");
@@ -271,17 +293,8 @@ impl Filesystem for SharedFilesystem {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        READ.with_borrow_mut(|bytes| {
-            let size = size as usize;
-            if bytes.len() < size {
-                bytes.resize(size, 0);
-            }
-            let file = self.handles.file(handle.0).map_err(Error::from);
-            match file.and_then(|file| file.read_at(offset, &mut bytes[..size])) {
-                Ok(count) => reply.data(&bytes[..count]),
-                Err(error) => reply.error(number_of_ours(&error)),
-            }
-        });
+        let (handle, size) = (handle.0, size as usize);
+        self.execute(move |handles| data::read(handles, handle, offset, size, reply));
     }
 
     fn write(
@@ -296,22 +309,14 @@ impl Filesystem for SharedFilesystem {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let write = || {
-            let file = self.handles.file(handle.0)?;
-            // The kernel's file size may be old: another node may have appended.
-            match flags.0 & libc::O_APPEND {
-                0 => file.write_at(offset, data)?,
-                _ => file.append(data).map(drop)?,
+        let file = (handle.0, flags);
+        match self.workers.enter() {
+            Some(_executing) => data::write(&self.handles, file, offset, data, reply),
+            None => {
+                let (handles, data) = (Arc::clone(&self.handles), data.to_vec());
+                let write = move || data::write(&handles, file, offset, &data, reply);
+                self.workers.run(write);
             }
-            match flags.0 & libc::O_DSYNC {
-                0 => Ok(()),
-                _ => file.fsync(),
-            }
-        };
-        match write() {
-            // At most the negotiated length.
-            Ok(()) => reply.written(data.len() as u32),
-            Err(error) => reply.error(number_of_ours(&error)),
         }
     }
 
@@ -390,17 +395,7 @@ impl Filesystem for SharedFilesystem {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        let synced = match self.handles.find(handle.0) {
-            Ok(Handle::Mapped(mapped)) => mapped.file.sync_all().map_err(Error::from),
-            _ => {
-                let file = self.handles.file(handle.0).map_err(Error::from);
-                file.and_then(|file| file.fsync())
-            }
-        };
-        match synced {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(number_of_ours(&error)),
-        }
+        self.execute(move |handles| data::sync(handles, handle.0, reply));
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {

@@ -11,11 +11,13 @@
 //! (passthrough), so that shared mappings behave as on one machine.
 
 mod attributes;
+mod data;
 mod errors;
 mod filesystem;
 mod handles;
 mod locking;
 mod opening;
+mod workers;
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -30,10 +32,13 @@ use forebay_io::fuse::Connection;
 use filesystem::SharedFilesystem;
 use handles::Handles;
 use locking::Locking;
+use workers::Workers;
 
-/// Number of threads that serve the kernel's requests. A thread may wait for the directory, another
+/// Number of threads that read the kernel's requests. A thread may wait for the directory, another
 /// node or the source.
-const THREADS: usize = 8;
+const THREADS: usize = 16;
+/// Number of these that may execute requests for data at a time.
+const EXECUTING_MAX: usize = 12;
 
 /// A mounted tree. Dropping it unmounts, and closes all files that programs still have open.
 #[derive(Debug)]
@@ -41,6 +46,7 @@ pub struct SharedMount {
     mount: Option<Mount>,
     handles: Arc<Handles>,
     locking: Arc<Locking>,
+    workers: Arc<Workers>,
     /// Thread that retries waiting requests for locks.
     lock_retrier: Option<JoinHandle<()>>,
 }
@@ -58,13 +64,15 @@ pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
     check_apart(&source, mountpoint)?;
     let handles = Arc::new(Handles::new(names));
     let (locking, lock_retrier) = Locking::start(Arc::clone(&handles))?;
+    let workers = Arc::new(Workers::new(EXECUTING_MAX));
     let mut shared = SharedMount {
         mount: None,
         handles: Arc::clone(&handles),
         locking: Arc::clone(&locking),
+        workers: Arc::clone(&workers),
         lock_retrier: Some(lock_retrier),
     };
-    let filesystem = SharedFilesystem::new(Arc::clone(&handles), locking);
+    let filesystem = SharedFilesystem::new(Arc::clone(&handles), locking, workers);
     let fs_name = format!("forebay:{}", source.display());
     let on_mounted = |device: BorrowedFd<'_>| {
         let connection = Connection::new(device)?;
@@ -122,6 +130,7 @@ impl SharedMount {
     /// Ends the service of locks and files, after the unmount.
     fn close(&mut self) {
         self.locking.end();
+        self.workers.end();
         if let Some(lock_retrier) = self.lock_retrier.take() {
             // A panic of the thread was reported already.
             let _ = lock_retrier.join();

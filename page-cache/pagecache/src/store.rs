@@ -40,8 +40,8 @@ pub trait Store {
 
 /// Fills the frames of consecutive pages from the store, for
 /// [`Effect::Fill`](crate::node::Effect::Fill). The frames name the pages before the store is read.
-/// So a program that changes the store and then checks all frames ([`Segment::page_in`]) finds every
-/// page that may be older.
+/// So a program that changes the store and then checks all frames ([`Segment::page_in`]) finds
+/// every page that may be older.
 ///
 /// # Errors
 /// Errors of the store. The frames stay open, unusable for other nodes until they are filled anew.

@@ -37,8 +37,8 @@ pub struct Options {
     pub write_back: WriteBack,
     /// Number of threads for I/O of the store: its queue depth.
     pub io_threads: usize,
-    /// Longest wait of an operation for the source or the directory. A flush that gives up leaves its
-    /// data in memory, to be written back later.
+    /// Longest wait of an operation for the source or the directory. A flush that gives up leaves
+    /// its data in memory, to be written back later.
     pub limit: Duration,
     /// Coherence of the processors' caches with the pool.
     pub coherence: Coherence,

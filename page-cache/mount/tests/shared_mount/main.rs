@@ -11,6 +11,7 @@ mod programs;
 mod readers;
 mod sources;
 mod sqlite;
+mod stopped;
 mod written;
 
 use std::fs::{self, File, OpenOptions};

@@ -8,19 +8,19 @@ use super::cluster::{Cluster, MAPPED, can_mount, skipped};
 use super::{names, number, open, text};
 
 /// Runs a system program that prepares a test.
-fn made(program: &str, arguments: &[&str]) {
+pub(super) fn made(program: &str, arguments: &[&str]) {
     let status = Command::new(program).args(arguments).status();
     let status = status.unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(status.success(), "{program} {arguments:?}");
 }
 
-fn beside(source: &Path, name: &str) -> PathBuf {
+pub(super) fn beside(source: &Path, name: &str) -> PathBuf {
     let path = source.with_file_name(name);
     fs::create_dir_all(&path).expect("made");
     path
 }
 
-fn plain(path: &Path) -> &str {
+pub(super) fn plain(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 

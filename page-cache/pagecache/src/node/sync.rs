@@ -201,8 +201,8 @@ impl Node {
         self.go_on(out);
     }
 
-    /// Lets no operation wait for the sync. A flush becomes a write-back, which leaves the report of
-    /// a loss to the next flush.
+    /// Lets no operation wait for the sync. A flush becomes a write-back, which leaves the report
+    /// of a loss to the next flush.
     pub(super) fn cancel_sync(&mut self, ticket: Ticket) {
         let is_cancelled = |sync: &&mut Sync| sync.ticket == Some(ticket);
         let Some(sync) = self.syncs.iter_mut().find(is_cancelled) else {

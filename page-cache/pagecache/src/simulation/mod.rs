@@ -6,7 +6,8 @@
 //!
 //! - A link delivers in order and late. The order between links is arbitrary. Packets are encoded
 //!   and decoded.
-//! - The store is slow, and may stall: programs give up then. A read may fail. A write may fail without effect. A finished write stays.
+//! - The store is slow, and may stall: programs give up then. A read may fail. A write may fail
+//!   without effect. A finished write stays.
 //! - A node may die at any step: between the halves of a store into a frame, or in a fill. A write
 //!   to the store in flight then happens or not. Its earlier messages may arrive until the
 //!   directory is notified of the death, and none after it. The store and the other nodes' memory

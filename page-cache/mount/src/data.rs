@@ -1,0 +1,74 @@
+//! Requests for the data of files: reads, writes and flushes.
+
+use std::cell::RefCell;
+
+use forebay_block::{Error, Result};
+use fuser::{OpenFlags, ReplyData, ReplyEmpty, ReplyWrite};
+
+use crate::errors::number_of_ours;
+use crate::handles::{Handle, Handles};
+
+/// Maximum length of a thread's read buffer between two requests, bytes.
+const BUFFER_BYTES: usize = 128 << 10;
+
+thread_local! {
+    /// Read buffer of this thread.
+    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Reads `size` bytes at `offset` of an open file.
+pub(crate) fn read(handles: &Handles, handle: u64, offset: u64, size: usize, reply: ReplyData) {
+    READ.with_borrow_mut(|bytes| {
+        if bytes.len() < size {
+            bytes.resize(size, 0);
+        }
+        let file = handles.file(handle).map_err(Error::from);
+        match file.and_then(|file| file.read_at(offset, &mut bytes[..size])) {
+            Ok(count) => reply.data(&bytes[..count]),
+            Err(error) => reply.error(number_of_ours(&error)),
+        }
+        bytes.truncate(BUFFER_BYTES);
+        bytes.shrink_to(BUFFER_BYTES);
+    });
+}
+
+/// Writes to an open file: at its end if it is open for appending, else at `offset`.
+pub(crate) fn write(
+    handles: &Handles,
+    (handle, flags): (u64, OpenFlags),
+    offset: u64,
+    data: &[u8],
+    reply: ReplyWrite,
+) {
+    let write = || {
+        let file = handles.file(handle)?;
+        // The kernel's file size may be old: another node may have appended.
+        match flags.0 & libc::O_APPEND {
+            0 => file.write_at(offset, data)?,
+            _ => file.append(data).map(drop)?,
+        }
+        match flags.0 & libc::O_DSYNC {
+            0 => Ok(()),
+            _ => file.fsync(),
+        }
+    };
+    match write() {
+        // At most the negotiated length.
+        Ok(()) => reply.written(data.len() as u32),
+        Err(error) => reply.error(number_of_ours(&error)),
+    }
+}
+
+/// Makes the writes to an open file durable.
+pub(crate) fn sync(handles: &Handles, handle: u64, reply: ReplyEmpty) {
+    let sync = || -> Result<()> {
+        match handles.find(handle)? {
+            Handle::Mapped(mapped) => Ok(mapped.file.sync_all()?),
+            _ => handles.file(handle)?.fsync(),
+        }
+    };
+    match sync() {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(number_of_ours(&error)),
+    }
+}
