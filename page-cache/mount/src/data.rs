@@ -72,3 +72,11 @@ pub(crate) fn sync(handles: &Handles, handle: u64, reply: ReplyEmpty) {
         Err(error) => reply.error(number_of_ours(&error)),
     }
 }
+
+/// Writes an open file back before it is closed, if the node does so.
+pub(crate) fn write_back(handles: &Handles, handle: u64) -> Result<()> {
+    match handles.find(handle) {
+        Ok(Handle::File(file)) => file.written_back(),
+        _ => Ok(()),
+    }
+}

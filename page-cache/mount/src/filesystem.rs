@@ -368,15 +368,15 @@ impl Filesystem for SharedFilesystem {
         owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let written_back = match self.handles.find(handle.0) {
-            Ok(Handle::File(file)) => file.written_back(),
-            _ => Ok(()),
-        };
-        self.locking.owner_closed(number.0, owner.0);
-        match written_back {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(number_of_ours(&error)),
-        }
+        let locking = Arc::clone(&self.locking);
+        self.execute(move |handles| {
+            let written_back = data::write_back(handles, handle.0);
+            locking.owner_closed(number.0, owner.0);
+            match written_back {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(number_of_ours(&error)),
+            }
+        });
     }
 
     fn release(

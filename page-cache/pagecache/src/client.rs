@@ -135,7 +135,7 @@ impl<S: Store, L: Link> Client<S, L> {
     }
 
     /// Lets an operation fail as `TimedOut` that waits for longer than `limit` for the store or the
-    /// directory. Locks have no limit.
+    /// directory. A flush fails if no page of it is stored for so long. Locks have no limit.
     #[must_use]
     pub fn with_limit(self, limit: Duration) -> Self {
         let limit = Some(limit);
@@ -403,13 +403,19 @@ impl<S: Store, L: Link> Client<S, L> {
         ticket: Ticket,
         patience: Option<Duration>,
     ) -> Result<Option<bool>> {
-        let begin = Instant::now();
+        let mut begin = Instant::now();
+        let mut awaited_pages = state.node.awaited_pages(ticket);
         loop {
             if let Some(outcome) = state.outcomes.remove(&ticket) {
                 return Ok(outcome);
             }
             if let Some(error) = &state.broken {
                 return Err(error.clone());
+            }
+            // A flush of many pages may take long, as long as the store accepts some of them.
+            let still_awaited = state.node.awaited_pages(ticket);
+            if std::mem::replace(&mut awaited_pages, still_awaited) != still_awaited {
+                begin = Instant::now();
             }
             let left = patience.map(|patience| patience.saturating_sub(begin.elapsed()));
             state = match left {

@@ -44,7 +44,9 @@ impl Job {
 /// Requested I/O that has not ended.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    waiting: VecDeque<Job>,
+    /// Fills and merges, which programs wait for. They precede write-backs.
+    fills: VecDeque<Job>,
+    write_backs: VecDeque<Job>,
     running: usize,
     /// Whether the threads end.
     is_over: bool,
@@ -53,14 +55,18 @@ pub(super) struct Jobs {
 impl Jobs {
     /// Returns whether the job begins a run, so that a thread has to be woken for it.
     pub(super) fn push(&mut self, job: Job) -> bool {
-        let last = self.waiting.back();
+        let queue = match job.action {
+            Action::Fill | Action::Merge(_) => &mut self.fills,
+            Action::WriteBack => &mut self.write_backs,
+        };
+        let last = queue.back();
         let begins = last.is_none_or(|last| !last.is_followed_by(&job));
-        self.waiting.push_back(job);
+        queue.push_back(job);
         begins
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.running == 0
+        self.fills.is_empty() && self.write_backs.is_empty() && self.running == 0
     }
 
     /// Moves the next job, and those for the next pages that directly follow it, into `run`.
@@ -69,7 +75,11 @@ impl Jobs {
             let last = run.last();
             run.len() < most && last.is_none_or(|last| last.is_followed_by(next))
         };
-        while let Some(job) = self.waiting.pop_front_if(|next| is_next(run, next)) {
+        let queue = match self.fills.is_empty() {
+            true => &mut self.write_backs,
+            false => &mut self.fills,
+        };
+        while let Some(job) = queue.pop_front_if(|next| is_next(run, next)) {
             run.push(job);
         }
     }

@@ -15,4 +15,12 @@ impl Node {
         }
         self.cancel_sync(ticket);
     }
+
+    /// Returns the number of pages that a flush, write-back or close still waits for.
+    #[must_use]
+    pub fn awaited_pages(&self, ticket: Ticket) -> usize {
+        let syncs = self.syncs.iter();
+        let mut awaited = syncs.filter_map(|sync| sync.awaited_by(ticket));
+        awaited.next().unwrap_or(0)
+    }
 }

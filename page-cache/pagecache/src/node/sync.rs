@@ -55,6 +55,13 @@ pub(super) struct Sync {
     ok: bool,
 }
 
+impl Sync {
+    /// Returns the number of pages that it waits for, if it is the sync of this operation.
+    pub(super) fn awaited_by(&self, ticket: Ticket) -> Option<usize> {
+        (self.ticket == Some(ticket)).then_some(self.publishing.len() + self.flushing.len())
+    }
+}
+
 impl Node {
     /// Starts a flush of this node's writes to the file. [`Effect::Done`] reports its end, or that
     /// a write was lost or refused since the last report.

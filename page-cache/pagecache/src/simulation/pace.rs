@@ -3,6 +3,8 @@
 //! Their choices have a generator of their own, and each life has some of them only. So a seed
 //! without them draws the same life as without this file.
 
+use std::time::Duration;
+
 use forebay_io::sim::Rng;
 
 use super::client::Client;
@@ -12,6 +14,8 @@ use crate::node::Ticket;
 
 /// Chance of a round of write-back before a step, one in this many.
 const ROUNDS: u64 = 60;
+/// Maximum age of a write that a round leaves, steps.
+const EXPIRY_STEPS: u64 = 200;
 /// Chance of a stall of the store before a step, one in this many.
 const STALLS: u64 = 150;
 /// Maximum number of steps of a stall.
@@ -83,10 +87,12 @@ impl World {
 
     /// Begins a round of a node, and the write-back of the files that it names.
     pub(super) fn begin_round(&mut self, index: usize) {
-        let (rounds, most) = (self.pace.rng.below(3), self.pace.rng.index(8));
+        let rng = &self.pace.rng;
+        let (expiry, most) = (rng.below(EXPIRY_STEPS), rng.index(8));
         let node = &mut self.peers[index].node;
-        node.begin_round();
-        for inode in node.expired(rounds, most) {
+        // A step takes a millisecond.
+        node.set_time(Duration::from_millis(self.now));
+        for inode in node.expired(Duration::from_millis(expiry), most) {
             self.summary.write_backs += 1;
             let ticket = self.ticket();
             let client = Client::write_back(self, index, ticket, inode);
