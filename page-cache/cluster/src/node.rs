@@ -1,14 +1,15 @@
 //! Process of a node: joining, rejoining a restarted directory, and leaving.
 
 mod options;
+mod stop;
 mod write_back;
 
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ use crate::link::{Incoming, Outgoing, Way};
 use crate::pool::Pool;
 use crate::tree::Tree;
 pub use options::{Options, WriteBack};
+use stop::Stop;
 pub use write_back::THROTTLE_MAX;
 use write_back::write_back_expired;
 
@@ -303,41 +305,6 @@ impl<S: Store> Drop for Inner<S> {
         if let Err(error) = said {
             tracing::error!("page cache: {}", error.report());
         }
-    }
-}
-
-/// Signals threads to end, and lets them sleep until then.
-#[derive(Debug, Default)]
-struct Stop {
-    set: AtomicBool,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Stop {
-    fn set(&self) {
-        let _lock = self.lock();
-        self.set.store(true, Ordering::Release);
-        self.changed.notify_all();
-    }
-
-    fn is_set(&self) -> bool {
-        self.set.load(Ordering::Acquire)
-    }
-
-    /// Sleeps. Returns true when it is time to end.
-    fn sleep(&self, time: Duration) -> bool {
-        let lock = self.lock();
-        if self.is_set() {
-            return true;
-        }
-        // A thread that wakes too soon does its work sooner.
-        drop(self.changed.wait_timeout(lock, time));
-        self.is_set()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

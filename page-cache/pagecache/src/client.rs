@@ -34,6 +34,7 @@ use io::Jobs;
 use throttle::DirtyLimits;
 pub use throttle::Throttle;
 pub use view::View;
+use write_back::Found;
 
 /// Pause of a program between two attempts, after it has tried for longer than any store takes.
 const GIVE_WAY: Duration = Duration::from_micros(100);
@@ -83,6 +84,7 @@ struct State {
     /// Files with writes in the store that may not be durable.
     unsynced: BTreeSet<u64>,
     dirty_limits: DirtyLimits,
+    found: Found,
     /// Whether threads that flush or write back end.
     flushes_are_over: bool,
     /// Error that all operations return, once the client is broken.
@@ -107,6 +109,7 @@ impl<S: Store, L: Link> Client<S, L> {
             jobs: Jobs::default(),
             unsynced: BTreeSet::new(),
             dirty_limits: DirtyLimits::NONE,
+            found: Found::default(),
             flushes_are_over: false,
             broken: None,
         };

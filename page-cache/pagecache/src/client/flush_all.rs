@@ -59,8 +59,8 @@ impl<S: Store, L: Link> Client<S, L> {
         self.dirtied.notify_all();
     }
 
-    /// Makes all of this node's writes durable that may not be so. Losses stay for the next flush
-    /// of their file to report.
+    /// Makes all of this node's writes durable that may not be so, and all dirty pages in its
+    /// memory. Losses stay for the next flush of their file to report.
     ///
     /// # Errors
     /// `Disconnected`.
@@ -68,7 +68,12 @@ impl<S: Store, L: Link> Client<S, L> {
         let mut state = self.lock_state();
         let before = state.node.known_losses();
         let mut files = state.node.dirty_files();
-        for inode in state.unsynced.clone() {
+        drop(state);
+        // Their writers may count them too.
+        self.adopt_all()?;
+        let mut state = self.lock_state();
+        let adopted = state.node.dirty_files().into_keys();
+        for inode in adopted.chain(state.unsynced.iter().copied()) {
             files.entry(inode).or_default();
         }
         drop(state);

@@ -4,9 +4,23 @@ use std::time::Duration;
 
 use forebay_block::Result;
 
-use super::{Client, Link};
+use super::{Client, Link, State};
+use crate::message::{PageId, Place};
 use crate::node::{Dirty, Node};
 use crate::store::Store;
+
+/// Searches for dirty pages in this node's memory within the expiry: two find a page, and a third
+/// finds it mapped.
+const SEARCHES: u32 = 4;
+
+/// Dirty pages in this node's memory, when it was last searched.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// By frame, in order.
+    pages: Vec<(PageId, Place)>,
+    /// Time of the search, from the node's start.
+    at: Duration,
+}
 
 impl<S: Store, L: Link> Client<S, L> {
     /// Writes back all files with writes that are as old as `expiry` at the time `now`, counted
@@ -14,9 +28,13 @@ impl<S: Store, L: Link> Client<S, L> {
     /// write-back that the store refuses is repeated in the next call, and reported by the next
     /// flush. Returns whether the store refused none.
     ///
+    /// That includes pages in this node's memory that other nodes wrote: they may have ended.
+    /// Three calls a quarter of `expiry` apart write such a page back.
+    ///
     /// # Errors
     /// `Disconnected`.
     pub fn write_back_expired(&self, now: Duration, expiry: Duration, most: usize) -> Result<bool> {
+        self.adopt_dirty(now, expiry)?;
         let mut state = self.lock_state();
         state.node.set_time(now);
         let files = state.node.expired(expiry, most);
@@ -26,6 +44,52 @@ impl<S: Store, L: Link> Client<S, L> {
             is_complete &= self.write_back(inode).is_ok();
         }
         self.broken().map_or(Ok(is_complete), Err)
+    }
+
+    /// Adopts the dirty pages in this node's memory that an earlier search has found too.
+    fn adopt_dirty(&self, now: Duration, expiry: Duration) -> Result<()> {
+        let state = self.lock_state();
+        let is_due = now >= state.found.at + expiry / SEARCHES;
+        let Some(share) = state.node.share().filter(|_| is_due) else {
+            return Ok(());
+        };
+        drop(state);
+        let pages = share.filter_map(|frame| self.segment.unsaved(frame));
+        let pages = pages.collect();
+        let mut state = self.lock_state();
+        let found = Found { pages, at: now };
+        let before = std::mem::replace(&mut state.found, found).pages;
+        let State {
+            node,
+            found,
+            effects,
+            ..
+        } = &mut *state;
+        for (page, place) in &found.pages {
+            let earlier = before.binary_search_by_key(&place.frame, |(_, place)| place.frame);
+            if earlier.is_ok_and(|index| before[index].1 == *place) {
+                node.adopt(*page, *place, now.saturating_sub(expiry), effects);
+            }
+        }
+        self.act(&mut state)
+    }
+
+    /// Adopts all dirty pages in this node's memory.
+    pub(super) fn adopt_all(&self) -> Result<()> {
+        let share = self.lock_state().node.share();
+        let mut copy = vec![0; self.segment.page_size_bytes()];
+        for frame in share.into_iter().flatten() {
+            let Some((page, place)) = self.segment.unsaved(frame) else {
+                continue;
+            };
+            // It is mapped then. A page that cannot be read was lost or removed.
+            let _ = self.read(page, &mut copy);
+            let mut state = self.lock_state();
+            let State { node, effects, .. } = &mut *state;
+            node.adopt(page, place, Duration::ZERO, effects);
+            self.act(&mut state)?;
+        }
+        Ok(())
     }
 
     /// Returns the amount and age of this node's writes that may not be in the store.

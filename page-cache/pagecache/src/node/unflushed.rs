@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Node, PageId, Place};
+use super::{Access, Effect, Node, PageId, Place};
 
 /// A page that this node wrote and that may not be in the store.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +91,32 @@ impl Node {
             store: self.stores,
             place,
             since: written.map_or(self.time, |written| written.since),
+        };
+        self.unflushed.insert(page, written);
+    }
+
+    /// Has this node write a dirty page back whose writer may have ended. `since` is the time of
+    /// its first write. If this node does not map the page, it looks it up, and a later call adopts
+    /// it: the page might not be published yet.
+    pub fn adopt(&mut self, page: PageId, place: Place, since: Duration, out: &mut Vec<Effect>) {
+        self.lose_unflushed();
+        if self.unflushed.get(page).is_some() || self.unpublished.contains_key(&page) {
+            return;
+        }
+        match self.mapped.find(page) {
+            None => {
+                self.look_up(page, Access::Read, out);
+                return;
+            }
+            Some(mapping) if mapping.leaving || mapping.place != place => return,
+            Some(_) => {}
+        }
+        self.stores += 1;
+        let store = self.stores;
+        let written = Written {
+            store,
+            place,
+            since,
         };
         self.unflushed.insert(page, written);
     }

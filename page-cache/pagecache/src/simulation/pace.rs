@@ -92,6 +92,16 @@ impl World {
         let node = &mut self.peers[index].node;
         // A step takes a millisecond.
         node.set_time(Duration::from_millis(self.now));
+        if rng.chance(1, 2) {
+            let mut effects = Vec::new();
+            let found = node.share().into_iter().flatten();
+            let found = found.filter_map(|frame| self.segment.unsaved(frame));
+            for (page, place) in found {
+                node.adopt(page, place, Duration::ZERO, &mut effects);
+            }
+            self.apply(index, effects);
+        }
+        let node = &mut self.peers[index].node;
         for inode in node.expired(Duration::from_millis(expiry), most) {
             self.summary.write_backs += 1;
             let ticket = self.ticket();

@@ -137,7 +137,9 @@ impl World {
             by_words: rng.chance(1, 2),
             store_fails: if matches!(
                 fault,
-                None | Some(Fault::UnreportedLoss | Fault::GivenUpForgotten)
+                None | Some(
+                    Fault::UnreportedLoss | Fault::GivenUpForgotten | Fault::CleanBeforeStored
+                )
             ) && rng.chance(1, 4)
             {
                 12

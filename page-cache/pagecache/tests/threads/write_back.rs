@@ -236,3 +236,41 @@ fn a_writer_waits_once_for_a_store_that_does_not_answer() {
     assert!(took >= patience, "it did not wait");
     assert!(took < 10 * patience, "it waited for each page: {took:?}");
 }
+
+/// A node that ended has written into the memory of another one, which does not know of it.
+#[test]
+fn a_page_whose_writer_ended_is_stored() {
+    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
+    let [a, b] = &cluster.nodes[..] else {
+        panic!("two nodes");
+    };
+    let mut out = [0; PAGE];
+    a.read(page(3), &mut out).expect("it is read");
+    b.write(page(3), 0, &[7; PAGE]).expect("it is written");
+    cluster.kill(1);
+    let stored = || byte_of(&cluster.shelf.page(page(3)));
+    let write_back = |seconds| {
+        a.write_back_expired(at(seconds), at(30), NO_LIMIT)
+            .expect("connected");
+    };
+    write_back(100);
+    assert_eq!(stored(), 0, "it may be new");
+    write_back(105);
+    assert_eq!(stored(), 0, "the last search was five seconds ago");
+    write_back(110);
+    assert_eq!(stored(), 7);
+}
+
+#[test]
+fn a_flush_of_all_files_stores_pages_whose_writer_ended() {
+    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
+    let [a, b] = &cluster.nodes[..] else {
+        panic!("two nodes");
+    };
+    let mut out = [0; PAGE];
+    a.read(page(3), &mut out).expect("it is read");
+    b.write(page(3), 0, &[7; PAGE]).expect("it is written");
+    cluster.kill(1);
+    a.flush_all().expect("connected");
+    assert_eq!(byte_of(&cluster.shelf.page(page(3))), 7);
+}
