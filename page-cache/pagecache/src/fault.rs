@@ -33,6 +33,12 @@ pub(crate) enum Fault {
     TakeTaken,
     /// A dead node's words are not released.
     KeepDeadAlone,
+    /// A node does not report its fills in progress to a restarted directory.
+    FillForgotten,
+    /// The driver begins a write-back while one of the same page is in progress, which a former
+    /// directory requested.
+    #[cfg(test)]
+    WriteBackOverlaps,
     /// The driver marks the page of a write-back as clean before the store has it.
     #[cfg(test)]
     CleanBeforeStored,
@@ -45,7 +51,7 @@ pub(crate) enum Fault {
 #[cfg(test)]
 impl Fault {
     /// All faults.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::AcknowledgeMapped,
         Self::UncheckedGeneration,
         Self::PublishUnfilled,
@@ -61,6 +67,8 @@ impl Fault {
         Self::TakeTaken,
         Self::KeepDeadAlone,
         Self::CleanBeforeStored,
+        Self::FillForgotten,
+        Self::WriteBackOverlaps,
         Self::WriteBackReports,
         Self::CancelledReports,
     ];

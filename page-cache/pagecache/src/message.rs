@@ -240,6 +240,15 @@ pub enum ToDirectory {
         /// Permitted access.
         access: Access,
     },
+    /// The node is filling this frame, and will publish or abandon it.
+    Filling {
+        /// The page.
+        page: PageId,
+        /// Place of the page.
+        place: Place,
+        /// Granted access.
+        access: Access,
+    },
     /// A lock that the node holds or waits for.
     Relock {
         /// The lock's number.

@@ -23,7 +23,7 @@ use forebay_block::{Error, ErrorKind};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, Refusal, ToDirectory, ToNode};
 
 /// Version of this codec. Any other is refused.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// Maximum number of messages in a packet.
 pub const MESSAGES_MAX: usize = 1024;
@@ -369,6 +369,7 @@ messages! {
         19 => Dirty { pages, oldest_ms, write_back_failures, lost_pages },
         20 => NotFlushed { ticket, inode },
         21 => FlushedAll { ticket, pages, failed },
+        22 => Filling { page, place, access },
     }
 }
 messages! {

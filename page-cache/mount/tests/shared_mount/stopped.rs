@@ -175,7 +175,7 @@ fn pages_in_memory_are_read_while_the_disk_does_not_answer() {
         return;
     }
     let (gate, mut disk) = (Arc::new(Gate::default()), None);
-    let cluster = Cluster::on("stopped", |source| {
+    let mut cluster = Cluster::on("stopped", |source| {
         let (mounted, mounts) = on_a_disk(source, &gate);
         disk = Some(mounted);
         mounts
@@ -198,6 +198,10 @@ fn pages_in_memory_are_read_while_the_disk_does_not_answer() {
                 let _ = done.send(read.map(|()| out));
             });
         }
+        // The nodes report their fills in progress to the next directory.
+        std::thread::sleep(Duration::from_millis(200));
+        cluster.kill_directory();
+        cluster.start_directory();
         let begin = Instant::now();
         let (mut reads, mut longest) = (0_u32, Duration::ZERO);
         while begin.elapsed() < STOPPED {

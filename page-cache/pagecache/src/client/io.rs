@@ -1,7 +1,7 @@
 //! I/O of the store. Threads of their own execute it, so that neither the thread that receives
 //! packets nor the node's mutex waits for the store.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::PoisonError;
 
 use super::{Client, Link, State};
@@ -47,7 +47,11 @@ pub(super) struct Jobs {
     /// Fills and merges, which programs wait for. They precede write-backs.
     fills: VecDeque<Job>,
     write_backs: VecDeque<Job>,
-    running: usize,
+    /// Frames whose pages are being written back, with the number of the directory that requested
+    /// it.
+    writing: BTreeMap<u32, u64>,
+    /// Number of directories that this node has rejoined.
+    rejoined: u64,
     /// Whether the threads end.
     is_over: bool,
 }
@@ -65,22 +69,35 @@ impl Jobs {
         begins
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.fills.is_empty() && self.write_backs.is_empty() && self.running == 0
+    /// Notes that the node has rejoined a new directory. Fills and merges continue. A write-back
+    /// that has not begun is dropped, since the new directory requests what it needs.
+    pub(super) fn rejoin(&mut self) {
+        self.rejoined += 1;
+        self.write_backs.clear();
     }
 
-    /// Moves the next job, and those for the next pages that directly follow it, into `run`.
+    /// Notes the end of a write-back. Returns whether the current directory requested it.
+    fn end_write_back(&mut self, place: Place) -> bool {
+        self.writing.remove(&place.frame) == Some(self.rejoined)
+    }
+
+    /// Moves the next job, and those for the next pages that directly follow it, into `run`. A
+    /// write-back waits for the end of one that a former directory requested for the same frame.
     fn take_run(&mut self, most: usize, run: &mut Vec<Job>) {
-        let is_next = |run: &Vec<Job>, next: &Job| {
-            let last = run.last();
-            run.len() < most && last.is_none_or(|last| last.is_followed_by(next))
-        };
         let queue = match self.fills.is_empty() {
             true => &mut self.write_backs,
             false => &mut self.fills,
         };
-        while let Some(job) = queue.pop_front_if(|next| is_next(run, next)) {
-            run.push(job);
+        while let Some(next) = queue.front() {
+            let is_free = !self.writing.contains_key(&next.place.frame);
+            let follows = run.last().is_none_or(|last| last.is_followed_by(next));
+            if run.len() == most || !is_free || !follows {
+                return;
+            }
+            if next.action == Action::WriteBack {
+                self.writing.insert(next.place.frame, self.rejoined);
+            }
+            run.extend(queue.pop_front());
         }
     }
 }
@@ -101,17 +118,23 @@ impl<S: Store, L: Link> Client<S, L> {
                 state = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            state.jobs.running += run.len();
             drop(state);
             let done = self.execute(id, &run, &mut scratch);
             state = self.lock_state();
-            state.jobs.running -= run.len();
-            let State { node, effects, .. } = &mut *state;
+            let State {
+                node,
+                effects,
+                jobs,
+                ..
+            } = &mut *state;
             for (job, done) in run.drain(..).zip(done) {
                 match job.action {
                     Action::Fill => node.filled(job.page, done, effects),
                     Action::Merge(_) => node.merged(job.page, job.place, effects),
-                    Action::WriteBack => node.written_back(job.place, done, effects),
+                    Action::WriteBack if jobs.end_write_back(job.place) => {
+                        node.written_back(job.place, done, effects);
+                    }
+                    Action::WriteBack => self.requested.notify_all(),
                 }
             }
             // If the link is gone, the client is broken or rejoins.

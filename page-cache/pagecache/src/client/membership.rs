@@ -11,18 +11,15 @@ use crate::node::Counts;
 use crate::store::Store;
 
 impl<S: Store, L: Link> Client<S, L> {
-    /// Reports this node's state to a directory that was restarted, after the end of all I/O.
+    /// Reports this node's state to a directory that was restarted. I/O in progress continues.
     /// `connect` opens the link to it; nothing is sent before that.
     ///
     /// # Errors
     /// If the link is gone.
     pub fn rejoin(&self, connect: impl FnOnce(&L)) -> Result<()> {
         let mut state = self.lock_state();
-        while !state.jobs.is_empty() {
-            let woken = self.changed.wait(state);
-            state = woken.unwrap_or_else(PoisonError::into_inner);
-        }
         connect(&self.link);
+        state.jobs.rejoin();
         let State { node, effects, .. } = &mut *state;
         node.rejoin(effects);
         self.act(&mut state)

@@ -275,6 +275,7 @@ impl Directory {
             ToDirectory::Hello { .. }
             | ToDirectory::Rejoin { .. }
             | ToDirectory::Have { .. }
+            | ToDirectory::Filling { .. }
             | ToDirectory::Relock { .. }
             | ToDirectory::HadAll {} => {
                 return Err(refused(from, &message, "this is not the time for it"));

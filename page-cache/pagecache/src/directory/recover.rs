@@ -2,8 +2,8 @@
 //!
 //! No lookup is answered before every earlier node has reported its mappings or is dead. An
 //! unmapped page is still in its frame if the store may not have it. Other state is not needed: an
-//! unpublished fill was seen by no node, and an interrupted invalidation starts again when room is
-//! needed.
+//! interrupted invalidation starts again when room is needed. A node may have a fill in progress,
+//! which it continues, or a write-back, which it completes before a later one of that page.
 
 use forebay_block::Result;
 
@@ -113,6 +113,16 @@ impl Directory {
                     return Err(refused(from, &message, why));
                 }
             }
+            ToDirectory::Filling {
+                page,
+                place,
+                access,
+            } if begun && awaited => {
+                if !self.adopt_fill(page, place, from, access) {
+                    let why = "the page is elsewhere, or another is there";
+                    return Err(refused(from, &message, why));
+                }
+            }
             ToDirectory::Relock {
                 ticket,
                 range,
@@ -128,6 +138,7 @@ impl Directory {
             | ToDirectory::Join { .. }
             | ToDirectory::Rejoin { .. }
             | ToDirectory::Have { .. }
+            | ToDirectory::Filling { .. }
             | ToDirectory::Relock { .. }
             | ToDirectory::HadAll {} => {
                 return Err(refused(from, &message, "this is not the time for it"));
@@ -152,38 +163,53 @@ impl Directory {
 
     /// Adopts a page at a place. Returns false if that contradicts the known state.
     fn adopt(&mut self, page: PageId, place: Place, sharers: u32, written: bool) -> bool {
-        let found = self.find(page);
-        let known = place.generation <= self.last_generation;
-        let inside = self.shares().any(|share| {
-            (share.first_frame..share.first_frame + share.frames).contains(&place.frame)
-        });
-        if !inside || !known || found.is_some_and(|frame| frame != place.frame) {
-            return false;
+        match self.find(page) {
+            None if !self.take_place(page, place) => return false,
+            None => self.link_warmest(place.frame),
+            Some(frame) if frame != place.frame => return false,
+            Some(_) => {}
         }
         let entry = &mut self.entries[place.frame as usize];
-        if found.is_none() {
-            if entry.state != State::Invalid {
-                return false;
-            }
-            *entry = Entry {
-                page,
-                generation: place.generation,
-                ..Entry::free(entry.host)
-            };
-            let host = entry.host;
-            self.members[host.index()].used += 1;
-            let entries = &self.entries;
-            let hasher = |frame: &u32| entries[*frame as usize].page.hash64();
-            self.pages.insert_unique(page.hash64(), place.frame, hasher);
-            self.link_warmest(place.frame);
-        }
-        let entry = &mut self.entries[place.frame as usize];
-        if entry.generation != place.generation {
+        if entry.generation != place.generation || entry.state == State::Exclusive {
             return false;
         }
         entry.sharers |= sharers;
         entry.flags |= if written { WRITTEN } else { 0 };
         entry.state = entry.published();
+        true
+    }
+
+    /// Adopts a fill in progress. Returns false if that contradicts the known state.
+    fn adopt_fill(&mut self, page: PageId, place: Place, holder: NodeId, access: Access) -> bool {
+        if self.find(page).is_some() || !self.take_place(page, place) {
+            return false;
+        }
+        let entry = &mut self.entries[place.frame as usize];
+        (entry.state, entry.holder, entry.sharers) = (State::Exclusive, holder, holder.bit());
+        entry.flags = if access == Access::Write { WRITTEN } else { 0 };
+        true
+    }
+
+    /// Gives a page a frame that has none. Returns false if it has one, or is in no share.
+    fn take_place(&mut self, page: PageId, place: Place) -> bool {
+        let is_known = place.generation <= self.last_generation;
+        let is_inside = self.shares().any(|share| {
+            (share.first_frame..share.first_frame + share.frames).contains(&place.frame)
+        });
+        if !is_known || !is_inside || self.entries[place.frame as usize].state != State::Invalid {
+            return false;
+        }
+        let entry = &mut self.entries[place.frame as usize];
+        *entry = Entry {
+            page,
+            generation: place.generation,
+            ..Entry::free(entry.host)
+        };
+        let host = entry.host;
+        self.members[host.index()].used += 1;
+        let entries = &self.entries;
+        let hasher = |frame: &u32| entries[*frame as usize].page.hash64();
+        self.pages.insert_unique(page.hash64(), place.frame, hasher);
         true
     }
 

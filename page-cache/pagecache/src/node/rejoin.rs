@@ -1,15 +1,17 @@
 //! Rejoining a restarted directory, and leaving.
 
-use super::{Effect, Node, Ticket};
+use super::{Effect, Fault, Node, Ticket};
 use crate::message::ToDirectory;
 
 impl Node {
-    /// Reports the node's state and its waiting operations to a restarted directory. No fill, merge
-    /// or write-back may be in progress at this call. Messages of the former directory that this
-    /// node has not received must not arrive any more.
+    /// Reports the node's state and its waiting operations to a restarted directory. Fills and
+    /// merges in progress continue. The end of a write-back that the former directory requested
+    /// must not be reported, and a write-back that the new one requests must begin after it.
+    /// Messages of the former directory that this node has not received must not arrive any more.
     pub fn rejoin(&mut self, out: &mut Vec<Effect>) {
         // The new directory knows nothing of requests of the former one.
         self.flush_requests.clear();
+        let forgets = self.faults.has(Fault::FillForgotten);
         let mut say = |message| out.push(Effect::Send(message));
         if !self.joined {
             say(ToDirectory::Join {
@@ -48,10 +50,27 @@ impl Node {
                     held,
                 });
             }
+            for (page, pending) in &self.pending {
+                if let Some((place, access)) = pending.filling.filter(|_| !forgets) {
+                    let page = *page;
+                    say(ToDirectory::Filling {
+                        page,
+                        place,
+                        access,
+                    });
+                }
+            }
             say(ToDirectory::HadAll {});
         }
         for (page, pending) in &mut self.pending {
-            pending.filling = None;
+            if forgets {
+                pending.filling = None;
+            }
+            let is_merged =
+                self.unpublished.contains_key(page) && self.mapped.find(*page).is_some();
+            if pending.filling.is_some() || is_merged {
+                continue;
+            }
             say(ToDirectory::Lookup {
                 page: *page,
                 access: pending.access,

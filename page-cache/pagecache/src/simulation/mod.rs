@@ -62,8 +62,8 @@ fn to_words(bytes: &[u8]) -> Words {
 
 /// Lives of each consistency.
 const LIVES: Lives = Lives {
-    // Fault::UnreportedLoss
-    pinned: &[4_294_967_882],
+    // Fault::UnreportedLoss, Fault::WriteBackOverlaps
+    pinned: &[103, 312],
     gate: 800,
     whole: 2500,
     share: 2,
@@ -225,6 +225,16 @@ fn a_dead_nodes_word_that_stays_its_own_is_found() {
 #[test]
 fn a_page_called_clean_before_the_store_has_it_is_found() {
     found(Fault::CleanBeforeStored);
+}
+
+#[test]
+fn a_fill_that_a_new_directory_does_not_learn_of_is_found() {
+    found(Fault::FillForgotten);
+}
+
+#[test]
+fn two_write_backs_of_a_page_at_a_time_are_found() {
+    found(Fault::WriteBackOverlaps);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 use forebay_io::sim::Rng;
 
 use super::client::Client;
+use super::work::Work;
 use super::world::{Event, World};
 use crate::fault::Fault;
 use crate::node::Ticket;
@@ -20,6 +21,8 @@ const EXPIRY_STEPS: u64 = 200;
 const STALLS: u64 = 150;
 /// Maximum number of steps of a stall.
 const STALL_STEPS: u64 = 300;
+/// Chance of the end of the directory before a step of a stall, one in this many.
+const CRASHES: u64 = 60;
 /// Chance that an operation gives up before a step of a stall, one in this many.
 const LIMITS: u64 = 15;
 
@@ -53,6 +56,13 @@ impl World {
         self.now < self.pace.stalled_until
     }
 
+    /// Returns whether the work may be executed now.
+    pub(super) fn may_execute(&self, work: &Work) -> bool {
+        let overlaps = self.fault == Some(Fault::WriteBackOverlaps);
+        let waits = self.work.iter().any(|other| work.waits_for(other)) && !overlaps;
+        !(waits || self.is_stalled() && work.uses_store())
+    }
+
     /// Ends a stall. Returns whether there was one.
     pub(super) fn end_stall(&mut self) -> bool {
         let stalled = self.is_stalled();
@@ -75,6 +85,11 @@ impl World {
         if *stalls && !stalled && rng.chance(1, STALLS) {
             *stalled_until = self.now + 1 + rng.below(STALL_STEPS);
             self.summary.stalls += 1;
+        }
+        // Its I/O is in progress when the nodes find the next one.
+        if stalled && self.crashes_left > 0 && rng.chance(1, CRASHES) {
+            self.crashes_left -= 1;
+            return Some(Event::Crash);
         }
         if stalled && rng.chance(1, LIMITS) {
             let waiting = self.clients.iter();

@@ -51,6 +51,8 @@ impl World {
         let peer = &mut self.peers[index];
         peer.connected = true;
         peer.down.clear();
+        self.work
+            .retain_mut(|work| work.node != index || work.outlives_directory());
         let mut effects = Vec::new();
         peer.node.rejoin(&mut effects);
         self.apply(index, effects);

@@ -20,6 +20,8 @@ pub(super) struct Work {
     kind: Kind,
     /// State between the halves; `None` before the first.
     half: Option<Half>,
+    /// Whether a former directory requested it: its end is not reported.
+    is_former: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +54,33 @@ impl Work {
             place,
             kind,
             half,
+            is_former: false,
         })
     }
 
     /// Returns the page that is being filled.
     pub(super) fn fills(&self) -> Option<PageId> {
         matches!(self.kind, Kind::Fill | Kind::FillUnpublished).then_some(self.page)
+    }
+
+    /// Notes that the node has found a new directory. Returns whether the work continues: a
+    /// write-back that has not begun does not.
+    pub(super) fn outlives_directory(&mut self) -> bool {
+        self.is_former = self.kind == Kind::WriteBack;
+        !self.is_former || self.half.is_some()
+    }
+
+    /// Returns whether it must wait for the end of the other work.
+    pub(super) fn waits_for(&self, other: &Self) -> bool {
+        !self.is_former
+            && other.is_former
+            && self.kind == Kind::WriteBack
+            && self.place.frame == other.place.frame
+    }
+
+    /// Returns whether a former directory requested it.
+    pub(super) const fn is_former(&self) -> bool {
+        self.is_former
     }
 
     /// Returns whether it waits for the store.
@@ -124,7 +147,9 @@ impl World {
                         .map_err(|error| error.report())?;
                     self.segment.set_clean(place, half.sequence);
                 }
-                self.peers[node].node.written_back(place, ok, &mut effects);
+                if !work.is_former {
+                    self.peers[node].node.written_back(place, ok, &mut effects);
+                }
             }
         }
         self.apply(node, effects);

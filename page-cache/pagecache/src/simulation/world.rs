@@ -250,8 +250,7 @@ impl World {
             if peer.alive && !peer.down.is_empty() {
                 events.push(Event::Down(index));
             }
-            let works = self.work.iter().any(|work| work.node == index);
-            if peer.alive && !peer.connected && !works {
+            if peer.alive && !peer.connected {
                 events.push(Event::Reconnect(index));
             }
             let busy = self
@@ -264,7 +263,7 @@ impl World {
             }
         }
         let works = self.work.iter().enumerate();
-        let works = works.filter(|(_, work)| !(self.is_stalled() && work.uses_store()));
+        let works = works.filter(|(_, work)| self.may_execute(work));
         events.extend(works.map(|(index, _)| Event::Work(index)));
         let ready = self.clients.iter().filter(|(_, client)| !client.waiting);
         events.extend(ready.map(|(ticket, _)| Event::Client(*ticket)));
@@ -313,6 +312,7 @@ impl World {
                 Event::Begin(_) | Event::Rescue(_) => 2,
                 // Some programs are stopped for a long time, at any step.
                 Event::Client(ticket) if ticket % 4 == 0 => 1,
+                Event::Work(index) if self.work[index].is_former() => 1,
                 _ => 6,
             };
             if self.rng.chance(speed, 8) {

@@ -77,6 +77,11 @@ fn to_directory() -> impl Strategy<Value = ToDirectory> {
             place,
             access
         }),
+        (page(), place(), access()).prop_map(|(page, place, access)| ToDirectory::Filling {
+            page,
+            place,
+            access
+        }),
         (any::<(u64, bool)>(), range()).prop_map(|((ticket, held), range)| ToDirectory::Relock {
             ticket,
             range,
