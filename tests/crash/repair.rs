@@ -96,8 +96,7 @@ async fn in_order(stack: Rc<CacheStack>, process: Process) -> Result<(), String>
     let found = inspect(&devices, journal, &options.boot_id).await;
     let found = found.map_err(|error| format!("inspect: {}", error.report()))?;
     let mut wrong = found.problems;
-    wrong.retain(|problem| !problem.contains("are corrupt and ARE LOST"));
-    wrong.extend(found.journal_problem);
+    wrong.extend(found.journal_problem.map(|error| error.report()));
     wrong.extend(found.spare_damage);
     let data = verify(&devices, &options).await;
     let data = data.map_err(|error| format!("verify: {}", error.report()))?;

@@ -11,7 +11,7 @@
 //! # use forebay_block::{Error, ErrorKind};
 //! let busy = Error::new(ErrorKind::Busy, "volume db is attached\nhelp: detach it first");
 //! let report = busy.context("format of /dev/sdb").report();
-//! let expected = "format of /dev/sdb: volume db is attached (busy)\n    help: detach it first";
+//! let expected = "format of /dev/sdb: volume db is attached\n    help: detach it first";
 //! assert_eq!(report, expected);
 //! ```
 
@@ -126,6 +126,20 @@ impl Inner {
             source,
         }
     }
+
+    /// Returns the context with the kind at its end, once: a report that became text has it. The
+    /// context of a refusal describes its kind.
+    fn with_kind(&self, kind: ErrorKind) -> String {
+        let is_refusal = matches!(
+            kind,
+            ErrorKind::InvalidInput | ErrorKind::Busy | ErrorKind::Lost
+        );
+        let kind = format!(" ({})", kind.as_str());
+        match is_refusal || self.context.ends_with(&kind) {
+            true => self.context.clone(),
+            false => format!("{}{kind}", self.context),
+        }
+    }
 }
 
 /// Begins the help in a report.
@@ -144,6 +158,15 @@ fn split_help(text: &str) -> Option<(&str, &str)> {
         .lines()
         .any(|line| line.trim_start().starts_with("help: "));
     (!is_list).then(|| (&text[..begin], help))
+}
+
+/// Returns the place in `out` of the last context, if `text` begins with it as a whole.
+fn repeated(out: &str, text: &str) -> Option<usize> {
+    let contexts = out.strip_suffix(": ")?;
+    let begin = contexts.rfind(": ").map_or(0, |at| at + 2);
+    let rest = text.strip_prefix(&contexts[begin..])?;
+    let is_whole = rest.starts_with([' ', ':']);
+    (is_whole && begin < contexts.len()).then_some(begin)
 }
 
 impl Error {
@@ -203,10 +226,11 @@ impl Error {
         Self::with_source(self.kind, context, self)
     }
 
-    /// Returns the whole chain on one line, outermost first. The kind is at its end, once, unless
-    /// the error of another library or of the operating system describes it better. The help is on
-    /// the next line. If several errors of the chain have one, it is that of the innermost, which
-    /// is nearest to the cause.
+    /// Returns the whole chain on one line, outermost first. A context that the next text begins
+    /// with is left out. The kind is at the end, once. It is left out for a refusal
+    /// (`InvalidInput`, `Busy`, `Lost`), and where the error of another library or of the operating
+    /// system describes it better. The help is on the next line. If several errors of the chain
+    /// have one, it is that of the innermost, which is nearest to the cause.
     #[must_use]
     pub fn report(&self) -> String {
         let mut out = String::new();
@@ -220,6 +244,10 @@ impl Error {
                 }
                 None => (link.to_string(), link.source()),
             };
+            // A context and the text below it may begin with the same name.
+            if let Some(begin) = repeated(&out, &text) {
+                out.truncate(begin);
+            }
             out.push_str(&text);
             let Some(next) = next else { break };
             if !text.is_empty() {
@@ -246,7 +274,7 @@ impl Error {
                 source: Some(source),
                 ..
             }) => (context.clone(), Some(source.as_ref())),
-            Some(inner) => (format!("{} ({})", inner.context, self.kind.as_str()), None),
+            Some(inner) => (inner.with_kind(self.kind), None),
             None => (self.kind.as_str().to_owned(), None),
         }
     }
@@ -288,7 +316,7 @@ impl fmt::Display for Error {
                 source: Some(source),
                 ..
             }) if context.is_empty() => source.fmt(f)?,
-            Some(inner) => write!(f, "{} ({})", inner.context, self.kind.as_str())?,
+            Some(inner) => f.write_str(&inner.with_kind(self.kind))?,
             None => f.write_str(self.kind.as_str())?,
         }
         match self.help() {
@@ -353,6 +381,22 @@ mod tests {
         );
         let bare = Error::from(ErrorKind::ShuttingDown).context("volume db");
         assert_eq!(bare.report(), "volume db: shutting down");
+    }
+
+    #[test]
+    fn a_name_and_the_kind_are_printed_once() {
+        let low = Error::new(ErrorKind::Busy, "volume \"db\" is attached");
+        let high = low.context("volume \"db\"").context("a.toml:2");
+        assert_eq!(high.report(), "a.toml:2: volume \"db\" is attached");
+        let other = Error::new(ErrorKind::Busy, "volume db2 is attached").context("volume db");
+        assert_eq!(other.report(), "volume db: volume db2 is attached");
+        let text = Error::new(ErrorKind::Corrupt, high.report());
+        let text = Error::new(ErrorKind::Corrupt, text.report());
+        let expected = "a.toml:2: volume \"db\" is attached (corrupt)";
+        assert_eq!(
+            (text.report(), text.to_string()),
+            (expected.into(), expected.into())
+        );
     }
 
     #[test]

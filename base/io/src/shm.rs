@@ -10,6 +10,7 @@ use std::path::Path;
 use forebay_block::{Buf, Context, Error, ErrorKind, Mapping, Result};
 
 use crate::file::{kind_in_words, wait_for_release};
+use crate::holder::Holder;
 use crate::system::allocate_range;
 use crate::{Stop, snapshot, tree};
 
@@ -164,7 +165,10 @@ fn check_mappable(path: &Path) -> Result<()> {
         let error = io::Error::last_os_error();
         return Err(Error::new(
             ErrorKind::InvalidInput,
-            format!("it cannot be mapped as memory ({error}): choose a path on tmpfs"),
+            format!(
+                "it cannot be mapped as memory\n\
+                 help: choose a path on tmpfs; the system says: {error}"
+            ),
         ));
     }
     // SAFETY: this is the mapping made above, and nothing uses it.
@@ -339,10 +343,16 @@ fn hold(file: &File) -> Result<()> {
     }
     let error = io::Error::last_os_error();
     Err(match error.raw_os_error() {
-        Some(libc::EWOULDBLOCK) => Error::new(
-            ErrorKind::Busy,
-            "another process holds a lock on it (another forebay?)\nhelp: stop that process first",
-        ),
+        Some(libc::EWOULDBLOCK) => {
+            let holder = file.metadata().ok().as_ref().and_then(Holder::of);
+            let holder = holder.map_or("another forebay?".to_owned(), Holder::describe);
+            Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "another process holds a lock on it ({holder})\nhelp: stop that process first"
+                ),
+            )
+        }
         _ => error.into(),
     })
 }

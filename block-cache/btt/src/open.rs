@@ -162,8 +162,8 @@ fn info<P: Pmem>(memory: &P, start: u64, arena_max_bytes: u64) -> Result<InfoBlo
             return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!(
-                    "both its info block ({first}) and the copy ({copy}) are damaged\n\
-                     help: restore the medium from a copy"
+                    "its info block and the copy are damaged\n\
+                     help: restore the medium from a copy; the block: {first}; the copy: {copy}"
                 ),
             ));
         }

@@ -45,6 +45,10 @@ pub struct RecoveryReport {
     /// Ranges that may have had dirty data by the superblock, if records are damaged. Data that
     /// only the damaged records named is lost.
     pub possible_losses: Vec<LostRange>,
+    /// Ranges in which acknowledged writes may be lost with a missing or damaged process journal,
+    /// whose loss the options accept. Empty if the superblock calls nothing dirty. `None` if no
+    /// journal is missing.
+    pub journal_losses: Option<Vec<LostRange>>,
     /// Dirty data that lay where the cache device was cut, and is lost.
     pub cut: Vec<LostRange>,
     /// Ranges that were decided in spite of a damaged record that may have said otherwise. They
@@ -52,7 +56,25 @@ pub struct RecoveryReport {
     pub uncertain: Vec<LostRange>,
 }
 
+/// Describes damage of the log, with the remedy; `None` if there is none.
+pub(crate) fn damage_of_log(damaged_records: u64, unreadable_units: u64) -> Option<String> {
+    (damaged_records + unreadable_units > 0).then(|| {
+        format!(
+            "the cache's log is damaged (damaged records: {damaged_records}, unreadable units: \
+             {unreadable_units}): dirty data that only these described IS LOST\n    \
+             help: check the data of all clients. Clean data that the damage may concern is not \
+             used. `forebay check --repair` leaves the damage behind"
+        )
+    })
+}
+
 impl RecoveryReport {
+    /// Describes damage of the log, with the remedy; `None` if there is none.
+    #[must_use]
+    pub fn damage_of_log(&self) -> Option<String> {
+        damage_of_log(self.damaged_records, self.unreadable_units)
+    }
+
     /// Returns the message for the [lost](Self::lost) ranges.
     #[must_use]
     pub const fn loss(&self) -> &'static str {

@@ -242,6 +242,51 @@ fn clean_data_survives_without_a_flush() {
     });
 }
 
+/// Checks the bounds of docs/concepts/durability.md, "Clean data after a crash".
+#[test]
+fn a_fill_is_in_the_log_within_the_documented_time() {
+    let interval = CacheOptions::new([9; 16]).commit_interval;
+    let commit = std::time::Duration::from_millis(100);
+    // The fills come at different times between two ticks of the timer.
+    for (seed, flushed, after, kept) in (0..8).flat_map(|seed| {
+        let bound = 2 * interval + commit;
+        let unflushed = std::time::Duration::from_secs(3) + 4 * interval + commit;
+        [
+            (seed, true, bound, 1),
+            (seed, false, unflushed, 1),
+            (seed, true, std::time::Duration::ZERO, 0),
+        ]
+    }) {
+        let world = world(seed, 4 << 20, 512);
+        run(&world, async move |disks| {
+            make(&disks, 32 << 10).await;
+            let (cache, _) = open(&disks, Durability::Flush).await;
+            let volume = attach(&cache, &disks, Mode::WriteBack).await;
+            // The attach counts as a write to the backing device until that is flushed.
+            if flushed {
+                volume.flush().await.expect("flushes");
+            }
+            rt::sleep(std::time::Duration::from_secs(10) + interval * seed as u32 / 8).await;
+            volume.read(0, Buf::zeroed(4096)).await.expect("reads");
+            rt::sleep(after).await;
+        });
+        world.crash_power(Keep::None);
+        run(&world, async move |disks| {
+            let devices = Devices {
+                data: Rc::new(disks[0].clone()),
+                metadata: None,
+            };
+            let opened = Cache::open(devices, CacheOptions::new([10; 16])).await;
+            let (cache, report) = opened.expect("opens");
+            assert_eq!(
+                report.cached_blocks, kept,
+                "{seed}, {flushed}, after {after:?}"
+            );
+            cache.close().await.expect("closes");
+        });
+    }
+}
+
 #[test]
 fn a_volume_of_another_epoch_is_not_believed() {
     let world = world(1, 4 << 20, 512);
@@ -311,7 +356,7 @@ fn a_volume_of_another_epoch_is_not_believed() {
         let reports: Vec<_> = reports.collect();
         assert_eq!(reports, [error.report(), "".into(), "".into(), "".into()]);
         assert!(
-            error.report().contains("1 block there, 4096 bytes"),
+            error.report().contains("there: 1 block, 4096 bytes"),
             "{error}"
         );
         assert!(error.to_string().contains("65536"), "{error}");

@@ -30,8 +30,8 @@ pub(crate) fn shrank(volume: &str, old_bytes: u64, bytes: u64) -> Error {
     Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "volume {volume:?}: the backing device shrank from {old_bytes} to {bytes} bytes, and \
-             the cache holds dirty data beyond\n\
+            "volume {volume:?}: its device shrank from {old_bytes} to {bytes} bytes; dirty data \
+             lies beyond\n\
              help: make it as large as it was, and write the data back first"
         ),
     )

@@ -35,13 +35,14 @@ pub(crate) fn read_private(path: &Path, what: &str) -> Result<Zeroizing<String>>
     // Of the open file: the check applies to the file that is read.
     let about = file.metadata().context(unreadable)?;
     if about.len() > MAX_BYTES {
-        let why = format!("{shown}, which should have {what}, is above 1 MiB");
+        let why =
+            format!("{shown}, which should have {what}, is above 1 MiB\nhelp: name the right file");
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
     let mode = about.mode() & 0o7777;
     if mode & 0o077 != 0 {
         let why = format!(
-            "others can read or change {what} in {shown}, whose mode is {mode:04o}\n\
+            "others can read or change {what} in {shown} (mode {mode:04o})\n\
              help: run `chmod 0600 {shown}`, and replace {what} if anybody may have seen the file"
         );
         return Err(Error::new(ErrorKind::Permission, why));

@@ -232,9 +232,14 @@ forebay_terminal::records! {
         tree_memory_bytes recovery_ms;
 
     /// A volume. A piece is the part of a request in one cache block.
+    #[derive(Default)]
     pub struct VolumeStatus {
         /// Name of the volume.
         name: String => label("volume");
+        /// `served`; otherwise the cache has data of it: `not configured`, or `not served` if it is
+        /// in the configuration.
+        #[serde(default)]
+        state: String => info("forebay_volume_info", state, "Whether the volume is served.");
         /// Size of the volume.
         size_bytes: u64 => gauge("forebay_volume_size_bytes");
         /// Cache mode. Null if the volume is served without the cache.
@@ -308,10 +313,11 @@ forebay_terminal::records! {
         /// Requests by kind.
         operations: Vec<OperationStatus> => records(always);
     }
-    order: size_bytes dirty_bytes cached_bytes in_flight overdue loss diverged refuses_writes
+    order: state size_bytes dirty_bytes cached_bytes in_flight overdue loss diverged refuses_writes
         read_hits read_misses write_hits write_misses bypassed_reads bypassed_writes split_reads
         sent_round_writes limited timed_out limited_us;
-    columns: name "name" mode "mode" size_bytes ">size" cached_bytes ">cached" dirty_bytes ">dirty";
+    columns: name "name" state "state" mode "mode" size_bytes ">size" cached_bytes ">cached"
+        dirty_bytes ">dirty";
 
     /// The requests of one kind to one volume.
     #[derive(Default)]

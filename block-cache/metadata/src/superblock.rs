@@ -357,7 +357,7 @@ impl Superblock {
             } else {
                 Error::new(
                     ErrorKind::NotFound,
-                    format!("{name} holds no Forebay cache\nhelp: make one with `forebay format`"),
+                    format!("{name} holds no Forebay cache\nhelp: name a device that has one"),
                 )
             });
         };

@@ -94,7 +94,7 @@ pub fn look(device: &DeviceInfo, copy: Buf, options: &TransitOptions) -> Result<
     let looked = Memory::open(copy, &options.expected(device));
     looked
         .map(|_| ())
-        .context(|| format!("the memory of transit cache {}", options.name))
+        .context(|| format!("transit cache {}", options.name))
 }
 
 /// Findings of opening a cache.
@@ -168,8 +168,8 @@ impl Transit {
             ..device_info.clone()
         };
         let expected = options.expected(&device_info);
-        let (memory, left) = Memory::open(memory, &expected)
-            .context(|| format!("the memory of transit cache {}", info.name))?;
+        let (memory, left) =
+            Memory::open(memory, &expected).context(|| format!("transit cache {}", info.name))?;
         let recovery = Recovery {
             blocks: left.slots.len() as u64,
             flush_had_failed: left.poisoned,

@@ -96,7 +96,10 @@ impl Memory {
         let ours = same_device && had == slots as u64;
         if same_device && let Some(cut) = memory.cut(had) {
             if !expected.accept_damage {
-                let what = format!("{cut}. None was written back");
+                let what = format!(
+                    "its slots were truncated: ACKNOWLEDGED WRITES MAY BE LOST\n\
+                     help: put a sound copy of the file back; none was written back: {cut}"
+                );
                 return Err(Error::new(ErrorKind::Corrupt, what));
             }
             memory.begin(owner);
@@ -115,8 +118,9 @@ impl Memory {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "its slots are of opening {generation}, and the last opening was {}: the \
-                     device has newer data, and none was written back",
+                    "its slots are older than data that the device was sent\n\
+                     help: put the newest slots back; these are of opening {generation}, and the \
+                     last opening was {}; none was written back",
                     expected.generation
                 ),
             ));
@@ -124,8 +128,8 @@ impl Memory {
         if expected.in_use && !ours {
             return Err(Error::new(
                 ErrorKind::Lost,
-                "a process that used it died: ACKNOWLEDGED WRITES that it had not written to the \
-                 device ARE LOST",
+                "a process that used it died: ACKNOWLEDGED WRITES ARE LOST\n\
+                 help: put its slots back; what is missing was not written to the device",
             ));
         }
         let left = match ours {

@@ -10,6 +10,7 @@
 
 pub mod nbd;
 mod process;
+mod refusal;
 mod scratch;
 mod serve;
 mod site;
@@ -17,6 +18,7 @@ mod site;
 use std::time::{Duration, Instant};
 
 pub use process::{Process, in_group};
+pub use refusal::check_refusal;
 pub use scratch::Scratch;
 pub use serve::{Daemon, Serve};
 pub use site::Site;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::process::after;
-use super::{POLL, Process, Scratch, Serve, wait_until};
+use super::{POLL, Process, Scratch, Serve, check_refusal, wait_until};
 
 /// A scratch directory with the files of one daemon: `forebay.toml`, `control.sock` and `log`.
 #[derive(Debug)]
@@ -91,14 +91,17 @@ impl Site {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Runs a command that must fail with exit code 1. Returns its error output.
+    /// Runs a command that must fail with exit code 1 and an error of the right form. Returns its
+    /// error output.
     ///
     /// # Panics
     /// Panics if it does not, or does not print text.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
-        String::from_utf8(output.stderr).expect("text")
+        let said = String::from_utf8(output.stderr).expect("text");
+        check_refusal(&said);
+        said
     }
 
     /// Returns a start of the daemon.

@@ -3,6 +3,7 @@
 mod geometry;
 pub(crate) mod holes;
 pub(crate) mod identity;
+mod in_memory;
 mod kind;
 mod place;
 
@@ -25,6 +26,7 @@ pub use crate::reactor::Faults;
 use crate::reactor::{IoLimits, OpenFile, current};
 pub use geometry::Geometry;
 pub use identity::are_clones;
+pub use in_memory::is_in_memory;
 pub use kind::{irregular_kind, kind_in_words, open_regular, open_to_look};
 pub use place::{Medium, Place};
 
@@ -102,8 +104,29 @@ impl Wait {
     }
 }
 
+/// Describes the process that holds a lock on the file at `path`, if the kernel names it.
+#[must_use]
+pub fn holder_of(path: &Path) -> Option<String> {
+    let file = std::fs::metadata(path).ok()?;
+    Holder::of(&file).map(Holder::describe)
+}
+
+/// Logs that an opener waits for the release of a file, before a wait that may be long.
+fn say_wait(path: &Path, holder: Option<Holder>, limit: Duration) {
+    let by = match holder {
+        Some(holder) if holder.is_dead() => format!("{}, which has ended", holder.describe()),
+        Some(holder) => holder.describe(),
+        None => "another program".to_owned(),
+    };
+    tracing::warn!(
+        "{} is locked by {by}: waiting up to {} s for its release",
+        path.display(),
+        limit.as_secs()
+    );
+}
+
 /// Calls `open` until the file is not `Busy`, for [`RELEASE_TIME`], or longer if the process that
-/// holds it has ended. `stop` ends the wait.
+/// holds it has ended. Logs the wait at its beginning. `stop` ends it.
 ///
 /// # Errors
 /// Those of `open`, and `ShuttingDown` if it was stopped.
@@ -115,6 +138,7 @@ pub(crate) fn wait_for_release<T>(
     let begin = Instant::now();
     let mut wait = Wait::default();
     let mut waiting = None;
+    let mut said = Duration::ZERO;
     loop {
         match open() {
             Err(error) if error.kind() == ErrorKind::Busy => {
@@ -125,8 +149,13 @@ pub(crate) fn wait_for_release<T>(
                     stop.check()?;
                 }
                 let holder = std::fs::metadata(path).ok().as_ref().and_then(Holder::of);
-                if begin.elapsed() >= wait.limit(holder) {
+                let limit = wait.limit(holder);
+                if begin.elapsed() >= limit {
                     return Err(error);
+                }
+                if limit > said {
+                    said = limit;
+                    say_wait(path, holder, limit);
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }

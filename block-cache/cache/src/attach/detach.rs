@@ -198,7 +198,10 @@ impl Engine {
     fn begin_detach(&self, name: &str) -> Result<Rc<AttachedVolume>> {
         let volume = self.volumes.named(name)?;
         if volume.set_detaching(true) {
-            let what = format!("volume {name:?} is being detached already");
+            let what = format!(
+                "volume {name:?} is being detached already\nhelp: wait for the end of the other \
+                 `forebay detach`"
+            );
             return Err(Error::new(ErrorKind::Busy, what));
         }
         Ok(volume)
@@ -342,7 +345,8 @@ impl Engine {
         }
         if let Some(shrunk) = shrunk(&self.superblock.current(), self.devices.data().as_ref()) {
             let what = format!(
-                "{shrunk} while it was in use. Data beyond its end, also dirty data, IS LOST"
+                "{shrunk}: data beyond its end, also dirty data, IS LOST\n\
+                 help: it was made smaller while it was in use: restore its length"
             );
             flushed = flushed.and(Err(Error::new(ErrorKind::Lost, what)));
         }

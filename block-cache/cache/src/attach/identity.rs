@@ -18,46 +18,45 @@ type Sized = (Identity, u64);
 fn another_device(name: &str, (was, was_bytes): Sized, (now, bytes): Sized, dirty: u64) -> Error {
     let how = match (was.start, now.start) {
         (Some(before), Some(start)) if was.medium == now.medium && before != start => format!(
-            " (another part of the same medium: it began at byte {before}, and begins at {start} \
-             now)"
+            "; it is another part of the same medium: it began at byte {before}, and begins at \
+             {start} now"
         ),
         _ if now.basis == Basis::Name => String::new(),
         _ if !was.differs_from(now) => {
-            format!(" (it has no serial number, and {bytes} bytes in place of {was_bytes})")
+            format!("; it has no serial number, and {bytes} bytes in place of {was_bytes}")
         }
         _ if now.basis == Basis::Path => {
-            " (it is identified by its path, which has changed)".to_owned()
+            "; it is identified by its path, which has changed".to_owned()
         }
-        _ => " (it has no serial number: its place, driver or instance has changed)".to_owned(),
+        _ => "; it has no serial number, and its place, driver or instance has changed".to_owned(),
     };
     Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "volume {name:?} has another backing device than before{how}, and the cache holds \
-             {dirty} bytes of dirty data for that\n\
+            "volume {name:?} has another backing device than before; {dirty} bytes of dirty data \
+             are for that one\n\
              help: give it the former one back, or start with --adopt {name} if this is the same \
-             data in another place"
+             data in another place{how}"
         ),
     )
 }
 
-fn attached_part(name: &str, other: &str) -> Error {
+fn attached_part(other: &str) -> Error {
     Error::new(
         ErrorKind::Busy,
         format!(
-            "the backing device of volume {name:?} overlaps that of volume {other:?}, which is \
-             attached\n\
+            "its backing device overlaps that of volume {other:?}, which is attached\n\
              help: give each a medium, or a part of one, of its own"
         ),
     )
 }
 
-fn another_name(name: &str, former: &str, dirty_bytes: u64) -> Error {
+fn another_name(former: &str, dirty_bytes: u64) -> Error {
     Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "the backing device of volume {name:?} was served as volume {former:?}, and the cache \
-             holds {dirty_bytes} bytes of dirty data for it\n\
+            "its backing device was served as volume {former:?}, of which the cache has \
+             {dirty_bytes} dirty bytes\n\
              help: serve it under that name, or detach {former:?} first (`forebay detach \
              {former}`, while it is served)"
         ),
@@ -79,7 +78,7 @@ impl Inspection {
                 return Err(another_device(name, was, now, known.dirty_bytes));
             }
             if known.name != name && was.overlaps(was_bytes, identity, size_bytes) {
-                return Err(another_name(name, &known.name, known.dirty_bytes));
+                return Err(another_name(&known.name, known.dirty_bytes));
             }
         }
         Ok(())
@@ -154,11 +153,11 @@ impl Engine {
         }
         for other in former {
             if self.volumes.get(other.id).is_some() {
-                return Err(attached_part(name, &other.name));
+                return Err(attached_part(&other.name));
             }
             let dirty = self.dirty_bytes(other.id);
             if dirty > 0 {
-                return Err(another_name(name, &other.name, dirty));
+                return Err(another_name(&other.name, dirty));
             }
             tracing::warn!(
                 volume = name,

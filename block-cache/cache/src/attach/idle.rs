@@ -23,6 +23,10 @@ const NAMED: usize = 8;
 pub struct IdleVolume {
     /// The volume's name.
     pub name: String,
+    /// Size of its backing device at its last attach, in bytes.
+    pub size_bytes: u64,
+    /// Epoch of its last attach.
+    pub epoch: u64,
     /// Number of bytes of the volume that are cached.
     pub cached_bytes: u64,
     /// Number of bytes that the backing device does not have.
@@ -64,6 +68,8 @@ impl Cache {
             let share = map.share(entry.id);
             IdleVolume {
                 name: entry.name.clone(),
+                size_bytes: entry.size_bytes,
+                epoch: entry.epoch,
                 cached_bytes: share.bytes,
                 dirty_bytes: share.dirty_bytes,
                 owes_report: entry.flush_failed,
@@ -110,6 +116,8 @@ impl Inspection {
         let others = (self.volumes.iter()).filter(|known| !names.contains(&&*known.name));
         let idle: Vec<IdleVolume> = (others.map(|known| IdleVolume {
             name: known.name.clone(),
+            size_bytes: known.size_bytes,
+            epoch: known.epoch,
             cached_bytes: known.cached_bytes,
             dirty_bytes: known.dirty_bytes,
             owes_report: known.owes_report,

@@ -110,7 +110,7 @@ impl Cache {
                 ErrorKind::InvalidInput,
                 format!(
                     "{}: blocks of {} bytes are larger than the cache's granule of {}\n\
-                     help: format the cache with larger blocks",
+                     help: detach its volumes, and format the cache with larger blocks",
                     info.name,
                     info.logical_block_bytes,
                     engine.geometry.granule_bytes(0)

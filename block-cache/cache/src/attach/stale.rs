@@ -149,8 +149,8 @@ fn holds_stale(name: &str, stale: &[StaleBlock]) -> Error {
         ErrorKind::Busy,
         "",
         format!(
-            "volume {name:?} was written without this cache, which holds older dirty data of \
-             {blocks} there, {bytes} bytes\n    help: start with --discard-stale-dirty {name} to \
+            "volume {name:?} was written without this cache, which holds older dirty data there: \
+             {blocks}, {bytes} bytes\n    help: start with --discard-stale-dirty {name} to \
              give up these blocks, whole (writes without a cache are noted by the MiB), or with \
              --without-cache {name}; the blocks are at {}{more}",
             named.join(", ")

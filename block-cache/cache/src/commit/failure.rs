@@ -26,7 +26,7 @@ impl Committer {
         }
         let error = Error::with_source(
             ErrorKind::Io,
-            "the cache refuses writes since its device failed\nhelp: restart to recover",
+            "the cache has failed\nhelp: restart to recover; it takes no more writes",
             error,
         );
         if self.flush_failed.get() {

@@ -1,6 +1,8 @@
 //! Inspection of a cache that is not open: its volumes, its log and its problems.
 
-use forebay_block::{Buf, ErrorKind, Identity, Result};
+use std::collections::{HashMap, HashSet};
+
+use forebay_block::{Buf, Error, ErrorKind, Identity, Result};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::record::{BlockRecord, MarkState};
 use forebay_metadata::replay::{Elsewhere, FoundBlock, Replayed, replay};
@@ -14,10 +16,13 @@ use crate::geometry::places;
 use crate::geometry::{Block, Geometry};
 use crate::lost_range::LostRange;
 use crate::lost_range::ranges;
+use crate::map::marks::after_crash;
 use crate::media::journal_trouble;
 use crate::media::missing::MissingData;
 use crate::media::{check_relation, media_of};
 use crate::options::Devices;
+use crate::recover::{Placed, forgotten};
+use crate::recovery_report::damage_of_log;
 
 /// A volume of a cache that is not open.
 #[derive(Clone, Debug)]
@@ -30,7 +35,7 @@ pub struct InspectedVolume {
     pub size_bytes: u64,
     /// Identity of the backing device at that time.
     pub identity: Identity,
-    /// Bytes of the blocks of it that are cached.
+    /// Bytes of the blocks of it that the next start keeps.
     pub cached_bytes: u64,
     /// Bytes that the backing device may lack, in granules.
     pub dirty_bytes: u64,
@@ -70,9 +75,11 @@ pub struct Inspection {
     pub unreadable_units: u64,
     /// Problems of the map, one message each. Empty if the map is sound.
     pub problems: Vec<String>,
-    /// Problem of the process journal, as a message. Until the operator decides, neither a start
-    /// nor a repair continues without the journal.
-    pub journal_problem: Option<String>,
+    /// Dirty data that records call corrupt. No repair restores it.
+    pub corrupt: Vec<LostRange>,
+    /// Problem of the process journal. Until the operator decides, neither a start nor a repair
+    /// continues without the journal.
+    pub journal_problem: Option<Error>,
     /// Notes for the operator, one message each. They are not problems.
     pub notes: Vec<String>,
     /// Damage that costs nothing yet, since the same stands somewhere else; each with how it is
@@ -142,13 +149,21 @@ pub async fn inspect(
         sums
     });
     let missing = (&missing, sums.as_ref());
-    let mut inspection = describe(&superblock, &replayed, &blocks, missing, overwritten);
+    let dropped = forgotten(journal.as_ref());
+    let mut inspection = describe(
+        &superblock,
+        &replayed,
+        &blocks,
+        missing,
+        overwritten,
+        &dropped,
+    );
     let trouble = journal_trouble(&replayed, journal.as_ref(), boot_id, &superblock);
     inspection.journal_problem = match relation {
         Ok(()) => trouble,
         // A copy that was shut down cleanly needs none.
-        Err(error) if error.kind() == ErrorKind::Busy => trouble.map(|_| error.report()),
-        Err(error) => Some(error.report()),
+        Err(error) if error.kind() == ErrorKind::Busy => trouble.map(|_| error),
+        Err(error) => Some(error),
     };
     if let Some(journal) = journal.filter(|journal| journal.poisoned) {
         let names = match journal.in_flight {
@@ -177,30 +192,36 @@ fn lie_in_doubt(missing: &MissingData, superblock: &Superblock, blocks: &[FoundB
     let geometry = Geometry::of(superblock);
     blocks.iter().any(|FoundBlock { block, .. }| {
         let volume = (superblock.volumes.iter()).find(|known| known.id == block.volume);
-        let held = Block {
-            unit: block.block,
-            class: block.class,
-        };
+        let held = held(block);
         let size = volume.map_or(0, |known| known.size_bytes);
         missing.is_doubtful(&geometry, (held, block.valid), block.slot, size)
     })
 }
 
+/// Returns the block of a record.
+const fn held(block: &BlockRecord) -> Block {
+    Block {
+        unit: block.block,
+        class: block.class,
+    }
+}
+
 /// `overwritten`: whether a block counts as dirty whatever its record says, as something else than
-/// a mark says.
+/// a mark says. The next start forgets the `forgotten` blocks.
 fn describe(
     superblock: &Superblock,
     replayed: &Replayed,
     blocks: &[FoundBlock],
     (missing, sums): (&MissingData, Option<&LoadedChecksums>),
     overwritten: impl Fn(&BlockRecord) -> bool,
+    forgotten: &HashSet<Placed>,
 ) -> Inspection {
     let geometry = Geometry::of(superblock);
-    let mut problems = Vec::new();
-    let mut seen = std::collections::HashMap::new();
+    let (mut problems, mut corrupt) = (Vec::new(), Vec::new());
+    let mut seen = HashMap::new();
     for found in blocks {
         let block = &found.block;
-        problems.extend(known_corrupt(superblock, &geometry, block));
+        corrupt.extend(known_corrupt(superblock, &geometry, block));
         if block.dirty & !block.valid != 0 {
             problems.push(format!(
                 "slot {}: dirty granules that are not valid",
@@ -221,54 +242,73 @@ fn describe(
             }
         }
     }
-    if replayed.damaged_records > 0 {
-        problems.push(format!(
-            "{} records of the log are damaged: dirty data that only these records named IS LOST, \
-             and its ranges are unknown\n    \
-             help: check the data of all clients",
-            replayed.damaged_records
-        ));
-    }
-    if replayed.unreadable_units > 0 {
-        problems.push(format!(
-            "{} units of the log cannot be read",
-            replayed.unreadable_units
-        ));
-    }
-    let marks: std::collections::HashMap<(u16, u64), MarkState> = replayed
+    problems.extend(damage_of_log(
+        replayed.damaged_records,
+        replayed.unreadable_units,
+    ));
+    let marks: HashMap<(u16, u64), MarkState> = replayed
         .marks
         .iter()
         .map(|mark| ((mark.volume, mark.region), mark.state))
         .collect();
-    let maybe_dirty = |block: &BlockRecord| {
+    let state_of = |block: &BlockRecord| {
         let region = (block.volume, block.block >> superblock.region_shift);
         match marks.get(&region).copied().unwrap_or(MarkState::None) {
-            MarkState::MaybeDirty => true,
-            MarkState::Intent => false,
-            MarkState::None => !replayed.clean && overwritten(block),
+            MarkState::None if !replayed.clean && overwritten(block) => MarkState::MaybeDirty,
+            state => state,
         }
     };
-    let mut cut = Vec::new();
-    for volume in &superblock.volumes {
-        for found in blocks.iter().filter(|it| it.block.volume == volume.id) {
-            let FoundBlock { block, .. } = found;
-            let held = Block {
-                unit: block.block,
-                class: block.class,
-            };
-            let dirty = if maybe_dirty(block) {
-                block.valid
-            } else {
-                block.dirty
-            };
-            let at = (block.slot, volume.size_bytes);
-            let lost = missing.granules(&geometry, (held, dirty), at.0, at.1);
-            let is_exact = !maybe_dirty(block) && replayed.damaged_records == 0;
-            let sums = sums.filter(|_| is_exact);
-            let lost = lost & !sums.map_or(0, |it| it.zero_granules(at.0, block.class, lost));
-            cut.extend(ranges(&geometry, &volume.name, held, lost));
+    // Valid and dirty granules, and those that are missing. As `Rebuild::finish` decides.
+    let after_start = |block: &BlockRecord, size_bytes: u64| {
+        if forgotten.contains(&(block.volume, block.block, block.slot)) {
+            return (0, 0, 0);
         }
-    }
+        let state = state_of(block);
+        let (mut valid, dirty) = after_crash(state, block.valid, block.dirty);
+        if replayed.damaged_records > 0 && state != MarkState::MaybeDirty {
+            valid = dirty;
+        }
+        let held = held(block);
+        let lost = missing.granules(&geometry, (held, valid), block.slot, size_bytes);
+        let is_exact = state != MarkState::MaybeDirty && replayed.damaged_records == 0;
+        let sums = sums.filter(|_| is_exact);
+        let zeroes = sums.map_or(0, |it| it.zero_granules(block.slot, block.class, lost));
+        (valid, dirty, lost & !zeroes)
+    };
+    let mut cut = Vec::new();
+    let volumes = (superblock.volumes.iter()).map(|volume| {
+        let mut inspected = InspectedVolume {
+            name: volume.name.clone(),
+            epoch: volume.epoch,
+            size_bytes: volume.size_bytes,
+            identity: volume.identity,
+            cached_bytes: 0,
+            dirty_bytes: 0,
+            dirty_end_bytes: 0,
+            owes_report: volume.flush_failed,
+            differs_at: volume.differs_at,
+        };
+        let own = blocks.iter().map(|found| &found.block);
+        for block in own.filter(|block| block.volume == volume.id) {
+            let (valid, dirty, lost) = after_start(block, volume.size_bytes);
+            cut.extend(ranges(&geometry, &volume.name, held(block), lost & dirty));
+            let (valid, dirty) = (valid & !lost, dirty & !lost);
+            if valid == 0 {
+                continue;
+            }
+            inspected.cached_bytes += geometry.block_bytes(block.class);
+            let granule = geometry.granule_bytes(block.class);
+            inspected.dirty_bytes += u64::from(dirty.count_ones()) * granule;
+            if dirty != 0 {
+                let granules = u64::from(64 - dirty.leading_zeros());
+                let end = block.block * geometry.unit_bytes() + granules * granule;
+                let end = end.min(volume.size_bytes);
+                inspected.dirty_end_bytes = inspected.dirty_end_bytes.max(end);
+            }
+        }
+        inspected
+    });
+    let volumes = volumes.collect();
     problems.extend(LostRange::joined(cut).into_iter().map(|range| {
         format!(
             "volume {}: {} dirty bytes at {} ARE LOST: the cache device was truncated there. The \
@@ -276,45 +316,6 @@ fn describe(
             range.volume, range.len, range.offset
         )
     }));
-    let volumes = superblock
-        .volumes
-        .iter()
-        .map(|volume| {
-            let mut inspected = InspectedVolume {
-                name: volume.name.clone(),
-                epoch: volume.epoch,
-                size_bytes: volume.size_bytes,
-                identity: volume.identity,
-                cached_bytes: 0,
-                dirty_bytes: 0,
-                dirty_end_bytes: 0,
-                owes_report: volume.flush_failed,
-                differs_at: volume.differs_at,
-            };
-            for found in blocks {
-                let block = &found.block;
-                let maybe_dirty = maybe_dirty(block);
-                let is_dropped = replayed.damaged_records > 0 && block.dirty == 0 && !maybe_dirty;
-                if block.volume == volume.id && block.valid != 0 && !is_dropped {
-                    inspected.cached_bytes += geometry.block_bytes(block.class);
-                    let dirty = if maybe_dirty {
-                        block.valid
-                    } else {
-                        block.dirty
-                    };
-                    let granule = geometry.granule_bytes(block.class);
-                    inspected.dirty_bytes += u64::from(dirty.count_ones()) * granule;
-                    if dirty != 0 {
-                        let granules = u64::from(64 - dirty.leading_zeros());
-                        let end = block.block * geometry.unit_bytes() + granules * granule;
-                        let end = end.min(volume.size_bytes);
-                        inspected.dirty_end_bytes = inspected.dirty_end_bytes.max(end);
-                    }
-                }
-            }
-            inspected
-        })
-        .collect();
     Inspection {
         uuid: superblock.uuid,
         block_size_bytes: superblock.block_size_bytes,
@@ -329,6 +330,7 @@ fn describe(
         damaged_records: replayed.damaged_records,
         unreadable_units: replayed.unreadable_units,
         problems,
+        corrupt: LostRange::joined(corrupt),
         journal_problem: None,
         notes: Vec::new(),
         spare_damage: Vec::new(),
@@ -341,21 +343,13 @@ fn known_corrupt(
     superblock: &Superblock,
     geometry: &Geometry,
     block: &BlockRecord,
-) -> Option<String> {
-    let bad = block.bad & block.dirty;
-    let granule = geometry.granule_bytes(block.class);
+) -> Vec<LostRange> {
     let mut volumes = superblock.volumes.iter();
-    let volume = volumes.find(|volume| volume.id == block.volume)?;
-    (superblock.has_checksums() && bad != 0).then(|| {
-        format!(
-            "volume {}: of the {} bytes at {}, {} dirty bytes are corrupt and ARE LOST\n    \
-             help: rewrite these bytes, all of them, from a backup",
-            volume.name,
-            geometry.block_bytes(block.class),
-            block.block * geometry.unit_bytes(),
-            u64::from(bad.count_ones()) * granule
-        )
-    })
+    let volume = volumes.find(|volume| volume.id == block.volume);
+    let Some(volume) = volume.filter(|_| superblock.has_checksums()) else {
+        return Vec::new();
+    };
+    ranges(geometry, &volume.name, held(block), block.bad & block.dirty)
 }
 
 /// Says which copies of the superblock are damaged where the other one is sound, and how that is

@@ -110,7 +110,7 @@ pub(crate) fn shrunk(superblock: &Superblock, data: &dyn BlockDevice) -> Option<
     let (info, end) = (data.info(), superblock.data_end());
     (end > info.size_bytes).then(|| {
         format!(
-            "{} has {} bytes, the cache on it needs {end}: the device has shrunk",
+            "{} shrank to {} bytes, and the cache on it needs {end}",
             info.name, info.size_bytes
         )
     })
@@ -214,7 +214,7 @@ fn shrunk_metadata(superblock: &Superblock, metadata: &dyn BlockDevice) -> Optio
     let (info, end) = (metadata.info(), superblock.metadata_end());
     (end > info.size_bytes).then(|| {
         format!(
-            "{} has {} bytes, the cache's metadata needs {end}: the device has shrunk\n\
+            "{} shrank to {} bytes, and the cache's metadata needs {end}\n\
              help: put the device or file back that has all of it, else dirty data IS LOST. To \
              continue without it, restore its size (a file: `truncate -s {end} FILE`), and start: \
              the start names the losses",
@@ -244,8 +244,7 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{}: its log is written in lines of {LINE_BYTES} bytes, which needs \
-                 byte-addressable media\n\
+                "{}: a log in lines of {LINE_BYTES} bytes needs byte-addressable media\n\
                  help: name it as a device of kind \"pmem\", without a layer over it",
                 info.name
             ),
@@ -255,9 +254,10 @@ pub(crate) fn check_fit(devices: &Devices, superblock: &Superblock) -> Result<()
         return Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "{}: blocks of {} bytes now, {} when it was formatted: a torn write could destroy \
-                 records of other commits\n\
-                 help: copy the cache to a device with smaller blocks, or format it again",
+                "{}: blocks of {} bytes now, {} when it was formatted\n\
+                 help: copy the cache to a device with smaller blocks, or format it again, which \
+                 discards it; a torn \
+                 write could destroy records of other commits here",
                 info.name,
                 unit_of(metadata.as_ref()),
                 superblock.log.unit_bytes

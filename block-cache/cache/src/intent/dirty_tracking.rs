@@ -62,7 +62,7 @@ impl Tracking {
         let place = superblock.tree().expect("a tree is what was chosen");
         superblock.tree_epoch = superblock.tree_epoch.checked_add(1).ok_or_else(|| {
             let what = "the cache was opened 4,294,967,295 times, the limit of its bit-tree\n\
-                        help: format it again";
+                        help: format it again, which discards it";
             Error::new(forebay_block::ErrorKind::NoSpace, what)
         })?;
         for _ in 0..2 {

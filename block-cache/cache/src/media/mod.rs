@@ -51,8 +51,8 @@ pub(crate) fn check_same_state(
     Err(Error::new(
         ErrorKind::Lost,
         format!(
-            "{older}: the {part} device holds an earlier state of the cache than {newer}: opening \
-             {state}, not {}\n\
+            "{older} ({part}) has an earlier state of the cache than {newer}: opening {state}, not \
+             {}\n\
              help: put the newest state of {older} back. If that is gone, make a new cache with \
              `forebay format --force --discard-dirty`, and start once with --adopt VOLUME: data \
              that was not written back IS LOST THEN",
@@ -92,7 +92,7 @@ pub(crate) fn journal_trouble(
     journal: Option<&Recovered>,
     boot_id: &[u8; 16],
     superblock: &Superblock,
-) -> Option<String> {
+) -> Option<Error> {
     const ACCEPT: &str =
         "or start with --accept-journal-loss and check the last writes of the clients";
     let stake = || writes_at_stake(superblock);
@@ -101,14 +101,15 @@ pub(crate) fn journal_trouble(
             || "is damaged".to_owned(),
             |bytes| format!("was truncated: it had {bytes} bytes"),
         );
-        return Some(format!(
-            "the process journal {state}: of {} acknowledged writes that are not in the log, {} \
-             ARE LOST\n    \
-             help: put a sound copy of it back, {ACCEPT}{}",
-            found.entries.len() as u64 + found.damaged,
+        let trouble = format!(
+            "the process journal {state}: {} acknowledged writes ARE LOST\n    \
+             help: put a sound copy of it back, {ACCEPT}{}; {} acknowledged writes are not in the \
+             log",
             found.damaged,
-            stake()
-        ));
+            stake(),
+            found.entries.len() as u64 + found.damaged
+        );
+        return Some(Error::new(ErrorKind::Lost, trouble));
     }
     let had_journal = (replayed.last_open.as_ref())
         .is_some_and(|(open, had_journal)| *had_journal && open == boot_id);
@@ -117,14 +118,14 @@ pub(crate) fn journal_trouble(
         // The mark of a clean end is a record, too.
         let unless = match replayed.damaged_records + replayed.unreadable_units {
             0 => "",
-            _ => " (or ended cleanly, and the record of that is damaged)",
+            _ => "; or the daemon ended cleanly, and the record of that is damaged",
         };
-        format!(
-            "the daemon died in this boot{unless}, and its process journal is missing or damaged: \
-             UNFLUSHED WRITES MAY BE LOST\n    \
-             help: put the journal back, {ACCEPT}{}",
+        let trouble = format!(
+            "its process journal is missing or damaged: UNFLUSHED WRITES MAY BE LOST\n    \
+             help: the daemon died in this boot. Put the journal back, {ACCEPT}{}{unless}",
             stake()
-        )
+        );
+        Error::new(ErrorKind::Lost, trouble)
     })
 }
 
@@ -142,7 +143,9 @@ pub fn check_relation(tie: Tie, media: Media, generation: u64, moved: bool) -> R
         Relation::Copied if moved => return Ok(()),
         Relation::Copied | Relation::Foreign => (
             ErrorKind::Busy,
-            "this device is a copy, and the process journal belongs to the original".to_owned(),
+            "this device is a copy, and the process journal belongs to the original\n\
+             help: serve the original"
+                .to_owned(),
         ),
         Relation::Newer => (
             ErrorKind::Lost,

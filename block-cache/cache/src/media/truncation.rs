@@ -196,7 +196,7 @@ impl TruncationWatch {
                 "LOST: the cache device was truncated there before the data was written back"
             );
         }
-        let what = format!("{name} was truncated while it is in use: {size} of {end} bytes left");
+        let what = format!("{name} was truncated in use: {size} of {end} bytes left");
         self.committer.fail(Error::new(ErrorKind::Lost, what));
         if smallest < end || in_holes {
             let noted = self

@@ -5,7 +5,7 @@ pub(crate) mod rebuild;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::Result;
 use forebay_metadata::journal::{Journal, Recovered};
 use forebay_metadata::log::Log;
 use forebay_metadata::order;
@@ -113,7 +113,7 @@ pub(crate) async fn recover(
         map.close();
     }
     let replayed = replayed?;
-    check_journal(&replayed, journal, options, superblock)?;
+    let journal_losses = check_journal(&replayed, journal, options, superblock)?;
     let mut report = RecoveryReport {
         clean_shutdown: replayed.clean,
         // The record that a process of this boot opened the cache may be among the damaged ones.
@@ -130,6 +130,7 @@ pub(crate) async fn recover(
             0 => Vec::new(),
             _ => may_be_dirty(superblock),
         },
+        journal_losses,
         lost_in_flight: journal.is_some_and(|found| found.in_flight),
         ..RecoveryReport::default()
     };
@@ -172,15 +173,17 @@ pub(crate) fn poison_own_journal(
     }
 }
 
+/// Returns the ranges that may be lost with a missing or damaged journal, if the options accept
+/// that.
 fn check_journal(
     replayed: &Replayed,
     journal: Option<&Recovered>,
     options: &CacheOptions,
     superblock: &Superblock,
-) -> Result<()> {
+) -> Result<Option<Vec<LostRange>>> {
     match journal_trouble(replayed, journal, &options.boot_id, superblock) {
-        Some(trouble) if !options.accept_journal_loss => Err(Error::new(ErrorKind::Lost, trouble)),
-        _ => Ok(()),
+        Some(trouble) if !options.accept_journal_loss => Err(trouble),
+        trouble => Ok(trouble.map(|_| may_be_dirty(superblock))),
     }
 }
 
@@ -215,7 +218,7 @@ pub(crate) type Placed = (u16, u64, u32);
 
 /// Returns the clean data that was in doubt when a flush of the cache device failed. The backing
 /// device has that data.
-fn forgotten(journal: Option<&Recovered>) -> HashSet<Placed> {
+pub(crate) fn forgotten(journal: Option<&Recovered>) -> HashSet<Placed> {
     let poisoned = journal.filter(|found| found.poisoned).into_iter();
     poisoned
         .flat_map(|found| &found.entries)

@@ -30,11 +30,12 @@ impl Cache {
     pub async fn scrub(&self, bytes_per_second: u64) -> Result<ScrubProgress> {
         let engine = &self.engine;
         if engine.checksums.is_none() {
-            let what = "the cache has no checksums to verify\nhelp: format it with --checksums";
+            let what = "the cache has no checksums to verify\n\
+                        help: detach its volumes, and format it anew with --checksums";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if bytes_per_second == 0 {
-            let what = "a scrub at a rate of zero would never end";
+            let what = "a scrub at a rate of zero would never end\nhelp: give a higher rate";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         }
         if self.scrub_progress().is_some_and(|scrub| scrub.running) {

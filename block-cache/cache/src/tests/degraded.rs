@@ -175,7 +175,7 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
             let epoch = cache.volume_epoch("v").expect("attached") + 1;
             let refused = reattached(&disks, epoch, &written, false).await;
             let refused = refused.err().expect("dirty data is older").report();
-            assert!(refused.contains("older dirty data of"), "{refused}");
+            assert!(refused.contains("older dirty data there"), "{refused}");
             let volume = reattached(&disks, epoch, &written, true)
                 .await
                 .expect("attaches");

@@ -352,7 +352,9 @@ impl Volumes {
         let volumes = self.0.borrow();
         let found = volumes.values().find(|volume| volume.name == name);
         found.cloned().ok_or_else(|| {
-            let what = format!("no volume {name:?} is attached");
+            let what = format!(
+                "no volume {name:?} is attached\nhelp: name one that is served (`forebay status`)"
+            );
             Error::new(ErrorKind::NotFound, what)
         })
     }

@@ -22,9 +22,10 @@ use crate::control::client::Patience;
 use crate::stack::journal::{self, Whose};
 use crate::stack::memory::{CacheNeeds, Needs};
 use crate::stack::{
-    check_block_sizes, check_checksums, check_dirty_tracking, place_of_path, place_of_volume,
-    refuse_all, warning_of_few,
+    check_block_sizes, check_checksums, check_dirty_tracking, error_of_opening, place_of_path,
+    place_of_volume, refuse_all, warning_of_few,
 };
+use crate::state::report_with_help;
 pub(super) use beside::running;
 use beside::{check_config, own_daemon};
 use forebay_terminal::out;
@@ -142,7 +143,12 @@ pub(super) fn run(
             };
             (Some(place), None)
         }
-        (None, None) => return Err(Error::new(ErrorKind::InvalidInput, "name what to check")),
+        (None, None) => {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "name what to check\nhelp: CONFIG, or --cache PATH",
+            ));
+        }
     };
     let checked = config.as_ref().map(|config| check_config(config, patience));
     let (running, backing) = match checked {
@@ -156,9 +162,10 @@ pub(super) fn run(
         Some(config) if !arguments.json => out::print(&summary(config)),
         _ => Ok(()),
     };
-    let print_json = |mut found: serde_json::Value| {
+    let print_json = |mut found: serde_json::Value, of_memory: Option<String>| {
         if let Some(config) = &config {
-            found["configuration"] = summary_as_json(config, &backing.warnings);
+            let warnings: Vec<_> = backing.warnings.iter().cloned().chain(of_memory).collect();
+            found["configuration"] = summary_as_json(config, &warnings);
         }
         out::print(&format!("{found}\n"))
     };
@@ -167,12 +174,14 @@ pub(super) fn run(
             refuse_all(foresee::attaches(config, &backing.identities, None).1)?;
         }
         match (arguments.json, &config) {
-            (true, _) => print_json(json!({}))?,
+            (true, _) => print_json(json!({}), None)?,
             (false, None) => in_order()?,
             (false, Some(config)) => {
                 in_order()?;
                 if config.cache.is_none() {
-                    out::print(&format!("{}\n", Needs::of(config, None).line()))?;
+                    let needs = Needs::of(config, None);
+                    warn_of_memory(&needs);
+                    out::print(&format!("{}\n", needs.line()))?;
                 }
             }
         }
@@ -219,7 +228,7 @@ pub(super) fn run(
             Looked::NotBefore(first) => {
                 in_order()?;
                 match arguments.json {
-                    true => print_json(json!({ "not_looked_at": first }))?,
+                    true => print_json(json!({ "not_looked_at": first }), None)?,
                     false => {
                         out::print(&format!(
                             "The cache on {what} was not looked at: {first}.\n"
@@ -274,11 +283,12 @@ pub(super) fn run(
     }
     in_order()?;
     let needs = (config.as_ref()).map(|config| needs(config, &found));
+    let of_memory = needs.as_ref().and_then(warn_of_memory);
     if let (Some(needs), false) = (&needs, arguments.json) {
         out::print(&format!("{}\n", needs.line()))?;
     }
     match arguments.json {
-        true => print_json(as_json(&found, unverified_bytes, work.as_ref()))?,
+        true => print_json(as_json(&found, unverified_bytes, work.as_ref()), of_memory)?,
         false => out::print(&render(
             &what,
             &found,
@@ -288,6 +298,7 @@ pub(super) fn run(
         ))?,
     }
     let damaged = !found.problems.is_empty()
+        || !found.corrupt.is_empty()
         || found.journal_problem.is_some()
         || !found.spare_damage.is_empty()
         || work.is_some_and(|work| work.is_damaged());
@@ -303,8 +314,15 @@ fn damage(error: &Error, json: bool) -> Result<ExitCode> {
     if json {
         out::print(&super::error_as_json(error))?;
     }
-    out::note(&format!("forebay: {}", error.report()));
+    out::note(&format!("forebay: {}", report_with_help(error)));
     Ok(ExitCode::from(DAMAGED))
+}
+
+/// Prints and returns the warning of memory that this machine does not have.
+fn warn_of_memory(needs: &Needs) -> Option<String> {
+    let warning = needs.warning()?;
+    out::note(&format!("warning: {warning}"));
+    Some(warning)
 }
 
 /// Returns the memory that the daemon of a configuration needs when its cache is full.
@@ -352,7 +370,19 @@ async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool)
     let holder = place.metadata.as_ref().unwrap_or(&place.data);
     let named = place_of_path(holder);
     let look = || super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
-    let (mut inspection, (whose, journal)) = look().await.context(failed)?;
+    let (mut inspection, (whose, journal)) = match (look().await, place.named_at()) {
+        (Err(error), Some(line)) if error.kind() == ErrorKind::InvalidInput => {
+            // As a start says it: the devices do not fit the cache.
+            return Err(error_of_opening(error, &line, None));
+        }
+        (looked, _) => looked.context(failed)?,
+    };
+    if let Some(line) = place.named_at() {
+        // As a start says it.
+        let found = inspection.journal_problem.take();
+        inspection.journal_problem =
+            found.map(|error| error_of_opening(error, &line, Some(&journal)));
+    }
     let of = (&whose, journal.as_path());
     let work = match (repair, data) {
         (true, _) => {

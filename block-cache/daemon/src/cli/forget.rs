@@ -72,7 +72,8 @@ fn done(arguments: &Arguments, control: Option<&Path>, patience: Patience) -> Re
             return ask(config.server.control);
         }
         let Some(place) = check::place(&config) else {
-            let what = "the configuration names no cache that outlives the daemon";
+            let what = "the configuration names no cache that outlives the daemon\n\
+                        help: name a configuration with a [cache] on a device, or --cache PATH";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         let state = Arc::new(StateDirectory::open(&config.server.state)?);
@@ -124,7 +125,12 @@ fn alone(
         let devices = match &place.config {
             Some(config) => match check::open_configured(config, true).await? {
                 Ok(devices) => devices,
-                Err(first) => return Err(Error::new(ErrorKind::Busy, first)),
+                Err(first) => {
+                    let what = format!(
+                        "{first}\nhelp: start the daemon once, stop it, and repeat the command"
+                    );
+                    return Err(Error::new(ErrorKind::Busy, what));
+                }
             },
             None => check::open_named(&place, true).await?,
         };
@@ -176,7 +182,10 @@ fn alone(
             journal::remove(&Whose::of(&found, &devices, named.clone(), false), &path);
         }
         let done = forgotten?;
-        closed.context(|| "the volume is forgotten, but the cache has no clean end")?;
+        closed.context(|| {
+            "the volume is forgotten, but the cache has no clean end\n\
+             help: see the device of the cache; the next start recovers it"
+        })?;
         Ok(done)
     })
 }

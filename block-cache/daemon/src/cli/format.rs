@@ -2,9 +2,8 @@
 //! silently.
 
 mod btt;
+mod create;
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -13,16 +12,17 @@ use forebay_cache::{Devices, DirtyTracking, FormatOptions, Inspection};
 use forebay_device::file::FileDeviceOptions;
 use forebay_device::pmem::PmemDevice;
 use forebay_device::signature::{self, Found};
-use forebay_io::file::{Place, kind_in_words};
-use forebay_io::{Engine, Reactor, system, tree};
+use forebay_io::file::Place;
+use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::Superblock;
 
 use crate::config::block_sizes::{block_sizes, block_sizes_in_words};
 use crate::config::loop_on;
 use crate::stack::journal::{self, Whose};
-use crate::stack::{open_path, place_of_path, warning_of_few};
+use crate::stack::{open_path, place_of_path, refuse_all, warning_of_few};
 use crate::state::opening::clone_command;
 use crate::state::{append_help, hex};
+use create::{check_create, no_size};
 use forebay_terminal::out;
 use forebay_terminal::size::{Size, human_bytes};
 
@@ -92,18 +92,40 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
         [] => &[Size(32 << 10)],
         sizes => sizes,
     };
-    let sizes = block_sizes(wanted)
-        .map_err(|what| Error::new(ErrorKind::InvalidInput, format!("--block-size: {what}")))?;
+    let sizes = block_sizes(wanted).map_err(|what| {
+        let help = "help: write a size such as 32K, or several, as in 32K,64K,128K,256K";
+        Error::new(
+            ErrorKind::InvalidInput,
+            format!("--block-size: {what}\n{help}"),
+        )
+    });
     let reactor = Reactor::new(Engine::Auto)?;
     let what = cache.display().to_string();
     let (metadata, in_lines) = (arguments.metadata.clone(), arguments.pmem);
     let (force, discard) = (arguments.force, arguments.discard_dirty);
     let create = arguments.create.map(|size| size.0);
     let (dirty_tracking, checksums) = (arguments.dirty_tracking, arguments.checksums);
-    check_different(&cache, metadata.as_deref())?;
-    let made_here = match create {
-        Some(bytes) => check_create(&cache, bytes)?,
-        None => None,
+    // All wrong arguments are reported together.
+    let different = check_different(&cache, metadata.as_deref());
+    let made_here = create.map_or(Ok(None), |bytes| check_create(&cache, bytes));
+    let (cache_there, metadata_there) = (
+        create.map_or_else(|| check_present(&cache), |_| Ok(())),
+        metadata.as_deref().map_or(Ok(()), check_present),
+    );
+    let (sizes, made_here) = match (sizes, made_here) {
+        (Ok(sizes), Ok(made)) if different.is_ok() && cache_there.is_ok() => {
+            metadata_there?;
+            (sizes, made)
+        }
+        (sizes, made) => {
+            let others = [different, cache_there, metadata_there];
+            let refused = [sizes.err(), made.err()].into_iter().flatten();
+            return refuse_all(
+                refused
+                    .chain(others.into_iter().filter_map(Result::err))
+                    .collect(),
+            );
+        }
     };
     let mut uuid = [0; 16];
     system::random(&mut uuid);
@@ -155,30 +177,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     ))
 }
 
-/// A file created by this command, which is removed if formatting fails.
-struct MadeHere(PathBuf);
-
-impl MadeHere {
-    /// Creates an empty file. Fails if another program has created it: that one must not be
-    /// removed.
-    fn new(path: &Path) -> Result<Self> {
-        let mut options = OpenOptions::new();
-        let made = options.write(true).create_new(true).mode(0o600).open(path);
-        made.context(|| format!("--create: cannot make {}", path.display()))?;
-        Ok(Self(path.to_path_buf()))
-    }
-
-    fn keep(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for MadeHere {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 /// Refuses one device in two roles, under whatever names.
 fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
     let Some(metadata) = metadata else {
@@ -205,101 +203,11 @@ fn check_different(cache: &Path, metadata: Option<&Path>) -> Result<()> {
     ))
 }
 
-/// Less than any cache needs, bytes.
-const LEAST_CREATE_BYTES: u64 = 64 << 10;
-
-/// Returns the free space for a new file, bytes; `None` if its file system reports none, or has no
-/// limit.
-fn room_for(path: &Path) -> Option<u64> {
-    let path = std::path::absolute(path).ok()?;
-    let directory = path.ancestors().skip(1).find(|above| above.is_dir())?;
-    let room = tree::room(&File::open(directory).ok()?).ok()?;
-    (room.blocks > 0).then(|| room.available * u64::from(room.block_bytes))
-}
-
-/// Returns the error for a file that is too small for a cache, with the possible sizes.
-fn no_size(error: &Error, path: &Path) -> Error {
-    let most = room_for(path).map_or_else(String::new, |room| {
-        format!(", and at most {}", human_bytes(room))
-    });
-    let what = format!(
-        "{}\n    help: give --create that size at least{most}",
-        error.report()
-    );
-    Error::with_source(error.kind(), "", what)
-}
-
-/// Checks an existing file against --create. Returns the file to create if there is none.
-fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
-    let refuse = |kind, what: String| {
-        let path = path.display();
-        Err(Error::with_source(
-            kind,
-            "",
-            format!("--create: {path} {what}"),
-        ))
-    };
-    let room = room_for(path);
-    let most = room.map_or_else(
-        || "what its file system has room for".to_owned(),
-        |room| format!("{}, for which its file system has room", human_bytes(room)),
-    );
-    let range = format!("write {} to {most}", human_bytes(LEAST_CREATE_BYTES));
-    if bytes < LEAST_CREATE_BYTES {
-        let what = format!(
-            "cannot be a cache of {bytes} bytes: a number without a unit means bytes\n    \
-             help: {range}, such as 64M or 64G"
-        );
-        return refuse(ErrorKind::InvalidInput, what);
-    }
-    let found = std::fs::metadata(path).ok();
-    let there = found.as_ref().map_or(0, |found| found.blocks() * 512);
-    let is_file = found.is_none_or(|found| found.is_file());
-    if is_file && room.is_some_and(|room| bytes.saturating_sub(there) > room) {
-        let what = format!("cannot have {}\n    help: {range}", human_bytes(bytes));
-        return refuse(ErrorKind::NoSpace, what);
-    }
-    let found = match std::fs::metadata(path) {
-        Ok(found) => found,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let parent = path
-                .parent()
-                .filter(|parent| !parent.as_os_str().is_empty());
-            return match parent {
-                Some(parent) if !parent.is_dir() => refuse(
-                    ErrorKind::NotFound,
-                    format!(
-                        "cannot be made: {} is no directory\n    help: make that first",
-                        parent.display()
-                    ),
-                ),
-                // A dangling link must not be removed.
-                _ if path.is_symlink() => Ok(None),
-                _ => MadeHere::new(path).map(Some),
-            };
-        }
-        Err(error) => return Err(error).context(|| path.display().to_string()),
-    };
-    if !found.is_file() {
-        let kind = kind_in_words(&found);
-        let help = match found.file_type().is_block_device() {
-            true => "leave --create out to format it",
-            false => "name a path where nothing is",
-        };
-        let what = format!("exists and is no file but {kind}\n    help: {help}");
-        return refuse(ErrorKind::InvalidInput, what);
-    }
-    match found.len() {
-        0 => Ok(None),
-        len if len == bytes => Ok(None),
-        len => refuse(
-            ErrorKind::InvalidInput,
-            format!(
-                "exists and has {len} bytes, not {bytes}\n    \
-                 help: leave --create out to format it as it is, name another file, or remove it \
-                 first"
-            ),
-        ),
+/// Refuses a device that does not exist.
+fn check_present(path: &Path) -> Result<()> {
+    match std::fs::metadata(path) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(missing(error.into(), path)),
     }
 }
 
@@ -373,18 +281,36 @@ async fn look(
             ));
         }
     }
-    if !forebay {
-        return Ok((None, None));
-    }
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let place = place_of_path(Path::new(&holder.info().name));
+    if !forebay {
+        let left = journal::left_of(&place, None, Some(holder.info().identity));
+        return left.map_or(Ok((None, None)), |(uuid, path)| {
+            let lost = format!(
+                "acknowledged writes in the process journal {}",
+                path.display()
+            );
+            if discard_dirty {
+                return Ok((Some(lost), None));
+            }
+            let uuid = hex(&uuid);
+            Err(Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "{place} lost the superblocks of cache {uuid}, whose daemon was killed\n    \
+                     help: put the device back, or a copy of it, and serve it; or add --force \
+                     --discard-dirty: {lost} ARE LOST THEN"
+                ),
+            ))
+        });
+    }
     let (lost, replaced) = match inspect_with_journal(devices, &place, None).await {
         Ok((found, replaced)) => (dirty_data(&found), Some(replaced)),
         // A daemon serves it, under whatever name.
         Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
         Err(error) => {
             let report = error.report();
-            let lost = format!("all that the cache holds, which is unknown: {report}");
+            let lost = format!("unknown: {report}");
             (Some(lost), None)
         }
     };
@@ -429,7 +355,7 @@ fn dirty_data(found: &Inspection) -> Option<String> {
                 .collect();
             let names = names.join(", ");
             Some(format!(
-                "perhaps data of volume {names}, since it was not shut down cleanly or has damage"
+                "perhaps some of volume {names} (no clean shutdown, or damage)"
             ))
         }
         (false, _) => Some(dirty.join(", ")),
@@ -461,18 +387,19 @@ pub(super) async fn inspect_with_journal(
         && let Some(twin) = &whose.twin
     {
         // The missing journal belongs to the original, if there is one.
-        inspection.journal_problem = Some(format!(
+        let copy = format!(
             "{place} is a copy of the cache on {twin}, made while that was in use\n    \
              help: serve {twin}; or make this copy a cache of its own with `{}`; or, if it takes \
              the place of {twin}, start once with --moved-cache and --accept-journal-loss",
             clone_command(place, &whose.data_place)
-        ));
+        );
+        inspection.journal_problem = Some(Error::new(ErrorKind::Busy, copy));
     }
     if let Some(error) = foreign {
         // A copy that was shut down cleanly needs no journal.
         match error.kind() == ErrorKind::Busy && inspection.journal_problem.is_none() {
             true => inspection.notes.push(error.report()),
-            false => inspection.journal_problem = Some(error.report()),
+            false => inspection.journal_problem = Some(error),
         }
     }
     Ok((inspection, (whose, path)))

@@ -26,6 +26,7 @@ use crate::config::duration::patience;
 use crate::config::server::default_control;
 use crate::control::client::{Control, Patience};
 use crate::control::protocol::{Reply, line};
+use crate::state::report_with_help;
 use forebay_planner_cli::{mrc, simulate};
 use forebay_terminal::out;
 use forebay_terminal::size::Interval;
@@ -91,7 +92,7 @@ pub fn main() -> ExitCode {
             if json {
                 let _ = out::print(&error_as_json(&error));
             }
-            out::note(&format!("forebay: {}", error.report()));
+            out::note(&format!("forebay: {}", report_with_help(&error)));
             ExitCode::FAILURE
         }
     }

@@ -11,8 +11,8 @@ use super::problem::{Problems, Span};
 /// Most problems that are reported for one file.
 const MOST: usize = 20;
 
-/// Returns the tables of `text`; `None` if errors make further checks meaningless. Adds errors to
-/// `problems`.
+/// Returns the tables of `text`, without keys whose values are wrong; `None` if errors make further
+/// checks meaningless. Adds errors to `problems`.
 pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
     let (mut tree, errors) = DeTable::parse_recoverable(text);
     let mut lines = Vec::new();
@@ -30,9 +30,16 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
     let mut is_whole = true;
     // Keys whose wrong values are removed, each with the span of its table. They are not missing.
     let mut wrong = Vec::new();
+    // Places of tables without such a key.
+    let mut incomplete = Vec::new();
     for _ in 0..MOST {
         let error = match File::deserialize(Deserializer::from(tree.clone())) {
-            Ok(file) => return is_whole.then_some(file),
+            Ok(file) => {
+                incomplete
+                    .iter()
+                    .for_each(|offset| problems.mute_table(*offset));
+                return is_whole.then_some(file);
+            }
             Err(error) => error,
         };
         let is_missing = |(table, key): &(Span, String)| {
@@ -42,10 +49,17 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
         if !wrong.iter().any(is_missing) {
             problems.add_syntax(&error);
         }
-        // An unknown key hides nothing; another error may hide further ones.
-        is_whole &= error.message().starts_with("unknown field");
         let span = error.span()?;
-        wrong.extend((tree.get_ref().values()).find_map(|value| key_of(value, &span)));
+        let key = (tree.get_ref().values()).find_map(|value| key_of(value, &span));
+        // An unknown key hides nothing, and the wrong value of a key the rest of its table only.
+        // Another error may hide further ones.
+        let is_plain = !text[span.clone()].starts_with(['[', '{']);
+        match key.is_some() && is_plain && !error.message().starts_with("missing field") {
+            _ if error.message().starts_with("unknown field") => {}
+            true => incomplete.push(span.start),
+            false => is_whole = false,
+        }
+        wrong.extend(key);
         if !remove(tree.get_mut(), &span) {
             return None;
         }

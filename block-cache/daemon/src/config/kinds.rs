@@ -67,8 +67,7 @@ impl File {
                 problems.add(
                     &name.span(),
                     format!(
-                        "{user} would lie on device {raw:?} of kind pmem, which is atomic by 8 \
-                         bytes: a power loss tears blocks"
+                        "{user} would be on device {raw:?} of kind pmem: a power loss tears blocks"
                     ),
                     format!(
                         "put a table over it ([[device]] with kind = \"btt\" and on = {raw:?}; \

@@ -43,6 +43,9 @@ const SOCKET_PATH_BYTES: usize = 107;
 const LONG_SOCKET: &str = "the path of a Unix socket has at most 107 bytes, and this one is longer";
 const LONG_SOCKET_HELP: &str = "choose a shorter path, such as one under /run";
 
+/// Begins the names of records of slots in the state directory.
+const OWN_PREFIX: &str = "forebay-";
+
 /// Longest configuration, bytes.
 const LONGEST_BYTES: u64 = 1 << 20;
 
@@ -469,7 +472,15 @@ fn check_name(problems: &mut Problems<'_>, name: &Spanned<String>, noun: &str) {
         problems.add(
             &name.span(),
             format!("{text:?} cannot be the name of a {noun}"),
-            "use 1 to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit",
+            "use 1 to 64 letters, digits, '.', '_' and '-', beginning with a letter, digit or '_'",
+        );
+    }
+    // Slots of transit caches have records of such names in the state directory.
+    if noun == "device" && text.starts_with(OWN_PREFIX) {
+        problems.add(
+            &name.span(),
+            format!("{text:?} cannot be the name of a device: Forebay's own files begin like this"),
+            format!("use a name that does not begin with {OWN_PREFIX:?}"),
         );
     }
 }

@@ -14,7 +14,9 @@ use forebay_io::system::{may_store, may_write};
 
 use super::problem::Problems;
 use super::{Config, Export, Listen, Nbd, Protocol, Tls};
-use crate::state::{MOVE_AWAY, StateDirectory, irregular_files, is_irregular, not_a_directory};
+use crate::state::{
+    MOVE_AWAY, StateDirectory, holder_in, irregular_files, is_irregular, not_a_directory,
+};
 
 impl Listen {
     /// Returns the address in the type of the sockets' layer.
@@ -335,7 +337,7 @@ fn state(config: &Config, ours: bool) -> Vec<Wrong> {
     };
     vec![match error.kind() {
         ErrorKind::Busy => (
-            "is held by another daemon".into(),
+            format!("is held by another daemon{}", holder_in(path)),
             "stop that one, or set `state` in [server] to a directory of its own".into(),
         ),
         ErrorKind::NoSpace => (

@@ -19,6 +19,8 @@ pub(super) struct Problems<'a> {
     path: &'a Path,
     text: &'a str,
     found: Vec<(Option<usize>, String, String)>,
+    /// Lines of tables that lack a key: its wrong value was removed.
+    muted: Vec<Span>,
     /// Problems that do not stop the daemon, as complete sentences with file and line.
     pub(super) warnings: Vec<String>,
 }
@@ -29,6 +31,7 @@ impl<'a> Problems<'a> {
             path,
             text,
             found: Vec::new(),
+            muted: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -46,6 +49,19 @@ impl<'a> Problems<'a> {
     pub(super) fn base(&self) -> PathBuf {
         let parent = self.path.parent().filter(|parent| *parent != Path::new(""));
         std::path::absolute(parent.unwrap_or(Path::new("."))).unwrap_or_default()
+    }
+
+    /// Ignores further problems of the table around byte `offset`. They may follow from a value
+    /// that was removed.
+    pub(super) fn mute_table(&mut self, offset: usize) {
+        let line = self.line(offset);
+        let is_head = |(_, text): &(usize, &str)| text.trim_start().starts_with('[');
+        let lines = self.text.lines().enumerate();
+        let heads = lines.filter(is_head).map(|(index, _)| index + 1);
+        let start = heads.clone().take_while(|head| *head <= line).last();
+        let end = heads.into_iter().find(|head| *head > line);
+        self.muted
+            .push(start.unwrap_or(1)..end.unwrap_or(usize::MAX));
     }
 
     /// Adds a problem of the text at `span`, with the remedy.
@@ -66,7 +82,11 @@ impl<'a> Problems<'a> {
             Some((what, own)) => (what.to_owned(), own.to_owned()),
             None => (what, help.into()),
         };
-        self.found.push((line.into(), what, help));
+        let line = line.into();
+        let is_muted = |line: usize| self.muted.iter().any(|lines| lines.contains(&line));
+        if !line.is_some_and(is_muted) {
+            self.found.push((line, what, help));
+        }
     }
 
     /// Adds a warning.
@@ -88,14 +108,19 @@ impl<'a> Problems<'a> {
             Some((what, help)) => (what, help.to_owned()),
             None => (
                 message,
-                nearest_help(message).unwrap_or_else(|| syntax_help(message).to_owned()),
+                nearest_help(message).unwrap_or_else(|| syntax_help(message)),
             ),
         };
-        let table = match message.starts_with("missing field") {
+        let what = match message.starts_with("missing field") {
             true => format!("the table that starts here has a {what}"),
-            false => what.to_owned(),
+            // The help has the names that are expected.
+            false => what
+                .split(", expected one of ")
+                .next()
+                .unwrap_or(what)
+                .to_owned(),
         };
-        self.add_at(line, table, help);
+        self.add_at(line, what, help);
     }
 
     /// Returns the problem of a table whose brackets are wrong: one table instead of several, or
@@ -183,12 +208,16 @@ fn nearest_help(message: &str) -> Option<String> {
     close.then(|| format!("did you mean `{name}`? Write that, or remove the {noun}"))
 }
 
-fn syntax_help(message: &str) -> &'static str {
+fn syntax_help(message: &str) -> String {
+    let expected = message.split_once(", expected ");
+    let expected = expected.map_or("no other", |(_, expected)| expected);
     if message.starts_with("unknown field") {
-        "remove the key, or use one of the names that are listed"
-    } else if message.starts_with("unknown variant") {
-        "use one of the values that are listed"
-    } else if message.starts_with("missing field") {
+        return format!("remove the key, or use {expected}");
+    }
+    if message.starts_with("unknown variant") {
+        return format!("use {expected}");
+    }
+    let help = if message.starts_with("missing field") {
         "add the key to this table"
     } else if message.starts_with("invalid type") {
         "write the value as the kind that is expected"
@@ -196,5 +225,6 @@ fn syntax_help(message: &str) -> &'static str {
         "keep one of the two"
     } else {
         "correct the TOML at this place (strings need quotes, tables look like [[volume]])"
-    }
+    };
+    help.to_owned()
 }

@@ -166,7 +166,7 @@ impl Server {
         let absolute = std::path::absolute(path).context(|| "--control")?;
         if absolute.as_os_str().len() > super::SOCKET_PATH_BYTES {
             let what = format!(
-                "--control {}: {}; {}",
+                "--control {}: {}\nhelp: {}",
                 path.display(),
                 super::LONG_SOCKET,
                 super::LONG_SOCKET_HELP

@@ -73,6 +73,36 @@ fn parse(text: &str) -> Result<Config> {
     Config::parse(Path::new("/etc/forebay.toml"), text)
 }
 
+#[test]
+fn names_are_plain_and_no_names_of_own_files() {
+    let named = |noun: &str, name: &str| {
+        let (from, uses) = match noun {
+            "device" => ("name = \"slow\"", "backing = \"slow\""),
+            _ => ("name = \"db\"", "volume = \"db\""),
+        };
+        let uses_new = uses.split(" = ").next().expect("a key").to_owned();
+        let text = GOOD.replace(from, &format!("name = \"{name}\""));
+        parse(&text.replace(uses, &format!("{uses_new} = \"{name}\"")))
+    };
+    for name in ["_a", "a.b-c_d", "9", &"a".repeat(64)] {
+        for noun in ["device", "volume"] {
+            let parsed = named(noun, name);
+            assert!(parsed.is_ok(), "{noun} {name}: {parsed:?}");
+        }
+    }
+    for name in ["", "-a", ".a", "..", "a/b", "a b", &"a".repeat(65)] {
+        for noun in ["device", "volume"] {
+            let report = named(noun, name).expect_err(name).report();
+            assert!(report.contains("cannot be the name of a"), "{report}");
+            assert!(report.contains("a letter, digit or '_'"), "{report}");
+        }
+    }
+    // Slots have records of such names in the state directory.
+    let report = named("device", "forebay-0123").expect_err("ours").report();
+    assert!(report.contains("Forebay's own files"), "{report}");
+    assert!(named("volume", "forebay-0123").is_ok());
+}
+
 /// Returns the error of GOOD with `from` replaced by `to`.
 fn broken(from: &str, to: &str) -> String {
     assert!(GOOD.contains(from), "{from:?} is in the example");

@@ -67,7 +67,10 @@ fn read_public(path: &Path, what: &str) -> Result<Vec<u8>> {
     let file = opened.context(unreadable)?;
     let about = file.metadata().context(unreadable)?;
     if about.len() > MAX_BYTES {
-        let why = format!("{shown}, which should have {what}, is above 1 MiB");
+        let why = format!(
+            "{shown}, which should have {what}, is above 1 MiB\n\
+             help: name the right file"
+        );
         return Err(Error::new(ErrorKind::InvalidInput, why));
     }
     let mut bytes = Vec::new();

@@ -161,8 +161,8 @@ pub fn parse_request(line: &[u8]) -> Result<Request, Error> {
         Error::new(
             ErrorKind::InvalidInput,
             format!(
-                "not a request: {error}; send one JSON object a line, such as \
-                 {{\"command\":\"status\"}}"
+                "not a request: {error}\n\
+                 help: send one JSON object a line, such as {{\"command\":\"status\"}}"
             ),
         )
     })
@@ -259,7 +259,7 @@ mod tests {
         let text = String::from_utf8(line(&error)).expect("JSON is UTF-8");
         assert_eq!(
             text,
-            "{\"error\":{\"kind\":\"busy\",\"message\":\"volume db is in use (busy)\"}}\n"
+            "{\"error\":{\"kind\":\"busy\",\"message\":\"volume db is in use\"}}\n"
         );
         assert!(error.is_last());
         assert!(!Reply::Progress("half".into()).is_last());

@@ -1,5 +1,6 @@
 //! Server of the control socket: reads requests, passes them to the engine, writes replies.
 
+use std::fs::File;
 use std::future::Future;
 use std::io::ErrorKind as IoKind;
 use std::os::unix::fs::PermissionsExt as _;
@@ -58,6 +59,8 @@ impl Part {
 pub const CLIENTS: usize = 64;
 /// Longest time between two reports to a client while its request is handled.
 const HEARTBEAT: Duration = Duration::from_secs(2);
+/// Longest wait for another start that looks at the same directory.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
 /// Least time between two log lines about refused clients.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
@@ -83,6 +86,16 @@ pub fn bind(path: &Path) -> Result<StdListener> {
         let private = std::fs::Permissions::from_mode(0o700);
         std::fs::set_permissions(directory, private).context(what)?;
     }
+    let in_use = || {
+        let what = format!(
+            "a daemon answers on the {} already\n\
+             help: stop it, or set `control` in [server] to another path",
+            what()
+        );
+        Error::new(ErrorKind::Busy, what)
+    };
+    // Of two starts at once, one would remove the socket of the other.
+    let _alone = path.parent().and_then(lock_directory);
     let bound = match bind_private(path) {
         Err(error) if error.kind() == IoKind::AddrInUse => {
             let socket = std::fs::symlink_metadata(path)
@@ -99,16 +112,7 @@ pub fn bind(path: &Path) -> Result<StdListener> {
             }
             match StdStream::connect(path) {
                 Err(error) if error.kind() == IoKind::ConnectionRefused => {}
-                _ => {
-                    return Err(Error::new(
-                        ErrorKind::Busy,
-                        format!(
-                            "a daemon answers on the {} already\n\
-                             help: stop it, or set `control` in [server] to another path",
-                            what()
-                        ),
-                    ));
-                }
+                _ => return Err(in_use()),
             }
             std::fs::remove_file(path).context(what)?;
             bind_private(path)
@@ -124,6 +128,17 @@ pub fn bind(path: &Path) -> Result<StdListener> {
     })?;
     listener.set_nonblocking(true).context(what)?;
     Ok(listener)
+}
+
+/// Locks the directory of a socket, against other starts, for the lifetime of the result. Goes on
+/// without the lock if a program holds it for long.
+fn lock_directory(directory: &Path) -> Option<File> {
+    let file = File::open(directory).ok()?;
+    let begin = Instant::now();
+    while file.try_lock().is_err() && begin.elapsed() < LOCK_WAIT {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Some(file)
 }
 
 fn bind_private(path: &Path) -> std::io::Result<StdListener> {
@@ -195,7 +210,8 @@ async fn client(stream: UnixStream, handler: Handler, seat: Seat) -> std::io::Re
         if request.last() != Some(&b'\n') {
             let error = Error::new(
                 ErrorKind::InvalidInput,
-                "a request ends with a line feed and has at most 1 MiB",
+                "a request ends with a line feed and has at most 1 MiB\n\
+                 help: send one JSON object a line",
             );
             return write.write_all(&line(&Reply::error(&error))).await;
         }

@@ -31,9 +31,8 @@ pub(crate) fn check(config: &Config) -> Result<()> {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
                 format!(
-                    "{what} {} lies on a volume that this configuration serves ({export}): the \
-                     daemon would wait for itself\n\
-                     help: move it to another file system",
+                    "{what} {} lies on a volume of this configuration ({export})\n\
+                     help: move it to another file system: the daemon would wait for itself",
                     path.display()
                 ),
             ));

@@ -120,23 +120,22 @@ async fn answer(
             })
             .await?;
             let name = volume.clone();
-            let work =
-                engine.ask(move |engine| async move {
-                    let done = match abandon_dirty {
-                        true => engine.stack.abandon(&name).await,
-                        false => engine.stack.detach(&name).await,
-                    };
-                    match &done {
-                        Ok(done) => tracing::info!("{done}"),
-                        Err(error) => tracing::error!("detach of {name:?}: {}", error.report()),
-                    }
-                    // Connected clients continue.
-                    done.map_err(|error| {
-                    let help = "remove the cause and repeat the detach, or restart the daemon to \
-                                serve the volume";
-                    with_help(&error, &format!("volume {name:?} has no export any more"), help)
+            let work = engine.ask(move |engine| async move {
+                let done = match abandon_dirty {
+                    true => engine.stack.abandon(&name).await,
+                    false => engine.stack.detach(&name).await,
+                };
+                match &done {
+                    Ok(done) => tracing::info!("{done}"),
+                    Err(error) => tracing::error!("detach of {name:?}: {}", error.report()),
+                }
+                // Connected clients continue.
+                done.map_err(|error| {
+                    let help = "it has no export any more: remove the cause and repeat the \
+                                detach, or restart the daemon to serve it";
+                    with_help(&error, "", help)
                 })
-                });
+            });
             with_progress(work, engine, Some(volume), progress).await??
         }
         Request::Forget {

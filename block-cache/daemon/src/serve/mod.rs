@@ -30,6 +30,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::config::{Config, Export, Io, Poll};
 use crate::control;
 use crate::stack::Wishes;
+use crate::stack::journal::warning_of_place;
 use crate::stack::memory::{Needs, RESERVE_BYTES};
 use descriptors::Descriptors;
 use engine::Engine;
@@ -65,7 +66,8 @@ pub fn run(config: Config, wishes: &Wishes) -> Result<()> {
 fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
     wishes.check(&config)?;
     let descriptors = Descriptors::raise();
-    for warning in &config.warnings {
+    let of_journal = warning_of_place(&config);
+    for warning in config.warnings.iter().chain(&of_journal) {
         tracing::warn!("{warning}");
     }
     descriptors.check(&config)?;
@@ -102,7 +104,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
         let metrics_address = metrics.local_addr().context(|| "metrics")?;
         let stop = Stop::default();
         let starting = Engine::start(config.clone(), wishes.clone(), stop.clone());
-        let started = unless_stopped(starting, &stop, &mut signals, true).await;
+        let started = unless_stopped(starting, &stop, signals.end(), true).await;
         let Some((engine, thread)) = started? else {
             return Ok(());
         };
@@ -119,9 +121,7 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
                     running.start(&config).await?;
                     wait_for_fast_opening(&engine).await
                 };
-                let started = unless_stopped(starting, &stop, &mut signals, false).await;
-                // The start may have ended by itself after a signal.
-                started.map(|started| started.is_some() && !stop.is_asked())
+                is_to_serve(starting, &stop, signals.end()).await
             }
         };
         let result = match started {
@@ -192,7 +192,21 @@ async fn wait_for_fast_opening(engine: &engine::Handle) -> Result<()> {
     }
 }
 
-/// Waits for a start. A signal stops it at its next step. Returns `None` if it was stopped.
+/// Waits for the last part of a start. Returns whether the daemon is to serve: no `signal` arrived.
+///
+/// # Errors
+/// As [`unless_stopped`].
+async fn is_to_serve(
+    starting: impl Future<Output = Result<()>>,
+    stop: &Stop,
+    signal: impl Future<Output = ()>,
+) -> Result<bool> {
+    let started = unless_stopped(starting, stop, signal, false).await?;
+    // The start may have ended by itself after a signal, which no later wait meets.
+    Ok(started.is_some() && !stop.is_asked())
+}
+
+/// Waits for a start. A `signal` stops it at its next step. Returns `None` if it was stopped.
 /// `undoes` says that the start then removes all that it created.
 ///
 /// # Errors
@@ -200,13 +214,13 @@ async fn wait_for_fast_opening(engine: &engine::Handle) -> Result<()> {
 async fn unless_stopped<T>(
     starting: impl Future<Output = Result<T>>,
     stop: &Stop,
-    signals: &mut Signals,
+    signal: impl Future<Output = ()>,
     undoes: bool,
 ) -> Result<Option<T>> {
     let mut starting = std::pin::pin!(starting);
     tokio::select! {
         started = &mut starting => return started.map(Some),
-        () = signals.end() => stop.ask(),
+        () = signal => stop.ask(),
     }
     let asked = Instant::now();
     loop {
@@ -376,5 +390,32 @@ impl Signals {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_ends_by_itself_after_a_signal_does_not_serve() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().expect("a runtime");
+        let stop = Stop::default();
+        let asked = stop.clone();
+        let starting = async move {
+            while !asked.is_asked() {
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        };
+        let signal = std::future::ready(());
+        let serves = runtime.block_on(is_to_serve(starting, &stop, signal));
+        assert!(!serves.expect("it has started"));
+        // Without a signal it serves.
+        let starting = std::future::ready(Ok(()));
+        let stop = Stop::default();
+        let serves = is_to_serve(starting, &stop, std::future::pending());
+        assert!(runtime.block_on(serves).expect("it has started"));
     }
 }

@@ -63,7 +63,8 @@ impl Recordings {
         caller: Caller,
     ) -> Result<String> {
         let Ok(_place) = self.place.try_acquire() else {
-            let what = "a recording is in progress already: one at a time is made";
+            let what = "a recording is in progress already\n\
+                        help: wait for its end, or interrupt it: one at a time is made";
             return Err(Error::new(ErrorKind::Busy, what));
         };
         let (recorder, drain) = ring(RING_REQUESTS);
@@ -118,7 +119,10 @@ impl Recording {
         };
         let mut volumes = Volumes::new();
         if let Some(name) = names.iter().find(|name| volumes.number(name).is_none()) {
-            let what = format!("a trace cannot hold volume {name:?}: its name is too long");
+            let what = format!(
+                "a trace cannot hold volume {name:?}: its name is too long\n\
+                 help: record other volumes (--volume), or give it a shorter name"
+            );
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         let mut writer = Writer::new(Vec::new(), Format::Native, &options)?;

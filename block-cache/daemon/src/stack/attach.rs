@@ -53,6 +53,7 @@ impl Stack {
         {
             tracing::warn!("{warning}");
         }
+        let former = self.others(name, &backing).await?;
         let attached = match cache {
             Some(cache) => {
                 self.attach_to(cache, volume, backing, wishes, start.stop)
@@ -68,6 +69,7 @@ impl Stack {
             false => error.context(place),
         };
         let attached = attached.map_err(in_place.clone())?;
+        self.note_written_as(name, former).await?;
         let device = attached.device;
         let presented = Volume::new(name.as_str(), Rc::clone(&device), volume.read_only);
         presented.limit(volume.limits);
@@ -153,6 +155,16 @@ impl Stack {
         let watched = devices.iter().find(|it| it.name == served.backing);
         let judged = watched.map(|it| judge_identity(&served.config, mode, &it.device.info()));
         judged.unwrap_or(Ok(None)).map(|_| ())
+    }
+
+    /// Records durably that clients of these former volumes do not see writes to their backing
+    /// device, which is served as `name` now.
+    async fn note_written_as(&self, name: &str, former: Vec<(String, Record)>) -> Result<()> {
+        let why = format!("its backing device was served as volume {name:?}");
+        let state = Arc::clone(&self.state);
+        let mut former = former.into_iter().map(|(other, _)| other);
+        offload(move || former.try_for_each(|other| state.note_disk_gap(&other, Some(&why), true)))
+            .await
     }
 
     /// Returns the records of other volumes that were served from this backing device.

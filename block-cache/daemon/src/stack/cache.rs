@@ -24,13 +24,14 @@ use super::formatted::{check_block_sizes, check_checksums, check_dirty_tracking,
 use super::journal::{self, Whose};
 use super::memory::{CacheNeeds, Needs};
 use super::presence::Presence;
+use super::remains::{Remains, unreadable};
 use super::stop::unless_stopped;
 use super::table::behind_table;
 use super::transit::Start;
 use super::watched::Watched;
 use super::{Wishes, offload, place_of, refuse_copy};
 use crate::config::{self, Config, DeviceKind, Durability};
-use crate::state::{CacheId, StateDirectory, hex, unnoted, with_help};
+use crate::state::{CacheId, StateDirectory, unnoted, with_help};
 
 /// Block size of a cache in memory, which is formatted at each start, bytes.
 pub(crate) const MEMORY_BLOCK_BYTES: u64 = 32 << 10;
@@ -136,7 +137,6 @@ pub(super) async fn open(
     check_dirty_tracking(config, cache, known.dirty_tracking)?;
     check_checksums(config, cache, known.has_checksums())?;
     check_memory(config, &known)?;
-    let boot_id = boot_id()?;
     let len = journal_len(cache)?;
     let places = place_of(config, cache);
     let place = places.metadata.clone();
@@ -177,8 +177,9 @@ pub(super) async fn open(
         Durability::Flush => forebay_cache::Durability::Flush,
     };
     let (progress, opening_map) = (OpeningProgress::default(), OpeningMap::default());
-    let (state, names) = (Arc::clone(start.state), known.volumes.iter());
-    let names: Vec<String> = names.map(|volume| volume.name.clone()).collect();
+    let state = Arc::clone(start.state);
+    let names: Vec<String> = known.volumes.iter().map(|it| it.name.clone()).collect();
+    recovery::note_accepted_loss(config, wishes, &state, names.clone()).await?;
     let report_sink = ReportSink::new(move |report| {
         recovery::note_losses(report, Arc::clone(&state), names.clone())
     });
@@ -199,7 +200,7 @@ pub(super) async fn open(
         progress: Some(progress.clone()),
         report_sink: Some(report_sink),
         opening_map: Some(opening_map.clone()),
-        ..CacheOptions::new(boot_id)
+        ..CacheOptions::new(boot_id()?)
     };
     let (opened, on) = (Promise::new(), devices.clone());
     let (set, path_of, uuid) = (opened.clone(), path.clone(), known.uuid);
@@ -210,14 +211,7 @@ pub(super) async fn open(
         if let (Err(_), Some(path), true) = (&opened, &path_of, created) {
             journal::remove_unused(path, &uuid);
         }
-        let opened = opened.map_err(|error| {
-            let journal = path_of.as_ref().filter(|_| error.kind() == ErrorKind::Lost);
-            let journal = journal.map_or_else(String::new, |path| {
-                format!(" (process journal: {})", path.display())
-            });
-            let what = format!("{line}: the cache {} cannot be opened{journal}", hex(&uuid));
-            error_of_opening(error, what)
-        });
+        let opened = opened.map_err(|error| error_of_opening(error, &line, path_of.as_deref()));
         if let (Ok(_), Some(path)) = (&opened, &path_of) {
             journal::point(&uuid, path);
             journal::sweep();
@@ -270,11 +264,16 @@ pub(crate) fn check_memory(config: &Config, known: &Superblock) -> Result<()> {
     Needs::of(config, Some(CacheNeeds::of(known))).check()
 }
 
-/// Returns the error for a cache that cannot be opened. Errors of a device lack a remedy, which
-/// this adds; all others have one.
-fn error_of_opening(error: Error, what: String) -> Error {
-    match error.kind() {
-        ErrorKind::Io | ErrorKind::TimedOut => with_help(
+/// Returns the error for a cache that cannot be opened. `place` is its place in the configuration.
+/// Errors of a device lack a remedy, which this adds; all others have one.
+pub(crate) fn error_of_opening(error: Error, place: &str, journal: Option<&Path>) -> Error {
+    let what = format!("{place}: the cache cannot be opened");
+    match (error.kind(), journal) {
+        (ErrorKind::Lost, Some(path)) => {
+            let help = format!("the path of the process journal is {}", path.display());
+            with_help(&error, &what, &help)
+        }
+        (ErrorKind::Io | ErrorKind::TimedOut, _) => with_help(
             &error,
             &what,
             "the cache keeps its data: repair its device, and start again; or bypass it for its \
@@ -295,56 +294,26 @@ pub(crate) async fn read_superblock(
 ) -> Result<Superblock> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let name = cache.metadata.as_ref().unwrap_or(&cache.data);
-    Superblock::read(holder.as_ref()).await.map_err(|error| {
+    let read = Superblock::read(holder.as_ref()).await;
+    let part = match (&read, &devices.metadata) {
+        (Err(_), Some(_)) => Superblock::read(devices.data.as_ref()).await.ok(),
+        _ => None,
+    };
+    read.map_err(|error| {
         if let (ErrorKind::NotFound, Some(table)) = (error.kind(), behind_table(config, name)) {
             return table;
         }
+        let (state, place) = (&config.server.state, place_of(config, cache).metadata);
+        let part = part.map(|part| part.uuid);
+        let remains = Remains::find(state, &place, cache.journal_path(), part);
         let file = |name: &str| config.file_of(name).map(Path::to_path_buf);
         let (data, metadata) = (file(&cache.data), cache.metadata.as_deref().and_then(file));
         let what = format!("device {:?}", holder.info().name);
         let is_memory = |name: &String| matches!(config.device(name).kind, DeviceKind::Pmem { .. });
         let in_lines = cache.metadata.as_ref().is_some_and(is_memory);
-        unreadable(error, &what, data.as_deref(), metadata.as_deref(), in_lines)
-            .context(config.place(cache.line))
+        let paths = (data.as_deref(), metadata.as_deref());
+        unreadable(error, &what, paths, in_lines, remains).context(config.place(cache.line))
     })
-}
-
-/// Returns the error for `what`, which has no readable superblock, with the remedy. `data` and
-/// `metadata` are arguments for `forebay format`; `in_lines` selects metadata in lines.
-pub(crate) fn unreadable(
-    error: Error,
-    what: &str,
-    data: Option<&Path>,
-    metadata: Option<&Path>,
-    in_lines: bool,
-) -> Error {
-    let flag = |name: &str, path: Option<&Path>| {
-        path.map_or_else(String::new, |path| format!(" --{name} {}", path.display()))
-    };
-    let lines = if in_lines { " --pmem" } else { "" };
-    let devices = flag("cache", data) + &flag("metadata", metadata) + lines;
-    match error.kind() {
-        ErrorKind::NotFound => Error::new(
-            ErrorKind::NotFound,
-            format!(
-                "there is no cache on {what}\n    \
-                 help: make one with `forebay format{devices}`. If there was one, put its device \
-                 back, or a copy of it: acknowledged data that is not written back IS LOST \
-                 with it"
-            ),
-        ),
-        ErrorKind::Corrupt => with_help(
-            &error,
-            &format!("the cache on {what} cannot be opened, and its contents are unknown"),
-            &format!(
-                "if there is a copy of the device, put that back. Else make a new cache with \
-                 `forebay format --force --discard-dirty{devices}`, and start once with --adopt \
-                 VOLUME for each volume: acknowledged data that is not written back to the \
-                 backing devices IS LOST THEN"
-            ),
-        ),
-        _ => error.context(format!("the cache on {what} cannot be read")),
-    }
 }
 
 pub(super) fn journal_len(cache: &config::Cache) -> Result<usize> {

@@ -24,7 +24,12 @@ impl Stack {
         cache.ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
-                format!("volume {:?} is served without a cache", served.config.name),
+                format!(
+                    "volume {:?} is served without a cache\n\
+                     help: restart the daemon without --without-cache for it, with a [cache] in \
+                     the configuration",
+                    served.config.name
+                ),
             )
         })
     }
@@ -119,7 +124,8 @@ impl Stack {
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         let Some(cache) = &self.cache else {
-            let what = "there is no [cache] in the configuration: nothing is ever dirty";
+            let what = "there is no [cache] in the configuration: nothing is ever dirty\n\
+                        help: add a [cache], and restart the daemon";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         let Some(opened) = cache.now() else {

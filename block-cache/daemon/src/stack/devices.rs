@@ -333,7 +333,7 @@ fn open_table<P: Pmem + 'static>(
     let on = &memory.info().name;
     let table = Btt::open(memory.memory()).map_err(|error| match (error.kind(), path) {
         (ErrorKind::NotFound, Some(path)) => no_table(on, path),
-        _ => error.context(format!("the block translation table on device {on:?}")),
+        _ => error.context(format!("the table on device {on:?}")),
     })?;
     let device = Arc::new(BttDevice::new(Arc::new(table), name, &memory.info()));
     let run = Arc::clone(&device);

@@ -7,7 +7,6 @@ use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 use forebay_cache::VolumeOptions;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::rt;
-use forebay_metadata::superblock::{Role, Superblock};
 
 use super::{Stack, Wishes};
 use crate::config::{self, Config, DeviceKind};
@@ -95,62 +94,35 @@ impl Stack {
             return error;
         }
         let mut refused = vec![error];
-        if let Some(cache) = &self.cache
-            && let Some(opened) = rt::at_most(OPENING, cache.opened()).await
-        {
-            refused.extend(opened.err());
-        }
-        let found = match config.memory_cache() {
-            Some(_) => None,
-            None => self.superblock(config).await,
+        let opened = match &self.cache {
+            Some(cache) => rt::at_most(OPENING, cache.opened()).await,
+            None => None,
         };
         for volume in volumes {
             if wishes.without_cache.contains(&volume.name) {
                 continue;
             }
-            let later = self.later_refusal(config, volume, found.as_ref(), wishes);
-            refused.extend(later.await.err());
+            let later = self.later_refusal(config, volume, wishes);
+            refused.extend(later.err());
         }
+        refused.extend(opened.and_then(Result::err));
         let first = refused[0].clone();
         refuse_all(refused).err().unwrap_or(first)
     }
 
-    /// Returns the superblock of the cache, as far as its devices are open.
-    async fn superblock(&self, config: &Config) -> Option<Superblock> {
-        if let Some(cache) = &self.cache {
-            return Some(cache.found.clone());
-        }
-        let cache = config.cache.as_ref()?;
-        let holder = cache.metadata.as_ref().unwrap_or(&cache.data);
-        let device = {
-            let devices = self.devices.borrow();
-            let watched = devices.iter().find(|watched| watched.name == *holder)?;
-            watched.device.clone()
-        };
-        let found = Superblock::read(device.as_ref()).await.ok()?;
-        // A device in a wrong role says nothing of the volumes.
-        let role = match cache.metadata {
-            Some(_) => Role::Metadata,
-            None => Role::Whole,
-        };
-        (found.role == role).then_some(found)
-    }
-
     /// Returns the refusal of a volume that the start has not reached, if there will be one.
-    async fn later_refusal(
+    fn later_refusal(
         &self,
         config: &Config,
         volume: &config::Volume,
-        found: Option<&Superblock>,
         wishes: &Wishes,
     ) -> Result<()> {
-        let (Some(backing), Some(found)) = (backing_of(config, volume), found) else {
+        let cache = self.cache.as_ref().filter(|cache| cache.memory.is_none());
+        let (Some(backing), Some(cache)) = (backing_of(config, volume), cache) else {
             return Ok(());
         };
-        let mut known = found.volumes.iter();
-        let known = known.find(|known| known.name == volume.name);
         let adopt = wishes.adopt.contains(&volume.name);
-        let cache = (CacheId::Uuid(found.uuid), known.map(|known| known.epoch));
+        let cache = (cache.id, cache.epoch_of(&volume.name));
         let place = || place_of_volume(config, volume);
         let attach = decided(config, volume, backing, Some(cache), adopt).context(place)?;
         let opened = self.cache.as_ref().and_then(|cache| cache.now());

@@ -31,7 +31,8 @@ impl Stack {
             return Err(Error::new(ErrorKind::Busy, what));
         }
         let Some(cache) = &self.cache else {
-            let what = "there is no [cache] in the configuration: it knows no volumes";
+            let what = "there is no [cache] in the configuration: nothing is known of volumes\n\
+                        help: name the cache of the volume (--cache), or add a [cache]";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         self.ready().await?;

@@ -13,12 +13,15 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Buf, Context as _, Error, ErrorKind, Result};
 use forebay_io::Stop;
+use forebay_io::file::is_in_memory;
 use forebay_io::shm::{look_shared, open_shared, open_shared_until};
 use forebay_io::system::boot_id;
 use forebay_metadata::journal;
 
+use crate::config::Config;
 use crate::state::hex;
 pub(crate) use owner::Whose;
+pub(crate) use owner::left_of;
 use owner::{is_of, is_own, owner, refuse_foreign, usual_place};
 
 /// Default directory of journals.
@@ -62,6 +65,26 @@ fn refuse_unless_own(path: &Path, whose: &Whose) -> Result<()> {
 /// Returns the path at which a cache's process journal should be.
 pub(crate) fn wanted(configured: Option<&Path>, uuid: &[u8; 16]) -> PathBuf {
     configured.map_or_else(|| usual_place(uuid), Path::to_path_buf)
+}
+
+/// Returns a warning if the journal of a configuration is not in memory.
+pub(crate) fn warning_of_place(config: &Config) -> Option<String> {
+    let cache = config
+        .cache
+        .as_ref()
+        .filter(|_| config.memory_cache().is_none())?;
+    let path = cache.journal_path().unwrap_or(Path::new(USUAL_DIRECTORY));
+    (!is_in_memory(path)).then(|| {
+        format!(
+            "{}: the process journal {} is on the file system of a disk\n    \
+             help: set `journal` in [cache] to a path on tmpfs, such as one in /dev/shm: the \
+             kernel writes changes of the journal to the disk, and acknowledged writes may wait \
+             for that. The death of the daemon loses no more there, and a power loss no less: no \
+             journal of an earlier boot is used",
+            config.place(cache.journal_line()),
+            path.display()
+        )
+    })
 }
 
 /// Returns the size that the journal at `path` will have if `len` bytes are requested, and the
@@ -161,9 +184,9 @@ fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "the process journal {} {content} another cache, {}, not stopped cleanly\n    \
-             help: serve and stop that cache first, or set `journal` in [cache] to another \
-             path; remove the file only if that cache is gone",
+            "the process journal {} {content} a cache that was not stopped cleanly\n    \
+             help: serve and stop cache {} first, or set `journal` in [cache] to another path; \
+             remove the file only if that cache is gone",
             path.display(),
             hex(other)
         ),

@@ -92,7 +92,8 @@ impl Needs {
         let mut need = |line, whose, what, bytes, help| add(line, whose, what, [bytes; 2], help);
         if let (Some(known), Some(cache)) = (cache, &config.cache) {
             let what = "the map of the cache".to_owned();
-            let help = "format the cache with larger blocks, or a smaller one";
+            let help =
+                "detach the volumes, and format the cache with larger blocks, or a smaller one";
             need(cache.line, "the cache".into(), what, known.map_bytes, help);
             for volume in &config.volumes {
                 if matches!(volume.promotion, Promotion::Nhit { hits } if hits > 1) {
@@ -254,6 +255,37 @@ impl Needs {
     }
 
     fn line_within(&self, limits: &[MemoryLimit]) -> String {
+        let all = self.when_full(limits);
+        let total = human_bytes(all.total());
+        format!("memory when all is full: {total} ({all})")
+    }
+
+    /// Returns a warning, with the remedy, if all connections together may need more memory than
+    /// the machine or a control group has.
+    pub(crate) fn warning(&self) -> Option<String> {
+        self.warning_within(&memory_limits())
+    }
+
+    fn warning_within(&self, limits: &[MemoryLimit]) -> Option<String> {
+        let all = self.when_full(limits);
+        let soft = limits.iter().filter(|limit| !limit.is_address_space);
+        let least = soft.min_by_key(|limit| limit.bytes)?;
+        let largest = all.needs.iter().max_by_key(|need| need.bytes)?;
+        (all.total() > least.bytes).then(|| {
+            format!(
+                "{}: when all is full, the daemon needs {}, and may have {} ({})\n    \
+                 help: the kernel ends it then: {}",
+                largest.place,
+                human_bytes(all.total()),
+                human_bytes(least.bytes),
+                least.who,
+                largest.help
+            )
+        })
+    }
+
+    /// Returns the needs with the requests of all possible connections.
+    fn when_full(&self, limits: &[MemoryLimit]) -> Self {
         let mut all = self.clone();
         let (connections, _) = self.connections_within(limits);
         let requests = (all.needs.iter_mut()).find(|need| need.what.contains("of a connection"));
@@ -263,9 +295,10 @@ impl Needs {
                 _ => format!("requests of at most {connections} connections"),
             };
             requests.bytes = self.connection_bytes.saturating_mul(connections);
+            requests.help = "limit its address space (`ulimit -v`, LimitAS=), so that it accepts \
+                fewer connections";
         }
-        let total = human_bytes(all.total());
-        format!("memory when all is full: {total} ({all})")
+        all
     }
 }
 

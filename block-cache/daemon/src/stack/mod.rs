@@ -19,6 +19,7 @@ mod lines;
 pub(crate) mod memory;
 mod offload;
 mod presence;
+mod remains;
 mod room;
 mod scrub;
 mod status;
@@ -45,7 +46,7 @@ use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
 pub(crate) use backing::{judge_identity, shared_bytes};
 pub(crate) use cache::recovery::{log_losses, lost_with};
-pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, read_superblock, unreadable};
+pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, error_of_opening, read_superblock};
 pub(crate) use close::CLOSE;
 pub(crate) use copies::{place_of, place_of_path, refuse_copy};
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
@@ -58,6 +59,7 @@ pub(crate) use formatted::{
 pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
 pub(crate) use presence::LOOK;
+pub(crate) use remains::{Remains, unreadable};
 pub(crate) use room::check as check_room;
 use stop::{STOPPED, unfinished, unless_cut, unless_stopped};
 pub(crate) use table::{refuse_without_table, with_table};
@@ -66,7 +68,7 @@ pub use wishes::Wishes;
 
 fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
     let names: Vec<_> = names.collect();
-    let served = match names.is_empty() {
+    let help = match names.is_empty() {
         true => {
             "none is served any more: restart the daemon to serve those of the configuration".into()
         }
@@ -74,7 +76,7 @@ fn no_volume<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Error {
     };
     Error::new(
         ErrorKind::NotFound,
-        format!("there is no volume {name:?}; {served}"),
+        format!("there is no volume {name:?}\nhelp: {help}"),
     )
 }
 
@@ -167,7 +169,10 @@ impl Stack {
             Some(line) => error.context(config.place(line)),
             None => error,
         })?);
-        // Before the cache is opened: the reason is not visible any more after that.
+        // Before the cache is opened: the reason is not visible any more after that. No process
+        // writes to a volume that is not in the configuration, unless its backing device is served
+        // under another name: `attach` records that. `cache::open` records an accepted loss of the
+        // process journal for all volumes of the cache.
         for volume in &config.volumes {
             let (device, machines) = disk_gap(config, wishes, &volume.name);
             let (state, name) = (Arc::clone(&state), volume.name.clone());
@@ -218,16 +223,8 @@ impl Stack {
         if let Some(cache) = &config.cache
             && !wishes.all_without_cache(config)
         {
-            let opening = cache::open(config, cache, wishes, &start, &self.devices).await;
-            let opening = match opening {
-                Ok(opening) => opening,
-                Err(error) => {
-                    let volumes = &config.volumes;
-                    return Err(self
-                        .with_later_refusals(error, config, volumes, wishes)
-                        .await);
-                }
-            };
+            // A cache that is refused, as a copy for example, decides on no volume.
+            let opening = cache::open(config, cache, wishes, &start, &self.devices).await?;
             self.cache = Some(Rc::new(opening));
         }
         for (number, volume) in config.volumes.iter().enumerate() {

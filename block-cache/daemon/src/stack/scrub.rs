@@ -16,7 +16,8 @@ const BYTES_PER_SECOND: u64 = 64 << 20;
 impl Stack {
     fn scrubbed(&self) -> Result<Rc<Opened>> {
         let Some(cache) = &self.cache else {
-            let what = "there is no cache to scrub";
+            let what = "there is no cache to scrub\n\
+                        help: add a [cache] to the configuration, and restart the daemon";
             return Err(Error::new(ErrorKind::InvalidInput, what));
         };
         cache.now().ok_or_else(|| {
@@ -37,7 +38,13 @@ impl Stack {
         let text = in_words(&found);
         match found.first {
             None => Ok(text),
-            Some(first) => Err(Error::new(ErrorKind::Corrupt, format!("{text}: {first}"))),
+            Some(first) => {
+                let what = format!("{text}\nhelp: rewrite this data from a backup: {first}");
+                Err(Error::new(
+                    ErrorKind::Corrupt,
+                    what.replace("\n    help: ", "; "),
+                ))
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 
-use forebay_cache::BlockSizes;
+use forebay_cache::{BlockSizes, IdleVolume};
 use forebay_io::rt;
 use forebay_volume::{OpStats, bucket_upper_ns};
 
@@ -97,21 +97,27 @@ impl Stack {
     pub fn status(&self) -> Status {
         let opened = self.cache.as_ref().and_then(|cache| cache.now());
         let stats = opened.as_ref().map(|opened| opened.cache.stats());
-        let volumes = self.volumes.borrow();
-        let volumes = volumes.iter().map(|served| {
+        let served = self.volumes.borrow();
+        let idle = (opened.as_ref()).map_or_else(Vec::new, |opened| opened.cache.idle_volumes());
+        let volumes = served.iter().map(|served| {
             let volumes = stats.iter().flat_map(|stats| &stats.volumes);
             let own = volumes
                 .filter(|_| served.cached)
                 .find(|stats| stats.name == served.config.name);
+            let idle = idle.iter().find(|idle| idle.name == served.config.name);
             let lost = opened.as_ref().filter(|_| served.cached);
             let lost = lost.and_then(|opened| {
                 super::cache::recovery::lost_of(&opened.recovery, &served.config.name)
             });
-            volume(served, own, lost)
+            volume(served, own, idle, lost)
         });
-        let volumes = volumes.collect();
+        let is_served = |name: &str| served.iter().any(|served| served.config.name == name);
+        let unserved = (idle.iter().filter(|idle| !is_served(&idle.name)))
+            .zip(&self.cache)
+            .map(|(idle, cache)| unserved_volume(idle, &cache.configured));
+        let volumes = volumes.chain(unserved).collect();
         let cache = self.cache.as_ref().map(|cache| match (&opened, &stats) {
-            (Some(opened), Some(stats)) => cache_status(cache, opened, stats),
+            (Some(opened), Some(stats)) => cache_status(cache, opened, stats, &idle),
             _ => opening_status(cache),
         });
         Status {
@@ -160,7 +166,10 @@ fn cache_status(
     cache: &OpenCache,
     opened: &Opened,
     stats: &forebay_cache::CacheStats,
+    idle: &[IdleVolume],
 ) -> CacheStatus {
+    let attached = stats.volumes.iter().map(|volume| volume.dirty_bytes);
+    let idle = idle.iter().map(|volume| volume.dirty_bytes);
     let found = &opened.recovery;
     let mut recovery = match (cache.memory, found.clean_shutdown) {
         (Some(_), _) => "new, in memory".to_owned(),
@@ -229,7 +238,7 @@ fn cache_status(
         block_sizes: stats.block_sizes.clone(),
         capacity_bytes: stats.blocks * stats.block_size_bytes,
         used_bytes: stats.cached_bytes,
-        dirty_bytes: stats.volumes.iter().map(|volume| volume.dirty_bytes).sum(),
+        dirty_bytes: attached.chain(idle).sum(),
         dirty_blocks: stats.dirty_blocks,
         dirty_limit_percent: cache.config.dirty_limit_percent,
         dirty_low_percent: cache.config.dirty_low_percent,
@@ -248,10 +257,32 @@ fn cache_status(
     }
 }
 
-/// Returns the status of a volume. `lost` is a loss that the opening of the cache found.
+/// Returns the status of a volume that is not served, and of which the cache has data.
+fn unserved_volume(idle: &IdleVolume, configured: &[String]) -> VolumeStatus {
+    let operations = ["read", "write", "flush", "discard", "write_zeroes"];
+    VolumeStatus {
+        name: idle.name.clone(),
+        state: match configured.contains(&idle.name) {
+            true => "not served".into(),
+            false => "not configured".into(),
+        },
+        size_bytes: idle.size_bytes,
+        epoch: idle.epoch,
+        dirty_bytes: idle.dirty_bytes,
+        cached_bytes: idle.cached_bytes,
+        operations: (operations.iter())
+            .map(|kind| operation(kind, &OpStats::default()))
+            .collect(),
+        ..VolumeStatus::default()
+    }
+}
+
+/// Returns the status of a volume. `idle` is what the cache has of it if it is not attached. `lost`
+/// is a loss that the opening of the cache found.
 fn volume(
     served: &Served,
     stats: Option<&forebay_cache::VolumeStats>,
+    idle: Option<&IdleVolume>,
     lost: Option<&str>,
 ) -> VolumeStatus {
     let handle = served.volume.handle();
@@ -259,13 +290,14 @@ fn volume(
     let number = |value: fn(&forebay_cache::VolumeStats) -> u64| stats.map_or(0, value);
     VolumeStatus {
         name: served.config.name.clone(),
+        state: "served".into(),
         size_bytes: handle.info().size_bytes,
         mode: served.cached.then(|| served.mode.get()),
         promotion: served.config.promotion,
         read_only: served.config.read_only,
         epoch: served.record.get().epoch,
-        dirty_bytes: number(|stats| stats.dirty_bytes),
-        cached_bytes: number(|stats| stats.cached_bytes),
+        dirty_bytes: idle.map_or_else(|| number(|it| it.dirty_bytes), |idle| idle.dirty_bytes),
+        cached_bytes: idle.map_or_else(|| number(|it| it.cached_bytes), |idle| idle.cached_bytes),
         read_hits: number(|stats| stats.read_hits),
         read_misses: number(|stats| stats.read_misses),
         write_hits: number(|stats| stats.write_hits),

@@ -53,7 +53,8 @@ pub(super) async fn unless_cut<T>(
 }
 
 /// Context of the errors of a stopped start that could not undo all of its steps.
-pub(super) const UNFINISHED: &str = "the start was stopped in the middle of a step";
+pub(super) const UNFINISHED: &str = "the start was stopped in the middle of a step\n\
+    help: start again: the next start recovers, as after a kill";
 
 /// Returns the error for such a start.
 pub(super) fn unfinished() -> Error {

@@ -84,7 +84,7 @@ impl Watched {
                 self.after_removal()
             ),
             false => format!(
-                "\n    help: move it back to {path}, or name its new path in the configuration \
+                "\n    help: move it back to {path}, or set `path` of the device to its new path \
                  before the next start; the daemon goes on with it (it is {from})"
             ),
         }

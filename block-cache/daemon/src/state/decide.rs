@@ -124,11 +124,10 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
     let refused = match (meeting.record, meeting.cache_epoch) {
         (None, None) => return Ok(None),
         (None, Some(epoch)) => format!(
-            "the cache has data of volume {name:?} (epoch {epoch}), and the state directory does \
-             not know the volume\n    \
-             help: use the former state directory (`state` in [server]); or, if cache and backing \
-             device belong together and nothing wrote to the device since, start with --adopt \
-             {name}"
+            "the cache has data of it (epoch {epoch}), and the state directory does not know it\n\
+             help: set `state` in [server] to the state directory that it had, or to the place to \
+             which that was moved; or, if cache and backing device belong together and nothing \
+             wrote to the device since, start once with --adopt {name}"
         ),
         (Some(record), None) if !record.may_be_dirty => return Ok(None),
         (Some(record), None) => match record.cache {
@@ -140,15 +139,13 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 )));
             }
             CacheId::Uuid(_) if ours.is_some() => format!(
-                "this cache may have had dirty data of volume {name:?}, and does not know the \
-                 volume any more\n    \
+                "this cache may have had dirty data of it, and does not know it any more\n    \
                  help: check it with `forebay check`, or start with --adopt {name} to go on from \
                  the backing device"
             ),
             CacheId::Uuid(_) => format!(
-                "volume {name:?} was last served through cache {}, which may have dirty data of \
-                 it\n    \
-                 help: start once with that cache and run `forebay detach {name}`, or start with \
+                "the cache that it was served through last may have its dirty data\n    \
+                 help: start once with cache {} and run `forebay detach {name}`, or start with \
                  --adopt {name} to give that data up",
                 record.cache
             ),
@@ -161,27 +158,29 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             let is_behind = epoch > record.epoch;
             if is_behind && (ours.is_some() || record.cache == CacheId::None) {
                 format!(
-                    "the state directory is older than this cache: it knows epoch {} of volume \
-                     {name:?}, the cache epoch {epoch}\n    \
+                    "the state directory is older than this cache: it knows epoch {}, the cache \
+                     epoch {epoch}\n    \
                      help: a backup of the state directory may have been put back: put the newest \
-                     one back; or, if nothing wrote to the backing device without this cache \
-                     since, start with --adopt {name}, which keeps dirty data of the cache",
+                     one back, or name it with `state` in [server]; or, if nothing wrote to the \
+                     backing device without this cache since, start with --adopt {name}, which \
+                     keeps dirty data of the cache",
                     record.epoch
                 )
             } else if is_behind {
                 format!(
-                    "the state directory knows epoch {} of volume {name:?} on cache {}, this \
-                     cache epoch {epoch}\n    \
-                     help: it may be an older backup: put the newest one back; or, if the volume \
-                     was served through that cache since, `forebay detach {name}` there first; or, \
-                     if nothing wrote to the backing device without this cache, start with --adopt \
-                     {name}, which keeps dirty data of the cache",
+                    "the state directory knows its epoch {} on another cache, this cache its \
+                     epoch {epoch}\n    \
+                     help: it may be an older backup: put the newest one back, or name it with \
+                     `state` in [server]; or, if the volume was served through cache {} since, \
+                     `forebay detach {name}` there first; or, if nothing wrote to the backing \
+                     device without this cache, start with --adopt {name}, which keeps dirty data \
+                     of the cache",
                     record.epoch, record.cache
                 )
             } else if ours.is_some() {
                 format!(
-                    "this cache is older than the state directory: it knows epoch {epoch} of \
-                     volume {name:?}, the directory {}\n    \
+                    "this cache is older than the state directory: it knows epoch {epoch}, the \
+                     directory epoch {}\n    \
                      help: an earlier copy of the cache device may have been put back: put the \
                      newest one back; or, if that is gone, make a new cache with `forebay format \
                      --force --discard-dirty`, and start once with --adopt {name}: what was not \
@@ -190,10 +189,10 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 )
             } else {
                 format!(
-                    "this cache remembers epoch {epoch} of volume {name:?}, the state directory \
-                     epochs {} to {} on cache {}\n    \
+                    "this cache has its epoch {epoch}, the state directory its epochs {} to {} of \
+                     another cache\n    \
                      help: use this cache's own state directory (`state` in [server]), or serve \
-                     the volume with the cache that had it last, and detach it there; or, if this \
+                     the volume with cache {}, which had it last, and detach it there; or, if this \
                      cache and the backing device belong together, start with --adopt {name}",
                     record.attached, record.epoch, record.cache
                 )
@@ -290,10 +289,9 @@ pub fn renamed(
         return Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "the backing device was last served as volume {other:?} through cache {}, which \
-                 may have dirty data of it\n    \
-                 help: serve it under that name with that cache, and `forebay detach {other}` \
-                 first; or start with --adopt {volume} to give that data up",
+                "its device was last served as volume {other:?}, whose cache may have dirty data\n\
+                 help: serve it under that name with cache {}, and `forebay detach {other}` first; \
+                 or start with --adopt {volume} to give that data up",
                 record.cache
             ),
         ));
@@ -340,15 +338,16 @@ pub fn check_without(volume: &str, last: &str, record: Record) -> Result<()> {
         return Ok(());
     }
     let was = match volume == last {
-        true => "it".to_owned(),
-        false => format!("its backing device, as volume {last:?},"),
+        true => "it has no cache now, but its former cache may have its dirty data".to_owned(),
+        false => {
+            format!("its device was served as volume {last:?}, whose cache may have dirty data")
+        }
     };
     Err(Error::new(
         ErrorKind::Busy,
         format!(
-            "volume {volume:?} has no cache now, but {was} was last served through cache {}, which \
-             may have dirty data of it\n    \
-             help: serve volume {last:?} with that cache (`[cache]` in the configuration), and \
+            "{was}\n    \
+             help: serve volume {last:?} with cache {} (`[cache]` in the configuration), and \
              `forebay detach {last}` first. Or start with --without-cache {volume} to serve the \
              backing device as it is: writes are logged then, and give up that data only where \
              they are",

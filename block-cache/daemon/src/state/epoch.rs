@@ -99,18 +99,23 @@ pub(crate) fn hex(uuid: &[u8; 16]) -> String {
     })
 }
 
+/// Returns the identity that [`hex`] wrote.
+pub(super) fn unhex(text: &str) -> Option<[u8; 16]> {
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    let mut uuid = [0; 16];
+    for (index, byte) in uuid.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+    }
+    Some(uuid)
+}
+
 fn parse_cache(text: &str) -> Option<CacheId> {
     match text {
         "none" => Some(CacheId::None),
         "memory" => Some(CacheId::Memory),
-        _ if text.len() == 32 && text.is_ascii() => {
-            let mut uuid = [0; 16];
-            for (index, byte) in uuid.iter_mut().enumerate() {
-                *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
-            }
-            Some(CacheId::Uuid(uuid))
-        }
-        _ => None,
+        _ => unhex(text).map(CacheId::Uuid),
     }
 }
 
@@ -210,6 +215,15 @@ pub(super) fn others(
 pub(super) fn any_attached(directory: &Path, cache: CacheId) -> Result<bool> {
     let mut records = all(directory)?.into_iter();
     Ok(records.any(|(_, record)| record.cache == cache && record.attached > 0))
+}
+
+/// Returns the volumes whose last attach was to this cache, with their records, in the order of
+/// their names. The directory may belong to another process, or not exist.
+pub(crate) fn of_cache(directory: &Path, cache: CacheId) -> Vec<(String, Record)> {
+    let mut found = all(directory).unwrap_or_default();
+    found.retain(|(_, record)| record.cache == cache);
+    found.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    found
 }
 
 /// Returns the volumes with their records. A damaged file is reported when its own volume is

@@ -1,6 +1,6 @@
 //! Errors with the remedy in a line of its own.
 
-use forebay_block::Error;
+use forebay_block::{Error, ErrorKind};
 
 /// Remedy for a file that cannot be written.
 pub(super) const WRITABLE: &str = "make room on its file system, or make it writable";
@@ -31,11 +31,49 @@ pub(crate) fn append_help(text: String, help: &str) -> String {
     }
 }
 
+/// Returns the report of an error, with a remedy: its own, or the usual one of its kind.
+pub(crate) fn report_with_help(error: &Error) -> String {
+    let report = error.report();
+    match report.contains(HELP) {
+        true => report,
+        false => append_help(report, usual_remedy(error.kind())),
+    }
+}
+
+/// Returns the remedy for an error of the operating system, or of a device, that has none.
+const fn usual_remedy(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Io => "see the kernel's log (`dmesg`) for the device, and repair it",
+        ErrorKind::InvalidInput | ErrorKind::OutOfRange => "correct it, and repeat the command",
+        ErrorKind::ReadOnly => "make it writable, or name another",
+        ErrorKind::NoSpace => "make room, or name another place",
+        ErrorKind::Corrupt => "restore it from a copy, and repeat the command",
+        ErrorKind::Unsupported => "use a device, file system or kernel that supports it",
+        ErrorKind::Busy => "stop the program that uses it, or wait, and repeat the command",
+        ErrorKind::NotFound => "name one that exists",
+        ErrorKind::Lost => "read the daemon's log, and check the data of all clients",
+        ErrorKind::ShuttingDown => "repeat the command after the next start",
+        ErrorKind::Permission => "run this as a user that may do it (root: with sudo)",
+        ErrorKind::TimedOut => "see whether the device or daemon answers, and repeat the command",
+        ErrorKind::Disconnected => "see whether the other side runs, and repeat the command",
+        _ => "read the daemon's log",
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use forebay_block::ErrorKind;
-
     use super::*;
+
+    #[test]
+    fn each_error_has_a_remedy() {
+        let own = Error::new(ErrorKind::Busy, "it is used\nhelp: wait");
+        assert_eq!(report_with_help(&own), own.report());
+        let system = Error::from(std::io::Error::from_raw_os_error(2)).context("opening a");
+        assert_eq!(
+            report_with_help(&system),
+            "opening a: No such file or directory (os error 2)\n    help: name one that exists"
+        );
+    }
 
     #[test]
     fn a_remedy_of_the_cause_comes_first() {

@@ -8,7 +8,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
 use forebay_block::{Context as _, Error, ErrorKind, Result};
-use forebay_io::file::{irregular_kind, open_regular};
+use forebay_io::file::{holder_of, irregular_kind, open_regular};
 
 use super::errors::{WRITABLE, with_help};
 
@@ -55,6 +55,12 @@ pub(crate) fn irregular_files(path: &Path) -> Vec<(String, &'static str)> {
         .collect();
     found.sort_unstable();
     found
+}
+
+/// Names the process that holds the state directory at `path`, in parentheses; empty if the kernel
+/// does not name it.
+pub(crate) fn holder_in(path: &Path) -> String {
+    holder_of(&path.join("lock")).map_or_else(String::new, |holder| format!(" ({holder})"))
 }
 
 /// Returns the kind of what is at the path of the state directory, if that is no directory.

@@ -35,10 +35,10 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
-pub(crate) use epoch::hex;
 pub use epoch::{CacheId, Record};
-pub(crate) use errors::{append_help, unnoted, with_help};
-pub(crate) use files::{MOVE_AWAY, irregular_files, is_irregular, not_a_directory};
+pub(crate) use epoch::{hex, of_cache};
+pub(crate) use errors::{append_help, report_with_help, unnoted, with_help};
+pub(crate) use files::{MOVE_AWAY, holder_in, irregular_files, is_irregular, not_a_directory};
 use files::{remove, sync_directory};
 pub use logged::LoggedDevice;
 pub use opening::Opening;
@@ -90,9 +90,10 @@ impl StateDirectory {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!(
-                    "another daemon holds the state directory {}\n    \
+                    "another daemon holds the state directory {}{}\n    \
                      help: stop it, or set `state` in [server] to another one",
-                    path.display()
+                    path.display(),
+                    holder_in(path)
                 ),
             ));
         }

@@ -117,6 +117,23 @@ pub(super) fn load(directory: &Path, uuid: &[u8; 16]) -> Result<Option<Opening>>
     Ok(found)
 }
 
+/// Returns the caches whose last opening was on a device at this path, in the order of their
+/// identities. The directory may belong to another process, or not exist.
+pub(crate) fn caches_at(directory: &Path, place: &str) -> Vec<[u8; 16]> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let uuids = names.filter_map(|name| super::epoch::unhex(name.strip_suffix(".cache")?));
+    let is_there = |uuid: &[u8; 16]| match load(directory, uuid) {
+        Ok(Some(opening)) => [opening.place, opening.data_place]
+            .iter()
+            .any(|it| it == place),
+        _ => false,
+    };
+    let mut found: Vec<_> = uuids.filter(is_there).collect();
+    found.sort_unstable();
+    found
+}
+
 /// Returns whether there is a record, damaged or not.
 pub(super) fn exists(directory: &Path, uuid: &[u8; 16]) -> bool {
     path(directory, uuid).exists()

@@ -34,7 +34,9 @@ impl Removal {
             format!(
                 "the state directory {} WAS REMOVED OR REPLACED while the daemon uses it: its \
                  records of the volumes ARE LOST\n    \
-                 help: put it back, or stop the daemon and start it with --adopt for each volume",
+                 help: put it back. If it was moved, stop the daemon, and set `state` in [server] \
+                 to its new path. If it is gone, stop the daemon, and start it once with --adopt \
+                 VOLUME for each volume",
                 directory.display()
             )
         })

@@ -49,6 +49,7 @@ pub(crate) fn example() -> Status {
         }),
         volumes: vec![VolumeStatus {
             name: "db".into(),
+            state: "served".into(),
             size_bytes: 1 << 30,
             mode: Some(Mode::WriteBack),
             promotion: Promotion::Always,

@@ -286,7 +286,7 @@ fn sizes_that_format_cannot_make_are_refused_with_the_range() {
         let said = refused(size);
         for part in [
             "at least 229376 bytes",
-            "help: give --create that size at least, and at most ",
+            "give --create that size at least, and at most ",
         ] {
             assert!(said.contains(part), "{size}: {said}");
         }
@@ -314,4 +314,26 @@ fn sizes_that_format_cannot_make_are_refused_with_the_range() {
         assert_eq!(output.status.code(), Some(2), "{size}: {said}");
         assert!(said.contains(part), "{size}: {said}");
     }
+}
+
+#[test]
+fn all_wrong_arguments_of_format_are_reported_together() {
+    let place = Place::new("format-several", "wb");
+    let (gone, none) = (place.path("gone/new"), place.path("none"));
+    let said = place.refused(&[
+        "format",
+        "--cache",
+        text(&gone),
+        "--create",
+        "10",
+        "--metadata",
+        text(&none),
+        "--block-size",
+        "3K",
+    ]);
+    for part in ["--block-size: 3 KiB", "--create: ", "none does not exist"] {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert_eq!(said.matches("    help: ").count(), 3, "{said}");
+    assert!(!gone.exists() && !none.exists());
 }

@@ -67,11 +67,7 @@ fn assert_refused(place: &Place, slots: &Path, what: &str) {
             &["check", text(&config)],
         ] {
             let said = place.refused(arguments);
-            for part in [
-                text(slots),
-                "it was put back after newer writes",
-                "remove it",
-            ] {
+            for part in [text(slots), "was put back after newer writes", "remove it"] {
                 assert!(said.contains(part), "{what}, {with}: {part}: {said}");
             }
         }

@@ -168,7 +168,7 @@ fn hosts_with_secrets_prove_themselves_and_the_file_is_nobody_elses() {
     let line = format!("{known} {secret}");
     for (lines, mode, said) in [
         (line.as_str(), 0o644, "chmod 0600"),
-        (line.as_str(), 0o620, "whose mode is 0620"),
+        (line.as_str(), 0o620, "(mode 0620)"),
         ("", 0o600, "no host could connect"),
         (&format!("{line}x"), 0o600, "line 1: invalid secret"),
     ] {

@@ -160,7 +160,7 @@ fn a_process_journal_is_found_wherever_it_lies_and_never_overwritten() {
     place.ok(&["format", "--create", "64M", "--cache", text(&cache)]);
     let refused = place.refused(&serve);
     assert!(
-        refused.contains("acknowledged writes of another cache"),
+        refused.contains("acknowledged writes of a cache that was not stopped"),
         "{refused}"
     );
     assert!(refused.contains(&uuid), "{refused}");
@@ -208,11 +208,11 @@ fn an_empty_journal_of_a_killed_cache_stays() {
     let config = place.path("forebay.toml");
     for command in [&["check", text(&config)][..], &["serve", text(&config)]] {
         let refused = place.refused(command);
-        assert!(refused.contains("belongs to another cache"), "{refused}");
         assert!(
-            refused.contains("help: serve and stop that cache first"),
+            refused.contains("belongs to a cache that was not stopped"),
             "{refused}"
         );
+        assert!(refused.contains("help: serve and stop cache "), "{refused}");
     }
     assert!(journal.exists());
     std::fs::rename(place.path("first"), &cache).expect("moved back");
@@ -235,7 +235,9 @@ fn commands_end_quietly_when_nobody_reads() {
         let mut command = place.command(arguments);
         let output = command.stdout(broken_pipe()).output().expect("it runs");
         assert_eq!(output.status.code(), Some(141), "{arguments:?}: {output:?}");
-        assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        // The configuration has a warning.
+        assert!(!said.contains("forebay: "), "{arguments:?}: {said}");
     };
     ends(&["check", text(&config)]);
     ends(&["check", "--cache", text(&cache), "--json"]);
@@ -280,7 +282,7 @@ fn an_error_is_one_chain_of_sentences() {
     let said = place.refused(&["mode", "dc", "wt"]);
     assert_eq!(
         said,
-        "forebay: there is no volume \"dc\"; there are: db (not found)\n"
+        "forebay: there is no volume \"dc\" (not found)\n    help: there are: db\n"
     );
     daemon.terminate();
 }
@@ -296,7 +298,7 @@ fn a_flood_of_garbage_is_one_line_in_the_log() {
     write_blocks(&mut place.connect(), 0..8);
     place.wait_for_log("an NBD connection was closed");
     daemon.terminate();
-    let warnings = place.log().matches("WARN").count();
+    let warnings = place.log().matches("WARN forebay_frontend").count();
     assert_eq!(warnings, 1, "{}", place.log());
 }
 
@@ -354,6 +356,86 @@ fn the_status_page_is_for_who_asks_for_this_machine() {
             );
             assert!(!answer.contains("forebay_"), "{answer}");
         }
+    }
+    daemon.terminate();
+}
+
+/// The directory of the test is on a disk, in most places.
+#[test]
+fn a_journal_on_a_disk_is_warned_of() {
+    let place = Place::new("journal-disk", "wb");
+    let config = place.path("forebay.toml");
+    let is_in_memory = forebay_io::file::is_in_memory(&place.path(""));
+    let said = |place: &Place| {
+        let checked = place.run(&["check", text(&config)]);
+        assert!(checked.status.success(), "{checked:?}");
+        place.serve(&[]).terminate();
+        [
+            String::from_utf8_lossy(&checked.stderr).into_owned(),
+            place.log(),
+        ]
+    };
+    for printed in said(&place) {
+        let warns = printed.contains("is on the file system of a disk");
+        assert_eq!(warns, !is_in_memory, "{printed}");
+        assert!(
+            is_in_memory || printed.contains("help: set `journal`"),
+            "{printed}"
+        );
+    }
+    let changed = std::fs::read_to_string(&config).expect("there");
+    std::fs::write(&config, changed.replace("journal = \"journal\"\n", "")).expect("written");
+    for printed in said(&place) {
+        assert!(
+            !printed.contains("is on the file system of a disk"),
+            "{printed}"
+        );
+    }
+}
+
+#[test]
+fn dirty_data_of_a_volume_that_is_not_served_is_in_each_view_of_the_status() {
+    let place = Place::new("not-configured", "wb");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+    let dirty = 8 * 4096;
+    let volume = |place: &Place| {
+        let status = place.status();
+        let volumes = status["volumes"].as_array().expect("a list").clone();
+        assert_eq!(status["cache"]["dirty_bytes"], dirty, "{status}");
+        volumes
+            .into_iter()
+            .find(|it| it["name"] == "db")
+            .expect("listed")
+    };
+    // Another volume takes its place in the configuration.
+    let config = place.path("forebay.toml");
+    let configured = std::fs::read_to_string(&config).expect("there");
+    std::fs::copy(place.path("db.img"), place.path("dc.img")).expect("copied");
+    let changed = configured.replace("\"db\"", "\"dc\"");
+    std::fs::write(&config, changed.replace("db.img", "dc.img")).expect("written");
+    let daemon = place.serve(&[]);
+    let found = volume(&place);
+    assert_eq!(
+        (&found["state"], &found["dirty_bytes"]),
+        (&"not configured".into(), &dirty.into())
+    );
+    let shown = place.ok(&["status"]);
+    let line = shown.lines().find(|line| line.contains("not configured"));
+    assert!(
+        line.is_some_and(|line| line.contains("db") && line.contains("32 KiB")),
+        "{shown}"
+    );
+    let metrics = daemon.get("/metrics");
+    for sample in [
+        format!("forebay_volume_dirty_bytes{{volume=\"db\"}} {dirty}"),
+        "forebay_volume_info{volume=\"db\",state=\"not configured\"} 1".into(),
+    ] {
+        assert!(
+            metrics.lines().any(|line| line == sample),
+            "{sample} in {metrics}"
+        );
     }
     daemon.terminate();
 }

@@ -60,7 +60,7 @@ fn an_earlier_state_of_one_of_two_devices_is_refused() {
             put_back(&place, &format!("{name}-{older}"), name);
             for more in [&[][..], &["--accept-journal-loss"], &["--moved-cache"]] {
                 let said = refused(&place, more);
-                let expected = format!("the {part} device holds an earlier state");
+                let expected = format!("({part}) has an earlier state");
                 assert!(said.contains(&expected), "{older}: {said}");
             }
             // No other record exists.
@@ -95,10 +95,7 @@ fn a_copy_of_the_data_device_beside_the_original_is_refused() {
     assert!(!said.contains(text(&place.path("map"))), "{said}");
     configure(&place, "older");
     let said = refused(&place, &["--moved-cache"]);
-    assert!(
-        said.contains("the data device holds an earlier state"),
-        "{said}"
-    );
+    assert!(said.contains("(data) has an earlier state"), "{said}");
     // It replaces the original, with the user's consent.
     configure(&place, "copy");
     let daemon = place.serve(&["--moved-cache"]);
@@ -106,10 +103,7 @@ fn a_copy_of_the_data_device_beside_the_original_is_refused() {
     daemon.terminate();
     configure(&place, "cache");
     let said = refused(&place, &["--moved-cache"]);
-    assert!(
-        said.contains("the data device holds an earlier state"),
-        "{said}"
-    );
+    assert!(said.contains("(data) has an earlier state"), "{said}");
     // The original is missing: the message names it.
     copy(&place, "copy", "third");
     std::fs::rename(place.path("copy"), place.path("gone")).expect("moved");

@@ -149,7 +149,7 @@ fn a_wrong_device_beside_an_accepted_one_leaves_both_records() {
     }
     // Each has the device of the other.
     swap(&place, "db.img", "second.img");
-    refuse(&place, &[], "dirty data for", &["db", "two"]);
+    refuse(&place, &[], "another backing device", &["db", "two"]);
     swap(&place, "db.img", "second.img");
     refuse_renamed(&place);
     place.configure("wb", SECOND);
@@ -278,7 +278,7 @@ fn check_knows_the_daemon_of_its_configuration_while_that_starts() {
         let said = place.run(&["check", text(&config)]);
         let said = String::from_utf8(said.stderr).expect("text");
         assert!(!said.contains("already"), "{said}");
-        let is_known = said.is_empty() || said.contains("a daemon (process ");
+        let is_known = !said.contains("forebay: ") || said.contains("a daemon (process ");
         assert!(is_known, "{said}");
     }
     daemon.kill();
@@ -332,4 +332,40 @@ fn options_that_contradict_each_other_are_refused_by_name() {
     place
         .serve(&[&other[..], &["--adopt", "db", "--moved-cache"]].concat())
         .terminate();
+}
+
+#[test]
+fn a_holder_is_named_at_the_beginning_of_the_wait_and_in_the_refusal() {
+    let place = Place::new("holder-named", "wb");
+    // Its process journal stays.
+    place.serve(&[]).kill();
+    let holder = format!("process {}", std::process::id());
+    // The state directory and the process journal are refused at once.
+    for (held, waits) in [
+        ("journal", false),
+        ("state/lock", false),
+        ("cache", true),
+        ("db.img", true),
+    ] {
+        let file = std::fs::File::open(place.path(held)).expect("there");
+        file.lock().expect("free");
+        for command in ["serve", "check"] {
+            let said = place.refused(&[command, text(&place.path("forebay.toml"))]);
+            let refusal = said.rfind("forebay: ").expect("a refusal");
+            let (before, refusal) = said.split_at(refusal);
+            assert!(refusal.contains(&holder), "{command}, {held}: {said}");
+            let wait = format!("{held} is locked by {holder}");
+            let is_said = before.contains(&wait) && before.contains("waiting up to 3 s");
+            assert_eq!(is_said, waits, "{command}, {held}: {said}");
+        }
+    }
+    // A holder that ends during the wait is no obstacle.
+    let file = std::fs::File::open(place.path("db.img")).expect("there");
+    file.lock().expect("free");
+    let leaving = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(file);
+    });
+    place.serve(&[]).terminate();
+    leaving.join().expect("it left");
 }

@@ -149,3 +149,121 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
     daemon.terminate();
     place.ok(&["check", text(&config)]);
 }
+
+#[test]
+fn a_journal_that_is_given_up_has_its_ranges_listed() {
+    let place = Place::new("journal-ranges", "wb");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..16);
+    daemon.kill();
+    std::fs::remove_file(place.path("journal")).expect("there");
+    place.serve(&["--accept-journal-loss"]).terminate();
+    let log = place.log();
+    for part in [
+        "gives up the process journal: ACKNOWLEDGED WRITES MAY BE LOST",
+        "help: check what the clients stored last in the ranges that may be concerned: 1 range",
+        "MAY BE LOST with the process journal volume=\"db\" offset=0",
+    ] {
+        assert!(log.contains(part), "{part} in {log}");
+    }
+    // Where nothing is missing, nothing is given up.
+    place.serve(&["--accept-journal-loss"]).terminate();
+    let log = place.log();
+    assert!(log.contains("gives up no writes of the cache"), "{log}");
+    assert!(!log.contains("MAY BE LOST"), "{log}");
+}
+
+/// Overwrites both copies of the superblock with zeroes.
+fn lose_superblocks(place: &Place) {
+    overwrite(&place.path("cache"), 0, &vec![0; 128 << 10]);
+}
+
+#[test]
+fn a_cache_whose_superblocks_are_overwritten_is_not_taken_for_none() {
+    let place = Place::new("superblocks", "wb");
+    let (config, cache) = (place.path("forebay.toml"), place.path("cache"));
+    let (config, cache) = (text(&config), text(&cache));
+    place.serve(&[]).terminate();
+    let whole = std::fs::read(cache).expect("there");
+    let lost = |what: &[&str]| {
+        let checked = place.run(&["check", config]);
+        assert_eq!(checked.status.code(), Some(3), "{checked:?}");
+        let checked = String::from_utf8_lossy(&checked.stderr).into_owned();
+        let all = [
+            "the superblocks of cache ",
+            " are lost",
+            "discards what is left",
+        ];
+        for said in [checked, place.refused(&["serve", config])] {
+            for part in all.iter().chain(what) {
+                assert!(said.contains(part), "{part} in {said}");
+            }
+        }
+    };
+    // The state directory records it, with nothing dirty.
+    lose_superblocks(&place);
+    lost(&["No dirty data of it is recorded"]);
+    std::fs::write(cache, whole).expect("put back");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..16);
+    daemon.kill();
+    let whole = std::fs::read(cache).expect("there");
+    // Dirty data, and acknowledged writes.
+    lose_superblocks(&place);
+    let journal = place.path("journal");
+    let journal = text(&journal);
+    lost(&["dirty data of volume db", journal]);
+    // The journal alone records it.
+    let alone = ["check", "--cache", cache, "--journal", journal];
+    let alone = place.run(&alone);
+    assert_eq!(alone.status.code(), Some(3), "{alone:?}");
+    let format = place.refused(&["format", "--force", "--cache", cache]);
+    for part in [
+        "lost the superblocks of cache ",
+        "--discard-dirty",
+        "ARE LOST THEN",
+    ] {
+        assert!(format.contains(part), "{part} in {format}");
+    }
+    std::fs::write(cache, whole).expect("put back");
+    let daemon = place.serve(&[]);
+    check_blocks(&mut place.connect(), 0..16);
+    daemon.terminate();
+    // A device that never had a cache.
+    let other = place.path("other");
+    std::fs::write(&other, vec![0; 1 << 20]).expect("made");
+    let none = place.refused(&["check", "--cache", text(&other)]);
+    assert!(none.contains("there is no cache on"), "{none}");
+}
+
+/// Checks that clients of a volume that a configuration leaves out learn of lost writes, and of
+/// writes to its backing device under another name.
+#[test]
+fn what_happens_to_a_volume_that_is_not_configured_is_noted_for_its_clients() {
+    let place = Place::new("noted-absent", "wt");
+    let config = place.path("forebay.toml");
+    place.configure("wt", MACHINE);
+    place.serve(&[]).terminate();
+    let (first, _) = remembered(&place);
+    let configured = std::fs::read_to_string(&config).expect("there");
+    let renamed = configured.replace(MACHINE, "").replace("\"db\"", "\"dc\"");
+    std::fs::write(&config, &renamed).expect("written");
+    place.serve(&["--without-cache", "dc"]).terminate();
+    let (second, gap) = remembered(&place);
+    assert_ne!(second, first, "its backing device was served as volume dc");
+    assert!(!gap.is_empty());
+
+    // Another volume takes its place in the configuration, and the cache loses its journal.
+    std::fs::write(&config, &configured).expect("written");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.kill();
+    let (third, _) = remembered(&place);
+    std::fs::remove_file(place.path("journal")).expect("there");
+    let image = std::fs::File::create(place.path("dc.img")).expect("made");
+    image.set_len(64 << 20).expect("sparse");
+    let another = renamed.replace("db.img", "dc.img");
+    std::fs::write(&config, another).expect("written");
+    place.serve(&["--accept-journal-loss"]).terminate();
+    assert_ne!(remembered(&place).0, third, "writes may be lost");
+}

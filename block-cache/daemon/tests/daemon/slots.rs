@@ -373,10 +373,7 @@ fn slots_over_a_part_keep_the_whole_from_being_served_and_the_other_way_round() 
         std::fs::set_permissions(&file, mode).expect("its mode");
         over_loop(&place, slots, true);
         let said = place.refused(&["serve", text(&config)]);
-        assert!(
-            said.contains("it was put back after newer writes"),
-            "{said}"
-        );
+        assert!(said.contains("was put back after newer writes"), "{said}");
         std::fs::remove_file(&file).expect("there");
         // The name of the cache is recorded as well.
         place.serve(&["--accept-journal-loss"]).terminate();

@@ -29,7 +29,7 @@ fn check(place: &Place) -> String {
 
 const STALE: [&str; 4] = [
     "volume \"db\" was written without this cache",
-    "holds older dirty data of 1 block there, 32768 bytes",
+    "holds older dirty data there: 1 block, 32768 bytes",
     "help: start with --discard-stale-dirty db",
     "--without-cache db",
 ];
@@ -74,7 +74,7 @@ fn without_the_log_of_ranges_all_dirty_data_is_older() {
         }
         both_refuse(
             &place,
-            &["older dirty data of 2 blocks there, 65536 bytes", STALE[2]],
+            &["older dirty data there: 2 blocks, 65536 bytes", STALE[2]],
         );
     }
 }
@@ -87,7 +87,10 @@ fn the_refusal_is_reported_to_programs() {
     assert!(refused.contains(STALE[0]), "{refused}");
     let json = place.run(&["check", text(&place.path("forebay.toml")), "--json"]);
     let printed = String::from_utf8(json.stdout).expect("text");
-    assert!(printed.contains("older dirty data of 1 block"), "{printed}");
+    assert!(
+        printed.contains("older dirty data there: 1 block"),
+        "{printed}"
+    );
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::checked::both_refuse;
 use crate::slots::slots_file;
-use crate::support::{PROGRAM, Place, text};
+use crate::support::{PROGRAM, Place, Process, text};
+use forebay_testkit::daemon::check_refusal;
 
 /// Returns a configuration of these devices, with `more` above the export.
 pub(crate) fn configure(place: &Place, devices: &str, more: &str) {
@@ -331,14 +332,7 @@ fn slots_that_are_no_file_of_the_daemons_are_refused_by_name() {
     ] {
         put(what, &slots);
         let name = text(&slots);
-        both_refuse(
-            &place,
-            &[
-                "device \"fast\": the slots of transit cache \"fast\"",
-                name,
-                what,
-            ],
-        );
+        both_refuse(&place, &["device \"fast\": its slots in ", name, what]);
         let said = place.refused(&["check", text(&place.path("forebay.toml"))]);
         assert!(!said.contains("use a smaller `capacity`"), "{said}");
         take_away(&slots);
@@ -395,7 +389,7 @@ fn one_path_for_two_purposes_is_refused() {
         (
             "nbd = \"unix:nbd.sock\"",
             "fuse = \"state\"",
-            "lies on a volume that this configuration serves",
+            "lies on a volume of this configuration",
         ),
     ] {
         change(from, to);
@@ -407,4 +401,37 @@ fn one_path_for_two_purposes_is_refused() {
     both_refuse(&place, &["`control` and `state` are both"]);
     change("state = \"state\"", "state = \"run/state\"");
     place.ok(&["check", text(&place.path("forebay.toml"))]);
+}
+
+#[test]
+fn of_two_starts_at_once_one_serves_and_the_other_names_the_reason() {
+    let place = Place::new("start-race", "wb");
+    let config = text(&place.path("forebay.toml")).to_owned();
+    for round in 0..8 {
+        // It leaves its socket behind.
+        place.serve(&[]).kill();
+        let start = || Process::spawn_piped(&mut place.command(&["serve", &config]));
+        let mut racing = [start(), start()];
+        let begin = Instant::now();
+        let refused = loop {
+            let mut ended = racing.iter_mut().map(|start| start.try_wait().is_some());
+            if let Some(first) = ended.position(|ended| ended) {
+                break first;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "both serve");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        let [one, other] = racing;
+        let (refused, mut serving) = match refused {
+            0 => (one, other),
+            _ => (other, one),
+        };
+        let output = refused.output();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "round {round}: {said}");
+        check_refusal(&said);
+        place.wait_until(|status| status["volumes"][0]["name"] == "db");
+        assert!(serving.try_wait().is_none(), "round {round}: {said}");
+        serving.kill();
+    }
 }

@@ -206,7 +206,10 @@ fn what_cannot_be_recorded_is_said() {
     assert!(!out.exists());
     let daemon = place.serve(&[]);
     let said = place.refused(&["trace", "record", text(&out), "--volume", "dbx"]);
-    assert!(said.contains("no volume \"dbx\"; there are: db"), "{said}");
+    assert!(
+        said.contains("no volume \"dbx\" (not found)\n    help: there are: db"),
+        "{said}"
+    );
     assert!(!out.exists());
     let said = place.refused(&["trace", "record", text(&place.path("none/out"))]);
     assert!(said.contains("none/out"), "{said}");

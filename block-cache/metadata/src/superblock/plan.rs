@@ -150,8 +150,8 @@ impl Superblock {
             return Err(Error::new(
                 ErrorKind::NoSpace,
                 format!(
-                    "a cache of {}-byte blocks does not fit on {} bytes{metadata}: at least \
-                     {needed}",
+                    "a cache of {}-byte blocks does not fit on {} bytes{metadata}\n\
+                     help: use a larger device: at least {needed}",
                     block << top,
                     input.data_bytes,
                 ),

@@ -150,8 +150,8 @@ pub(super) fn damage_error(left: &Left) -> Error {
     Error::new(
         ErrorKind::Corrupt,
         format!(
-            "slots are damaged, so that ACKNOWLEDGED WRITES MAY BE LOST: {}{more}. None was \
-             written back",
+            "slots are damaged: ACKNOWLEDGED WRITES MAY BE LOST\n\
+             help: put a sound copy of the file back; none was written back. Damaged are: {}{more}",
             named.join("; ")
         ),
     )

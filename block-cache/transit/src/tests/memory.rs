@@ -304,7 +304,9 @@ fn slots_of_an_earlier_opening_are_refused_and_never_sent_on() {
         assert_eq!(counts(buf, generation), Err(ErrorKind::InvalidInput));
         let error = open(buf, generation, generation + 1, true).expect_err("whatever is accepted");
         assert!(
-            error.report().contains("the device has newer data"),
+            error
+                .report()
+                .contains("older than data that the device was sent"),
             "{error:?}"
         );
     }

@@ -142,8 +142,8 @@ fn states_of_data_and_metadata_that_do_not_belong_together_are_refused() {
                     }
                     let is_named = |error: Option<Error>| {
                         let older = match data < metadata {
-                            true => "the data device holds an earlier state",
-                            false => "the metadata device holds an earlier state",
+                            true => " (data) has an earlier state",
+                            false => " (metadata) has an earlier state",
                         };
                         error.is_some_and(|error| {
                             let report = error.report();

@@ -12,6 +12,7 @@ use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request};
 use crate::serve::descriptors::Descriptors;
 use crate::serve::guard;
+use crate::stack::journal::warning_of_place;
 use crate::stack::memory::Needs;
 use crate::stack::{MEMORY_BLOCK_BYTES, place_of_path, place_of_volume};
 use crate::state::StateDirectory;
@@ -75,7 +76,7 @@ fn check_beside(config: &Config, running: Option<&Status>) -> Result<Backing> {
     let listening = running.map(|status| &status.listening[..]);
     config.check_machine(true, listening)?;
     Needs::of(config, None).check()?;
-    let backing =
+    let mut backing =
         Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone(), running.is_some()))?;
     if let (Some(_), Some(cache)) = (config.memory_cache(), &config.cache) {
         // The daemon formats it at its start.
@@ -88,6 +89,7 @@ fn check_beside(config: &Config, running: Option<&Status>) -> Result<Backing> {
                 .context(|| place_of_volume(config, volume))?;
         }
     }
+    backing.warnings.extend(warning_of_place(config));
     for warning in config.warnings.iter().chain(&backing.warnings) {
         out::note(&format!("warning: {warning}"));
     }

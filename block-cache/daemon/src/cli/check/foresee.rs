@@ -1,7 +1,7 @@
 //! Finds the refusals of attaches before a start. They depend on the state directory, and on data
 //! in the cache that is older than writes without it.
 
-use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_block::{Context as _, Error, Result};
 use forebay_cache::{Devices, Inspection};
 
 use super::mend::{self, Place};
@@ -54,7 +54,7 @@ pub(super) async fn refusals(
     if let Some(problem) = &found.journal_problem {
         // The opening is refused for it, so that no attach is reached.
         if !refused.is_empty() {
-            refused.push(Error::with_source(ErrorKind::Lost, "", problem.clone()));
+            refused.push(problem.clone());
         }
         return Ok(refused);
     }

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::stack::journal::{self, Whose};
 use crate::stack::{log_losses, lost_with};
-use crate::state::{Opening, StateDirectory};
+use crate::state::{Opening, StateDirectory, with_help};
 use forebay_terminal::size::{human_bytes, human_count};
 
 /// Work beyond the inspection of the metadata.
@@ -190,15 +190,17 @@ pub(super) async fn repair(
     let report = forebay_cache::repair(devices, &options)
         .await
         .map_err(|error| {
-            let what = match error.kind() {
+            match error.kind() {
                 // About the process journal: the user must decide before any write.
-                ErrorKind::Lost => {
-                    "the log was not repaired: a start of the daemon decides on the process \
-                     journal first"
-                }
-                _ => "the repair has stopped\nhelp: repeat it; it names data that is lost",
-            };
-            error.context(what)
+                ErrorKind::Lost => with_help(
+                    &error,
+                    "",
+                    "a start of the daemon decides on the process journal, and the repair comes \
+                     after it",
+                ),
+                _ => error
+                    .context("the repair has stopped\nhelp: repeat it; it names data that is lost"),
+            }
         })?;
     losses.note_opening(&whose.uuid, &report, options)?;
     let has_lost = |volume: &&String| losses.log_is_damaged || has_lost(&report, volume);
@@ -224,6 +226,15 @@ fn named(range: &LostRange) -> String {
     )
 }
 
+/// Describes dirty data that is corrupt, with the remedy.
+pub(super) fn corrupt(range: &LostRange) -> String {
+    format!(
+        "LOST: {} are dirty in the cache, and the data on its device is not the written data: \
+         rewrite them, whole, from a backup",
+        named(range)
+    )
+}
+
 impl Work {
     /// Whether a repair was requested.
     pub(super) const fn is_repair(&self) -> bool {
@@ -233,6 +244,11 @@ impl Work {
     /// Returns the number of bytes read without a known checksum; `None` if no data was read.
     pub(super) fn unverified_bytes(&self) -> Option<u64> {
         self.report.data.as_ref().map(|data| data.unverified_bytes)
+    }
+
+    /// Whether all data was read. The [lines](Work::lines) then name all corrupt dirty data.
+    pub(super) const fn has_read_data(&self) -> bool {
+        self.report.data.is_some()
     }
 
     /// Whether data is lost, or damage remains.
@@ -329,17 +345,11 @@ impl Work {
                 ),
                 false => format!(
                     "DAMAGE: {bytes} are clean, and corrupt or unreadable: nothing is lost, the \
-                     backing devices have them; --repair forgets them here"
+                     backing devices have them; --data --repair forgets them here"
                 ),
             });
         }
-        for range in &data.corrupt {
-            let range = named(range);
-            lines.push(format!(
-                "LOST: {range} are dirty in the cache, and the data on its device is not the \
-                 written data: rewrite them, whole, from a backup"
-            ));
-        }
+        lines.extend(data.corrupt.iter().map(corrupt));
         for range in &data.unreadable {
             let range = named(range);
             lines.push(format!(

@@ -11,13 +11,14 @@ use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_metadata::superblock::Superblock;
 
 use super::Place;
+use crate::config::server::default_state;
 use crate::config::{Config, DeviceKind};
 use crate::stack::journal::{self, Whose};
 use crate::stack::{
-    check_memory, check_room, connect, foresee, foresee_records, judge_identity, keeps_slots, left,
-    odd_end, open_metadata, open_path, open_to_look, place_of, place_of_volume, read_superblock,
-    refuse_copy, refuse_if_gone, refuse_if_left_in, refuse_without_table, shared_bytes, unreadable,
-    with_table,
+    Remains, check_memory, check_room, connect, foresee, foresee_records, judge_identity,
+    keeps_slots, left, odd_end, open_metadata, open_path, open_to_look, place_of, place_of_path,
+    place_of_volume, read_superblock, refuse_copy, refuse_if_gone, refuse_if_left_in,
+    refuse_without_table, shared_bytes, unreadable, with_table,
 };
 use forebay_terminal::out;
 
@@ -223,7 +224,15 @@ pub(in crate::cli) async fn open_named(place: &Place, repair: bool) -> Result<De
         Ok(_) => Ok(devices),
         Err(error) => {
             let (name, metadata) = (holder.info().name, place.metadata.as_deref());
-            Err(unreadable(error, &name, Some(&place.data), metadata, false))
+            let here = place_of_path(metadata.unwrap_or(&place.data));
+            let part = match metadata {
+                Some(_) => Superblock::read(devices.data.as_ref()).await.ok(),
+                None => None,
+            };
+            let part = part.map(|part| part.uuid);
+            let remains = Remains::find(&default_state(), &here, place.journal.as_deref(), part);
+            let paths = (Some(&*place.data), metadata);
+            Err(unreadable(error, &name, paths, false, remains))
         }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use forebay_block::Error;
 use forebay_cache::Inspection;
 use serde_json::json;
 
-use super::mend::Work;
+use super::mend::{Work, corrupt};
 use crate::config::Config;
 use crate::config::block_sizes::block_sizes_in_words;
 use crate::stack::journal::Whose;
@@ -66,7 +67,7 @@ pub(super) fn as_json(
         "records": found.records,
         "damaged_records": found.damaged_records,
         "unreadable_units": found.unreadable_units,
-        "problems": found.problems.iter().chain(&found.journal_problem).collect::<Vec<_>>(),
+        "problems": problems(found).chain(known_corrupt(found, work)).collect::<Vec<_>>(),
         "notes": found.notes,
         "spare_damage": found.spare_damage,
         "volumes": volumes,
@@ -84,7 +85,10 @@ pub(super) fn render(
     let state = match found.clean_shutdown {
         true => "shut down cleanly",
         false if found.records == 0 => "never used",
-        false => "not shut down cleanly: the next start recovers it",
+        false => {
+            "not shut down cleanly: the next start recovers what is listed, and clean data filled \
+             shortly before is read anew"
+        }
     };
     let mut text = format!(
         "{what}: cache {}, {} of {}, {} of metadata, dirty tracking {}, {}, {state}\n",
@@ -112,10 +116,13 @@ pub(super) fn render(
             human_bytes(unverified_bytes)
         ));
     }
+    for lost in known_corrupt(found, work) {
+        text.push_str(&format!("{lost}\n"));
+    }
     for note in &found.notes {
         text.push_str(&format!("NOTE: {note}\n"));
     }
-    for problem in found.problems.iter().chain(&found.journal_problem) {
+    for problem in problems(found) {
         text.push_str(&format!("PROBLEM: {problem}\n"));
     }
     for damage in &found.spare_damage {
@@ -141,6 +148,8 @@ pub(super) fn render(
                  mends what can be mended.\n"
             }
         });
+    } else if !found.corrupt.is_empty() {
+        text.push_str("NOT IN ORDER, see above: no repair restores lost data.\n");
     } else if found.spare_damage.is_empty() && !work.is_some_and(Work::is_damaged) {
         text.push_str(match unverified_bytes {
             0 => "In order.\n",
@@ -150,6 +159,20 @@ pub(super) fn render(
         text.push_str("In order but for that.\n");
     }
     text
+}
+
+/// Returns the messages of all problems.
+fn problems(found: &Inspection) -> impl Iterator<Item = String> {
+    let journal = found.journal_problem.as_ref().map(Error::report);
+    found.problems.iter().cloned().chain(journal)
+}
+
+/// Returns the messages of data that records call corrupt. If all data was read, it is among the
+/// findings of that.
+fn known_corrupt(found: &Inspection, work: Option<&Work>) -> impl Iterator<Item = String> {
+    let is_listed = work.is_some_and(Work::has_read_data);
+    let corrupt_ranges = found.corrupt.iter().filter(move |_| !is_listed);
+    corrupt_ranges.map(corrupt)
 }
 
 /// Returns the volumes that a cache knows.

@@ -12,13 +12,17 @@ use forebay_device::pmem::{PmemDevice, describe};
 use forebay_io::pmem::PmemMapping;
 use forebay_io::{Engine, Reactor, system};
 
-use super::{Arguments, check_create, look, missing, out};
+use super::create::check_create;
+use super::{Arguments, look, missing, out};
 use crate::stack::refuse_if_left;
 use forebay_terminal::size::{Size, human_bytes};
 
 pub(super) fn run(arguments: &Arguments) -> Result<()> {
     let Some(path) = &arguments.btt else {
-        return Err(Error::new(ErrorKind::InvalidInput, "name what to format"));
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            "name what to format\nhelp: --cache PATH, or --btt PATH",
+        ));
     };
     let options = options(arguments)?;
     let create = arguments.create.map(|size| size.0);

@@ -172,6 +172,10 @@ fn volume(name: &str, number: u64, mode: Option<Mode>) -> VolumeStatus {
     let of = |value: u64| value + 1000 * number;
     VolumeStatus {
         name: name.into(),
+        state: match number {
+            3 => "not configured".into(),
+            _ => "served".into(),
+        },
         size_bytes: number << 40,
         mode,
         promotion: Promotion::Nhit { hits: 3 },

@@ -100,8 +100,8 @@ fn check_place(path: &Path, control: &Control) -> Result<()> {
         return Ok(());
     };
     let what = format!(
-        "{} lies on a volume that the daemon serves ({export}): the recording would record itself\n\
-         help: name a file on another file system",
+        "{} lies on a volume that the daemon serves ({export})\n\
+         help: name a file on another file system: the recording would record itself",
         path.display()
     );
     Err(Error::new(ErrorKind::InvalidInput, what))
@@ -193,7 +193,8 @@ impl<'a> Recording<'a> {
                 read = read_line(&mut self.read, &mut text, self.silence) => read?,
                 () = ask => {
                     if asked {
-                        let what = "a second signal came before the daemon had sent the rest";
+                        let what = "a second signal came before the daemon had sent the rest\n\
+                                    help: the file has the records until then";
                         return Err(Error::new(ErrorKind::Disconnected, what));
                     }
                     asked = true;

@@ -43,7 +43,7 @@ fn the_nearest_name_is_suggested() {
     ] {
         let problems = problems(&changed(&[(from, to)]));
         assert!(!problems[0].contains("did you mean"), "{problems:?}");
-        assert!(problems[0].contains("that are listed"), "{problems:?}");
+        assert!(problems[0].contains("use one of `"), "{problems:?}");
     }
 }
 
@@ -69,6 +69,11 @@ fn all_errors_of_a_file_are_reported_in_its_order() {
         (&all[..], 6),
         (&meaning[..], 3),
         (&[unknown_keys[0], meaning[0], meaning[1]][..], 3),
+        // The wrong value of one table hides no problem of another one.
+        (
+            &[values[0], values[1], meaning[0], meaning[1], meaning[2]][..],
+            5,
+        ),
     ] {
         let problems = problems(&changed(changes));
         assert_eq!(problems.len(), count, "{changes:?}: {problems:?}");

@@ -114,7 +114,7 @@ fn the_samples_are_valid() {
 fn the_documented_keys_are_those_of_the_parser() {
     for (table, ..) in TABLES {
         let report = parse(&with(table, "", "zzz", "zzz = 1")).expect_err("no such key");
-        let (_, expected) = report.split_once("expected ").expect("the keys are listed");
+        let (_, expected) = report.split_once("or use ").expect("the keys are listed");
         let line = expected.lines().next().unwrap_or_default();
         let known: Vec<_> = line.split('`').skip(1).step_by(2).collect();
         let keys = keys(table);

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use forebay_block::{Context as _, Result};
-use forebay_cache::RecoveryReport;
+use forebay_cache::{LostRange, RecoveryReport};
 
-use crate::stack::offload;
+use crate::config::Config;
+use crate::stack::{Wishes, offload};
 use crate::state::StateDirectory;
+use forebay_terminal::size::human_count;
 
 /// Logs the losses that an opening found. Records durably which of these volumes may lack data, so
 /// that no block device or virtual machine that outlives the daemon continues without them. The
@@ -32,17 +34,60 @@ pub(in crate::stack) async fn note_losses(
     noted.await.context(|| "recording the losses above")
 }
 
+/// Most ranges of a missing process journal that the log lists one by one.
+const LISTED: usize = 64;
+
+/// Logs the ranges whose acknowledged writes are given up with the process journal.
+fn log_journal_losses(ranges: &[LostRange]) {
+    let bytes: u64 = ranges.iter().map(|range| range.len).sum();
+    let within = match ranges.len() {
+        0 => "none: the superblock calls nothing dirty".to_owned(),
+        count => format!("{}, {bytes} bytes", human_count(count as u64, "range")),
+    };
+    tracing::error!(
+        "--accept-journal-loss gives up the process journal: ACKNOWLEDGED WRITES MAY BE LOST\n    \
+         help: check what the clients stored last in the ranges that may be concerned: {within}"
+    );
+    for range in ranges.iter().take(LISTED) {
+        tracing::error!(
+            volume = range.volume,
+            offset = range.offset,
+            len = range.len,
+            "acknowledged writes to this range MAY BE LOST with the process journal"
+        );
+    }
+    if let Some(more) = ranges.len().checked_sub(LISTED).filter(|more| *more > 0) {
+        tracing::error!("{more} more ranges may have lost writes with the process journal");
+    }
+}
+
+/// Records durably which volumes of the cache that are not in the configuration may lack writes,
+/// since this start accepts the loss of the process journal.
+pub(super) async fn note_accepted_loss(
+    config: &Config,
+    wishes: &Wishes,
+    state: &Arc<StateDirectory>,
+    mut names: Vec<String>,
+) -> Result<()> {
+    names.retain(|name| !config.volumes.iter().any(|volume| volume.name == *name));
+    let lost = names
+        .into_iter()
+        .filter_map(|name| Some((wishes.gap(&name)?, name)));
+    let (lost, state): (Vec<_>, _) = (lost.collect(), Arc::clone(state));
+    offload(move || {
+        let mut lost = lost.iter();
+        lost.try_for_each(|(why, name)| state.note_disk_gap(name, Some(why), true))
+    })
+    .await
+}
+
 /// Logs the losses that an opening found.
 pub(crate) fn log_losses(recovery: &RecoveryReport) {
-    if recovery.damaged_records + recovery.unreadable_units > 0 {
-        tracing::error!(
-            "the cache's log is damaged ({} records, {} unreadable units): dirty data that only \
-             these described IS LOST\n    \
-             help: clean data that they may concern is not used. Check the data of all clients, \
-             and run `forebay check`",
-            recovery.damaged_records,
-            recovery.unreadable_units
-        );
+    if let Some(ranges) = &recovery.journal_losses {
+        log_journal_losses(ranges);
+    }
+    if let Some(damage) = recovery.damage_of_log() {
+        tracing::error!("{damage}");
     }
     for range in &recovery.possible_losses {
         tracing::error!(
@@ -86,11 +131,8 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
             "the cache is open"
         );
     }
-    if journal_loss_accepted {
-        tracing::warn!(
-            "--accept-journal-loss: if the process journal was missing, WRITES SINCE THE LAST \
-             FLUSH MAY BE LOST"
-        );
+    if journal_loss_accepted && recovery.journal_losses.is_none() {
+        tracing::info!("--accept-journal-loss gives up no writes of the cache");
     }
     if recovery.lost_tree_units > 0 {
         tracing::warn!(

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind as IoKind, Read as _};
 use std::path::{Path, PathBuf};
 
-use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 use forebay_cache::{Devices, check_relation, writes_at_stake};
 use forebay_io::shm::check_shared;
 use forebay_io::system::boot_id;
@@ -169,6 +169,35 @@ fn help_for_moved(relation: Relation) -> &'static str {
         }
         _ => "",
     }
+}
+
+/// Returns the cache and path of a process journal of this boot whose cache was on a device at
+/// `place`, at its configured path or in the default directory. With `medium`, only one of that
+/// device counts: another one may have been at the place.
+pub(crate) fn left_of(
+    place: &str,
+    configured: Option<&Path>,
+    medium: Option<Identity>,
+) -> Option<([u8; 16], PathBuf)> {
+    let boot_id = boot_id().ok()?;
+    let entries = std::fs::read_dir(USUAL_DIRECTORY)
+        .into_iter()
+        .flatten()
+        .flatten();
+    let is_journal = |path: &PathBuf| {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        name.starts_with("forebay-") && name.ends_with(".journal")
+    };
+    let usual = entries.map(|entry| entry.path()).filter(is_journal);
+    let mut all = configured.map(Path::to_path_buf).into_iter().chain(usual);
+    all.find_map(|path| {
+        let head = head(&path).filter(|head| head.boot_id == boot_id && head.place == place)?;
+        let is_other = |medium| head.tie.media.metadata.differs_from(medium);
+        (!medium.is_some_and(is_other)).then_some((head.uuid, path))
+    })
 }
 
 pub(super) fn usual_place(uuid: &[u8; 16]) -> PathBuf {

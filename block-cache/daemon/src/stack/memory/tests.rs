@@ -114,6 +114,30 @@ fn memory_limits_the_number_of_connections() {
     assert!(line.contains("requests of at most 2 connections"), "{line}");
 }
 
+#[test]
+fn more_memory_than_the_machine_has_is_warned_of_with_the_key() {
+    let used = |bytes: u64| MemoryLimit {
+        is_address_space: false,
+        ..limit(bytes)
+    };
+    let nbd = "{ volume = \"db\", nbd = \"127.0.0.1:1\" }";
+    let needs = Needs::of(&parsed(nbd), None);
+    let full = needs.when_full(&[]).total();
+    assert_eq!(needs.warning_within(&[used(full)]), None);
+    let warning = needs.warning_within(&[used(full), used(full - 1)]);
+    let warning = warning.expect("it is too much");
+    for part in ["f.toml:", "the export", "LimitAS=", &human_bytes(full)] {
+        assert!(warning.contains(part), "{part}: {warning}");
+    }
+    // Fewer connections fit into a limit of address space.
+    let few = limit(needs.total() + nbd::CONNECTION_BYTES);
+    assert_eq!(needs.warning_within(&[used(1 << 30), few]), None);
+    // Another part is the largest.
+    let needs = Needs::of(&parsed(""), None);
+    let warning = needs.warning_within(&[used(8 << 20)]).expect("the process");
+    assert!(warning.contains("`reactors`"), "{warning}");
+}
+
 /// Requests take memory when they come. Only a limit of address space counts all that they may.
 #[test]
 fn a_limit_of_used_memory_refuses_no_requests() {

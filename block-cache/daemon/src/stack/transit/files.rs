@@ -98,13 +98,10 @@ pub(super) fn look(file: &Path) -> Result<Option<Buf>> {
 pub(super) fn unusable(error: Error, file: &Path, name: &str) -> Error {
     match error.kind() {
         ErrorKind::NoSpace => error.context(format!(
-            "the slots of transit cache {name:?}\n\
+            "the slots of {name:?} do not fit\n\
              help: use a smaller `capacity`, or a larger {DIRECTORY}"
         )),
-        _ => error.context(format!(
-            "the slots of transit cache {name:?} in {}",
-            file.display()
-        )),
+        _ => error.context(format!("its slots in {}", file.display())),
     }
 }
 

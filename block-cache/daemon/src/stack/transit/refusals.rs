@@ -9,7 +9,7 @@ use forebay_transit::{generations_left, is_earlier};
 
 use super::DIRECTORY;
 use super::files::note_of;
-use crate::state::StateDirectory;
+use crate::state::{StateDirectory, with_help};
 
 /// How to abandon the contents of slots. A start that merely misses the file would report an
 /// accidental loss.
@@ -19,7 +19,7 @@ pub(super) const GIVE_UP: &str = "remove the file, and start the daemon once wit
 /// Returns the remedy for slots of an earlier time.
 fn earlier(file: &Path) -> String {
     format!(
-        "{}: it was put back after newer writes\n    \
+        "{} was put back after newer writes\n    \
          help: put the newest one back, if it is not that. If there is none, remove it, and start \
          again: that start reports whether acknowledged writes are lost with the newest one",
         file.display()
@@ -31,13 +31,13 @@ fn earlier(file: &Path) -> String {
 pub(super) fn unopened(error: Error, state: &Path, file: &Path, existed: bool) -> Error {
     match error.kind() {
         ErrorKind::Lost => Error::new(ErrorKind::Lost, removed(state, file)),
-        ErrorKind::Corrupt => error.context(format!(
-            "{}\n\
-             help: put a sound copy of it back; or start with --accept-journal-loss, which gives \
-             up damaged slots and writes the rest back, and check what the clients stored last",
-            file.display()
-        )),
-        ErrorKind::InvalidInput if existed => error.context(earlier(file)),
+        ErrorKind::Corrupt => with_help(
+            &error,
+            &file.display().to_string(),
+            "or start with --accept-journal-loss, which gives up damaged slots and writes the rest \
+             back, and check what the clients stored last",
+        ),
+        ErrorKind::InvalidInput if existed => Error::new(ErrorKind::InvalidInput, earlier(file)),
         _ => error.context(file.display().to_string()),
     }
 }
@@ -51,10 +51,7 @@ pub(super) fn refuse_if_earlier(state: &Path, file: &Path, memory: &Buf) -> Resu
     let boot_id = boot_id()?;
     let counts = StateDirectory::slots_generation_in(state, &note_of(file), &boot_id)?;
     match generations_left(memory, &boot_id).is_some_and(|left| is_earlier(left, counts)) {
-        true => {
-            let what = "its slots are older than data that the device was sent";
-            Err(Error::new(ErrorKind::InvalidInput, what).context(earlier(file)))
-        }
+        true => Err(Error::new(ErrorKind::InvalidInput, earlier(file))),
         false => Ok(()),
     }
 }
@@ -72,11 +69,12 @@ pub(super) fn amount(state: &Path, file: &Path) -> String {
 /// Returns the error message for missing slots. `state` is the state directory.
 pub(super) fn removed(state: &Path, file: &Path) -> String {
     format!(
-        "{} was removed, or overwritten: writes acknowledged by a killed daemon ARE LOST ({})\n    \
-         help: put it back. They are lost unless another daemon, with another state directory, \
-         sent them on and was stopped. If the medium was copied or replaced since, put the former \
-         one back: its slots lie in {DIRECTORY} under its number. Or start with \
-         --accept-journal-loss, and check what the clients stored last if there was no such daemon",
+        "{} was removed, or overwritten: ACKNOWLEDGED WRITES ARE LOST ({})\n    \
+         help: put it back: it has writes that a killed daemon acknowledged. They are lost unless \
+         another daemon, with another state directory, sent them on and was stopped. If the \
+         medium was copied or replaced since, put the former one back: its slots lie in \
+         {DIRECTORY} under its number. Or start with --accept-journal-loss, and check what the \
+         clients stored last if there was no such daemon",
         file.display(),
         amount(state, file)
     )

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use forebay_testkit::daemon::{Scratch, Serve, Site};
+use forebay_testkit::daemon::{Scratch, Serve, Site, check_refusal};
 
 use super::{Outcome, message};
 use crate::support::nbd::Nbd;
@@ -220,6 +220,11 @@ impl Place {
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
 
+    /// Returns a text with paths relative to the place.
+    pub(crate) fn relative(&self, text: &str) -> String {
+        text.replace(&self.path("").display().to_string(), "/")
+    }
+
     pub(crate) fn check(&self) -> Outcome {
         let config = self.path("forebay.toml");
         let mut command = self.local_command(&["check", text(&config)]);
@@ -228,12 +233,25 @@ impl Place {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {
             Some(0) => Outcome::Good,
-            Some(3) => Outcome::Damaged(
-                format!("{printed}{said}").replace(&self.path("").display().to_string(), "/"),
-            ),
-            Some(1) => Outcome::Refused(message(&said, self)),
+            Some(3) => Outcome::Damaged(self.relative(&format!("{printed}{said}"))),
+            Some(1) => {
+                check_refusal(&said);
+                Outcome::Refused(message(&said, self))
+            }
             other => panic!("{other:?}: {said}"),
         }
+    }
+
+    /// Serves and writes once more, and restores the cache as it was before. Another fault may
+    /// prevent this.
+    pub(crate) fn restore_cache_after_a_life(&self) {
+        let before = std::fs::read(self.path("cache")).expect("there");
+        if let Ok(daemon) = self.site.serve().try_start() {
+            self.write(514..516);
+            daemon.signal(libc::SIGTERM);
+            daemon.wait();
+        }
+        std::fs::write(self.path("cache"), before).expect("written");
     }
 
     /// Writes the volume without its cache, which holds dirty data. Another fault may prevent this.
@@ -272,6 +290,7 @@ impl Place {
             }
             Err(status) => {
                 assert_eq!(status.code(), Some(1), "{}", self.log());
+                check_refusal(&self.log());
                 Outcome::Refused(message(&self.log(), self))
             }
         }

@@ -36,7 +36,7 @@ impl Feed {
     pub(super) fn start(input: Input, targets: Vec<String>, map: Vec<Mapping>) -> Result<Self> {
         if let Some(wrong) = map.iter().find(|mapping| !targets.contains(&mapping.to)) {
             let what = format!(
-                "--map {}={}: there is no volume {:?} to replay on; there are: {}",
+                "--map {}={}: there is no volume {:?} to replay on\nhelp: there are: {}",
                 wrong.from,
                 wrong.to,
                 wrong.to,
@@ -155,9 +155,9 @@ impl Routes {
             let mapped = self.map.iter().find(|mapping| mapping.from == *name);
             if mapped.is_none() && !self.map.is_empty() {
                 let what = format!(
-                    "volume {name:?} of the trace has no --map, and was not replayed (volumes so \
-                     far: {})\n\
-                     help: map each one, or choose with --volume those that are replayed",
+                    "volume {name:?} of the trace has no --map, and was not replayed\n\
+                     help: map each one, or choose with --volume those that are replayed; volumes \
+                     so far: {}",
                     some(names)
                 );
                 return Err(Error::new(ErrorKind::NotFound, what));
@@ -179,7 +179,7 @@ impl Routes {
         let missing = self.map.iter().find(|m| !names.contains(&m.from));
         missing.map_or(Ok(()), |Mapping { from, to }| {
             let what = format!(
-                "--map {from}={to}: the trace has no volume {from:?}; it has {}",
+                "--map {from}={to}: the trace has no volume {from:?}\nhelp: it has {}",
                 some(names)
             );
             Err(Error::new(ErrorKind::NotFound, what))
@@ -243,6 +243,6 @@ mod tests {
         let routes = routes(&["db", "logs"], &["a=logs", "b=db"]);
         routes.check_met(&own(&["b", "a"])).expect("both are there");
         let missing = routes.check_met(&own(&["b"])).expect_err("one is not");
-        assert!(missing.report().contains("no volume \"a\"; it has b"));
+        assert!(missing.report().contains("help: it has b"));
     }
 }

@@ -16,6 +16,7 @@ use forebay_io::{Engine as IoEngine, Reactor};
 use forebay_trace::Format;
 use forebay_trace::replay::{Pace, PastEnd, ReplayOptions, Target, Writes, replay};
 
+use crate::state::report_with_help;
 use feed::Feed;
 use forebay_planner_cli::input::{Input, ReadArguments, names};
 use forebay_terminal::out;
@@ -180,7 +181,7 @@ pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(error) = error else {
         return Ok(ExitCode::SUCCESS);
     };
-    out::note(&format!("forebay: {}", error.report()));
+    out::note(&format!("forebay: {}", report_with_help(&error)));
     Ok(ExitCode::FAILURE)
 }
 
@@ -250,14 +251,15 @@ fn conclude(measured: &Measured) -> Result<()> {
     if let Some(failed) = report.failed.clone() {
         if let Some(holdings) = &measured.refused {
             return Err(failed.context(format!(
-                "the volumes hold data: {holdings}\n\
-                 help: give --destroy-data to replace it, or --skip-writes to leave writes out",
+                "the volumes hold data\n\
+                 help: give --destroy-data to replace it, or --skip-writes to leave writes out; \
+                 they are {holdings}",
             )));
         }
         return Err(match failed.kind() {
             ErrorKind::OutOfRange => {
                 let help = "help: give --past-end fold or skip, or make the volume larger";
-                failed.context(format!("the replay has stopped\n{help}"))
+                failed.context(format!("replay\n{help}"))
             }
             _ if measured.is_empty() => failed,
             _ => failed.context("the replay has stopped"),
@@ -268,7 +270,8 @@ fn conclude(measured: &Measured) -> Result<()> {
     wrong.map_or(Ok(()), |verified| {
         let first = verified.first_wrong.clone().unwrap_or_default();
         let what = format!(
-            "{} of the {} written sectors DO NOT HAVE THE WRITTEN DATA: {first}",
+            "{} of the {} written sectors DO NOT HAVE THE WRITTEN DATA\n\
+             help: report this, with the trace; the first is {first}",
             verified.wrong, verified.sectors
         );
         Err(Error::new(ErrorKind::Corrupt, what))

@@ -37,7 +37,7 @@ pub(super) const FAULTS: &[Fault] = &[
             );
             None
         },
-        &["there is no cache"],
+        &["there is no cache", "the superblocks of cache"],
     )
     .sample(),
     Fault::new(
@@ -62,7 +62,32 @@ pub(super) const FAULTS: &[Fault] = &[
         of_log,
         &["damaged"],
     )
-    .served("the start skips damaged records of the log, and the daemon's log names each loss"),
+    .served("the start skips damaged records of the log, and the daemon's log names each loss")
+    .sample(),
+    Fault::new(
+        "a copy of the cache, and a new state directory",
+        Cache,
+        |base| on_a_file(base) && lived(base),
+        |p| {
+            std::fs::copy(p.path("cache"), p.path("copy")).expect("copied");
+            p.change("\"cache\"", "\"copy\"");
+            remove(&p.path("state"));
+            None
+        },
+        &["two devices hold this cache", "is a copy of the cache"],
+    )
+    .sample(),
+    Fault::new(
+        "an earlier state of the cache",
+        Cache,
+        |base| on_a_file(base) && lived(base),
+        |p| {
+            p.restore_cache_after_a_life();
+            None
+        },
+        &["an earlier state of the cache"],
+    )
+    .sample(),
     Fault::new(
         "a cache file that was cut",
         Cache,

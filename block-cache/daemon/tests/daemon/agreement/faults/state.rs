@@ -76,7 +76,8 @@ pub(super) const FAULTS: &[Fault] = &[
             None
         },
         &["journal"],
-    ),
+    )
+    .sample(),
     Fault::new(
         "a journal that was overwritten",
         Journal,
@@ -96,7 +97,8 @@ pub(super) const FAULTS: &[Fault] = &[
             None
         },
         &["the process journal is damaged"],
-    ),
+    )
+    .sample(),
     Fault::new(
         "a journal that was cut",
         Journal,
