@@ -290,7 +290,10 @@ fn a_source_that_refuses_pages_is_in_the_log_of_the_node_that_writes_them() {
     let node = place.command(&["node", "--id", "1", "--memory", "2M"]);
     let (_node, log) = start_logging(&place, node, "node");
     let id = NodeId::new(2).expect("a node");
-    let writer = Node::join(Options::new(&place.pool, id, 8)).expect("it joins");
+    let mut options = Options::new(&place.pool, id, 8);
+    // Else writers wait for the source.
+    options.dirty_pages = 1000;
+    let writer = Node::join(options).expect("it joins");
     let file = writer.create("mine").expect("made");
     // Programs that have not opened the file do not find it any more.
     let inode = std::fs::metadata(place.source.join("mine"))

@@ -105,7 +105,7 @@ impl FlushReport {
                 nodes(&self.silent)
             );
             (ErrorKind::TimedOut, context)
-        } else if self.failed.len() as u64 + self.unnamed > 0 {
+        } else if !self.failed.is_empty() || self.unnamed > 0 {
             let mut context = "flush: writes of these files were refused or lost:".to_owned();
             for name in &self.failed {
                 context.push_str(&format!("\n  {name}"));

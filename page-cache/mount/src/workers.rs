@@ -73,8 +73,8 @@ impl Workers {
         (before < self.executing_max).then_some(executing)
     }
 
-    /// Executes a request on another thread. The calling thread executes it if the system refuses a
-    /// thread.
+    /// Executes a request on another thread. The calling thread executes it if the system refuses
+    /// a thread. With [`WORKERS_MAX`] threads, it waits for one of them.
     pub(crate) fn run(&self, work: impl FnOnce() + Send + 'static) {
         let mut state = self.shared.lock();
         state.waiting.push_back(Box::new(work));
@@ -82,17 +82,16 @@ impl Workers {
             self.shared.changed.notify_one();
             return;
         }
-        if state.threads < WORKERS_MAX {
-            let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("pagecache-wait".into());
-            if thread.spawn(move || shared.work()).is_ok() {
-                state.threads += 1;
-                return;
-            }
+        if state.threads == WORKERS_MAX {
+            return;
         }
-        if state.threads == 0
-            && let Some(work) = state.waiting.pop_back()
-        {
+        let shared = Arc::clone(&self.shared);
+        let thread = std::thread::Builder::new().name("pagecache-wait".into());
+        if thread.spawn(move || shared.work()).is_ok() {
+            state.threads += 1;
+            return;
+        }
+        if let Some(work) = state.waiting.pop_back() {
             drop(state);
             work();
         }

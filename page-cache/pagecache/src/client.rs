@@ -12,10 +12,11 @@ mod heard;
 mod io;
 mod membership;
 mod throttle;
+mod unsynced;
 mod view;
 mod write_back;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,11 +29,12 @@ use crate::segment::{Frame, Segment};
 use crate::store::Store;
 use alone::Turns;
 pub use emulated::Emulated;
-pub use flush_all::FlushedAll;
+pub use flush_all::{FlushedAll, NAMED_MAX};
 pub use heard::Heard;
 use io::Jobs;
 use throttle::DirtyLimits;
 pub use throttle::Throttle;
+use unsynced::Unsynced;
 pub use view::View;
 use write_back::Found;
 
@@ -82,7 +84,7 @@ struct State {
     packet: Vec<u8>,
     jobs: Jobs,
     /// Files with writes in the store that may not be durable.
-    unsynced: BTreeSet<u64>,
+    unsynced: Unsynced,
     dirty_limits: DirtyLimits,
     found: Found,
     /// Whether threads that flush or write back end.
@@ -107,7 +109,7 @@ impl<S: Store, L: Link> Client<S, L> {
             messages: Vec::new(),
             packet: Vec::new(),
             jobs: Jobs::default(),
-            unsynced: BTreeSet::new(),
+            unsynced: Unsynced::default(),
             dirty_limits: DirtyLimits::NONE,
             found: Found::default(),
             flushes_are_over: false,
@@ -286,9 +288,13 @@ impl<S: Store, L: Link> Client<S, L> {
     /// Makes this node's writes to the file durable in the store.
     ///
     /// # Errors
-    /// `Lost` if the store refused a write, or a node died that held one. Each loss is reported
-    /// once.
+    /// - `Lost` if the store refused a write, or a node died that held one. Each loss is reported
+    ///   once.
+    /// - `TimedOut` if no page of it was stored for longer than the limit. The data stays in memory
+    ///   and is written back later. A loss stays for the next flush.
+    /// - `Disconnected`.
     pub fn fsync(&self, inode: u64) -> Result<()> {
+        self.lock_state().unsynced.insert(inode);
         self.sync(inode, "fsync", Node::fsync)?;
         self.sync_store(inode)
     }

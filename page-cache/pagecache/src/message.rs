@@ -83,7 +83,7 @@ impl fmt::Display for PageId {
 }
 
 /// Location of a page's only copy: a frame of the cluster, and the generation of its content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The frame, counted through all nodes' memory.
     pub frame: u32,

@@ -1,10 +1,11 @@
 //! Flushes of all nodes that a command requests. Each ends when all nodes have answered, when one
 //! of them has ended, or after its time limit.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
+use forebay_pagecache::client::NAMED_MAX;
 use forebay_pagecache::message::{NodeId, ToDirectory, ToNode};
 
 use super::{PAGE_BYTES, Server};
@@ -37,8 +38,8 @@ pub(super) struct Flushed {
 #[derive(Debug)]
 struct Flush {
     ticket: u64,
-    /// Nodes that have not answered.
-    waiting: BTreeSet<NodeId>,
+    /// Nodes that have not answered, with the number of files that each has named.
+    waiting: BTreeMap<NodeId, u64>,
     /// Time at which it ends without their answer.
     end_at: Instant,
     outcome: Flushed,
@@ -59,12 +60,12 @@ impl Server {
         self.flushes.count += 1;
         let ticket = (self.nodes.epoch << COUNT_BITS) + self.flushes.count;
         let shares = self.directory.shares().filter(|share| share.alive);
-        let mut waiting: BTreeSet<NodeId> = shares.map(|share| share.node).collect();
+        let mut waiting: BTreeMap<NodeId, u64> = shares.map(|share| (share.node, 0)).collect();
         let awaited = self.awaited_nodes();
         if !awaited.is_empty() {
             waiting.clear();
         }
-        for node in &waiting {
+        for node in waiting.keys() {
             self.send(*node, &[ToNode::FlushAll { ticket }]);
         }
         self.flushes.running.push(Flush {
@@ -95,7 +96,7 @@ impl Server {
         for flush in self.flushes.running.extract_if(.., is_over) {
             let mut outcome = flush.outcome;
             if outcome.ended.is_empty() {
-                outcome.silent = flush.waiting.into_iter().collect();
+                outcome.silent = flush.waiting.into_keys().collect();
             }
             // The client may be gone.
             let _ = flush.answer.send(outcome);
@@ -113,19 +114,23 @@ impl Flushes {
             return;
         };
         let mut flushes = self.running.iter_mut();
-        let same = |flush: &&mut Flush| flush.ticket == *ticket && flush.waiting.contains(&node);
+        let same = |flush: &&mut Flush| flush.ticket == *ticket;
         let Some(flush) = flushes.find(same) else {
             return;
         };
+        let Some(named) = flush.waiting.get_mut(&node) else {
+            return;
+        };
         match message {
-            ToDirectory::NotFlushed { inode, .. } => {
+            // A correct node names no more.
+            ToDirectory::NotFlushed { inode, .. } if *named < NAMED_MAX as u64 => {
+                *named += 1;
                 flush.outcome.failed.insert(*inode);
-                // The answer counts it once more.
-                flush.outcome.unnamed = flush.outcome.unnamed.wrapping_sub(1);
             }
             ToDirectory::FlushedAll { pages, failed, .. } => {
                 flush.outcome.bytes += pages.saturating_mul(PAGE_BYTES as u64);
-                flush.outcome.unnamed = flush.outcome.unnamed.wrapping_add(*failed);
+                let unnamed = failed.saturating_sub(*named);
+                flush.outcome.unnamed = flush.outcome.unnamed.saturating_add(unnamed);
                 flush.waiting.remove(&node);
             }
             _ => {}
@@ -135,7 +140,7 @@ impl Flushes {
     /// Notes that a node has ended.
     pub(super) fn node_ended(&mut self, node: NodeId) {
         for flush in &mut self.running {
-            if flush.waiting.remove(&node) {
+            if flush.waiting.remove(&node).is_some() {
                 flush.outcome.ended.push(node);
             }
         }

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
 
-use forebay_block::{ErrorKind, Result};
+use forebay_block::Result;
 
 use super::{Client, Link};
 use crate::message::ToDirectory;
 use crate::store::Store;
 
 /// Maximum number of files that an answer names.
-const NAMED_MAX: usize = 64;
+pub const NAMED_MAX: usize = 64;
 
 /// Outcome of a flush of all files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,33 +70,19 @@ impl<S: Store, L: Link> Client<S, L> {
         let mut files = state.node.dirty_files();
         drop(state);
         // Their writers may count them too.
-        self.adopt_all()?;
-        let mut state = self.lock_state();
-        let adopted = state.node.dirty_files().into_keys();
-        for inode in adopted.chain(state.unsynced.iter().copied()) {
+        let adopted = self.adopt_all()?;
+        let unsynced: Vec<u64> = self.lock_state().unsynced.files().collect();
+        for inode in adopted.keys().copied().chain(unsynced) {
             files.entry(inode).or_default();
         }
-        drop(state);
         let mut all = FlushedAll::default();
         for (inode, pages) in files {
             let written = self.write_back(inode);
             if let Some(error) = self.broken() {
                 return Err(error);
             }
-            let synced = match self.sync_store(inode) {
-                // It was removed, and programs need no write of it any more.
-                Err(error) if error.kind() == ErrorKind::NotFound => {
-                    self.lock_state().unsynced.remove(&inode);
-                    written.is_ok()
-                }
-                // The system reports it once, and this was no program's flush.
-                Err(_) => {
-                    self.lock_state().node.lose(inode);
-                    false
-                }
-                Ok(()) => written.is_ok(),
-            };
-            match synced {
+            let is_adopted = adopted.get(&inode).copied().unwrap_or(true);
+            match self.sync_for_none(inode) && written.is_ok() && is_adopted {
                 true => all.pages += pages,
                 false => drop(all.failed.insert(inode)),
             }

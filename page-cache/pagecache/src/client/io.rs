@@ -11,6 +11,9 @@ use crate::store::{self, Store};
 /// Maximum length of one read or write of the store, bytes.
 const RUN_BYTES: usize = 1 << 20;
 
+/// Number of runs of fills that may precede a run of write-backs, which a flush may wait for.
+const FILL_RUNS_MAX: u32 = 4;
+
 /// I/O of one page that the node requested.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -44,9 +47,11 @@ impl Job {
 /// Requested I/O that has not ended.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
-    /// Fills and merges, which programs wait for. They precede write-backs.
+    /// Fills and merges, which programs wait for.
     fills: VecDeque<Job>,
     write_backs: VecDeque<Job>,
+    /// Number of runs of fills since the last run of write-backs.
+    fill_runs: u32,
     /// Frames whose pages are being written back, with the number of the directory that requested
     /// it.
     writing: BTreeMap<u32, u64>,
@@ -84,21 +89,32 @@ impl Jobs {
     /// Moves the next job, and those for the next pages that directly follow it, into `run`. A
     /// write-back waits for the end of one that a former directory requested for the same frame.
     fn take_run(&mut self, most: usize, run: &mut Vec<Job>) {
-        let queue = match self.fills.is_empty() {
+        let next = self.write_backs.front();
+        let may_write = next.is_some_and(|next| !self.writing.contains_key(&next.place.frame));
+        let writes = may_write && (self.fills.is_empty() || self.fill_runs >= FILL_RUNS_MAX);
+        let queue = match writes {
             true => &mut self.write_backs,
             false => &mut self.fills,
         };
         while let Some(next) = queue.front() {
-            let is_free = !self.writing.contains_key(&next.place.frame);
             let follows = run.last().is_none_or(|last| last.is_followed_by(next));
-            if run.len() == most || !is_free || !follows {
-                return;
+            let waits = writes && self.writing.contains_key(&next.place.frame);
+            if run.len() == most || waits || !follows {
+                break;
             }
-            if next.action == Action::WriteBack {
+            if writes {
                 self.writing.insert(next.place.frame, self.rejoined);
             }
             run.extend(queue.pop_front());
         }
+        self.fill_runs = match writes {
+            true => 0,
+            false => self.fill_runs.saturating_add(1),
+        };
+    }
+
+    fn is_empty(&self) -> bool {
+        self.fills.is_empty() && self.write_backs.is_empty()
     }
 }
 
@@ -117,6 +133,13 @@ impl<S: Store, L: Link> Client<S, L> {
                 let woken = self.requested.wait(state);
                 state = woken.unwrap_or_else(PoisonError::into_inner);
                 continue;
+            }
+            if let Some(job) = run.first().filter(|job| job.action == Action::WriteBack) {
+                state.unsynced.insert(job.page.inode);
+            }
+            if !state.jobs.is_empty() {
+                // A run that is too long for one request wakes one thread only.
+                self.requested.notify_one();
             }
             drop(state);
             let done = self.execute(id, &run, &mut scratch);

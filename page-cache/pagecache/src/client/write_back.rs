@@ -1,5 +1,6 @@
 //! Write-back of writes that no program flushes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay_block::Result;
@@ -43,6 +44,7 @@ impl<S: Store, L: Link> Client<S, L> {
         for inode in files {
             is_complete &= self.write_back(inode).is_ok();
         }
+        self.sync_surplus();
         self.broken().map_or(Ok(is_complete), Err)
     }
 
@@ -74,22 +76,26 @@ impl<S: Store, L: Link> Client<S, L> {
         self.act(&mut state)
     }
 
-    /// Adopts all dirty pages in this node's memory.
-    pub(super) fn adopt_all(&self) -> Result<()> {
+    /// Adopts all dirty pages in this node's memory. Returns their files, and whether all dirty
+    /// pages of each were adopted.
+    pub(super) fn adopt_all(&self) -> Result<BTreeMap<u64, bool>> {
         let share = self.lock_state().node.share();
         let mut copy = vec![0; self.segment.page_size_bytes()];
+        let mut files = BTreeMap::new();
         for frame in share.into_iter().flatten() {
             let Some((page, place)) = self.segment.unsaved(frame) else {
                 continue;
             };
-            // It is mapped then. A page that cannot be read was lost or removed.
+            let is_complete = files.entry(page.inode).or_insert(true);
+            // The page is mapped then. If it was lost or removed, the frame has another.
             let _ = self.read(page, &mut copy);
             let mut state = self.lock_state();
             let State { node, effects, .. } = &mut *state;
-            node.adopt(page, place, Duration::ZERO, effects);
+            let is_adopted = node.adopt(page, place, Duration::MAX, effects);
             self.act(&mut state)?;
+            *is_complete &= is_adopted || self.segment.unsaved(frame) != Some((page, place));
         }
-        Ok(())
+        Ok(files)
     }
 
     /// Returns the amount and age of this node's writes that may not be in the store.
@@ -101,22 +107,9 @@ impl<S: Store, L: Link> Client<S, L> {
     /// report.
     ///
     /// # Errors
-    /// `Lost` if the store refused a write, or `Disconnected`.
+    /// `Lost` if the store refused a write, `TimedOut`, or `Disconnected`.
     pub fn write_back(&self, inode: u64) -> Result<()> {
         self.lock_state().unsynced.insert(inode);
         self.sync(inode, "write-back", Node::write_back)
-    }
-
-    /// Makes all nodes' writes to the file durable that are in the store.
-    pub(super) fn sync_store(&self, inode: u64) -> Result<()> {
-        // A write-back during the sync adds it once more.
-        self.lock_state().unsynced.remove(&inode);
-        let synced = self.store.sync(inode);
-        if synced.is_err() {
-            let mut state = self.lock_state();
-            state.unsynced.insert(inode);
-            state.node.sync_failed();
-        }
-        synced
     }
 }

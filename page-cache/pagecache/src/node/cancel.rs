@@ -5,7 +5,8 @@ use super::{Node, Ticket};
 impl Node {
     /// Notes that no program waits for an operation on a page, or for a flush, write-back or close.
     /// No effect names its ticket any more. The requests stay in progress: a page that is being
-    /// filled is mapped, and a written page is published and written back.
+    /// filled is mapped, and a written page is published and written back. A leave and a lock
+    /// cannot be cancelled.
     pub fn cancel(&mut self, ticket: Ticket) {
         for pending in self.pending.values_mut() {
             pending.waiting.retain(|waiting| *waiting != ticket);

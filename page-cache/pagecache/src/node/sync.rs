@@ -50,8 +50,8 @@ pub(super) struct Sync {
     /// Whether the flushes were requested.
     asked: bool,
     publishing: BTreeSet<PageId>,
-    /// Requested flushes, with the last store that each covers.
-    flushing: BTreeMap<PageId, (Place, u64)>,
+    /// Requested flushes, by the page and the last store that each covers.
+    flushing: BTreeMap<(PageId, u64), Place>,
     ok: bool,
 }
 
@@ -117,6 +117,18 @@ impl Node {
             self.begin_publish(*page, out);
         }
         self.lose_unflushed();
+        let is_left = |sync: &&mut Sync| {
+            sync.inode == inode && sync.kind == Kind::WriteBack && sync.ticket.is_none()
+        };
+        if kind == Kind::WriteBack
+            && let Some(left) = self.syncs.iter_mut().find(is_left)
+        {
+            // While a store stalls, a file has one write-back, however often it is begun.
+            (left.ticket, left.asked, left.ok) = (Some(ticket), false, true);
+            left.publishing.extend(publishing);
+            self.go_on(out);
+            return;
+        }
         let ok = !(kind == Kind::Flush && self.lost.contains(&inode));
         self.syncs.push(Sync {
             ticket: Some(ticket),
@@ -133,6 +145,7 @@ impl Node {
     /// Continues syncs that have published all pages, and ends those that have flushed all.
     fn go_on(&mut self, out: &mut Vec<Effect>) {
         self.lose_unflushed();
+        let mut requested = self.requested_flushes();
         let (unflushed, lost, faults) = (&self.unflushed, &mut self.lost, self.faults);
         self.syncs.retain_mut(|sync| {
             if !sync.publishing.is_empty() {
@@ -141,8 +154,11 @@ impl Node {
             if sync.kind != Kind::Close && !std::mem::replace(&mut sync.asked, true) {
                 for (page, written) in unflushed.of_file(sync.inode) {
                     let place = written.place;
-                    sync.flushing.insert(*page, (place, written.store));
-                    out.push(Effect::Send(ToDirectory::Flush { page: *page, place }));
+                    sync.flushing.insert((*page, written.store), place);
+                    // One answer serves all syncs that wait for the same store.
+                    if requested.insert((*page, written.store)) {
+                        out.push(Effect::Send(ToDirectory::Flush { page: *page, place }));
+                    }
                 }
             }
             let over = sync.flushing.is_empty();
@@ -158,13 +174,30 @@ impl Node {
         });
     }
 
+    /// Returns the unanswered requests, as pages with their last stores. Empty if no sync is about
+    /// to request any.
+    fn requested_flushes(&self) -> BTreeSet<(PageId, u64)> {
+        if self
+            .syncs
+            .iter()
+            .all(|sync| sync.asked || sync.kind == Kind::Close)
+        {
+            return BTreeSet::new();
+        }
+        let requested = self.syncs.iter().flat_map(|sync| &sync.flushing);
+        requested.map(|(request, _)| *request).collect()
+    }
+
     /// Repeats the requests that the former directory did not answer.
     pub(super) fn repeat_requests(&self, out: &mut Vec<Effect>) {
+        // In the order of the stores, as they were requested.
+        let mut repeated = BTreeSet::new();
         for sync in &self.syncs {
-            for (page, (place, _)) in &sync.flushing {
-                let (page, place) = (*page, *place);
-                out.push(Effect::Send(ToDirectory::Flush { page, place }));
-            }
+            let requests = sync.flushing.iter();
+            repeated.extend(requests.map(|((page, store), place)| (*store, *page, *place)));
+        }
+        for (_, page, place) in repeated {
+            out.push(Effect::Send(ToDirectory::Flush { page, place }));
         }
     }
 
@@ -185,16 +218,19 @@ impl Node {
     ) {
         // Before the answer can report that nothing is left to flush.
         self.lose_unflushed();
-        let asked = |sync: &&mut Sync| {
-            sync.flushing
-                .get(&page)
-                .is_some_and(|(asked, _)| *asked == place)
-        };
-        let Some(sync) = self.syncs.iter_mut().find(asked) else {
+        let requests = self.syncs.iter().flat_map(|sync| {
+            let requests = sync.flushing.range((page, 0)..=(page, u64::MAX));
+            requests.filter(|(_, asked)| **asked == place)
+        });
+        let Some(request) = requests.map(|(request, _)| *request).min() else {
             return;
         };
-        let (_, store) = sync.flushing.remove(&page).unwrap_or((place, 0));
-        sync.ok &= ok;
+        for sync in &mut self.syncs {
+            if sync.flushing.remove(&request).is_some() {
+                sync.ok &= ok;
+            }
+        }
+        let (_, store) = request;
         let covered = |written: &Written| written.store == store && written.place == place;
         match self.unflushed.get(page).copied() {
             Some(written) if ok && covered(&written) => self.unflushed.remove(page),

@@ -96,19 +96,26 @@ impl Node {
     }
 
     /// Has this node write a dirty page back whose writer may have ended. `since` is the time of
-    /// its first write. If this node does not map the page, it looks it up, and a later call adopts
-    /// it: the page might not be published yet.
-    pub fn adopt(&mut self, page: PageId, place: Place, since: Duration, out: &mut Vec<Effect>) {
+    /// its first write, or later than now if that is unknown. If this node does not map the page,
+    /// it looks it up, and a later call adopts it: the page might not be published yet. Returns
+    /// whether this node will write the page back.
+    pub fn adopt(
+        &mut self,
+        page: PageId,
+        place: Place,
+        since: Duration,
+        out: &mut Vec<Effect>,
+    ) -> bool {
         self.lose_unflushed();
         if self.unflushed.get(page).is_some() || self.unpublished.contains_key(&page) {
-            return;
+            return true;
         }
         match self.mapped.find(page) {
             None => {
                 self.look_up(page, Access::Read, out);
-                return;
+                return false;
             }
-            Some(mapping) if mapping.leaving || mapping.place != place => return,
+            Some(mapping) if mapping.leaving || mapping.place != place => return false,
             Some(_) => {}
         }
         self.stores += 1;
@@ -116,9 +123,10 @@ impl Node {
         let written = Written {
             store,
             place,
-            since,
+            since: since.min(self.time),
         };
         self.unflushed.insert(page, written);
+        true
     }
 
     /// Returns the amount and age of this node's writes that may not be in the store.

@@ -62,8 +62,8 @@ fn to_words(bytes: &[u8]) -> Words {
 
 /// Lives of each consistency.
 const LIVES: Lives = Lives {
-    // Fault::UnreportedLoss, Fault::WriteBackOverlaps
-    pinned: &[103, 312],
+    // Fault::UnreportedLoss, Fault::WriteBackOverlaps, Fault::GivenUpForgotten
+    pinned: &[103, 312, 165],
     gate: 800,
     whole: 2500,
     share: 2,

@@ -33,6 +33,10 @@ pub(crate) struct Shelf {
     synced: Arc<Mutex<Vec<u64>>>,
     /// Whether the next sync fails.
     fails_once: Arc<AtomicBool>,
+    /// Whether syncs wait, and the number of syncs that have begun.
+    syncs: Arc<(Mutex<(bool, u64)>, Condvar)>,
+    /// Time of a read.
+    delay_us: Arc<AtomicU64>,
     /// Pages that cannot be read.
     unreadable: Arc<Mutex<BTreeSet<PageId>>>,
     reads: Arc<AtomicU64>,
@@ -68,6 +72,24 @@ impl Shelf {
         std::mem::take(&mut self.synced.lock().expect("no thread panicked"))
     }
 
+    /// Lets syncs wait, or continue.
+    pub(crate) fn stall_syncs(&self, stalls: bool) {
+        let (state, changed) = &*self.syncs;
+        state.lock().expect("no thread panicked").0 = stalls;
+        changed.notify_all();
+    }
+
+    /// Returns the number of syncs that have begun.
+    pub(crate) fn syncs(&self) -> u64 {
+        self.syncs.0.lock().expect("no thread panicked").1
+    }
+
+    /// Lets each read take so long.
+    pub(crate) fn slow_down(&self, delay: Duration) {
+        let delay = u64::try_from(delay.as_micros()).expect("short");
+        self.delay_us.store(delay, Ordering::Relaxed);
+    }
+
     /// Refuses reads of this page.
     pub(crate) fn refuse_read(&self, page: PageId) {
         self.unreadable
@@ -99,6 +121,8 @@ impl Store for Shelf {
     fn read_pages(&self, first: PageId, into: &mut [u8]) -> Result<()> {
         self.wait(first.inode);
         self.reads.fetch_add(1, Ordering::Relaxed);
+        let delay = Duration::from_micros(self.delay_us.load(Ordering::Relaxed));
+        std::thread::sleep(delay);
         for (page, bytes) in run(first).zip(into.chunks_exact_mut(PAGE)) {
             if self
                 .unreadable
@@ -126,6 +150,10 @@ impl Store for Shelf {
     }
 
     fn sync(&self, inode: u64) -> Result<()> {
+        let (state, changed) = &*self.syncs;
+        let mut state = state.lock().expect("no thread panicked");
+        state.1 += 1;
+        drop(changed.wait_while(state, |(stalls, _)| *stalls));
         let mut synced = self.synced.lock().expect("no thread panicked");
         synced.push(inode);
         if self.fails_once.swap(false, Ordering::Relaxed) {

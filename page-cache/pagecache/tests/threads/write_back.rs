@@ -274,3 +274,65 @@ fn a_flush_of_all_files_stores_pages_whose_writer_ended() {
     a.flush_all().expect("connected");
     assert_eq!(byte_of(&cluster.shelf.page(page(3))), 7);
 }
+
+/// A program's flush is in the store's sync when all files are flushed. Another node has stored its
+/// page.
+#[test]
+fn a_flush_of_all_files_waits_for_a_sync_in_progress() {
+    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
+    let [host, node] = &cluster.nodes[..] else {
+        panic!("two nodes");
+    };
+    host.read(page(1), &mut [0; PAGE]).expect("it is read");
+    node.write(page(1), 0, &[7; PAGE]).expect("it is written");
+    std::thread::scope(|scope| {
+        cluster.shelf.stall_syncs(true);
+        scope.spawn(|| node.fsync(1).expect("the store answers"));
+        while cluster.shelf.syncs() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let (done, ended) = channel();
+        scope.spawn(move || {
+            let flushed = node.flush_all().expect("connected");
+            let _ = done.send(flushed);
+        });
+        let answer = ended.recv_timeout(Duration::from_millis(300));
+        cluster.shelf.stall_syncs(false);
+        assert!(answer.is_err(), "{answer:?} while the file is not durable");
+        let flushed = ended.recv_timeout(Duration::from_secs(30));
+        assert!(flushed.expect("it ends").failed.is_empty());
+    });
+}
+
+/// Readers that always wait for the store do not keep a flush from its end.
+#[test]
+fn a_flush_ends_while_fills_are_always_requested() {
+    // Free frames last for longer than the limit below.
+    let cluster = Cluster::new(1, 8192, Consistency::Strong, None);
+    let node = &cluster.nodes[0];
+    node.write(page(1), 0, &[7; PAGE]).expect("it is written");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        cluster.shelf.slow_down(Duration::from_millis(5));
+        for reader in 0..16 {
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let mut out = [0; PAGE];
+                let mut index = 1000 * (reader + 1);
+                while !is_over.load(Ordering::Relaxed) {
+                    node.read(page(index), &mut out).expect("it is read");
+                    index += 2;
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let (done, ended) = channel();
+        scope.spawn(move || {
+            let _ = done.send(node.fsync(1));
+        });
+        let flushed = ended.recv_timeout(Duration::from_secs(5));
+        is_over.store(true, Ordering::Relaxed);
+        cluster.shelf.slow_down(Duration::ZERO);
+        flushed.expect("it ends").expect("the store answers");
+    });
+}
