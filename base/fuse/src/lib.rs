@@ -11,7 +11,7 @@ use std::path::Path;
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::system;
 
-pub use mountpoint::{owner, unmount};
+pub use mountpoint::{Access, owner, unmount};
 pub use session::{Mount, mount};
 
 /// Checks whether a file system could be mounted on `mountpoint`, without changing anything.

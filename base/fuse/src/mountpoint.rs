@@ -21,6 +21,16 @@ const FS_TYPE: &str = "fuse.forebay";
 /// only loses its mountpoint.
 const BUSY_MAX: Duration = Duration::from_secs(1);
 
+/// Use of a file system that the kernel permits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Access {
+    /// Whether it refuses changes.
+    pub read_only: bool,
+    /// Whether all users of the machine may use it, within the permissions of each file. Otherwise
+    /// only the user who mounts it may.
+    pub all_users: bool,
+}
+
 /// Prepares `mountpoint`, and returns its path as in the mount table. Creates the directory if it
 /// is missing; dropping the second result removes it. Clears dead Forebay mounts on it.
 ///
@@ -136,11 +146,11 @@ fn check_free(path: &Path) -> Result<PathBuf> {
 ///
 /// # Errors
 /// `Permission` without `CAP_SYS_ADMIN`, `NotFound` without `/dev/fuse`, or errors of the system.
-pub(super) fn mount(path: &Path, source: &str, read_only: bool) -> Result<OwnedFd> {
-    mount_as(FS_TYPE, path, source, read_only)
+pub(super) fn mount(path: &Path, source: &str, access: Access) -> Result<OwnedFd> {
+    mount_as(FS_TYPE, path, source, access)
 }
 
-fn mount_as(fs_type: &str, path: &Path, source: &str, read_only: bool) -> Result<OwnedFd> {
+fn mount_as(fs_type: &str, path: &Path, source: &str, access: Access) -> Result<OwnedFd> {
     let device = OpenOptions::new()
         .read(true)
         .write(true)
@@ -148,12 +158,15 @@ fn mount_as(fs_type: &str, path: &Path, source: &str, read_only: bool) -> Result
         .open("/dev/fuse")
         .context(|| "/dev/fuse\nhelp: load the kernel module (`modprobe fuse`), and run as root")?;
     let (user, group) = owner();
-    let options = format!(
+    let mut options = format!(
         "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions",
         device.as_raw_fd(),
     );
     let mut flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOATIME;
-    if read_only {
+    if access.all_users {
+        options.push_str(",allow_other");
+    }
+    if access.read_only {
         flags |= libc::MS_RDONLY;
     }
     let c_string = |text: &[u8]| CString::new(text).map_err(io::Error::from);

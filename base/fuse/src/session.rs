@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use forebay_block::Result;
 use fuser::{BackgroundSession, Config, Filesystem, Session, SessionACL};
 
-use super::mountpoint;
+use super::mountpoint::{self, Access};
 
 /// A mounted file system. Dropping it unmounts.
 #[derive(Debug)]
@@ -26,13 +26,13 @@ pub fn mount(
     filesystem: impl Filesystem + 'static,
     place: &Path,
     source: &str,
-    read_only: bool,
+    access: Access,
     threads: usize,
     mounted: impl FnOnce(BorrowedFd<'_>) -> Result<()>,
 ) -> Result<Mount> {
     // Removed after the unmount, if this fails.
     let (mountpoint, made) = mountpoint::prepare(place)?;
-    let device = mountpoint::mount(&mountpoint, source, read_only)?;
+    let device = mountpoint::mount(&mountpoint, source, access)?;
     // From here on, dropping this unmounts.
     let mut mount = Mount {
         mountpoint,
@@ -43,7 +43,11 @@ pub fn mount(
     let mut config = Config::default();
     config.n_threads = Some(threads);
     config.clone_fd = true;
-    let session = Session::from_fd(filesystem, device, SessionACL::Owner, config)?;
+    let users = match access.all_users {
+        true => SessionACL::All,
+        false => SessionACL::Owner,
+    };
+    let session = Session::from_fd(filesystem, device, users, config)?;
     mounted(ours.as_fd())?;
     drop(ours);
     mount.session = Some(session.spawn()?);

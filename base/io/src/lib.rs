@@ -6,8 +6,8 @@
 //!   production and under test.
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads if io_uring is
 //!   forbidden.
-//! - [`mod@file`], [`net`], [`event`], [`fuse`], [`limits`], [`passthrough`], [`pmem`], [`shm`],
-//!   [`process`], [`system`], [`tree`]: facilities of the machine for tasks of a reactor.
+//! - [`mod@file`], [`net`], [`event`], [`fuse`], [`limits`], [`owner`], [`passthrough`], [`pmem`],
+//!   [`shm`], [`process`], [`system`], [`tree`]: facilities of the machine for tasks of a reactor.
 //! - [`sync`]: synchronization of tasks of one reactor; [`answer`]: with another thread.
 
 pub mod answer;
@@ -21,6 +21,7 @@ mod lock;
 pub mod log_limiter;
 pub mod net;
 mod new_directories;
+pub mod owner;
 pub mod passthrough;
 pub mod pmem;
 pub mod process;

@@ -8,6 +8,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Longest target of a symbolic link, bytes.
 const PATH_BYTES_MAX: usize = 4096;
@@ -155,6 +156,54 @@ pub fn read_link(link: &File) -> io::Result<Vec<u8>> {
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     target.truncate(count);
     Ok(target)
+}
+
+/// Sets the times of the last access and modification of the file that `path` leads to; `None`
+/// leaves one unchanged.
+///
+/// # Errors
+/// The system's error; `EINVAL` for a time that it cannot express.
+pub fn set_times(
+    path: &Path,
+    accessed: Option<SystemTime>,
+    modified: Option<SystemTime>,
+) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let times = [instant(accessed)?, instant(modified)?];
+    // SAFETY: a string and two times that live through the call.
+    match unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Returns a time for the system.
+fn instant(time: Option<SystemTime>) -> io::Result<libc::timespec> {
+    let Some(time) = time else {
+        return Ok(libc::timespec {
+            tv_sec: 0,
+            tv_nsec: libc::UTIME_OMIT,
+        });
+    };
+    let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
+    let (seconds, part) = match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => {
+            let seconds = libc::time_t::try_from(since.as_secs()).map_err(invalid)?;
+            (seconds, since.subsec_nanos())
+        }
+        Err(before) => {
+            let before = before.duration();
+            let whole = libc::time_t::try_from(before.as_secs()).map_err(invalid)?;
+            match before.subsec_nanos() {
+                0 => (-whole, 0),
+                part => (-whole - 1, 1_000_000_000 - part),
+            }
+        }
+    };
+    Ok(libc::timespec {
+        tv_sec: seconds,
+        tv_nsec: part.into(),
+    })
 }
 
 /// Lets this process have as many files open as it may.

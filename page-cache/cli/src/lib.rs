@@ -18,7 +18,7 @@ use forebay_cluster::{
     Placement, WriteBack,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
-use forebay_mount::SharedMount;
+use forebay_mount::{SharedMount, Users};
 use forebay_terminal::duration::Durations;
 use forebay_terminal::log_filter;
 use forebay_terminal::out;
@@ -158,6 +158,9 @@ struct NodeArguments {
     /// Directory to mount the files on, for ordinary programs; created if it does not exist
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
+    /// Let all users use the mount, within the permissions of each file. Default: only root
+    #[arg(long, requires = "mount")]
+    allow_other: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -355,7 +358,11 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     let mount = match &arguments.mount {
         None => None,
         Some(place) => {
-            let mount = forebay_mount::mount(node.names()?, place)?;
+            let users = match arguments.allow_other {
+                true => Users::All,
+                false => Users::Mounter,
+            };
+            let mount = forebay_mount::mount(node.names()?, place, users)?;
             out::print(&format!("{id}: mounted on {}\n", place.display()))?;
             Some(mount)
         }

@@ -6,27 +6,29 @@
 //! it or of a parent has no effect.
 
 mod locks;
+mod making;
 mod mapped;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, FileTimes, FileType, Metadata, OpenOptions, Permissions};
+use std::fs::{self, FileType, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, DirEntryExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirEntryExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::fuse::Connection;
-use forebay_io::tree::{Room, link_open, raise_open_files, read_link, room};
+use forebay_io::tree::{Room, raise_open_files, read_link, room, set_times};
 
 use crate::file::File;
 use crate::locks::Locks;
 use crate::node::{Inner, Node};
 use crate::second_names::{self, SecondNames};
+pub use making::{Maker, NewFile};
 pub use mapped::Opened;
 
 /// Number of the top directory. All others have their inode number.
@@ -183,13 +185,14 @@ impl Names {
     /// Sets attributes.
     ///
     /// # Errors
-    /// Errors of the system; `EOPNOTSUPP` for a symbolic link.
+    /// Errors of the system; `EOPNOTSUPP` for the mode of a symbolic link.
     pub fn change(&self, number: u64, changes: &Changes) -> io::Result<Attributes> {
         let here = self.file(number)?;
         let kind = here.metadata()?.file_type();
-        if kind.is_symlink() {
+        if kind.is_symlink() && changes.mode.is_some() {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
+        // It leads to the file itself, also if that is a symbolic link.
         let path = path_of(&here);
         if changes.user.is_some() || changes.group.is_some() {
             std::os::unix::fs::chown(&path, changes.user, changes.group)?;
@@ -198,24 +201,13 @@ impl Names {
             fs::set_permissions(&path, Permissions::from_mode(mode & MODE_BITS))?;
         }
         if changes.accessed.is_some() || changes.modified.is_some() {
-            let mut times = FileTimes::new();
-            times = changes
-                .accessed
-                .map_or(times, |time| times.set_accessed(time));
-            times = changes
-                .modified
-                .map_or(times, |time| times.set_modified(time));
-            // The open must not wait for the other end of a pipe.
-            let mut options = OpenOptions::new();
-            let file = options
-                .read(true)
-                .custom_flags(libc::O_NONBLOCK)
-                .open(path)?;
-            if kind.is_file() {
-                let (writing, tree) = (self.reopen(&here)?, self.node.client().store());
-                tree.change(&writing, || file.set_times(times))?;
-            } else {
-                file.set_times(times)?;
+            let set = || set_times(&path, changes.accessed, changes.modified);
+            match kind.is_file() {
+                true => {
+                    let writing = self.reopen(&here)?;
+                    self.node.client().store().change(&writing, set)?;
+                }
+                false => set()?,
             }
         }
         self.attributes(number)
@@ -252,71 +244,6 @@ impl Names {
         self.opened(self.reopen(&here)?, self.is_mapped(number)?)
     }
 
-    /// Creates a file, or opens the existing one unless it must be `new`. The file counts as found
-    /// by [`Names::look_up`].
-    ///
-    /// # Errors
-    /// Errors of the system or the cache.
-    pub fn create(
-        &self,
-        parent: u64,
-        name: &OsStr,
-        mode: u32,
-        new: bool,
-    ) -> Result<(Attributes, Opened)> {
-        let (_parent, path) = self.child_to_make(parent, name)?;
-        let mut options = OpenOptions::new();
-        let options = options
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NOFOLLOW);
-        let file = match options.clone().create_new(true).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !new => {
-                options.open(&path)?
-            }
-            file => {
-                let file = file?;
-                // The requested mode, independent of this process's umask.
-                file.set_permissions(Permissions::from_mode(mode & MODE_BITS))?;
-                file
-            }
-        };
-        let inode = file.metadata()?.ino();
-        let opened = self.opened(file, self.is_mapped(parent)?)?;
-        let attributes = self.look_up(parent, name)?;
-        if attributes.number == inode {
-            return Ok((attributes, opened));
-        }
-        // Another program has put another file there meanwhile.
-        self.forget(attributes.number, 1);
-        Err(io::Error::from_raw_os_error(libc::ESTALE).into())
-    }
-
-    /// Creates a directory, which counts as found by [`Names::look_up`].
-    ///
-    /// # Errors
-    /// Errors of the system.
-    pub fn make_directory(&self, parent: u64, name: &OsStr, mode: u32) -> io::Result<Attributes> {
-        let (_parent, path) = self.child_to_make(parent, name)?;
-        DirBuilder::new().mode(mode & MODE_BITS).create(&path)?;
-        let made = self.look_up(parent, name)?;
-        let changes = Changes {
-            mode: Some(mode),
-            ..Changes::default()
-        };
-        self.change(made.number, &changes)
-    }
-
-    /// Creates a symbolic link, which counts as found by [`Names::look_up`].
-    ///
-    /// # Errors
-    /// Errors of the system.
-    pub fn make_link(&self, parent: u64, name: &OsStr, target: &Path) -> io::Result<Attributes> {
-        let (_parent, path) = self.child_to_make(parent, name)?;
-        std::os::unix::fs::symlink(target, path)?;
-        self.look_up(parent, name)
-    }
-
     /// Returns the target of a symbolic link.
     ///
     /// # Errors
@@ -324,18 +251,6 @@ impl Names {
     pub fn read_link(&self, number: u64) -> io::Result<OsString> {
         let here = self.file(number)?;
         Ok(OsString::from_vec(read_link(&here)?))
-    }
-
-    /// Gives a file another name, which counts as found by [`Names::look_up`].
-    ///
-    /// # Errors
-    /// Errors of the system.
-    pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> io::Result<Attributes> {
-        let here = self.file(number)?;
-        self.same_class(number, parent)?;
-        let (_parent, path) = self.child_to_make(parent, name)?;
-        link_open(&here, &path)?;
-        self.look_up(parent, name)
     }
 
     /// Removes a file's name. Programs that have the file open keep it.

@@ -16,6 +16,7 @@ use fuser::{
     TimeOrNow, WriteFlags,
 };
 
+use crate::Users;
 use crate::attributes::{described, instant};
 use crate::data;
 use crate::errors::{number_of, number_of_ours};
@@ -38,6 +39,7 @@ pub(crate) struct SharedFilesystem {
     pub(crate) handles: Arc<Handles>,
     locking: Arc<Locking>,
     workers: Arc<Workers>,
+    pub(crate) users: Users,
 }
 
 impl SharedFilesystem {
@@ -45,11 +47,13 @@ impl SharedFilesystem {
         handles: Arc<Handles>,
         locking: Arc<Locking>,
         workers: Arc<Workers>,
+        users: Users,
     ) -> Self {
         Self {
             handles,
             locking,
             workers,
+            users,
         }
     }
 
@@ -173,15 +177,16 @@ impl Filesystem for SharedFilesystem {
 
     fn mkdir(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
         _: u32,
         reply: ReplyEntry,
     ) {
+        let directory = self.new_file(request, (parent, name), mode);
         let names = self.handles.names();
-        let made = names.and_then(|names| names.make_directory(parent.0, name, mode));
+        let made = names.and_then(|names| names.make_directory(&directory));
         Self::entry(reply, made);
     }
 
@@ -198,14 +203,15 @@ impl Filesystem for SharedFilesystem {
 
     fn symlink(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         target: &Path,
         reply: ReplyEntry,
     ) {
+        let link = self.new_file(request, (parent, name), 0o777);
         let names = self.handles.names();
-        let made = names.and_then(|names| names.make_link(parent.0, name, target));
+        let made = names.and_then(|names| names.make_link(&link, target));
         Self::entry(reply, made);
     }
 
@@ -252,7 +258,7 @@ impl Filesystem for SharedFilesystem {
 
     fn create(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -260,7 +266,8 @@ impl Filesystem for SharedFilesystem {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let created = self.create_file((parent, name), mode, flags);
+        let file = self.new_file(request, (parent, name), mode);
+        let created = self.create_file(&file, flags);
         let handle = created.and_then(|(attributes, opened)| {
             Ok((attributes, self.handle(attributes.ino.0, opened)?))
         });
@@ -300,16 +307,21 @@ impl Filesystem for SharedFilesystem {
     fn write(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        kind: WriteFlags,
         flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         let file = (handle.0, flags);
+        if kind.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)
+            && let Err(error) = self.clear_set_id(number.0)
+        {
+            return reply.error(number_of(&error));
+        }
         match self.workers.enter() {
             Some(_executing) => data::write(&self.handles, file, offset, data, reply),
             None => {

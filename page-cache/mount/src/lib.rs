@@ -26,7 +26,7 @@ use std::thread::JoinHandle;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_cluster::Names;
-use forebay_fuse::Mount;
+use forebay_fuse::{Access, Mount};
 use forebay_io::fuse::Connection;
 
 use filesystem::SharedFilesystem;
@@ -51,6 +51,15 @@ pub struct SharedMount {
     lock_retrier: Option<JoinHandle<()>>,
 }
 
+/// Users of the machine who may use a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// The user who mounts it, and owns what is created there.
+    Mounter,
+    /// All. The kernel checks owners and modes, and each user owns what he creates.
+    All,
+}
+
 /// Mounts the files of a node on the directory `mountpoint`, which is created if it does not exist.
 ///
 /// # Errors
@@ -59,7 +68,7 @@ pub struct SharedMount {
 /// - `Busy` if a file system is mounted there.
 /// - `InvalidInput` if the mountpoint is not an empty directory, is in the tree, or contains it.
 /// - `Unsupported` if a directory is mapped and the source's files cannot be mapped on a mount.
-pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
+pub fn mount(names: Names, mountpoint: &Path, users: Users) -> Result<SharedMount> {
     let source = names.source().to_owned();
     check_apart(&source, mountpoint)?;
     let handles = Arc::new(Handles::new(names));
@@ -72,13 +81,19 @@ pub fn mount(names: Names, mountpoint: &Path) -> Result<SharedMount> {
         workers: Arc::clone(&workers),
         lock_retrier: Some(lock_retrier),
     };
-    let filesystem = SharedFilesystem::new(Arc::clone(&handles), locking, workers);
+    let filesystem = SharedFilesystem::new(Arc::clone(&handles), locking, workers, users);
     let fs_name = format!("forebay:{}", source.display());
     let on_mounted = |device: BorrowedFd<'_>| {
         let connection = Connection::new(device)?;
         handles.names()?.mounted_by(connection)
     };
-    let mount = forebay_fuse::mount(filesystem, mountpoint, &fs_name, false, THREADS, on_mounted);
+    let access = Access {
+        read_only: false,
+        all_users: users == Users::All,
+    };
+    let mount = forebay_fuse::mount(
+        filesystem, mountpoint, &fs_name, access, THREADS, on_mounted,
+    );
     shared.mount = Some(mount.context(|| context(&source, mountpoint))?);
     tracing::info!(mountpoint = %mountpoint.display(), "mounted");
     Ok(shared)

@@ -1,18 +1,44 @@
 //! Opening, creating and changing files, of the cache and of mapped directories.
 
 use std::ffi::OsStr;
+use std::io;
 use std::sync::Arc;
 
 use forebay_block::Error;
-use forebay_cluster::names::{Changes, Opened};
+use forebay_cluster::names::{Changes, Maker, NewFile, Opened};
 use forebay_io::fuse::Held;
-use fuser::{FileAttr, FileHandle, INodeNo};
+use fuser::{FileAttr, FileHandle, INodeNo, Request};
 
+use crate::Users;
 use crate::attributes::described;
 use crate::filesystem::SharedFilesystem;
 use crate::handles::Handle;
 
 impl SharedFilesystem {
+    /// Returns a file to create for a request. It belongs to the requesting user if all users may
+    /// use the mount.
+    pub(crate) fn new_file<'a>(
+        &self,
+        request: &Request,
+        (parent, name): (INodeNo, &'a OsStr),
+        mode: u32,
+    ) -> NewFile<'a> {
+        let maker = Maker {
+            user: request.uid(),
+            group: request.gid(),
+        };
+        NewFile {
+            parent: parent.0,
+            name,
+            mode,
+            maker: (self.users == Users::All).then_some(maker),
+        }
+    }
+
+    pub(crate) fn clear_set_id(&self, number: u64) -> io::Result<()> {
+        self.handles.names()?.clear_set_id(number)
+    }
+
     /// Creates the handle of an opened file, with the kernel's backing file if it is mapped.
     pub(crate) fn handle(
         &self,
@@ -32,13 +58,11 @@ impl SharedFilesystem {
 
     pub(crate) fn create_file(
         &self,
-        (parent, name): (INodeNo, &OsStr),
-        mode: u32,
+        file: &NewFile<'_>,
         flags: i32,
     ) -> Result<(FileAttr, Opened), Error> {
         let names = self.handles.names()?;
-        let (mut attributes, opened) =
-            names.create(parent.0, name, mode, flags & libc::O_EXCL != 0)?;
+        let (mut attributes, opened) = names.create(file, flags & libc::O_EXCL != 0)?;
         if flags & libc::O_TRUNC != 0 && attributes.metadata.len() > 0 {
             opened.truncate(0)?;
             attributes = names.attributes(attributes.number)?;

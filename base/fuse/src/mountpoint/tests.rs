@@ -84,7 +84,7 @@ fn a_dead_mount_is_cleared_only_if_it_is_ours() {
     }
     let dir = TempDir::new("dead mounts");
     let dead = |fs_type: &str| {
-        drop(mount_as(fs_type, &dir.0, "forebay:db", false).expect("mounted"));
+        drop(mount_as(fs_type, &dir.0, "forebay:db", Access::default()).expect("mounted"));
         let error = std::fs::metadata(&dir.0).expect_err("dead");
         assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
     };

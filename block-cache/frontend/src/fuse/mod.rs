@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
-use forebay_fuse::Mount;
+use forebay_fuse::{Access, Mount};
 use forebay_volume::VolumeHandle;
 
 use filesystem::VolumeFilesystem;
@@ -50,10 +50,14 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
             ),
         ));
     }
-    let (source, read_only) = (format!("forebay:{name}"), volume.read_only());
+    let source = format!("forebay:{name}");
+    let access = Access {
+        read_only: volume.read_only(),
+        all_users: false,
+    };
     let filesystem = VolumeFilesystem::new(volume, forebay_fuse::owner());
     let mounted = |_: BorrowedFd<'_>| Ok(());
-    let mount = forebay_fuse::mount(filesystem, mountpoint, &source, read_only, THREADS, mounted);
+    let mount = forebay_fuse::mount(filesystem, mountpoint, &source, access, THREADS, mounted);
     let mount = mount.context(place)?;
     let file = mount.mountpoint().join(&name);
     tracing::info!(volume = name, file = %file.display(), "mounted");

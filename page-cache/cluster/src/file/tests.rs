@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use std::ffi::OsStr;
 
 use super::*;
-use crate::names::{Names, Opened, ROOT};
+use crate::names::{Names, NewFile, Opened, ROOT};
 use crate::second_names;
 use crate::server::{self, Server};
 use crate::{Node, NodeId, Options};
@@ -163,7 +163,13 @@ fn parents_of_a_mapped_directory_keep_their_names() {
     let node = bed.node(1);
     let names = node.names().expect("it can be mounted");
     let (above, other) = (OsStr::new(ABOVE), OsStr::new("other"));
-    names.make_directory(ROOT, other, 0o700).expect("made");
+    let directory = NewFile {
+        parent: ROOT,
+        name: other,
+        mode: 0o700,
+        maker: None,
+    };
+    names.make_directory(&directory).expect("made");
     let rename = |from, to| refused(names.rename((ROOT, from), (ROOT, to)));
     assert_eq!(rename(above, OsStr::new("new")), Some(libc::EBUSY));
     assert_eq!(rename(other, above), Some(libc::EBUSY));

@@ -14,6 +14,7 @@ use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::Status;
 use forebay_cluster::{Node, NodeId, Options, WriteBack};
+use forebay_mount::Users;
 
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -106,7 +107,12 @@ fn node() {
     }
     let node = Node::join(options).expect("it joins");
     let names = node.names().expect("the source can be written to");
-    let mount = forebay_mount::mount(names, &variable("FOREBAY_MOUNT")).expect("mounted");
+    let users = match std::env::var_os("FOREBAY_ALL_USERS") {
+        Some(_) => Users::All,
+        None => Users::Mounter,
+    };
+    let place = variable("FOREBAY_MOUNT");
+    let mount = forebay_mount::mount(names, &place, users).expect("mounted");
     println!("\n@ ready");
     // Until its input ends.
     std::io::stdin().read_to_end(&mut Vec::new()).expect("read");
@@ -275,6 +281,14 @@ impl Cluster {
     pub(crate) fn node(&self, number: u8) -> Worker {
         let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
         Worker::start("node", &self.of_node(&id, &mountpoint))
+    }
+
+    /// Starts a node with a mount for all users.
+    pub(crate) fn node_for_all_users(&self, number: u8) -> Worker {
+        let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
+        let mut variables = self.of_node(&id, &mountpoint).to_vec();
+        variables.push(("FOREBAY_ALL_USERS", Path::new("all")));
+        Worker::start("node", &variables)
     }
 
     /// Starts a node with a mount, at which a close waits for the write-back.

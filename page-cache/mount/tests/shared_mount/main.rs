@@ -12,6 +12,7 @@ mod readers;
 mod sources;
 mod sqlite;
 mod stopped;
+mod users;
 mod written;
 
 use std::fs::{self, File, OpenOptions};

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use forebay_mount::Users;
+
 use super::cluster::{Cluster, MAPPED, can_mount, skipped};
 use super::{names, number, open, text};
 
@@ -79,7 +81,11 @@ fn a_source_that_cannot_be_mapped_is_refused_when_it_is_mounted() {
     let mut cluster = Cluster::on("stacked", stacked);
     let a = cluster.mountpoint(1);
     let node = cluster.node_here(1);
-    let refused = forebay_mount::mount(node.names().expect("it can be written to"), &a);
+    let refused = forebay_mount::mount(
+        node.names().expect("it can be written to"),
+        &a,
+        Users::Mounter,
+    );
     let said = refused.expect_err("nothing there can be mapped").report();
     assert!(
         said.contains("overlayfs") && said.contains("--map"),

@@ -8,6 +8,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use forebay_fuse::Access;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, LockOwner,
     OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, Request,
@@ -158,7 +159,14 @@ fn on_a_disk(source: &Path, gate: &Arc<Gate>) -> (forebay_fuse::Mount, Vec<PathB
     made("mkfs.ext4", &["-q", "-F", plain(&image)]);
     let file = open(&image);
     let gate = Arc::clone(gate);
-    let disk = forebay_fuse::mount(Disk { file, gate }, &place, "disk", false, 40, |_| Ok(()));
+    let disk = forebay_fuse::mount(
+        Disk { file, gate },
+        &place,
+        "disk",
+        Access::default(),
+        40,
+        |_| Ok(()),
+    );
     let disk = disk.expect("it mounts");
     let image = place.join("image");
     made("mount", &["-o", "loop", plain(&image), plain(source)]);
