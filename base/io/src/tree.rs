@@ -144,6 +144,37 @@ pub fn link_open(file: &File, to: &Path) -> io::Result<()> {
     }
 }
 
+/// Treatment of an existing file with the new name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renaming {
+    /// It is replaced.
+    Replace,
+    /// It stays, and the rename fails.
+    Refuse,
+    /// It gets the old name.
+    Exchange,
+}
+
+/// Renames a file (renameat2(2)).
+///
+/// # Errors
+/// `AlreadyExists` if a file has the new name and stays. `EINVAL` if the file system of the file
+/// can only replace. Otherwise the system's error.
+pub fn rename(from: &Path, to: &Path, how: Renaming) -> io::Result<()> {
+    let from = CString::new(from.as_os_str().as_bytes())?;
+    let to = CString::new(to.as_os_str().as_bytes())?;
+    let (here, flags) = match how {
+        Renaming::Replace => (libc::AT_FDCWD, 0),
+        Renaming::Refuse => (libc::AT_FDCWD, libc::RENAME_NOREPLACE),
+        Renaming::Exchange => (libc::AT_FDCWD, libc::RENAME_EXCHANGE),
+    };
+    // SAFETY: two strings that live through the call.
+    match unsafe { libc::renameat2(here, from.as_ptr(), here, to.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Returns the target of a symbolic link that is open with `O_PATH`.
 ///
 /// # Errors

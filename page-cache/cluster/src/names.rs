@@ -22,7 +22,8 @@ use std::time::SystemTime;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::fuse::Connection;
-use forebay_io::tree::{Room, raise_open_files, read_link, room, set_times};
+pub use forebay_io::tree::Renaming;
+use forebay_io::tree::{Room, raise_open_files, read_link, rename, room, set_times};
 
 use crate::file::File;
 use crate::locks::Locks;
@@ -275,7 +276,7 @@ impl Names {
         fs::remove_dir(path)
     }
 
-    /// Renames a file, and atomically replaces a file with the new name.
+    /// Renames a file in one step.
     ///
     /// # Errors
     /// Errors of the system.
@@ -283,14 +284,18 @@ impl Names {
         &self,
         (parent, name): (u64, &OsStr),
         (new_parent, new_name): (u64, &OsStr),
+        how: Renaming,
     ) -> io::Result<()> {
         let (_parent, from) = self.child(parent, name)?;
         let (_new_parent, to) = self.child_to_make(new_parent, new_name)?;
         self.same_class(parent, new_parent)?;
         self.keeps_name(inode(&from))?;
         self.keeps_name(inode(&to))?;
-        let lost = regular(&to).unwrap_or_default();
-        fs::rename(from, to)?;
+        let lost = match how {
+            Renaming::Replace => regular(&to).unwrap_or_default(),
+            Renaming::Refuse | Renaming::Exchange => None,
+        };
+        rename(&from, &to, how)?;
         self.lost_name(lost);
         Ok(())
     }

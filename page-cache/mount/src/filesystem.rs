@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_block::Error;
-use forebay_cluster::names::{Attributes, Changes};
+use forebay_cluster::names::{Attributes, Changes, Renaming};
 use fuser::{
     Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -225,12 +225,15 @@ impl Filesystem for SharedFilesystem {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        if !flags.is_empty() {
-            return reply.error(Errno::EINVAL);
-        }
+        let how = match flags {
+            RenameFlags::RENAME_NOREPLACE => Renaming::Refuse,
+            RenameFlags::RENAME_EXCHANGE => Renaming::Exchange,
+            _ if flags.is_empty() => Renaming::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
         let (from, to) = ((parent.0, name), (new_parent.0, new_name));
         let names = self.handles.names();
-        Self::done(reply, names.and_then(|names| names.rename(from, to)));
+        Self::done(reply, names.and_then(|names| names.rename(from, to, how)));
     }
 
     fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 use std::ffi::OsStr;
 
 use super::*;
-use crate::names::{Names, NewFile, Opened, ROOT};
+use crate::names::{Names, NewFile, Opened, ROOT, Renaming};
 use crate::second_names;
 use crate::server::{self, Server};
 use crate::{Node, NodeId, Options};
@@ -170,7 +170,7 @@ fn parents_of_a_mapped_directory_keep_their_names() {
         maker: None,
     };
     names.make_directory(&directory).expect("made");
-    let rename = |from, to| refused(names.rename((ROOT, from), (ROOT, to)));
+    let rename = |from, to| refused(names.rename((ROOT, from), (ROOT, to), Renaming::Replace));
     assert_eq!(rename(above, OsStr::new("new")), Some(libc::EBUSY));
     assert_eq!(rename(other, above), Some(libc::EBUSY));
     assert_eq!(

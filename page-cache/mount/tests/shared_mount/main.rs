@@ -247,6 +247,46 @@ fn names_are_the_same_everywhere_and_errors_are_the_systems() {
 }
 
 #[test]
+fn renames_refuse_to_replace_and_exchange() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::new("exchange");
+    let _nodes = [cluster.node(1), cluster.node(2)];
+    let (a, b) = (cluster.mountpoint(1), cluster.mountpoint(2));
+    let renamed = |from: &str, to: &str, flags: u32| {
+        let path = |name| std::ffi::CString::new(format!("{}/{name}", a.display()));
+        let (from, to) = (path(from).expect("text"), path(to).expect("text"));
+        let here = libc::AT_FDCWD;
+        // SAFETY: two strings that live through the call.
+        match unsafe { libc::renameat2(here, from.as_ptr(), here, to.as_ptr(), flags) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    fs::write(a.join("one"), "one").expect("written");
+    fs::write(a.join("two"), "two").expect("written");
+    let held = open(&b.join("one"));
+    let refused = renamed("one", "two", libc::RENAME_NOREPLACE);
+    assert_eq!(number(refused), Some(libc::EEXIST));
+    renamed("one", "two", libc::RENAME_EXCHANGE).expect("exchanged");
+    assert_eq!(
+        (text(&b.join("one")), text(&b.join("two"))),
+        ("two".into(), "one".into())
+    );
+    held.write_all_at(b"ONE", 0).expect("written");
+    assert_eq!(text(&a.join("two")), "ONE");
+    let missing = renamed("one", "none", libc::RENAME_EXCHANGE);
+    assert_eq!(number(missing), Some(libc::ENOENT));
+    renamed("one", "new", libc::RENAME_NOREPLACE).expect("renamed");
+    assert_eq!(names(&b), [MAPPED, "new", "two"]);
+    let across = renamed("new", MAPPED, libc::RENAME_EXCHANGE);
+    assert_eq!(number(across), Some(libc::EBUSY));
+    let whiteout = renamed("new", "other", libc::RENAME_WHITEOUT);
+    assert_eq!(number(whiteout), Some(libc::EINVAL));
+}
+
+#[test]
 fn a_file_that_is_removed_and_recreated_holds_no_old_data() {
     if !can_mount() {
         return;
