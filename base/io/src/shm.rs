@@ -345,12 +345,10 @@ fn hold(file: &File) -> Result<()> {
     Err(match error.raw_os_error() {
         Some(libc::EWOULDBLOCK) => {
             let holder = file.metadata().ok().as_ref().and_then(Holder::of);
-            let holder = holder.map_or("another forebay?".to_owned(), Holder::describe);
+            let holder = holder.map_or("another process".to_owned(), Holder::describe);
             Error::new(
                 ErrorKind::Busy,
-                format!(
-                    "another process holds a lock on it ({holder})\nhelp: stop that process first"
-                ),
+                format!("it is locked by {holder}\nhelp: stop that process first"),
             )
         }
         _ => error.into(),

@@ -254,7 +254,7 @@ pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
         None => Err(Error::new(
             ErrorKind::Corrupt,
             format!(
-                "{} is damaged, and writes to volume {volume:?} without its cache are unknown\n\
+                "{} is damaged: writes without the cache are unknown\n\
                  help: restore the file; or, if the backing device and the cache belong together, \
                  remove it and start with --adopt {volume}",
                 path.display()
