@@ -245,6 +245,9 @@ fn pages_in_memory_are_read_while_the_disk_does_not_answer() {
     drop((hot, cold));
     one.end();
     two.end();
+    let top = cluster.source().parent().map(Path::to_owned);
     drop(cluster);
+    // Its mountpoint is in the directory of the test.
     drop(disk);
+    fs::remove_dir_all(top.expect("a directory")).expect("nothing is mounted there");
 }
