@@ -350,10 +350,9 @@ fn thousands_of_pages_that_are_given_up_are_a_line_a_file() {
     assert!((2..PAGES / 100).contains(&lines.len()), "{text}");
     for line in lines {
         assert!(line.contains(&path) && line.len() < 1000, "{line}");
-        assert!(
-            line.contains(" pages of ") && line.contains(" to "),
-            "{line}"
-        );
+        // A report of one page, which a slow machine may make at first, names the page itself.
+        let is_run = line.contains(" pages of ") && line.contains(" to ");
+        assert!(is_run || line.contains(": page "), "{line}");
     }
 }
 
