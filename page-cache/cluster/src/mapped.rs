@@ -1,10 +1,16 @@
-//! Mapped directories: programs may map their files shared.
+//! Mapped files: programs may map them shared.
 //!
 //! A store into a mapping causes no notification. So a mapped file has its one copy in the kernel's
 //! page cache of the source's own file system, and none in frames. All nodes read, write and map it
-//! there. The directory process selects these files at its start, by their directory. The selection
-//! does not change while nodes run: a file cannot be moved or linked into or out of a mapped
-//! directory.
+//! there. Two kinds of files are mapped:
+//!
+//! - Files in mapped directories. The directory process selects these directories at its start.
+//! - SQLite's write-ahead logs and their indices, by their names. The index is useful only as a
+//!   shared mapping. It refers to contents of the log which may not be durable, and which must
+//!   therefore not be lost with a node.
+//!
+//! The selection does not change while nodes run: a file cannot be moved or linked such that it
+//! becomes mapped, or is mapped no longer.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -18,6 +24,15 @@ use forebay_block::{Context, Error, ErrorKind, Result};
 
 use crate::pool::Pool;
 use crate::second_names;
+
+/// Ends of the names of SQLite's write-ahead logs and of their indices.
+const LOG_ENDS: [&[u8]; 2] = [b"-wal", b"-shm"];
+
+/// Returns whether a regular file of this name is mapped in each directory.
+pub(crate) fn is_log(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    LOG_ENDS.iter().any(|end| name.ends_with(end))
+}
 
 /// The mapped directories of a source.
 #[derive(Debug, Default)]
@@ -63,17 +78,18 @@ impl Mapped {
         self.is_top(inode) || self.above.contains(&inode)
     }
 
-    /// Returns whether a file is in a mapped directory, by the name that it was opened with.
+    /// Returns whether a regular file is mapped, by the name that it was opened with.
     pub(crate) fn holds(&self, file: &fs::File) -> bool {
-        let path = || fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        !self.is_empty() && path().is_ok_and(|path| self.holds_path(&path))
+        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        path.is_ok_and(|path| path.file_name().is_some_and(is_log) || self.holds_path(&path))
     }
 
-    /// Returns whether a path leads into a mapped directory. Returns false if its parent does not
-    /// exist.
+    /// Returns whether a new regular file at this path is mapped. Returns false if its parent does
+    /// not exist.
     pub(crate) fn holds_new(&self, path: &Path) -> bool {
         let directory = || path.parent()?.canonicalize().ok();
-        !self.is_empty() && directory().is_some_and(|path| self.holds_path(&path))
+        path.file_name().is_some_and(is_log)
+            || directory().is_some_and(|path| self.holds_path(&path))
     }
 
     fn holds_path(&self, path: &Path) -> bool {

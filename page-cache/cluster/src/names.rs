@@ -21,7 +21,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
-use forebay_io::fuse::Connection;
 pub use forebay_io::tree::Renaming;
 use forebay_io::tree::{Room, raise_open_files, read_link, rename, room, set_times};
 
@@ -30,6 +29,7 @@ use crate::locks::Locks;
 use crate::node::{Inner, Node};
 use crate::second_names::{self, SecondNames};
 pub use making::{Maker, NewFile};
+use mapped::MountedBy;
 pub use mapped::Opened;
 
 /// Number of the top directory. All others have their inode number.
@@ -83,14 +83,14 @@ pub struct Names {
     root: Arc<fs::File>,
     known: Mutex<BTreeMap<u64, Known>>,
     locks: Locks,
-    mount: OnceLock<Arc<Connection>>,
+    mount: OnceLock<MountedBy>,
 }
 
 #[derive(Debug)]
 struct Known {
     file: Arc<fs::File>,
     lookups: u64,
-    /// Whether it is a mapped directory, or in one.
+    /// Whether it is a mapped file or directory, or in a mapped directory.
     mapped: bool,
 }
 
@@ -150,7 +150,7 @@ impl Names {
         if metadata.dev() != self.device || metadata.ino() == ROOT {
             return Err(io::Error::from_raw_os_error(libc::EXDEV));
         }
-        let mapped = self.is_mapped_in(parent, metadata.ino())?;
+        let mapped = self.is_mapped_in((parent, name), &metadata)?;
         let mut known = self.lock();
         let entry = known.entry(metadata.ino());
         let entry = entry.or_insert_with(|| Known {
@@ -242,7 +242,9 @@ impl Names {
     /// Errors of the system or the cache.
     pub fn open(&self, number: u64) -> Result<Opened> {
         let here = self.file(number)?;
-        self.opened(self.reopen(&here)?, self.is_mapped(number)?)
+        let mapped = self.is_mapped(number)?;
+        self.check_mappable(mapped)?;
+        self.opened(self.reopen(&here)?, mapped)
     }
 
     /// Returns the target of a symbolic link.
@@ -288,7 +290,17 @@ impl Names {
     ) -> io::Result<()> {
         let (_parent, from) = self.child(parent, name)?;
         let (_new_parent, to) = self.child_to_make(new_parent, new_name)?;
-        self.same_class(parent, new_parent)?;
+        let is_mapped = |is_regular| -> io::Result<[bool; 2]> {
+            let ends = [(parent, name), (new_parent, new_name)];
+            let [from, to] = ends.map(|end| self.is_mapped_at(end, is_regular));
+            Ok([from?, to?])
+        };
+        let [was_mapped, will_be] = is_mapped(regular(&from)?.is_some())?;
+        Self::check_class(was_mapped, will_be)?;
+        if how == Renaming::Exchange {
+            let [will_be, was_mapped] = is_mapped(regular(&to)?.is_some())?;
+            Self::check_class(was_mapped, will_be)?;
+        }
         self.keeps_name(inode(&from))?;
         self.keeps_name(inode(&to))?;
         let lost = match how {

@@ -362,7 +362,7 @@ impl Tree {
 }
 
 fn for_mounts() -> Error {
-    let context = "a file of a mapped directory needs a mount that can map it\n\
+    let context = "a mapped file (SQLite's logs, or in a mapped directory) needs a mount\n\
                    help: use it on a mount";
     Error::new(ErrorKind::Unsupported, context)
 }
@@ -372,8 +372,7 @@ fn unmapped(file: &fs::File) -> Result<()> {
     if second_names::is_unmapped(file)? {
         return Ok(());
     }
-    let context = "programs have the file open or mapped in a mapped directory, perhaps on the \
-                   mount of an ended node\n\
+    let context = "programs have the file open or mapped, perhaps on the mount of an ended node\n\
                    help: let them close it, and unmount that mount";
     Err(Error::new(ErrorKind::Busy, context))
 }

@@ -99,18 +99,13 @@ impl Filesystem for SharedFilesystem {
         let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
         let unknown = |_| io::Error::other("no FUSE locks in this kernel\n    help: use another");
         config.add_capabilities(locks).map_err(unknown)?;
-        if self.handles.names()?.any_mapped() {
-            let unknown = |_| {
-                io::Error::other(
-                    "this kernel has no FUSE passthrough, without which no directory can be \
-                     mapped\n    \
-                     help: use Linux 6.9 or later, or run the directory process without --map",
-                )
-            };
-            config
-                .add_capabilities(InitFlags::FUSE_PASSTHROUGH)
-                .map_err(unknown)?;
+        if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
             config.set_max_stack_depth(1).map_err(refused)?;
+        } else if self.handles.names()?.any_mapped() {
+            return Err(io::Error::other(
+                "this kernel has no FUSE passthrough, without which no directory is mapped\n    \
+                 help: use Linux 6.9 or later, or run the directory process without --map",
+            ));
         }
         // Without these capabilities, the kernel sends requests one by one, but correctly.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);

@@ -7,8 +7,8 @@
 //! kernel makes at its creation. A shared mapping is refused (`ENODEV`), since its stores would be
 //! invisible to other nodes.
 //!
-//! In a mapped directory the kernel reads, writes and maps the source's own file directly
-//! (passthrough), so that shared mappings behave as on one machine.
+//! The kernel reads, writes and maps the source's own file directly (passthrough) if it is in a
+//! mapped directory or is one of SQLite's logs. So shared mappings behave as on one machine.
 
 mod attributes;
 mod data;

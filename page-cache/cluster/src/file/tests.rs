@@ -154,6 +154,13 @@ fn a_file_of_a_mapped_directory_is_for_mounts() {
         !bed.source.join(MAPPED).join("new").exists(),
         "it is refused, and made"
     );
+    assert_eq!(refused(node.create("db-wal")), ErrorKind::Unsupported);
+    assert!(
+        !bed.source.join("db-wal").exists(),
+        "it is refused, and made"
+    );
+    std::fs::write(bed.source.join("db-shm"), "log").expect("written");
+    assert_eq!(refused(node.open("db-shm")), ErrorKind::Unsupported);
     node.create("file").expect("made");
 }
 

@@ -60,6 +60,8 @@ impl Names {
     /// requesting program may not be permitted to open it.
     pub fn create(&self, file: &NewFile<'_>, new: bool) -> Result<(Attributes, Opened)> {
         let (_parent, path) = self.child_to_make(file.parent, file.name)?;
+        let mapped = self.is_mapped_at((file.parent, file.name), true)?;
+        self.check_mappable(mapped)?;
         let mut options = OpenOptions::new();
         let options = options
             .read(true)
@@ -86,7 +88,7 @@ impl Names {
             }
         };
         let inode = opened.metadata()?.ino();
-        let opened = self.opened(opened, self.is_mapped(file.parent)?)?;
+        let opened = self.opened(opened, mapped)?;
         let attributes = self.look_up(file.parent, file.name)?;
         if attributes.number == inode {
             return Ok((attributes, opened));
@@ -130,7 +132,9 @@ impl Names {
     /// Errors of the system.
     pub fn link(&self, number: u64, parent: u64, name: &OsStr) -> io::Result<Attributes> {
         let here = self.file(number)?;
-        self.same_class(number, parent)?;
+        let is_regular = here.metadata()?.is_file();
+        let will_be_mapped = self.is_mapped_at((parent, name), is_regular)?;
+        Self::check_class(self.is_mapped(number)?, will_be_mapped)?;
         let (_parent, path) = self.child_to_make(parent, name)?;
         link_open(&here, &path)?;
         self.look_up(parent, name)

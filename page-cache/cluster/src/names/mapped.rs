@@ -1,7 +1,9 @@
-//! Files of mapped directories ([`crate::mapped`]), by number.
+//! Mapped files ([`crate::mapped`]), by number.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
@@ -9,14 +11,23 @@ use forebay_io::fuse::{Connection, Held};
 
 use super::{Names, ROOT};
 use crate::file::File;
+use crate::mapped::is_log;
+
+/// Mount by which programs reach the files.
+#[derive(Debug)]
+pub(super) struct MountedBy {
+    connection: Arc<Connection>,
+    /// Whether the mount can hold open files, as mapped files need.
+    can_hold: bool,
+}
 
 /// A file that was opened by its number.
 #[derive(Debug)]
 pub enum Opened {
     /// A file of the cache.
     Cached(File),
-    /// A file of a mapped directory: the source's own file, for reading, writing and mapping. It
-    /// counts as in use while this is open, or while a mount holds it ([`Names::hold`]).
+    /// A mapped file: the source's own file, for reading, writing and mapping. It counts as in use
+    /// while this is open, or while a mount holds it ([`Names::hold`]).
     Mapped(fs::File),
 }
 
@@ -40,7 +51,7 @@ impl Names {
         !self.node.client().store().mapped().is_empty()
     }
 
-    /// Returns whether the file of this number is a mapped directory, or in one.
+    /// Returns whether the file of this number is mapped, or is a mapped directory or in one.
     pub(super) fn is_mapped(&self, number: u64) -> io::Result<bool> {
         if number == ROOT {
             return Ok(false);
@@ -51,22 +62,45 @@ impl Names {
         mapped.ok_or_else(|| io::Error::from_raw_os_error(libc::ESTALE))
     }
 
-    /// Returns the same for a file found in a directory.
-    pub(super) fn is_mapped_in(&self, parent: u64, inode: u64) -> io::Result<bool> {
+    /// Returns the same for a file found by its name.
+    pub(super) fn is_mapped_in(
+        &self,
+        (parent, name): (u64, &OsStr),
+        metadata: &fs::Metadata,
+    ) -> io::Result<bool> {
         let mapped = self.node.client().store().mapped();
-        Ok(mapped.is_top(inode) || self.is_mapped(parent)?)
+        Ok(mapped.is_top(metadata.ino())
+            || self.is_mapped_at((parent, name), metadata.is_file())?)
     }
 
-    /// Fails if a file would move into a mapped directory or out of one.
-    pub(super) fn same_class(&self, one: u64, other: u64) -> io::Result<()> {
-        match self.is_mapped(one)? == self.is_mapped(other)? {
+    /// Returns whether a file of this name is mapped, or is a directory in a mapped one.
+    pub(super) fn is_mapped_at(
+        &self,
+        (parent, name): (u64, &OsStr),
+        is_regular: bool,
+    ) -> io::Result<bool> {
+        Ok((is_regular && is_log(name)) || self.is_mapped(parent)?)
+    }
+
+    /// Fails if a file of a mapped class would leave it, or another one would enter it.
+    pub(super) fn check_class(was_mapped: bool, is_mapped: bool) -> io::Result<()> {
+        match was_mapped == is_mapped {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::EXDEV)),
         }
     }
 
+    /// Fails if a mapped file cannot be opened on this mount.
+    pub(super) fn check_mappable(&self, mapped: bool) -> io::Result<()> {
+        match mapped && self.mount.get().is_some_and(|mount| !mount.can_hold) {
+            true => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+            false => Ok(()),
+        }
+    }
+
     /// Registers the mount by which programs reach the files, before they do. The mount must hold
-    /// the open and locked files of mapped directories.
+    /// the open and locked mapped files. If no directory is mapped and the mount cannot hold
+    /// files, opens of SQLite's logs fail there with `EOPNOTSUPP`.
     ///
     /// # Errors
     /// `Unsupported` or `Permission` if a directory is mapped and the system does not let this
@@ -74,16 +108,27 @@ impl Names {
     pub fn mounted_by(&self, connection: Connection) -> Result<()> {
         let connection = Arc::new(connection);
         let store = self.node.client().store();
-        if self.any_mapped()
-            && let Some(second_names) = store.second_names()
-        {
+        let mut can_hold = true;
+        if let Some(second_names) = store.second_names() {
             let named = || format!("source {}", store.root().display());
             let file = second_names.nameless().context(named)?;
-            let held = connection.hold(&file).map_err(unmappable);
-            held.context(named)?;
+            if let Err(error) = connection.hold(&file) {
+                if self.any_mapped() {
+                    return Err(unmappable(error)).context(named);
+                }
+                can_hold = false;
+                tracing::warn!(
+                    "page cache: {}: this mount cannot map files: {error}; SQLite's write-ahead \
+                     logs (-wal, -shm) are refused with EOPNOTSUPP",
+                    named()
+                );
+            }
         }
         // There is one mount.
-        let _ = self.mount.set(connection);
+        let _ = self.mount.set(MountedBy {
+            connection,
+            can_hold,
+        });
         Ok(())
     }
 
@@ -93,14 +138,14 @@ impl Names {
     /// Errors of the system.
     pub fn hold(&self, file: &fs::File) -> io::Result<Held> {
         let none = || io::Error::other("mapped files need a mount");
-        self.mount.get().ok_or_else(none)?.hold(file)
+        self.mount.get().ok_or_else(none)?.connection.hold(file)
     }
 
     /// Ends this process's work for its mount. Programs may go on using open or mapped files in
     /// mapped directories, so the mount holds those files itself.
     pub fn leave(&self) {
-        if let Some(connection) = self.mount.get() {
-            connection.leave();
+        if let Some(mount) = self.mount.get() {
+            mount.connection.leave();
         }
     }
 
@@ -120,8 +165,8 @@ impl Names {
         if self.node.client().store().map(&file)? {
             return Ok(Opened::Mapped(file));
         }
-        let context = "a file of a mapped directory has a second name elsewhere, under which it is \
-                       or was cached\n\
+        let context = "a mapped file has a second name elsewhere, under which it is or was \
+                       cached\n\
                        help: remove one of the names, and restart the directory process while no \
                        node runs";
         Err(Error::with_source(

@@ -282,6 +282,11 @@ fn renames_refuse_to_replace_and_exchange() {
     assert_eq!(names(&b), [MAPPED, "new", "two"]);
     let across = renamed("new", MAPPED, libc::RENAME_EXCHANGE);
     assert_eq!(number(across), Some(libc::EBUSY));
+    fs::write(a.join("db-wal"), "log").expect("written");
+    for (from, to) in [("new", "db-wal"), ("db-wal", "new")] {
+        let classes = renamed(from, to, libc::RENAME_EXCHANGE);
+        assert_eq!(number(classes), Some(libc::EXDEV), "{from} {to}");
+    }
     let whiteout = renamed("new", "other", libc::RENAME_WHITEOUT);
     assert_eq!(number(whiteout), Some(libc::EINVAL));
 }

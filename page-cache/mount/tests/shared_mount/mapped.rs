@@ -151,6 +151,20 @@ fn files_do_not_go_into_a_mapped_directory_or_out_of_it() {
     fs::remove_file(mapped.join("file")).expect("removed");
     file.write_all_at(b"F", 0).expect("it is open");
     assert_eq!(text(&mapped.join("deep/again")), "File");
+    // SQLite's logs are mapped in each directory, by their names.
+    fs::write(a.join("db-wal"), "log").expect("written");
+    fs::create_dir(a.join("directory-wal")).expect("made");
+    Map::new(&open(&a.join("db-wal")), 3, false).expect("it is a log");
+    assert_eq!(rename("db-wal", "log"), Some(libc::EXDEV));
+    assert_eq!(rename("cached", "cached-shm"), Some(libc::EXDEV));
+    let link = fs::hard_link(a.join("cached"), a.join("cached-wal"));
+    assert_eq!(number(link), Some(libc::EXDEV));
+    let names = ["db-wal", "mapped/log", "other-wal"].map(|name| a.join(name));
+    for pair in names.windows(2) {
+        fs::rename(&pair[0], &pair[1]).expect("both are mapped");
+    }
+    fs::rename(a.join("directory-wal"), a.join("directory")).expect("it is no file");
+    assert_eq!(text(&b.join("other-wal")), "log");
     // One file with a name on either side: all nodes use it by the same one.
     assert_eq!(text(&a.join("one")), "one");
     let refused = File::open(b.join(MAPPED).join("one"));

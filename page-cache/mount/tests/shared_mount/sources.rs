@@ -103,6 +103,14 @@ fn a_source_that_cannot_be_mapped_is_refused_when_it_is_mounted() {
     let _one = cluster.node(1);
     fs::write(a.join("data"), "data").expect("written");
     assert_eq!(text(&a.join("data")), "data");
+    // Neither can SQLite's logs.
+    for name in ["db-wal", "db-shm"] {
+        let refused = fs::write(a.join(name), "log");
+        assert_eq!(number(refused), Some(libc::EOPNOTSUPP));
+        assert!(!cluster.source().join(name).exists(), "{name} is made");
+        fs::write(cluster.source().join(name), "log").expect("written");
+        assert_eq!(number(File::open(a.join(name))), Some(libc::EOPNOTSUPP));
+    }
 }
 
 #[test]

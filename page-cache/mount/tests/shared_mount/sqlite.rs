@@ -1,5 +1,5 @@
 //! One SQLite database with programs of two nodes as its clients, with a rollback journal, and with
-//! a write-ahead log in a mapped directory.
+//! a write-ahead log.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -14,7 +14,7 @@ path, who, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 def connect():
     address = f"file:{path}?vfs={sys.argv[4]}"
     db = sqlite3.connect(address, timeout=100, isolation_level=None, uri=True)
-    db.execute("pragma synchronous = full")
+    db.execute(f"pragma synchronous = {sys.argv[5]}")
     return db
 db = connect()
 n = 0
@@ -82,12 +82,13 @@ fn made(database: &Path, journal: &str) {
 }
 
 fn writer(database: &Path, who: &str, count: usize) -> Child {
-    writer_with(database, who, count, "unix")
+    writer_with(database, who, count, ["unix", "full"])
 }
 
-/// A writer with the locks of this `vfs`.
-fn writer_with(database: &Path, who: &str, count: usize, vfs: &str) -> Child {
-    let mut command = python(WRITER, database, &[who, &count.to_string(), vfs]);
+/// A writer with the locks of a `vfs`, and with this setting of `synchronous`.
+fn writer_with(database: &Path, who: &str, count: usize, [vfs, synchronous]: [&str; 2]) -> Child {
+    let arguments = [who, &count.to_string(), vfs, synchronous];
+    let mut command = python(WRITER, database, &arguments);
     command.spawn().expect("it runs")
 }
 
@@ -121,7 +122,12 @@ fn a_database_has_clients_on_two_nodes() {
 
 #[test]
 fn a_database_with_a_log_has_clients_on_two_nodes() {
-    clients_on_two_nodes("sqlite-wal", &format!("{MAPPED}/db"), "wal");
+    clients_on_two_nodes("sqlite-wal", "db", "wal");
+}
+
+#[test]
+fn a_database_with_a_log_in_a_mapped_directory_has_clients_on_two_nodes() {
+    clients_on_two_nodes("sqlite-mapped", &format!("{MAPPED}/db"), "wal");
 }
 
 fn clients_on_two_nodes(name: &str, database: &str, journal: &str) {
@@ -156,15 +162,22 @@ fn clients_on_two_nodes(name: &str, database: &str, journal: &str) {
 
 #[test]
 fn a_database_outlives_a_node_that_is_killed() {
-    outlives_a_node("sqlite-kill", "db", "delete");
+    outlives_a_node("sqlite-kill", "db", ["delete", "full"]);
+}
+
+/// No commit is synchronous. The node that is killed has no page of the log.
+#[test]
+fn a_database_with_a_log_outlives_a_node_that_is_killed() {
+    outlives_a_node("sqlite-wal-kill", "db", ["wal", "normal"]);
 }
 
 #[test]
-fn a_database_with_a_log_outlives_a_node_that_is_killed() {
-    outlives_a_node("sqlite-wal-kill", &format!("{MAPPED}/db"), "wal");
+fn a_database_with_a_log_in_a_mapped_directory_outlives_a_node_that_is_killed() {
+    let database = format!("{MAPPED}/db");
+    outlives_a_node("sqlite-mapped-kill", &database, ["wal", "full"]);
 }
 
-fn outlives_a_node(name: &str, database: &str, journal: &str) {
+fn outlives_a_node(name: &str, database: &str, [journal, synchronous]: [&str; 2]) {
     if !can_mount() || !can_run("python3") {
         return;
     }
@@ -173,10 +186,12 @@ fn outlives_a_node(name: &str, database: &str, journal: &str) {
     let (mut one, _two) = (cluster.node(1), cluster.node(2));
     let databases = [1, 2].map(|number| cluster.mountpoint(number).join(database));
     made(&databases[0], journal);
-    let mut survivor = writer(&databases[1], "s", 2 * EACH);
+    let writer =
+        |at: usize, who, count| writer_with(&databases[at], who, count, ["unix", synchronous]);
+    let mut survivor = writer(1, "s", 2 * EACH);
     let mut acknowledged = Vec::new();
     for who in ["k", "l", "m"] {
-        let mut killed = writer(&databases[0], who, EACH);
+        let mut killed = writer(0, who, EACH);
         // At an arbitrary point of its work.
         let mut said = BufReader::new(killed.stdout.take().expect("piped")).lines();
         for _ in 0..3 {
@@ -216,7 +231,7 @@ fn a_database_without_locks_is_found_damaged() {
         made(&databases[0], "delete");
         let writers = [("e", 0), ("f", 1)];
         let mut writers =
-            writers.map(|(who, at)| writer_with(&databases[at], who, EACH, "unix-none"));
+            writers.map(|(who, at)| writer_with(&databases[at], who, EACH, ["unix-none", "full"]));
         let ended = writers.each_mut().map(|writer| {
             committed(writer);
             writer.wait().expect("ended").success()
