@@ -1,5 +1,7 @@
 //! `forebay pagecache`: directory, node and status as a user runs them.
 
+mod kills;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Output, Stdio};
