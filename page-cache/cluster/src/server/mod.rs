@@ -329,6 +329,7 @@ impl Server {
             self.directory
                 .recovered(unsaved.collect(), &given_up, &mut out);
         }
+        let lost = out.take_lost(&self.segment);
         for frame in &out.discarded {
             self.segment.discard(*frame);
         }
@@ -338,9 +339,12 @@ impl Server {
                 self.segment.forget_given_up(frame);
             }
         }
-        self.lost_pages += out.lost.len() as u64;
-        for pages in self.by_file(&out.lost) {
-            tracing::warn!("page cache: lost with the node that held them: {pages}");
+        self.lost_pages += lost.len() as u64;
+        for pages in self.by_file(&lost) {
+            tracing::error!(
+                "page cache: DATA IS LOST: dirty pages were in the memory of a dead node, and the \
+                 next fsync of their other writers fails: {pages}"
+            );
         }
         self.remember()?;
         let mut packets: BTreeMap<NodeId, Vec<ToNode>> = BTreeMap::new();

@@ -354,7 +354,7 @@ impl Pool {
     }
 
     fn deliver(&mut self, out: Outbox, todo: &mut VecDeque<(usize, Effect)>, did: &mut Did) {
-        assert!(out.discarded.is_empty() && out.lost.is_empty());
+        assert!(out.discarded.is_empty() && out.lost.is_empty() && out.written.is_empty());
         let mut receivers = 0_u32;
         for (to, message) in out.messages {
             receivers |= to.bit();

@@ -12,9 +12,9 @@ impl Directory {
     ///
     /// With [`Placement::Pool`](super::Placement::Pool) pages in its memory stay until they are
     /// written back ([`Outbox::rescues`]), and no node is notified. With the other placement they
-    /// are lost, and possibly dirty ones are named in [`Outbox::lost`]. A lost page is filled again
-    /// only when no living node maps the dead memory any more. Otherwise a node could read data
-    /// there that others no longer see.
+    /// are lost, and written ones are named in [`Outbox::written`] once no node maps them. A lost
+    /// page is filled again only when no living node maps the dead memory any more. Otherwise a
+    /// node could read data there that others no longer see.
     pub fn died(&mut self, node: NodeId, out: &mut Outbox) {
         let member = &mut self.members[node.index()];
         if member.life != Life::Alive {
@@ -89,7 +89,6 @@ impl Directory {
     /// Applies the death of `node` to one frame.
     fn forget_mapping(&mut self, node: NodeId, frame: u32, out: &mut Outbox) {
         let keeps_bit = self.has(Fault::KeepDeadSharer);
-        let pooled = self.pooled();
         let entry = &mut self.entries[frame as usize];
         let shared = entry.sharers & node.bit() != 0;
         if !keeps_bit {
@@ -113,27 +112,14 @@ impl Directory {
                 self.release(frame, false, out);
             }
             State::Exclusive => {}
-            State::Owner | State::Shared if hosted => self.bury(frame, out),
+            State::Owner | State::Shared if hosted => self.invalidate(frame, out),
             State::Owner | State::Shared => entry.state = entry.published(),
             State::ToBeInvalidated if hosted => {
                 self.leaving -= 1;
-                if entry.flags & WRITTEN != 0 && !pooled {
-                    out.lost.push(entry.page);
-                }
                 self.emptied(frame, out);
             }
             State::ToBeInvalidated if shared => self.emptied(frame, out),
             State::ToBeInvalidated => {}
         }
-    }
-
-    /// Removes a published page in a dead node's memory: it is named if it may be dirty, and
-    /// revoked from its sharers.
-    pub(super) fn bury(&mut self, frame: u32, out: &mut Outbox) {
-        let entry = self.entries[frame as usize];
-        if entry.flags & WRITTEN != 0 && !self.pooled() {
-            out.lost.push(entry.page);
-        }
-        self.invalidate(frame, out);
     }
 }

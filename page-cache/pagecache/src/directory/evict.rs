@@ -1,7 +1,7 @@
 //! Eviction of a page: mark, invalidate in batches, wait for every acknowledgement, write back,
 //! reuse. Also flushes, which are write-backs only.
 
-use super::entry::{Entry, FINAL, WRITING};
+use super::entry::{Entry, FINAL, WRITING, WRITTEN};
 use super::{Directory, Fault, Life, NONE, Outbox, State};
 use crate::message::{NodeId, PageId, Place, ToNode, nodes};
 
@@ -88,6 +88,10 @@ impl Directory {
             return;
         }
         if dead && (!self.pooled() || self.has(Fault::PoolLost)) {
+            // Other nodes could store into it until now.
+            if entry.is(WRITTEN) && !self.pooled() {
+                out.written.push((entry.page, entry.place(frame)));
+            }
             self.release(frame, false, out);
         } else if dead {
             let entry = &mut self.entries[frame as usize];

@@ -1,6 +1,7 @@
 //! Membership: joining, leaving, and the reuse of node numbers and frames.
 
 use super::entry::Entry;
+use super::outbox::Share;
 use super::{Directory, Fault, NONE, Outbox, State};
 use crate::message::{NODES_MAX, NodeId, ToNode, nodes};
 
@@ -43,22 +44,6 @@ impl Member {
         notified: 0,
         asked: false,
     };
-}
-
-/// Contribution of a node to the cluster, as in [`ToNode::Joined`]. The directory's host stores it
-/// for a restarted directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
-    /// Number of the node.
-    pub node: NodeId,
-    /// First frame.
-    pub first_frame: u32,
-    /// Number of frames.
-    pub frames: u32,
-    /// Maximum number of unpublished pages.
-    pub unpublished_pages: u32,
-    /// Whether it is alive. Other nodes may still map places in a dead node's memory.
-    pub alive: bool,
 }
 
 /// Number of pages in each state.

@@ -9,6 +9,7 @@ mod entry;
 mod evict;
 mod locks;
 mod members;
+mod outbox;
 mod recover;
 #[cfg(test)]
 mod tests;
@@ -24,8 +25,9 @@ pub use entry::State;
 use entry::{Entry, NONE, WRITTEN};
 use evict::Flushes;
 use locks::RangeLocks;
-pub use members::{Held, Share};
+pub use members::Held;
 use members::{Life, Member};
+pub use outbox::{Outbox, Share};
 use recover::Recovery;
 
 /// Fate of pages in the memory of a node that dies.
@@ -50,34 +52,6 @@ pub struct Config {
     pub free_high: u32,
     /// Whether pages outlive the node in whose memory they are.
     pub placement: Placement,
-}
-
-/// Output of the directory: messages and losses. The caller takes both after each call.
-#[derive(Debug, Default)]
-pub struct Outbox {
-    /// Messages, in the order in which they must be sent.
-    pub messages: Vec<(NodeId, ToNode)>,
-    /// Possibly dirty pages that were lost with a node.
-    pub lost: Vec<PageId>,
-    /// Frames whose page is given up though it may be dirty. The caller must call
-    /// [`crate::segment::Segment::discard`] on them before it sends any message. Otherwise a
-    /// restarted directory would find the page again.
-    pub discarded: Vec<u32>,
-    /// Unmapped pages in dead nodes' memory. The caller must write them back, then call
-    /// [`Directory::rescued`]. Only with [`Placement::Pool`].
-    pub rescues: Vec<(PageId, Place)>,
-    /// Nodes whose number and frames may be reused from now on. The caller must call
-    /// [`crate::segment::Segment::forget_given_up`] on their frames.
-    pub forgotten: Vec<Share>,
-    /// Nodes that have sent a message that no correct node sends, and the error, as for
-    /// [`Directory::receive`].
-    pub refused: Vec<(NodeId, Error)>,
-}
-
-impl Outbox {
-    fn send(&mut self, node: NodeId, message: ToNode) {
-        self.messages.push((node, message));
-    }
 }
 
 /// Counters of the directory.
@@ -404,7 +378,7 @@ impl Directory {
         let host = self.members[entry.host.index()];
         self.link_warmest(frame);
         if host.life == Life::Dead {
-            self.bury(frame, out);
+            self.invalidate(frame, out);
         } else if host.leaving {
             self.leaving += 1;
             self.invalidate(frame, out);

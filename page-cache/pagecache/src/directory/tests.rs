@@ -21,6 +21,12 @@ struct Desk {
 }
 
 impl Desk {
+    /// Returns the pages that are lost if no node has written them back.
+    fn lost(&self) -> Vec<PageId> {
+        let written = self.out.written.iter().map(|(page, _)| *page);
+        self.out.lost.iter().copied().chain(written).collect()
+    }
+
     /// Creates `nodes` nodes of `frames` frames each.
     fn new(nodes: u8, frames: u32, free_low: u32, free_high: u32) -> Self {
         let config = Config {

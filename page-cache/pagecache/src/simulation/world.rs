@@ -389,6 +389,9 @@ impl World {
         if let Some((node, error)) = out.refused.first() {
             return Err(format!("{node}, late: {}", error.report()));
         }
+        for page in out.take_lost(&self.segment) {
+            self.model.name_lost(page);
+        }
         for frame in out.discarded {
             self.segment.discard(frame);
         }
@@ -399,9 +402,6 @@ impl World {
             self.forgotten.push(share.node);
         }
         self.rescues.extend(out.rescues);
-        for page in out.lost {
-            self.model.name_lost(page);
-        }
         for (index, peer) in self.peers.iter_mut().enumerate() {
             let node = NodeId::new(u8::try_from(index).expect("few")).expect("few");
             let to = |(to, message): &(NodeId, ToNode)| (*to == node).then_some(*message);

@@ -291,8 +291,8 @@ impl Cluster {
             std::thread::spawn(move || listen(&client, &received, &comes));
         }
         let directory = Directory::new(config).expect("a possible configuration");
-        let lost = Arc::clone(&cluster.lost);
-        std::thread::spawn(move || serve(directory, &ups, downs, &lost));
+        let (segment, lost) = (Arc::clone(&segment), Arc::clone(&cluster.lost));
+        std::thread::spawn(move || serve(directory, &ups, downs, (&segment, &lost)));
         cluster
     }
 
@@ -329,7 +329,7 @@ fn serve(
     mut directory: Directory,
     ups: &Receiver<Up>,
     downs: Vec<Sender<Vec<u8>>>,
-    lost: &Mutex<Vec<PageId>>,
+    (segment, lost): (&Segment, &Mutex<Vec<PageId>>),
 ) {
     let mut downs: Vec<Option<Sender<Vec<u8>>>> = downs.into_iter().map(Some).collect();
     while let Ok(up) = ups.recv() {
@@ -354,7 +354,8 @@ fn serve(
                 downs[node.index()] = None;
             }
         }
-        lost.lock().expect("no thread panicked").extend(out.lost);
+        let gone = out.take_lost(segment);
+        lost.lock().expect("no thread panicked").extend(gone);
         for (index, down) in downs.iter().enumerate() {
             let to = |(to, message): &(NodeId, ToNode)| (to.index() == index).then_some(*message);
             let messages: Vec<ToNode> = out.messages.iter().filter_map(to).collect();

@@ -64,7 +64,7 @@ fn given_up(desk: &mut Desk, pages: u64) -> (Vec<ToNode>, Vec<(PageId, Place)>) 
     desk.out = Outbox::default();
     let places: Vec<Place> = gone.iter().map(|(_, place)| *place).collect();
     desk.directory.unrescued(&places, &mut desk.out);
-    assert_eq!(desk.out.lost.len(), gone.len());
+    assert_eq!(desk.lost().len(), gone.len());
     let heard = desk.heard().into_iter();
     let heard = heard.filter_map(|(to, message)| (to == 0).then_some(message));
     (heard.collect(), gone)
@@ -134,5 +134,5 @@ fn neighbours_that_are_given_up_are_one_message() {
         )
     };
     assert_eq!(desk.heard(), [died(0, 3), died(5, 2)]);
-    assert_eq!(desk.out.lost.len(), 5);
+    assert_eq!(desk.lost().len(), 5);
 }
