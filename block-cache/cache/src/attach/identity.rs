@@ -6,6 +6,7 @@ use std::rc::Rc;
 use forebay_block::{Basis, Error, ErrorKind, Identity, Result};
 use forebay_metadata::superblock::VolumeEntry;
 
+use crate::cache::Cache;
 use crate::engine::Engine;
 use crate::failpoints::{Fault, planted};
 use crate::format::inspect::Inspection;
@@ -65,15 +66,22 @@ fn another_name(former: &str, dirty_bytes: u64) -> Error {
 
 impl Inspection {
     /// Checks whether a volume of this name could be attached with the backing device that
-    /// `identity` names, of so many bytes.
+    /// `identity` names, of so many bytes. `adopt` is [`VolumeOptions::adopt`].
     ///
-    /// # Errors `InvalidInput` if there is dirty data of another backing device under this name.
-    /// Also if there is dirty data of this device, or a part of it, under another name.
-    pub fn check_identity(&self, name: &str, identity: Identity, size_bytes: u64) -> Result<()> {
+    /// # Errors
+    /// `InvalidInput` if there is dirty data of another backing device under this name. Also if
+    /// there is dirty data of this device, or a part of it, under another name.
+    pub fn check_identity(
+        &self,
+        name: &str,
+        (identity, size_bytes): (Identity, u64),
+        adopt: bool,
+    ) -> Result<()> {
         let dirty = self.volumes.iter().filter(|known| known.dirty_bytes > 0);
         for known in dirty {
             let (was, was_bytes) = (known.identity, known.size_bytes);
-            if known.name == name && was.is_replaced_by(was_bytes, identity, size_bytes) {
+            let is_replaced = was.is_replaced_by(was_bytes, identity, size_bytes);
+            if known.name == name && is_replaced && !adopt {
                 let (was, now) = ((was, was_bytes), (identity, size_bytes));
                 return Err(another_device(name, was, now, known.dirty_bytes));
             }
@@ -82,6 +90,14 @@ impl Inspection {
             }
         }
         Ok(())
+    }
+
+    /// Records the backing device of a volume, as its attach does. Then the checks of later volumes
+    /// compare with this device.
+    pub fn note_attached(&mut self, name: &str, (identity, size_bytes): (Identity, u64)) {
+        for known in self.volumes.iter_mut().filter(|known| known.name == name) {
+            (known.identity, known.size_bytes) = (identity, size_bytes);
+        }
     }
 
     /// Whether a volume of this name could be attached to a backing device of this size, bytes.
@@ -104,6 +120,26 @@ impl Inspection {
         let mut volumes = self.volumes.iter();
         let known = volumes.find(|known| known.name == name)?;
         (size_bytes < known.size_bytes).then(|| shrunk_clean(known.size_bytes, size_bytes))
+    }
+}
+
+impl Cache {
+    /// Checks that an attach of this volume with these options finds no dirty data of another
+    /// backing device under its name. The device is given by its identity and size in bytes.
+    ///
+    /// # Errors
+    /// `InvalidInput` as [`Cache::attach`].
+    pub fn check_device(
+        &self,
+        name: &str,
+        device: (Identity, u64),
+        options: &VolumeOptions,
+    ) -> Result<()> {
+        let known = self.engine.known_volume(name);
+        match known.filter(|_| device.0.is_known()) {
+            Some(known) => self.engine.is_replaced(&known, device, options).map(drop),
+            None => Ok(()),
+        }
     }
 }
 
@@ -136,15 +172,8 @@ impl Engine {
             return Ok(());
         }
         if let Some(known) = known
-            && (known.identity).is_replaced_by(known.size_bytes, identity, size_bytes)
-            && !options.adopt
-            && !planted(Fault::TrustBacking)
+            && self.is_replaced(known, (identity, size_bytes), options)?
         {
-            let dirty = self.dirty_bytes(known.id);
-            if dirty > 0 {
-                let was = (known.identity, known.size_bytes);
-                return Err(another_device(name, was, (identity, size_bytes), dirty));
-            }
             tracing::warn!(
                 volume = name,
                 "another backing device than before: clean cached data of the former one is dropped"
@@ -168,6 +197,32 @@ impl Engine {
             self.drop_clean_slots(other.id).await?;
         }
         Ok(())
+    }
+
+    /// Returns whether a volume has another backing device than before, and nothing dirty for that.
+    ///
+    /// # Errors
+    /// `InvalidInput` if there is dirty data.
+    fn is_replaced(
+        &self,
+        known: &VolumeEntry,
+        (identity, size_bytes): Sized,
+        options: &VolumeOptions,
+    ) -> Result<bool> {
+        let was = (known.identity, known.size_bytes);
+        if !was.0.is_replaced_by(was.1, identity, size_bytes)
+            || options.adopt
+            || planted(Fault::TrustBacking)
+        {
+            return Ok(false);
+        }
+        match self.dirty_bytes(known.id) {
+            0 => Ok(true),
+            dirty => {
+                let now = (identity, size_bytes);
+                Err(another_device(&known.name, was, now, dirty))
+            }
+        }
     }
 
     fn dirty_bytes(&self, volume: u16) -> u64 {

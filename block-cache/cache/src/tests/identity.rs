@@ -95,7 +95,7 @@ fn dirty_data_goes_to_its_own_device_only() {
             ("w", medium(2), true),
             ("w", born(6), true),
         ] {
-            let checked = found.check_identity(name, identity, 2 << 20);
+            let checked = found.check_identity(name, (identity, 2 << 20), false);
             assert_eq!(checked.is_ok(), may, "{name} on {identity:?}");
         }
         let size = |name, bytes| found.check_size(name, bytes).is_ok();

@@ -22,15 +22,15 @@ use crate::control::client::Patience;
 use crate::stack::journal::{self, Whose};
 use crate::stack::memory::{CacheNeeds, Needs};
 use crate::stack::{
-    check_block_sizes, check_checksums, check_dirty_tracking, error_of_opening, place_of_path,
-    place_of_volume, refuse_all, warning_of_few,
+    Wishes, check_block_sizes, check_checksums, check_dirty_tracking, error_of_opening,
+    place_of_path, place_of_volume, refuse_all, warning_of_few,
 };
 use crate::state::report_with_help;
 pub(super) use beside::running;
 use beside::{check_config, own_daemon};
 use forebay_terminal::out;
 use mend::{Losses, Work};
-use open::Sized;
+use open::{Backing, look_at_backing};
 pub(super) use open::{open_configured, open_named};
 use report::{as_json, render, summary, summary_as_json};
 
@@ -171,7 +171,8 @@ pub(super) fn run(
     };
     let Some(place) = place else {
         if let (None, Some(config)) = (&running, &config) {
-            refuse_all(foresee::attaches(config, &backing.identities, None).1)?;
+            let wishes = Wishes::default();
+            refuse_all(foresee::attaches(config, &backing, None, &wishes).1)?;
         }
         match (arguments.json, &config) {
             (true, _) => print_json(json!({}), None)?,
@@ -189,8 +190,9 @@ pub(super) fn run(
     };
     let what = place.data.display().to_string();
     let (data, repair) = (arguments.data, arguments.repair);
-    let identities = backing.identities.clone();
-    let found = Reactor::new(Engine::Auto)?.run(inspect(place, identities, data, repair));
+    let wishes = Wishes::default();
+    let found = inspect(place, backing.clone(), (data, repair), wishes);
+    let found = Reactor::new(Engine::Auto)?.run(found);
     let running = match (&found, running, &config) {
         // A daemon that began to start meanwhile.
         (Err(error), None, Some(config)) if error.kind() == ErrorKind::Busy => {
@@ -259,11 +261,7 @@ pub(super) fn run(
         refuse_all(refused)?;
         for (number, info) in &backing.devices {
             let volume = &config.volumes[*number];
-            let known = found
-                .check_identity(&volume.name, info.identity, info.size_bytes)
-                .and_then(|()| found.check_size(&volume.name, info.size_bytes));
             let place = || place_of_volume(config, volume);
-            known.context(place)?;
             if let Some(shrunk) = found.warning_of_size(&volume.name, info.size_bytes) {
                 out::note(&format!("warning: {}: {shrunk}", place()));
             }
@@ -309,6 +307,39 @@ pub(super) fn run(
     })
 }
 
+/// Foresees the refusals of a start whose options cannot be taken back: `--adopt`,
+/// `--discard-stale-dirty`, `--accept-journal-loss` and `--moved-cache`. Without this, a start that
+/// is refused for one volume would have changed another one. Changes nothing.
+///
+/// # Errors
+/// The refusals, as [`run`] reports them without these options.
+pub(super) fn refuse_start(config: &Config, wishes: &Wishes) -> Result<()> {
+    let mut config = config.clone();
+    config
+        .volumes
+        .retain(|volume| !wishes.without_cache.contains(&volume.name));
+    let Some(place) = place(&config) else {
+        return Ok(());
+    };
+    let looked = Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone(), false));
+    let found = looked.and_then(|backing| {
+        let found = inspect(place, backing, (false, false), wishes.clone());
+        Reactor::new(Engine::Auto)?.run(found)
+    });
+    match found {
+        Ok(Looked::At(found)) => {
+            let problem = found.inspection.journal_problem.clone();
+            refuse_all(found.refused.into_iter().chain(problem).collect())
+        }
+        Ok(Looked::NotBefore(_)) => Ok(()),
+        Err(error) => match error.kind() {
+            ErrorKind::Busy | ErrorKind::InvalidInput | ErrorKind::NotFound => Err(error),
+            // The start knows more, and refuses it before it decides on volumes.
+            _ => Ok(()),
+        },
+    }
+}
+
 /// Reports damage, or a missing device, that prevents further inspection.
 fn damage(error: &Error, json: bool) -> Result<ExitCode> {
     if json {
@@ -351,7 +382,13 @@ pub(super) fn place(config: &Config) -> Option<Place> {
     })
 }
 
-async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool) -> Result<Looked> {
+/// Inspects a cache; `wishes` are the options of the start that is foreseen.
+async fn inspect(
+    place: Place,
+    backing: Backing,
+    (data, repair): (bool, bool),
+    wishes: Wishes,
+) -> Result<Looked> {
     let what = place.data.display().to_string();
     let failed = || {
         let what = format!("cannot check the cache on {what}");
@@ -361,7 +398,7 @@ async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool)
         }
     };
     let devices = match &place.config {
-        Some(config) => match open_configured(config, repair).await? {
+        Some(config) => match open_configured(config, repair, wishes.moved_cache).await? {
             Ok(devices) => devices,
             Err(first) => return Ok(Looked::NotBefore(first)),
         },
@@ -369,7 +406,10 @@ async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool)
     };
     let holder = place.metadata.as_ref().unwrap_or(&place.data);
     let named = place_of_path(holder);
-    let look = || super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
+    let look = || {
+        let journal = place.journal.as_deref();
+        super::format::inspect_with_journal(&devices, &named, journal, wishes.moved_cache)
+    };
     let (mut inspection, (whose, journal)) = match (look().await, place.named_at()) {
         (Err(error), Some(line)) if error.kind() == ErrorKind::InvalidInput => {
             // As a start says it: the devices do not fit the cache.
@@ -383,6 +423,11 @@ async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool)
         inspection.journal_problem =
             found.map(|error| error_of_opening(error, &line, Some(&journal)));
     }
+    let is_copy = |error: &Error| error.kind() == ErrorKind::Busy;
+    let problem = inspection.journal_problem.take();
+    let is_accepted =
+        |error: &Error| wishes.accept_journal_loss || wishes.moved_cache && is_copy(error);
+    inspection.journal_problem = problem.filter(|error| !is_accepted(error));
     let of = (&whose, journal.as_path());
     let work = match (repair, data) {
         (true, _) => {
@@ -420,7 +465,7 @@ async fn inspect(place: Place, identities: Vec<Sized>, data: bool, repair: bool)
         None => 0,
     };
     let refused = match &place.config {
-        Some(config) => foresee::refusals(config, &identities, &devices, of, &inspection)
+        Some(config) => foresee::refusals(config, &backing, &devices, of, &inspection, &wishes)
             .await
             .context(failed)?,
         None => Vec::new(),

@@ -124,7 +124,7 @@ async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> 
     )
     .await
     .context(|| format!("{what} has no identity of its own yet\nhelp: repeat the command"))?;
-    let (inspection, _) = inspect_with_journal(devices, place, None).await?;
+    let (inspection, _) = inspect_with_journal(devices, place, None, false).await?;
     let dirty = (inspection.volumes.iter())
         .map(|volume| {
             let dirty = human_bytes(volume.dirty_bytes);

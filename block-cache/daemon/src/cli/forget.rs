@@ -123,7 +123,7 @@ fn alone(
     let (name, discard) = (arguments.volume.clone(), arguments.discard_dirty);
     Reactor::new(Engine::Auto)?.run(async move {
         let devices = match &place.config {
-            Some(config) => match check::open_configured(config, true).await? {
+            Some(config) => match check::open_configured(config, true, false).await? {
                 Ok(devices) => devices,
                 Err(first) => {
                     let what = format!(
@@ -135,7 +135,8 @@ fn alone(
             None => check::open_named(&place, true).await?,
         };
         let named = place_of_path(place.metadata.as_ref().unwrap_or(&place.data));
-        let look = super::format::inspect_with_journal(&devices, &named, place.journal.as_deref());
+        let look =
+            super::format::inspect_with_journal(&devices, &named, place.journal.as_deref(), false);
         let (found, (whose, path)) = look.await?;
         let uuid = whose.uuid;
         let last = match &state {

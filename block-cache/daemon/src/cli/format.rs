@@ -304,7 +304,7 @@ async fn look(
             ))
         });
     }
-    let (lost, replaced) = match inspect_with_journal(devices, &place, None).await {
+    let (lost, replaced) = match inspect_with_journal(devices, &place, None, false).await {
         Ok((found, replaced)) => (dirty_data(&found), Some(replaced)),
         // A daemon serves it, under whatever name.
         Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
@@ -371,10 +371,11 @@ pub(super) async fn inspect_with_journal(
     devices: &Devices,
     place: &str,
     journal: Option<&Path>,
+    moved: bool,
 ) -> Result<(Inspection, Replaced)> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let superblock = Superblock::read(holder.as_ref()).await?;
-    let whose = Whose::of(&superblock, devices, place.to_owned(), false);
+    let whose = Whose::of(&superblock, devices, place.to_owned(), moved);
     let path = journal.map_or_else(|| journal::find(&whose.uuid), Path::to_path_buf);
     let (found, foreign) = match journal::own(&whose, &path, false)? {
         Ok(found) => (found, None),

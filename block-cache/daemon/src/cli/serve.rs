@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::Result;
 
+use super::check;
 use crate::config::Config;
 use crate::stack::Wishes;
+use crate::state::StateDirectory;
 
 /// Serve the volumes of a configuration, in the foreground
 ///
@@ -55,5 +57,10 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<()> {
         moved_cache: arguments.moved_cache,
         allow_degraded: arguments.allow_degraded,
     };
+    // A running daemon refuses the start before it decides on anything.
+    if wishes.cannot_be_taken_back() && StateDirectory::look(&config.server.state).is_ok() {
+        wishes.check(&config)?;
+        check::refuse_start(&config, &wishes)?;
+    }
     crate::serve::run(config, &wishes)
 }

@@ -29,7 +29,8 @@ pub(crate) fn foresee_records(config: &Config) -> Result<()> {
 
 /// Decides on the attach of a volume with this backing device, given by its identity and size in
 /// bytes. `cache` is the volume's cache and the epoch that it has for the volume; `None` for a
-/// volume without a cache. Returns the decision, if the volume will be attached.
+/// volume without a cache. `adopt` is the user's option. Returns the decision, if the volume will
+/// be attached.
 ///
 /// # Errors
 /// As the attach, with the place in the configuration.
@@ -38,8 +39,9 @@ pub(crate) fn foresee_attach(
     volume: &config::Volume,
     backing: (Identity, u64),
     cache: Option<(CacheId, Option<u64>)>,
+    adopt: bool,
 ) -> Result<Option<Attach>> {
-    decided(config, volume, backing, cache, false).context(|| place_of_volume(config, volume))
+    decided(config, volume, backing, cache, adopt).context(|| place_of_volume(config, volume))
 }
 
 /// Returns the place of a volume in the configuration, and its name.
@@ -129,11 +131,12 @@ impl Stack {
         if let (Some(attach), Some(opened)) = (attach, opened) {
             let options = VolumeOptions {
                 discard_stale_dirty: wishes.discard_stale_dirty.contains(&volume.name),
+                adopt,
                 ..options_of(volume, &attach)
             };
-            (opened.cache)
-                .check_stale(&volume.name, &options)
-                .context(place)?;
+            let checked = opened.cache.check_device(&volume.name, backing, &options);
+            let checked = checked.and_then(|()| opened.cache.check_stale(&volume.name, &options));
+            checked.context(place)?;
         }
         Ok(())
     }

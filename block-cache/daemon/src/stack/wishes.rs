@@ -37,6 +37,15 @@ impl Wishes {
         self.check_contradictions(config)
     }
 
+    /// Whether a start with these options decides something that no later start can take back.
+    #[must_use]
+    pub fn cannot_be_taken_back(&self) -> bool {
+        let named = [&self.adopt, &self.discard_stale_dirty];
+        named.into_iter().any(|names| !names.is_empty())
+            || self.accept_journal_loss
+            || self.moved_cache
+    }
+
     /// Refuses options that would have no effect, since their volume is served without the cache.
     fn check_contradictions(&self, config: &Config) -> Result<()> {
         let refuse = |name: &str, option: &str, what: &str| {

@@ -10,7 +10,7 @@ const SECOND: &str = "[[device]]\nname = \"second\"\nkind = \"file\"\npath = \"s
     [[volume]]\nname = \"two\"\nbacking = \"second\"\nmode = \"wb\"\n\
     [[export]]\nvolume = \"two\"\nnbd = \"unix:two.sock\"\n";
 
-fn place_of_two(name: &str) -> Place {
+pub(crate) fn place_of_two(name: &str) -> Place {
     let place = Place::new(name, "wb");
     let image = std::fs::File::create(place.path("second.img")).expect("made");
     image.set_len(64 << 20).expect("sparse");
@@ -19,7 +19,7 @@ fn place_of_two(name: &str) -> Place {
 }
 
 /// Writes to both volumes and kills the daemon.
-fn live(place: &Place, more: &[&str]) {
+pub(crate) fn live(place: &Place, more: &[&str]) {
     let daemon = place.serve(more);
     for (socket, name) in [("nbd.sock", "db"), ("two.sock", "two")] {
         let socket = place.path(socket);
@@ -31,7 +31,7 @@ fn live(place: &Place, more: &[&str]) {
 }
 
 /// Checks that both commands refuse, each with all of these words.
-fn both_ask(place: &Place, more: &[&str], parts: &[&str]) {
+pub(crate) fn both_ask(place: &Place, more: &[&str], parts: &[&str]) {
     let config = place.path("forebay.toml");
     let serve = [&["serve", text(&config)][..], more].concat();
     let commands = match more.is_empty() {

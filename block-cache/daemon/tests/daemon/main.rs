@@ -1,6 +1,7 @@
 //! The program from outside: it starts, serves, is controlled, ends and restarts.
 
 mod agreement;
+mod all_or_nothing;
 mod bypass;
 mod checked;
 mod clones;

@@ -1,13 +1,13 @@
-//! Finds the refusals of attaches before a start. They depend on the state directory, and on data
-//! in the cache that is older than writes without it.
+//! Finds the refusals of attaches before a start. They depend on the state directory, on the
+//! backing devices, and on data in the cache that is older than writes without it.
 
 use forebay_block::{Context as _, Error, Result};
-use forebay_cache::{Devices, Inspection};
+use forebay_cache::{Devices, Inspection, VolumeOptions};
 
 use super::mend::{self, Place};
-use super::open::Sized;
+use super::open::{Backing, Sized};
 use crate::config::{Config, Volume};
-use crate::stack::{foresee_attach, options_of, place_of_volume};
+use crate::stack::{Wishes, foresee_attach, options_of, place_of_volume};
 use crate::state::CacheId;
 use crate::state::decide::Attach;
 
@@ -18,11 +18,14 @@ type Planned<'a> = (&'a Volume, Attach);
 /// an inspected cache, volumes have none, or one in memory. Also returns the refusals.
 pub(super) fn attaches<'a>(
     config: &'a Config,
-    backing: &[Sized],
+    backing: &Backing,
     cache: Option<&Inspection>,
+    wishes: &Wishes,
 ) -> (Vec<Planned<'a>>, Vec<Error>) {
     let (mut planned, mut refused) = (Vec::new(), Vec::new());
-    for (volume, backing) in config.volumes.iter().zip(backing) {
+    let mut cache_now = cache.cloned();
+    let sized = config.volumes.iter().zip(&backing.identities);
+    for (number, (volume, sized)) in sized.enumerate() {
         let cache = match cache {
             Some(found) => {
                 let mut known = found.volumes.iter();
@@ -31,12 +34,35 @@ pub(super) fn attaches<'a>(
             }
             None => config.memory_cache().map(|_| (CacheId::Memory, None)),
         };
-        match foresee_attach(config, volume, *backing, cache) {
+        let adopt = wishes.adopt.contains(&volume.name);
+        let decided = foresee_attach(config, volume, *sized, cache, adopt);
+        let checked = decided.and_then(|attach| {
+            let mut devices = backing.devices.iter();
+            let is_device = devices.any(|(known, _)| *known == number);
+            let checked = match &mut cache_now {
+                Some(found) if is_device => check_device(found, &volume.name, *sized, adopt),
+                _ => Ok(()),
+            };
+            checked
+                .map(|()| attach)
+                .context(|| place_of_volume(config, volume))
+        });
+        match checked {
             Ok(attach) => planned.extend(attach.map(|attach| (volume, attach))),
             Err(error) => refused.push(error),
         }
     }
     (planned, refused)
+}
+
+/// Checks the backing device of a volume, as its attach does after those of earlier volumes.
+fn check_device(found: &mut Inspection, name: &str, backing: Sized, adopt: bool) -> Result<()> {
+    if backing.0.is_known() {
+        found.check_identity(name, backing, adopt)?;
+    }
+    found.check_size(name, backing.1)?;
+    found.note_attached(name, backing);
+    Ok(())
 }
 
 /// Returns the refusals of the attaches to a cache on these devices. Changes nothing.
@@ -45,12 +71,13 @@ pub(super) fn attaches<'a>(
 /// The errors of the devices, if the cache seems undamaged.
 pub(super) async fn refusals(
     config: &Config,
-    backing: &[Sized],
+    backing: &Backing,
     devices: &Devices,
     place: Place<'_>,
     found: &Inspection,
+    wishes: &Wishes,
 ) -> Result<Vec<Error>> {
-    let (planned, mut refused) = attaches(config, backing, Some(found));
+    let (planned, mut refused) = attaches(config, backing, Some(found), wishes);
     if let Some(problem) = &found.journal_problem {
         // The opening is refused for it, so that no attach is reached.
         if !refused.is_empty() {
@@ -67,7 +94,13 @@ pub(super) async fn refusals(
         return Ok(refused);
     }
     let asked = ahead.iter();
-    let asked = asked.map(|(volume, attach)| (&*volume.name, options_of(volume, attach)));
+    let asked = asked.map(|(volume, attach)| {
+        let options = VolumeOptions {
+            discard_stale_dirty: wishes.discard_stale_dirty.contains(&volume.name),
+            ..options_of(volume, attach)
+        };
+        (&*volume.name, options)
+    });
     let asked: Vec<_> = asked.collect();
     let options = mend::options(place, false, false)?;
     let checked = match forebay_cache::predict_stale(devices, &options, &asked).await {

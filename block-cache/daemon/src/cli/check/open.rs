@@ -24,7 +24,7 @@ use forebay_terminal::out;
 
 /// Results from the backing devices that are files or on other machines: warnings about those that
 /// end within a block, and identities.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Backing {
     pub(super) warnings: Vec<String>,
     /// Devices by the volume's number in the configuration.
@@ -143,10 +143,11 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
 }
 
 /// Opens the cache's devices like the daemon of the configuration. Otherwise returns the event that
-/// must precede an inspection.
+/// must precede an inspection. `moved` states that the cache was copied to these devices.
 pub(in crate::cli) async fn open_configured(
     config: &Config,
     repair: bool,
+    moved: bool,
 ) -> Result<Result<Devices, String>> {
     let cache = (config.cache.as_ref()).expect("what is inspected of a configuration is its cache");
     let mut opened = Vec::new();
@@ -182,11 +183,11 @@ pub(in crate::cli) async fn open_configured(
     // The inspection takes memory, too.
     check_memory(config, &found)?;
     let places = place_of(config, cache);
-    let copy = refuse_copy(&config.server.state, &devices, &found, &places, false).await;
-    if let Some(note) = copy.context(|| config.place(cache.line))? {
+    let copy = refuse_copy(&config.server.state, &devices, &found, &places, moved).await;
+    if let (Some(note), false) = (copy.context(|| config.place(cache.line))?, moved) {
         out::note(&format!("warning: {note}"));
     }
-    let whose = Whose::of(&found, &devices, places.metadata, false);
+    let whose = Whose::of(&found, &devices, places.metadata, moved);
     journal::foresee(cache.journal_path(), &whose)
         .context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))
