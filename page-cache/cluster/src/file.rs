@@ -106,7 +106,8 @@ impl File {
     /// page is read as of one moment.
     ///
     /// # Errors
-    /// Errors of the store, or `Disconnected`.
+    /// Errors of the store, `Disconnected`, or `TimedOut` if the store does not answer
+    /// ([`Options::limit`](crate::Options::limit)).
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let len = self.size_bytes()?.saturating_sub(offset);
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(out.len());
@@ -141,7 +142,8 @@ impl File {
     /// # Errors
     /// - `OutOfRange` if the file would be too long.
     /// - `NoSpace` if the store is full; nothing is written then.
-    /// - Errors of the store, or `Disconnected`: some of the pages may be written then.
+    /// - Errors of the store, `Disconnected`, or `TimedOut` as for [`File::read_at`]: some of the
+    ///   pages may be written then.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -263,7 +265,7 @@ impl File {
     /// call once this node has used the page.
     ///
     /// # Errors
-    /// `OutOfRange` beyond the end of the file. Errors of the store, or `Disconnected`.
+    /// `OutOfRange` beyond the end of the file. Others as for [`File::read_at`].
     pub fn map(&self, page: u64) -> Result<PageView<'_>> {
         let inside = |size: u64| page < size.div_ceil(PAGE_BYTES as u64);
         if !inside(self.size_bytes.load(Ordering::Relaxed)) && !inside(self.size_bytes()?) {
@@ -278,8 +280,12 @@ impl File {
     /// Makes this node's writes to the file durable.
     ///
     /// # Errors
-    /// `Lost` if the store refused a write, or a node died that held one. It is reported once to
-    /// each user that had the file open then.
+    /// - `Lost` if the store refused a write, or a node died that held one. It is reported once to
+    ///   each user that had the file open then.
+    /// - `TimedOut` if the store accepts no page of it
+    ///   ([`Options::limit`](crate::Options::limit)). The data stays in memory and
+    ///   is written back later.
+    /// - `Disconnected`.
     pub fn fsync(&self) -> Result<()> {
         self.node.client().fsync_for(self.inode, &self.heard)
     }

@@ -10,8 +10,9 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_pagecache::client::Link;
 use forebay_pagecache::protocol::{Message, PACKET_BYTES_MAX, Packet};
 
-/// Maximum bytes that wait for a peer. The messages of each side are bounded by the requests of the
-/// other, one for a page. A peer with more than this in its queue has stopped reading.
+/// Maximum length of a send queue, bytes, with those that are being written. More end the
+/// connection: the peer has stopped reading. The number of messages has no exact bound: while the
+/// source stalls, a page may be requested once for each store that a program flushes.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 
 /// Send queue of a connection.

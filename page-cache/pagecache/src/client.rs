@@ -150,7 +150,7 @@ impl<S: Store, L: Link> Client<S, L> {
     /// Reads a whole page.
     ///
     /// # Errors
-    /// Errors of the store, or `Disconnected`.
+    /// Errors of the store, `TimedOut` after the limit, or `Disconnected`.
     ///
     /// # Panics
     /// If `out` does not have the length of a page.
@@ -204,7 +204,7 @@ impl<S: Store, L: Link> Client<S, L> {
     /// Writes `bytes` at `offset` of a page. All readers of the page see them at once.
     ///
     /// # Errors
-    /// Errors of the store, or `Disconnected`.
+    /// Errors of the store, `TimedOut` after the limit, or `Disconnected`.
     ///
     /// # Panics
     /// If the bytes reach beyond the page.
@@ -259,7 +259,8 @@ impl<S: Store, L: Link> Client<S, L> {
     /// stores of other programs are visible.
     ///
     /// # Errors
-    /// Errors of the store, or `Disconnected`. `Busy` if this node has the page unpublished.
+    /// Errors of the store, `TimedOut` after the limit, or `Disconnected`. `Busy` if this node has
+    /// the page unpublished.
     pub fn map(&self, page: PageId) -> Result<View<'_, S, L>> {
         loop {
             let mut state = self.lock_state();
@@ -317,7 +318,7 @@ impl<S: Store, L: Link> Client<S, L> {
     /// Publishes this node's writes to the file: other nodes see them when this returns.
     ///
     /// # Errors
-    /// `Disconnected`.
+    /// `TimedOut` after the limit, or `Disconnected`.
     pub fn close(&self, inode: u64) -> Result<()> {
         self.sync(inode, "close", Node::close)
     }

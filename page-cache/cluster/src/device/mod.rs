@@ -104,7 +104,8 @@ impl DeviceNode {
     /// Each page is read as of one moment.
     ///
     /// # Errors
-    /// Errors of the device, or `Disconnected`.
+    /// Errors of the device, `Disconnected`, or `TimedOut` if the device does not answer
+    /// ([`Options::limit`]).
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let left = self.size_bytes().saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
@@ -125,7 +126,8 @@ impl DeviceNode {
     /// # Errors
     /// - `ReadOnly` if the source is read-only ([`DeviceNode::read_only`]).
     /// - `OutOfRange` beyond the end of the device.
-    /// - Errors of the device, or `Disconnected`: some pages may be written then.
+    /// - Errors of the device, `Disconnected`, or `TimedOut` as for [`DeviceNode::read_at`]: some
+    ///   pages may be written then.
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         if let Some(why) = &self.unfenced {
             let context = format!(
@@ -160,7 +162,7 @@ impl DeviceNode {
     /// node has used the page.
     ///
     /// # Errors
-    /// `OutOfRange` beyond the end of the device. Errors of the device, or `Disconnected`.
+    /// `OutOfRange` beyond the end of the device. Others as for [`DeviceNode::read_at`].
     pub fn map(&self, page: u64) -> Result<DeviceView<'_>> {
         if page >= self.size_bytes().div_ceil(PAGE_BYTES as u64) {
             let context = format!("page {page} is behind the end of the device");
@@ -173,7 +175,10 @@ impl DeviceNode {
     /// Makes this node's writes durable.
     ///
     /// # Errors
-    /// `Lost` if the device refused a write, or a node died that held one.
+    /// - `Lost` if the device refused a write, or a node died that held one.
+    /// - `TimedOut` if the device accepts no page ([`Options::limit`]). The data stays in memory
+    ///   and is written back later.
+    /// - `Disconnected`.
     pub fn fsync(&self) -> Result<()> {
         self.inner.client().fsync(store::INODE)
     }

@@ -34,7 +34,9 @@ impl<S: Store, L: Link> Client<S, L> {
     /// this user as [`Client::fsync_for`] does.
     ///
     /// # Errors
-    /// `Lost` if the store refused a write, or a node died that held one.
+    /// - `Lost` if the store refused a write, or a node died that held one.
+    /// - `TimedOut` if no page of it was stored for longer than the limit.
+    /// - `Disconnected`.
     pub fn close_for(&self, inode: u64, heard: &Heard) -> Result<()> {
         self.lock_state().unsynced.insert(inode);
         let written = self.sync(inode, "close", Node::fsync);
