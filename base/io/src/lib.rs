@@ -6,11 +6,13 @@
 //!   production and under test.
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads if io_uring is
 //!   forbidden.
-//! - [`mod@file`], [`net`], [`event`], [`fuse`], [`limits`], [`owner`], [`passthrough`], [`pmem`],
-//!   [`shm`], [`process`], [`system`], [`tree`]: facilities of the machine for tasks of a reactor.
+//! - [`mod@file`], [`blocks`], [`net`], [`event`], [`fuse`], [`limits`], [`owner`],
+//!   [`passthrough`], [`pmem`], [`shm`], [`process`], [`system`], [`tree`], [`xattr`]: facilities
+//!   of the machine for tasks of a reactor.
 //! - [`sync`]: synchronization of tasks of one reactor; [`answer`]: with another thread.
 
 pub mod answer;
+pub mod blocks;
 mod engine;
 pub mod event;
 pub mod file;
@@ -37,6 +39,7 @@ pub mod system;
 mod testing;
 pub mod tree;
 pub mod uncached;
+pub mod xattr;
 
 pub use engine::Engine;
 pub use new_directories::NewDirectories;

@@ -9,9 +9,9 @@ use std::path::Path;
 
 use forebay_block::{Buf, Context, Error, ErrorKind, Mapping, Result};
 
+use crate::blocks::allocate_range;
 use crate::file::{kind_in_words, wait_for_release};
 use crate::holder::Holder;
-use crate::system::allocate_range;
 use crate::{Stop, snapshot, tree};
 
 /// Bytes that are allocated, and mapped, between two looks at a [`Stop`]: tens of milliseconds.

@@ -3,8 +3,6 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::ops::Range;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
@@ -268,26 +266,6 @@ pub fn wall_clock() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
-}
-
-/// Allocates the blocks of a range of a file, whose size stays. Returns false if the file system
-/// cannot.
-///
-/// # Errors
-/// An error of the system, such as a full file system; some of the blocks may be allocated then.
-pub fn allocate_range(file: &File, range: Range<u64>) -> io::Result<bool> {
-    let offset = libc::off_t::try_from(range.start).map_err(io::Error::other)?;
-    let len = libc::off_t::try_from(range.end - range.start).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is open.
-    let done = unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, offset, len) };
-    if done == 0 {
-        return Ok(true);
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP | libc::ENOSYS) => Ok(false),
-        _ => Err(error),
-    }
 }
 
 #[cfg(test)]

@@ -175,6 +175,35 @@ pub fn rename(from: &Path, to: &Path, how: Renaming) -> io::Result<()> {
     }
 }
 
+/// Type of a file that [`make_node`] creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// A regular file.
+    File,
+    /// A FIFO.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+/// Creates a file of any type with these permissions (mknod(2)). The umask of this thread applies.
+///
+/// # Errors
+/// `AlreadyExists` if there is a file, or the system's error.
+pub fn make_node(path: &Path, kind: NodeKind, mode: u32) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let kind = match kind {
+        NodeKind::File => libc::S_IFREG,
+        NodeKind::Fifo => libc::S_IFIFO,
+        NodeKind::Socket => libc::S_IFSOCK,
+    };
+    // SAFETY: a string that lives through the call.
+    match unsafe { libc::mknod(path.as_ptr(), kind | mode, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Returns the target of a symbolic link that is open with `O_PATH`.
 ///
 /// # Errors

@@ -1,5 +1,7 @@
 //! File interface for programs: read, write, append, map and fsync through the cache.
 
+mod blocks;
+
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;

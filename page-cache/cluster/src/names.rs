@@ -8,6 +8,7 @@
 mod locks;
 mod making;
 mod mapped;
+mod xattrs;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -21,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
-pub use forebay_io::tree::Renaming;
+pub use forebay_io::tree::{NodeKind, Renaming};
 use forebay_io::tree::{Room, raise_open_files, read_link, rename, room, set_times};
 
 use crate::file::File;
@@ -50,7 +51,7 @@ pub struct Attributes {
 }
 
 /// Attributes to set; `None` leaves one unchanged.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Permissions.
     pub mode: Option<u32>,
@@ -62,6 +63,14 @@ pub struct Changes {
     pub accessed: Option<SystemTime>,
     /// Time of the last modification.
     pub modified: Option<SystemTime>,
+}
+
+impl Changes {
+    /// Returns whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// An entry of a directory.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
-use forebay_io::system::allocate_range;
+use forebay_io::blocks::{allocate_range, next_data};
 use forebay_io::uncached::Uncached;
 
 use crate::mapped::Mapped;
@@ -239,11 +239,18 @@ impl Tree {
         grown.context(|| self.named(inode))
     }
 
-    /// Allocates the blocks of a range of the file. Does nothing if the source cannot.
-    pub(crate) fn allocate(&self, inode: u64, bytes: Range<u64>) -> Result<()> {
+    /// Allocates the blocks of a range of the file. Returns false if the source cannot.
+    pub(crate) fn allocate(&self, inode: u64, bytes: Range<u64>) -> Result<bool> {
         let file = self.file(inode)?;
         let allocated = self.change(&file, || allocate_range(&file, bytes));
-        allocated.map(drop).context(|| self.named(inode))
+        allocated.context(|| self.named(inode))
+    }
+
+    /// Returns the first range with data in a range of the file in the source. The source may lack
+    /// data of pages in frames.
+    pub(crate) fn next_data(&self, inode: u64, bytes: Range<u64>) -> Result<Option<Range<u64>>> {
+        let file = self.file(inode)?;
+        next_data(&file, bytes).context(|| self.named(inode))
     }
 
     /// Sets the file's length.

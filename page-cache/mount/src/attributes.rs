@@ -1,10 +1,14 @@
-//! Attributes and times in the kernel's types.
+//! Attributes, times and free space in the kernel's types.
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay_cluster::names::Attributes;
-use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
+use forebay_io::tree::Room;
+use fuser::{FileAttr, FileType, INodeNo, ReplyStatfs, TimeOrNow};
+
+use crate::errors::number_of;
 
 /// Returns the attributes of a file or directory for the kernel.
 pub(crate) fn described(attributes: &Attributes) -> FileAttr {
@@ -42,5 +46,22 @@ pub(crate) fn instant(time: TimeOrNow) -> SystemTime {
     match time {
         TimeOrNow::SpecificTime(time) => time,
         TimeOrNow::Now => SystemTime::now(),
+    }
+}
+
+/// Answers with the free and total space of the source.
+pub(crate) fn answer_room(reply: ReplyStatfs, room: io::Result<Room>) {
+    match room {
+        Ok(room) => reply.statfs(
+            room.blocks,
+            room.free,
+            room.available,
+            room.files,
+            room.files_free,
+            room.block_bytes,
+            room.name_bytes,
+            room.block_bytes,
+        ),
+        Err(error) => reply.error(number_of(&error)),
     }
 }

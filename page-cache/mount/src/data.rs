@@ -1,15 +1,20 @@
-//! Requests for the data of files: reads, writes and flushes.
+//! Requests for the data of files: reads, writes, copies, allocation and flushes.
 
 use std::cell::RefCell;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 
 use forebay_block::{Error, Result};
-use fuser::{OpenFlags, ReplyData, ReplyEmpty, ReplyWrite};
+use forebay_cluster::Change;
+use fuser::{Errno, OpenFlags, ReplyData, ReplyEmpty, ReplyWrite};
 
 use crate::errors::number_of_ours;
 use crate::handles::{Handle, Handles};
 
 /// Maximum length of a thread's read buffer between two requests, bytes.
 const BUFFER_BYTES: usize = 128 << 10;
+/// Most bytes that one request copies.
+const COPY_BYTES: usize = 1 << 20;
 
 thread_local! {
     /// Read buffer of this thread.
@@ -55,6 +60,59 @@ pub(crate) fn write(
     match write() {
         // At most the negotiated length.
         Ok(()) => reply.written(data.len() as u32),
+        Err(error) => reply.error(number_of_ours(&error)),
+    }
+}
+
+/// Copies bytes between two open files. It may copy less, and copies nothing at the end of the
+/// file.
+pub(crate) fn copy(
+    handles: &Handles,
+    (from, from_offset): (u64, u64),
+    (to, to_offset): (u64, u64),
+    len: u64,
+    reply: ReplyWrite,
+) {
+    let len = usize::try_from(len).unwrap_or(usize::MAX).min(COPY_BYTES);
+    let mut bytes = vec![0; len];
+    let mut copy = || -> Result<usize> {
+        let count = match handles.find(from)? {
+            Handle::Mapped(mapped) => mapped.file.read_at(&mut bytes, from_offset)?,
+            _ => handles.file(from)?.read_at(from_offset, &mut bytes)?,
+        };
+        match handles.find(to)? {
+            Handle::Mapped(mapped) => mapped.file.write_all_at(&bytes[..count], to_offset)?,
+            _ => handles.file(to)?.write_at(to_offset, &bytes[..count])?,
+        }
+        Ok(count)
+    };
+    match copy() {
+        Ok(count) => reply.written(count as u32),
+        Err(error) => reply.error(number_of_ours(&error)),
+    }
+}
+
+/// Changes the blocks of a range of an open file (fallocate(2)).
+pub(crate) fn allocate(
+    handles: &Handles,
+    handle: u64,
+    range: Range<u64>,
+    mode: i32,
+    reply: ReplyEmpty,
+) {
+    let Some((change, keeps_size)) = Change::of_mode(mode) else {
+        return reply.error(Errno::EOPNOTSUPP);
+    };
+    let change = || -> Result<()> {
+        match handles.find(handle)? {
+            Handle::Mapped(mapped) => Ok(change.apply(&mapped.file, range, keeps_size)?),
+            _ => handles
+                .file(handle)?
+                .change_range(change, range, keeps_size),
+        }
+    };
+    match change() {
+        Ok(()) => reply.ok(),
         Err(error) => reply.error(number_of_ours(&error)),
     }
 }

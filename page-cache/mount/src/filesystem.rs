@@ -1,6 +1,6 @@
 //! Requests of the kernel, each executed on the thread that has read it.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -8,32 +8,26 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use forebay_block::Error;
-use forebay_cluster::names::{Attributes, Changes, Renaming};
+use forebay_cluster::names::{Attributes, Changes};
 use fuser::{
-    Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite, Request,
-    TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::Users;
-use crate::attributes::{described, instant};
-use crate::data;
+use crate::attributes::{answer_room, described, instant};
+use crate::directories::renaming;
 use crate::errors::{number_of, number_of_ours};
 use crate::handles::{Handle, Handles};
 use crate::locking::{Locking, wanted};
+use crate::negotiation::negotiate;
 use crate::workers::Workers;
+use crate::{data, directories, nodes, xattr};
 
 /// The kernel must not cache: another node may change the file.
-const LIVE: Duration = Duration::ZERO;
-/// Maximum read or write, bytes. An append up to this length is atomic.
-const REQUEST_BYTES: u32 = 1 << 20;
-/// Maximum number of asynchronous requests that the kernel has in flight.
-const BACKGROUND: u16 = 1024;
-/// Files bypass the kernel's cache. The kernel reports each close, which ends locks.
-const OPENED: FopenFlags =
-    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
-
+pub(crate) const LIVE: Duration = Duration::ZERO;
 /// A mounted tree.
 pub(crate) struct SharedFilesystem {
     pub(crate) handles: Arc<Handles>,
@@ -68,10 +62,6 @@ impl SharedFilesystem {
         }
     }
 
-    fn read_link(&self, number: u64) -> io::Result<OsString> {
-        self.handles.names()?.read_link(number)
-    }
-
     fn entry(reply: ReplyEntry, found: io::Result<Attributes>) {
         match found {
             Ok(attributes) => reply.entry(&LIVE, &described(&attributes), Generation(0)),
@@ -89,28 +79,7 @@ impl SharedFilesystem {
 
 impl Filesystem for SharedFilesystem {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let refused = |nearest: u32| io::Error::other(format!("FUSE supports {nearest} at most"));
-        config.set_max_write(REQUEST_BYTES).map_err(refused)?;
-        // Reads that wait for the source count. Few of them must not stop all others.
-        let few = |nearest: u16| refused(nearest.into());
-        config.set_max_background(BACKGROUND).map_err(few)?;
-        config.set_congestion_threshold(BACKGROUND).map_err(few)?;
-        // Without these capabilities, locks would be local to this node.
-        let locks = InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS;
-        let unknown = |_| io::Error::other("no FUSE locks in this kernel\n    help: use another");
-        config.add_capabilities(locks).map_err(unknown)?;
-        if config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
-            config.set_max_stack_depth(1).map_err(refused)?;
-        } else if self.handles.names()?.any_mapped() {
-            return Err(io::Error::other(
-                "this kernel has no FUSE passthrough, without which no directory is mapped\n    \
-                 help: use Linux 6.9 or later, or run the directory process without --map",
-            ));
-        }
-        // Without these capabilities, the kernel sends requests one by one, but correctly.
-        let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
-        let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
-        Ok(())
+        negotiate(config, self.handles.names()?.any_mapped())
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -134,7 +103,7 @@ impl Filesystem for SharedFilesystem {
 
     fn setattr(
         &self,
-        _: &Request,
+        request: &Request,
         number: INodeNo,
         mode: Option<u32>,
         user: Option<u32>,
@@ -157,17 +126,34 @@ impl Filesystem for SharedFilesystem {
             accessed: accessed.map(instant),
             modified: modified.map(instant),
         };
-        match self.set(number.0, &changes, size, handle) {
+        match self.set(request, number.0, &changes, size, handle) {
             Ok(attributes) => reply.attr(&LIVE, &attributes),
             Err(error) => reply.error(number_of_ours(&error)),
         }
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
-        match self.read_link(number.0) {
+        let names = self.handles.names();
+        match names.and_then(|names| names.read_link(number.0)) {
             Ok(target) => reply.data(target.as_bytes()),
             Err(error) => reply.error(number_of(&error)),
         }
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        _: u32,
+        reply: ReplyEntry,
+    ) {
+        let file = self.new_file(request, (parent, name), mode);
+        let names = self.handles.names();
+        let made = names.and_then(|names| nodes::make(&names, &file, mode));
+        Self::entry(reply, made);
     }
 
     fn mkdir(
@@ -220,11 +206,8 @@ impl Filesystem for SharedFilesystem {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let how = match flags {
-            RenameFlags::RENAME_NOREPLACE => Renaming::Refuse,
-            RenameFlags::RENAME_EXCHANGE => Renaming::Exchange,
-            _ if flags.is_empty() => Renaming::Replace,
-            _ => return reply.error(Errno::EINVAL),
+        let Some(how) = renaming(flags) else {
+            return reply.error(Errno::EINVAL);
         };
         let (from, to) = ((parent.0, name), (new_parent.0, new_name));
         let names = self.handles.names();
@@ -240,18 +223,7 @@ impl Filesystem for SharedFilesystem {
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let names = self.handles.names().map_err(Error::from);
         let opened = names.and_then(|names| names.open(number.0));
-        match opened.and_then(|opened| self.handle(number.0, opened)) {
-            Ok((handle, None)) => reply.opened(handle, OPENED),
-            Ok((handle, Some(backing))) => {
-                // SAFETY: the backing file belongs to this mount, which holds it until after the
-                // answer.
-                let id = unsafe { reply.wrap_backing(backing.number()) };
-                reply.opened_passthrough(handle, FopenFlags::empty(), &id);
-                // This process closes it.
-                id.into_raw();
-            }
-            Err(error) => reply.error(number_of_ours(&error)),
-        }
+        self.answer_open(number.0, opened, reply);
     }
 
     fn create(
@@ -266,25 +238,7 @@ impl Filesystem for SharedFilesystem {
     ) {
         let file = self.new_file(request, (parent, name), mode);
         let created = self.create_file(&file, flags);
-        let handle = created.and_then(|(attributes, opened)| {
-            Ok((attributes, self.handle(attributes.ino.0, opened)?))
-        });
-        let new = Generation(0);
-        match handle {
-            Ok((attributes, (handle, None))) => {
-                reply.created(&LIVE, &attributes, new, handle, OPENED);
-            }
-            Ok((attributes, (handle, Some(backing)))) => {
-                let flags = FopenFlags::empty();
-                // SAFETY: the backing file belongs to this mount, which holds it until after the
-                // answer.
-                let id = unsafe { reply.wrap_backing(backing.number()) };
-                reply.created_passthrough(&LIVE, &attributes, new, handle, flags, &id);
-                // This process closes it.
-                id.into_raw();
-            }
-            Err(error) => reply.error(number_of_ours(&error)),
-        }
+        self.answer_create(created, reply);
     }
 
     fn read(
@@ -424,23 +378,9 @@ impl Filesystem for SharedFilesystem {
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectory,
+        reply: ReplyDirectory,
     ) {
-        let entries = match self.handles.directory(handle.0) {
-            Ok(entries) => entries,
-            Err(error) => return reply.error(number_of(&error)),
-        };
-        let dots = [".", ".."].map(|name| (number, FileType::Directory, OsStr::new(name)));
-        let all = dots.into_iter().chain(entries.iter().map(|entry| {
-            let kind = FileType::from_std(entry.kind).unwrap_or(FileType::RegularFile);
-            (INodeNo(entry.number), kind, entry.name.as_os_str())
-        }));
-        for ((number, kind, name), next) in all.zip(1..) {
-            if next > offset && reply.add(number, next, kind, name) {
-                break;
-            }
-        }
-        reply.ok();
+        directories::list(&self.handles, number, handle.0, offset, reply);
     }
 
     fn releasedir(
@@ -462,18 +402,98 @@ impl Filesystem for SharedFilesystem {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.handles.names().and_then(|names| names.room()) {
-            Ok(room) => reply.statfs(
-                room.blocks,
-                room.free,
-                room.available,
-                room.files,
-                room.files_free,
-                room.block_bytes,
-                room.name_bytes,
-                room.block_bytes,
-            ),
-            Err(error) => reply.error(number_of(&error)),
-        }
+        answer_room(reply, self.handles.names().and_then(|names| names.room()));
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let names = self.handles.names();
+        let set = names.and_then(|names| names.set_xattr(number.0, name, value, flags));
+        Self::done(reply, set);
+    }
+
+    fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let names = self.handles.names();
+        let found = names.and_then(|names| names.xattr(number.0, name));
+        xattr::answer(reply, size, found);
+    }
+
+    fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        let root = request.uid() == 0;
+        let names = self.handles.names();
+        let found = names.and_then(|names| names.list_xattrs(number.0, root));
+        xattr::answer(reply, size, found);
+    }
+
+    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let names = self.handles.names();
+        let removed = names.and_then(|names| names.remove_xattr(number.0, name));
+        Self::done(reply, removed);
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let range = offset..offset.saturating_add(length);
+        self.execute(move |handles| data::allocate(handles, handle.0, range, mode, reply));
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        from: FileHandle,
+        from_offset: u64,
+        _: INodeNo,
+        to: FileHandle,
+        to_offset: u64,
+        len: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = ((from.0, from_offset), (to.0, to_offset));
+        self.execute(move |handles| data::copy(handles, from, to, len, reply));
+    }
+
+    /// The kernel itself then answers for this mount that all bytes are data.
+    fn lseek(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: i64,
+        _: i32,
+        reply: fuser::ReplyLseek,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: fuser::IoctlFlags,
+        _: u32,
+        _: &[u8],
+        _: u32,
+        reply: fuser::ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
     }
 }

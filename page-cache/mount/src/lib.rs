@@ -12,12 +12,16 @@
 
 mod attributes;
 mod data;
+mod directories;
 mod errors;
 mod filesystem;
 mod handles;
 mod locking;
+mod negotiation;
+mod nodes;
 mod opening;
 mod workers;
+mod xattr;
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;

@@ -7,12 +7,19 @@ use std::sync::Arc;
 use forebay_block::Error;
 use forebay_cluster::names::{Changes, Maker, NewFile, Opened};
 use forebay_io::fuse::Held;
-use fuser::{FileAttr, FileHandle, INodeNo, Request};
+use fuser::{
+    FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyCreate, ReplyOpen, Request,
+};
 
 use crate::Users;
 use crate::attributes::described;
-use crate::filesystem::SharedFilesystem;
+use crate::errors::number_of_ours;
+use crate::filesystem::{LIVE, SharedFilesystem};
 use crate::handles::Handle;
+
+/// Files bypass the kernel's cache. The kernel reports each close, which ends locks.
+const OPENED: FopenFlags =
+    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 impl SharedFilesystem {
     /// Returns a file to create for a request. It belongs to the requesting user if all users may
@@ -40,7 +47,7 @@ impl SharedFilesystem {
     }
 
     /// Creates the handle of an opened file, with the kernel's backing file if it is mapped.
-    pub(crate) fn handle(
+    fn handle(
         &self,
         number: u64,
         opened: Opened,
@@ -54,6 +61,49 @@ impl SharedFilesystem {
             }
         };
         Ok((FileHandle(self.handles.add(handle)?), backing))
+    }
+
+    /// Answers with the handle of an opened file.
+    pub(crate) fn answer_open(&self, number: u64, opened: Result<Opened, Error>, reply: ReplyOpen) {
+        match opened.and_then(|opened| self.handle(number, opened)) {
+            Ok((handle, None)) => reply.opened(handle, OPENED),
+            Ok((handle, Some(backing))) => {
+                // SAFETY: the backing file belongs to this mount, which holds it until after the
+                // answer.
+                let id = unsafe { reply.wrap_backing(backing.number()) };
+                reply.opened_passthrough(handle, FopenFlags::empty(), &id);
+                // This process closes it.
+                id.into_raw();
+            }
+            Err(error) => reply.error(number_of_ours(&error)),
+        }
+    }
+
+    /// Answers with the handle of a created file.
+    pub(crate) fn answer_create(
+        &self,
+        created: Result<(FileAttr, Opened), Error>,
+        reply: ReplyCreate,
+    ) {
+        let handle = created.and_then(|(attributes, opened)| {
+            Ok((attributes, self.handle(attributes.ino.0, opened)?))
+        });
+        let new = Generation(0);
+        match handle {
+            Ok((attributes, (handle, None))) => {
+                reply.created(&LIVE, &attributes, new, handle, OPENED);
+            }
+            Ok((attributes, (handle, Some(backing)))) => {
+                let flags = FopenFlags::empty();
+                // SAFETY: the backing file belongs to this mount, which holds it until after the
+                // answer.
+                let id = unsafe { reply.wrap_backing(backing.number()) };
+                reply.created_passthrough(&LIVE, &attributes, new, handle, flags, &id);
+                // This process closes it.
+                id.into_raw();
+            }
+            Err(error) => reply.error(number_of_ours(&error)),
+        }
     }
 
     pub(crate) fn create_file(
@@ -70,14 +120,21 @@ impl SharedFilesystem {
         Ok((described(&attributes), opened))
     }
 
+    /// Sets attributes for a request, and the size of a file.
     pub(crate) fn set(
         &self,
+        request: &Request,
         number: u64,
         changes: &Changes,
         size: Option<u64>,
         handle: Option<FileHandle>,
     ) -> Result<FileAttr, Error> {
         let names = self.handles.names()?;
+        // With `FUSE_HANDLE_KILLPRIV_V2`, a change of nothing stands for a write to a mapped file
+        // by the kernel. The source clears the bits at a change of the owner.
+        if size.map_or_else(|| changes.is_empty(), |_| request.uid() != 0) {
+            names.clear_set_id(number)?;
+        }
         if let Some(size) = size {
             match handle
                 .map(|handle| self.handles.find(handle.0))

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use forebay_block::Result;
 use forebay_io::owner::as_owner;
-use forebay_io::tree::link_open;
+use forebay_io::tree::{NodeKind, link_open, make_node};
 
 use super::{Attributes, Changes, MODE_BITS, Names, Opened};
 
@@ -105,12 +105,28 @@ impl Names {
     pub fn make_directory(&self, directory: &NewFile<'_>) -> io::Result<Attributes> {
         let (_parent, path) = self.child_to_make(directory.parent, directory.name)?;
         directory.make(|| DirBuilder::new().mode(directory.mode()).create(&path))?;
-        let made = self.look_up(directory.parent, directory.name)?;
-        if directory.maker.is_some() {
+        self.made(directory)
+    }
+
+    /// Creates a regular file, FIFO or socket without opening it. It counts as found by
+    /// [`Names::look_up`].
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn make_node(&self, file: &NewFile<'_>, kind: NodeKind) -> io::Result<Attributes> {
+        let (_parent, path) = self.child_to_make(file.parent, file.name)?;
+        file.make(|| make_node(&path, kind, file.mode()))?;
+        self.made(file)
+    }
+
+    /// Looks up a new file, and gives it the requested mode, independent of this process's umask.
+    fn made(&self, file: &NewFile<'_>) -> io::Result<Attributes> {
+        let made = self.look_up(file.parent, file.name)?;
+        if file.maker.is_some() {
             return Ok(made);
         }
         let changes = Changes {
-            mode: Some(directory.mode),
+            mode: Some(file.mode),
             ..Changes::default()
         };
         self.change(made.number, &changes)
@@ -140,13 +156,18 @@ impl Names {
         self.look_up(parent, name)
     }
 
-    /// Clears the set-user-ID bit of a file, and the set-group-ID bit if the group may execute it.
+    /// Clears the set-user-ID bit of a regular file, and the set-group-ID bit if the group may
+    /// execute it.
     ///
     /// # Errors
     /// Errors of the system.
     pub fn clear_set_id(&self, number: u64) -> io::Result<()> {
         let here = self.file(number)?;
-        let mode = here.metadata()?.mode();
+        let metadata = here.metadata()?;
+        if !metadata.is_file() {
+            return Ok(());
+        }
+        let mode = metadata.mode();
         let mut cleared = mode & !libc::S_ISUID;
         if mode & libc::S_IXGRP != 0 {
             cleared &= !libc::S_ISGID;

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
+use super::blocks::{allocate, copy};
 use super::cluster::{Cluster, MAPPED, can_mount};
 use super::mapped::Map;
 use super::open;
@@ -28,6 +29,10 @@ enum Operation {
     MapRead { offset: u64, len: u64 },
     MapWrite { offset: u64, len: u64 },
     Truncate { size: u64 },
+    Allocate { offset: u64, len: u64 },
+    Zero { offset: u64, len: u64 },
+    Punch { offset: u64, len: u64 },
+    Copy { offset: u64, len: u64, to: u64 },
     Sync,
     Reopen,
     Rename,
@@ -118,7 +123,7 @@ impl Run {
         }
         let bound = [16, 4096, 9000, PART_MAX][random.below(4) as usize];
         let len = 1 + random.below(bound.min(LEN_MAX - offset).max(1));
-        match random.below(100) {
+        match random.below(115) {
             0..30 => Operation::Write { offset, len },
             30..38 if end + len < LEN_MAX => Operation::Append { len },
             30..70 => Operation::Read { offset, len },
@@ -128,6 +133,14 @@ impl Run {
             86..90 => Operation::Sync,
             90..93 => Operation::Reopen,
             93..95 => Operation::Rename,
+            95..98 => Operation::Allocate { offset, len },
+            98..101 => Operation::Zero { offset, len },
+            101..106 => Operation::Punch { offset, len },
+            106..110 => Operation::Copy {
+                offset,
+                len,
+                to: random.below(LEN_MAX - len),
+            },
             _ => Operation::Size,
         }
     }
@@ -179,6 +192,40 @@ impl Run {
             Operation::Truncate { size } => {
                 self.files[here].set_len(size).map_err(said)?;
                 self.resize(size as usize);
+            }
+            Operation::Allocate { offset, len } => {
+                let end = offset + len;
+                allocate(&self.files[here], 0, offset..end).map_err(said)?;
+                let size = self.model.len().max(end as usize);
+                self.resize(size);
+            }
+            Operation::Zero { offset, len } => {
+                let (end, mode) = (offset + len, libc::FALLOC_FL_ZERO_RANGE);
+                allocate(&self.files[here], mode, offset..end).map_err(said)?;
+                self.put(offset, &vec![0; len as usize]);
+            }
+            Operation::Punch { offset, len } => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                allocate(&self.files[here], mode, offset..offset + len).map_err(said)?;
+                let end = (offset + len).min(self.model.len() as u64);
+                if offset < end {
+                    self.put(offset, &vec![0; (end - offset) as usize]);
+                }
+            }
+            Operation::Copy { offset, len, to } => {
+                // As for mappings.
+                let file = &self.files[here];
+                let end = (offset + len).min(file.metadata().map_err(said)?.len());
+                // The kernel refuses ranges that overlap.
+                if offset < end && (to >= offset + len || to + len <= offset) {
+                    let len = (end - offset) as usize;
+                    let copied = copy((file, offset), (file, to), len).map_err(said)?;
+                    if copied != len {
+                        return Err(format!("{copied} bytes in place of {len}"));
+                    }
+                    let bytes = self.model[offset as usize..end as usize].to_vec();
+                    self.put(to, &bytes);
+                }
             }
             Operation::Sync => {
                 self.files[here].sync_all().map_err(said)?;

@@ -1,6 +1,7 @@
 //! A tree that nodes share, mounted on two of them at once, as processes. Needs root and
 //! `/dev/fuse`, and prints a reason if it is skipped.
 
+mod blocks;
 mod cluster;
 mod fsx;
 mod git;
@@ -10,10 +11,12 @@ mod outlive;
 mod programs;
 mod readers;
 mod sources;
+mod special;
 mod sqlite;
 mod stopped;
 mod users;
 mod written;
+mod xattrs;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};

@@ -8,7 +8,7 @@ use super::cluster::{Cluster, can_mount};
 use super::open;
 
 /// Ends the readers when the writer ends, even by a panic.
-struct Over<'a>(&'a AtomicBool);
+pub(super) struct Over<'a>(pub(super) &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {

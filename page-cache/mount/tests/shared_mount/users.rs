@@ -11,10 +11,10 @@ use std::time::SystemTime;
 use super::cluster::{Cluster, MAPPED, can_mount};
 use super::{number, open, text};
 
-const ANN: u32 = 4001;
+pub(super) const ANN: u32 = 4001;
 const BEN: u32 = 4002;
 /// Group of neither, to which Ben belongs too.
-const TEAM: u32 = 4100;
+pub(super) const TEAM: u32 = 4100;
 
 /// Runs `body` on a thread of this user, his group of the same number, and more groups.
 pub(super) fn by<T: Send>(user: u32, groups: &[u32], body: impl FnOnce() -> T + Send) -> T {
@@ -36,18 +36,18 @@ pub(super) fn by<T: Send>(user: u32, groups: &[u32], body: impl FnOnce() -> T + 
     std::thread::scope(|scope| scope.spawn(as_user).join().expect("no panic"))
 }
 
-fn owner(path: &Path) -> (u32, u32, u32) {
+pub(super) fn owner(path: &Path) -> (u32, u32, u32) {
     let found = fs::symlink_metadata(path);
     let found = found.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     (found.uid(), found.gid(), found.mode() & 0o7777)
 }
 
-fn mode(path: &Path, mode: u32) {
+pub(super) fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("set");
 }
 
 /// A cluster with mounts for all users, whose top is writable for all.
-fn cluster(name: &str) -> Cluster {
+pub(super) fn cluster_for_all(name: &str) -> Cluster {
     let cluster = Cluster::new(name);
     mode(&cluster.source(), 0o1777);
     mode(&cluster.source().join(MAPPED), 0o1777);
@@ -59,7 +59,7 @@ fn each_user_owns_what_he_creates() {
     if !can_mount() {
         return;
     }
-    let cluster = cluster("owners");
+    let cluster = cluster_for_all("owners");
     let _nodes = [1, 2].map(|number| cluster.node_for_all_users(number));
     for place in [cluster.mountpoint(1), cluster.mountpoint(1).join(MAPPED)] {
         let at = |name: &str| place.join(name);
@@ -109,7 +109,7 @@ fn the_kernel_checks_owners_modes_and_groups() {
     if !can_mount() {
         return;
     }
-    let cluster = cluster("modes");
+    let cluster = cluster_for_all("modes");
     let _nodes = [1, 2].map(|number| cluster.node_for_all_users(number));
     for (a, b) in [(1, 2), (2, 1)].map(|pair| {
         let at = |number| cluster.mountpoint(number).join(format!("by{}", pair.0));
@@ -179,7 +179,7 @@ fn writers_and_new_owners_clear_the_set_id_bits() {
     if !can_mount() {
         return;
     }
-    let cluster = cluster("suid");
+    let cluster = cluster_for_all("suid");
     let _nodes = [1, 2].map(|number| cluster.node_for_all_users(number));
     // The last is the source's own file system, which is the model.
     let places = [
@@ -224,7 +224,7 @@ fn other_users_are_refused_by_default() {
     if !can_mount() {
         return;
     }
-    let cluster = cluster("one-user");
+    let cluster = cluster_for_all("one-user");
     let _node = cluster.node(1);
     let path = cluster.mountpoint(1).join("file");
     fs::write(&path, "text").expect("written");
