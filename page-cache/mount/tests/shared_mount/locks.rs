@@ -13,7 +13,7 @@ use super::{number, open};
 /// Longest wait for an immediate event, on a busy machine.
 const SOON: Duration = Duration::from_secs(20);
 
-fn described(kind: i32, start: i64, len: i64) -> libc::flock {
+pub(super) fn described(kind: i32, start: i64, len: i64) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
@@ -23,7 +23,7 @@ fn described(kind: i32, start: i64, len: i64) -> libc::flock {
     }
 }
 
-fn control(file: &File, command: i32, lock: &mut libc::flock) -> io::Result<()> {
+pub(super) fn control(file: &File, command: i32, lock: &mut libc::flock) -> io::Result<()> {
     // SAFETY: the description lives through the call.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, &raw mut *lock) } {
         0 => Ok(()),

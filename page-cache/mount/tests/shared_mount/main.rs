@@ -3,6 +3,7 @@
 
 mod blocks;
 mod cluster;
+mod differences;
 mod fsx;
 mod git;
 mod locks;
