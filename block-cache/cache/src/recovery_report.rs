@@ -60,10 +60,10 @@ pub struct RecoveryReport {
 pub(crate) fn damage_of_log(damaged_records: u64, unreadable_units: u64) -> Option<String> {
     (damaged_records + unreadable_units > 0).then(|| {
         format!(
-            "the cache's log is damaged (damaged records: {damaged_records}, unreadable units: \
-             {unreadable_units}): dirty data that only these described IS LOST\n    \
-             help: check the data of all clients. Clean data that the damage may concern is not \
-             used. `forebay check --repair` leaves the damage behind"
+            "the cache's log is damaged ({damaged_records} damaged records, {unreadable_units} \
+             unreadable units): dirty data recorded only there IS LOST\n    \
+             help: verify the data of all clients. Clean data that may be stale is not used. \
+             `forebay check --repair` rewrites the log without the damage"
         )
     })
 }
@@ -80,8 +80,8 @@ impl RecoveryReport {
     pub const fn loss(&self) -> &'static str {
         match self.lost_in_flight {
             true => {
-                "in flight, and not acknowledged, when a flush of the cache device failed: it has \
-                 the old data, the new data, or both"
+                "in flight, and not acknowledged, when a flush of the cache device failed: old \
+                 data, new data, or both"
             }
             false => "acknowledged, not flushed, and LOST: a flush of the cache device failed",
         }

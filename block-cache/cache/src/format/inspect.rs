@@ -82,8 +82,8 @@ pub struct Inspection {
     pub journal_problem: Option<Error>,
     /// Notes for the operator, one message each. They are not problems.
     pub notes: Vec<String>,
-    /// Damage that costs nothing yet, since the same stands somewhere else; each with how it is
-    /// mended.
+    /// Damage that loses no data, since another copy or a safe assumption replaces the damaged
+    /// part. Each message says how it is repaired.
     pub spare_damage: Vec<String>,
     /// The volumes that it knows.
     pub volumes: Vec<InspectedVolume>,
@@ -167,11 +167,11 @@ pub async fn inspect(
     };
     if let Some(journal) = journal.filter(|journal| journal.poisoned) {
         let names = match journal.in_flight {
-            true => "the writes in flight at that time, which were not acknowledged",
-            false => "the LOST writes, acknowledged since the last successful one",
+            true => "the unacknowledged writes that were in flight",
+            false => "the LOST writes, which were acknowledged since the last successful flush",
         };
         inspection.problems.push(format!(
-            "a flush of the cache device failed before: the next start names {names}"
+            "a flush of the cache device failed: the next start lists {names}"
         ));
     }
     inspection.spare_damage = spare_damage(devices).await;
@@ -180,7 +180,7 @@ pub async fn inspect(
     {
         inspection.spare_damage.push(format!(
             "{} of the {} units of the bit-tree are damaged in both copies: the next start writes \
-             all blocks under them back",
+             back all their blocks",
             report.lost_units, report.units
         ));
     }
@@ -311,8 +311,7 @@ fn describe(
     let volumes = volumes.collect();
     problems.extend(LostRange::joined(cut).into_iter().map(|range| {
         format!(
-            "volume {}: {} dirty bytes at {} ARE LOST: the cache device was truncated there. The \
-             next start forgets them",
+            "volume {}: {} dirty bytes at {} ARE LOST: the cache device was truncated there",
             range.volume, range.len, range.offset
         )
     }));
@@ -352,8 +351,7 @@ fn known_corrupt(
     ranges(geometry, &volume.name, held(block), block.bad & block.dirty)
 }
 
-/// Says which copies of the superblock are damaged where the other one is sound, and how that is
-/// mended.
+/// Describes each damaged copy of the superblock whose other copy is sound, and the repair.
 pub async fn spare_damage(devices: &Devices) -> Vec<String> {
     let metadata = devices.metadata.as_ref().unwrap_or(&devices.data);
     let mut damage = Vec::new();

@@ -182,7 +182,7 @@ pub(super) fn run(
                 if config.cache.is_none() {
                     let needs = Needs::of(config, None);
                     warn_of_memory(&needs);
-                    out::print(&format!("{}\n", needs.line()))?;
+                    out::print(&needs.lines())?;
                 }
             }
         }
@@ -232,9 +232,7 @@ pub(super) fn run(
                 match arguments.json {
                     true => print_json(json!({ "not_looked_at": first }), None)?,
                     false => {
-                        out::print(&format!(
-                            "The cache on {what} was not looked at: {first}.\n"
-                        ))?;
+                        out::print(&format!("The cache on {what} was not checked: {first}.\n"))?;
                     }
                 }
                 return Ok(ExitCode::SUCCESS);
@@ -269,8 +267,9 @@ pub(super) fn run(
             let known = volumes.find(|known| known.name == volume.name);
             if let Some(at) = known.and_then(|known| known.differs_at) {
                 out::note(&format!(
-                    "warning: {}: its backing device differed from a clean copy at byte {at}: the \
-                     next start looks there first, and is refused if it still does",
+                    "warning: {}: the backing device differed from clean data at byte {at}\n    \
+                     help: the next start compares that byte first, and is refused if it \
+                     still differs",
                     place()
                 ));
             }
@@ -283,7 +282,7 @@ pub(super) fn run(
     let needs = (config.as_ref()).map(|config| needs(config, &found));
     let of_memory = needs.as_ref().and_then(warn_of_memory);
     if let (Some(needs), false) = (&needs, arguments.json) {
-        out::print(&format!("{}\n", needs.line()))?;
+        out::print(&needs.lines())?;
     }
     match arguments.json {
         true => print_json(as_json(&found, unverified_bytes, work.as_ref()), of_memory)?,

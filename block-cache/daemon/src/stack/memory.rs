@@ -249,15 +249,19 @@ impl Needs {
         ))
     }
 
-    /// Returns the needs in one line for users, with the requests of all possible connections.
-    pub(crate) fn line(&self) -> String {
-        self.line_within(&memory_limits())
+    /// Returns the total and a line for each need, with the requests of all possible connections.
+    pub(crate) fn lines(&self) -> String {
+        self.lines_within(&memory_limits())
     }
 
-    fn line_within(&self, limits: &[MemoryLimit]) -> String {
+    fn lines_within(&self, limits: &[MemoryLimit]) -> String {
         let all = self.when_full(limits);
         let total = human_bytes(all.total());
-        format!("memory when all is full: {total} ({all})")
+        let mut lines = format!("memory under full load: {total}\n");
+        for need in all.largest_first() {
+            lines.push_str(&format!("  {}: {}\n", need.what, human_bytes(need.bytes)));
+        }
+        lines
     }
 
     /// Returns a warning, with the remedy, if all connections together may need more memory than
@@ -273,8 +277,8 @@ impl Needs {
         let largest = all.needs.iter().max_by_key(|need| need.bytes)?;
         (all.total() > least.bytes).then(|| {
             format!(
-                "{}: when all is full, the daemon needs {}, and may have {} ({})\n    \
-                 help: the kernel ends it then: {}",
+                "{}: under full load, the daemon needs {} of memory, and the limit is {} ({})\n    \
+                 help: the kernel would then kill it: {}",
                 largest.place,
                 human_bytes(all.total()),
                 human_bytes(least.bytes),
@@ -282,6 +286,12 @@ impl Needs {
                 largest.help
             )
         })
+    }
+
+    fn largest_first(&self) -> Vec<&Need> {
+        let mut needs: Vec<_> = self.needs.iter().collect();
+        needs.sort_by_key(|need| std::cmp::Reverse(need.bytes));
+        needs
     }
 
     /// Returns the needs with the requests of all possible connections.
@@ -361,12 +371,9 @@ fn mapped_bytes(config: &Config) -> u64 {
 
 impl fmt::Display for Needs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut needs = self.needs.clone();
-        needs.sort_by_key(|need| std::cmp::Reverse(need.bytes));
-        let words: Vec<String> = (needs.iter())
-            .map(|need| format!("{} {}", need.what, human_bytes(need.bytes)))
-            .collect();
-        f.write_str(&words.join(", "))
+        let needs = self.largest_first().into_iter();
+        let words = needs.map(|need| format!("{} {}", need.what, human_bytes(need.bytes)));
+        f.write_str(&words.collect::<Vec<_>>().join(", "))
     }
 }
 

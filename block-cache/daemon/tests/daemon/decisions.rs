@@ -198,7 +198,7 @@ fn a_copy_with_metadata_apart_is_reported_with_both_devices() {
         printed.contains("no start serves this copy as it is"),
         "{printed}"
     );
-    assert!(!printed.contains("until the process journal"), "{printed}");
+    assert!(!printed.contains("without process journal"), "{printed}");
     // The original is no copy, by both names.
     let original = (place.path("cache"), place.path("map"));
     let on = [

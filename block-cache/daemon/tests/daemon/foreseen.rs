@@ -209,7 +209,7 @@ fn a_cache_whose_slots_are_not_on_it_yet_starts() {
     daemon.kill();
     let printed = place.ok(&["check", text(&config)]);
     assert!(
-        printed.contains("was not looked at: device \"fast\" gets "),
+        printed.contains("was not checked: device \"fast\" gets "),
         "{printed}"
     );
     let printed = place.ok(&["check", text(&config), "--json"]);

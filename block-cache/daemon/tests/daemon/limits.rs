@@ -252,7 +252,7 @@ fn what_no_memory_holds_is_refused_by_check_and_serve() {
     let file = place.path("forebay.toml");
     let config = std::fs::read_to_string(&file).expect("there");
     let said = place.ok(&["check", text(&file)]);
-    assert!(said.contains("memory when all is full: "), "{said}");
+    assert!(said.contains("memory under full load: "), "{said}");
     let device = |more: &str| format!("[[device]]\nname = \"large\"\n{more}\n\n[cache]");
     let memory = device("kind = \"mem\"\nsize = \"900T\"");
     let transit = device("kind = \"transit\"\non = \"disk\"\ncapacity = \"1T\"");

@@ -199,7 +199,11 @@ fn killed_it_keeps_what_it_acknowledged() {
         "--journal",
         text(&journal),
     ];
-    assert!(place.ok(&arguments).contains("the next start recovers"));
+    assert!(
+        place
+            .ok(&arguments)
+            .contains("the next start replays the log")
+    );
     // It may hold the only copy of some data.
     let forced = ["format", "--force", "--cache", text(&cache)];
     assert!(place.refused(&forced).contains("nowhere else"));

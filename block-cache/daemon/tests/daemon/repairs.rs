@@ -54,7 +54,7 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
     assert_eq!(alone.status.code(), Some(3), "{alone:?}");
     let printed = String::from_utf8_lossy(&alone.stdout).into_owned();
     assert!(
-        printed.contains("NOT NOTED: which state directory"),
+        printed.contains("NOT RECORDED: without the configuration"),
         "{printed}"
     );
     assert_eq!(remembered(&place).0, before);
@@ -80,18 +80,17 @@ fn what_a_repair_finds_lost_is_noted_for_clients_that_outlive_the_daemon() {
     let logged = String::from_utf8_lossy(&repaired.stderr).into_owned();
     assert!(logged.contains("log is damaged"), "{logged}");
     let printed = String::from_utf8_lossy(&repaired.stdout).into_owned();
-    assert!(
-        printed.contains("of the log left behind. LOST"),
-        "{printed}"
-    );
+    for part in ["REPAIRED: rewrote the log without ", "\nLOST: dirty data"] {
+        assert!(printed.contains(part), "{part} in {printed}");
+    }
     let state = place.path("state");
-    let noted = format!("NOTED in {}, of volume db", state.display());
-    assert!(printed.contains(&noted), "{printed}");
+    let recorded = format!("RECORDED in {}: loss of data of volume db", state.display());
+    assert!(printed.contains(&recorded), "{printed}");
     let (after, gap) = remembered(&place);
     assert_ne!(after, before, "a machine with the former one is refused");
     // No other record informs the next start. A repair that finds no loss records nothing.
     let printed = place.ok(&["check", text(&config), "--repair"]);
-    assert!(!printed.contains("NOTED"), "{printed}");
+    assert!(!printed.contains("RECORDED"), "{printed}");
     place.serve(&[]).terminate();
     assert_eq!(remembered(&place), (after, gap));
 }
@@ -109,7 +108,7 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
     assert_eq!(checked.status.code(), Some(3), "{checked:?}");
     let printed = String::from_utf8_lossy(&checked.stdout).into_owned();
     let refused = format!(
-        "The next start is refused until the process journal {} is there",
+        "the next start is refused without process journal {}\n",
         journal.display()
     );
     for part in [
@@ -119,7 +118,7 @@ fn check_says_what_becomes_of_a_cache_whose_process_journal_is_gone() {
     ] {
         assert!(printed.contains(part), "{part} in {printed}");
     }
-    assert!(!printed.contains("mends what can be mended"), "{printed}");
+    assert!(!printed.contains("check --repair"), "{printed}");
     let refused = place.refused(&["serve", text(&config)]);
     assert!(
         refused.contains("its process journal is missing"),

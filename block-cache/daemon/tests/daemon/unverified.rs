@@ -128,7 +128,7 @@ fn check_lists_rotten_dirty_data_once_and_recommends_no_second_repair() {
         .expect("there")
         .write_all_at(&[0x5a; 64], at as u64 * 4096))
     .expect("written");
-    let lost = "LOST: volume db: 4096 bytes at 12288 are dirty";
+    let lost = "LOST: volume db: 4096 bytes at 12288: dirty, and corrupt";
     let commands = [
         &["check", text(&config), "--data"][..],
         &["check", text(&config), "--data", "--repair"],
@@ -175,7 +175,7 @@ fn check_counts_the_cached_data_that_a_crash_leaves() {
         assert_eq!(found, cached(&place.status()), "{overwrites}");
         assert_eq!(found > 0, kept, "{overwrites}");
         assert!(
-            printed.contains("clean data filled shortly before"),
+            printed.contains("clean data cached just before the crash"),
             "{printed}"
         );
         daemon.terminate();

@@ -229,8 +229,8 @@ fn named(range: &LostRange) -> String {
 /// Describes dirty data that is corrupt, with the remedy.
 pub(super) fn corrupt(range: &LostRange) -> String {
     format!(
-        "LOST: {} are dirty in the cache, and the data on its device is not the written data: \
-         rewrite them, whole, from a backup",
+        "LOST: {}: dirty, and corrupt on the cache device\n    \
+         help: rewrite the whole range from a backup",
         named(range)
     )
 }
@@ -257,11 +257,11 @@ impl Work {
         self.report.has_losses() || self.report.data.as_ref().is_some_and(forgotten)
     }
 
-    /// Describes the results, one line each.
-    pub(super) fn lines(&self) -> Vec<String> {
+    /// Describes the results, each with its remedy.
+    pub(super) fn lines(&self, has_checksums: bool) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(data) = &self.report.data {
-            lines.extend(self.data_lines(data));
+            lines.extend(self.data_lines(data, has_checksums));
         }
         let RepairReport {
             superblocks,
@@ -270,59 +270,66 @@ impl Work {
         } = &self.report;
         for device in superblocks {
             lines.push(format!(
-                "REPAIRED: the damaged copy of the superblock on {device} is rewritten"
+                "REPAIRED: rewrote the damaged copy of the superblock on {device}"
             ));
         }
         if recovery.lost_tree_units > 0 {
             lines.push(format!(
-                "REPAIRED: {} of the bit-tree rewritten: all blocks under them count as dirty",
+                "REPAIRED: rewrote {} of the bit-tree; all blocks that they cover count as dirty",
                 human_count(u64::from(recovery.lost_tree_units), "unit")
             ));
         }
         if recovery.damaged_records + recovery.unreadable_units > 0 {
             lines.push(format!(
-                "REPAIRED: {} and {} of the log left behind. LOST: dirty data that only these \
-                 recorded; which data is unknown: check what the clients stored",
+                "REPAIRED: rewrote the log without {} and {}\n\
+                 LOST: dirty data that only these recorded; its ranges are unknown\n    \
+                 help: verify the data of all clients",
                 human_count(recovery.damaged_records, "damaged record"),
                 human_count(recovery.unreadable_units, "unreadable unit"),
             ));
         }
         for range in &recovery.cut {
             lines.push(format!(
-                "LOST: {} were dirty where the cache device was cut",
+                "LOST: {}: dirty data in the truncated part of the cache device",
                 named(range)
             ));
         }
         for range in &recovery.lost {
             let range = named(range);
             lines.push(match recovery.lost_in_flight {
-                true => format!("CHECK: {range}: {}", recovery.loss()),
+                true => format!(
+                    "UNCERTAIN: {range}: in flight when the cache device failed: old data, new \
+                     data, or both"
+                ),
                 false => format!(
-                    "LOST: {range} were acknowledged and not flushed before a flush of the cache \
-                     device failed"
+                    "LOST: {range}: acknowledged, not flushed, and a flush of the cache device \
+                     failed"
                 ),
             });
         }
         for range in &recovery.uncertain {
             let range = named(range);
             lines.push(format!(
-                "CHECK: {range} are kept as dirty, or dropped as older than writes that bypassed \
-                 the cache; newer records are damaged, and one may have said otherwise"
+                "UNCERTAIN: {range}: may be older than the last write, since newer log records are \
+                 damaged\n    \
+                 help: compare the range with a backup"
             ));
         }
         match &self.noted {
             Noted::Needless => {}
             Noted::Nowhere => lines.push(
-                "NOT NOTED: which state directory the daemon has is in its configuration only, so \
-                 the next start does not know of the loss. Remove the volumes' block devices \
-                 before it (`forebay remove-ublk`), and restart virtual machines: they would \
-                 continue as if nothing were lost"
+                "NOT RECORDED: without the configuration, the state directory is unknown: clients \
+                 may miss the loss\n    \
+                 help: before the next start, remove the volumes' block devices (`forebay \
+                 remove-ublk`),\n          \
+                 and restart virtual machines. Else they continue as if no data were lost"
                     .to_owned(),
             ),
             Noted::In(state, volumes) => lines.push(format!(
-                "NOTED in {}, of volume {}: a block device that waits is not taken over by the \
-                 next start before it is removed, nor does a virtual machine continue before it is \
-                 restarted",
+                "RECORDED in {}: loss of data of volume {}\n    \
+                 help: remove waiting block devices (`forebay remove-ublk`), and restart virtual \
+                 machines:\n          \
+                 the next start does not let them continue",
                 state.display(),
                 volumes.join(", ")
             )),
@@ -330,22 +337,26 @@ impl Work {
         lines
     }
 
-    fn data_lines(&self, data: &DataReport) -> Vec<String> {
-        let mut lines = vec![format!(
-            "{} of cached data read, {} of it without a checksum that is known",
-            human_bytes(data.read_bytes),
-            human_bytes(data.unverified_bytes)
-        )];
+    fn data_lines(&self, data: &DataReport, has_checksums: bool) -> Vec<String> {
+        let read = human_bytes(data.read_bytes);
+        let mut lines = vec![match has_checksums {
+            true => format!(
+                "{read} of cached data read, {} of it unverified for lack of a valid checksum",
+                human_bytes(data.unverified_bytes)
+            ),
+            false => format!("{read} of cached data read; it has no checksums to verify"),
+        }];
         if data.forgotten_bytes > 0 {
             let bytes = human_bytes(data.forgotten_bytes);
             lines.push(match self.repaired {
                 true => format!(
-                    "REPAIRED: {bytes} that are clean and corrupt or unreadable are forgotten: the \
-                     backing devices have them"
+                    "REPAIRED: dropped {bytes} of corrupt or unreadable clean data; the backing \
+                     devices have it"
                 ),
                 false => format!(
-                    "DAMAGE: {bytes} are clean, and corrupt or unreadable: nothing is lost, the \
-                     backing devices have them; --data --repair forgets them here"
+                    "DAMAGE: {bytes} of clean data are corrupt or unreadable; no data is lost: the \
+                     backing devices have it\n    \
+                     help: `forebay check --data --repair` drops this data from the cache"
                 ),
             });
         }
@@ -353,7 +364,7 @@ impl Work {
         for range in &data.unreadable {
             let range = named(range);
             lines.push(format!(
-                "PROBLEM: {range} are dirty in the cache, whose device cannot read them"
+                "PROBLEM: {range}: dirty, and unreadable on the cache device"
             ));
         }
         lines

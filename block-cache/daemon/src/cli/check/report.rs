@@ -78,41 +78,23 @@ pub(super) fn as_json(
 pub(super) fn render(
     what: &str,
     found: &Inspection,
-    (whose, journal): (&Whose, &Path),
+    place: (&Whose, &Path),
     unverified_bytes: u64,
     work: Option<&Work>,
 ) -> String {
-    let state = match found.clean_shutdown {
-        true => "shut down cleanly",
-        false if found.records == 0 => "never used",
-        false => {
-            "not shut down cleanly: the next start recovers what is listed, and clean data filled \
-             shortly before is read anew"
-        }
-    };
-    let mut text = format!(
-        "{what}: cache {}, {} of {}, {} of metadata, dirty tracking {}, {}, {state}\n",
-        hex(&found.uuid),
-        human_count(u64::from(found.blocks), "block"),
-        block_sizes_in_words(u64::from(found.block_size_bytes), &found.block_sizes),
-        human_count(found.records, "record"),
-        found.dirty_tracking,
-        match found.checksums {
-            true => "checksums",
-            false => "no checksums",
-        },
-    );
+    let mut text = described(what, found);
     if !found.volumes.is_empty() {
         text.push_str(&volumes(found).render(2));
     }
-    for line in work.map(Work::lines).unwrap_or_default() {
+    let lines = work.map(|work| work.lines(found.checksums));
+    for line in lines.unwrap_or_default() {
         text.push_str(&format!("{line}\n"));
     }
     if unverified_bytes > 0 {
         text.push_str(&format!(
-            "UNVERIFIED: {} of cached data have no checksum that is known, as data that was \
-             written shortly before a crash. They are believed as they are; the daemon gives them \
-             checksums when it reads or rewrites them.\n",
+            "UNVERIFIED: {} of cached data have no valid checksum, as data written just before a \
+             crash\n  \
+             the cache serves this data unverified; the next read or write computes a checksum\n",
             human_bytes(unverified_bytes)
         ));
     }
@@ -128,37 +110,76 @@ pub(super) fn render(
     for damage in &found.spare_damage {
         text.push_str(&format!("DAMAGE: {damage}\n"));
     }
-    if found.journal_problem.is_some() && whose.twin.is_some() {
-        text.push_str(
-            "NOT IN ORDER, see above: no start serves this copy as it is. --repair has nothing to \
-             mend there, and waits for the decision, too.\n",
-        );
-    } else if found.journal_problem.is_some() {
-        text.push_str(&format!(
-            "NOT IN ORDER, see above. The next start is refused until the process journal {} is \
-             there and sound, or until a start with --accept-journal-loss does without it. \
-             --repair has nothing to mend there, and waits for that, too.\n",
-            journal.display()
-        ));
-    } else if !found.problems.is_empty() {
-        text.push_str(match work.is_some_and(Work::is_repair) {
-            true => "NOT IN ORDER, see above: no repair mends that.\n",
-            false => {
-                "NOT IN ORDER, see above. What is damaged is not used. `forebay check --repair` \
-                 mends what can be mended.\n"
-            }
-        });
-    } else if !found.corrupt.is_empty() {
-        text.push_str("NOT IN ORDER, see above: no repair restores lost data.\n");
-    } else if found.spare_damage.is_empty() && !work.is_some_and(Work::is_damaged) {
-        text.push_str(match unverified_bytes {
-            0 => "In order.\n",
-            _ => "No damage was found, but not all data could be verified, see above.\n",
-        });
-    } else {
-        text.push_str("In order but for that.\n");
-    }
+    text.push_str(&verdict(found, place, unverified_bytes, work));
     text
+}
+
+/// Describes the cache on `what`, and its last shutdown.
+fn described(what: &str, found: &Inspection) -> String {
+    let state = match found.clean_shutdown {
+        true => "shut down cleanly",
+        false if found.records == 0 => "never used",
+        false => {
+            "not shut down cleanly: the next start replays the log and recovers the data listed \
+             here\n  \
+             clean data cached just before the crash may be missing: it is read from the backing \
+             device"
+        }
+    };
+    format!(
+        "{what}: cache {}\n  \
+         {} of {}, {}, dirty tracking {}, {}\n  \
+         {state}\n",
+        hex(&found.uuid),
+        human_count(u64::from(found.blocks), "block"),
+        block_sizes_in_words(u64::from(found.block_size_bytes), &found.block_sizes),
+        human_count(found.records, "valid log record"),
+        found.dirty_tracking,
+        match found.checksums {
+            true => "checksums",
+            false => "no checksums",
+        },
+    )
+}
+
+/// Returns the conclusion, with the remedy.
+fn verdict(
+    found: &Inspection,
+    (whose, journal): (&Whose, &Path),
+    unverified_bytes: u64,
+    work: Option<&Work>,
+) -> String {
+    if found.journal_problem.is_some() && whose.twin.is_some() {
+        return "NOT IN ORDER, see above: no start serves this copy as it is\n    \
+                help: --repair is not possible before that decision\n"
+            .to_owned();
+    }
+    if found.journal_problem.is_some() {
+        return format!(
+            "NOT IN ORDER, see above: the next start is refused without process journal {}\n    \
+             help: restore the journal, or start with --accept-journal-loss. --repair is not \
+             possible before that\n",
+            journal.display()
+        );
+    }
+    let line = if !found.problems.is_empty() {
+        match work.is_some_and(Work::is_repair) {
+            true => "NOT IN ORDER, see above: no repair corrects this.",
+            false => {
+                "NOT IN ORDER, see above: damaged parts are not used\n    \
+                 help: `forebay check --repair` repairs the cache, and lists data that is lost"
+            }
+        }
+    } else if !found.corrupt.is_empty() {
+        "NOT IN ORDER, see above: no repair restores lost data."
+    } else if !found.spare_damage.is_empty() || work.is_some_and(Work::is_damaged) {
+        "In order, except for the damage or loss listed above."
+    } else if unverified_bytes > 0 {
+        "No damage was found, but some data could not be verified, see above."
+    } else {
+        "In order."
+    };
+    format!("{line}\n")
 }
 
 /// Returns the messages of all problems.

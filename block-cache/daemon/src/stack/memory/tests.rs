@@ -102,16 +102,19 @@ fn memory_limits_the_number_of_connections() {
     let with = |more: u64| {
         let limit = limit(needs.total() + more * nbd::CONNECTION_BYTES);
         let connections = needs.connections_within(std::slice::from_ref(&limit)).0;
-        let line = needs.line_within(&[limit]);
-        assert!(line.contains("requests of "), "{line}");
+        let lines = needs.lines_within(&[limit]);
+        assert!(lines.contains("requests of "), "{lines}");
         connections
     };
     assert_eq!((with(0), with(1), with(9)), (1, 2, 10));
     assert_eq!(with(1 << 20), MAX_CONNECTIONS);
-    let line = needs.line_within(&[limit(needs.total() + nbd::CONNECTION_BYTES)]);
+    let lines = needs.lines_within(&[limit(needs.total() + nbd::CONNECTION_BYTES)]);
     let both = human_bytes(needs.total() + nbd::CONNECTION_BYTES);
-    assert!(line.contains(&format!("full: {both} (")), "{line}");
-    assert!(line.contains("requests of at most 2 connections"), "{line}");
+    assert!(lines.contains(&format!("load: {both}\n")), "{lines}");
+    assert!(
+        lines.contains("  requests of at most 2 connections: "),
+        "{lines}"
+    );
 }
 
 #[test]
