@@ -87,7 +87,7 @@ impl Process {
     }
 
     /// Returns whether it has ended: no thread of it runs or will run, and no system call of it
-    /// goes on.
+    /// continues.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let mut poll = libc::pollfd {

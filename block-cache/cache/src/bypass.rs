@@ -94,7 +94,7 @@ pub(crate) async fn write_present(
 ) -> Result<()> {
     let touched = engine.geometry.touched(&job.part);
     let before = engine.map.borrow().slot(slot);
-    // The cleaner will not call dirty granules clean while this goes on: see `clean`.
+    // The cleaner will not call dirty granules clean while this continues: see `clean`.
     engine.map.borrow_mut().add_flags(slot, REWRITTEN);
     let _mark = engine
         .regions

@@ -161,7 +161,7 @@ impl Cache {
     ///
     /// # Errors
     /// `NotFound` for an unknown volume; `Busy` if the cache has failed, and the volume would no
-    /// longer go on without it.
+    /// longer continue without it.
     pub fn check_mode(&self, name: &str, mode: Mode) -> Result<()> {
         let volume = self.engine.volumes.named(name)?;
         if !mode.makes_dirty() || !self.engine.is_degraded(&volume) || volume.falls_back_in(mode) {

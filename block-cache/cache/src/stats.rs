@@ -82,7 +82,7 @@ pub struct RecoveryProgress {
 }
 
 impl RecoveryProgress {
-    /// Time until all are written back if it goes on as it did, milliseconds; none if nothing was
+    /// Time until all are written back if it continues as it did, milliseconds; none if nothing was
     /// written back yet.
     #[must_use]
     pub fn left_ms(&self) -> Option<u64> {

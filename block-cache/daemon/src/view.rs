@@ -170,8 +170,8 @@ pub(crate) fn transits(status: &Status) -> Vec<String> {
                 refused => format!(", {refused} REFUSED by what is under it"),
             };
             format!(
-                "transit cache {:?} ({}): {} of {} used, {} on the way; blocks: {} written ({} \
-                 again), {} evicted, {} bypassed, {} by FUA, {} waited{refused}",
+                "transit cache {:?} ({}): {} of {} used, {} not yet on the device; blocks: {} \
+                 written ({} rewritten), {} evicted, {} bypassed, {} by FUA, {} waited{refused}",
                 transit.name,
                 transit.policy,
                 human_bytes(transit.used_bytes),
@@ -249,12 +249,12 @@ fn without_failed_cache(volume: &VolumeStatus) -> String {
     let name = &volume.name;
     match volume.mode {
         _ if volume.diverged => format!(
-            "VOLUME {name:?} GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to \
+            "VOLUME {name:?} CONTINUES WITHOUT ITS CACHE, which has failed: writes go to \
              the backing device alone"
         ),
         Some(mode) if volume.refuses_writes => format!(
             "VOLUME {name:?} REFUSES WRITES: its cache has failed, and its mode is {mode}. Restart \
-             when the cache's device is well, or let it go on at its backing device: forebay mode \
+             when the cache device works, or serve it from its backing device: forebay mode \
              {name} wt"
         ),
         _ => format!(

@@ -1,4 +1,4 @@
-//! Evictors: tasks that take the next slot, write it to the device, and go on, until there is
+//! Evictors: tasks that take the next slot, write it to the device, and continue, until there is
 //! nothing to evict.
 
 use std::rc::Rc;
@@ -58,7 +58,7 @@ impl Core {
             evictions.in_flight.set(evictions.in_flight.get() - 1);
             self.evicted_with(slot, block, result);
             self.times.end(lap, Part::Ended);
-            // A device that answers at once would have this task go on for ever, alone.
+            // A device that answers at once would have this task run for ever, alone.
             rt::yield_now().await;
         }
         evictions.evictors.set(evictions.evictors.get() - 1);

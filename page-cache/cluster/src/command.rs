@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::pool::Pool;
 use crate::status::Status;
 
-/// Longest wait for a directory's answer, beside the time limit of the request.
+/// Longest wait for a directory's answer, in addition to the time limit of the request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_pagecache::client::{Heard, View};
+use forebay_pagecache::client::{SeenLosses, View};
 use forebay_pagecache::message::PageId;
 
 use crate::PAGE_BYTES;
@@ -39,7 +39,7 @@ pub struct File {
     /// Last known size. An operation detects that the file has become shorter since.
     size_bytes: AtomicU64,
     /// Losses that this user was notified of.
-    heard: Heard,
+    seen_losses: SeenLosses,
     /// Blocks of the source that were allocated by writes through this file.
     room: Room,
     /// Whether there were writes through this file since its last [`File::written_back`].
@@ -77,12 +77,12 @@ impl File {
                 return Err(error);
             }
         };
-        let heard = client.open(inode, size_bytes.div_ceil(PAGE_BYTES as u64));
+        let seen_losses = client.open(inode, size_bytes.div_ceil(PAGE_BYTES as u64));
         Ok(Self {
             node,
             inode,
             size_bytes: AtomicU64::new(size_bytes),
-            heard,
+            seen_losses,
             room: Room::default(),
             is_written: AtomicBool::new(false),
         })
@@ -289,7 +289,7 @@ impl File {
     ///   is written back later.
     /// - `Disconnected`.
     pub fn fsync(&self) -> Result<()> {
-        self.node.client().fsync_for(self.inode, &self.heard)
+        self.node.client().fsync_for(self.inode, &self.seen_losses)
     }
 
     /// Does what a close of the file does before it succeeds. With [`WriteBack::Close`], this
@@ -300,7 +300,7 @@ impl File {
     /// As for [`File::fsync`].
     pub fn written_back(&self) -> Result<()> {
         match self.must_write_back() {
-            true => self.node.client().close_for(self.inode, &self.heard),
+            true => self.node.client().close_for(self.inode, &self.seen_losses),
             false => Ok(()),
         }
     }

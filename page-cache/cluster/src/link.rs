@@ -228,12 +228,12 @@ mod tests {
             }
             (&theirs).write_all(&[0xff; 64]).expect("it is read");
         });
-        let (mut incoming, mut heard) = (Incoming::new(ours), Vec::new());
-        while heard.len() < bytes.len() {
-            let more = incoming.packets::<ToNode>(|packets| heard.extend_from_slice(packets));
+        let (mut incoming, mut received) = (Incoming::new(ours), Vec::new());
+        while received.len() < bytes.len() {
+            let more = incoming.packets::<ToNode>(|packets| received.extend_from_slice(packets));
             assert!(more.expect("they are packets"));
         }
-        assert_eq!(heard, bytes);
+        assert_eq!(received, bytes);
         let rubbish = incoming.packets::<ToNode>(|_| ()).expect_err("no packet");
         assert_eq!(rubbish.kind(), ErrorKind::InvalidInput);
         writer.join().expect("it ended");

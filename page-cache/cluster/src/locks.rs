@@ -5,7 +5,7 @@
 //! So the kernel splits and merges ranges, and a node that ends in any way loses its locks. The
 //! death of a directory has no effect.
 //!
-//! In a mapped directory, programs may go on reading, writing and storing after the end of their
+//! In a mapped directory, programs may continue reading, writing and storing after the end of their
 //! node. There the mount itself holds the open files with locks. The locks end when the mount is
 //! gone and none of its files is open or mapped any more.
 

@@ -359,11 +359,11 @@ fn connect(pool: &Pool, id: NodeId, session: u64) -> Result<(Incoming, Outgoing,
     stream.set_read_timeout(Some(GREETING))?;
     let mut incoming = Incoming::new(stream.try_clone()?);
     let mut first = None;
-    let heard = incoming.packets::<ToNode>(|bytes| {
+    let received = incoming.packets::<ToNode>(|bytes| {
         let packet = Packet::<ToNode>::decode(bytes).ok().flatten();
         first = packet.and_then(|packet| packet.messages().next());
     })?;
-    let Some(Ok(ToNode::Hello { nonce })) = first.filter(|_| heard) else {
+    let Some(Ok(ToNode::Hello { nonce })) = first.filter(|_| received) else {
         let context = "page cache: the peer is not a directory of this version";
         return Err(Error::new(ErrorKind::Disconnected, context));
     };
@@ -386,14 +386,14 @@ struct Listener<S> {
 
 impl<S: Store> Listener<S> {
     fn run(self, mut incoming: Incoming) {
-        let mut came_back = false;
+        let mut has_rejoined = false;
         loop {
-            match self.hear(&mut incoming) {
+            match self.receive(&mut incoming) {
                 Ok(()) => {}
                 Err(mut error) => {
-                    if came_back {
+                    if has_rejoined {
                         let pool = self.pool.path().display();
-                        error = error.context(format!("coming back to the directory of {pool}"));
+                        error = error.context(format!("rejoining the directory of {pool}"));
                     }
                     tracing::error!("page cache: {}", error.report());
                     self.client.link().close();
@@ -402,8 +402,8 @@ impl<S: Store> Listener<S> {
                 }
             }
             self.client.link().close();
-            match self.come_back() {
-                Ok(Some(next)) => (incoming, came_back) = (next, true),
+            match self.rejoin() {
+                Ok(Some(next)) => (incoming, has_rejoined) = (next, true),
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!("page cache: {}", error.report());
@@ -415,7 +415,7 @@ impl<S: Store> Listener<S> {
     }
 
     /// Receives until the connection ends.
-    fn hear(&self, incoming: &mut Incoming) -> Result<()> {
+    fn receive(&self, incoming: &mut Incoming) -> Result<()> {
         loop {
             let mut taken = Ok(0);
             let more = incoming.packets::<ToNode>(|bytes| taken = self.client.receive(bytes));
@@ -432,7 +432,7 @@ impl<S: Store> Listener<S> {
 
     /// Waits for the next directory and reports the node's state to it. Returns `None` if this node
     /// leaves.
-    fn come_back(&self) -> Result<Option<Incoming>> {
+    fn rejoin(&self) -> Result<Option<Incoming>> {
         let (begin, mut said) = (Instant::now(), false);
         while !self.stop.is_set() {
             match connect(&self.pool, self.id, self.session) {

@@ -20,7 +20,7 @@ use crate::mapped::Mapped;
 use crate::pool::Pool;
 use crate::second_names::{self, SecondNames};
 
-/// Maximum number of files that stay open, beside those that programs have open.
+/// Maximum number of files that stay open, in addition to those that programs have open.
 const OPEN_MAX: usize = 512;
 
 /// Precision of a file's modification time; many writes change it once.

@@ -364,7 +364,7 @@ pub enum ToNode {
         /// Number of the request, which no other directory of the pool uses.
         ticket: u64,
     },
-    /// The node may not join or come back.
+    /// The node may not join or rejoin.
     Refused {
         /// Reason.
         why: Refusal,

@@ -44,7 +44,7 @@ pub trait Store {
 /// every page that may be older.
 ///
 /// # Errors
-/// Errors of the store. The frames stay open, unusable for other nodes until they are filled anew.
+/// Errors of the store. The frames stay open, unusable for other nodes until they are refilled.
 pub fn fill(
     segment: &Segment,
     store: &impl Store,

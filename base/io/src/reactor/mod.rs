@@ -155,7 +155,7 @@ impl Reactor {
         }
     }
 
-    /// The same while the virtual clock goes on by `time`.
+    /// The same while the virtual clock advances by `time`.
     ///
     /// # Panics
     /// If the clock is a real one.

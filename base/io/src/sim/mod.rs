@@ -26,11 +26,11 @@
 //! - **Failures** ([`FaultPlan`]). A failed write leaves each logical block old or new, for good. A
 //!   failed read leaves garbage in the buffer. After a failed flush some of the writes that it
 //!   covered are durable. No later flush covers the rest: readers see it until power is lost, or
-//!   (with `lose_at_failed_flush`) it is gone at once. A rewrite starts afresh.
+//!   (with `lose_at_failed_flush`) it is gone at once. A rewrite starts over.
 //! - **Spells** ([`Spell`]). For a while every change of the device fails; its flushes, too, or
 //!   not. Each logical block of a write that fails then is old or new, as above. A new one can be
 //!   read until power is lost, whatever is flushed meanwhile. It is durable from the failure on, or
-//!   no flush ever makes it so, with or without a volatile cache. A rewrite starts afresh. (A write
+//!   no flush ever makes it so, with or without a volatile cache. A rewrite starts over. (A write
 //!   that was in flight when its process died reported no failure, and is as any other.)
 //! - **Trouble** ([`Trouble`]). A stalled device completes nothing for a while, and then
 //!   everything, in any order, including later requests. A vanished device fails every request, as

@@ -280,7 +280,7 @@ impl Explorer {
         }
     }
 
-    /// Opens a crash state, perhaps crashes that, and checks all of it.
+    /// Opens a crash state, may crash that too, and checks all of it.
     fn examine(self: &Arc<Self>, after: &Arc<SimPmem>, model: &Model) -> Result<(), String> {
         if self.below(8) == 0 {
             let (explorer, inner) = (Arc::clone(self), model.clone());

@@ -172,7 +172,7 @@ impl Cache {
 fn timeout_error(what: &str) -> Error {
     Error::new(
         ErrorKind::TimedOut,
-        format!("the device did not complete {what} in time: the work goes on in the background"),
+        format!("the device did not complete {what} in time: the work continues in the background"),
     )
 }
 

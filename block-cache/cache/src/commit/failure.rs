@@ -20,7 +20,7 @@ impl Committer {
                 error = %error.report(),
                 go_on = names(true).join(", "),
                 refuse_writes = names(false).join(", "),
-                "the cache device failed: the named volumes go on without the cache, or refuse \
+                "the cache device failed: the named volumes continue without the cache, or refuse \
                  writes until restart"
             );
         }

@@ -56,7 +56,7 @@ impl Cache {
     }
 }
 
-/// Returns the agreement of a volume that goes on without its cache.
+/// Returns the agreement of a volume that continues without its cache.
 fn agreement(volume: &AttachedVolume) -> &DegradedService {
     volume.degraded_service().expect("agreed to")
 }
@@ -94,7 +94,7 @@ impl Engine {
         service.turn().release(1);
         result.map_err(|error| {
             error.context(format!(
-                "volume {:?} cannot go on without its cache, which has failed",
+                "volume {:?} cannot continue without its cache, which has failed",
                 volume.name
             ))
         })
@@ -132,7 +132,7 @@ impl Engine {
         tracing::error!(
             volume = volume.name,
             kept_bytes = dirty_bytes,
-            "GOES ON WITHOUT ITS CACHE, which has failed: what is written goes to the backing \
+            "CONTINUES WITHOUT ITS CACHE, which has failed: writes go to the backing \
              device alone"
         );
         Ok(())

@@ -174,7 +174,7 @@ impl DirtyTracker {
         };
         let places = places_of(&self.map.borrow(), slot);
         let marked = if self.map.borrow().has(slot, MARKED) {
-            // Perhaps by another write that is still waiting.
+            // Possibly by another write that is still waiting.
             tree.writer.tree().marked(places)
         } else {
             self.map.borrow_mut().add_flags(slot, MARKED);

@@ -98,7 +98,7 @@ impl MetadataWatch {
     pub(crate) async fn look(&self) -> bool {
         self.turn.acquire(1).await;
         let is_cut = if !self.committer.is_alive() {
-            // Nothing is written anew. The length says nothing of the metadata any more.
+            // Nothing is rewritten. The length no longer says anything about the metadata.
             if self.devices.metadata().info().size_bytes >= self.end() {
                 self.short_bytes.set(None);
             }

@@ -195,8 +195,8 @@ impl OpeningMap {
         }
     }
 
-    /// Waits until the opening may go on: while the log is read for the index, and while it is the
-    /// turn of reads.
+    /// Waits until the opening may continue: while the log is read for the index, and while it is
+    /// the turn of reads.
     async fn turn(&self) {
         let inner = &self.0;
         let turns = &inner.turns;

@@ -31,7 +31,7 @@ impl Cache {
         let engine = &self.engine;
         if engine.checksums.is_none() {
             let what = "the cache has no checksums to verify\n\
-                        help: detach its volumes, and format it anew with --checksums";
+                        help: detach its volumes, and run `forebay format --checksums`";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
         if bytes_per_second == 0 {

@@ -1,5 +1,5 @@
-//! A cache that fails in service under volumes that need it for what is dirty alone: they go on at
-//! their backing devices.
+//! A cache that fails in service under volumes that need it for what is dirty alone: they continue
+//! at their backing devices.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -30,7 +30,7 @@ struct State {
     failures: Cell<u32>,
 }
 
-/// Has the volume go on without the cache in the modes that leave nothing dirty.
+/// Has the volume continue without the cache in the modes that leave nothing dirty.
 fn agree(cache: &Cache) -> Rc<State> {
     agree_of(cache, "v", Fallback::CleanModes)
 }

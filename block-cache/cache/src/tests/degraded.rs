@@ -1,4 +1,4 @@
-//! A cache device that vanishes in service, under a volume that goes on without it.
+//! A cache device that vanishes in service, under a volume that continues without it.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -35,8 +35,8 @@ impl BlockDevice for Logged {
     }
 }
 
-/// Has the volume go on without the cache. Returns what is written so, and how often the epoch was
-/// raised.
+/// Has the volume continue without the cache. Returns what is written so, and how often the epoch
+/// was raised.
 fn agree(cache: &Cache) -> (Written, Rc<Cell<u32>>) {
     let (written, raised) = (Written::default(), Rc::<Cell<u32>>::default());
     let (log, count) = (Rc::clone(&written), Rc::clone(&raised));

@@ -197,7 +197,7 @@ fn a_missed_write_that_the_cache_cannot_take_goes_round_it() {
             ..FaultPlan::default()
         });
         let block = Buf::copied(&[4; 4096]);
-        volume.write(0, block).await.expect("goes round the cache");
+        volume.write(0, block).await.expect("bypasses the cache");
         assert_eq!(disks[0].counters().failed, 1);
         assert_eq!(disks[1].peek(0, 4096), [4; 4096]);
         let stats = cache.stats();

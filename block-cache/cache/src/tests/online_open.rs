@@ -312,7 +312,7 @@ fn requests_that_need_the_map_wait_for_the_open() {
         other.volumes[0].flush_failed = true;
         assert!(
             !is_at_once(&other, &plain),
-            "what may be lost is told first"
+            "possible losses are reported first"
         );
         other.volumes.clear();
         assert!(!is_at_once(&other, &plain), "it is new");

@@ -120,7 +120,7 @@ fn fail_next_flush(disk: &SimDisk) {
 #[test]
 fn an_opening_reports_losses_before_it_forgets_them() {
     for class in [OpClass::Write, OpClass::Flush] {
-        // An opening goes on without a copy of the superblock that it cannot write.
+        // An opening continues without a copy of the superblock that it cannot write.
         let failed = (1..=16).filter(|&nth| {
             run(&world(1), async move |disks| {
                 opening_fails(&disks, class, nth).await

@@ -23,7 +23,8 @@ const MANY_RANGES: usize = 256;
 /// A backing device with a count of what was written since its last flush.
 pub(crate) struct Backing {
     device: Rc<dyn BlockDevice>,
-    /// Device that logs each range before it is written, once the volume goes on without its cache.
+    /// Device that logs each range before it is written, once the volume continues without its
+    /// cache.
     logged: OnceCell<Rc<dyn BlockDevice>>,
     volatile: bool,
     fua: bool,

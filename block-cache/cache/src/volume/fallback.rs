@@ -1,4 +1,4 @@
-//! A volume's agreement to go on without a cache that has failed in service.
+//! A volume's agreement to continue without a cache that has failed in service.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -10,7 +10,7 @@ use forebay_io::sync::Semaphore;
 
 use crate::failpoints::{Fault, planted};
 
-/// In which modes a volume goes on at its backing device alone, should its cache fail in service.
+/// In which modes a volume continues at its backing device alone, should its cache fail in service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     /// Only in the modes that leave nothing dirty: `wt`, `wa`, `wi` and `pt`. Dirty data of an
@@ -21,7 +21,7 @@ pub enum Fallback {
     AllModes,
 }
 
-/// State that a volume leaves in its cache when it goes on without the cache.
+/// State that a volume leaves in its cache when it continues without the cache.
 #[derive(Clone)]
 pub struct Remains {
     /// The volume's backing device.
@@ -35,7 +35,7 @@ pub struct Remains {
 /// The beginning of service without the cache: the device to write to.
 type Begun = Pin<Box<dyn Future<Output = Result<Rc<dyn BlockDevice>>>>>;
 
-/// A volume's agreement to go on without its cache.
+/// A volume's agreement to continue without its cache.
 pub(crate) struct DegradedService {
     fallback: Fallback,
     begin: Box<dyn Fn(Remains) -> Begun>,
@@ -73,7 +73,7 @@ impl DegradedService {
         }
     }
 
-    /// Returns the modes in which the volume goes on.
+    /// Returns the modes in which the volume continues.
     pub(crate) const fn fallback(&self) -> Fallback {
         self.fallback
     }

@@ -322,12 +322,12 @@ impl AttachedVolume {
             .is_some_and(DegradedService::has_begun)
     }
 
-    /// Returns whether the volume goes on without its cache, should that fail now.
+    /// Returns whether the volume continues without its cache, should that fail now.
     pub(crate) fn falls_back(&self) -> bool {
         self.falls_back_in(self.mode.get())
     }
 
-    /// Returns whether the volume goes on without its cache in a mode.
+    /// Returns whether the volume continues without its cache in a mode.
     pub(crate) fn falls_back_in(&self, mode: Mode) -> bool {
         self.degraded_service()
             .is_some_and(|service| service.fallback() == Fallback::AllModes || !mode.makes_dirty())
@@ -369,7 +369,7 @@ impl Volumes {
         self.0.borrow().contains_key(&id)
     }
 
-    /// Returns whether this attach of a volume goes on.
+    /// Returns whether this attach of a volume continues.
     pub(crate) fn is_served(&self, volume: &Rc<AttachedVolume>) -> bool {
         let volumes = self.0.borrow();
         (volumes.get(&volume.id)).is_some_and(|now| Rc::ptr_eq(now, volume))

@@ -86,7 +86,7 @@ pub(crate) async fn retry_hit(
 /// failed with the cache. Then its changes, for example the death of a block, are only in the map
 /// and not on media.
 ///
-/// A volume that goes on without a failed cache writes past it under the same lock. So no reader
+/// A volume that continues without a failed cache writes past it under the same lock. So no reader
 /// sees a part of the write, then another write, and then the first part once more.
 async fn write_or_degrade(
     engine: &Rc<Engine>,

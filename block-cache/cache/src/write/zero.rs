@@ -206,7 +206,7 @@ async fn zero_cached(
 fn drop_before_zeroing(engine: &Engine, slot: BlockId, piece: &Piece) -> bool {
     let touched = engine.geometry.touched(piece);
     let before = engine.map.borrow().slot(slot);
-    // The cleaner will not call clean what is dirty while this goes on.
+    // The cleaner will not call clean what is dirty while this continues.
     if !planted(Fault::ForgetDiscard) {
         engine.map.borrow_mut().add_flags(slot, REWRITTEN);
     }

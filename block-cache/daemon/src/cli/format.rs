@@ -355,7 +355,7 @@ fn dirty_data(found: &Inspection) -> Option<String> {
                 .collect();
             let names = names.join(", ");
             Some(format!(
-                "perhaps some of volume {names} (no clean shutdown, or damage)"
+                "possibly some of volume {names} (no clean shutdown, or damage)"
             ))
         }
         (false, _) => Some(dirty.join(", ")),

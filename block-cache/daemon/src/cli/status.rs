@@ -93,10 +93,10 @@ mod tests {
             "recovery: 10 of 40 blocks that may be dirty to be written back (1.5 s left); of 1 MiB \
              that were compared, the backing device had 512 KiB",
             "50 us / 1.5 ms",
-            "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB on the way; blocks: 12 \
-             written",
+            "transit cache \"fast\" (caiti): 8 KiB of 512 MiB used, 4 KiB not yet on the device; \
+             blocks: 12 written",
             "VOLUME \"db\" MAY HAVE LOST DATA: a flush failed",
-            "VOLUME \"db\" GOES ON WITHOUT ITS CACHE",
+            "VOLUME \"db\" CONTINUES WITHOUT ITS CACHE",
             "volume \"db\": 5 requests timed out, 2 of them not ended",
             "device \"ssd\": 2 errors, the last: write of 512 bytes",
         ] {

@@ -208,7 +208,7 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
         }
         Err(error) => {
             let help = "correct `path`, or run as a user that may reach it";
-            return Err((format!("cannot be looked at: {error}"), help.into()));
+            return Err((format!("cannot be inspected: {error}"), help.into()));
         }
     };
     if found.file_type().is_block_device() {
@@ -305,7 +305,7 @@ fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, Stri
         match error.kind() {
             IoKind::NotFound => ("does not exist".to_owned(), help.to_owned()),
             _ => (
-                format!("cannot be looked at: {error}"),
+                format!("cannot be inspected: {error}"),
                 "correct `path`, or run as a user that may reach it".to_owned(),
             ),
         }

@@ -175,7 +175,7 @@ fn stands_still(limit: Duration, said: &str) -> Error {
     Error::new(
         ErrorKind::TimedOut,
         format!(
-            "no progress for {limit:?} ({said}); the daemon goes on with it\n\
+            "no progress for {limit:?} ({said}); the daemon continues it\n\
              help: see with `forebay status` whether a device hangs, or wait longer with --timeout"
         ),
     )

@@ -31,7 +31,7 @@ pub struct Caller {
     /// Receives the parts before the last reply.
     pub parts: mpsc::Sender<Part>,
     /// True once the client has sent more data, or has disconnected.
-    pub heard: watch::Receiver<bool>,
+    pub interrupted: watch::Receiver<bool>,
 }
 
 /// A part before the last reply.
@@ -200,11 +200,11 @@ async fn client(stream: UnixStream, handler: Handler, seat: Seat) -> std::io::Re
     loop {
         request.clear();
         let mut limited = (&mut read).take(LINE_BYTES as u64);
-        let heard = tokio::select! {
-            heard = limited.read_until(b'\n', &mut request) => heard?,
+        let received_bytes = tokio::select! {
+            read = limited.read_until(b'\n', &mut request) => read?,
             () = seat.evicted() => return Ok(()),
         };
-        if heard == 0 {
+        if received_bytes == 0 {
             return Ok(());
         }
         if request.last() != Some(&b'\n') {
@@ -233,11 +233,11 @@ async fn answer(
     write: &mut OwnedWriteHalf,
 ) -> std::io::Result<()> {
     let (parts, mut replies) = mpsc::channel(4);
-    let (say, heard) = watch::channel(false);
+    let (interrupt, interrupted) = watch::channel(false);
     let waits_for = request.waits_for();
-    let mut work = handler(request, Caller { parts, heard });
+    let mut work = handler(request, Caller { parts, interrupted });
     loop {
-        let silent = !*say.borrow();
+        let is_waiting = !*interrupt.borrow();
         tokio::select! {
             biased;
             Some(part) = replies.recv() => part.send(write).await?,
@@ -248,7 +248,7 @@ async fn answer(
                 return write.write_all(&line(&last)).await;
             }
             // The data is parsed after this answer.
-            _ = read.fill_buf(), if silent => { say.send_replace(true); }
+            _ = read.fill_buf(), if is_waiting => { interrupt.send_replace(true); }
             () = tokio::time::sleep(HEARTBEAT), if waits_for.is_some() => {
                 let text = waits_for.unwrap_or_default().to_owned();
                 // Work with several steps is completed even if the client disconnects between two

@@ -207,7 +207,7 @@ async fn is_to_serve(
 }
 
 /// Waits for a start. A `signal` stops it at its next step. Returns `None` if it was stopped.
-/// `undoes` says that the start then removes all that it created.
+/// `cleans_up` says that the start then removes all that it created.
 ///
 /// # Errors
 /// As the start; `TimedOut` if it does not end after a signal.
@@ -215,7 +215,7 @@ async fn unless_stopped<T>(
     starting: impl Future<Output = Result<T>>,
     stop: &Stop,
     signal: impl Future<Output = ()>,
-    undoes: bool,
+    cleans_up: bool,
 ) -> Result<Option<T>> {
     let mut starting = std::pin::pin!(starting);
     tokio::select! {
@@ -227,7 +227,7 @@ async fn unless_stopped<T>(
         match tokio::time::timeout(LOOK, &mut starting).await {
             Ok(Ok(started)) => return Ok(Some(started)),
             Ok(Err(error)) if error.kind() == ErrorKind::ShuttingDown => {
-                if undoes {
+                if cleans_up {
                     let wait = stopped_wait(stop);
                     tracing::info!("the start was stopped{wait}: nothing of it is left");
                 }

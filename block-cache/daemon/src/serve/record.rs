@@ -142,7 +142,7 @@ impl Recording {
         caller: &Caller,
         mut stop: watch::Receiver<bool>,
     ) -> &'static str {
-        let mut heard = caller.heard.clone();
+        let mut interrupted = caller.interrupted.clone();
         // The header is sent at once: the client names its file then.
         if self.piece(caller).await.is_err() {
             return "no client takes it";
@@ -152,7 +152,7 @@ impl Recording {
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return "the daemon stops",
-                _ = heard.wait_for(|heard| *heard) => return "as asked",
+                _ = interrupted.wait_for(|interrupted| *interrupted) => return "as asked",
                 () = tokio::time::sleep(TICK) => {}
             }
             let ended = self.drain.ended();

@@ -336,7 +336,7 @@ impl OpenCache {
         self.opened.get().await
     }
 
-    /// As [`OpenCache::opened`], for a start. The opening goes on after a request to stop.
+    /// As [`OpenCache::opened`], for a start. The opening continues after a request to stop.
     ///
     /// # Errors
     /// As [`OpenCache::opened`], and `ShuttingDown` if it was stopped.

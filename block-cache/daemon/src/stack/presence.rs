@@ -16,7 +16,7 @@ use forebay_block::Result;
 use super::offload::offload;
 use crate::state::StateDirectory;
 
-/// Longest time that anything waits for looks at paths. A look that takes longer goes on.
+/// Longest time that anything waits for looks at paths. A look that takes longer continues.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
 
 /// The paths of all open files, and of the state directory.

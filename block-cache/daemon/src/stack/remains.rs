@@ -93,7 +93,7 @@ pub(crate) fn unreadable(
     let devices = flag("cache", data) + &flag("metadata", metadata) + lines;
     let stake = remains.as_ref().map(Remains::stake);
     let stake = stake.map_or_else(String::new, |stake| format!(". {stake}"));
-    let anew = format!(
+    let remedy = format!(
         "put the device back, or a copy of it. Else make a new cache with `forebay format --force \
          --discard-dirty{devices}`, which discards what is left of this one, and start once with \
          --adopt VOLUME for each volume: acknowledged data that is not written back to the \
@@ -104,7 +104,7 @@ pub(crate) fn unreadable(
             ErrorKind::Corrupt,
             format!(
                 "the superblocks of cache {} on {what} are lost\n    \
-                 help: they were overwritten, or another device has its place: {anew}",
+                 help: they were overwritten, or another device is in their place: {remedy}",
                 remains.uuid()
             ),
         ),
@@ -120,7 +120,7 @@ pub(crate) fn unreadable(
         (ErrorKind::Corrupt, _) => with_help(
             &error,
             &format!("the cache on {what} cannot be opened"),
-            &anew,
+            &remedy,
         ),
         _ => error.context(format!("the cache on {what} cannot be read")),
     }

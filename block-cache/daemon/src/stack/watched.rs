@@ -85,7 +85,7 @@ impl Watched {
             ),
             false => format!(
                 "\n    help: move it back to {path}, or set `path` of the device to its new path \
-                 before the next start; the daemon goes on with it (it is {from})"
+                 before the next start; the daemon continues to use it (it is {from})"
             ),
         }
     }

@@ -140,8 +140,8 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
             }
             CacheId::Uuid(_) if ours.is_some() => format!(
                 "this cache may have had dirty data of it, and does not know it any more\n    \
-                 help: check it with `forebay check`, or start with --adopt {name} to go on from \
-                 the backing device"
+                 help: check it with `forebay check`, or start with --adopt {name} to continue \
+                 from the backing device"
             ),
             CacheId::Uuid(_) => format!(
                 "the cache that it was served through last may have its dirty data\n    \

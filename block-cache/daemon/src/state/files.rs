@@ -112,7 +112,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Writes a file anew, durably. Its name may not be durable.
+/// Replaces a file, durably. Its name may not be durable.
 ///
 /// # Errors
 /// As [`open`].

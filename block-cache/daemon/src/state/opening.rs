@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(refused.kind(), ErrorKind::Busy);
         for (found, twin) in [(found(false), None), (found(true), Some(twin))] {
             let note = check(&found, None, twin).expect("served");
-            let note = note.expect("it is told");
+            let note = note.expect("it is reported");
             for said in [note, refused.report()] {
                 assert!(
                     said.contains("/dev/d1") && said.contains("/dev/copy"),

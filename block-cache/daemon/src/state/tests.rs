@@ -178,8 +178,8 @@ fn a_directory_that_is_removed_or_replaced_in_use_is_reported() {
     let aside = scratch.0.join("aside");
     std::fs::rename(&path, &aside).expect("moved away");
     assert!(is_reported(&state), "moved away");
-    std::fs::create_dir(&path).expect("made anew");
-    std::fs::write(path.join("lock"), "").expect("made anew");
+    std::fs::create_dir(&path).expect("recreated");
+    std::fs::write(path.join("lock"), "").expect("recreated");
     assert!(is_reported(&state), "replaced");
     std::fs::remove_dir_all(&path).expect("there");
     std::fs::rename(&aside, &path).expect("put back");

@@ -76,7 +76,7 @@ fn keep_copy(place: &Place) -> impl Fn() + use<'_> {
 fn assert_goes_on(place: &Place, daemon: &Daemon) {
     let printed = place.ok(&["status"]);
     assert!(
-        printed.contains("VOLUME \"db\" GOES ON WITHOUT ITS CACHE"),
+        printed.contains("VOLUME \"db\" CONTINUES WITHOUT ITS CACHE"),
         "{printed}"
     );
     let metrics = daemon.get("/metrics");
@@ -88,7 +88,7 @@ fn assert_goes_on(place: &Place, daemon: &Daemon) {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
     place.wait_for_log("the cache device failed");
-    place.wait_for_log("GOES ON WITHOUT ITS CACHE");
+    place.wait_for_log("CONTINUES WITHOUT ITS CACHE");
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_state_directory_that_cannot_be_written_fails_the_write_by_name() {
             assert_ne!(write(&mut nbd, 1, &block(101)), 0);
         }
         place.wait_for_log(name);
-        place.wait_for_log("cannot go on without its cache");
+        place.wait_for_log("cannot continue without its cache");
         assert_eq!(
             std::fs::read(place.path("db.img")).expect("there")[4096..8192],
             block(1)

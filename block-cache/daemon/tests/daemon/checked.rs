@@ -215,7 +215,7 @@ fn check_foresees_dirty_data_of_another_backing_file_and_under_another_name() {
 
 /// Removes a file and creates it with zeroes and the former inode. Returns false if the file system
 /// does not reuse inodes.
-fn made_anew(path: &Path, bytes: u64) -> bool {
+fn recreated(path: &Path, bytes: u64) -> bool {
     let inode = std::fs::metadata(path).expect("there").ino();
     std::fs::remove_file(path).expect("removed");
     // Lower numbers may be free as well.
@@ -248,7 +248,7 @@ fn a_backing_file_made_anew_with_the_old_ones_inode_is_another_device() {
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 0..8);
     daemon.kill();
-    if !made_anew(&backing, bytes) {
+    if !recreated(&backing, bytes) {
         return;
     }
     both_refuse(&place, &["forebay.toml:", "another backing device"]);
@@ -257,7 +257,7 @@ fn a_backing_file_made_anew_with_the_old_ones_inode_is_another_device() {
     place.ok(&["flush"]);
     daemon.terminate();
     // Clean data is dropped, and never read as that of the new file.
-    if made_anew(&backing, bytes) {
+    if recreated(&backing, bytes) {
         place.ok(&["check", text(&config)]);
         let daemon = place.serve(&[]);
         assert_eq!(

@@ -29,7 +29,7 @@ pub(crate) fn in_two_files(place: &Place) {
 /// Returns the file that the status tells the user to copy instead of a path.
 fn copy_of(place: &Place, path: &Path) -> PathBuf {
     let status = place.status().to_string();
-    let at = status.find(text(path)).expect("it is told");
+    let at = status.find(text(path)).expect("it is reported");
     let at = at + status[at..].find("/proc/").expect("it can be copied");
     status[at..]
         .split([' ', '"', ')'])

@@ -333,7 +333,7 @@ fn whoever_asks_for_json_gets_one_object_whatever_happens() {
         let said = String::from_utf8(output.stderr).expect("text");
         assert!(
             said.contains(part),
-            "{arguments:?}: people are told, too: {said}"
+            "{arguments:?}: people read it, too: {said}"
         );
     }
 }

@@ -118,7 +118,7 @@ fn with_leave_a_volume_goes_on_without_its_failed_cache_until_the_next_start() {
     }
     let printed = place.ok(&["status"]);
     assert!(
-        printed.contains("VOLUME \"db\" GOES ON WITHOUT ITS CACHE"),
+        printed.contains("VOLUME \"db\" CONTINUES WITHOUT ITS CACHE"),
         "{printed}"
     );
     let metrics = daemon.get("/metrics");
@@ -185,7 +185,11 @@ fn of_a_cache_that_has_gone_what_is_clean_goes_on_and_what_is_dirty_is_named() {
     }
     assert!(nbd.read(10 * 4096, 4096).expect("an answer").is_err());
     assert_eq!(nbd.flush().expect("an answer"), 0, "nothing else is owed");
-    assert!(place.ok(&["status"]).contains("GOES ON WITHOUT ITS CACHE"));
+    assert!(
+        place
+            .ok(&["status"])
+            .contains("CONTINUES WITHOUT ITS CACHE")
+    );
     // No volume can be detached. The daemon ends all the same, and the written data is there.
     assert!(place.refused(&["detach", "db"]).contains("abandon-dirty"));
     daemon.signal(libc::SIGTERM);

@@ -275,7 +275,7 @@ fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
     assert!(text.contains("coming back to the directory"), "{text}");
     assert_eq!(status.code(), Some(1), "it ends by itself: {text}");
     let text = logged(&directory_log, remedy);
-    let who = format!("process {} may not come back", node.0.id());
+    let who = format!("process {} may not rejoin", node.0.id());
     assert!(text.contains(&who), "{text}");
 }
 

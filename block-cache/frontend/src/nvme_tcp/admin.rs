@@ -108,7 +108,7 @@ async fn abort(connection: &Connection, command: &Command) -> Outcome {
 
 /// Ends the association when its keep-alive timer expires, and notifies the host of changes.
 pub(super) async fn watch(connection: Weak<Connection>) {
-    let (mut commands, mut heard) = (0, rt::now());
+    let (mut commands, mut last_command) = (0, rt::now());
     loop {
         rt::sleep(TICK).await;
         let Some(connection) = connection.upgrade().filter(|it| !it.is_closing()) else {
@@ -117,13 +117,13 @@ pub(super) async fn watch(connection: Weak<Connection>) {
         let controller = connection.controller();
         let now = controller.commands();
         if now != commands {
-            (commands, heard) = (now, rt::now());
+            (commands, last_command) = (now, rt::now());
         }
         let limit = match (controller.keep_alive_ms(), controller.namespaces()) {
             (0, None) => DISCOVERY_IDLE_TIME,
             (time, _) => Duration::from_millis(time.into()),
         };
-        if !limit.is_zero() && rt::now() - heard > limit {
+        if !limit.is_zero() && rt::now() - last_command > limit {
             let silent = format!("no command or keep-alive for {} s", limit.as_secs_f32());
             controller.end(ErrorKind::TimedOut, &silent);
             return;

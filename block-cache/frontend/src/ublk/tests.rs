@@ -313,7 +313,7 @@ fn a_volume_that_ends_with_the_process_does_not_wait_for_the_next() {
     driver.after_death(0);
     driver.log();
     let second = Daemon::start(&media, false);
-    let device = second.attach(&driver, None).expect("made anew");
+    let device = second.attach(&driver, None).expect("recreated");
     let log = driver.log();
     assert!(
         log.contains(&control::DELETE) && log.contains(&control::ADD),

@@ -37,7 +37,7 @@ pub(super) fn converse(socket: UnixStream, export: Arc<Export>, spread: Arc<Spre
     let wait = Box::new(|ended: &mpsc::Receiver<u16>| ended.recv().ok());
     let mut talk = Talk::new(socket, export, spread, wait);
     loop {
-        if let Some(ended) = talk.hear() {
+        if let Some(ended) = talk.receive() {
             return ended;
         }
     }
@@ -84,7 +84,7 @@ impl Talk {
 
     /// Processes the next message, and blocks for it if the socket does. Returns the result of the
     /// conversation if it and its queues have ended.
-    pub fn hear(&mut self) -> Option<Result<()>> {
+    pub fn receive(&mut self) -> Option<Result<()>> {
         let handled = self.handler.handle_request();
         let monitor = self.monitor.lock();
         let mut monitor = monitor.unwrap_or_else(PoisonError::into_inner);

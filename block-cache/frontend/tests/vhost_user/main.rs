@@ -191,7 +191,7 @@ fn the_guest_is_notified_of_ended_requests() {
     until("a queue that begins calls once", || guest.called(0));
     for _ in 0..20 {
         guest.call(0, header(request::FLUSH, 0), &[], 0, 512);
-        until("it is told", || guest.called(0));
+        until("it is notified", || guest.called(0));
     }
 }
 

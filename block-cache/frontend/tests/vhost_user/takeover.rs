@@ -104,7 +104,7 @@ fn an_unused_ring_is_read_without_a_kick() {
     let next = Target::start(Engine::Auto);
     guest.go_on(next.path(), &[0]).expect("taken over");
     assert_eq!(guest.wait(0).0, 3);
-    until("the guest is told", || guest.called(0));
+    until("the guest is notified", || guest.called(0));
     assert_eq!(next.take_log(), [written(3)]);
 }
 
@@ -115,7 +115,7 @@ fn a_guest_is_notified_of_answers_of_the_dead_target() {
     guest.keep_list();
     write(&mut guest, 1);
     until("it is answered", || guest.done(0) == 1);
-    until("it is told", || guest.called(0));
+    until("it is notified", || guest.called(0));
     let left = guest.left();
     drop(first);
     guest.was_killed(&left);

@@ -137,7 +137,7 @@ impl<'t> Conversation<'t> {
     fn end(mut self) -> (usize, Model) {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         if !self.ended {
-            let ended = self.talk.hear();
+            let ended = self.talk.receive();
             assert!(ended.is_some(), "a conversation does not end");
         }
         self.take_used();
@@ -161,11 +161,11 @@ impl<'t> Conversation<'t> {
             return;
         }
         here::send(&self.socket, &message::encode(number, flags, body), files);
-        self.hear();
+        self.receive();
     }
 
-    fn hear(&mut self) {
-        self.ended = self.talk.hear().is_some();
+    fn receive(&mut self) {
+        self.ended = self.talk.receive().is_some();
         self.here.settle();
         while let Some((bytes, file)) = here::receive(&self.socket) {
             self.message.heard(&bytes, file);
@@ -284,7 +284,7 @@ impl<'t> Conversation<'t> {
                 here::send(&self.socket, &bytes, &files);
                 // The rest does not arrive.
                 let _ = self.socket.shutdown(std::net::Shutdown::Write);
-                self.hear();
+                self.receive();
             }
             return;
         }

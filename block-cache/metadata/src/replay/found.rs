@@ -43,7 +43,7 @@ pub struct Replayed {
     /// Slots that the process journal names, and the positions of their earlier records of the same
     /// block.
     pub shadowed: Vec<(u32, u64)>,
-    /// The number at which the log goes on: the first of a unit.
+    /// The number at which the log continues: the first of a unit.
     pub next: u64,
     /// The oldest record that counts.
     pub tail: u64,

@@ -40,7 +40,8 @@ impl Ring<'_> {
     }
 
     /// Reads these ranges of places, all of whole units and none longer than [`CHUNK`], in their
-    /// order. A range that cannot be read is looked at unit by unit. `look` says whether to go on.
+    /// order. A range that cannot be read is looked at unit by unit. `look` says whether to
+    /// continue.
     ///
     /// # Errors
     /// Only if the device does not answer at all.

@@ -282,7 +282,7 @@ fn an_end_that_was_further_is_damage() {
     }
 }
 
-/// Where the log has no room behind what it lost, it goes on where that began, and nothing of it
+/// Where the log has no room behind what it lost, it continues where that began, and nothing of it
 /// can come back.
 #[test]
 fn a_lost_end_that_left_no_room_is_written_over() {

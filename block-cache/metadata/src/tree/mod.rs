@@ -267,7 +267,7 @@ impl<A: Adjust> Tree<A> {
         leaves.any(|leaf| self.summary.covers(leaf))
     }
 
-    /// Whether all of these blocks count as dirty for certain, and go on doing so.
+    /// Whether all of these blocks count as dirty for certain, and will continue to do so.
     #[must_use]
     pub fn is_durably_marked(&self, blocks: Range<u64>) -> bool {
         let mut leaves = self.shape.leaves_of(&blocks);

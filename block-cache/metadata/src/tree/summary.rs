@@ -119,7 +119,7 @@ impl Summary {
         path.any(|set| set)
     }
 
-    /// Whether it does so for certain, and goes on doing so when the round in flight has ended.
+    /// Whether it does so for certain, and continues to do so when the round in flight has ended.
     pub(super) fn is_durable(&self, leaf: u32) -> bool {
         let mut path = self.shape.path(self.shape.node_of(leaf));
         path.any(|node| self.media.get(node) && self.written.get(node))

@@ -49,7 +49,7 @@ impl Walk {
         }
     }
 
-    /// The next block; goes on behind it.
+    /// The next block; continues behind it.
     pub(super) fn next(&mut self, table: &BlockTable) -> Option<BlockId> {
         let (id, _) = self.peek(table, 0)?;
         self.pass(table, id);

@@ -1,8 +1,8 @@
 //! I/O transit caching (Caiti): eager eviction and conditional bypass.
 //!
-//! Blocks pass through slots and do not stay. Written blocks go on to the device at once, in order
-//! of arrival. If that is too slow, a write does not wait for a free slot. The wait would cost a
-//! write to the device, plus a copy. Its block goes to the device directly.
+//! Blocks pass through slots and do not stay. Written blocks continue to the device at once, in
+//! order of arrival. If that is too slow, a write does not wait for a free slot. The wait would
+//! cost a write to the device, plus a copy. Its block goes to the device directly.
 
 use super::{Admission, Decide, View};
 use crate::slots::Slots;

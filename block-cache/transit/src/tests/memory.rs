@@ -145,7 +145,7 @@ fn memory_that_was_cut_is_missed_and_given_up_only_in_so_many_words() {
         };
         let (_, left) = Memory::open(short.clone(), &accepted).expect("given up");
         assert_eq!((left.slots.len(), left.damaged.len()), (0, 1));
-        open(short, OWNER, false).expect("begun anew");
+        open(short, OWNER, false).expect("started over");
     }
 }
 

@@ -102,14 +102,14 @@ fn watch(listener: &OwnedFd, made: &AtomicU64) -> Result<()> {
         // SAFETY: a struct of numbers, which the kernel wants to be zeroes.
         let mut call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the kernel writes to the struct, which is the request's and outlives the call.
-        let heard = unsafe {
+        let received = unsafe {
             libc::ioctl(
                 listener.as_raw_fd(),
                 libc::SECCOMP_IOCTL_NOTIF_RECV,
                 &raw mut call,
             )
         };
-        if gone(heard)? {
+        if gone(received)? {
             continue;
         }
         made.fetch_add(1, Ordering::Release);

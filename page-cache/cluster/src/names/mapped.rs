@@ -141,7 +141,7 @@ impl Names {
         self.mount.get().ok_or_else(none)?.connection.hold(file)
     }
 
-    /// Ends this process's work for its mount. Programs may go on using open or mapped files in
+    /// Ends this process's work for its mount. Programs may continue using open or mapped files in
     /// mapped directories, so the mount holds those files itself.
     pub fn leave(&self) {
         if let Some(mount) = self.mount.get() {

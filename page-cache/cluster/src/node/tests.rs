@@ -56,7 +56,7 @@ impl Bed {
         let incoming = Incoming::new(stream.try_clone().expect("there is room"));
         let mut ear = Ear { stream, incoming };
         ear.say(ToNode::Hello { nonce: NONCE });
-        ear.hear(|message| matches!(message, ToDirectory::Join { .. }));
+        ear.receive(|message| matches!(message, ToDirectory::Join { .. }));
         ear
     }
 }
@@ -90,7 +90,7 @@ impl Ear {
     }
 
     /// Waits for a message or the end. Returns whether the message arrived.
-    fn heard(&mut self, is_it: impl Fn(&ToDirectory) -> bool) -> bool {
+    fn receives(&mut self, is_it: impl Fn(&ToDirectory) -> bool) -> bool {
         let mut found = false;
         while !found {
             let mut bytes = Vec::new();
@@ -109,12 +109,12 @@ impl Ear {
         true
     }
 
-    fn hear(&mut self, is_it: impl Fn(&ToDirectory) -> bool) {
-        assert!(self.heard(is_it), "it has gone");
+    fn receive(&mut self, is_it: impl Fn(&ToDirectory) -> bool) {
+        assert!(self.receives(is_it), "it has gone");
     }
 
     fn hear_leave(&mut self) {
-        self.hear(|message| matches!(message, ToDirectory::Leave {}));
+        self.receive(|message| matches!(message, ToDirectory::Leave {}));
     }
 
     fn let_go(&mut self) {
@@ -123,7 +123,7 @@ impl Ear {
     }
 
     fn end(mut self) {
-        assert!(!self.heard(|_| false));
+        assert!(!self.receives(|_| false));
     }
 }
 

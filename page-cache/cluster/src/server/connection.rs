@@ -68,7 +68,7 @@ pub(super) struct Newcomer {
     /// Nonce of its join: now, or with an earlier directory.
     pub(super) session: u64,
     /// Whether it claims to have joined before.
-    pub(super) comes_back: bool,
+    pub(super) rejoins: bool,
     pub(super) process: Process,
     pub(super) outgoing: Outgoing,
     /// Its thread continues when it gets this message.
@@ -241,8 +241,8 @@ fn greet_with(
     // The node number has no meaning here: the peer will name its own.
     say(NodeId::new(0).expect("a number"), ToNode::Hello { nonce })?;
     let mut bytes = Vec::new();
-    let heard = incoming.packets::<ToDirectory>(|packets| bytes.extend_from_slice(packets));
-    if !heard.context(|| format!("it did not identify itself in {PATIENCE:?}"))? {
+    let received = incoming.packets::<ToDirectory>(|packets| bytes.extend_from_slice(packets));
+    if !received.context(|| format!("it did not identify itself in {PATIENCE:?}"))? {
         return Ok(None);
     }
     let packet = Packet::<ToDirectory>::decode(&bytes)?;
@@ -281,7 +281,7 @@ fn greet_with(
         node,
         connection,
         session: if session == 0 { nonce } else { session },
-        comes_back: session != 0,
+        rejoins: session != 0,
         process,
         outgoing,
         admitted,

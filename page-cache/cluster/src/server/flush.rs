@@ -107,7 +107,7 @@ impl Server {
 impl Flushes {
     /// Applies a message of a node. An answer to an earlier flush, or to one of an earlier
     /// directory, counts for nothing.
-    pub(super) fn hears(&mut self, node: NodeId, message: &ToDirectory) {
+    pub(super) fn receive(&mut self, node: NodeId, message: &ToDirectory) {
         let (ToDirectory::NotFlushed { ticket, .. } | ToDirectory::FlushedAll { ticket, .. }) =
             message
         else {

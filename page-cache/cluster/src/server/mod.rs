@@ -286,7 +286,7 @@ impl Server {
         let Some(peer) = self.peers.get_mut(&node).filter(current) else {
             return Ok(());
         };
-        peer.heard = Instant::now();
+        peer.last_message = Instant::now();
         let mut out = Outbox::default();
         let taken = self.take_packets(node, bytes, &mut out);
         self.deliver(out)?;
@@ -306,9 +306,9 @@ impl Server {
                 let message = message?;
                 self.messages_in += 1;
                 if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.hears(&message);
+                    peer.receive(&message);
                 }
-                self.flushes.hears(node, &message);
+                self.flushes.receive(node, &message);
                 self.directory.receive(node, message, out)?;
             }
             bytes = &bytes[packet.size_bytes..];

@@ -31,7 +31,7 @@ pub(super) struct Peer {
     /// Its process; `None` if it has certainly ended.
     process: Option<Process>,
     /// Time of its last message.
-    pub(super) heard: Instant,
+    pub(super) last_message: Instant,
     /// The node's report of itself: its counters and its dirty data.
     pub(super) reported: NodeStatus,
     /// Pages that it must unmap, and the time of the request.
@@ -53,7 +53,7 @@ impl Peer {
             pid: known.pid,
             started: known.started,
             process: process_of(known)?,
-            heard: Instant::now(),
+            last_message: Instant::now(),
             reported: NodeStatus::default(),
             asked: BTreeMap::new(),
             leaving: false,
@@ -70,7 +70,7 @@ impl Peer {
             started: newcomer.process.started(),
             outgoing: Some(newcomer.outgoing),
             process: Some(newcomer.process),
-            heard: Instant::now(),
+            last_message: Instant::now(),
             reported: NodeStatus::default(),
             asked: BTreeMap::new(),
             leaving: false,
@@ -80,7 +80,7 @@ impl Peer {
     }
 
     /// Applies a message from the node to the state of its connection.
-    pub(super) fn hears(&mut self, message: &ToDirectory) {
+    pub(super) fn receive(&mut self, message: &ToDirectory) {
         match message {
             ToDirectory::Alive {
                 hits_local,
@@ -141,10 +141,10 @@ impl Peer {
         let oldest = self.asked.values().min();
         if self.end_at.is_some() {
             None
-        } else if self.heard.elapsed() > lease {
-            Some("it has not been heard for as long as its lease")
+        } else if self.last_message.elapsed() > lease {
+            Some("its lease has expired: it has sent no message")
         } else if oldest.is_some_and(|asked| asked.elapsed() > acknowledge) {
-            Some("it has not let a page go that it was asked for")
+            Some("it has not unmapped a page in time")
         } else {
             None
         }
@@ -203,7 +203,7 @@ impl Server {
                 let _ = admitted.send(());
             }
             // Its state is from a time that this directory knows nothing of.
-            _ if newcomer.comes_back => refuse(&newcomer, Refusal::Unknown),
+            _ if newcomer.rejoins => refuse(&newcomer, Refusal::Unknown),
             Some(_) => self.parked.push(newcomer),
             None if self.directory.share(node).is_some() => self.parked.push(newcomer),
             None => {
@@ -291,11 +291,7 @@ fn refuse(newcomer: &Newcomer, why: Refusal) {
     tracing::warn!(
         "page cache: process {} may not {}: {}",
         newcomer.process.pid(),
-        if newcomer.comes_back {
-            "come back"
-        } else {
-            "join"
-        },
+        if newcomer.rejoins { "rejoin" } else { "join" },
         why.of(newcomer.node)
     );
     let mut bytes = Vec::new();

@@ -269,7 +269,7 @@ impl Rescuer {
     }
 }
 
-/// Fails if a pool with unwritten data would be created anew.
+/// Fails if creating the pool would destroy unwritten data.
 pub(super) fn check_nothing_left(pool: &Pool, options: &Options, before: &Nodes) -> Result<()> {
     if options.placement == Placement::Node {
         return Ok(());

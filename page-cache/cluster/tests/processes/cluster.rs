@@ -70,7 +70,7 @@ impl Worker {
         }
     }
 
-    pub(crate) fn hear(&self) -> String {
+    pub(crate) fn receive(&self) -> String {
         self.lines
             .recv_timeout(PATIENCE)
             .expect("it says something")
@@ -174,7 +174,7 @@ impl Cluster {
         let mut variables = self.variables();
         variables.push(("FOREBAY_PAGES", self.pages.to_string()));
         let worker = Worker::start("directory", &variables);
-        assert_eq!(worker.hear(), "ready");
+        assert_eq!(worker.receive(), "ready");
         self.directory = Some(worker);
     }
 

@@ -30,7 +30,7 @@ fn flushing(cluster: &Cluster) -> Receiver<Result<u64>> {
 /// A node that is stopped, so that it does not answer.
 fn stopped(cluster: &Cluster) -> Worker {
     let worker = cluster.worker(3, 64);
-    assert_eq!(worker.hear(), "joined");
+    assert_eq!(worker.receive(), "joined");
     worker.signal(libc_stop());
     worker
 }
@@ -58,7 +58,7 @@ fn a_flush_makes_the_writes_of_all_nodes_durable() {
 fn a_flush_names_a_file_that_the_source_refuses_and_the_next_fsync_says_so_too() {
     let cluster = Cluster::new("flush-refused", 256, Duration::from_secs(5));
     let worker = cluster.worker(1, 128);
-    assert_eq!(worker.hear(), "joined");
+    assert_eq!(worker.receive(), "joined");
     let mine = cluster.join(2, 8);
     let (file, other) = (mine.create("mine"), mine.create("other"));
     let (file, other) = (file.expect("made"), other.expect("made"));

@@ -43,7 +43,7 @@ fn kills_lose_nothing_that_was_acknowledged() {
         .map(|own| cluster.worker(u8::try_from(own).expect("few"), frames))
         .collect();
     for worker in &workers {
-        assert_eq!(worker.hear(), "joined");
+        assert_eq!(worker.receive(), "joined");
     }
     let observer = cluster.join(9, 8);
     let file = observer.open("data").expect("there");

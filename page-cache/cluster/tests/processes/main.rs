@@ -230,7 +230,7 @@ fn a_leave_survives_the_death_of_the_directory() {
 
 #[test]
 fn a_restarted_directory_continues_with_the_pages_in_memory() {
-    let mut cluster = Cluster::new("anew", 256, Duration::from_secs(5));
+    let mut cluster = Cluster::new("recreated", 256, Duration::from_secs(5));
     let (a, b) = (cluster.join(1, 64), cluster.join(2, 64));
     let (at_a, at_b) = (
         a.create("data").expect("made"),
@@ -270,13 +270,13 @@ fn a_node_that_leaves_without_a_directory_is_not_ended() {
     let mut cluster = Cluster::new("alone", 256, SHORT_LEASE);
     cluster.linger = Duration::from_secs(3);
     let mut worker = cluster.worker(1, 64);
-    assert_eq!(worker.hear(), "joined");
+    assert_eq!(worker.receive(), "joined");
     let stays = cluster.join(2, 64);
     cluster.kill_directory();
     // Its input ends. It waits for a directory for a while and leaves. The process is kept.
     worker.close();
-    assert_eq!(worker.hear(), "stopped");
-    assert_eq!(worker.hear(), "left");
+    assert_eq!(worker.receive(), "stopped");
+    assert_eq!(worker.receive(), "left");
     cluster.start_directory();
     cluster.wait(|status| status.awaited.is_empty() && status.nodes.len() == 1);
     assert_eq!(cluster.status().fenced, 0);

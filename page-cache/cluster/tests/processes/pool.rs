@@ -35,7 +35,7 @@ fn right(bytes: &[u8], byte: u8) -> usize {
 fn killed(placement: &'static str) -> (usize, bool, u64) {
     let cluster = Cluster::placed(placement, 256, Duration::from_secs(5), placement);
     let mut worker = cluster.worker(1, 128);
-    assert_eq!(worker.hear(), "joined");
+    assert_eq!(worker.receive(), "joined");
     let mine = cluster.join(2, 8);
     let file = mine.create("mine").expect("made");
     let other = mine.open("mine").expect("there");
@@ -58,7 +58,7 @@ fn killed(placement: &'static str) -> (usize, bool, u64) {
     let status = cluster.status();
     assert_eq!(synced.is_ok(), status.lost_pages == 0, "{status:?}");
     let mut restarted = cluster.worker(1, 64);
-    assert_eq!(restarted.hear(), "joined", "the number is free");
+    assert_eq!(restarted.receive(), "joined", "the number is free");
     restarted.kill();
     (right(&bytes, 1), synced.is_ok(), status.rescued_pages)
 }
@@ -82,9 +82,9 @@ fn all_are_killed(attempt: u32) -> bool {
     let mut cluster = Cluster::placed(&name, 256, SHORT_LEASE, "pool");
     cluster.fill("data", 48);
     let mut worker = cluster.worker(0, 128);
-    assert_eq!(worker.hear(), "joined");
+    assert_eq!(worker.receive(), "joined");
     // It has flushed once, and continues to write.
-    while !worker.hear().starts_with("F ") {}
+    while !worker.receive().starts_with("F ") {}
     cluster.kill_directory();
     worker.kill();
     let other = |cluster: &Cluster| {
@@ -116,7 +116,7 @@ fn pages_outlive_all_nodes_and_the_directory() {
 /// Creates an unflushed file of which most pages are in the memory of another node.
 fn with_pages_of_another(cluster: &Cluster) -> (Worker, Node, Arc<File>) {
     let worker = cluster.worker(1, 128);
-    assert_eq!(worker.hear(), "joined");
+    assert_eq!(worker.receive(), "joined");
     let mine = cluster.join(2, 8);
     let file = mine.create("mine").expect("made");
     write_all(&file, 1);
@@ -192,6 +192,6 @@ fn pages_that_the_source_refuses_for_ever_are_lost_after_a_time_and_one_flush_sa
     let stored = std::fs::read(cluster.source().join("mine")).expect("there");
     assert_eq!(right(&stored, 2), PAGES as usize);
     let mut restarted = cluster.worker(1, 64);
-    assert_eq!(restarted.hear(), "joined", "the number is free");
+    assert_eq!(restarted.receive(), "joined", "the number is free");
     restarted.kill();
 }

@@ -59,7 +59,7 @@ fn a_node_that_outlives_its_directory_keeps_the_source_for_its_pool() {
     let mut cluster = Cluster::new("outlives", 256, SHORT_LEASE);
     cluster.fill("data", 48);
     let mut worker: Worker = cluster.worker(1, 64);
-    assert_eq!(worker.hear(), "joined");
+    assert_eq!(worker.receive(), "joined");
     cluster.kill_directory();
     let said = refused(&cluster);
     let who = format!("process {} of the pool", worker.pid());
@@ -83,8 +83,8 @@ fn left_behind(name: &str) -> Option<Cluster> {
     let mut cluster = Cluster::placed(name, 256, SHORT_LEASE, "pool");
     cluster.fill("data", 48);
     let mut worker = cluster.worker(0, 128);
-    assert_eq!(worker.hear(), "joined");
-    while !worker.hear().starts_with("F ") {}
+    assert_eq!(worker.receive(), "joined");
+    while !worker.receive().starts_with("F ") {}
     cluster.kill_directory();
     worker.kill();
     let mut options = server::Options::new(cluster.source(), cluster.pool(), 300);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cluster::{Cluster, MAPPED, can_mount};
 use super::readers::Over;
-use super::sources::{beside, made, plain};
+use super::sources::{made, plain, sibling};
 use super::{number, open};
 
 const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
@@ -117,7 +117,7 @@ fn a_full_source_refuses_an_allocation() {
         return;
     }
     let cluster = Cluster::on("full", |source| {
-        let image = beside(source, "disk").join("image");
+        let image = sibling(source, "disk").join("image");
         File::create(&image)
             .and_then(|file| file.set_len(32 << 20))
             .expect("made");
@@ -367,7 +367,7 @@ fn sendfile_has_the_data_of_the_last_open_or_newer() {
     let cluster = Cluster::new("sendfile");
     let _nodes = [cluster.node(1), cluster.node(2)];
     let (a, b) = (cluster.mountpoint(1), cluster.mountpoint(2));
-    let to = beside(&cluster.source(), "elsewhere").join("sent");
+    let to = sibling(&cluster.source(), "elsewhere").join("sent");
     fs::write(a.join("data"), [1; 4096]).expect("written");
     let (held, writer) = (open(&a.join("data")), open(&b.join("data")));
     assert_eq!(sent(&held, &to), [1; 4096]);

@@ -165,11 +165,11 @@ impl Worker {
             child,
             lines,
         };
-        assert_eq!(worker.hear(), "ready");
+        assert_eq!(worker.receive(), "ready");
         worker
     }
 
-    fn hear(&self) -> String {
+    fn receive(&self) -> String {
         let line = self.lines.recv_timeout(PATIENCE);
         line.expect("it says something")
     }
@@ -193,7 +193,7 @@ impl Worker {
     /// Closes its input: it then unmounts and leaves.
     pub(crate) fn end(mut self) {
         self.stdin = None;
-        assert_eq!(self.hear(), "left");
+        assert_eq!(self.receive(), "left");
         assert!(self.child.wait().expect("ended").success());
     }
 }

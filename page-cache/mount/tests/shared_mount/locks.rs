@@ -157,7 +157,7 @@ fn a_waiting_lock_is_granted_or_interrupted() {
             std::thread::spawn(move || {
                 let mut wanted = described(libc::F_WRLCK, 0, 0);
                 control(&file, libc::F_OFD_SETLKW, &mut wanted).expect("it comes");
-                sender.send(()).expect("heard");
+                sender.send(()).expect("received");
             })
         })
         .collect();
@@ -173,7 +173,7 @@ fn a_waiting_lock_is_granted_or_interrupted() {
     let mut late = Command::new("python3");
     let mut late = late.arg("-c").arg(script).arg(b.join("data")).spawn();
     let late = late.as_mut().expect("it runs");
-    soon("the alarm is heard", || {
+    soon("the alarm arrives", || {
         let status = late.try_wait().expect("ours");
         status
             .inspect(|status| assert_eq!(status.code(), Some(7)))

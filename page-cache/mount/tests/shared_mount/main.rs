@@ -106,7 +106,7 @@ fn a_write_is_read_on_the_other_node_at_once() {
     at_b.read_exact_at(&mut out[..4096], 8192).expect("read");
     assert!(out[..4096].iter().all(|byte| *byte == 0));
     at_a.sync_all().expect("durable");
-    fs::write(b.join("data"), "short").expect("written anew");
+    fs::write(b.join("data"), "short").expect("rewritten");
     assert_eq!(text(&a.join("data")), "short");
     drop((at_a, at_b));
     one.end();

@@ -46,12 +46,12 @@ fn a_lock_outlives_its_node(name: &str, end: impl FnOnce(Worker)) {
         .spawn()
         .expect("it runs");
     let mut said = std::io::BufReader::new(holder.stdout.take().expect("piped"));
-    let mut hear = || {
+    let mut receive = || {
         let mut line = String::new();
         std::io::BufRead::read_line(&mut said, &mut line).expect("it says so");
         assert_eq!(line, "\n");
     };
-    hear();
+    receive();
     let other = open(&paths[1]);
     let lock = || lock_of(&other, libc::F_WRLCK, 0, 0);
     assert_eq!(number(lock()), Some(libc::EAGAIN));
@@ -61,7 +61,7 @@ fn a_lock_outlives_its_node(name: &str, end: impl FnOnce(Worker)) {
     // It can still store.
     let mut input = holder.stdin.take().expect("piped");
     writeln!(input).expect("told");
-    hear();
+    receive();
     assert_eq!(text(&paths[1]), "DATA");
     assert_eq!(number(lock()), Some(libc::EAGAIN));
     // The node returns to its mountpoint: the old mount is gone after its last program.

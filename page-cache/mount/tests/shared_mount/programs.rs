@@ -191,11 +191,16 @@ fn rocksdb_reads_the_other_nodes_writes_by_mappings() {
     let reading = ["--mmap_read=1", "--use_existing_db=1", "--readonly=1"];
     for round in 0..2 {
         let (from, to) = if round % 2 == 0 { (1, 2) } else { (2, 1) };
-        let (benchmarks, anew) = match round {
+        let (benchmarks, existing) = match round {
             0 => ("fillseq,compact", "--use_existing_db=0"),
             _ => ("overwrite,compact", "--use_existing_db=1"),
         };
-        let done = bench(from, MAPPED, benchmarks, &[&written[..], &[anew]].concat());
+        let done = bench(
+            from,
+            MAPPED,
+            benchmarks,
+            &[&written[..], &[existing]].concat(),
+        );
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{said}");
         // Each block is checked against its checksum.

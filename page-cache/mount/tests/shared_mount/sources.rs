@@ -16,7 +16,8 @@ pub(super) fn made(program: &str, arguments: &[&str]) {
     assert!(status.success(), "{program} {arguments:?}");
 }
 
-pub(super) fn beside(source: &Path, name: &str) -> PathBuf {
+/// Creates a directory in the directory that has the source.
+pub(super) fn sibling(source: &Path, name: &str) -> PathBuf {
     let path = source.with_file_name(name);
     fs::create_dir_all(&path).expect("made");
     path
@@ -28,7 +29,7 @@ pub(super) fn plain(path: &Path) -> &str {
 
 /// A file system of 64 MiB on a disk that has room for 8.
 fn on_a_small_disk(source: &Path) -> Vec<PathBuf> {
-    let disk = beside(source, "disk");
+    let disk = sibling(source, "disk");
     made(
         "mount",
         &["-t", "tmpfs", "-o", "size=8M", "tmpfs", plain(&disk)],
@@ -63,7 +64,7 @@ fn a_later_failure_of_a_write_is_reported_to_each_user_of_the_file() {
 
 /// A tree on an overlay.
 fn stacked(source: &Path) -> Vec<PathBuf> {
-    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| beside(source, name));
+    let [lower, upper, work] = ["lower", "upper", "work"].map(|name| sibling(source, name));
     let (lower, upper, work) = (plain(&lower), plain(&upper), plain(&work));
     let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
     made(

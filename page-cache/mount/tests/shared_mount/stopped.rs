@@ -17,7 +17,7 @@ use fuser::{
 
 use super::cluster::{Cluster, can_mount};
 use super::open;
-use super::sources::{beside, made, plain};
+use super::sources::{made, plain, sibling};
 
 const DISK_BYTES: u64 = 64 << 20;
 const PAGE: usize = 4096;
@@ -151,8 +151,8 @@ impl Filesystem for Disk {
 /// An ext4 file system on a disk that can stop. Holds the disk until it is unmounted.
 fn on_a_disk(source: &Path, gate: &Arc<Gate>) -> (forebay_fuse::Mount, Vec<PathBuf>) {
     let (place, image) = (
-        beside(source, "disk"),
-        beside(source, "store").join("image"),
+        sibling(source, "disk"),
+        sibling(source, "store").join("image"),
     );
     let file = File::create_new(&image).expect("made");
     file.set_len(DISK_BYTES).expect("there is nothing in it");

@@ -42,7 +42,7 @@ impl Directory {
         // A node that asked to leave, and waited until no page was in its memory, loses no page.
         let left = member.leaving && member.used == 0;
         let living = if left || pooled { 0 } else { living };
-        // Some nodes may have heard already of pages that the directory before had given up there.
+        // Some nodes may already be notified of pages that the directory before had given up there.
         member.notified |= living;
         let (first_frame, frames) = (member.first_frame, member.frames);
         for living in nodes(living) {

@@ -229,7 +229,7 @@ impl Directory {
         match member.life {
             Life::Alive if member.leaving => out.send(node, ToNode::Left {}),
             Life::Dead if !std::mem::replace(&mut member.asked, true) => {
-                // The other nodes never heard of it.
+                // The other nodes were never notified of it.
                 for notified in nodes(member.notified) {
                     out.send(notified, ToNode::Forget { node });
                 }

@@ -226,7 +226,7 @@ impl Directory {
         given_up: &[(PageId, u32)],
         out: &mut Outbox,
     ) {
-        let recovery = self.recovery.take().expect("it was started anew");
+        let recovery = self.recovery.take().expect("it was restarted");
         assert_eq!(recovery.awaited, 0, "a node is missing");
         if self.has(Fault::UnsavedForgotten) {
             unsaved.clear();
@@ -287,7 +287,7 @@ impl Directory {
     }
 
     /// Restores the pages that the directory before had given up in unforgotten memory: some nodes
-    /// may not have heard of it.
+    /// may not be notified of it.
     fn recover_given_up(&mut self, given_up: &[(PageId, u32)], out: &mut Outbox) {
         let holds = |share: &Share, frame: u32| {
             (share.first_frame..share.first_frame + share.frames).contains(&frame)
@@ -298,7 +298,7 @@ impl Directory {
         let (pages, mut frames): (Vec<PageId>, Vec<u32>) = given_up.copied().unzip();
         out.lost.extend(pages);
         frames.sort_unstable();
-        // Without a pool, all nodes hear of the death of the whole memory.
+        // Without a pool, all nodes are notified of the death of the whole memory.
         if self.pooled() && !self.has(Fault::GivenUpForgotten) {
             self.announce_given_up(&frames, out);
         }

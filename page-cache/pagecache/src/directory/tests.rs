@@ -55,14 +55,14 @@ impl Desk {
     fn try_say(&mut self, from: u8, message: ToDirectory) -> Result<Vec<(u8, ToNode)>> {
         self.out = Outbox::default();
         self.directory.receive(node(from), message, &mut self.out)?;
-        Ok(self.heard())
+        Ok(self.sent())
     }
 
     fn say(&mut self, from: u8, message: ToDirectory) -> Vec<(u8, ToNode)> {
         self.try_say(from, message).expect("a correct message")
     }
 
-    fn heard(&self) -> Vec<(u8, ToNode)> {
+    fn sent(&self) -> Vec<(u8, ToNode)> {
         let messages = self.out.messages.iter();
         messages
             .map(|(to, message)| (to.number(), *message))
@@ -76,7 +76,7 @@ impl Desk {
     fn die(&mut self, number: u8) -> Vec<(u8, ToNode)> {
         self.out = Outbox::default();
         self.directory.died(node(number), &mut self.out);
-        self.heard()
+        self.sent()
     }
 
     fn lookup(&mut self, from: u8, index: u64, access: Access) -> Vec<(u8, ToNode)> {
@@ -86,9 +86,9 @@ impl Desk {
 
     /// Looks up a page that is not in memory, and publishes it.
     fn publish_new(&mut self, from: u8, index: u64, access: Access) -> Place {
-        let heard = self.lookup(from, index, access);
-        let Some(&(_, ToNode::Fill { place, .. })) = heard.first() else {
-            panic!("expected a frame to fill, not {heard:?}");
+        let sent = self.lookup(from, index, access);
+        let Some(&(_, ToNode::Fill { place, .. })) = sent.first() else {
+            panic!("expected a frame to fill, not {sent:?}");
         };
         self.say(from, ToDirectory::Publish { place });
         place
@@ -104,9 +104,9 @@ impl Desk {
 #[test]
 fn a_page_is_filled_once_and_then_mapped() {
     let mut desk = Desk::new(2, 4, 0, 0);
-    let heard = desk.lookup(0, 1, Access::Read);
-    let Some(&(0, ToNode::Fill { place, .. })) = heard.first() else {
-        panic!("{heard:?}");
+    let sent = desk.lookup(0, 1, Access::Read);
+    let Some(&(0, ToNode::Fill { place, .. })) = sent.first() else {
+        panic!("{sent:?}");
     };
     assert_eq!(desk.state(1), State::Exclusive);
     assert_eq!(desk.lookup(1, 1, Access::Read), [], "it waits for the fill");
@@ -126,13 +126,13 @@ fn a_page_is_filled_once_and_then_mapped() {
 #[test]
 fn a_failed_fill_passes_to_the_next_waiting_node() {
     let mut desk = Desk::new(2, 2, 0, 0);
-    let heard = desk.lookup(0, 1, Access::Read);
-    let Some(&(0, ToNode::Fill { place, .. })) = heard.first() else {
-        panic!("{heard:?}");
+    let sent = desk.lookup(0, 1, Access::Read);
+    let Some(&(0, ToNode::Fill { place, .. })) = sent.first() else {
+        panic!("{sent:?}");
     };
     desk.lookup(1, 1, Access::Read);
-    let heard = desk.say(0, ToDirectory::Abandon { place });
-    assert!(matches!(heard[..], [(1, ToNode::Fill { .. })]), "{heard:?}");
+    let sent = desk.say(0, ToDirectory::Abandon { place });
+    assert!(matches!(sent[..], [(1, ToNode::Fill { .. })]), "{sent:?}");
 }
 
 #[test]
@@ -156,12 +156,12 @@ fn a_frame_is_reused_after_all_acknowledgements_and_the_write_back() {
     desk.lookup(1, 1, Access::Read);
     desk.publish_new(1, 2, Access::Read);
     // The budget is used up: page 1 is colder, and goes.
-    let heard = desk.lookup(1, 3, Access::Read);
+    let sent = desk.lookup(1, 3, Access::Read);
     let gone = ToNode::Invalidate {
         page: page(1),
         place: first,
     };
-    assert_eq!(heard, [(0, gone), (1, gone)]);
+    assert_eq!(sent, [(0, gone), (1, gone)]);
     assert_eq!(desk.state(1), State::ToBeInvalidated);
     assert_eq!(
         desk.lookup(0, 1, Access::Read),
@@ -177,7 +177,7 @@ fn a_frame_is_reused_after_all_acknowledgements_and_the_write_back() {
         desk.say(1, ToDirectory::Invalidated { place: first }),
         [(0, write)]
     );
-    let heard = desk.say(
+    let sent = desk.say(
         0,
         ToDirectory::WrittenBack {
             place: first,
@@ -191,9 +191,9 @@ fn a_frame_is_reused_after_all_acknowledgements_and_the_write_back() {
             place,
             ..
         },
-    )) = heard.first()
+    )) = sent.first()
     else {
-        panic!("{heard:?}");
+        panic!("{sent:?}");
     };
     assert_eq!((filled, place.frame), (page(3), first.frame));
     assert!(place.generation > first.generation);
@@ -206,11 +206,11 @@ fn a_page_that_the_store_refuses_stays() {
     desk.publish_new(0, 2, Access::Read);
     desk.lookup(0, 3, Access::Read);
     desk.say(0, ToDirectory::Invalidated { place });
-    let heard = desk.say(0, ToDirectory::WrittenBack { place, ok: false });
+    let sent = desk.say(0, ToDirectory::WrittenBack { place, ok: false });
     assert_eq!(desk.state(1), State::Owner);
     assert!(
         matches!(
-            heard[..],
+            sent[..],
             [(
                 0,
                 ToNode::Invalidate {
@@ -219,7 +219,7 @@ fn a_page_that_the_store_refuses_stays() {
                 }
             )]
         ),
-        "the other page goes: {heard:?}"
+        "the other page goes: {sent:?}"
     );
 }
 
@@ -229,8 +229,8 @@ fn a_batch_goes_at_a_time() {
     for index in 0..14 {
         desk.publish_new(0, index, Access::Read);
     }
-    let heard = desk.lookup(0, 14, Access::Read);
-    let invalidated = heard
+    let sent = desk.lookup(0, 14, Access::Read);
+    let invalidated = sent
         .iter()
         .filter(|(_, message)| matches!(message, ToNode::Invalidate { .. }));
     assert_eq!(invalidated.count(), 7, "one is free, so that eight will be");
@@ -282,14 +282,14 @@ fn a_flush_covers_what_was_stored_before_it() {
         generation: 999,
         ..place
     };
-    let heard = desk.say(
+    let sent = desk.say(
         1,
         ToDirectory::Flush {
             page: page(1),
             place: gone,
         },
     );
-    assert!(matches!(heard[..], [(1, ToNode::Flushed { ok: true, .. })]));
+    assert!(matches!(sent[..], [(1, ToNode::Flushed { ok: true, .. })]));
 }
 
 #[test]

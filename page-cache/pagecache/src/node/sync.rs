@@ -282,7 +282,7 @@ impl Node {
 
     /// Returns the number of losses that a new user of the file need not be notified of: all except
     /// those that no flush has reported yet.
-    pub fn losses_said(&mut self, inode: u64) -> u64 {
+    pub fn reported_losses(&mut self, inode: u64) -> u64 {
         let losses = self.losses(inode);
         losses - u64::from(self.lost.contains(&inode))
     }

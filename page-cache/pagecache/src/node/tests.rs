@@ -32,7 +32,7 @@ impl Desk {
         let mut effects = Vec::new();
         let node = Node::new(config, &mut effects);
         let mut desk = Self { node, effects };
-        desk.hear(ToNode::Joined {
+        desk.receive(ToNode::Joined {
             first_frame: 0,
             frames: 4,
             unpublished_pages: 1,
@@ -40,7 +40,7 @@ impl Desk {
         desk
     }
 
-    fn hear(&mut self, message: ToNode) -> &[Effect] {
+    fn receive(&mut self, message: ToNode) -> &[Effect] {
         self.effects.clear();
         let taken = self.node.receive(message, &mut self.effects);
         taken.expect("a correct message");
@@ -55,7 +55,7 @@ impl Desk {
 
     fn map(&mut self, index: u64, frame: u32, access: Access) {
         assert_eq!(self.acquire(index, access), Acquired::Wait);
-        self.hear(ToNode::Map {
+        self.receive(ToNode::Map {
             page: page(index),
             place: place(frame),
             access,
@@ -83,7 +83,7 @@ fn a_page_is_asked_for_once_and_then_costs_nothing() {
         place: place(9),
         access: Access::Read,
     };
-    assert_eq!(desk.hear(map), [Effect::Ready(101), Effect::Ready(101)]);
+    assert_eq!(desk.receive(map), [Effect::Ready(101), Effect::Ready(101)]);
     assert_eq!(desk.acquire(1, Access::Read), Acquired::Mapped(place(9)));
     assert_eq!(desk.effects, []);
     assert_eq!(
@@ -109,7 +109,7 @@ fn an_invalidation_waits_for_pins_and_refuses_new_ones() {
         page: page(1),
         place: place(2),
     };
-    assert_eq!(desk.hear(invalidate), []);
+    assert_eq!(desk.receive(invalidate), []);
     assert_eq!(desk.acquire(1, Access::Read), Acquired::Wait);
     desk.effects.clear();
     desk.node.unpin(page(1), &mut desk.effects);
@@ -124,7 +124,7 @@ fn pages_in_use_are_reported_once_after_each_invalidation() {
     desk.map(2, 2, Access::Read);
     desk.acquire(1, Access::Read);
     assert_eq!(desk.effects, [], "nothing presses");
-    desk.hear(ToNode::Invalidate {
+    desk.receive(ToNode::Invalidate {
         page: page(2),
         place: place(2),
     });
@@ -144,7 +144,7 @@ fn a_sequential_reader_is_read_ahead_of_by_twice_as_much_each_time() {
         desk.acquire(index, Access::Read);
         let lookups = desk.asked_for();
         for index in &lookups {
-            desk.hear(ToNode::Map {
+            desk.receive(ToNode::Map {
                 page: page(*index),
                 place: place(u32::try_from(*index).expect("small")),
                 access: Access::Read,
@@ -198,7 +198,7 @@ fn a_relaxed_write_stays_until_the_file_is_closed() {
         page: page(1),
         place: place(0),
     };
-    assert_eq!(desk.hear(fill), [unpublished]);
+    assert_eq!(desk.receive(fill), [unpublished]);
     assert_eq!(desk.acquire(1, Access::Read), Acquired::Wait);
     desk.node.filled(page(1), true, &mut desk.effects);
     let publish = Effect::Send(ToDirectory::Publish { place: place(0) });
@@ -228,7 +228,7 @@ fn a_strong_write_is_over_when_it_is_published() {
         place: place(8),
     };
     assert_eq!(
-        desk.hear(map),
+        desk.receive(map),
         [merge],
         "somebody was faster: ours goes over it"
     );
@@ -262,7 +262,7 @@ fn a_flush_does_not_cover_what_was_stored_after_it_began() {
         ok: true,
     };
     assert_eq!(
-        desk.hear(flushed),
+        desk.receive(flushed),
         [Effect::Done {
             ticket: 1,
             ok: true
@@ -276,7 +276,7 @@ fn a_flush_does_not_cover_what_was_stored_after_it_began() {
         "the second store is not in the store"
     );
     assert_eq!(
-        desk.hear(flushed),
+        desk.receive(flushed),
         [Effect::Done {
             ticket: 2,
             ok: true
@@ -299,7 +299,7 @@ fn a_loss_is_said_by_the_next_flush_and_only_by_it() {
     desk.map(1, 9, Access::Write);
     desk.node.stored(page(1), place(9));
     let dead = NodeId::new(2).expect("a node");
-    desk.hear(ToNode::Died {
+    desk.receive(ToNode::Died {
         node: dead,
         first_frame: 8,
         frames: 4,

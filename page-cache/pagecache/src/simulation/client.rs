@@ -367,7 +367,7 @@ impl World {
             let inode = client.page.inode;
             let end = match ok {
                 false => End::Failed,
-                true if node.losses(inode) != node.losses_said(inode) => End::Owes,
+                true if node.losses(inode) != node.reported_losses(inode) => End::Owes,
                 true => End::Done,
             };
             let shelf = &self.shelf;

@@ -365,7 +365,7 @@ fn serve(
                 let mut bytes = Vec::new();
                 let node = out.messages.iter().find(|(to, _)| to.index() == index);
                 encode(node.expect("it has messages").0, &messages, &mut bytes);
-                // A node that is shut down hears nothing.
+                // A node that is shut down receives nothing.
                 let _ = down.send(bytes);
             }
         }

@@ -170,7 +170,7 @@ impl Source for LineReader {
             }
             let rest = self.input.data();
             if rest.len() <= MAX_LINE_BYTES {
-                // The file ends, perhaps without a newline.
+                // The file ends, with or without a newline.
                 return self.lines(batch, full, true);
             }
             if !self.too_long {

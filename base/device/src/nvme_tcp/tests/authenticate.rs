@@ -54,14 +54,14 @@ fn question<'a>(side: Side, challenge: &'a [u8], sequence: u32, transaction: u16
     }
 }
 
-fn transaction(heard: &[Vec<u8>]) -> u16 {
-    HostMessage::decode(&heard[0]).expect("an offer").0
+fn transaction(received: &[Vec<u8>]) -> u16 {
+    HostMessage::decode(&received[0]).expect("an offer").0
 }
 
 /// Answer of a target that knows both secrets.
-fn honest(heard: &[Vec<u8>]) -> Vec<u8> {
-    let transaction = transaction(heard);
-    let [_, reply] = heard else {
+fn honest(received: &[Vec<u8>]) -> Vec<u8> {
+    let transaction = transaction(received);
+    let [_, reply] = received else {
         return CHALLENGE.encode(transaction);
     };
     let (_, reply) = HostMessage::decode(reply).expect("a reply");
@@ -92,15 +92,15 @@ fn success(transaction: u16, response: Option<&[u8]>) -> Vec<u8> {
 }
 
 /// The host's own message, returned as the answer to its challenge.
-fn reflected(heard: &[Vec<u8>]) -> Vec<u8> {
-    match HostMessage::decode(&heard[1]).expect("a reply").1 {
-        HostMessage::Reply { response, .. } => success(transaction(heard), Some(response)),
+fn reflected(received: &[Vec<u8>]) -> Vec<u8> {
+    match HostMessage::decode(&received[1]).expect("a reply").1 {
+        HostMessage::Reply { response, .. } => success(transaction(received), Some(response)),
         other => panic!("{other:?} is no reply"),
     }
 }
 
-fn changed(heard: &[Vec<u8>], at: usize, value: u8) -> Word {
-    let mut message = honest(heard);
+fn changed(received: &[Vec<u8>], at: usize, value: u8) -> Word {
+    let mut message = honest(received);
     assert_ne!(message[at], value, "it is a change");
     message[at] = value;
     Word::Message(message)
@@ -293,7 +293,7 @@ fn assert_only_authenticated(target: &Target) {
     let secrets = both();
     let controller = secrets.controller.expect("it has one");
     let keys = [secrets.own.key(HOST), controller.key(SUBSYSTEM)];
-    for message in target.heard() {
+    for message in target.received() {
         for key in &keys {
             let shown = message.windows(8).any(|part| part == &key[..8]);
             assert!(!shown, "a secret in {message:?}");
@@ -305,7 +305,7 @@ fn assert_only_authenticated(target: &Target) {
 fn both_queues_begin_with_the_proof_of_both_sides() {
     for (line, messages) in [(OWN.to_owned(), 2), (format!("{OWN} {THEIRS}"), 3)] {
         let target = Target::start(|_, _| Act::Answer);
-        target.authenticate(|_, heard| Word::Message(honest(heard)));
+        target.authenticate(|_, received| Word::Message(honest(received)));
         let uri = uri(&target, secrets(&line));
         target.run(async move {
             let device = NvmeTcpDevice::connect_within(&uri, TIMES).await;
@@ -315,9 +315,9 @@ fn both_queues_begin_with_the_proof_of_both_sides() {
                 .await
                 .expect("written");
         });
-        let heard = target.heard();
-        assert_eq!(heard.len(), 2 * messages);
-        for queue in heard.chunks(messages) {
+        let received = target.received();
+        assert_eq!(received.len(), 2 * messages);
+        for queue in received.chunks(messages) {
             assert!(matches!(
                 HostMessage::decode(&queue[1]).expect("a message").1,
                 HostMessage::Reply { challenge, .. } if challenge.is_some() == (messages == 3)
@@ -329,7 +329,7 @@ fn both_queues_begin_with_the_proof_of_both_sides() {
                 );
             }
         }
-        assert_ne!(heard[0][4..6], heard[messages][4..6], "a number each");
+        assert_ne!(received[0][4..6], received[messages][4..6], "a number each");
     }
 }
 
@@ -337,9 +337,9 @@ fn both_queues_begin_with_the_proof_of_both_sides() {
 fn a_target_that_lies_at_any_step_gets_the_reason_and_nothing_else() {
     for (message, name, lie, kind, word, sent_reason) in LIES {
         let target = Target::start(|_, _| Act::Answer);
-        target.authenticate(move |_, heard| match heard.len() == message {
-            true => lie(heard),
-            false => Word::Message(honest(heard)),
+        target.authenticate(move |_, received| match received.len() == message {
+            true => lie(received),
+            false => Word::Message(honest(received)),
         });
         let uri = uri(&target, both());
         let made =
@@ -352,16 +352,16 @@ fn a_target_that_lies_at_any_step_gets_the_reason_and_nothing_else() {
             !report.contains("AAECAw") && !report.contains("ZGVmZ2"),
             "{report}"
         );
-        let heard = target.heard();
+        let received = target.received();
         assert_eq!(
-            heard.len(),
+            received.len(),
             message + usize::from(sent_reason.is_some()),
             "{name}"
         );
         if let Some(reason) = sent_reason {
-            let last = HostMessage::decode(&heard[message]);
+            let last = HostMessage::decode(&received[message]);
             let failure = HostMessage::Failure2(reason.code());
-            assert_eq!(last, Ok((transaction(&heard), failure)), "{name}");
+            assert_eq!(last, Ok((transaction(&received), failure)), "{name}");
         }
         assert_only_authenticated(&target);
     }
@@ -370,9 +370,9 @@ fn a_target_that_lies_at_any_step_gets_the_reason_and_nothing_else() {
 #[test]
 fn one_that_proves_itself_on_the_first_queue_alone_is_not_used() {
     let target = Target::start(|_, _| Act::Answer);
-    target.authenticate(|number, heard| match (number, heard.len()) {
-        (1, 2) => Word::Message(success(transaction(heard), None)),
-        _ => Word::Message(honest(heard)),
+    target.authenticate(|number, received| match (number, received.len()) {
+        (1, 2) => Word::Message(success(transaction(received), None)),
+        _ => Word::Message(honest(received)),
     });
     let uri = uri(&target, both());
     let made = target.run(async move { NvmeTcpDevice::connect_within(&uri, TIMES).await.err() });
@@ -387,9 +387,9 @@ fn another_in_the_place_of_one_that_was_lost_gets_no_write() {
         _ => Act::Answer,
     });
     // A target that connects after the loss knows no secret, and accepts everything.
-    target.authenticate(|number, heard| match (number, heard.len()) {
-        (2.., 2) => Word::Message(success(transaction(heard), None)),
-        _ => Word::Message(honest(heard)),
+    target.authenticate(|number, received| match (number, received.len()) {
+        (2.., 2) => Word::Message(success(transaction(received), None)),
+        _ => Word::Message(honest(received)),
     });
     let patience = std::time::Duration::from_secs(1);
     let times = Times { patience, ..TIMES };

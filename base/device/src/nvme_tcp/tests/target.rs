@@ -61,7 +61,7 @@ struct Shared {
     /// Authentication side of the target, if it asks for any.
     speaker: RefCell<Option<Box<Speaker>>>,
     /// Authentication messages of the hosts.
-    heard: RefCell<Vec<Vec<u8>>>,
+    received: RefCell<Vec<Vec<u8>>>,
     /// Commands so far on all queues: the opcode, and the type of a Fabrics command.
     commands: RefCell<Vec<(u8, u8)>>,
     data: RefCell<Vec<u8>>,
@@ -108,7 +108,7 @@ impl Target {
             begun: Cell::new(false),
             asked: RefCell::default(),
             speaker: RefCell::default(),
-            heard: RefCell::default(),
+            received: RefCell::default(),
             commands: RefCell::default(),
             data: RefCell::new(vec![0; size]),
             durable: RefCell::new(vec![0; size]),
@@ -184,8 +184,8 @@ impl Target {
     }
 
     /// Returns the authentication messages so far.
-    pub(super) fn heard(&self) -> Vec<Vec<u8>> {
-        self.shared.heard.borrow().clone()
+    pub(super) fn received(&self) -> Vec<Vec<u8>> {
+        self.shared.received.borrow().clone()
     }
 
     /// Returns the commands so far on all queues: the opcode, and the type of a Fabrics command.
@@ -210,7 +210,7 @@ async fn accept(listener: Listener, shared: Rc<Shared>) {
             stream,
             shared: Rc::clone(&shared),
             number,
-            heard: Vec::new(),
+            received: Vec::new(),
         };
         rt::spawn(async move { while peer.pdu().await.is_some() {} });
     }
@@ -222,7 +222,7 @@ struct Peer {
     shared: Rc<Shared>,
     /// Number of the connection, from 0.
     number: usize,
-    heard: Vec<Vec<u8>>,
+    received: Vec<Vec<u8>>,
 }
 
 impl Peer {
@@ -306,8 +306,8 @@ impl Peer {
                 }
             },
             (fabrics::OPCODE, fctype::AUTHENTICATION_SEND) => {
-                self.shared.heard.borrow_mut().push(with.clone());
-                self.heard.push(with);
+                self.shared.received.borrow_mut().push(with.clone());
+                self.received.push(with);
                 self.end(cid, 0, Status::SUCCESS).await
             }
             (fabrics::OPCODE, fctype::AUTHENTICATION_RECEIVE) => self.speak(cid).await,
@@ -338,7 +338,7 @@ impl Peer {
     /// Sends the next authentication message.
     async fn speak(&mut self, cid: u16) -> Option<()> {
         let word = match &*self.shared.speaker.borrow() {
-            Some(speaker) => speaker(self.number, &self.heard),
+            Some(speaker) => speaker(self.number, &self.received),
             None => panic!("the host was not asked to authenticate itself"),
         };
         let (mut page, len) = match word {

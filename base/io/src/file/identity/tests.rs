@@ -184,7 +184,7 @@ fn virtual_disks_that_swap_their_numbers_are_known_by_their_names() {
     let one = nbd(0, "nbd0", "server/one", "7");
     assert!(
         one.is_same_as(nbd(1, "nbd1", "server/one", "9")),
-        "connected anew"
+        "reconnected"
     );
     assert!(one.differs_from(nbd(1, "nbd0", "server/two", "7")));
     assert_eq!(one.basis, Basis::Place);

@@ -264,7 +264,7 @@ impl FileOp {
         let before = self.progress;
         self.progress += bytes;
         if self.progress < self.request.len {
-            // Direct I/O goes on from a block's start.
+            // Direct I/O continues from a block's start.
             let block = u64::from(self.file.limits.logical_block_bytes);
             self.progress -= self.progress % block;
             if self.progress > before {

@@ -57,7 +57,7 @@ fn damage_of_the_end_of_the_log_is_reported() {
                 len: 1 << 20,
             };
             assert_eq!(report.possible_losses, [volume_range], "{case}");
-            // It goes on from there.
+            // It continues from there.
             let volume = attach(&cache, &disks, Mode::WriteBack).await;
             volume.write(0, pattern(3)).await.expect("writes");
             cache.close().await.expect("closes");

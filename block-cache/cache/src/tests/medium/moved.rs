@@ -33,7 +33,7 @@ fn a_moved_copy_and_its_original_never_have_one_generation() {
                     plant(None);
                     let (moved, _) = moved.expect("the journal is its own");
                     assert_eq!(values(&moved, &backing).await, [7; 8], "{nth}, {second}");
-                    // The original would go on by one.
+                    // The original would advance by one.
                     let originals = left_at.generation..left_at.generation + 100;
                     differ &= !originals.contains(&moved.service().generation);
                 }

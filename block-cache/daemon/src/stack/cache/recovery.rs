@@ -144,8 +144,8 @@ pub(super) fn log_result(recovery: &RecoveryReport, journal_loss_accepted: bool)
     if recovery.unverified_bytes > 0 {
         tracing::warn!(
             bytes = recovery.unverified_bytes,
-            "cached data without a checksum, or perhaps overwritten just before the crash, is used \
-             and written back unverified"
+            "cached data without a valid checksum, as after a crash, is used and written back \
+             unverified"
         );
     }
     for range in &recovery.uncertain {

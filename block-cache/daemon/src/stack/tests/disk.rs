@@ -5,14 +5,14 @@ use forebay_cache::RecoveryReport;
 use super::super::cache::recovery::{lost_of, lost_with, note_losses};
 use super::*;
 
-/// Returns the gap that a start of this configuration reports with these wishes. `anew` says
+/// Returns the gap that a start of this configuration reports with these wishes. `recreated` says
 /// whether the device was recreated afterwards.
-fn gap_after(config: &Config, wishes: Wishes, anew: bool) -> Option<String> {
+fn gap_after(config: &Config, wishes: Wishes, recreated: bool) -> Option<String> {
     let (config, (sender, receiver)) = (config.clone(), std::sync::mpsc::channel());
     on_reactor(|| async move {
         let stack = Stack::open(&config, &wishes).await.expect("opens");
         let gap = stack.disk_gap("db").await.expect("known");
-        if anew {
+        if recreated {
             stack.note_disk("db").await.expect("noted");
             assert_eq!(stack.disk_gap("db").await.expect("known"), None);
         }
@@ -29,7 +29,7 @@ fn what_may_be_missing_is_remembered_until_the_device_is_made_anew() {
     let with = format!("{without}\nexport = [{{ volume = \"db\", ublk = 0 }}]\n");
     let (with, without) = (scratch.config(&with), scratch.config(&without));
     let plainly = Wishes::default;
-    let starts = |wishes: Wishes, anew| gap_after(&with, wishes, anew);
+    let starts = |wishes: Wishes, recreated| gap_after(&with, wishes, recreated);
 
     let unknown = starts(plainly(), false).expect("a device of which nothing is known");
     assert!(unknown.contains("nothing is remembered"), "{unknown}");

@@ -260,7 +260,7 @@ fn a_device_that_does_not_end_its_last_flush_is_named_with_what_it_lacks() {
 /// An inode number is reused: slots of the deleted file do not count for the new one.
 #[test]
 fn slots_of_a_medium_that_is_gone_are_not_those_of_a_file_with_its_number() {
-    let (scratch, config) = scratch("anew", false, "lru");
+    let (scratch, config) = scratch("recreated", false, "lru");
     write_and_die(&config, 5);
     let mut info = medium(&scratch);
     let error = refuse_if_left(&info).expect_err("blocks are left");

@@ -41,12 +41,12 @@ fn a_gap_affects_both_devices() {
     for number in [0, 1] {
         driver.after_death(number);
     }
-    // One device is removed and created anew: this has no effect on the other.
+    // One device is removed and recreated: this has no effect on the other.
     handshake::remove(&driver, 0).expect("nobody serves it");
     driver.log();
     let second = Daemon::start(&media, false);
     let gap = Some("others wrote");
-    let anew = second.attach_as(&driver, 0, gap).expect("made anew");
+    let recreated = second.attach_as(&driver, 0, gap).expect("recreated");
     let (kind, report) = refused(second.attach_as(&driver, 1, gap));
     assert_eq!(kind, ErrorKind::InvalidInput, "{report}");
     assert!(report.contains("others wrote"), "{report}");
@@ -54,7 +54,7 @@ fn a_gap_affects_both_devices() {
     assert!(log.contains(&control::ADD), "the first");
     assert!(!log.contains(&control::DELETE) && !log.contains(&control::START_RECOVERY));
     assert_eq!(driver.info(1).map(|info| info.state), Some(state::QUIESCED));
-    anew.detach().expect("it goes");
+    recreated.detach().expect("it goes");
     second.die();
     // If nothing is missing, each continues.
     let third = Daemon::start(&media, false);

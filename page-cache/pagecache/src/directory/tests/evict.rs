@@ -15,7 +15,7 @@ fn a_page_that_is_not_wanted_goes_as_the_coldest_would() {
         page: page_1,
         place,
     };
-    assert_eq!(desk.heard(), [(0, gone), (1, gone)]);
+    assert_eq!(desk.sent(), [(0, gone), (1, gone)]);
     assert!(
         !desk.directory.evict(page_1, &mut desk.out),
         "it is going already"
@@ -65,9 +65,9 @@ fn given_up(desk: &mut Desk, pages: u64) -> (Vec<ToNode>, Vec<(PageId, Place)>) 
     let places: Vec<Place> = gone.iter().map(|(_, place)| *place).collect();
     desk.directory.unrescued(&places, &mut desk.out);
     assert_eq!(desk.lost().len(), gone.len());
-    let heard = desk.heard().into_iter();
-    let heard = heard.filter_map(|(to, message)| (to == 0).then_some(message));
-    (heard.collect(), gone)
+    let sent = desk.sent().into_iter();
+    let sent = sent.filter_map(|(to, message)| (to == 0).then_some(message));
+    (sent.collect(), gone)
 }
 
 #[test]
@@ -77,9 +77,9 @@ fn pages_given_up_by_the_thousand_take_time_by_the_thousand() {
     let mut desk = Desk::new(2, PAGES, 0, 0);
     desk.directory.config.placement = Placement::Pool;
     let begin = std::time::Instant::now();
-    let (heard, gone) = given_up(&mut desk, PAGES.into());
+    let (sent, gone) = given_up(&mut desk, PAGES.into());
     let died = |message: &&ToNode| matches!(message, ToNode::Died { .. });
-    assert_eq!(heard.iter().filter(died).count(), gone.len());
+    assert_eq!(sent.iter().filter(died).count(), gone.len());
     // Each was written by a node that has a file of its own, too.
     let config = node::Config {
         node: node(0),
@@ -93,7 +93,7 @@ fn pages_given_up_by_the_thousand_take_time_by_the_thousand() {
     for (page, place) in &gone {
         writer.stored(*page, *place);
     }
-    for message in heard {
+    for message in sent {
         let taken = writer.receive(message, &mut effects);
         taken.expect("a correct directory");
     }
@@ -133,6 +133,6 @@ fn neighbours_that_are_given_up_are_one_message() {
             },
         )
     };
-    assert_eq!(desk.heard(), [died(0, 3), died(5, 2)]);
+    assert_eq!(desk.sent(), [died(0, 3), died(5, 2)]);
     assert_eq!(desk.lost().len(), 5);
 }

@@ -7,19 +7,19 @@ fn a_leaving_node_loses_no_page() {
     let mut desk = Desk::new(2, 2, 0, 0);
     let mine = desk.publish_new(0, 1, Access::Write);
     desk.lookup(1, 1, Access::Write);
-    let heard = desk.say(0, ToDirectory::Leave {});
+    let sent = desk.say(0, ToDirectory::Leave {});
     let going = ToNode::Invalidate {
         page: page(1),
         place: mine,
     };
-    assert_eq!(heard, [(0, going), (1, going)]);
+    assert_eq!(sent, [(0, going), (1, going)]);
     desk.say(0, ToDirectory::Invalidated { place: mine });
-    let heard = desk.say(1, ToDirectory::Invalidated { place: mine });
+    let sent = desk.say(1, ToDirectory::Invalidated { place: mine });
     let write_back = ToNode::WriteBack {
         page: page(1),
         place: mine,
     };
-    assert_eq!(heard, [(0, write_back)]);
+    assert_eq!(sent, [(0, write_back)]);
     let written = ToDirectory::WrittenBack {
         place: mine,
         ok: true,
@@ -39,9 +39,9 @@ fn a_number_and_its_frames_are_anothers_once_all_have_forgotten() {
         frames: 2,
         unpublished_pages: 0,
     };
-    let heard = desk.die(1);
+    let sent = desk.die(1);
     let forget = ToNode::Forget { node: node(1) };
-    assert_eq!(heard[2..], [(0, forget), (2, forget)]);
+    assert_eq!(sent[2..], [(0, forget), (2, forget)]);
     desk.say(0, ToDirectory::Forgotten { node: node(1) });
     let refused = desk.try_say(1, join).expect_err("node 2 has not forgotten");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput);
@@ -58,9 +58,9 @@ fn a_number_and_its_frames_are_anothers_once_all_have_forgotten() {
 #[test]
 fn given_up_pages_are_named() {
     let mut desk = Desk::new(2, 2, 0, 0);
-    let heard = desk.lookup(0, 1, Access::Write);
-    let Some(&(_, ToNode::Fill { place, .. })) = heard.first() else {
-        panic!("{heard:?}");
+    let sent = desk.lookup(0, 1, Access::Write);
+    let Some(&(_, ToNode::Fill { place, .. })) = sent.first() else {
+        panic!("{sent:?}");
     };
     desk.die(0);
     assert_eq!(desk.out.discarded, [place.frame]);
@@ -117,7 +117,7 @@ fn a_restarted_directory_rebuilds_the_nodes_state() {
         place: unmapped,
         access: Access::Write,
     };
-    assert!(desk.heard().contains(&(1, map)), "{:?}", desk.out.messages);
+    assert!(desk.sent().contains(&(1, map)), "{:?}", desk.out.messages);
     assert_eq!(desk.state(1), State::Shared);
     assert_eq!(desk.state(2), State::ToBeInvalidated);
     desk.say(0, ToDirectory::Invalidated { place: lost });
@@ -182,7 +182,7 @@ fn pages_that_outlive_their_node_are_rescued_once_unmapped() {
     assert_eq!(
         desk.die(1),
         [(0, invalidate)],
-        "and nobody hears of a death"
+        "and no node is notified of a death"
     );
     assert_eq!(
         (&desk.out.rescues[..], &desk.lost()[..]),
@@ -199,14 +199,14 @@ fn pages_that_outlive_their_node_are_rescued_once_unmapped() {
     assert_eq!(desk.forgotten(), []);
     desk.out = Outbox::default();
     desk.directory.rescued(theirs, &mut desk.out);
-    let heard = desk.heard();
+    let sent = desk.sent();
     let flushed = ToNode::Flushed {
         page: page(1),
         place: theirs,
         ok: true,
     };
-    assert_eq!(heard[0], (0, flushed));
-    assert!(matches!(heard[1], (2, ToNode::Fill { .. })), "{heard:?}");
+    assert_eq!(sent[0], (0, flushed));
+    assert!(matches!(sent[1], (2, ToNode::Fill { .. })), "{sent:?}");
     assert_eq!(desk.forgotten(), [node(1)], "its number may be another's");
 }
 
@@ -237,7 +237,7 @@ fn a_page_that_the_store_refuses_is_lost_and_reported_before_a_flush_ends() {
     };
     let forget = ToNode::Forget { node: node(1) };
     assert_eq!(
-        desk.heard(),
+        desk.sent(),
         [(0, died), (2, died), (0, flushed), (0, forget), (2, forget)]
     );
     assert_eq!(desk.lost(), [page(1)]);
@@ -335,7 +335,7 @@ fn given_up_pages_are_reported_anew_after_a_restart() {
         place,
         ok: true,
     };
-    assert_eq!(desk.heard(), [(0, died), (0, forget), (0, flushed)]);
+    assert_eq!(desk.sent(), [(0, died), (0, forget), (0, flushed)]);
     assert_eq!(desk.lost(), [page(5)]);
     assert_eq!(desk.forgotten(), []);
     desk.say(0, ToDirectory::Forgotten { node: node(1) });
@@ -354,13 +354,13 @@ fn a_dead_nodes_pages_are_lost_by_name_once_unmapped() {
     let other = desk.publish_new(1, 3, Access::Write);
     desk.lookup(1, 1, Access::Read);
     desk.lookup(0, 3, Access::Read);
-    let heard = desk.die(0);
+    let sent = desk.die(0);
     assert_eq!(desk.lost(), [], "node 1 may still write it");
     let gone = ToNode::Invalidate {
         page: page(1),
         place: dirty,
     };
-    assert_eq!(heard.last(), Some(&(1, gone)));
+    assert_eq!(sent.last(), Some(&(1, gone)));
     assert_eq!(
         (desk.state(1), desk.state(2)),
         (State::ToBeInvalidated, State::Invalid)
@@ -375,14 +375,14 @@ fn a_dead_nodes_pages_are_lost_by_name_once_unmapped() {
         [],
         "somebody may still read what was lost"
     );
-    let heard = desk.say(1, ToDirectory::Invalidated { place: dirty });
+    let sent = desk.say(1, ToDirectory::Invalidated { place: dirty });
     // Page 2 was only read, page 3 is in a living node's memory.
     assert_eq!(desk.out.written, [(page(1), dirty)]);
-    let Some(&(2, ToNode::Fill { place, .. })) = heard.last() else {
-        panic!("{heard:?}");
+    let Some(&(2, ToNode::Fill { place, .. })) = sent.last() else {
+        panic!("{sent:?}");
     };
     let forget = ToNode::Forget { node: node(0) };
-    assert_eq!(heard[..2], [(1, forget), (2, forget)]);
+    assert_eq!(sent[..2], [(1, forget), (2, forget)]);
     assert!(place.frame >= 2, "frame {} is a dead node's", place.frame);
     assert!(
         desk.try_say(0, ToDirectory::Invalidated { place: dirty })
@@ -410,8 +410,8 @@ fn a_dead_nodes_locks_are_granted_to_waiting_nodes() {
         [(1, ToNode::Locked { ticket: 6 })]
     );
     assert_eq!(desk.say(0, lock(2, range(8, 9, true))), []);
-    let heard = desk.die(0);
-    assert_eq!(heard.first(), Some(&(1, ToNode::Locked { ticket: 5 })));
+    let sent = desk.die(0);
+    assert_eq!(sent.first(), Some(&(1, ToNode::Locked { ticket: 5 })));
     assert_eq!(desk.say(1, ToDirectory::Unlock { ticket: 5 }), []);
     let twice = desk
         .try_say(1, ToDirectory::Unlock { ticket: 5 })
