@@ -74,6 +74,7 @@ impl Client {
                     return unanswered(
                         format_args!("waited {:?} to connect", patience.silence),
                         path,
+                        false,
                     );
                 }
                 _ => format!(
@@ -139,7 +140,8 @@ impl Client {
         if matches!(error.kind(), IoKind::WouldBlock | IoKind::TimedOut) {
             let what = request.waits_for().unwrap_or("waiting for the daemon");
             let silence = self.patience.silence;
-            return unanswered(format_args!("{what} for {silence:?}"), self.path.display());
+            let what = format_args!("{what} for {silence:?}");
+            return unanswered(what, self.path.display(), true);
         }
         Error::from(error)
             .context("the daemon ended before it answered\nhelp: read the daemon's log")
@@ -161,12 +163,16 @@ fn connect(path: &Path, limit: Duration) -> std::io::Result<UnixStream> {
     receiver.recv_timeout(limit).map_err(late)?
 }
 
-fn unanswered(what: std::fmt::Arguments<'_>, path: std::path::Display<'_>) -> Error {
+fn unanswered(what: std::fmt::Arguments<'_>, path: std::path::Display<'_>, is_sent: bool) -> Error {
+    let begun = match is_sent {
+        true => "; a command that it has begun may continue",
+        false => "",
+    };
     Error::new(
         ErrorKind::TimedOut,
         format!(
             "the daemon on {path} does not answer ({what})\n\
-             help: see whether its process is stopped or hangs, or wait longer with --timeout"
+             help: see whether its process hangs or is stopped, or raise --timeout{begun}"
         ),
     )
 }

@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod http;
+pub mod peer;
 pub mod protocol;
 mod seats;
 pub mod server;

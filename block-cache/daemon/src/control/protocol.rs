@@ -6,7 +6,8 @@
 //! < {"done":"volume \"db\" is now in mode wb (write-back)"}
 //! ```
 //!
-//! A request has any number of `progress` replies, then one of `done`, `status` and `error`.
+//! A request whose client has closed the connection before the daemon begins it is dropped.
+//! Otherwise it has any number of `progress` replies, then one of `done`, `status` and `error`.
 //!
 //! `record` has `recorded` replies besides. Each line is followed by the number of bytes that it
 //! states. All of these bytes together are a trace in the native format. Each reply has a whole
@@ -86,6 +87,22 @@ pub enum Request {
 }
 
 impl Request {
+    /// Returns the name of the command.
+    #[must_use]
+    pub const fn command(&self) -> &'static str {
+        match self {
+            Self::Status {} => "status",
+            Self::Flush { .. } => "flush",
+            Self::Mode { .. } => "mode",
+            Self::Cleaning { .. } => "cleaning",
+            Self::Detach { .. } => "detach",
+            Self::Forget { .. } => "forget",
+            Self::Grow { .. } => "grow",
+            Self::Scrub { .. } => "scrub",
+            Self::Record { .. } => "record",
+        }
+    }
+
     /// Describes what the client waits for; `None` if the daemon reports continuously by itself.
     #[must_use]
     pub const fn waits_for(&self) -> Option<&'static str> {

@@ -16,6 +16,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
 
+use super::peer::Peer;
 use super::protocol::{LINE_BYTES, Recorded, Reply, Request, line, parse_request};
 use super::seats::{Seat, Seats};
 
@@ -32,6 +33,8 @@ pub struct Caller {
     pub parts: mpsc::Sender<Part>,
     /// True once the client has sent more data, or has disconnected.
     pub interrupted: watch::Receiver<bool>,
+    /// Says whether the client still waits.
+    pub peer: Arc<Peer>,
 }
 
 /// A part before the last reply.
@@ -224,8 +227,8 @@ async fn client(stream: UnixStream, handler: Handler, seat: Seat) -> std::io::Re
     }
 }
 
-/// Sends parts of the answer while the work continues. The work completes even if the client
-/// disconnects: the handler has passed it to the engine's reactor.
+/// Sends parts of the answer while the work continues. Work that has begun completes even if the
+/// client disconnects: the handler has passed it to the engine's reactor.
 async fn answer(
     request: Request,
     handler: &Handler,
@@ -235,7 +238,8 @@ async fn answer(
     let (parts, mut replies) = mpsc::channel(4);
     let (interrupt, interrupted) = watch::channel(false);
     let waits_for = request.waits_for();
-    let mut work = handler(request, Caller { parts, interrupted });
+    let peer = Arc::new(Peer::of(read.get_ref().as_ref())?);
+    let mut work = handler(request, Caller { parts, interrupted, peer });
     loop {
         let is_waiting = !*interrupt.borrow();
         tokio::select! {

@@ -83,7 +83,8 @@ impl Descriptors {
 
     /// Returns the number of connections, besides `open` and reserved descriptors.
     fn connections(self, open: u64, machines: u64) -> usize {
-        let reserved = self.control as u64 + self.http as u64 + SPARE + machines * MACHINE;
+        // Each command holds its connection twice.
+        let reserved = 2 * self.control as u64 + self.http as u64 + SPARE + machines * MACHINE;
         let left = self.limit.saturating_sub(open + reserved);
         // At least one, so that one client is served.
         usize::try_from(left).unwrap_or(usize::MAX).max(1)
@@ -148,7 +149,7 @@ fn needed(config: &Config) -> u64 {
         .collect();
     let local = exports.filter(|protocol| protocol.is_local()).count() as u64;
     let reactors = config.server.reactors as u64 - 1;
-    let clients = 2 * CLIENTS + 1;
+    let clients = 3 * CLIENTS + 1;
     let serving = listening.len() as u64 + local * LOCAL;
     BASE + reactors * REACTOR + devices + serving + SPARE + clients
 }
@@ -161,12 +162,12 @@ mod tests {
     fn connections_share_what_control_and_devices_leave() {
         let small = Descriptors::of(64);
         assert_eq!((small.control, small.http), (4, 4));
-        assert_eq!(small.connections(30, 0), 64 - 30 - 8 - 16);
+        assert_eq!(small.connections(30, 0), 64 - 30 - 12 - 16);
         assert_eq!(small.connections(60, 0), 1);
         assert_eq!(small.connections(30, 1), 1);
         let large = Descriptors::of(1 << 20);
         assert_eq!((large.control, large.http), (64, 64));
-        assert_eq!(large.connections(100, 2), (1 << 20) - 100 - 128 - 16 - 80);
+        assert_eq!(large.connections(100, 2), (1 << 20) - 100 - 192 - 16 - 80);
         let unlimited = Descriptors::of(u64::MAX);
         assert!(unlimited.connections(100, 0) > 1 << 40);
     }

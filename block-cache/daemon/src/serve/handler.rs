@@ -1,15 +1,17 @@
 //! Handles control requests by asking the engine.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{Error, ErrorKind, Result};
 use tokio::sync::mpsc;
 
-use super::engine::Handle;
+use super::engine::{Engine, Handle};
 use super::exports::Shared;
 use super::record::Recordings;
 use crate::control::http::Source;
+use crate::control::peer::Peer;
 use crate::control::protocol::{Reply, Request};
 use crate::control::server::{Caller, Handler, Part};
 use crate::stack::offload;
@@ -48,6 +50,30 @@ pub(super) fn source(engine: Handle) -> Source {
     })
 }
 
+/// A command of a client that waits.
+struct Command<'a> {
+    engine: &'a Handle,
+    peer: &'a Arc<Peer>,
+    name: &'static str,
+}
+
+impl Command<'_> {
+    /// Runs the first step of the command on the engine's reactor, unless the daemon shuts down or
+    /// the client has left meanwhile: such a client has reported a failure.
+    async fn begin<T: Send + 'static, F: Future<Output = Result<T>> + 'static>(
+        &self,
+        step: impl FnOnce(Rc<Engine>) -> F + Send + 'static,
+    ) -> Result<T> {
+        let (peer, name) = (Arc::clone(self.peer), self.name);
+        let work = self.engine.ask(move |engine| async move {
+            engine.check_open()?;
+            peer.check_waits(name)?;
+            step(engine).await
+        });
+        work.await?
+    }
+}
+
 async fn answer(
     request: Request,
     engine: &Handle,
@@ -56,10 +82,11 @@ async fn answer(
     caller: Caller,
 ) -> Result<Reply> {
     let progress = &caller.parts;
-    if !matches!(request, Request::Status {}) {
-        let open = engine.ask(|engine| async move { engine.check_open() });
-        open.await??;
-    }
+    let command = Command {
+        engine,
+        peer: &caller.peer,
+        name: request.command(),
+    };
     let done = match request {
         Request::Status {} => {
             let asked = engine.ask(|engine| async move { engine.status() });
@@ -75,43 +102,44 @@ async fn answer(
         }
         Request::Flush { volume } => {
             let name = volume.clone();
-            let work = engine.ask(move |engine| async move {
+            let work = command.begin(move |engine| async move {
                 let whose = name.as_deref().unwrap_or("all volumes");
                 tracing::info!("flush asked for: {whose}");
                 engine.stack.write_back(name.as_deref()).await
             });
-            with_progress(work, engine, volume, progress).await??
+            with_progress(work, engine, volume, progress).await?
         }
         Request::Mode { volume, mode } => {
-            let work = engine.ask(move |engine| async move {
+            let work = command.begin(move |engine| async move {
                 let done = engine.stack.set_mode(&volume, mode).await;
                 if let Ok(done) = &done {
                     tracing::info!("{done}");
                 }
                 done
             });
-            work.await??
+            work.await?
         }
         Request::Cleaning { policy } => {
-            let work = engine.ask(move |engine| async move {
+            let work = command.begin(move |engine| async move {
                 let done = engine.stack.set_cleaning(&policy);
                 if let Ok(done) = &done {
                     tracing::info!("{done}");
                 }
                 done
             });
-            work.await??
+            work.await?
         }
         Request::Detach {
             volume,
             abandon_dirty,
         } => {
             let name = volume.clone();
-            let work = engine.ask(move |engine| async move {
+            let work = command.begin(move |engine| async move {
                 // Refused before clients lose access.
                 engine.stack.check_detach(&name).await
             });
-            work.await??;
+            work.await?;
+            caller.peer.check_waits(command.name)?;
             let name = volume.clone();
             offload(move || {
                 exports.remove_disks(&name)?;
@@ -142,42 +170,43 @@ async fn answer(
             volume,
             discard_dirty,
         } => {
-            let work = engine.ask(move |engine| async move {
+            let work = command.begin(move |engine| async move {
                 let done = engine.stack.forget_volume(&volume, discard_dirty).await;
                 if let Ok(done) = &done {
                     tracing::info!("{done}");
                 }
                 done
             });
-            work.await??
+            work.await?
         }
         Request::Grow { volume } => {
-            let work = engine.ask(move |engine| async move {
+            let work = command.begin(move |engine| async move {
                 let done = engine.stack.grow(&volume).await;
                 if let Ok(done) = &done {
                     tracing::info!("{done}");
                 }
                 done
             });
-            work.await??
+            work.await?
         }
         Request::Scrub { stop: true, .. } => {
-            let work = engine.ask(|engine| async move { engine.stack.stop_scrub() });
-            work.await??
+            let work = command.begin(|engine| async move { engine.stack.stop_scrub() });
+            work.await?
         }
         Request::Scrub {
             bytes_per_second, ..
         } => {
-            let work = engine.ask(move |engine| async move {
+            let work = command.begin(move |engine| async move {
                 let done = engine.stack.scrub(bytes_per_second).await;
                 if let Ok(done) = &done {
                     tracing::info!("{done}");
                 }
                 done
             });
-            scrubbing(work, engine, progress).await??
+            scrubbing(work, engine, progress).await?
         }
         Request::Record { volumes, max_bytes } => {
+            command.begin(|_| async { Ok(()) }).await?;
             recordings.run(engine, volumes, max_bytes, caller).await?
         }
     };

@@ -1,4 +1,4 @@
-//! Paths on a file system that does not answer.
+//! Paths on a file system that does not answer, and a daemon that does not.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -119,4 +119,33 @@ fn paths_that_do_not_answer_stall_neither_requests_nor_control() {
     drop((remote, nbd));
     daemon.terminate();
     server.terminate();
+}
+
+/// The command has reported a failure, so the daemon does not carry it out when it runs again.
+#[test]
+fn a_command_that_failed_is_not_carried_out_later() {
+    let place = Place::new("hung-late", "wb");
+    let daemon = place.serve(&[]);
+    let mut nbd = place.connect();
+    write_blocks(&mut nbd, 0..16);
+    assert_eq!(nbd.flush().expect("an answer"), 0);
+    let stopped = Stopped::new(&daemon);
+    for command in [
+        &["detach", "--abandon-dirty", "db"][..],
+        &["mode", "db", "wt"],
+    ] {
+        let said = place.refused(&[&["--timeout", "300ms"], command].concat());
+        assert!(said.contains("that it has begun may continue"), "{said}");
+    }
+    drop(stopped);
+    for command in ["detach", "mode"] {
+        place.wait_for_log(&format!(
+            "{command:?} is not carried out: its client has left"
+        ));
+    }
+    let status = place.ok(&["status", "--json"]);
+    assert!(status.contains("\"mode\":\"wb\""), "{status}");
+    check_blocks(&mut nbd, 0..16);
+    assert!(place.ok(&["detach", "db"]).contains("64 KiB written back"));
+    daemon.terminate();
 }
