@@ -137,9 +137,9 @@ pub async fn inspect(
         (Some((tree, _)), _) => tree.may_be_dirty(places(block.slot, block.class)),
         (None, tracking) => tracking == DirtyTracking::None,
     };
-    let mut missing = MissingData::find(devices, &superblock);
-    missing
-        .decide_last_hole(missing.has_doubtful() && lie_in_doubt(&missing, &superblock, &blocks));
+    let mut missing = MissingData::find(devices, &superblock).await;
+    let is_doubtful = missing.has_doubtful() && lie_in_doubt(&missing, &superblock, &blocks);
+    missing.decide_last_holes(is_doubtful, cut_at(&missing, &superblock, &blocks));
     let sums = match missing.is_empty() {
         true => None,
         false => LoadedChecksums::open(metadata.as_ref(), &superblock).await?,
@@ -191,11 +191,25 @@ pub async fn inspect(
 fn lie_in_doubt(missing: &MissingData, superblock: &Superblock, blocks: &[FoundBlock]) -> bool {
     let geometry = Geometry::of(superblock);
     blocks.iter().any(|FoundBlock { block, .. }| {
-        let volume = (superblock.volumes.iter()).find(|known| known.id == block.volume);
-        let held = held(block);
-        let size = volume.map_or(0, |known| known.size_bytes);
-        missing.is_doubtful(&geometry, (held, block.valid), block.slot, size)
+        let size = size_of(superblock, block);
+        missing.is_doubtful(&geometry, (held(block), block.valid), block.slot, size)
     })
+}
+
+/// Returns the byte of the data device at which a truncation begins, if the last holes are one.
+fn cut_at(missing: &MissingData, superblock: &Superblock, blocks: &[FoundBlock]) -> Option<u64> {
+    let geometry = Geometry::of(superblock);
+    let cuts = blocks.iter().filter_map(|FoundBlock { block, .. }| {
+        let size = size_of(superblock, block);
+        missing.cut_start(&geometry, (held(block), block.valid), block.slot, size)
+    });
+    cuts.min()
+}
+
+/// Returns the size of the volume of a block, bytes.
+fn size_of(superblock: &Superblock, block: &BlockRecord) -> u64 {
+    let volume = (superblock.volumes.iter()).find(|known| known.id == block.volume);
+    volume.map_or(0, |known| known.size_bytes)
 }
 
 /// Returns the block of a record.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use forebay_block::{BlockDevice, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Result};
 use forebay_metadata::order;
 use forebay_metadata::superblock::{Role, Superblock};
 
@@ -16,29 +16,34 @@ use crate::options::Devices;
 pub(crate) struct MissingData {
     /// Bytes of the data device, in ascending order.
     ranges: Vec<Range<u64>>,
-    /// Hole that runs to the end of the data: a cut, unless zeroes were left out of the file
-    /// elsewhere.
-    last: Option<Range<u64>>,
+    /// Holes behind which there are only holes and zeroes: a cut, unless zeroes were left out of
+    /// the file elsewhere. A tool that leaves zeroes out leaves none behind.
+    last: Vec<Range<u64>>,
     /// Holes of a copy, and holes before data. A tool may have left zeroes out there, so they are
     /// no evidence of a truncation.
     doubtful: Vec<Range<u64>>,
+    /// End of the data on the device, in bytes.
+    data_end: u64,
 }
 
 impl MissingData {
     /// Looks at the data device of a cache that is not open.
-    pub(crate) fn find(devices: &Devices, superblock: &Superblock) -> Self {
+    pub(crate) async fn find(devices: &Devices, superblock: &Superblock) -> Self {
         let (service, end) = (superblock.service, superblock.data_end());
         let media = media_of(devices);
         let is_copy = !service.media.data.is_same_as(media.data) || service.is_sparse;
         let holes = devices.data.holes(superblock.data_offset..end);
         let mut doubtful = merged(holes.unwrap_or_default());
-        let (mut ranges, mut last) = (Vec::new(), None);
+        let (mut ranges, mut last) = (Vec::new(), Vec::new());
         match (is_copy, service.was_cut) {
             (true, _) => {}
             (false, true) => ranges.append(&mut doubtful),
             _ if planted(Fault::TrustHoles) => ranges.append(&mut doubtful),
-            // Behind a cut there is no data.
-            (false, false) => last = doubtful.pop_if(|hole| hole.end >= end),
+            // Behind a cut there is no data, or what made the file longer: zeroes.
+            (false, false) => {
+                let first = first_before_zeroes(devices.data.as_ref(), &doubtful, end).await;
+                last = doubtful.split_off(first);
+            }
         }
         if service.cut_bytes != 0 {
             ranges.push(service.cut_bytes.min(end)..end);
@@ -47,18 +52,41 @@ impl MissingData {
             ranges: merged(ranges),
             last,
             doubtful,
+            data_end: end,
         }
     }
 
-    /// Decides about the hole at the end. If cached data `is_doubtful`, a tool left zeroes out of
-    /// the file, and the last hole is no evidence either.
-    pub(crate) fn decide_last_hole(&mut self, is_doubtful: bool) {
-        let holes = match is_doubtful {
-            true => &mut self.doubtful,
-            false => &mut self.ranges,
-        };
-        holes.extend(self.last.take());
-        *holes = merged(std::mem::take(holes));
+    /// Decides about the last holes. If cached data `is_doubtful`, a tool left zeroes out of the
+    /// file, and the last holes are no evidence either. `cut_at` is the start of the first of them
+    /// with cached data: everything behind is lost, too.
+    pub(crate) fn decide_last_holes(&mut self, is_doubtful: bool, cut_at: Option<u64>) {
+        let last = std::mem::take(&mut self.last);
+        let end = last.last().map_or(0, |hole| hole.end).max(self.data_end);
+        match (is_doubtful, cut_at) {
+            (true, _) => self.doubtful.extend(last),
+            (false, Some(start)) => self.ranges.push(start..end),
+            (false, None) => {}
+        }
+        for holes in [&mut self.doubtful, &mut self.ranges] {
+            *holes = merged(std::mem::take(holes));
+        }
+    }
+
+    /// Returns the start of the first of the last holes in which a part of a block is missing.
+    pub(crate) fn cut_start(
+        &self,
+        geometry: &Geometry,
+        held: (Block, u64),
+        place: u32,
+        size_bytes: u64,
+    ) -> Option<u64> {
+        let has = |holes: &[_]| missing_granules(holes, geometry, held, place, size_bytes) != 0;
+        if !has(&self.last) {
+            return None;
+        }
+        let mut holes = self.last.iter();
+        let first = holes.find(|hole| has(std::slice::from_ref(*hole)));
+        first.map(|hole| hole.start)
     }
 
     /// Returns whether there are holes that are no evidence of a truncation.
@@ -67,12 +95,14 @@ impl MissingData {
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && self.doubtful.is_empty() && self.last.is_none()
+        self.ranges.is_empty() && self.doubtful.is_empty() && self.last.is_empty()
     }
 
     /// Returns whether a part of these bytes of the device is missing, or may be.
     pub(crate) fn touches(&self, bytes: &Range<u64>) -> bool {
-        touches(&self.ranges, bytes) || touches(self.last.as_slice(), bytes)
+        // Zeroes behind a cut took the place of data.
+        let last = self.last.first().map(|hole| hole.start..self.data_end);
+        touches(&self.ranges, bytes) || touches(last.as_slice(), bytes)
     }
 
     /// Returns the granules of a block that are missing in part. The volume has `size_bytes`.
@@ -96,6 +126,31 @@ impl MissingData {
     ) -> bool {
         missing_granules(&self.doubtful, geometry, (block, valid), place, size_bytes) != 0
     }
+}
+
+/// Most zeroes that are read behind a hole at a start, bytes. More of them count as data.
+const MOST_ZEROES: u64 = 64 << 20;
+/// Bytes that are read at once behind a hole.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// Returns the index of the first hole behind which there are only holes and zeroes. The data ends
+/// at byte `end`.
+async fn first_before_zeroes(device: &dyn BlockDevice, holes: &[Range<u64>], end: u64) -> usize {
+    let (mut behind, mut left) = (end, MOST_ZEROES);
+    for (index, hole) in holes.iter().enumerate().rev() {
+        let mut at = hole.end;
+        while at < behind {
+            let len = (behind - at).min(PIECE_BYTES);
+            let piece = Buf::zeroed(usize::try_from(len).expect("a piece"));
+            let is_read = device.read(at, piece.clone()).await.is_ok();
+            if !is_read || left < len || !piece.is_zero() {
+                return index + 1;
+            }
+            (at, left) = (at + len, left - len);
+        }
+        behind = hole.start;
+    }
+    0
 }
 
 /// Returns the same bytes as ranges in ascending order that do not touch each other.

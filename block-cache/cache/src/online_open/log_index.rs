@@ -218,7 +218,7 @@ impl LogIndex {
         let marks = (replayed.marks.iter()).map(|mark| ((mark.volume, mark.region), mark.state));
         Some(Self {
             data: Rc::clone(&devices.data),
-            missing: MissingData::find(devices, superblock),
+            missing: MissingData::find(devices, superblock).await,
             table: Table::of(&metadata, superblock),
             metadata,
             log: superblock.log,

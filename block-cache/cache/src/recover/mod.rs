@@ -78,7 +78,7 @@ pub(crate) async fn recover(
     let sums = LoadedChecksums::open(metadata.as_ref(), superblock).await?;
     let missing = match planted(Fault::OverlookCut) {
         true => MissingData::default(),
-        false => MissingData::find(devices, superblock),
+        false => MissingData::find(devices, superblock).await,
     };
     let mut rebuild = Rebuild::new(superblock, forgotten(journal), sums, missing);
     let progress = options.progress.clone().unwrap_or_default();

@@ -202,7 +202,8 @@ impl Rebuild {
         // them. Also blocks that were dropped although a damaged record may have confirmed them.
         let mut uncertain = Vec::new();
         let mut is_sparse = self.lies_in_doubt(superblock);
-        self.missing.decide_last_hole(is_sparse);
+        let cut_at = self.cut_at(superblock);
+        self.missing.decide_last_holes(is_sparse, cut_at);
         let mut cut = Vec::new();
         for slot in 0..self.map.numbers() {
             let note = self.notes[slot as usize];
@@ -314,15 +315,35 @@ impl Rebuild {
     /// Returns whether cached data lies in a hole of the data device that no truncation made.
     fn lies_in_doubt(&self, superblock: &Superblock) -> bool {
         let lies_there = |slot: BlockId| {
-            let entry = self.map.slot(slot);
-            let volumes = &superblock.volumes;
-            let volume = (volumes.iter()).find(|known| known.id == entry.key.volume());
-            let size = volume.map_or(0, |known| known.size_bytes);
-            let held = (entry.block(), entry.valid);
-            (self.missing).is_doubtful(&self.geometry, held, self.map.place(slot), size)
+            let (held, place, size) = self.held(superblock, slot);
+            (self.missing).is_doubtful(&self.geometry, held, place, size)
         };
-        self.missing.has_doubtful()
-            && (0..self.map.numbers()).any(|slot| self.map.has(slot, LIVE) && lies_there(slot))
+        self.missing.has_doubtful() && self.live().any(lies_there)
+    }
+
+    /// Returns the byte of the data device at which a truncation begins, if the last holes are one.
+    fn cut_at(&self, superblock: &Superblock) -> Option<u64> {
+        if self.missing.is_empty() {
+            return None;
+        }
+        let cuts = self.live().filter_map(|slot| {
+            let (held, place, size) = self.held(superblock, slot);
+            self.missing.cut_start(&self.geometry, held, place, size)
+        });
+        cuts.min()
+    }
+
+    fn live(&self) -> impl Iterator<Item = BlockId> + '_ {
+        (0..self.map.numbers()).filter(|slot| self.map.has(*slot, LIVE))
+    }
+
+    /// Returns a block with its valid granules, its place, and the size of its volume in bytes.
+    fn held(&self, superblock: &Superblock, slot: BlockId) -> ((Block, u64), u32, u64) {
+        let entry = self.map.slot(slot);
+        let volumes = &superblock.volumes;
+        let volume = (volumes.iter()).find(|known| known.id == entry.key.volume());
+        let size = volume.map_or(0, |known| known.size_bytes);
+        ((entry.block(), entry.valid), self.map.place(slot), size)
     }
 
     /// The marks, which are noted at the slots beneath them.

@@ -115,6 +115,38 @@ fn holes_with_data_behind_them_are_those_of_a_tool() {
     }
 }
 
+/// A cut file is as long as before, and the tool that made it so wrote zeroes behind the cut.
+#[test]
+fn zeroes_behind_a_cut_do_not_hide_it() {
+    let written = [7; 8];
+    // Blocks of the data that are zeroes: behind all cached data, on it, or on some of it.
+    for zeroes in [&[200][..], &[7], &[5, 7], &[6, 100, 200]] {
+        run(&World::new(1), async move |_| {
+            let backing = TestFile::new(100, LEN);
+            backing.0.bytes.borrow_mut().fill(1);
+            let file = formatted(1, LEN).await;
+            let (journal, devices) = (Buf::zeroed(1 << 16), on(&file, None));
+            let (cache, _volume) = live(&devices, &journal, &backing, &written).await;
+            let begins = cache.engine.superblock.current().data_offset;
+            cache.close().await.expect("closes");
+            file.cut(begins + 4 * 4096);
+            file.lengthen(LEN);
+            for block in zeroes {
+                let page = Buf::zeroed(4096);
+                file.write(begins + block * 4096, page)
+                    .await
+                    .expect("written");
+            }
+            let found = inspect(&devices, None, &BOOT).await.expect("sound");
+            assert_eq!(found.problems.len(), 4, "{:?}", found.problems);
+            let (cache, report) = open_on(&devices, &journal).await.expect("opens");
+            assert_eq!(cut_bytes(&report), 4 * 4096, "{zeroes:?}");
+            assert_eq!(values(&cache, &backing).await, [7, 7, 7, 7, 1, 1, 1, 1]);
+            cache.close().await.expect("a clean end");
+        });
+    }
+}
+
 #[test]
 fn a_hole_of_zeroes_whose_checksum_is_known_has_lost_nothing() {
     let written = [7, 7, 7, 7, 7, 7, 7, 0];

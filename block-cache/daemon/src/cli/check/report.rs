@@ -92,10 +92,13 @@ pub(super) fn render(
     }
     if unverified_bytes > 0 {
         text.push_str(&format!(
-            "UNVERIFIED: {} of cached data have no valid checksum, as data written just before a \
-             crash\n  \
+            "UNVERIFIED: {} of cached data have no valid checksum: {}\n  \
              the cache serves this data unverified; the next read or write computes a checksum\n",
-            human_bytes(unverified_bytes)
+            human_bytes(unverified_bytes),
+            match found.clean_shutdown {
+                true => "an earlier process died, or they are damaged",
+                false => "as data written just before a crash",
+            }
         ));
     }
     for lost in known_corrupt(found, work) {
