@@ -42,6 +42,13 @@ fn another_device(name: &str, (was, was_bytes): Sized, (now, bytes): Sized, dirt
     )
 }
 
+/// Warning of an attach to another backing device.
+const ANOTHER_DEVICE: &str =
+    "another backing device than before: clean cached data of the former one is dropped";
+/// Warning of an attach to a backing device that was served under another name.
+const FORMER_NAME: &str = "the backing device was served under another name: clean data cached \
+                           under that name is dropped";
+
 fn attached_part(other: &str) -> Error {
     Error::new(
         ErrorKind::Busy,
@@ -113,13 +120,31 @@ impl Inspection {
         }
     }
 
-    /// Returns the warning of an attach to a backing device of this size in bytes, if the device is
-    /// smaller than before and [`Inspection::check_size`] allows that.
+    /// Returns the warnings of an attach to this backing device, if it is smaller than before, or
+    /// another one, or had another name. [`Inspection::check_identity`] and
+    /// [`Inspection::check_size`] have allowed it.
     #[must_use]
-    pub fn warning_of_size(&self, name: &str, size_bytes: u64) -> Option<String> {
-        let mut volumes = self.volumes.iter();
-        let known = volumes.find(|known| known.name == name)?;
-        (size_bytes < known.size_bytes).then(|| shrunk_clean(known.size_bytes, size_bytes))
+    pub fn warnings_of_backing(
+        &self,
+        name: &str,
+        identity: Identity,
+        size_bytes: u64,
+    ) -> Vec<String> {
+        let known = self.volumes.iter().filter_map(|known| {
+            let was_bytes = known.size_bytes;
+            let is_own = known.name == name;
+            if identity.is_known() && is_own {
+                if (known.identity).is_replaced_by(was_bytes, identity, size_bytes) {
+                    return Some(ANOTHER_DEVICE.to_owned());
+                }
+            } else if identity.is_known()
+                && (known.identity).overlaps(was_bytes, identity, size_bytes)
+            {
+                return Some(format!("{FORMER_NAME} ({:?})", known.name));
+            }
+            (is_own && size_bytes < was_bytes).then(|| shrunk_clean(was_bytes, size_bytes))
+        });
+        known.collect()
     }
 }
 
@@ -174,10 +199,7 @@ impl Engine {
         if let Some(known) = known
             && self.is_replaced(known, (identity, size_bytes), options)?
         {
-            tracing::warn!(
-                volume = name,
-                "another backing device than before: clean cached data of the former one is dropped"
-            );
+            tracing::warn!(volume = name, "{ANOTHER_DEVICE}");
             self.drop_clean_slots(known.id).await?;
         }
         for other in former {
@@ -188,12 +210,7 @@ impl Engine {
             if dirty > 0 {
                 return Err(another_name(&other.name, dirty));
             }
-            tracing::warn!(
-                volume = name,
-                former = other.name,
-                "the backing device was served under another name: clean data cached under that \
-                 name is dropped"
-            );
+            tracing::warn!(volume = name, former = other.name, "{FORMER_NAME}");
             self.drop_clean_slots(other.id).await?;
         }
         Ok(())

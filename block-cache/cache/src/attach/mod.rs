@@ -167,6 +167,13 @@ impl Cache {
                 false => None,
             };
             engine.resize(known, size_bytes, &backing).await?;
+            let was_bytes = known.size_bytes;
+            let is_other = info.identity.is_known()
+                && !options.adopt
+                && (known.identity).is_replaced_by(was_bytes, info.identity, size_bytes);
+            if size_bytes < was_bytes && !is_other {
+                tracing::warn!(volume = name, "{}", shrunk_clean(was_bytes, size_bytes));
+            }
         }
         let epoch = options
             .epoch
@@ -240,7 +247,7 @@ impl Cache {
                 ErrorKind::InvalidInput,
                 format!(
                     "{}: the backing device has {size} bytes, the volume {old}\n\
-                     help: detach the volume before its device shrinks",
+                     help: give the device its {old} bytes back, since data beyond its end is lost",
                     volume.name
                 ),
             );
@@ -366,7 +373,6 @@ impl Engine {
             if dirty {
                 return Err(shrank(&known.name, old, size));
             }
-            tracing::warn!(volume = known.name, "{}", shrunk_clean(old, size));
             let mut kill = Vec::new();
             for slot in beyond {
                 let entry = self.map.borrow().slot(slot);

@@ -21,7 +21,7 @@ use crate::media::journal_trouble;
 use crate::media::missing::MissingData;
 use crate::media::{check_relation, media_of};
 use crate::options::Devices;
-use crate::recover::{Placed, forgotten};
+use crate::recover::{Placed, forgotten, lost_ranges};
 use crate::recovery_report::damage_of_log;
 
 /// A volume of a cache that is not open.
@@ -166,13 +166,21 @@ pub async fn inspect(
         Err(error) => Some(error),
     };
     if let Some(journal) = journal.filter(|journal| journal.poisoned) {
+        let lost = lost_ranges(&superblock, Some(&journal));
         let names = match journal.in_flight {
             true => "the unacknowledged writes that were in flight",
             false => "the LOST writes, which were acknowledged since the last successful flush",
         };
-        inspection.problems.push(format!(
-            "a flush of the cache device failed: the next start lists {names}"
-        ));
+        match lost.is_empty() {
+            true => inspection.notes.push(
+                "a flush or write of the cache device failed. No acknowledged write was \
+                 lost by that"
+                    .to_owned(),
+            ),
+            false => inspection.problems.push(format!(
+                "a flush of the cache device failed: the next start lists {names}"
+            )),
+        }
     }
     inspection.spare_damage = spare_damage(devices).await;
     if let Some((_, report)) = tree

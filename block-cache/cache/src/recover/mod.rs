@@ -187,7 +187,8 @@ fn check_journal(
     }
 }
 
-fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<LostRange> {
+/// Returns the dirty data that a failed flush of the cache device took.
+pub(crate) fn lost_ranges(superblock: &Superblock, journal: Option<&Recovered>) -> Vec<LostRange> {
     let Some(poisoned) = journal.filter(|found| found.poisoned) else {
         return Vec::new();
     };

@@ -198,11 +198,15 @@ fn with_journal(journal: &Buf) -> CacheOptions {
 /// Kills a process whose acknowledged write is in the device's cache, and that only the process
 /// journal names. Returns the file and the journal.
 async fn killed_before_a_flush(len: usize) -> (TestFile, Buf) {
+    killed_in_mode(len, Mode::WriteBack).await
+}
+
+async fn killed_in_mode(len: usize, mode: Mode) -> (TestFile, Buf) {
     let (file, journal) = (formatted(1, len).await, Buf::zeroed(JOURNAL_BYTES));
     let opened = Cache::open(on_file(&file), with_journal(&journal)).await;
     let (cache, _) = opened.expect("opens");
     let backing: Rc<dyn BlockDevice> = TestFile::new(100, len).device();
-    let options = VolumeOptions::new(Mode::WriteBack);
+    let options = VolumeOptions::new(mode);
     let volume = cache.attach("v", backing, options).await.expect("attaches");
     volume.write(0, pattern(7)).await.expect("writes");
     // The process that has this copy continues in the dark.
@@ -249,6 +253,29 @@ fn a_flush_that_fails_before_the_journal_is_read_loses_by_name() {
                 assert_eq!(lost, u64::from(fails) * 4096, "cut: {is_cut}");
             });
         }
+    }
+}
+
+/// A check calls lost only ranges that the next start names.
+#[test]
+fn a_check_after_a_failed_flush_names_no_loss_that_a_start_does_not() {
+    for mode in [Mode::WriteBack, Mode::WriteThrough, Mode::WriteAround] {
+        run(&World::new(1), async move |_| {
+            let (file, journal) = killed_in_mode(2 << 20, mode).await;
+            let uuid = Superblock::read(&file).await.expect("sound").uuid;
+            Journal::poison_remains(&journal, &uuid, &BOOT);
+            let found = inspect(&on_file(&file), Some(&journal), &BOOT).await;
+            let found = found.expect("sound");
+            let lost = named_as_lost(&file, &journal).await;
+            assert_eq!(lost > 0, mode == Mode::WriteBack);
+            assert_eq!(found.problems.is_empty(), lost == 0, "{:?}", found.problems);
+            assert_eq!(
+                found.notes.len(),
+                usize::from(lost == 0),
+                "{:?}",
+                found.notes
+            );
+        });
     }
 }
 

@@ -260,8 +260,8 @@ pub(super) fn run(
         for (number, info) in &backing.devices {
             let volume = &config.volumes[*number];
             let place = || place_of_volume(config, volume);
-            if let Some(shrunk) = found.warning_of_size(&volume.name, info.size_bytes) {
-                out::note(&format!("warning: {}: {shrunk}", place()));
+            for warned in found.warnings_of_backing(&volume.name, info.identity, info.size_bytes) {
+                out::note(&format!("warning: {}: {warned}", place()));
             }
             let mut volumes = found.volumes.iter();
             let known = volumes.find(|known| known.name == volume.name);

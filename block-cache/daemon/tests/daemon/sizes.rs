@@ -71,6 +71,29 @@ fn check_warns_of_a_smaller_backing_file_like_serve() {
     }
 }
 
+#[test]
+fn check_warns_of_another_backing_file_like_serve() {
+    let place = Place::new("warned-other", "wb");
+    let config = place.path("forebay.toml");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    place.ok(&["flush"]);
+    daemon.terminate();
+    place.create_file("other.img", 32 << 20);
+    let original = std::fs::read_to_string(&config).expect("there");
+    std::fs::write(&config, original.replace("db.img", "other.img")).expect("written");
+    let message = "another backing device than before: clean cached data of the former one";
+    let output = place.run(&["check", text(&config)]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(message), "{said}");
+    place.serve(&[]).terminate();
+    assert!(place.log().contains(message), "{}", place.log());
+    for said in [&*said, &*place.log()] {
+        assert!(!said.contains("has shrunk"), "{said}");
+    }
+}
+
 /// The metadata of a cache must not be replaced by those of a new cache.
 #[test]
 fn a_missing_metadata_file_is_to_be_put_back() {
