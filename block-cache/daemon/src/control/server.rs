@@ -239,7 +239,14 @@ async fn answer(
     let (interrupt, interrupted) = watch::channel(false);
     let waits_for = request.waits_for();
     let peer = Arc::new(Peer::of(read.get_ref().as_ref())?);
-    let mut work = handler(request, Caller { parts, interrupted, peer });
+    let mut work = handler(
+        request,
+        Caller {
+            parts,
+            interrupted,
+            peer,
+        },
+    );
     loop {
         let is_waiting = !*interrupt.borrow();
         tokio::select! {
