@@ -88,7 +88,7 @@ mod volume;
 mod volume_size;
 mod write;
 
-pub use attach::idle::{IdleVolume, no_room};
+pub use attach::idle::{IdleVolume, check_count, no_room};
 pub use cache::Cache;
 pub use cache_options::CacheOptions;
 pub use checksum::scrubber::ScrubProgress;

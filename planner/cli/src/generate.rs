@@ -21,7 +21,7 @@ fn percent(text: &str) -> Result<f64, String> {
     let percent = text.strip_suffix('%').unwrap_or(text).parse::<f64>();
     (percent.ok())
         .filter(|percent| (0.0..=100.0).contains(percent))
-        .ok_or_else(|| "help: write a number from 0 to 100".to_owned())
+        .ok_or_else(|| "it is not a number from 0 to 100".to_owned())
 }
 
 /// Make a trace from a description
@@ -69,6 +69,7 @@ pub(super) struct LoadArguments {
         long,
         value_name = "PERCENT",
         default_value = "70",
+        allow_negative_numbers = true,
         value_parser = percent,
         conflicts_with = "preset"
     )]
@@ -97,6 +98,7 @@ pub(super) struct LoadArguments {
         long,
         value_name = "EXPONENT",
         default_value = "0.9",
+        allow_negative_numbers = true,
         conflicts_with = "preset"
     )]
     pub(super) zipf: f64,

@@ -5,6 +5,7 @@
 //! is removed from the superblock, durably, which makes its records meaningless. Then its blocks
 //! leave the map.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -123,6 +124,7 @@ impl Inspection {
             owes_report: known.owes_report,
         }))
         .collect();
+        check_count(names.len())?;
         let expendable = idle.iter().filter(|idle| idle.is_expendable()).count();
         if new > MAX_VOLUMES.saturating_sub(self.volumes.len()) + expendable {
             return Err(no_room(&idle));
@@ -134,11 +136,32 @@ impl Inspection {
     }
 }
 
+/// Checks that a cache can know `volumes` at the same time.
+///
+/// # Errors
+/// `NoSpace` with the most volumes.
+pub fn check_count(volumes: usize) -> Result<()> {
+    if volumes <= MAX_VOLUMES {
+        return Ok(());
+    }
+    let what = format!(
+        "the configuration has {volumes} volumes for the cache, which takes at most {MAX_VOLUMES}\n\
+         help: take volumes out of the configuration, or use a second cache with its own daemon"
+    );
+    Err(Error::new(ErrorKind::NoSpace, what))
+}
+
 /// Returns the error of a cache that cannot add another volume. `idle` are the volumes that it
 /// knows and does not serve.
 #[must_use]
 pub fn no_room(idle: &[IdleVolume]) -> Error {
-    let named: Vec<String> = (idle.iter().take(NAMED))
+    // The others make room by themselves, as far as no volume of the configuration has them.
+    let mut staying: Vec<&IdleVolume> = idle.iter().filter(|idle| !idle.is_expendable()).collect();
+    staying.sort_by_key(|idle| Reverse(idle.dirty_bytes));
+    if staying.is_empty() {
+        staying = idle.iter().collect();
+    }
+    let named: Vec<String> = (staying.iter().take(NAMED))
         .map(|idle| format!("{} ({} bytes dirty)", idle.name, idle.dirty_bytes))
         .collect();
     let help = match named.is_empty() {

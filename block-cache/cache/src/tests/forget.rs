@@ -110,5 +110,24 @@ fn a_full_cache_names_who_could_make_room() {
         names.push("new");
         let refused = found.check_room(&names).expect_err("one too many");
         assert_eq!(refused.kind(), ErrorKind::NoSpace);
+        let said = refused.report();
+        assert!(said.contains("has 65 volumes"), "{said}");
     });
+}
+
+#[test]
+fn the_most_dirty_volumes_are_named_first() {
+    let idle = |name: &str, dirty_bytes| IdleVolume {
+        name: name.to_owned(),
+        size_bytes: 1 << 20,
+        epoch: 1,
+        cached_bytes: 0,
+        dirty_bytes,
+        owes_report: false,
+    };
+    let report = no_room(&[idle("a", 0), idle("b", 1), idle("c", 9)]).report();
+    assert!(
+        report.contains("NAME`): c (9 bytes dirty), b (1 bytes dirty)"),
+        "{report}"
+    );
 }

@@ -54,8 +54,8 @@ pub(super) struct SetCleaning {
 pub(super) struct Detach {
     #[command(flatten)]
     target: VolumeArguments,
-    /// Give up data that cannot be written back: THE DATA IS LOST. It is listed, range by range,
-    /// also in the state directory
+    /// Give up all dirty data of the volume, also what could be written back: THE DATA IS LOST. It
+    /// is listed, range by range, also in the state directory
     #[arg(long)]
     abandon_dirty: bool,
 }

@@ -77,18 +77,27 @@ fn under_loop(folder: &Path) -> Option<Metadata> {
 /// Returns the loop device over a file, if there is one. A user of both would change the file
 /// without the kernel's knowledge.
 pub(crate) fn loop_on(file: &Metadata) -> Option<PathBuf> {
-    if !file.is_file() {
-        return None;
-    }
-    let devices = std::fs::read_dir("/sys/block").ok()?.flatten();
+    loops_on(file).into_iter().next()
+}
+
+/// Returns all loop devices over a file, in order.
+fn loops_on(file: &Metadata) -> Vec<PathBuf> {
+    let Some(blocks) = Some(file)
+        .filter(|file| file.is_file())
+        .and_then(|_| std::fs::read_dir("/sys/block").ok())
+    else {
+        return Vec::new();
+    };
     let standing = |folder: &Path| {
         let under = under_loop(folder)?;
         (under.dev() == file.dev() && under.ino() == file.ino()).then_some(())
     };
-    devices
+    let mut found: Vec<_> = (blocks.flatten())
         .filter(|device| standing(&device.path()).is_some())
         .map(|device| Path::new("/dev").join(device.file_name()))
-        .min()
+        .collect();
+    found.sort();
+    found
 }
 
 impl Config {
@@ -230,10 +239,23 @@ fn look(path: &Path, used: Use<'_>) -> Result<Metadata, (String, String)> {
             help.into(),
         ));
     }
-    if let Some(device) = loop_on(&found) {
-        let device = device.display();
-        let help = format!("let `path` name {device}, or detach it first (`losetup -d {device}`)");
-        return Err((format!("is the file under {device}"), help));
+    match &loops_on(&found)[..] {
+        [] => {}
+        [device] => {
+            let device = device.display();
+            let help =
+                format!("let `path` name {device}, or detach it first (`losetup -d {device}`)");
+            return Err((format!("is the file under {device}"), help));
+        }
+        devices => {
+            let devices: Vec<_> = (devices.iter())
+                .map(|device| device.display().to_string())
+                .collect();
+            let help = "let `path` name the one with this volume's part (`losetup -l` shows the \
+                        parts), or detach all of them first (`losetup -d`)";
+            let what = format!("is the file under {}", devices.join(", "));
+            return Err((what, help.into()));
+        }
     }
     if found.len() < LEAST_BYTES {
         return Err((too_small(found.len()), used.help(path)));

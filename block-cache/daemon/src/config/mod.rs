@@ -451,7 +451,11 @@ impl File {
 
 fn known<'a>(noun: &str, names: impl Iterator<Item = &'a String>) -> String {
     let mut known: Vec<String> = Vec::new();
-    for name in names.map(|name| format!("{name:?}")) {
+    // A name that is refused itself is no remedy.
+    for name in names
+        .filter(|name| is_name(name))
+        .map(|name| format!("{name:?}"))
+    {
         if !known.contains(&name) {
             known.push(name);
         }
@@ -463,12 +467,16 @@ fn known<'a>(noun: &str, names: impl Iterator<Item = &'a String>) -> String {
     }
 }
 
+fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let short = (1..=64).contains(&text.len());
+    short && text.chars().all(plain) && !text.starts_with(['.', '-'])
+}
+
 /// Checks a name. Names become parts of file names, metrics and export names, so they are plain.
 fn check_name(problems: &mut Problems<'_>, name: &Spanned<String>, noun: &str) {
     let text = name.get_ref();
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    let short = (1..=64).contains(&text.len());
-    if !short || !text.chars().all(plain) || text.starts_with(['.', '-']) {
+    if !is_name(text) {
         problems.add(
             &name.span(),
             format!("{text:?} cannot be the name of a {noun}"),

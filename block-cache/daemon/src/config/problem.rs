@@ -111,14 +111,17 @@ impl<'a> Problems<'a> {
                 nearest_help(message).unwrap_or_else(|| syntax_help(message)),
             ),
         };
+        let is_head = self
+            .source(line)
+            .is_some_and(|source| source.trim_start().starts_with('['));
+        let help = match is_head && message.starts_with("unknown field") {
+            true => with_brackets(&help),
+            false => help,
+        };
         let what = match message.starts_with("missing field") {
             true => format!("the table that starts here has a {what}"),
             // The help has the names that are expected.
-            false => what
-                .split(", expected one of ")
-                .next()
-                .unwrap_or(what)
-                .to_owned(),
+            false => in_words(what.split(", expected one of ").next().unwrap_or(what)),
         };
         self.add_at(line, what, help);
     }
@@ -208,6 +211,39 @@ fn nearest_help(message: &str) -> Option<String> {
     close.then(|| format!("did you mean `{name}`? Write that, or remove the {noun}"))
 }
 
+/// Puts the names of tables in a help into their brackets.
+fn with_brackets(help: &str) -> String {
+    let tables = [
+        ("`device`", "`[[device]]`"),
+        ("`volume`", "`[[volume]]`"),
+        ("`export`", "`[[export]]`"),
+        ("`cache`", "`[cache]`"),
+        ("`server`", "`[server]`"),
+    ];
+    let help = help.replace("the key", "the table");
+    tables
+        .iter()
+        .fold(help, |help, (name, head)| help.replace(name, head))
+}
+
+/// Replaces the name of a type of the parser by words.
+fn in_words(message: &str) -> String {
+    let Some((what, kind)) = message.rsplit_once(", expected ") else {
+        return message.to_owned();
+    };
+    let kind = match kind {
+        "u8" => "a whole number from 0 to 255",
+        "u16" => "a whole number from 0 to 65535",
+        "u32" => "a whole number from 0 to 4294967295",
+        "u64" | "usize" => "a whole number, 0 or more",
+        "i64" | "i32" => "a whole number",
+        "f64" | "f32" => "a number",
+        "a boolean" | "bool" => "true or false",
+        other => other,
+    };
+    format!("{what}, expected {kind}")
+}
+
 fn syntax_help(message: &str) -> String {
     let expected = message.split_once(", expected ");
     let expected = expected.map_or("no other", |(_, expected)| expected);
@@ -219,8 +255,8 @@ fn syntax_help(message: &str) -> String {
     }
     let help = if message.starts_with("missing field") {
         "add the key to this table"
-    } else if message.starts_with("invalid type") {
-        "write the value as the kind that is expected"
+    } else if message.starts_with("invalid type") || message.starts_with("invalid value") {
+        "write the value as the kind that is expected: numbers without quotes, text with them"
     } else if message.contains("duplicate") {
         "keep one of the two"
     } else {

@@ -10,6 +10,7 @@ use super::exports::Running;
 use crate::config::{Config, DeviceKind, Protocol};
 use crate::control::{http, server};
 use crate::stack::memory::FEW_CONNECTIONS;
+use forebay_terminal::size::human_count;
 
 /// Descriptors reserved for devices that reconnect, files of the state directory and similar uses.
 const SPARE: u64 = 16;
@@ -102,8 +103,8 @@ impl Descriptors {
         if let Some((in_memory, limit)) = memory {
             if in_memory < FEW_CONNECTIONS {
                 tracing::warn!(
-                    "the memory suffices for the requests of {in_memory} connections\n    \
-                     help: raise {limit}"
+                    "the memory suffices for the requests of {}\n    help: raise {limit}",
+                    human_count(in_memory, "connection")
                 );
             }
             // Connections of monitors do not count towards memory.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_cache::{Cache, no_room};
+use forebay_cache::{Cache, check_count, no_room};
 
 use super::cache::OpenCache;
 use super::{Stack, note_lost, offload};
@@ -93,6 +93,7 @@ pub(super) async fn make_room(
     }
     let unknown = (opening.cached.iter()).filter(|name| !cache.knows(name));
     let wanted = unknown.count();
+    check_count(opening.cached.len())?;
     let mut idle = cache.idle_volumes();
     // This start, or a later one without --without-cache, attaches configured volumes.
     idle.retain(|idle| !opening.configured.contains(&idle.name));

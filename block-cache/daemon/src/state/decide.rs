@@ -189,8 +189,8 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 )
             } else {
                 format!(
-                    "this cache has its epoch {epoch}, the state directory its epochs {} to {} of \
-                     another cache\n    \
+                    "this cache last served the volume in epoch {epoch}, and another one since, in \
+                     epochs {} to {}, as the state directory says\n    \
                      help: use this cache's own state directory (`state` in [server]), or serve \
                      the volume with cache {}, which had it last, and detach it there; or, if this \
                      cache and the backing device belong together, start with --adopt {name}",

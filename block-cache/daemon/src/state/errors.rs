@@ -5,6 +5,9 @@ use forebay_block::{Error, ErrorKind};
 /// Remedy for a file that cannot be written.
 pub(super) const WRITABLE: &str = "make room on its file system, or make it writable";
 
+/// Remedy for a file whose directory is gone.
+const PUT_BACK: &str = "put the directory back where it was, with its files";
+
 /// Start of the line with the remedy.
 const HELP: &str = "\n    help: ";
 
@@ -12,7 +15,11 @@ const HELP: &str = "\n    help: ";
 /// the next start finds.
 pub(crate) fn unnoted(error: &Error, what: &str, next: &str) -> Error {
     let report = error.report();
-    let (why, help) = report.split_once(HELP).unwrap_or((&report, WRITABLE));
+    let usual = match error.kind() {
+        ErrorKind::NotFound => PUT_BACK,
+        _ => WRITABLE,
+    };
+    let (why, help) = report.split_once(HELP).unwrap_or((&report, usual));
     let text = format!("{why}{HELP}{help}; {next}");
     Error::with_source(error.kind(), format!("{what} is not noted"), text)
 }
@@ -73,6 +80,16 @@ mod tests {
             report_with_help(&system),
             "opening a: No such file or directory (os error 2)\n    help: name one that exists"
         );
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_is_put_back() {
+        let gone = Error::from(std::io::Error::from_raw_os_error(2)).context("writing a");
+        let report = unnoted(&gone, "the stop", "the next start asks").report();
+        assert!(report.contains("help: put the directory back"), "{report}");
+        let full = Error::new(ErrorKind::NoSpace, "writing a");
+        let report = unnoted(&full, "the stop", "the next start asks").report();
+        assert!(report.contains("help: make room"), "{report}");
     }
 
     #[test]

@@ -234,6 +234,11 @@ pub fn check(
                 "{what} on {place} was last served on another file or disk at this path: this one \
                  takes its place\n    help: {advice}"
             ),
+            // With --moved-cache the former one may still be there.
+            from if Path::new(from).exists() => format!(
+                "{what} on {place} was last served on {from}, which still exists: {place} takes \
+                 its place\n    help: {advice}"
+            ),
             from => format!(
                 "{what} on {place} was last served on {from}, which is not there any more: {place} \
                  takes its place\n    help: {advice}"

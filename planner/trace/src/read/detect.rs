@@ -23,7 +23,9 @@ pub(super) fn detect(input: &mut Input) -> Result<Format> {
     let head = input.at_least(HEAD_BYTES)?;
     let head = &head[..head.len().min(HEAD_BYTES)];
     if head.is_empty() {
-        let said = format!("{name} is empty: it is no trace");
+        let said = format!(
+            "{name} is empty: it is no trace\nhelp: name a file with a trace, or record one"
+        );
         return Err(Error::new(ErrorKind::InvalidInput, said));
     }
     let mut possible = if is_text(head) {

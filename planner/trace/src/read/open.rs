@@ -66,8 +66,11 @@ pub(super) fn files<P: AsRef<Path>>(paths: &[P]) -> Result<(Vec<Named>, u64)> {
         let path = path.as_ref();
         let what = || format!("cannot read the trace {}", path.display());
         if path == Path::new("-") {
-            let said = format!("{}: for standard input write /dev/stdin", what());
-            return Err(Error::new(ErrorKind::NotFound, said));
+            let said = format!(
+                "{}: it is no path\nhelp: for standard input write /dev/stdin",
+                what()
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, said));
         }
         let file = File::open(path).context(what)?;
         let metadata = file.metadata().context(what)?;

@@ -37,6 +37,8 @@ impl Drop for MadeHere {
 
 /// Less than any cache needs, bytes.
 const LEAST_CREATE_BYTES: u64 = 64 << 10;
+/// Least size of a cache with the default blocks, bytes.
+const LEAST_USUAL_BYTES: u64 = 224 << 10;
 
 /// Returns the free space for a new file, bytes; `None` if its file system reports none, or has no
 /// limit.
@@ -71,10 +73,14 @@ pub(super) fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> 
         || "what its file system has room for".to_owned(),
         |room| format!("{}, for which its file system has room", human_bytes(room)),
     );
-    let range = format!("write {} to {most}", human_bytes(LEAST_CREATE_BYTES));
+    let range = format!("write {} to {most}", human_bytes(LEAST_USUAL_BYTES));
     if bytes < LEAST_CREATE_BYTES {
+        let unit = match bytes {
+            1..1024 => ": a number without a unit means bytes",
+            _ => "",
+        };
         let what = format!(
-            "cannot be a cache of {bytes} bytes: a number without a unit means bytes\n    \
+            "cannot be a cache of {bytes} bytes{unit}\n    \
              help: {range}, such as 64M or 64G"
         );
         return refuse(ErrorKind::InvalidInput, what);

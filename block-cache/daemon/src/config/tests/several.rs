@@ -28,7 +28,9 @@ fn the_nearest_name_is_suggested() {
         ("kind = \"file\"", "kind = \"flie\"", "`file`"),
         ("io = \"threads\"", "io = \"thread\"", "`threads`"),
         ("durability = \"sync\"", "durability = \"synch\"", "`sync`"),
-        ("[server]", "[servr]", "`server`"),
+        ("[server]", "[servr]", "`[server]`"),
+        ("[[volume]]", "[volum]", "`[[volume]]`"),
+        ("[[export]]", "[[exprot]]", "`[[export]]`"),
     ] {
         let problems = problems(&changed(&[(from, to)]));
         let suggested = problems
@@ -44,6 +46,38 @@ fn the_nearest_name_is_suggested() {
         let problems = problems(&changed(&[(from, to)]));
         assert!(!problems[0].contains("did you mean"), "{problems:?}");
         assert!(problems[0].contains("use one of `"), "{problems:?}");
+    }
+}
+
+#[test]
+fn a_wrong_value_is_answered_in_words() {
+    for (from, to, words) in [
+        (
+            "reactors = 2",
+            "reactors = \"2\"",
+            "a whole number, 0 or more",
+        ),
+        ("reactors = 2", "reactors = -2", "a whole number, 0 or more"),
+        ("iops = 3000", "iops = -5", "a whole number"),
+        ("direct = false", "direct = 1", "true or false"),
+    ] {
+        let problems = problems(&changed(&[(from, to)]));
+        assert!(problems[0].contains(words), "{to}: {problems:?}");
+        for kind in ["usize", "u32", "u64", "boolean"] {
+            assert!(!problems[0].contains(kind), "{to}: {problems:?}");
+        }
+    }
+}
+
+#[test]
+fn a_refused_name_is_no_remedy() {
+    let problems = problems(&changed(&[("name = \"db\"", "name = \"d b\"")]));
+    let others = problems
+        .iter()
+        .filter(|part| !part.contains("cannot be the name"));
+    for part in others {
+        let (_, help) = part.split_once("help: ").expect("a remedy");
+        assert!(!help.contains("d b"), "{part}");
     }
 }
 
