@@ -365,7 +365,10 @@ fn a_state_directory_that_fails_fails_the_write_by_name_and_is_retried() {
         let flush = volume.flush().await;
         for refused in [write, zeroes, flush] {
             let message = refused.expect_err("is refused").report();
-            assert!(message.contains("volume \"v\" cannot go on"), "{message}");
+            assert!(
+                message.contains("volume \"v\" cannot continue"),
+                "{message}"
+            );
             assert!(message.contains("state/v.epoch: no room"), "{message}");
         }
         assert_eq!(disks[1].counters().writes, before, "no byte was sent");

@@ -272,7 +272,7 @@ fn a_node_that_may_not_come_back_says_why_and_so_does_the_directory() {
     let status = node.0.wait().expect("it ends in time");
     let remedy = |text: &str| text.contains("start it again");
     let text = logged(&log, remedy);
-    assert!(text.contains("coming back to the directory"), "{text}");
+    assert!(text.contains("rejoining the directory"), "{text}");
     assert_eq!(status.code(), Some(1), "it ends by itself: {text}");
     let text = logged(&directory_log, remedy);
     let who = format!("process {} may not rejoin", node.0.id());
