@@ -29,6 +29,24 @@ pub(super) struct Memory {
 /// Whether the guest owns the address.
 type Outcome = Result<(), BadAddress>;
 
+/// Checks that a file has all bytes of a region. An access to a mapped page beyond the end of its
+/// file would end this process (SIGBUS).
+///
+/// # Errors
+/// The reason, as text.
+fn check_within(file: &File, offset: u64, size: u64) -> Result<(), String> {
+    let found = file.metadata().map_err(|error| error.to_string())?;
+    let end = offset.checked_add(size);
+    // The length of a device is unknown.
+    match found.is_file() && end.is_none_or(|end| end > found.len()) {
+        true => Err(format!(
+            "a region of {size} bytes at byte {offset} of a file of {} bytes",
+            found.len()
+        )),
+        false => Ok(()),
+    }
+}
+
 /// An address outside the guest's memory.
 #[derive(Debug)]
 pub(super) struct BadAddress;
@@ -45,6 +63,7 @@ impl Memory {
             let (size, guest, user) =
                 (region.memory_size, region.guest_phys_addr, region.user_addr);
             let bytes = usize::try_from(size).map_err(|error| error.to_string())?;
+            check_within(&file, region.mmap_offset, size)?;
             let from = FileOffset::new(file, region.mmap_offset);
             let mapping = MmapRegion::from_file(from, bytes);
             let mapping = mapping.map_err(|error| format!("mapping {size} bytes: {error}"))?;
@@ -169,4 +188,30 @@ fn cut(
         // An address that overflows belongs to no guest.
         (len > 0).then(|| (GuestAddress(address.0.saturating_add(start)), len))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_io::shm;
+
+    use super::*;
+
+    #[test]
+    fn regions_beyond_the_end_of_their_file_are_refused() {
+        let map = |offset, size| {
+            let file = shm::nameless(c"forebay-guest", 8192).expect("memory");
+            let region = VhostUserMemoryRegion::new(0, size, 0, offset);
+            Memory::map(&[region], vec![file]).map(drop)
+        };
+        map(4096, 4096).expect("it is in the file");
+        for (offset, size) in [
+            (8192, 4096),
+            (4096, 8192),
+            (0xbd00_0000, 4096),
+            (!0 << 12, 4096),
+        ] {
+            let refused = map(offset, size).expect_err("it is not");
+            assert!(refused.contains("of a file of 8192 bytes"), "{refused}");
+        }
+    }
 }
