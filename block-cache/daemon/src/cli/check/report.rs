@@ -96,7 +96,7 @@ pub(super) fn render(
              the cache serves this data unverified; the next read or write computes a checksum\n",
             human_bytes(unverified_bytes),
             match found.clean_shutdown {
-                true => "an earlier process died, or they are damaged",
+                true => "a process died while it wrote, or checksums are damaged",
                 false => "as data written just before a crash",
             }
         ));
