@@ -93,9 +93,10 @@ struct Directory {
     /// identically for all nodes
     #[arg(long, value_name = "DIR")]
     map: Vec<PathBuf>,
-    /// Treatment of pages in the memory of a node that dies
-    #[arg(long, value_enum, default_value = "node")]
-    placement: Place,
+    /// Treatment of pages in the memory of a node that dies. Default: pool for a directory tree,
+    /// and node for a block device, which supports no other
+    #[arg(long, value_enum)]
+    placement: Option<Place>,
     /// With --placement pool: longest time that the source may refuse a page of a dead node, before
     /// the page counts as lost
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "60s")]
@@ -177,7 +178,7 @@ enum Consistent {
     /// Every later read on any node sees a completed write
     Strong,
     /// The same for pages in memory; whole pages written where there was none become visible when
-    /// the file is closed
+    /// the file is closed, synced or unlocked
     Relaxed,
 }
 
@@ -270,10 +271,10 @@ fn run_directory(arguments: &Directory) -> Result<()> {
     options.acknowledge = arguments.acknowledge.0;
     options.rescue = arguments.rescue.0;
     options.mapped.clone_from(&arguments.map);
-    options.placement = match arguments.placement {
+    options.placement = arguments.placement.map(|place| match place {
         Place::Node => Placement::Node,
         Place::Pool => Placement::Pool,
-    };
+    });
     let server = Server::open(options)?;
     let pool = arguments.pool.display();
     out::print(&match server.awaited() {
@@ -297,15 +298,6 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
         let context = format!("--id {}: nodes have numbers from 0 to 31", arguments.id);
         Error::new(ErrorKind::InvalidInput, context)
     })?;
-    if let (Some(place), Consistent::Relaxed) = (&arguments.mount, arguments.consistency) {
-        let context = format!(
-            "--mount {}: a mount needs strong consistency, since writes are visible when they \
-             return\n\
-             help: leave --consistency strong",
-            place.display()
-        );
-        return Err(Error::new(ErrorKind::InvalidInput, context));
-    }
     log_to_stderr()?;
     let mut signals = Signals::new()?;
     let mut options = Options::new(&arguments.pool, id, pages);

@@ -239,6 +239,8 @@ impl File {
             }
             return Ok(());
         }
+        // No frame holds them yet. A write that ends later finds that the file is shorter.
+        client.publish(inode)?;
         // A fill that has read the removed data has named its page before.
         fence(Ordering::SeqCst);
         for frame in 0..frames {
@@ -292,16 +294,25 @@ impl File {
         self.node.client().fsync_for(self.inode, &self.seen_losses)
     }
 
-    /// Does what a close of the file does before it succeeds. With [`WriteBack::Close`], this
-    /// node's writes to the file are put into the store, if some were made through this open file.
-    /// They are not made durable.
+    /// Makes this node's writes to the file visible to all nodes. They are at once with
+    /// [`Consistency::Strong`](crate::Consistency).
+    ///
+    /// # Errors
+    /// `Disconnected`, or `TimedOut` as for [`File::read_at`].
+    pub fn publish(&self) -> Result<()> {
+        self.node.client().publish(self.inode)
+    }
+
+    /// Does what a close of the file does before it succeeds: [`File::publish`]. With
+    /// [`WriteBack::Close`], this node's writes to the file are put into the store, if some were
+    /// made through this open file. They are not made durable.
     ///
     /// # Errors
     /// As for [`File::fsync`].
     pub fn written_back(&self) -> Result<()> {
         match self.must_write_back() {
             true => self.node.client().close_for(self.inode, &self.seen_losses),
-            false => Ok(()),
+            false => self.publish(),
         }
     }
 

@@ -154,8 +154,7 @@ impl Pool {
             return Ok(None);
         }
         let frames = self.join_frames(pages)?;
-        let unsaved = (0..frames.frames()).find_map(|frame| frames.unsaved(frame));
-        Ok(unsaved.map(|(page, _)| page))
+        Ok(frames.any_unsaved())
     }
 
     /// Records that a node has left although its process continues: the directory may be killed

@@ -111,10 +111,7 @@ pub(crate) fn allocate(
                 .change_range(change, range, keeps_size),
         }
     };
-    match change() {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(number_of_ours(&error)),
-    }
+    answer(change(), reply);
 }
 
 /// Makes the writes to an open file durable.
@@ -125,13 +122,26 @@ pub(crate) fn sync(handles: &Handles, handle: u64, reply: ReplyEmpty) {
             _ => handles.file(handle)?.fsync(),
         }
     };
-    match sync() {
+    answer(sync(), reply);
+}
+
+/// Answers a request without data.
+pub(crate) fn answer(result: Result<()>, reply: ReplyEmpty) {
+    match result {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(number_of_ours(&error)),
     }
 }
 
-/// Writes an open file back before it is closed, if the node does so.
+/// Makes the writes to an open file visible to all nodes.
+pub(crate) fn publish(handles: &Handles, handle: u64) -> Result<()> {
+    match handles.find(handle) {
+        Ok(Handle::File(file)) => file.publish(),
+        _ => Ok(()),
+    }
+}
+
+/// Publishes the writes to an open file before it is closed. Writes it back, if the node does so.
 pub(crate) fn write_back(handles: &Handles, handle: u64) -> Result<()> {
     match handles.find(handle) {
         Ok(Handle::File(file)) => file.written_back(),

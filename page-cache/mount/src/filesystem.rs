@@ -318,6 +318,10 @@ impl Filesystem for SharedFilesystem {
         reply: ReplyEmpty,
     ) {
         match wanted((number, owner, handle), (start, end), kind) {
+            Ok(wanted) if kind == libc::F_UNLCK => {
+                let locking = Arc::clone(&self.locking);
+                self.execute(move |_| locking.unlock(&wanted, reply));
+            }
             Ok(wanted) if sleep => self.locking.wait(wanted, request.pid(), reply),
             Ok(wanted) => self.locking.set(&wanted, reply),
             Err(error) => reply.error(number_of(&error)),
@@ -336,10 +340,7 @@ impl Filesystem for SharedFilesystem {
         self.execute(move |handles| {
             let written_back = data::write_back(handles, handle.0);
             locking.owner_closed(number.0, owner.0);
-            match written_back {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(number_of_ours(&error)),
-            }
+            data::answer(written_back, reply);
         });
     }
 

@@ -14,6 +14,7 @@ use forebay_cluster::locks::{ByteRange, Holder, Lock};
 use forebay_io::process::is_signalled;
 use fuser::{Errno, FileHandle, INodeNo, LockOwner, ReplyEmpty};
 
+use crate::data;
 use crate::errors::number_of;
 use crate::handles::Handles;
 
@@ -117,23 +118,31 @@ impl Locking {
         }))
     }
 
-    /// Locks or unlocks without waiting.
+    /// Locks without waiting.
     pub(crate) fn set(&self, wanted: &Wanted, reply: ReplyEmpty) {
         match self.try_set(wanted) {
             Ok(true) => reply.ok(),
             Ok(false) => reply.error(Errno::EAGAIN),
             Err(error) => reply.error(number_of(&error)),
         }
-        if wanted.lock != Lock::Exclusive {
+        // It may have been exclusive before.
+        if wanted.lock == Lock::Shared {
             self.unlocked();
         }
     }
 
-    /// Locks, and waits if necessary.
-    pub(crate) fn wait(&self, wanted: Wanted, thread: u32, reply: ReplyEmpty) {
-        if wanted.lock == Lock::None {
-            return self.set(&wanted, reply);
+    /// Unlocks. The next holder sees the writes of this one, so they are published first.
+    pub(crate) fn unlock(&self, wanted: &Wanted, reply: ReplyEmpty) {
+        let published = data::publish(&self.handles, wanted.holder.handle);
+        match self.try_set(wanted) {
+            Ok(_) => data::answer(published, reply),
+            Err(error) => reply.error(number_of(&error)),
         }
+        self.unlocked();
+    }
+
+    /// Locks, and waits if necessary. Not for unlocking.
+    pub(crate) fn wait(&self, wanted: Wanted, thread: u32, reply: ReplyEmpty) {
         let mut state = self.state();
         let same = |waiter: &Waiter| waiter.wanted.holder.number == wanted.holder.number;
         // It must not overtake waiting requests.

@@ -315,7 +315,20 @@ impl<S: Store, L: Link> Client<S, L> {
         &self.store
     }
 
-    /// Publishes this node's writes to the file: other nodes see them when this returns.
+    /// Publishes this node's writes to the file: other nodes see them when this returns. Does
+    /// nothing if all are visible, as with [`Consistency::Strong`](crate::node::Consistency).
+    ///
+    /// # Errors
+    /// `TimedOut` after the limit, or `Disconnected`.
+    pub fn publish(&self, inode: u64) -> Result<()> {
+        let is_needed = self.lock_state().node.has_unpublished(inode);
+        match is_needed {
+            true => self.sync(inode, "publication", Node::publish),
+            false => Ok(()),
+        }
+    }
+
+    /// Publishes this node's writes to the file, and ends its read-ahead.
     ///
     /// # Errors
     /// `TimedOut` after the limit, or `Disconnected`.

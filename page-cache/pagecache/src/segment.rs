@@ -366,6 +366,13 @@ impl Segment {
         holds.then_some((page, place))
     }
 
+    /// Returns a page that the store may not have, if there is one ([`Segment::unsaved`]).
+    #[must_use]
+    pub fn any_unsaved(&self) -> Option<PageId> {
+        let unsaved = (0..self.frames).find_map(|frame| self.unsaved(frame));
+        unsaved.map(|(page, _)| page)
+    }
+
     /// Returns the number of frames.
     #[must_use]
     pub const fn frames(&self) -> u32 {

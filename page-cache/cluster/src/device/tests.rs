@@ -100,7 +100,7 @@ fn a_device_is_no_tree_and_says_so() {
     let refused = Server::open(mapped).expect_err("it has no directories");
     assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused:?}");
     let mut placed = bed.options(64);
-    placed.placement = crate::Placement::Pool;
+    placed.placement = Some(crate::Placement::Pool);
     let refused = Server::open(placed).expect_err("not for devices");
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused:?}");
     let server = Server::open(bed.options(64)).expect("it opens");

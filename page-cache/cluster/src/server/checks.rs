@@ -44,7 +44,7 @@ pub(super) fn check_source(source: &Path, options: &Options) -> Result<bool> {
         let context = named("a device has no directories: mapped directories are for trees");
         return Err(Error::new(ErrorKind::InvalidInput, context));
     }
-    if options.placement == Placement::Pool {
+    if options.placement == Some(Placement::Pool) {
         let context = named(
             "pages of a device are with their nodes\n\
                              help: leave the placement \"node\"",

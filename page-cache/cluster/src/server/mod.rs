@@ -61,8 +61,10 @@ pub struct Options {
     pub lease: Duration,
     /// Time limit for a node to acknowledge an invalidation: longer than any view lives.
     pub acknowledge: Duration,
-    /// Whether pages outlive the node in whose memory they are.
-    pub placement: Placement,
+    /// Whether pages outlive the node in whose memory they are. `None` chooses
+    /// [`Placement::Pool`] for a tree, and [`Placement::Node`] for a block device, which supports
+    /// no other.
+    pub placement: Option<Placement>,
     /// Time for which the store may refuse a page that outlived its node, before the page counts as
     /// lost.
     pub rescue: Duration,
@@ -81,7 +83,7 @@ impl Options {
             pages,
             lease: Duration::from_secs(5),
             acknowledge: Duration::from_secs(60),
-            placement: Placement::Node,
+            placement: None,
             rescue: Duration::from_secs(60),
             mapped: Vec::new(),
         }
@@ -121,11 +123,15 @@ impl Server {
     ///   holds unwritten data of it.
     /// - `InvalidInput` if the source is not a directory.
     /// - `NoSpace`, or errors of the system.
-    pub fn open(options: Options) -> Result<Self> {
+    pub fn open(mut options: Options) -> Result<Self> {
         let pool = Pool::new(&options.pool)?;
         let source = std::fs::canonicalize(&options.source)
             .context(|| format!("source {}", options.source.display()))?;
         let device = check_source(&source, &options)?;
+        let placement = *options.placement.get_or_insert(match device {
+            true => Placement::Node,
+            false => Placement::Pool,
+        });
         check_apart(&source, pool.path())?;
         // The steps below create files and directories, and may be refused.
         let mut undo = Undo::default();
@@ -135,7 +141,7 @@ impl Server {
         let claim = Claim::take(&source, &pool)?;
         // Checked before the frames are opened: mapped memory must not change its size.
         let (before, _) = check_same(&pool, &options, &source)?;
-        let outlives = options.placement == Placement::Pool;
+        let outlives = placement == Placement::Pool;
         let record = match device {
             true => None,
             false => record::check(&source, &pool, &boot()?, &before, outlives)?,
@@ -159,9 +165,10 @@ impl Server {
             // contain page data.
             segment.wipe();
         }
-        // Pages that outlived their nodes must find their files.
-        let outlives = |known: &Known| known.share.alive || options.placement == Placement::Pool;
-        let is_unused = !before.known.iter().any(outlives);
+        // Unwritten pages that outlived their nodes must find their files.
+        let has_nodes = before.known.iter().any(|known| known.share.alive);
+        let has_pages = outlives && segment.any_unsaved().is_some();
+        let is_unused = !has_nodes && !has_pages;
         mapped::settle(&pool, &source, &options.mapped, is_unused)?;
         let second_names = match device {
             true => Ok(Vec::new()),
@@ -182,7 +189,7 @@ impl Server {
             source: source.display().to_string(),
             known: before.known,
         };
-        let config = config(options.pages, options.placement);
+        let config = config(options.pages, placement);
         let shares: Vec<Share> = nodes.known.iter().map(|known| known.share).collect();
         let directory = Directory::recover(config, nodes.epoch, &shares)?;
         pool.save(&nodes)?;

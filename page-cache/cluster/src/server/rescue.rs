@@ -271,7 +271,7 @@ impl Rescuer {
 
 /// Fails if creating the pool would destroy unwritten data.
 pub(super) fn check_nothing_left(pool: &Pool, options: &Options, before: &Nodes) -> Result<()> {
-    if options.placement == Placement::Node {
+    if options.placement == Some(Placement::Node) {
         return Ok(());
     }
     match pool.unsaved(before.pages)? {

@@ -71,6 +71,8 @@ fn pages_outlive_the_node_in_whose_memory_they_are_or_one_flush_says_that_they_d
         rescued > 8,
         "{rescued} pages were in the memory of the dead"
     );
+    let (found, synced, rescued) = killed("default");
+    assert!(found == PAGES as usize && synced && rescued > 8);
     let (found, synced, rescued) = killed("node");
     assert!(found < PAGES as usize && !synced && rescued == 0);
 }
@@ -89,7 +91,7 @@ fn all_are_killed(attempt: u32) -> bool {
     worker.kill();
     let other = |cluster: &Cluster| {
         let mut options = server::Options::new(cluster.source(), cluster.pool(), 300);
-        options.placement = Placement::Pool;
+        options.placement = Some(Placement::Pool);
         Server::open(options).map(drop)
     };
     let Err(refused) = other(&cluster) else {

@@ -44,9 +44,11 @@ fn directory() {
     let mut options = server::Options::new(&PathBuf::from(source), &PathBuf::from(pool), pages);
     options.lease = Duration::from_millis(number("FOREBAY_LEASE_MS"));
     options.rescue = Duration::from_millis(number("FOREBAY_RESCUE_MS"));
-    if variable("FOREBAY_PLACEMENT") == "pool" {
-        options.placement = Placement::Pool;
-    }
+    options.placement = match variable("FOREBAY_PLACEMENT").as_str() {
+        "node" => Some(Placement::Node),
+        "pool" => Some(Placement::Pool),
+        _ => None,
+    };
     let server = Server::open(options).expect("it opens");
     say("ready");
     server.run().expect("it runs until it is killed");

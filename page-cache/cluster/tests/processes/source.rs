@@ -10,7 +10,7 @@ use super::cluster::{Cluster, SHORT_LEASE, Worker, node_id};
 /// A directory of the other pool on the same source, in this process.
 fn other(cluster: &Cluster, placement: Placement) -> Result<Server> {
     let mut options = server::Options::new(cluster.source(), &cluster.other_pool(), 256);
-    options.placement = placement;
+    options.placement = Some(placement);
     Server::open(options)
 }
 
@@ -88,7 +88,7 @@ fn left_behind(name: &str) -> Option<Cluster> {
     cluster.kill_directory();
     worker.kill();
     let mut options = server::Options::new(cluster.source(), cluster.pool(), 300);
-    options.placement = Placement::Pool;
+    options.placement = Some(Placement::Pool);
     // It may just have written back everything.
     Server::open(options).is_err().then_some(cluster)
 }
@@ -115,7 +115,7 @@ fn old_data_of_a_pool_never_overwrites_that_of_another() {
     std::fs::remove_file(cluster.source().join(".forebay/pool")).expect("there");
     drop(other(&cluster, Placement::Pool).expect("nobody knows of the first"));
     let mut options = server::Options::new(cluster.source(), cluster.pool(), 256);
-    options.placement = Placement::Pool;
+    options.placement = Some(Placement::Pool);
     let refused = Server::open(options.clone()).expect_err("what it has is old");
     assert_eq!(refused.kind(), ErrorKind::Busy, "{refused:?}");
     let said = refused.report();

@@ -13,7 +13,7 @@ use forebay_cluster::command;
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::Status;
-use forebay_cluster::{Node, NodeId, Options, WriteBack};
+use forebay_cluster::{Consistency, Node, NodeId, Options, WriteBack};
 use forebay_mount::Users;
 
 /// Longest wait for anything.
@@ -104,6 +104,9 @@ fn node() {
         options.write_back = WriteBack::Close;
         // Nothing else writes back.
         options.dirty_pages = PAGES as usize;
+    }
+    if std::env::var_os("FOREBAY_RELAXED").is_some() {
+        options.consistency = Consistency::Relaxed;
     }
     let node = Node::join(options).expect("it joins");
     let names = node.names().expect("the source can be written to");
@@ -288,6 +291,14 @@ impl Cluster {
         let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
         let mut variables = self.of_node(&id, &mountpoint).to_vec();
         variables.push(("FOREBAY_ALL_USERS", Path::new("all")));
+        Worker::start("node", &variables)
+    }
+
+    /// Starts a node with a mount of relaxed consistency.
+    pub(crate) fn relaxed_node(&self, number: u8) -> Worker {
+        let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
+        let mut variables = self.of_node(&id, &mountpoint).to_vec();
+        variables.push(("FOREBAY_RELAXED", Path::new("relaxed")));
         Worker::start("node", &variables)
     }
 

@@ -77,8 +77,20 @@ struct Run {
 
 impl Run {
     fn new(cluster: &Cluster, name: &str, seed: u64, fault: Fault, mapped: bool) -> Self {
+        Self::on([1, 2], cluster, name, seed, fault, mapped)
+    }
+
+    /// Creates a run that uses the mounts of two nodes, which may be the same.
+    fn on(
+        nodes: [u8; 2],
+        cluster: &Cluster,
+        name: &str,
+        seed: u64,
+        fault: Fault,
+        mapped: bool,
+    ) -> Self {
         let below = if mapped { MAPPED } else { "" };
-        let mounts = [1, 2].map(|number| cluster.mountpoint(number).join(below));
+        let mounts = nodes.map(|number| cluster.mountpoint(number).join(below));
         fs::write(mounts[0].join(name), "").expect("made");
         Self {
             mapped,
@@ -329,6 +341,41 @@ fn a_file_on_two_mounts_is_the_file_of_the_model() {
             let below = if mapped { MAPPED } else { "" };
             files.push((cluster.source().join(below).join(run.name), run.model));
         }
+    }
+    one.end();
+    two.end();
+    for (path, model) in files {
+        let stored = fs::read(&path).expect("there");
+        let path = path.display();
+        assert!(stored == model, "{path}: the store has something else");
+    }
+}
+
+#[test]
+fn a_file_on_a_relaxed_mount_is_the_file_of_the_model() {
+    if !can_mount() {
+        return;
+    }
+    let cluster = Cluster::new("fsx-relaxed");
+    let (one, two) = (cluster.relaxed_node(1), cluster.relaxed_node(2));
+    let count = number_from("FOREBAY_OPERATIONS").unwrap_or(1200);
+    let mut files = Vec::new();
+    for seed in number_from("FOREBAY_SEED").map_or(4..7, |seed| seed..seed + 1) {
+        let name = format!("f{seed}x");
+        let mut run = Run::on([1, 1], &cluster, &name, seed, Fault::None, false);
+        let done = run.operations(count);
+        done.unwrap_or_else(|error| panic!("FOREBAY_SEED={seed}: {error}"));
+        let Run {
+            files: open,
+            model,
+            name,
+            ..
+        } = run;
+        // The closes publish the writes.
+        drop(open);
+        let seen = fs::read(cluster.mountpoint(2).join(&name)).expect("there");
+        assert!(seen == model, "{name}: the other node sees something else");
+        files.push((cluster.source().join(name), model));
     }
     one.end();
     two.end();

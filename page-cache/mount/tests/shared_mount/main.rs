@@ -11,6 +11,7 @@ mod mapped;
 mod outlive;
 mod programs;
 mod readers;
+mod relaxed;
 mod sources;
 mod special;
 mod sqlite;

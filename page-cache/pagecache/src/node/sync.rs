@@ -1,9 +1,10 @@
-//! Flush and close: publish unpublished pages, then have this node's writes put into the store.
+//! Publication, flush and close of a file: unpublished pages are published first, then a flush has
+//! this node's writes put into the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::unflushed::{Written, pages_of};
-use super::{Effect, Fault, Node, PageId, Place, Ticket};
+use super::{Consistency, Effect, Fault, Node, PageId, Place, Ticket};
 use crate::message::{NodeId, ToDirectory};
 
 /// Losses of a node's writes.
@@ -33,14 +34,14 @@ impl KnownLosses {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Other nodes see the pages.
-    Close,
+    Publish,
     /// The store has the pages. It reports losses.
     Flush,
     /// The store has the pages. Losses stay for the next flush.
     WriteBack,
 }
 
-/// A flush, write-back or close in progress.
+/// A publication, flush or write-back in progress.
 #[derive(Debug)]
 pub(super) struct Sync {
     /// Operation that waits for the end, if there is one.
@@ -101,10 +102,24 @@ impl Node {
         self.counts.write_back_failures += 1;
     }
 
-    /// Starts the close of a file: this node's unpublished pages become visible to other nodes.
+    /// Returns whether other nodes do not see some of this node's completed writes to the file.
+    /// Only with [`Consistency::Relaxed`].
+    #[must_use]
+    pub fn has_unpublished(&self, inode: u64) -> bool {
+        self.config.consistency == Consistency::Relaxed
+            && self.unpublished.range(pages_of(inode)).next().is_some()
+    }
+
+    /// Starts the publication of a file: this node's unpublished pages become visible to other
+    /// nodes.
+    pub fn publish(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
+        self.sync(inode, ticket, Kind::Publish, out);
+    }
+
+    /// Starts the close of a file: its unpublished pages are published, and its read-ahead ends.
     pub fn close(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
         self.files.remove(&inode);
-        self.sync(inode, ticket, Kind::Close, out);
+        self.publish(inode, ticket, out);
     }
 
     fn sync(&mut self, inode: u64, ticket: Ticket, kind: Kind, out: &mut Vec<Effect>) {
@@ -151,7 +166,7 @@ impl Node {
             if !sync.publishing.is_empty() {
                 return true;
             }
-            if sync.kind != Kind::Close && !std::mem::replace(&mut sync.asked, true) {
+            if sync.kind != Kind::Publish && !std::mem::replace(&mut sync.asked, true) {
                 for (page, written) in unflushed.of_file(sync.inode) {
                     let place = written.place;
                     sync.flushing.insert((*page, written.store), place);
@@ -180,7 +195,7 @@ impl Node {
         if self
             .syncs
             .iter()
-            .all(|sync| sync.asked || sync.kind == Kind::Close)
+            .all(|sync| sync.asked || sync.kind == Kind::Publish)
         {
             return BTreeSet::new();
         }
