@@ -37,6 +37,8 @@ struct Record {
 pub(crate) struct New {
     path: PathBuf,
     text: String,
+    /// Whether the source has this record already.
+    is_saved: bool,
 }
 
 impl New {
@@ -45,8 +47,12 @@ impl New {
         &self.path
     }
 
-    /// Writes the record, once the pool's directory is the only one.
+    /// Writes the record, once the pool's directory is the only one. Does nothing if the source has
+    /// it: a directory that starts again must not wait for a source that does not answer.
     pub(crate) fn save(&self) -> Result<()> {
+        if self.is_saved {
+            return Ok(());
+        }
         let new = self.path.with_extension("new");
         let saved = fs::write(&new, &self.text).and_then(|()| fs::rename(&new, &self.path));
         saved.context(|| format!("writing {}", self.path.display()))
@@ -115,8 +121,12 @@ pub(crate) fn check(
             ));
         }
     }
-    let text = render(&ours);
-    Ok(Some((New { path, text }, made)))
+    let new = New {
+        path,
+        text: render(&ours),
+        is_saved: last.as_ref() == Some(&ours),
+    };
+    Ok(Some((new, made)))
 }
 
 /// Fails if the source's last pool holds unwritten data of it.

@@ -245,7 +245,7 @@ impl Cluster {
         // A kernel that waits for a process of the test would keep the test from ending.
         let (done, name) = (Arc::clone(&cluster.done), name.to_owned());
         std::thread::spawn(move || {
-            std::thread::sleep(5 * PATIENCE);
+            std::thread::sleep(10 * PATIENCE);
             if !done.load(Ordering::Relaxed) {
                 eprintln!("test {name} hangs");
                 std::process::exit(1);
