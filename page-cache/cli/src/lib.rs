@@ -15,7 +15,7 @@ use forebay_cluster::server::{self, Server};
 pub use forebay_cluster::status;
 use forebay_cluster::{
     Coherence, Consistency, DeviceNode, Emulated, InFlight, Node, NodeId, Options, PAGE_BYTES,
-    Placement, WriteBack,
+    Placement, Replicas, WriteBack,
 };
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_mount::{SharedMount, Users};
@@ -128,6 +128,9 @@ struct NodeArguments {
     /// Time at which other nodes see writes
     #[arg(long, value_enum, default_value = "strong")]
     consistency: Consistent,
+    /// Copies of pages in other nodes' memory, for reads on this node
+    #[arg(long, value_enum, default_value = "none")]
+    replicas: Replicated,
     /// Age at which written pages are put into the source, although no program has flushed them
     #[arg(long, value_name = "TIME", value_parser = lease, default_value = "30s")]
     expiry: Interval,
@@ -180,6 +183,14 @@ enum Consistent {
     /// The same for pages in memory; whole pages written where there was none become visible when
     /// the file is closed, synced or unlocked
     Relaxed,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Replicated {
+    /// None: each page has one copy in the cluster
+    None,
+    /// Of often read pages, in memory of this node that nothing else needs
+    Idle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -304,6 +315,10 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     options.consistency = match arguments.consistency {
         Consistent::Strong => Consistency::Strong,
         Consistent::Relaxed => Consistency::Relaxed,
+    };
+    options.replicas = match arguments.replicas {
+        Replicated::None => Replicas::None,
+        Replicated::Idle => Replicas::Idle,
     };
     options.expiry = arguments.expiry.0;
     if let Some(dirty) = arguments.dirty {

@@ -64,6 +64,9 @@ fn render(status: &Status) -> String {
             nodes.join(", ")
         ));
     }
+    if pages.replicas > 0 {
+        text.push_str(&format!("  {} replicas in idle memory\n", pages.replicas));
+    }
     text.push_str(&format!(
         "  lookups: {} found, {} filled; {} pages evicted, {} write-backs; {} messages in, {} \
          out\n",
@@ -96,7 +99,7 @@ fn render(status: &Status) -> String {
 
 fn nodes(status: &Status) -> Table {
     let mut titles = NodeStatus::TABLE.titles();
-    titles.extend([">memory", ">pages", ">shared"]);
+    titles.extend([">memory", ">pages", ">shared", ">replicas"]);
     let mut table = Table::new(&titles);
     for node in &status.nodes {
         let Pages {
@@ -104,12 +107,14 @@ fn nodes(status: &Status) -> Table {
             owner,
             shared,
             to_be_invalidated,
+            replicas,
         } = node.pages;
         let mut row = NodeStatus::TABLE.cells(node);
         row.extend([
             human_bytes(u64::from(node.frames) * status.page_bytes),
             (exclusive + owner + shared + to_be_invalidated).to_string(),
             shared.to_string(),
+            replicas.to_string(),
         ]);
         table.row(row);
     }

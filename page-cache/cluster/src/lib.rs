@@ -39,7 +39,7 @@ pub use forebay_pagecache::directory::Placement;
 pub use forebay_pagecache::message::NodeId;
 pub use forebay_pagecache::node::Consistency;
 pub use names::Names;
-pub use node::{Node, Options, WriteBack};
+pub use node::{Node, Options, Replicas, WriteBack};
 
 /// Size of a page, bytes.
 pub const PAGE_BYTES: usize = 4096;

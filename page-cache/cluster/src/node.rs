@@ -24,7 +24,7 @@ use crate::claim::Claim;
 use crate::link::{Incoming, Outgoing, Way};
 use crate::pool::Pool;
 use crate::tree::Tree;
-pub use options::{Options, WriteBack};
+pub use options::{Options, Replicas, WriteBack};
 use stop::Stop;
 pub use write_back::THROTTLE_MAX;
 use write_back::write_back_expired;
@@ -37,6 +37,10 @@ const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Longest wait for a directory's first message.
 const GREETING: Duration = Duration::from_secs(5);
+
+/// Number of copies of a page from another node's memory after which a replica is requested. A
+/// replica costs one more copy, and a message each way.
+const REPLICATE_AFTER: u32 = 4;
 
 /// Pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(50);
@@ -168,6 +172,10 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         frames: options.pages,
         unpublished_pages: options.unpublished_pages,
         read_ahead_pages: options.read_ahead_pages,
+        replicate_after: match options.replicas {
+            Replicas::None => 0,
+            Replicas::Idle => REPLICATE_AFTER,
+        },
     };
     let client = Client::new(config, segment, store, way)?;
     let client = client

@@ -23,7 +23,7 @@ records! {
             "forebay_pagecache_awaited_nodes",
             "Nodes that a restarted directory waits for."
         );
-        /// Pages in memory, each once.
+        /// Pages in memory, each once, and replicas.
         pages: Pages;
         /// Lookups that found the page.
         found: u64 => counter("forebay_pagecache_found_lookups_total");
@@ -61,6 +61,9 @@ records! {
         shared: u32 => gauge("forebay_pagecache_shared_pages");
         /// Pages that are being evicted.
         to_be_invalidated: u32 => gauge("forebay_pagecache_to_be_invalidated_pages");
+        /// Replicas: copies for reads of one node.
+        #[serde(default)]
+        replicas: u32 => gauge("forebay_pagecache_replica_pages");
     }
 
     /// A node.

@@ -4,6 +4,7 @@
 //! view is the frame itself. Only a change of the right to use a frame goes to the directory,
 //! through a [`Link`].
 
+mod acquire;
 mod alone;
 mod effects;
 mod emulated;
@@ -23,9 +24,9 @@ use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
 
-use crate::message::{Access, LockRange, PageId, Place, ToDirectory};
+use crate::message::{Access, LockRange, PageId, ToDirectory};
 use crate::node::{Acquired, Config, Counts, Effect, Node, Ticket, WroteWhole};
-use crate::segment::{Frame, Segment};
+use crate::segment::Segment;
 use crate::store::Store;
 use alone::Turns;
 pub use emulated::Emulated;
@@ -162,7 +163,7 @@ impl<S: Store, L: Link> Client<S, L> {
         );
         loop {
             let mut state = self.lock_state();
-            match self.acquire(&mut state, page, Access::Read)? {
+            match self.acquire_copy(&mut state, page)? {
                 (Acquired::Mapped(place), _) => {
                     let slow = self.slow(&state, place);
                     drop(state);
@@ -378,20 +379,6 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    fn acquire(
-        &self,
-        state: &mut State,
-        page: PageId,
-        access: Access,
-    ) -> Result<(Acquired, Ticket)> {
-        let ticket = state.ticket();
-        let acquired = state.node.acquire(page, access, ticket, &mut state.effects);
-        if !state.effects.is_empty() {
-            self.act(state)?;
-        }
-        Ok((acquired, ticket))
-    }
-
     /// Waits until an operation on a page may continue.
     fn wait(&self, state: MutexGuard<'_, State>, page: PageId, ticket: Ticket) -> Result<()> {
         match self.outcome(state, ticket, || self.named(page))? {
@@ -456,27 +443,6 @@ impl<S: Store, L: Link> Client<S, L> {
                 }
             };
         }
-    }
-
-    /// Returns the emulated delay of a place, if it is in another node's memory.
-    fn slow(&self, state: &State, place: Place) -> Option<Emulated> {
-        let ours = |share: std::ops::Range<u32>| share.contains(&place.frame);
-        self.emulated
-            .filter(|_| !state.node.share().is_some_and(ours))
-    }
-
-    /// Lets other threads run after a frame could not be used. If a node has been storing for long,
-    /// it may have to be declared dead first.
-    fn give_way(found: Frame) {
-        if matches!(found, Frame::Storing(_)) {
-            std::thread::sleep(GIVE_WAY);
-        }
-    }
-
-    fn unpin(&self, state: &mut State, page: PageId) -> Result<()> {
-        let State { node, effects, .. } = state;
-        node.unpin(page, effects);
-        self.act(state)
     }
 
     fn lock_state(&self) -> MutexGuard<'_, State> {

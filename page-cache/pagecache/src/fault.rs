@@ -46,12 +46,18 @@ pub(crate) enum Fault {
     WriteBackReports,
     /// A flush whose program has given up counts as the report of a loss.
     CancelledReports,
+    /// A store is permitted before the replicas of the page are dropped.
+    ReplicaNotRevoked,
+    /// A node reads a replica that it has reported as dropped.
+    ReplicaUsedAfterDrop,
+    /// A node reads its replicas after the directory that granted them has ended.
+    ReplicaOutlivesDirectory,
 }
 
 #[cfg(test)]
 impl Fault {
     /// All faults.
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::AcknowledgeMapped,
         Self::UncheckedGeneration,
         Self::PublishUnfilled,
@@ -71,6 +77,9 @@ impl Fault {
         Self::WriteBackOverlaps,
         Self::WriteBackReports,
         Self::CancelledReports,
+        Self::ReplicaNotRevoked,
+        Self::ReplicaUsedAfterDrop,
+        Self::ReplicaOutlivesDirectory,
     ];
 }
 

@@ -277,6 +277,17 @@ pub enum ToDirectory {
         /// Number of files of which a write was refused or lost.
         failed: u64,
     },
+    /// Requests a replica of a page that the node maps and reads often. There is no answer if the
+    /// directory grants none.
+    Replicate {
+        /// Place of the page.
+        place: Place,
+    },
+    /// The node does not read the replica any more.
+    Dropped {
+        /// Place of the replica.
+        place: Place,
+    },
 }
 
 /// From the directory to a node.
@@ -363,6 +374,23 @@ pub enum ToNode {
     FlushAll {
         /// Number of the request, which no other directory of the pool uses.
         ticket: u64,
+    },
+    /// The node may copy the page into this frame of its own, and read it there.
+    Replica {
+        /// The page.
+        page: PageId,
+        /// Place of the page.
+        place: Place,
+        /// Place of the replica.
+        copy: Place,
+    },
+    /// The node must not read its replica of the page any more, then report that
+    /// ([`ToDirectory::Dropped`]). A node without a replica of the page ignores it.
+    DropReplica {
+        /// The page.
+        page: PageId,
+        /// Place of the page.
+        place: Place,
     },
     /// The node may not join or rejoin.
     Refused {

@@ -23,7 +23,7 @@ use forebay_block::{Error, ErrorKind};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, Refusal, ToDirectory, ToNode};
 
 /// Version of this codec. Any other is refused.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// Maximum number of messages in a packet.
 pub const MESSAGES_MAX: usize = 1024;
@@ -370,6 +370,8 @@ messages! {
         20 => NotFlushed { ticket, inode },
         21 => FlushedAll { ticket, pages, failed },
         22 => Filling { page, place, access },
+        23 => Replicate { place },
+        24 => Dropped { place },
     }
 }
 messages! {
@@ -387,5 +389,7 @@ messages! {
         11 => Left {},
         12 => Refused { why },
         13 => FlushAll { ticket },
+        14 => Replica { page, place, copy },
+        15 => DropReplica { page, place },
     }
 }

@@ -27,6 +27,8 @@ pub struct Options {
     pub unpublished_pages: u32,
     /// Maximum number of pages of a read-ahead; 0 disables it.
     pub read_ahead_pages: u64,
+    /// Whether this node has copies of pages in other nodes' memory.
+    pub replicas: Replicas,
     /// Age at which written pages are put into the store, although no program has flushed them.
     pub expiry: Duration,
     /// Number of written pages above which all are put into the store, whatever their age. Above
@@ -47,6 +49,17 @@ pub struct Options {
     /// Time to wait for a directory, at the join and after the directory is gone. Programs wait as
     /// long.
     pub patience: Duration,
+}
+
+/// Copies of pages in other nodes' memory, for reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replicas {
+    /// None: each page has one copy in the cluster.
+    #[default]
+    None,
+    /// In frames of this node that nothing else needs. They leave before any page does, and before
+    /// a write to their page.
+    Idle,
 }
 
 /// Time of the write-back of a file that a program closes.
@@ -70,6 +83,7 @@ impl Options {
             consistency: Consistency::Strong,
             unpublished_pages: 16,
             read_ahead_pages: 32,
+            replicas: Replicas::None,
             expiry: Duration::from_secs(30),
             dirty_pages: (pages as usize / 5).max(DIRTY_PAGES_MIN),
             write_back: WriteBack::Expiry,

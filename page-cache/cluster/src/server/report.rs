@@ -13,6 +13,7 @@ impl From<Held> for Pages {
             owner: held.owner,
             shared: held.shared,
             to_be_invalidated: held.to_be_invalidated,
+            replicas: held.replicas,
         }
     }
 }
@@ -53,6 +54,7 @@ impl Server {
             status.pages.owner += pages.owner;
             status.pages.shared += pages.shared;
             status.pages.to_be_invalidated += pages.to_be_invalidated;
+            status.pages.replicas += pages.replicas;
             let peer = self.peers.get(&share.node);
             let reported = peer.map(|peer| peer.reported.clone());
             let ending = peer.is_some_and(|peer| peer.end_at.is_some());

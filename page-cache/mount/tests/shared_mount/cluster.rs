@@ -13,7 +13,7 @@ use forebay_cluster::command;
 use forebay_cluster::pool::Pool;
 use forebay_cluster::server::{self, Server};
 use forebay_cluster::status::Status;
-use forebay_cluster::{Consistency, Node, NodeId, Options, WriteBack};
+use forebay_cluster::{Consistency, Node, NodeId, Options, Replicas, WriteBack};
 use forebay_mount::Users;
 
 /// Longest wait for anything.
@@ -107,6 +107,9 @@ fn node() {
     }
     if std::env::var_os("FOREBAY_RELAXED").is_some() {
         options.consistency = Consistency::Relaxed;
+    }
+    if std::env::var_os("FOREBAY_REPLICAS").is_some() {
+        options.replicas = Replicas::Idle;
     }
     let node = Node::join(options).expect("it joins");
     let names = node.names().expect("the source can be written to");
@@ -288,25 +291,28 @@ impl Cluster {
 
     /// Starts a node with a mount for all users.
     pub(crate) fn node_for_all_users(&self, number: u8) -> Worker {
-        let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
-        let mut variables = self.of_node(&id, &mountpoint).to_vec();
-        variables.push(("FOREBAY_ALL_USERS", Path::new("all")));
-        Worker::start("node", &variables)
+        self.node_with(number, "FOREBAY_ALL_USERS")
     }
 
     /// Starts a node with a mount of relaxed consistency.
     pub(crate) fn relaxed_node(&self, number: u8) -> Worker {
-        let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
-        let mut variables = self.of_node(&id, &mountpoint).to_vec();
-        variables.push(("FOREBAY_RELAXED", Path::new("relaxed")));
-        Worker::start("node", &variables)
+        self.node_with(number, "FOREBAY_RELAXED")
     }
 
     /// Starts a node with a mount, at which a close waits for the write-back.
     pub(crate) fn node_that_writes_back_at_close(&self, number: u8) -> Worker {
+        self.node_with(number, "FOREBAY_WRITE_BACK")
+    }
+
+    /// Starts a node with a mount and replicas.
+    pub(crate) fn node_with_replicas(&self, number: u8) -> Worker {
+        self.node_with(number, "FOREBAY_REPLICAS")
+    }
+
+    fn node_with(&self, number: u8, option: &str) -> Worker {
         let (id, mountpoint) = (number.to_string(), self.mountpoint(number));
         let mut variables = self.of_node(&id, &mountpoint).to_vec();
-        variables.push(("FOREBAY_WRITE_BACK", Path::new("close")));
+        variables.push((option, Path::new("set")));
         Worker::start("node", &variables)
     }
 

@@ -12,6 +12,7 @@ mod outlive;
 mod programs;
 mod readers;
 mod relaxed;
+mod replicas;
 mod sources;
 mod special;
 mod sqlite;

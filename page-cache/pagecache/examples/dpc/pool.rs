@@ -122,6 +122,7 @@ impl Pool {
                 frames,
                 unpublished_pages: UNPUBLISHED,
                 read_ahead_pages: 0,
+                replicate_after: 0,
             };
             pool.nodes.push(Node::new(config, &mut effects));
             pool.settle(number, effects, 0, &mut Did::default());
@@ -397,6 +398,12 @@ impl Pool {
                 merged.expect("the page is pinned");
                 did.used.push(place.frame);
                 self.nodes[node].merged(page, place, &mut out);
+            }
+            Effect::Copy { page, place, copy } => {
+                let read = self.segment.read(place, &mut scratch);
+                read.expect("no node stores into it");
+                self.segment.fill(page, copy, id, &scratch, true);
+                self.nodes[node].copied(page, copy, true, &mut out);
             }
             Effect::WriteBack { page, place } => {
                 did.store_writes += u64::from(self.segment.is_dirty(place));

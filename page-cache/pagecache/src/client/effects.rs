@@ -66,6 +66,7 @@ impl<S: Store, L: Link> Client<S, L> {
     }
 
     fn do_effect(&self, state: &mut State, id: NodeId, effect: Effect) {
+        let slow = self.emulated;
         let State {
             node,
             outcomes,
@@ -86,6 +87,15 @@ impl<S: Store, L: Link> Client<S, L> {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 let merge = Action::Merge((&*bytes).into());
                 self.start_io(jobs, page, place, merge);
+            }
+            Effect::Copy { page, place, copy } => {
+                let mut bytes = vec![0; self.segment.page_size_bytes()];
+                let ok = self.segment.read(place, &mut bytes).is_ok();
+                if ok {
+                    slow.inspect(|emulated| emulated.spend(bytes.len()));
+                    self.segment.fill(page, copy, id, &bytes, true);
+                }
+                node.copied(page, copy, ok, effects);
             }
             Effect::WriteBack { page, place } => {
                 self.start_io(jobs, page, place, Action::WriteBack);

@@ -120,6 +120,8 @@ impl Directory {
             }
             State::ToBeInvalidated if shared => self.emptied(frame, out),
             State::ToBeInvalidated => {}
+            State::Replica if hosted => self.release_replica(frame, out),
+            State::Replica => {}
         }
     }
 }

@@ -18,6 +18,8 @@ pub enum State {
     Shared,
     /// Being evicted; lookups wait.
     ToBeInvalidated,
+    /// The frame holds a replica: a copy that only the frame's own node reads.
+    Replica,
 }
 
 impl State {
@@ -33,6 +35,8 @@ pub(super) const WRITTEN: u8 = 1;
 pub(super) const WRITING: u8 = 2;
 /// No node could store any more when the write-back was requested.
 pub(super) const FINAL: u8 = 4;
+/// The node of a replica was asked to drop it, for the room that it leaves.
+pub(super) const RECLAIMED: u8 = 8;
 
 /// Directory state of a frame and its page. Frames and entries have the same numbers.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +45,10 @@ pub(super) struct Entry {
     pub(super) generation: u64,
     /// Nodes that may map it, including the owner.
     pub(super) sharers: u32,
-    /// Neighbours in the order of use (published pages) or in the free list (`after` only).
+    /// Nodes that have a replica of it. No node may store into the page while there are any.
+    pub(super) replicas: u32,
+    /// Neighbours in the order of use (published pages), in the order of age (replicas), or in the
+    /// free list (`after` only).
     pub(super) before: u32,
     pub(super) after: u32,
     /// Node in whose memory the frame is: the owner of the page.
@@ -68,6 +75,7 @@ impl Entry {
             page: PageId { inode: 0, index: 0 },
             generation: 0,
             sharers: 0,
+            replicas: 0,
             before: NONE,
             after: NONE,
             host,

@@ -32,6 +32,8 @@ impl Directory {
             return;
         }
         let wanted = self.config.free_high.max(waiting) - coming;
+        // Replicas first: nothing else needs their frames.
+        let wanted = wanted - self.reclaim_replicas(wanted, out);
         for _ in 0..wanted.min(self.published) {
             self.take_away(self.coldest, out);
         }
@@ -269,13 +271,23 @@ impl Directory {
         if !flushed {
             out.discarded.push(frame);
         }
-        let member = &mut self.members[host.index()];
-        let entry = &mut self.entries[frame as usize];
-        *entry = Entry::free(host);
-        member.used -= 1;
-        if member.life == Life::Alive {
+        if self.members[host.index()].life == Life::Alive {
             self.leaving -= u32::from(state == State::ToBeInvalidated);
         }
+        self.empty_frame(frame, out);
+        // First the lookups that waited longer for any frame, then those for this page.
+        self.room
+            .extend(self.waiting.remove(&page).unwrap_or_default());
+        self.serve_room(out);
+    }
+
+    /// Removes what is in a frame. It becomes free, unless its node died or leaves.
+    pub(super) fn empty_frame(&mut self, frame: u32, out: &mut Outbox) {
+        let entry = &mut self.entries[frame as usize];
+        let host = entry.host;
+        let member = &mut self.members[host.index()];
+        *entry = Entry::free(host);
+        member.used -= 1;
         if member.life == Life::Alive && !member.leaving {
             entry.after = std::mem::replace(&mut member.free_head, frame);
             member.free += 1;
@@ -283,9 +295,5 @@ impl Directory {
             entry.after = NONE;
             self.vacated(host, out);
         }
-        // First the lookups that waited longer for any frame, then those for this page.
-        self.room
-            .extend(self.waiting.remove(&page).unwrap_or_default());
-        self.serve_room(out);
     }
 }

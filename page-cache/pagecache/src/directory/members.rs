@@ -57,6 +57,8 @@ pub struct Held {
     pub shared: u32,
     /// Being evicted.
     pub to_be_invalidated: u32,
+    /// Replicas of other nodes' pages.
+    pub replicas: u32,
 }
 
 impl Directory {
@@ -95,6 +97,7 @@ impl Directory {
                 State::Owner => held.owner += 1,
                 State::Shared => held.shared += 1,
                 State::ToBeInvalidated => held.to_be_invalidated += 1,
+                State::Replica => held.replicas += 1,
             }
         }
         held
@@ -208,12 +211,13 @@ impl Directory {
         (member.free, member.free_head) = (0, NONE);
         let range = member.first_frame..member.first_frame + member.frames;
         for frame in range {
-            if matches!(
-                self.entries[frame as usize].state,
-                State::Owner | State::Shared
-            ) {
-                self.leaving += 1;
-                self.invalidate(frame, out);
+            match self.entries[frame as usize].state {
+                State::Owner | State::Shared => {
+                    self.leaving += 1;
+                    self.invalidate(frame, out);
+                }
+                State::Replica => self.reclaim_replica(frame, out),
+                State::Invalid | State::Exclusive | State::ToBeInvalidated => {}
             }
         }
         self.vacated(node, out);

@@ -11,6 +11,7 @@ mod locks;
 mod members;
 mod outbox;
 mod recover;
+mod replicas;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ pub use members::Held;
 use members::{Life, Member};
 pub use outbox::{Outbox, Share};
 use recover::Recovery;
+use replicas::Replicas;
 
 /// Fate of pages in the memory of a node that dies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +69,8 @@ pub struct Counts {
     pub evicted: u64,
     /// Requested write-backs.
     pub write_backs: u64,
+    /// Granted replicas.
+    pub replicas: u64,
 }
 
 /// A waiting lookup.
@@ -89,6 +93,7 @@ pub struct Directory {
     coldest: u32,
     warmest: u32,
     published: u32,
+    replicas: Replicas,
     /// Number of living nodes' frames that are being emptied.
     leaving: u32,
     last_generation: u64,
@@ -133,6 +138,7 @@ impl Directory {
             coldest: NONE,
             warmest: NONE,
             published: 0,
+            replicas: Replicas::NONE,
             leaving: 0,
             last_generation: 0,
             waiting: BTreeMap::new(),
@@ -207,7 +213,9 @@ impl Directory {
                 self.written_back(place.frame, ok, out);
             }
             ToDirectory::Flush { page, place } => {
-                let filled = |entry: &Entry| entry.state != State::Exclusive && entry.page == page;
+                let filled = |entry: &Entry| {
+                    !matches!(entry.state, State::Exclusive | State::Replica) && entry.page == page
+                };
                 if !self.at(place).is_none_or(filled) {
                     return Err(refused(
                         from,
@@ -224,6 +232,14 @@ impl Directory {
                     self.unlink(place.frame);
                     self.link_warmest(place.frame);
                 }
+            }
+            ToDirectory::Replicate { place } => self.replicate(from, place, out),
+            ToDirectory::Dropped { place } => {
+                let replica = |entry: &Entry| entry.state == State::Replica && entry.host == from;
+                if !self.at(place).is_some_and(replica) {
+                    return Err(refused(from, &message, "it has no such replica"));
+                }
+                self.release_replica(place.frame, out);
             }
             ToDirectory::Lock { ticket, range } => {
                 if range.start >= range.end {
@@ -293,11 +309,18 @@ impl Directory {
             }
             return;
         };
+        let is_premature = self.has(Fault::ReplicaNotRevoked);
         let entry = &mut self.entries[frame as usize];
         if !entry.state.is_published() {
             self.waiting.entry(page).or_default().push_back(waiter);
             return;
         }
+        if access == Access::Write && entry.replicas != 0 && !is_premature {
+            self.revoke_replicas(frame, out);
+            self.waiting.entry(page).or_default().push_back(waiter);
+            return;
+        }
+        let entry = &mut self.entries[frame as usize];
         entry.sharers |= node.bit();
         entry.state = entry.published();
         if access == Access::Write {
@@ -332,6 +355,11 @@ impl Directory {
             0 => (0..self.members.len()).max_by_key(by_room)?,
             _ => node.index(),
         };
+        self.take_frame_of(host)
+    }
+
+    /// Takes a free frame of a node.
+    fn take_frame_of(&mut self, host: usize) -> Option<u32> {
         let member = &mut self.members[host];
         if member.free == 0 {
             return None;

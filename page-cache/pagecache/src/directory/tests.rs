@@ -2,6 +2,7 @@
 
 mod evict;
 mod members;
+mod replicas;
 
 use super::*;
 use crate::message::LockRange;

@@ -5,11 +5,13 @@
 //! fills frames from the store, writes pages back) and reports their end. The use of a mapped page
 //! costs a table lookup and no message, wherever its frame is.
 
+mod acquire;
 mod cancel;
 mod publish;
 mod read_ahead;
 mod receive;
 mod rejoin;
+mod replicas;
 mod sync;
 mod table;
 #[cfg(test)]
@@ -22,6 +24,7 @@ use std::time::Duration;
 use crate::fault::{Fault, Faults};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory};
 use read_ahead::Stream;
+use replicas::Replicas;
 pub use sync::KnownLosses;
 use sync::Sync;
 use table::{Mapping, Table};
@@ -55,6 +58,9 @@ pub struct Config {
     pub unpublished_pages: u32,
     /// Maximum number of pages of a read-ahead; 0 disables it.
     pub read_ahead_pages: u64,
+    /// Number of copies of a page from another node's memory after which the node wants a replica;
+    /// 0 for no replicas.
+    pub replicate_after: u32,
 }
 
 /// Action that the driver must execute.
@@ -83,6 +89,16 @@ pub enum Effect {
         page: PageId,
         /// Place of the page, which is pinned.
         place: Place,
+    },
+    /// Copy the page into its replica, as clean, then call [`Node::copied`]. Do so at once, before
+    /// any message of a later effect is sent: the replica's frame may be dropped by one.
+    Copy {
+        /// The page.
+        page: PageId,
+        /// Place of the page.
+        place: Place,
+        /// Place of the replica.
+        copy: Place,
     },
     /// Write the page to the store if it is dirty ([`crate::store::write_back`]), then call
     /// [`Node::written_back`].
@@ -176,6 +192,7 @@ pub struct Node {
     /// Requested locks, and whether they are held.
     locks: BTreeMap<Ticket, (LockRange, bool)>,
     mapped: Table,
+    replicas: Replicas,
     pending: BTreeMap<PageId, Pending>,
     unpublished: BTreeMap<PageId, Unpublished>,
     /// Unflushed writes of this node.
@@ -218,6 +235,7 @@ impl Node {
             leaving: None,
             locks: BTreeMap::new(),
             mapped: Table::default(),
+            replicas: Replicas::default(),
             pending: BTreeMap::new(),
             unpublished: BTreeMap::new(),
             unflushed: Unflushed::default(),
@@ -253,50 +271,6 @@ impl Node {
     #[must_use]
     pub const fn counts(&self) -> Counts {
         self.counts
-    }
-
-    /// Returns the place of the page if it may be used with this access now. Otherwise looks it up;
-    /// an effect for `ticket` requests the retry.
-    pub fn acquire(
-        &mut self,
-        page: PageId,
-        access: Access,
-        ticket: Ticket,
-        out: &mut Vec<Effect>,
-    ) -> Acquired {
-        if let Some(unpublished) = self.unpublished.get(&page) {
-            if !unpublished.publishing {
-                return Acquired::Unpublished;
-            }
-            // The unpublished page is newer than any that other nodes may have published. No
-            // operation here uses the page before it is merged.
-            self.look_up(page, Access::Write, out).waiting.push(ticket);
-            return Acquired::Wait;
-        }
-        if let Some(mapping) = self.mapped.find_mut(page)
-            && !mapping.leaving
-            && mapping.access >= access
-        {
-            let place = mapping.place;
-            if mapping.pressure != self.pressure {
-                mapping.pressure = self.pressure;
-                out.push(Effect::Send(ToDirectory::Used { place }));
-            }
-            if (self.first_frame..self.first_frame + self.frames).contains(&place.frame) {
-                self.counts.hits_local += 1;
-            } else {
-                self.counts.hits_remote += 1;
-            }
-            return Acquired::Mapped(place);
-        }
-        self.counts.misses += 1;
-        let is_new = !self.pending.contains_key(&page);
-        self.look_up(page, access, out).waiting.push(ticket);
-        if access == Access::Read && is_new {
-            let next = page.index.saturating_add(1);
-            self.read_ahead(page.inode, page.index..next, out);
-        }
-        Acquired::Wait
     }
 
     /// Writes a whole page without reading it first, if it is neither mapped nor looked up and
@@ -342,41 +316,6 @@ impl Node {
     pub fn unpublished(&mut self, page: PageId) -> Option<&mut [u8]> {
         let unpublished = self.unpublished.get_mut(&page)?;
         Some(&mut unpublished.bytes)
-    }
-
-    /// Keeps a page mapped until [`Node::unpin`], for a view or a store. Call it right after
-    /// [`Node::acquire`] returned the place.
-    ///
-    /// # Panics
-    /// If the page is not mapped there.
-    pub fn pin(&mut self, page: PageId) {
-        let mapping = self
-            .mapped
-            .find_mut(page)
-            .expect("only mapped pages are pinned");
-        mapping.pins += 1;
-    }
-
-    /// Ends a pin. A page that was to be invalidated meanwhile is unmapped now.
-    ///
-    /// # Panics
-    /// If the page is not pinned.
-    pub fn unpin(&mut self, page: PageId, out: &mut Vec<Effect>) {
-        let pinned = self
-            .mapped
-            .find_mut(page)
-            .filter(|mapping| mapping.pins > 0);
-        let Some(mapping) = pinned else {
-            assert!(
-                self.faults.has(Fault::AcknowledgeMapped),
-                "{page} is not pinned"
-            );
-            return;
-        };
-        mapping.pins -= 1;
-        if mapping.leaving && mapping.pins == 0 {
-            self.unmap(page, out);
-        }
     }
 
     /// Notes the end of a fill. After a failure no node gets the page, and the waiting operations
@@ -474,6 +413,7 @@ impl Node {
     }
 
     fn unmap(&mut self, page: PageId, out: &mut Vec<Effect>) {
+        self.drop_replica(page, out);
         if let Some(mapping) = self.mapped.remove(page) {
             let place = mapping.place;
             out.push(Effect::Send(ToDirectory::Invalidated { place }));

@@ -2,7 +2,7 @@
 
 use forebay_block::{Error, ErrorKind, Result};
 
-use super::{Access, Effect, Fault, Node, PageId, Place};
+use super::{Access, Effect, Fault, Mapping, Node, PageId, Place};
 use crate::message::{ToDirectory, ToNode};
 
 impl Node {
@@ -46,6 +46,14 @@ impl Node {
                 place,
                 access,
             } => self.receive_map(page, place, access, &message, out)?,
+            ToNode::Replica { page, place, copy } => {
+                let is_mapped = |found: &&Mapping| found.place == place;
+                if self.mapped.find(page).filter(is_mapped).is_none() {
+                    return Err(self.refused(&message, "the node does not map it"));
+                }
+                self.begin_replica(page, place, copy, out);
+            }
+            ToNode::DropReplica { page, .. } => self.drop_replica(page, out),
             ToNode::Invalidate { page, place } => {
                 self.pressure = self.pressure.wrapping_add(1);
                 let is_premature = self.faults.has(Fault::AcknowledgeMapped);
@@ -53,8 +61,9 @@ impl Node {
                     return Err(self.refused(&message, "the node does not map it"));
                 };
                 mapping.leaving = true;
-                if mapping.pins == 0 || is_premature {
-                    self.unmap(page, out);
+                match mapping.pins == 0 || is_premature {
+                    true => self.unmap(page, out),
+                    false => self.drop_replica(page, out),
                 }
             }
             ToNode::WriteBack { page, place } => out.push(Effect::WriteBack { page, place }),

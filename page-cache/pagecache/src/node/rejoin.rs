@@ -1,6 +1,6 @@
 //! Rejoining a restarted directory, and leaving.
 
-use super::{Effect, Fault, Node, Ticket};
+use super::{Effect, Fault, Node, Replicas, Ticket};
 use crate::message::ToDirectory;
 
 impl Node {
@@ -24,6 +24,10 @@ impl Node {
             }
         } else {
             self.lose_unflushed();
+            // The new directory does not know the replicas: their frames are free.
+            if !self.faults.has(Fault::ReplicaOutlivesDirectory) {
+                self.replicas = Replicas::default();
+            }
             // The new directory announces the dead nodes that still matter, and may not know the
             // forgotten ones.
             self.dead.clear();

@@ -28,6 +28,7 @@ impl Desk {
             frames: 4,
             unpublished_pages: 1,
             read_ahead_pages: 4,
+            replicate_after: 0,
         };
         let mut effects = Vec::new();
         let node = Node::new(config, &mut effects);

@@ -190,7 +190,12 @@ impl World {
         }
         let mut effects = Vec::new();
         let node = &mut self.peers[client.node].node;
-        let acquired = node.acquire(client.page, access, client.ticket, &mut effects);
+        let acquired = match client.kind {
+            Kind::Read | Kind::GroupRead => {
+                node.acquire_copy(client.page, client.ticket, &mut effects)
+            }
+            _ => node.acquire(client.page, access, client.ticket, &mut effects),
+        };
         if let Acquired::Mapped(place) = acquired {
             client.stage = Stage::Found(place);
             if access == Access::Write || matches!(client.kind, Kind::View { .. }) {

@@ -53,6 +53,7 @@ impl World {
                 self.config.budget_pages
             ));
         }
+        self.check_replicas()?;
         let peak = copies.values().copied().max().unwrap_or(0);
         self.summary.copies_peak = self.summary.copies_peak.max(peak);
         Ok(())

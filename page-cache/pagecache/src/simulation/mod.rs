@@ -24,6 +24,7 @@ mod client;
 mod invariants;
 mod model;
 mod pace;
+mod replicas;
 mod restart;
 mod shelf;
 mod summary;
@@ -62,8 +63,9 @@ fn to_words(bytes: &[u8]) -> Words {
 
 /// Lives of each consistency.
 const LIVES: Lives = Lives {
-    // Fault::UnreportedLoss, Fault::WriteBackOverlaps, Fault::GivenUpForgotten
-    pinned: &[103, 312, 165],
+    // Fault::UnreportedLoss, Fault::FillForgotten, Fault::GivenUpForgotten,
+    // Fault::WriteBackOverlaps
+    pinned: &[103, 312, 165, 294],
     gate: 800,
     whole: 2500,
     share: 2,
@@ -245,6 +247,21 @@ fn a_write_back_that_takes_the_report_of_a_loss_is_found() {
 #[test]
 fn a_cancelled_flush_that_takes_the_report_of_a_loss_is_found() {
     found(Fault::CancelledReports);
+}
+
+#[test]
+fn a_store_before_the_replicas_are_dropped_is_found() {
+    found(Fault::ReplicaNotRevoked);
+}
+
+#[test]
+fn a_replica_that_is_used_after_its_drop_is_found() {
+    found(Fault::ReplicaUsedAfterDrop);
+}
+
+#[test]
+fn a_replica_that_outlives_its_directory_is_found() {
+    found(Fault::ReplicaOutlivesDirectory);
 }
 
 #[test]

@@ -45,7 +45,9 @@ impl Work {
             Effect::FillUnpublished { page, place } => (Kind::FillUnpublished, page, place),
             Effect::Merge { page, place } => (Kind::Merge, page, place),
             Effect::WriteBack { page, place } => (Kind::WriteBack, page, place),
-            Effect::Send(_) | Effect::Ready(_) | Effect::Done { .. } => return None,
+            Effect::Copy { .. } | Effect::Send(_) | Effect::Ready(_) | Effect::Done { .. } => {
+                return None;
+            }
         };
         let half = None;
         Some(Self {

@@ -8,6 +8,7 @@ use forebay_io::sim::Rng;
 use super::client::Client;
 use super::model::Model;
 use super::pace::Pace;
+use super::replicas::Replication;
 use super::shelf::Shelf;
 use super::summary::Summary;
 use super::work::Work;
@@ -98,7 +99,8 @@ impl World {
     pub(super) fn new(seed: u64, consistency: Consistency, fault: Option<Fault>) -> Self {
         let rng = Rng::new(seed);
         let nodes = u8::try_from(2 + rng.below(4)).expect("few");
-        let frames = u32::try_from(2 + rng.below(5)).expect("few");
+        let replication = Replication::new(seed, fault);
+        let frames = u32::try_from(2 + rng.below(5)).expect("few") + replication.frames();
         let unpublished_pages = u32::try_from(rng.below(4)).expect("few");
         let budget_pages = u32::from(nodes) * (frames + unpublished_pages);
         let free_high = u32::try_from(rng.below(4)).expect("few");
@@ -172,6 +174,7 @@ impl World {
                 frames,
                 unpublished_pages,
                 read_ahead_pages: world.rng.below(5),
+                replicate_after: replication.draw(),
             };
             world.configs.push(config);
             let (peer, effects) = world.peer(config);
@@ -232,6 +235,7 @@ impl World {
         let counts = self.directory.counts();
         self.summary.fills += counts.filled;
         self.summary.evictions += counts.evicted;
+        self.summary.replicas += counts.replicas;
         for peer in &self.peers {
             let counts = peer.node.counts();
             self.summary.hits_local += counts.hits_local;
@@ -436,6 +440,7 @@ impl World {
                         }
                     }
                 }
+                Effect::Copy { page, place, copy } => self.copy_replica(index, page, place, copy),
                 other => {
                     if let (Effect::Fill { page, place }, Some(Fault::PublishUnfilled)) =
                         (other, self.fault)

@@ -89,6 +89,8 @@ fn to_directory() -> impl Strategy<Value = ToDirectory> {
         }),
         Just(ToDirectory::HadAll {}),
         any::<(u64, u64)>().prop_map(|(ticket, inode)| ToDirectory::NotFlushed { ticket, inode }),
+        place().prop_map(|place| ToDirectory::Replicate { place }),
+        place().prop_map(|place| ToDirectory::Dropped { place }),
         any::<[u64; 3]>().prop_map(|[ticket, pages, failed]| ToDirectory::FlushedAll {
             ticket,
             pages,
@@ -129,6 +131,12 @@ fn to_node() -> impl Strategy<Value = ToNode> {
             first_frame,
             frames
         }),
+        (page(), place(), place()).prop_map(|(page, place, copy)| ToNode::Replica {
+            page,
+            place,
+            copy
+        }),
+        (page(), place()).prop_map(|(page, place)| ToNode::DropReplica { page, place }),
         any::<u64>().prop_map(|nonce| ToNode::Hello { nonce }),
         node().prop_map(|node| ToNode::Forget { node }),
         Just(ToNode::Left {}),

@@ -235,11 +235,25 @@ impl Cluster {
         Self::with_limit(nodes, frames, (consistency, LIMIT), memory)
     }
 
+    /// The same with strong consistency, and replicas of pages that are copied twice.
+    pub(crate) fn with_replicas(nodes: u8, frames: u32) -> Self {
+        Self::with_options(nodes, frames, (Consistency::Strong, LIMIT, 2), None)
+    }
+
     /// The same, with a limit to the time that an operation waits.
     pub(crate) fn with_limit(
         nodes: u8,
         frames: u32,
         (consistency, limit): (Consistency, Duration),
+        memory: Option<Buf>,
+    ) -> Self {
+        Self::with_options(nodes, frames, (consistency, limit, 0), memory)
+    }
+
+    fn with_options(
+        nodes: u8,
+        frames: u32,
+        (consistency, limit, replicate_after): (Consistency, Duration, u32),
         memory: Option<Buf>,
     ) -> Self {
         let all = u32::from(nodes) * frames;
@@ -270,6 +284,7 @@ impl Cluster {
                 frames,
                 unpublished_pages,
                 read_ahead_pages: 8,
+                replicate_after,
             };
             let (up, sent, stamps) = (up.clone(), Arc::clone(&sent), Arc::clone(&cluster.stamps));
             let comes = Arc::clone(&stamps);

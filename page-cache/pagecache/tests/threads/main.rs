@@ -7,12 +7,16 @@ mod silent;
 mod stalls;
 mod write_back;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use cluster::{Cluster, PAGE};
+use cluster::{Cluster, Node, PAGE};
 use forebay_block::{Error, ErrorKind};
 use forebay_pagecache::message::{LockRange, PageId};
 use forebay_pagecache::node::Consistency;
+
+/// Longest wait for an event that comes soon, on a busy machine.
+const LONG: Duration = Duration::from_secs(30);
 
 fn page(index: u64) -> PageId {
     PageId { inode: 1, index }
@@ -125,6 +129,52 @@ fn racing_programs_read_whole_pages_that_never_go_back() {
             });
         }
     });
+}
+
+#[test]
+fn a_replica_is_read_without_other_memory_and_is_never_old() {
+    const PAGES: usize = 60;
+    let cluster = Cluster::with_replicas(3, 64);
+    let written: Vec<AtomicU8> = (0..PAGES).map(|_| AtomicU8::new(0)).collect();
+    let mut out = [0; PAGE];
+    for index in 0..PAGES as u64 {
+        cluster.nodes[0]
+            .read(page(index), &mut out)
+            .expect("it is read");
+    }
+    let read_all = |node: &Node| {
+        let mut out = [0; PAGE];
+        for (index, written) in written.iter().enumerate() {
+            let least = written.load(Ordering::Acquire);
+            node.read(page(index as u64), &mut out).expect("it is read");
+            assert!(byte_of(&out) >= least, "page {index} is older than {least}");
+        }
+    };
+    for node in &cluster.nodes[1..] {
+        // Replicas are granted while reads go on.
+        let begin = Instant::now();
+        loop {
+            let before = node.counts();
+            read_all(node);
+            let local = node.counts().hits_local - before.hits_local;
+            if local >= 40 {
+                break;
+            }
+            assert!(begin.elapsed() < LONG, "{local} pages are read here");
+        }
+    }
+    std::thread::scope(|scope| {
+        for node in &cluster.nodes[1..] {
+            scope.spawn(|| (0..40).for_each(|_| read_all(node)));
+        }
+        for (index, written) in written.iter().enumerate() {
+            cluster.nodes[0]
+                .write(page(index as u64), 0, &[1; PAGE])
+                .expect("it is written");
+            written.store(1, Ordering::Release);
+        }
+    });
+    cluster.nodes.iter().for_each(read_all);
 }
 
 #[test]

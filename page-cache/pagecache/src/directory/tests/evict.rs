@@ -87,6 +87,7 @@ fn pages_given_up_by_the_thousand_take_time_by_the_thousand() {
         frames: PAGES,
         unpublished_pages: 0,
         read_ahead_pages: 0,
+        replicate_after: 0,
     };
     let mut effects = Vec::new();
     let mut writer = Node::new(config, &mut effects);
