@@ -55,7 +55,8 @@ forebay_terminal::records! {
             "forebay_files_lost",
             "Open files that are not at their paths, or lack metadata that was cut off."
         );
-        /// Addresses of the exports, in words.
+        /// Addresses of the exports, in words. An address whose volumes were detached is listed
+        /// without them.
         listening: Vec<String>;
         /// The reactors that serve connections.
         #[serde(default)]

@@ -12,6 +12,7 @@ use forebay_io::{Reactor, Stop};
 use forebay_volume::VolumeHandle;
 use tokio::sync::{oneshot, watch};
 
+use super::addresses::Addresses;
 use super::reactors::Reactors;
 use crate::config::Config;
 use crate::stack::{Stack, Wishes, place_of_path};
@@ -30,7 +31,7 @@ pub(super) struct Engine {
     state: String,
     started: Instant,
     /// Addresses of the exports, and the reactors that serve their connections.
-    listening: RefCell<Vec<String>>,
+    addresses: RefCell<Addresses>,
     reactors: RefCell<Option<Reactors>>,
     pub(super) shutting_down: Cell<bool>,
     /// Ends the reactor.
@@ -69,7 +70,7 @@ async fn main(
         configuration: place_of_path(&config.path),
         state: place_of_path(&config.server.state),
         started: Instant::now(),
-        listening: RefCell::default(),
+        addresses: RefCell::default(),
         reactors: RefCell::default(),
         shutting_down: Cell::new(false),
         end: RefCell::new(Some(end)),
@@ -115,9 +116,16 @@ impl Engine {
         Ok((handle, thread))
     }
 
-    pub(super) fn set_reached(&self, listening: Vec<String>, reactors: Option<Reactors>) {
-        self.listening.replace(listening);
+    pub(super) fn set_reached(&self, addresses: Addresses, reactors: Option<Reactors>) {
+        self.addresses.replace(addresses);
         self.reactors.replace(reactors);
+    }
+
+    /// Removes the exports of a withdrawn volume from the status. Returns the remaining addresses.
+    pub(super) fn withdraw(&self, volume: &str) -> Vec<String> {
+        let mut addresses = self.addresses.borrow_mut();
+        addresses.withdraw(volume);
+        addresses.lines()
     }
 
     /// Refuses changes during shutdown.
@@ -145,7 +153,7 @@ impl Engine {
             state: self.state.clone(),
             io_engine: self.io_engine.into(),
             shutting_down: self.shutting_down.get(),
-            listening: self.listening.borrow().clone(),
+            listening: self.addresses.borrow().lines(),
             reactors: self
                 .reactors
                 .borrow()

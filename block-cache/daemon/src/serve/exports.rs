@@ -18,6 +18,7 @@ use forebay_io::spawn_reactor;
 use forebay_volume::VolumeHandle;
 use tokio::sync::oneshot;
 
+use super::addresses::Addresses;
 use super::disks;
 use super::engine::Handle;
 use super::reactors::Reactors;
@@ -60,7 +61,7 @@ impl disks::Disk for Disk<'_> {
 pub(super) struct Running {
     engine: Handle,
     shared: Arc<Shared>,
-    listening: Vec<String>,
+    addresses: Addresses,
     /// Reactors besides the engine's, each with the sender that ends it.
     reactors: Vec<(Remote, oneshot::Sender<()>, JoinHandle<()>)>,
     /// Reactors that serve connections; `None` without exports on sockets.
@@ -72,7 +73,7 @@ impl Running {
         Self {
             engine,
             shared: Arc::default(),
-            listening: Vec::new(),
+            addresses: Addresses::default(),
             reactors: Vec::new(),
             serving: None,
         }
@@ -87,9 +88,9 @@ impl Running {
         Arc::clone(&self.shared)
     }
 
-    /// Describes the addresses of the exports.
-    pub(super) fn listening(&self) -> Vec<String> {
-        self.listening.clone()
+    /// Returns the addresses of the exports.
+    pub(super) fn addresses(&self) -> Addresses {
+        self.addresses.clone()
     }
 
     /// Starts all exports of `config`. After an error, [`Running::stop`] ends those that run.
@@ -127,11 +128,9 @@ impl Running {
                 let directory = directory.clone();
                 let mount = offload(move || fuse::mount(volume, &directory)).await;
                 let mount = mount.context(|| config.place(export.line))?;
-                self.listening.push(format!(
-                    "FUSE: volume {:?} is the file {}",
-                    export.volume,
-                    mount.file().display()
-                ));
+                let (volume, file) = (&export.volume, mount.file().display());
+                let line = format!("FUSE: volume {volume:?} is the file {file}");
+                self.addresses.add(volume, line);
                 lock(&self.shared.mounts).push((export.volume.clone(), mount));
             }
         }
@@ -168,9 +167,10 @@ impl Running {
             let serve = |listener| nbd::serve_on(listener, exports, spread);
             let started = self.listen(listen.address(), "NBD server", serve).await;
             let address = started.context(|| no_address(config, line))?;
+            let at = nbd_uri(&address, "", required);
             for volume in volumes {
-                self.listening
-                    .push(format!("NBD: {}", nbd_uri(&address, volume, required)));
+                let line = format!("NBD: {}", nbd_uri(&address, volume, required));
+                self.addresses.add_held(volume, line, "NBD: ", &at);
             }
         }
         Ok(())
@@ -223,11 +223,9 @@ impl Running {
                 unreachable!("it was bound to a TCP address");
             };
             for (nqn, volume) in offered {
-                self.listening.push(format!(
-                    "NVMe/TCP: {} is volume {volume:?}, namespace {}",
-                    nvme_uri(&address, nqn),
-                    namespaces[&(nqn, volume)]
-                ));
+                let (at, nsid) = (nvme_uri(&address, nqn), namespaces[&(nqn, volume)]);
+                let line = format!("NVMe/TCP: {at} is volume {volume:?}, namespace {nsid}");
+                self.addresses.add_held(volume, line, "NVMe/TCP: ", &at);
             }
         }
         Ok(())
@@ -255,9 +253,9 @@ impl Running {
             let address = Address::Unix(path.clone());
             let started = self.listen(address, "vhost-user server", serve).await;
             started.context(|| no_address(config, export.line))?;
-            let (volume, path) = (&export.volume, path.display());
+            let (volume, path) = (&export.volume, path.display().to_string());
             let line = format!("{VHOST_USER_AT}volume {volume:?} is the disk at {path}");
-            self.listening.push(line);
+            (self.addresses).add_held(volume, line, VHOST_USER_AT, &path);
         }
         Ok(())
     }
@@ -280,7 +278,7 @@ impl Running {
         let Self {
             engine,
             shared,
-            listening,
+            addresses,
             ..
         } = self;
         let place = |disk: &Disk<'_>| config.place(disk.export.line);
@@ -296,7 +294,7 @@ impl Running {
             let attached = offload(attach).await;
             let device = attached.context(|| place(&disk))?;
             let (volume, path) = (&disk.export.volume, device.path().display().to_string());
-            listening.push(format!("{UBLK_AT}volume {volume:?} is {path}"));
+            addresses.add(volume, format!("{UBLK_AT}volume {volume:?} is {path}"));
             lock(&shared.disks).push((volume.clone(), device));
             Ok(())
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{Error, ErrorKind, Result};
+use sd_notify::NotifyState;
 use tokio::sync::mpsc;
 
 use super::engine::{Engine, Handle};
@@ -149,6 +150,8 @@ async fn answer(
             .await?;
             let name = volume.clone();
             let work = engine.ask(move |engine| async move {
+                let left = engine.withdraw(&name);
+                super::notify(&[NotifyState::Status(&super::serving(&left))]);
                 let done = match abandon_dirty {
                     true => engine.stack.abandon(&name).await,
                     false => engine.stack.detach(&name).await,

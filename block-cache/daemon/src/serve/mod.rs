@@ -4,6 +4,7 @@
 //! disks are spread over it and the other reactors. FUSE has threads of its own. The main thread
 //! runs the control plane, one tokio runtime that never accesses data.
 
+mod addresses;
 pub(crate) mod descriptors;
 mod disks;
 mod engine;
@@ -32,6 +33,7 @@ use crate::control;
 use crate::stack::Wishes;
 use crate::stack::journal::warning_of_place;
 use crate::stack::memory::{Needs, RESERVE_BYTES};
+use addresses::Addresses;
 use descriptors::Descriptors;
 use engine::Engine;
 use exports::Running;
@@ -128,18 +130,18 @@ fn serve(mut config: Config, wishes: &Wishes) -> Result<()> {
             // The signal arrived when everything was open.
             Ok(false) => Ok(()),
             Ok(true) => {
-                let mut listening = running.listening();
-                listening.push(format!("control on {}", config.server.control.display()));
-                listening.push(format!(
-                    "metrics and status page on http://{metrics_address}/"
-                ));
+                let mut addresses = running.addresses();
+                let control = config.server.control.display();
+                addresses.add_own(format!("control on {control}"));
+                let page = format!("metrics and status page on http://{metrics_address}/");
+                addresses.add_own(page);
                 let served = config.clone();
                 let memory = engine.ask(async move |engine| {
                     let needs = engine.stack.memory_needs(&served);
                     needs.connections()
                 });
                 descriptors.share(&running, &config, memory.await?);
-                announce(&engine, listening, running.reactors()).await?;
+                announce(&engine, addresses, running.reactors()).await?;
                 let handler =
                     handler::new(engine.clone(), running.shared(), Arc::clone(&recordings));
                 let source = handler::source(engine.clone());
@@ -297,15 +299,15 @@ fn avoid_deadlock(config: &mut Config) {
 /// Announces addresses and emulated devices: on standard output, in the status, and to systemd.
 async fn announce(
     engine: &engine::Handle,
-    listening: Vec<String>,
+    addresses: Addresses,
     reactors: Option<Reactors>,
 ) -> Result<()> {
     // The parent process may have closed standard output.
     let say = |line: &str| _ = writeln!(std::io::stdout(), "{line}");
-    for place in &listening {
+    let lines = addresses.lines();
+    for place in &lines {
         say(place);
     }
-    let addresses = listening.clone();
     let status = engine.ask(move |engine| async move {
         engine.set_reached(addresses, reactors);
         engine.status()
@@ -316,9 +318,13 @@ async fn announce(
         }
     }
     tracing::info!("ready");
-    let status = format!("serving: {}", listening.join("; "));
-    notify(&[NotifyState::Ready, NotifyState::Status(&status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(&serving(&lines))]);
     Ok(())
+}
+
+/// Describes the addresses of the daemon for systemd.
+fn serving(addresses: &[String]) -> String {
+    format!("serving: {}", addresses.join("; "))
 }
 
 /// Notifies systemd, if it started this process.

@@ -9,6 +9,7 @@ mod copies;
 mod cuts;
 mod decisions;
 mod earlier;
+mod exports;
 mod foreseen;
 mod gone;
 mod hung;
