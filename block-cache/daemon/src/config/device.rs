@@ -15,6 +15,7 @@ pub(super) use keys::{Kind, RawDevice};
 
 use super::duration::{self, LATENCIES};
 use super::problem::{Problems, Span};
+use super::whole::Count;
 use forebay_terminal::size::Interval;
 
 /// A named device.
@@ -247,20 +248,19 @@ impl RawDevice {
                         known_by_path: false,
                     });
                 }
-                if let Some(depth) = self.queue_depth.as_ref().filter(|d| *d.get_ref() == 0) {
-                    problems.add(
-                        &depth.span(),
-                        format!("device {name:?} with a queue depth of zero does nothing"),
-                        "write 1 or more, or leave `queue_depth` out where there is no limit",
-                    );
-                }
-                if let Some(iops) = self.iops.as_ref().filter(|iops| *iops.get_ref() == 0) {
-                    problems.add(
-                        &iops.span(),
-                        format!("device {name:?} with no operations a second does nothing"),
-                        "write 1 or more, or leave `iops` out where there is no limit",
-                    );
-                }
+                let queue_depth = self.queue_depth.as_ref().and_then(|depth| {
+                    let what =
+                        |depth| format!("device {name:?} cannot have a queue depth of {depth}");
+                    let or = ", or leave `queue_depth` out where there is no limit";
+                    Count::check(depth, problems, what, or)
+                });
+                let iops = self.iops.as_ref().and_then(|iops| {
+                    let what = |iops| {
+                        format!("device {name:?} cannot be limited to {iops} operations a second")
+                    };
+                    let or = ", or leave `iops` out where there is no limit";
+                    Count::check(iops, problems, what, or)
+                });
                 let mut given = |own: &Option<Spanned<Interval>>, key: &str| {
                     let what = format!("device {name:?}: a `{key}`");
                     duration::check(&LATENCIES, own.as_ref(), &what, problems)
@@ -275,8 +275,8 @@ impl RawDevice {
                     write_latency: write.unwrap_or(latency),
                     flush_latency: flush.unwrap_or(latency),
                     bandwidth_bytes_per_s: self.bandwidth.as_ref().map(|b| b.get_ref().0),
-                    iops: self.iops.as_ref().map(|iops| *iops.get_ref()),
-                    queue_depth: self.queue_depth.as_ref().map(|depth| *depth.get_ref()),
+                    iops,
+                    queue_depth,
                 }
             }
         };

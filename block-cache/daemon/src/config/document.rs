@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
 use super::File;
-use super::problem::{Problems, Span};
+use super::problem::{Problems, Span, without_quotes};
 
 /// Most problems that are reported for one file.
 const MOST: usize = 20;
@@ -32,6 +32,8 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
     let mut wrong = Vec::new();
     // Places of tables without such a key.
     let mut incomplete = Vec::new();
+    // Texts that were replaced by the values in them.
+    let mut unquoted: Vec<Span> = Vec::new();
     for _ in 0..MOST {
         let error = match File::deserialize(Deserializer::from(tree.clone())) {
             Ok(file) => {
@@ -46,10 +48,23 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
             error.span().as_ref() == Some(table)
                 && error.message() == format!("missing field `{key}`")
         };
-        if !wrong.iter().any(is_missing) {
+        let is_known = error.span().is_some_and(|span| unquoted.contains(&span));
+        if !wrong.iter().any(is_missing) && !is_known {
             problems.add_syntax(&error);
         }
         let span = error.span()?;
+        // The file means `reactors = 2` where it has `reactors = "2"`: the rest is checked with it.
+        if error.message().starts_with("invalid type: string ") && !unquoted.contains(&span) {
+            unquoted.push(span.clone());
+            let value = without_quotes(&text[span.clone()]).map(DeValue::parse);
+            if let Some(Ok(value)) = value {
+                let value = Spanned::new(span.clone(), value.into_inner());
+                for (_, place) in tree.get_mut().iter_mut() {
+                    replace(place, &value);
+                }
+                continue;
+            }
+        }
         let key = (tree.get_ref().values()).find_map(|value| key_of(value, &span));
         // An unknown key hides nothing, and the wrong value of a key the rest of its table only.
         // Another error may hide further ones.
@@ -65,6 +80,21 @@ pub(super) fn read(text: &str, problems: &mut Problems<'_>) -> Option<File> {
         }
     }
     None
+}
+
+/// Replaces the value at the same span.
+fn replace<'a>(place: &mut Spanned<DeValue<'a>>, value: &Spanned<DeValue<'a>>) {
+    if place.span() == value.span() {
+        place.clone_from(value);
+        return;
+    }
+    match place.get_mut() {
+        DeValue::Table(table) => table
+            .iter_mut()
+            .for_each(|(_, inner)| replace(inner, value)),
+        DeValue::Array(array) => array.iter_mut().for_each(|inner| replace(inner, value)),
+        _ => {}
+    }
 }
 
 /// Returns the key of the value at `span` in a table of `value`, with the span of this table.

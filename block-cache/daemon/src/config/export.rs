@@ -11,6 +11,7 @@ use toml::Spanned;
 
 use super::problem::{Problems, Span};
 use super::tls::{RawDemand, Tls, TlsKeys};
+use super::whole::Whole;
 
 /// An export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,7 +161,7 @@ pub(super) struct RawExport {
     /// - Of: `ublk`
     /// - Default: required
     /// - Range: 0 to 1048575
-    ublk: Option<Spanned<u32>>,
+    ublk: Option<Spanned<Whole<0, { NUMBERS - 1 }>>>,
     /// Name of the subsystem.
     ///
     /// - Of: `nvme-tcp`
@@ -261,15 +262,9 @@ impl RawExport {
             check_socket(problems, &path.span(), &socket);
             Protocol::VhostUserBlk(socket)
         } else if let Some(number) = &self.ublk {
-            if *number.get_ref() >= NUMBERS {
-                problems.add(
-                    &number.span(),
-                    format!("{} is no number of a ublk device", number.get_ref()),
-                    format!("write one below {NUMBERS}: 0 is /dev/ublkb0"),
-                );
-                return None;
-            }
-            Protocol::Ublk(*number.get_ref())
+            let what = |number| format!("{number} is no number of a ublk device");
+            let number = Whole::check(number, problems, what, ": 0 is /dev/ublkb0")?;
+            Protocol::Ublk(number)
         } else {
             problems.add(
                 &span,

@@ -19,6 +19,7 @@ mod problem;
 pub mod server;
 pub mod tls;
 pub mod volume;
+mod whole;
 
 use std::fs::OpenOptions;
 use std::io::Read as _;

@@ -9,7 +9,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_terminal::size::HELP;
 
 /// Longest part of a line that is shown, characters.
-const SOURCE_CHARS: usize = 160;
+const SOURCE_CHARS: usize = 109;
 
 /// A byte range of the file, as in the parser.
 pub(super) type Span = Range<usize>;
@@ -106,10 +106,10 @@ impl<'a> Problems<'a> {
         }
         let (what, help) = match message.split_once(HELP) {
             Some((what, help)) => (what, help.to_owned()),
-            None => (
-                message,
-                nearest_help(message).unwrap_or_else(|| syntax_help(message)),
-            ),
+            None => {
+                let help = nearest_help(message).or_else(|| self.right_form(&span, message));
+                (message, help.unwrap_or_else(|| syntax_help(message)))
+            }
         };
         let is_head = self
             .source(line)
@@ -147,6 +147,32 @@ impl<'a> Problems<'a> {
                 format!("write {right}"),
             )
         })
+    }
+
+    /// Returns the remedy for a value of the wrong type, with the line as it should be. Returns
+    /// `None` if the value does not show that.
+    fn right_form(&self, span: &Span, message: &str) -> Option<String> {
+        let (_, expected) = message
+            .strip_prefix("invalid type: ")?
+            .split_once(", expected ")?;
+        let source = self.text.lines().nth(self.line(span.start) - 1)?;
+        let value = self.text.get(span.clone())?;
+        let (key, rest) = source.split_once('=')?;
+        if !rest.trim_start().starts_with(value) {
+            return None;
+        }
+        let key = key.trim();
+        match without_quotes(value) {
+            Some(inner) if is_form(expected, inner) => {
+                Some(format!("write {key} = {inner}, without quotes"))
+            }
+            None if expected == "a string" && !value.starts_with(['[', '{']) => {
+                Some(format!("write {key} = \"{value}\", with quotes"))
+            }
+            _ => expected
+                .contains("such as")
+                .then(|| format!("write {expected}")),
+        }
     }
 
     /// Returns a line of the file, shortened for people.
@@ -193,6 +219,23 @@ impl<'a> Problems<'a> {
     }
 }
 
+/// Returns the inside of a plain text of the file.
+pub(super) fn without_quotes(value: &str) -> Option<&str> {
+    let inner = ['"', '\'']
+        .iter()
+        .find_map(|quote| value.strip_prefix(*quote)?.strip_suffix(*quote));
+    inner.map(str::trim).filter(|inner| !inner.is_empty())
+}
+
+/// Whether `value` is of the type that the parser expected instead of a text.
+fn is_form(expected: &str, value: &str) -> bool {
+    match expected {
+        "a boolean" => matches!(value, "true" | "false"),
+        _ if expected.starts_with("a whole number") => value.parse::<u64>().is_ok(),
+        _ => false,
+    }
+}
+
 /// Returns the listed name that is nearest to an unknown one, if one is near.
 fn nearest_help(message: &str) -> Option<String> {
     let unknown = message.strip_prefix("unknown ")?;
@@ -232,13 +275,8 @@ fn in_words(message: &str) -> String {
         return message.to_owned();
     };
     let kind = match kind {
-        "u8" => "a whole number from 0 to 255",
-        "u16" => "a whole number from 0 to 65535",
-        "u32" => "a whole number from 0 to 4294967295",
-        "u64" | "usize" => "a whole number, 0 or more",
-        "i64" | "i32" => "a whole number",
-        "f64" | "f32" => "a number",
-        "a boolean" | "bool" => "true or false",
+        "a boolean" => "true or false",
+        "a string" => "text in quotes",
         other => other,
     };
     format!("{what}, expected {kind}")

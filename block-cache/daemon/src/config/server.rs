@@ -8,6 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::problem::Problems;
+use super::whole::Whole;
 
 /// Settings of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ pub(super) struct RawServer {
     ///
     /// - Default: `1`
     /// - Range: 1 to 64
-    reactors: Option<Spanned<usize>>,
+    reactors: Option<Spanned<Whole<1, 64>>>,
     /// Control socket, mode 0600.
     ///
     /// - Default: `/run/forebay/control.sock`
@@ -93,15 +94,9 @@ pub(super) struct RawServer {
 
 impl RawServer {
     pub(super) fn resolve(&self, problems: &mut Problems<'_>) -> Server {
-        let reactors = self.reactors.as_ref().map_or(1, |count| {
-            if !(1..=64).contains(count.get_ref()) {
-                problems.add(
-                    &count.span(),
-                    format!("{} reactors are not possible", count.get_ref()),
-                    "write a number from 1 to 64; one a core is the most that helps",
-                );
-            }
-            *count.get_ref()
+        let reactors = self.reactors.as_ref().and_then(|count| {
+            let what = |count| format!("{count} reactors are not possible");
+            Whole::check(count, problems, what, "; one a core is the most that helps")
         });
         let metrics = self.metrics.as_ref().and_then(|text| {
             let address = text.get_ref().parse::<SocketAddr>().ok();
@@ -137,7 +132,7 @@ impl RawServer {
         }
         let line = |start: Option<usize>| start.map(|start| problems.line(start));
         Server {
-            reactors,
+            reactors: reactors.map_or(1, |count| count as usize),
             control: control.unwrap_or_else(default_control),
             control_line: line(self.control.as_ref().map(|path| path.span().start)),
             metrics: metrics.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 9809))),

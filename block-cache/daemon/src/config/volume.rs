@@ -11,6 +11,7 @@ use toml::Spanned;
 
 use super::duration::{self, BURSTS, TIMEOUTS};
 use super::problem::Problems;
+use super::whole::Count;
 use forebay_terminal::size::{BadValue, Interval, Rate, Size};
 
 /// Default time limit of a request: longer than the retries of a disk with a bad sector, shorter
@@ -222,8 +223,8 @@ pub(super) struct RawVolume {
     /// Requests a second, of any kind.
     ///
     /// - Default: no limit
-    /// - Range: 1 or more
-    iops_limit: Option<Spanned<u32>>,
+    /// - Range: 1 to 4294967295
+    iops_limit: Option<Spanned<Count>>,
     /// Bytes a second of reads and writes.
     ///
     /// - Default: no limit
@@ -268,13 +269,12 @@ impl RawVolume {
 
     fn limits(&self, problems: &mut Problems<'_>) -> Limits {
         let name = self.name.get_ref();
-        if let Some(iops) = self.iops_limit.as_ref().filter(|iops| *iops.get_ref() == 0) {
-            problems.add(
-                &iops.span(),
-                format!("volume {name:?} with no operations a second does nothing"),
-                "write 1 or more, or leave `iops_limit` out where there is no limit",
-            );
-        }
+        let iops = self.iops_limit.as_ref().and_then(|iops| {
+            let what =
+                |iops| format!("volume {name:?} cannot be limited to {iops} operations a second");
+            let or = ", or leave `iops_limit` out where there is no limit";
+            Count::check(iops, problems, what, or)
+        });
         if let Some(burst) = &self.burst
             && self.iops_limit.is_none()
             && self.bandwidth_limit.is_none()
@@ -285,11 +285,10 @@ impl RawVolume {
                 "write `iops_limit` or `bandwidth_limit` too, or leave `burst` out",
             );
         }
-        let iops = self.iops_limit.as_ref();
         let what = format!("volume {name:?}: a `burst`");
         let burst = duration::check(&BURSTS, self.burst.as_ref(), &what, problems);
         Limits {
-            iops: iops.and_then(|iops| NonZeroU32::new(*iops.get_ref())),
+            iops: iops.and_then(NonZeroU32::new),
             bandwidth_bytes_per_s: self
                 .bandwidth_limit
                 .and_then(|rate| NonZeroU64::new(rate.0)),

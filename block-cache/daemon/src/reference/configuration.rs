@@ -135,7 +135,8 @@ fn kind_of(field: &str) -> Option<&'static str> {
         inner = rest.strip_suffix('>')?;
     }
     Some(match inner {
-        "usize" | "u32" => "integer",
+        "Count" => "integer",
+        _ if inner.starts_with("Whole<") => "integer",
         "bool" => "boolean",
         "PathBuf" => "path",
         "Size" => "size",

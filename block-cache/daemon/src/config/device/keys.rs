@@ -6,6 +6,8 @@ use forebay_terminal::size::{Interval, Rate, Size};
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::config::whole::Count;
+
 /// Kind of a device.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -149,12 +151,12 @@ pub(in crate::config) struct RawDevice {
     ///
     /// - Of: `emulate`
     /// - Default: no limit
-    /// - Range: 1 or more
-    pub(super) iops: Option<Spanned<u32>>,
+    /// - Range: 1 to 4294967295
+    pub(super) iops: Option<Spanned<Count>>,
     /// Operations in progress at once.
     ///
     /// - Of: `emulate`
     /// - Default: no limit
-    /// - Range: 1 or more
-    pub(super) queue_depth: Option<Spanned<u32>>,
+    /// - Range: 1 to 4294967295
+    pub(super) queue_depth: Option<Spanned<Count>>,
 }

@@ -55,11 +55,54 @@ fn a_wrong_value_is_answered_in_words() {
         (
             "reactors = 2",
             "reactors = \"2\"",
-            "a whole number, 0 or more",
+            "expected a whole number from 1 to 64",
         ),
-        ("reactors = 2", "reactors = -2", "a whole number, 0 or more"),
-        ("iops = 3000", "iops = -5", "a whole number"),
+        (
+            "reactors = 2",
+            "reactors = \"2\"",
+            "help: write reactors = 2, without quotes",
+        ),
+        (
+            "reactors = 2",
+            "reactors = \"two\"",
+            "help: write the value as the kind that is expected",
+        ),
+        (
+            "reactors = 2",
+            "reactors = -2",
+            "expected a whole number from 1 to 64",
+        ),
+        (
+            "reactors = 2",
+            "reactors = 65",
+            "help: write a number from 1 to 64",
+        ),
+        (
+            "iops = 3000",
+            "iops = -5",
+            "expected a whole number from 1 to 4294967295",
+        ),
+        (
+            "iops = 3000",
+            "iops = 4294967296",
+            "help: write a number from 1 to 4294967295, or leave",
+        ),
         ("direct = false", "direct = 1", "true or false"),
+        (
+            "direct = false",
+            "direct = 'true'",
+            "help: write direct = true, without quotes",
+        ),
+        (
+            "backing = \"slow\"",
+            "backing = 7",
+            "help: write backing = \"7\", with quotes",
+        ),
+        (
+            "burst = \"2s\"",
+            "burst = 2",
+            "help: write a duration such as \"1ms\", in quotes",
+        ),
     ] {
         let problems = problems(&changed(&[(from, to)]));
         assert!(problems[0].contains(words), "{to}: {problems:?}");
@@ -67,6 +110,21 @@ fn a_wrong_value_is_answered_in_words() {
             assert!(!problems[0].contains(kind), "{to}: {problems:?}");
         }
     }
+}
+
+/// The value that was meant is known: it hides no other problem of its table.
+#[test]
+fn a_number_in_quotes_hides_nothing_of_its_table() {
+    for (quoted, count) in [("reactors = \"2\"", 2), ("reactors = \"65\"", 3)] {
+        let problems = problems(&changed(&[
+            ("reactors = 2", quoted),
+            ("control = \"/run/x.sock\"", "metrics = \"0.0.0.0:9809\""),
+        ]));
+        assert_eq!(problems.len(), count, "{problems:?}");
+    }
+    // A text that is no number is one problem.
+    let problems = problems(&changed(&[("reactors = 2", "reactors = \"two\"")]));
+    assert_eq!(problems.len(), 1, "{problems:?}");
 }
 
 #[test]
