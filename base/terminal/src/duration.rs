@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::size::{BadValue, Interval, human_duration};
+use crate::size::{BadValue, Interval, human_duration, is_negative};
 
 /// A range of durations.
 pub struct Durations {
@@ -51,6 +51,12 @@ impl Durations {
     /// # Errors
     /// If the text is no duration, or one outside of the range.
     pub fn parse(&self, text: &str) -> Result<Interval, BadValue> {
+        if is_negative(text) {
+            return Err(BadValue {
+                what: format!("{text} is less than the minimum, {}", self.ends.0),
+                help: self.help,
+            });
+        }
         let given: Interval = text.parse()?;
         match self.problem("a time", given.0) {
             Some(what) => Err(BadValue {
@@ -76,6 +82,8 @@ mod tests {
         for (bad, end) in [
             ("999ms", "less than the minimum, 1s"),
             ("0s", "less than the minimum, 1s"),
+            ("-5s", "-5s is less than the minimum, 1s"),
+            ("-5", "-5 is less than the minimum, 1s"),
             ("61s", "more than the maximum, 60s"),
             ("99999h", "more than the maximum, 60s"),
         ] {

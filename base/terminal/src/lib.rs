@@ -4,6 +4,7 @@
 pub mod duration;
 pub mod log_filter;
 pub mod metrics;
+pub mod number;
 pub mod out;
 pub mod record;
 pub mod size;

@@ -44,12 +44,18 @@ fn unreadable<T>(
     help: &'static str,
 ) -> Result<T, BadValue> {
     let what = match (number.is_empty(), unit.is_empty()) {
+        _ if is_negative(text) => format!("{text:?} is not {noun}: it is less than zero"),
         (true, true) => format!("{text:?} is not {noun}: nothing is given"),
         (true, false) => format!("{text:?} is not {noun}: it does not begin with a number"),
         (false, true) => format!("{text:?} is not {noun}: it has no unit"),
         (false, false) => format!("{text:?} is not {noun}: there is no unit {unit:?}"),
     };
     Err(BadValue { what, help })
+}
+
+/// Whether `text` begins with a minus sign. No value here does.
+pub(crate) fn is_negative(text: &str) -> bool {
+    text.trim_start().starts_with('-')
 }
 
 /// Returns the error for a number with a known unit.
@@ -66,6 +72,7 @@ fn unscaled<T>(
     };
     let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
     let what = match () {
+        () if is_negative(text) => format!("{text:?} is not {noun}: it is less than zero"),
         () if text.trim().is_empty() => format!("{text:?} is not {noun}: nothing is given"),
         () if number.is_empty() => {
             format!("{text:?} is not {noun}: it does not begin with a number")
@@ -374,7 +381,8 @@ mod tests {
             ("64 Gb", "there is no unit \"Gb\""),
             ("", "nothing is given"),
             ("G", "does not begin with a number"),
-            ("-1", "does not begin with a number"),
+            ("-1", "it is less than zero"),
+            ("-1G", "it is less than zero"),
             ("1.3", "not a whole number"),
             ("1..2K", "\"1..2\" is not a number"),
             ("1.K", "\"1.\" is not a number"),

@@ -21,6 +21,7 @@ use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_mount::{SharedMount, Users};
 use forebay_terminal::duration::Durations;
 use forebay_terminal::log_filter;
+use forebay_terminal::number::whole;
 use forebay_terminal::out;
 use forebay_terminal::size::{BadValue, Interval, Size, human_bytes};
 use sd_notify::NotifyState;
@@ -120,7 +121,7 @@ struct NodeArguments {
     #[arg(long, value_name = "DIR")]
     pool: PathBuf,
     /// Number of the node, 0 to 31, unique in the pool
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole::<u8>(0..=31))]
     id: u8,
     /// Memory that the node gives to the cluster
     #[arg(long, value_name = "SIZE")]
@@ -142,7 +143,7 @@ struct NodeArguments {
     #[arg(long, value_enum, default_value = "expiry")]
     write_back: WrittenBack,
     /// Number of concurrent reads and writes of the source, 1 to 256
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=256),
+    #[arg(long, value_name = "NUMBER", value_parser = whole::<u16>(1..=256),
         default_value = "16")]
     source_depth: u16,
     /// Longest time that an operation waits for the source; then it fails (ETIMEDOUT), and written

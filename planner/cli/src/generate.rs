@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::Result;
 use forebay_trace::Format;
 use forebay_trace::generate::{Arrivals, Generator, Preset, SizeCdf, VolumeLoad};
 use forebay_trace::stats::{Stats, StatsOptions};
@@ -13,6 +13,7 @@ use super::convert::report;
 use super::input::bar;
 use super::interrupt;
 use super::stats::text;
+use forebay_terminal::number::{decimal, whole};
 use forebay_terminal::out;
 use forebay_terminal::size::Size;
 
@@ -38,10 +39,10 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", value_parser = parse_preset)]
     pub(super) preset: Option<Preset>,
     /// Number of requests of each volume [default: 10 million]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole::<u64>(1..=u64::MAX))]
     pub(super) requests: Option<u64>,
     /// Seed of the random numbers
-    #[arg(long, default_value = "1")]
+    #[arg(long, default_value = "1", value_parser = whole::<u64>(0..=u64::MAX))]
     pub(super) seed: u64,
     /// Format to write: native, msr, alibaba, oracle-general, fio, vscsi-csv or vscsi-csv-us
     #[arg(long, value_name = "FORMAT", default_value = "native")]
@@ -61,6 +62,7 @@ pub(super) struct LoadArguments {
         long,
         value_name = "NUMBER",
         default_value = "1",
+        value_parser = whole::<u32>(1..=u64::from(u32::MAX)),
         conflicts_with = "preset"
     )]
     pub(super) volumes: u32,
@@ -69,7 +71,6 @@ pub(super) struct LoadArguments {
         long,
         value_name = "PERCENT",
         default_value = "70",
-        allow_negative_numbers = true,
         value_parser = percent,
         conflicts_with = "preset"
     )]
@@ -98,7 +99,7 @@ pub(super) struct LoadArguments {
         long,
         value_name = "EXPONENT",
         default_value = "0.9",
-        allow_negative_numbers = true,
+        value_parser = decimal(0.0..=100.0),
         conflicts_with = "preset"
     )]
     pub(super) zipf: f64,
@@ -116,6 +117,7 @@ pub(super) struct LoadArguments {
         long,
         value_name = "NUMBER",
         default_value = "1000",
+        value_parser = decimal(1e-3..=1e9),
         conflicts_with = "preset"
     )]
     pub(super) rate: f64,
@@ -182,10 +184,6 @@ fn loads(arguments: &Arguments) -> Vec<VolumeLoad> {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let mut generator = Generator::new(loads(arguments), arguments.seed)?;
     let total = generator.left();
-    if total == 0 {
-        let said = "there is nothing to generate: --requests and --volumes are one or more";
-        return Err(Error::new(ErrorKind::InvalidInput, said));
-    }
     interrupt::watch();
     let output = Output::create(&arguments.out, arguments.force)?;
     let options = WriteOptions {

@@ -8,6 +8,7 @@ use forebay_trace::read::{Counts, TimeUnit};
 use forebay_trace::{Format, OpenOptions, Request, Trace, Volumes};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use forebay_terminal::number::whole;
 use forebay_terminal::size::human_count;
 
 /// Options for reading the files.
@@ -18,7 +19,8 @@ pub struct ReadArguments {
     pub skip_bad: bool,
     /// Sort requests by time within a window of this many; by default they stay in the order of the
     /// file
-    #[arg(long, value_name = "REQUESTS", default_value = "0")]
+    #[arg(long, value_name = "REQUESTS", default_value = "0",
+        value_parser = whole::<usize>(0..=u64::MAX))]
     pub sort_window: usize,
     /// Unit of the trace's times, if it differs from that of the format: ns, 100ns, us, ms or s
     #[arg(long, value_name = "UNIT")]
@@ -28,7 +30,7 @@ pub struct ReadArguments {
     pub volume: Vec<String>,
     /// Read only this many requests, the first ones
     #[arg(long, value_name = "REQUESTS", default_value_t = u64::MAX, hide_default_value = true,
-        value_parser = clap::value_parser!(u64).range(1..))]
+        value_parser = whole::<u64>(1..=u64::MAX))]
     pub limit: u64,
 }
 

@@ -8,6 +8,7 @@ use forebay_trace::mrc::{Curve, Exact, Sampling, Shards, sizes};
 use serde_json::json;
 
 use super::input::{Input, ReadArguments, json_names, names};
+use forebay_terminal::number::whole;
 use forebay_terminal::out;
 use forebay_terminal::size::{Size, human_bytes};
 use forebay_terminal::table::Table;
@@ -36,11 +37,11 @@ pub struct Arguments {
     exact: bool,
     /// Number of blocks in the sample, from 1024 to 16777216, in about 120 bytes each
     #[arg(long, value_name = "BLOCKS", default_value = "32768",
-        value_parser = clap::value_parser!(u32).range(1024..=1 << 24))]
+        value_parser = whole::<u32>(1024..=1 << 24))]
     sample: u32,
     /// Number of points of the curve to print, from 2 to 10000
     #[arg(long, value_name = "NUMBER", default_value = "20",
-        value_parser = clap::value_parser!(u32).range(2..=10_000))]
+        value_parser = whole::<u32>(2..=10_000))]
     points: u32,
     /// Print the curve as JSON
     #[arg(long)]

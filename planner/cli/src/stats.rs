@@ -9,6 +9,7 @@ use forebay_trace::stats::{Stats, StatsOptions, Summary, Totals, VolumeSummary};
 use serde_json::{Value, json};
 
 use super::input::{Input, ReadArguments, names};
+use forebay_terminal::number::whole;
 use forebay_terminal::out;
 use forebay_terminal::size::{Size, human_bytes, human_count, human_duration};
 use forebay_terminal::table::Table;
@@ -41,7 +42,8 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub(super) memory: Size,
     /// Number of volumes to show, those with the most bytes
-    #[arg(long, value_name = "NUMBER", default_value = "10")]
+    #[arg(long, value_name = "NUMBER", default_value = "10",
+        value_parser = whole::<usize>(0..=u64::MAX))]
     pub(super) top: usize,
     /// Print everything, all volumes too, as JSON
     #[arg(long)]

@@ -104,10 +104,35 @@ fn error_as_json(error: &Error) -> String {
     String::from_utf8_lossy(&line(&Reply::error(error))).into_owned()
 }
 
+/// Joins each negative number to the option before it: the parser would take it for an option, and
+/// not say the range of the value.
+fn with_negative_values(words: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let is_option = |word: &OsString| {
+        let name = word.to_str().and_then(|word| word.strip_prefix("--"));
+        name.is_some_and(|name| !name.is_empty() && !name.contains('='))
+    };
+    let is_negative = |word: &OsString| {
+        let number = word.to_str().and_then(|word| word.strip_prefix('-'));
+        number.is_some_and(|number| number.starts_with(|first: char| first.is_ascii_digit()))
+    };
+    let mut joined: Vec<OsString> = Vec::new();
+    let mut has_options = true;
+    for word in words {
+        has_options &= word != "--";
+        match joined.last_mut() {
+            Some(option) if has_options && is_option(option) && is_negative(&word) => {
+                option.push("=");
+                option.push(word);
+            }
+            _ => joined.push(word),
+        }
+    }
+    joined
+}
+
 /// Parses a command line. The error for `format` with a device, but without `--cache`, has a tip.
-fn parse<T: Into<OsString> + Clone>(
-    words: impl IntoIterator<Item = T>,
-) -> Result<Arguments, clap::Error> {
+fn parse<T: Into<OsString>>(words: impl IntoIterator<Item = T>) -> Result<Arguments, clap::Error> {
+    let words = with_negative_values(words.into_iter().map(Into::into));
     Arguments::try_parse_from(words).map_err(|mut error| {
         if let Some(device) = device_without_option(&error) {
             let tip = format!("name the device or file with `--cache {device}`");

@@ -129,6 +129,54 @@ fn what_is_wrong_is_said_with_the_remedy() {
     assert!(refused("forebay").contains("Usage"));
 }
 
+/// Calls `each` with each command of `command`, and its words.
+fn walk(command: &clap::Command, path: &str, each: &mut impl FnMut(&clap::Command, &str)) {
+    let path = format!("{path} {}", command.get_name());
+    each(command, path.trim());
+    for inner in command.get_subcommands() {
+        walk(inner, &path, each);
+    }
+}
+
+#[test]
+fn a_negative_value_is_refused_in_one_line_with_option_and_range() {
+    let mut command = Arguments::command();
+    command.build();
+    let mut numbers = 0;
+    walk(&command, "", &mut |command, path| {
+        let options = command.get_arguments();
+        for option in options.filter(|option| option.get_action().takes_values()) {
+            let Some(name) = option.get_long() else {
+                continue;
+            };
+            for value in ["-5", "-5s", "-5M"] {
+                let line = format!("{path} --{name} {value}");
+                let error = match parse(&line) {
+                    Err(error) if !command.has_subcommands() => error,
+                    // It takes text.
+                    _ => continue,
+                };
+                let said = error.to_string();
+                assert!(!said.contains("unexpected argument"), "{line}: {said}");
+                if error.kind() != clap::error::ErrorKind::ValueValidation {
+                    continue;
+                }
+                let first = said.lines().next().expect("a line");
+                let begin = format!("error: invalid value '{value}' for '--{name}");
+                assert!(first.starts_with(&begin), "{line}: {said}");
+                for no_range in ["invalid digit", "invalid float", "does not begin with"] {
+                    assert!(!said.contains(no_range), "{line}: {said}");
+                }
+                numbers += usize::from(value == "-5");
+            }
+        }
+    });
+    assert!(numbers >= 40, "{numbers} options");
+    // After `--`, and after a word that is no option, it is a word of its own.
+    assert!(refused("forebay grow db -5").contains("unexpected argument '-5'"));
+    parse("forebay grow -- -5").expect("a name");
+}
+
 #[test]
 fn a_block_size_that_no_cache_has_is_refused_before_anything_is_opened() {
     for size in ["3000", "2K", "2M", "12K"] {

@@ -14,6 +14,7 @@ use forebay_terminal::out;
 #[derive(Debug, Args)]
 pub(super) struct Remove {
     /// Number of the device: 0 is /dev/ublkb0
+    #[arg(allow_negative_numbers = true)]
     number: u32,
 }
 

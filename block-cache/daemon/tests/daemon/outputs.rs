@@ -309,7 +309,11 @@ fn whoever_asks_for_json_gets_one_object_whatever_happens() {
     let runs: [(&[&str], i32, &str); 7] = [
         (&["trace", "stats", &trace, "--json"], 1, "line 20001"),
         (&["mrc", &trace, "--json"], 1, "line 20001"),
-        (&["mrc", &trace, "--json", "--points", "1"], 2, "2..=10000"),
+        (
+            &["mrc", &trace, "--json", "--points", "1"],
+            2,
+            "from 2 to 10000",
+        ),
         (&["simulate", &trace, "--json"], 1, "line 20001"),
         (&["simulate", "/nonexistent", "--json"], 1, "/nonexistent"),
         (&["status", "--json"], 1, "control.sock"),

@@ -163,7 +163,7 @@ fn what_is_wrong_is_said_with_the_remedy() {
     assert!(refused(&format!("generate {out} --preset msr --reads 5")).contains("cannot be used"));
     assert!(refused(&format!("generate {out} --reads 101")).contains("from 0 to 100"));
     assert!(refused(&format!("generate {out} --sizes 4K")).contains("4K:60,64K:40"));
-    assert!(refused(&format!("generate {out} --requests 0")).contains("nothing to generate"));
+    assert!(refused(&format!("generate {out} --requests 0")).contains("1 or more"));
     command(&format!("forebay trace stats {trace} --skip-bad")).unwrap();
     let said = refused(&format!("stats {trace} --memory 4K"));
     assert!(said.contains("--memory 64K"), "{said}");
@@ -184,7 +184,10 @@ fn what_selects_nothing_says_what_there_is() {
     let refused = |line: &str| command(&format!("forebay {line}")).expect_err(line);
     for reads in ["simulate", "mrc", "trace stats", "replay --on c.toml"] {
         let said = refused(&format!("{reads} {trace} --limit 0"));
-        assert!(said.contains("0 is not in 1.."), "{reads}: {said}");
+        assert!(
+            said.contains("it is not a whole number, 1 or more"),
+            "{reads}: {said}"
+        );
     }
     for reads in ["simulate", "simulate --cache 64M", "mrc", "trace stats"] {
         let said = refused(&format!("{reads} {empty}"));
@@ -220,10 +223,19 @@ fn what_selects_nothing_says_what_there_is() {
 fn sizes_out_of_range_are_refused_before_anything_is_read() {
     let refused = |line: &str| command(&format!("forebay {line}")).expect_err(line);
     for (line, said) in [
-        ("mrc x --sample 1023", "1023 is not in 1024..=16777216"),
-        ("mrc x --sample 4294967295", "is not in 1024..=16777216"),
-        ("mrc x --points 1", "1 is not in 2..=10000"),
-        ("mrc x --points 100000000", "is not in 2..=10000"),
+        (
+            "mrc x --sample 1023",
+            "not a whole number from 1024 to 16777216",
+        ),
+        (
+            "mrc x --sample 4294967295",
+            "not a whole number from 1024 to 16777216",
+        ),
+        ("mrc x --points 1", "not a whole number from 2 to 10000"),
+        (
+            "mrc x --points 100000000",
+            "not a whole number from 2 to 10000",
+        ),
         ("mrc x --block-size 3K", "power of two"),
         ("mrc x --block-size 8G", "power of two"),
         ("simulate x --cache 128K", "less than one block of 256 KiB"),

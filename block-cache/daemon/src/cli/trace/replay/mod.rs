@@ -19,6 +19,7 @@ use forebay_trace::replay::{Pace, PastEnd, ReplayOptions, Target, Writes, replay
 use crate::state::report_with_help;
 use feed::Feed;
 use forebay_planner_cli::input::{Input, ReadArguments, names};
+use forebay_terminal::number::whole;
 use forebay_terminal::out;
 use forebay_terminal::size::human_bytes;
 use report::Measured;
@@ -61,7 +62,7 @@ pub(in crate::cli) struct Arguments {
         long,
         value_name = "NUMBER",
         default_value = "32",
-        value_parser = clap::value_parser!(u16).range(1..=4096)
+        value_parser = whole::<u16>(1..=4096)
     )]
     pub(super) depth: u16,
     /// Treatment of requests past the end of their volume: fold (modulo its size, and report the
