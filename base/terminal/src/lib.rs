@@ -9,3 +9,4 @@ pub mod out;
 pub mod record;
 pub mod size;
 pub mod table;
+pub mod wrap;

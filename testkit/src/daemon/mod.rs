@@ -18,7 +18,7 @@ mod site;
 use std::time::{Duration, Instant};
 
 pub use process::{Process, in_group};
-pub use refusal::check_refusal;
+pub use refusal::{check_refusal, unwrapped};
 pub use scratch::Scratch;
 pub use serve::{Daemon, Serve};
 pub use site::Site;

@@ -5,10 +5,20 @@ const LINE_CHARACTERS: usize = 120;
 
 const HELP: &str = "    help: ";
 
+/// Start of further lines of a remedy.
+const INDENT: &str = "          ";
+
+/// Returns `text` with each remedy in one line.
+#[must_use]
+pub fn unwrapped(text: &str) -> String {
+    text.replace(&format!("\n{INDENT}"), " ")
+}
+
 /// Checks the last error in the output of a command.
 ///
 /// # Panics
-/// Panics if one of its problems has a longer line, a name twice, or no help.
+/// Panics if one of its problems has a longer line, a name twice, or no help. Panics, too, if a
+/// remedy has a longer line.
 pub fn check_refusal(said: &str) {
     if let Some(wrong) = wrong_form(said) {
         panic!("{wrong}: {said}");
@@ -24,20 +34,33 @@ fn wrong_form(said: &str) -> Option<String> {
     };
     let mut lines = said[begin..].trim_end().lines().peekable();
     while let Some(problem) = lines.next() {
-        let characters = without_paths(problem).chars().count();
-        if characters > LINE_CHARACTERS {
-            return Some(format!("a line of {characters} characters"));
+        if let Some(wrong) = too_long(problem) {
+            return Some(wrong);
         }
         if let Some(name) = doubled(problem) {
             return Some(format!("{name} is named twice in a line"));
         }
         // The line of the configuration.
         lines.next_if(|line| line.trim_start().split_once(" | ").is_some_and(is_numbered));
-        if !lines.next().is_some_and(|line| line.starts_with(HELP)) {
+        let Some(mut help) = lines.next().filter(|line| line.starts_with(HELP)) else {
             return Some("a problem without help".into());
+        };
+        loop {
+            if let Some(wrong) = too_long(help) {
+                return Some(wrong);
+            }
+            match lines.next_if(|line| line.starts_with(INDENT)) {
+                Some(next) => help = next,
+                None => break,
+            }
         }
     }
     None
+}
+
+fn too_long(line: &str) -> Option<String> {
+    let characters = without_paths(line).chars().count();
+    (characters > LINE_CHARACTERS).then(|| format!("a line of {characters} characters"))
 }
 
 fn is_numbered((number, _): (&str, &str)) -> bool {
@@ -100,6 +123,18 @@ mod tests {
             (
                 &format!("forebay: /{}\n    help: b\n", "a".repeat(200)),
                 None,
+            ),
+            (
+                "forebay: a\n    help: b\n          c\nd\n    help: e\n",
+                None,
+            ),
+            (
+                &format!("forebay: a\n    help: {long}\n"),
+                Some("a line of"),
+            ),
+            (
+                &format!("forebay: a\n    help: b\n          {long}\n"),
+                Some("a line of"),
             ),
             (
                 "forebay: volume \"a\": volume \"a\" is b\n    help: c\n",

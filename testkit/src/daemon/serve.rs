@@ -9,7 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use super::process::{after, under};
-use super::{PATIENCE, POLL, Process, in_group};
+use super::{PATIENCE, POLL, Process, in_group, unwrapped};
 
 /// Number of lines of the log in the message of a failed start or stop.
 const TAIL_LINES: usize = 30;
@@ -202,9 +202,9 @@ fn prints_all_addresses(daemon: &Daemon) -> bool {
     daemon.listening().contains("http://")
 }
 
-/// Returns the end of a log.
+/// Returns the end of a log. Each remedy is one line.
 fn tail(log: &Path) -> String {
-    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let log = unwrapped(&std::fs::read_to_string(log).unwrap_or_default());
     let lines: Vec<_> = log.lines().collect();
     lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::process::after;
-use super::{POLL, Process, Scratch, Serve, check_refusal, wait_until};
+use super::{POLL, Process, Scratch, Serve, check_refusal, unwrapped, wait_until};
 
 /// A scratch directory with the files of one daemon: `forebay.toml`, `control.sock` and `log`.
 #[derive(Debug)]
@@ -69,16 +69,22 @@ impl Site {
         command
     }
 
-    /// Runs a command to its end. Kills one that does not end, as `serve` without an error.
+    /// Runs a command to its end. Kills one that does not end, as `serve` without an error. Each
+    /// remedy is one line of its output.
     pub fn run(&self, arguments: &[&str]) -> Output {
+        with_whole_remedies(self.run_raw(arguments))
+    }
+
+    /// As [`Site::run`], with the output as it is.
+    fn run_raw(&self, arguments: &[&str]) -> Output {
         Process::spawn_piped(&mut self.command(arguments)).output()
     }
 
-    /// Runs a command after a line of shell, without the control socket.
+    /// As [`Site::run`], after a line of shell and without the control socket.
     pub fn run_after(&self, line: &str, arguments: &[&str]) -> Output {
         let mut command = after(line, &self.program);
         command.args(arguments);
-        Process::spawn_piped(&mut command).output()
+        with_whole_remedies(Process::spawn_piped(&mut command).output())
     }
 
     /// Runs a command that must succeed. Returns its output.
@@ -97,11 +103,11 @@ impl Site {
     /// # Panics
     /// Panics if it does not, or does not print text.
     pub fn refused(&self, arguments: &[&str]) -> String {
-        let output = self.run(arguments);
+        let output = self.run_raw(arguments);
         assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
         let said = String::from_utf8(output.stderr).expect("text");
         check_refusal(&said);
-        said
+        unwrapped(&said)
     }
 
     /// Returns a start of the daemon.
@@ -110,9 +116,15 @@ impl Site {
         Serve::new(&self.program, self.directory())
     }
 
-    /// Returns the log of the daemon.
+    /// Returns the log of the daemon. Each remedy is one line.
     #[must_use]
     pub fn log(&self) -> String {
+        unwrapped(&self.raw_log())
+    }
+
+    /// Returns the log of the daemon as it is.
+    #[must_use]
+    pub fn raw_log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
@@ -144,5 +156,15 @@ impl Site {
             || condition(&self.status()),
             || self.status().to_string(),
         );
+    }
+}
+
+/// Returns an output with each remedy in one line.
+fn with_whole_remedies(output: Output) -> Output {
+    let whole = |text: &[u8]| unwrapped(&String::from_utf8_lossy(text)).into_bytes();
+    Output {
+        status: output.status,
+        stdout: whole(&output.stdout),
+        stderr: whole(&output.stderr),
     }
 }

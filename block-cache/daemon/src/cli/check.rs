@@ -121,7 +121,7 @@ pub(super) fn run(
     // Logs repairs that happen on opening. A program that uses this as a library may log already.
     let _ = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
-        .with_writer(std::io::stderr)
+        .with_writer(|| out::LogOutput)
         .with_ansi(false)
         .without_time()
         .with_target(false)

@@ -15,6 +15,7 @@ use forebay_block::Result;
 use tracing_subscriber::fmt::MakeWriter;
 
 use forebay_terminal::log_filter;
+use forebay_terminal::wrap::wrap;
 
 /// Most lines in the queue.
 const QUEUE: usize = 4096;
@@ -104,8 +105,9 @@ fn write(queue: &Receiver<Vec<u8>>) {
         if line.is_empty() {
             return;
         }
+        let text = String::from_utf8_lossy(&line);
         let mut stderr = std::io::stderr().lock();
-        let _ = stderr.write_all(&line);
+        let _ = stderr.write_all(wrap(&text).as_bytes());
         let left_out = LEFT_OUT.swap(0, Ordering::Relaxed);
         if left_out > 0 {
             let _ = writeln!(stderr, "({left_out} lines of the log were left out)");

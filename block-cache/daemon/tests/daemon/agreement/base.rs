@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use forebay_testkit::daemon::{Scratch, Serve, Site, check_refusal};
+use forebay_testkit::daemon::{Scratch, Serve, Site, check_refusal, unwrapped};
 
 use super::{Outcome, message};
 use crate::support::nbd::Nbd;
@@ -233,7 +233,10 @@ impl Place {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {
             Some(0) => Outcome::Good,
-            Some(3) => Outcome::Damaged(self.relative(&format!("{printed}{said}"))),
+            Some(3) => {
+                let report = unwrapped(&format!("{printed}{said}"));
+                Outcome::Damaged(self.relative(&report))
+            }
             Some(1) => {
                 check_refusal(&said);
                 Outcome::Refused(message(&said, self))
@@ -290,7 +293,7 @@ impl Place {
             }
             Err(status) => {
                 assert_eq!(status.code(), Some(1), "{}", self.log());
-                check_refusal(&self.log());
+                check_refusal(&self.raw_log());
                 Outcome::Refused(message(&self.log(), self))
             }
         }

@@ -11,6 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use forebay_testkit::daemon::unwrapped;
 use forebay_testkit::rotation::Lives;
 
 use base::{Base, Place};
@@ -86,12 +87,12 @@ impl Case {
 }
 
 /// Returns the message of an error without the name of the program. Paths are relative to the
-/// place.
+/// place, and each remedy is one line.
 fn message(text: &str, place: &Place) -> String {
     let begin = text
         .rfind("forebay: ")
         .map_or(0, |at| at + "forebay: ".len());
-    place.relative(text[begin..].trim_end())
+    place.relative(unwrapped(&text[begin..]).trim_end())
 }
 
 /// Returns the first lines of the findings in a report of damage, without their kind.
