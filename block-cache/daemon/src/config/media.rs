@@ -126,8 +126,13 @@ impl Config {
                 }
             };
             let place = Place::of(&found);
-            match seen.iter().find(|(other, ..)| other.overlaps(&place)) {
-                Some((other_place, other, other_path)) => problems.add_at(
+            let mut is_distinct = true;
+            for (other_place, other, other_path) in &seen {
+                if !other_place.overlaps(&place) {
+                    continue;
+                }
+                is_distinct = false;
+                problems.add_at(
                     leaf.line,
                     format!(
                         "devices {:?} and {:?} {}: {} and {}",
@@ -142,29 +147,26 @@ impl Config {
                     ),
                     "give each device a file or block device of its own, or a part of one that no \
                      other has",
-                ),
-                None => {
-                    let clone = seen.iter().find(|(.., other)| are_clones(other, path));
-                    if let Some((_, other, other_path)) = clone {
-                        problems.add_at(
-                            leaf.line,
-                            format!(
-                                "devices {:?} and {:?} have one identity, for one lies in a clone \
-                                 of the other's file system: {} and {}",
-                                other.name,
-                                leaf.name,
-                                other_path.display(),
-                                path.display()
-                            ),
-                            "unmount the clone and give its file system a UUID of its own (ext4: \
-                             `tune2fs -U random`, XFS: `xfs_admin -U generate`), or copy the file \
-                             within the clone and \
-                             name the copy",
-                        );
-                    }
-                    seen.push((place, leaf, path));
-                }
+                );
             }
+            let clone = seen.iter().find(|(.., other)| are_clones(other, path));
+            if let Some((_, other, other_path)) = clone.filter(|_| is_distinct) {
+                problems.add_at(
+                    leaf.line,
+                    format!(
+                        "devices {:?} and {:?} have one identity, for one lies in a clone of the \
+                         other's file system: {} and {}",
+                        other.name,
+                        leaf.name,
+                        other_path.display(),
+                        path.display()
+                    ),
+                    "unmount the clone and give its file system a UUID of its own (ext4: `tune2fs \
+                     -U random`, XFS: `xfs_admin -U generate`), or copy the file within the clone \
+                     and name the copy",
+                );
+            }
+            seen.push((place, leaf, path));
         }
         let cache = self.cache.as_ref().filter(|_| cached);
         let Some((path, line)) = cache.and_then(|cache| cache.journal.as_ref()) else {

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::checked::{LoopDevice, both_refuse};
+use super::support::nbd::Nbd;
 use super::support::{Place, text};
 use super::{block, check_blocks, write_blocks};
 
@@ -133,6 +134,65 @@ fn disjoint_parts_are_two_devices_and_overlapping_ones_are_none() {
     place.ok(&["flush"]);
     daemon.terminate();
     assert!(!is_zero(&image, 0..4096) && is_zero(&image, 16 * MIB..64 * MIB));
+}
+
+/// Three parts of one image, in one configuration.
+#[test]
+fn of_several_parts_each_overlap_is_named() {
+    let place = Place::new("several-parts", "wb");
+    let image = place.path("db.img");
+    let part = |at: &str, len: &str| LoopDevice::new(&image, &["--offset", at, "--sizelimit", len]);
+    let Some(first) = part("0", "16M") else {
+        return;
+    };
+    let second = part("16M", "16M").expect("as the first");
+    let third = part("32M", "16M").expect("as the first");
+    let middle = part("12M", "8M").expect("as the first");
+    let three = |paths: [&Path; 3]| {
+        let_name(&place, paths[0], "");
+        let mut config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+        for (name, path) in ["b", "c"].iter().zip(&paths[1..]) {
+            config.push_str(&format!(
+                "[[device]]\nname = \"{name}\"\nkind = \"file\"\npath = \"{}\"\n\
+                 [[volume]]\nname = \"{name}\"\nbacking = \"{name}\"\nmode = \"wb\"\n\
+                 [[export]]\nvolume = \"{name}\"\nnbd = \"unix:nbd.sock\"\n",
+                text(path)
+            ));
+        }
+        std::fs::write(place.path("forebay.toml"), config).expect("written");
+    };
+    // The part between overlaps both others, wherever the configuration names it.
+    for (paths, pairs) in [
+        ([&first, &second, &middle], [("disk", "c"), ("b", "c")]),
+        ([&first, &middle, &second], [("disk", "b"), ("b", "c")]),
+        ([&middle, &second, &first], [("disk", "b"), ("disk", "c")]),
+    ] {
+        three(paths.map(|part| &*part.0));
+        let named = pairs.map(|(one, other)| {
+            format!("devices {one:?} and {other:?} overlap, as parts of one medium")
+        });
+        both_refuse(&place, &[&named[0], &named[1]]);
+    }
+    assert!(is_zero(&image, 0..64 * MIB), "nothing was written");
+    // Disjoint parts are served together, and each has its own data.
+    three([&first.0, &second.0, &third.0]);
+    let daemon = place.serve(&[]);
+    for (name, first) in [("db", 0), ("b", 100), ("c", 200)] {
+        let mut nbd = Nbd::connect(&place.path("nbd.sock"), name).expect("an export");
+        for number in 0..8 {
+            let written = nbd.write(number * 4096, &block(first + number));
+            assert_eq!(written.expect("an answer"), 0);
+        }
+    }
+    place.ok(&["flush"]);
+    daemon.terminate();
+    let content = std::fs::read(&image).expect("there");
+    for (at, first) in [(0, 0), (16 * MIB, 100), (32 * MIB, 200)] {
+        for number in 0..8 {
+            let at = (at + number * 4096) as usize;
+            assert!(content[at..at + 4096] == block(first + number), "{at}");
+        }
+    }
 }
 
 /// Adds partition `number` of 16 MiB from this sector to the kernel's view of a disk. Returns its
