@@ -57,6 +57,17 @@ fn check_says_how_much_is_not_verified_behind_a_daemon_that_was_killed() {
             bytes,
             "{tracking}"
         );
+        let printed = place.ok(&["check", text(&config)]);
+        let cause = "of cached data have no valid checksum: as data written just before a crash\n";
+        assert!(printed.contains(cause), "{tracking}: {printed}");
+        // A clean end without a read or write of this data computes none.
+        place.serve(&[]).terminate();
+        let left = unverified(&place, &["check", text(&config)]);
+        assert!(left > 0, "{tracking}");
+        let printed = place.ok(&["check", text(&config)]);
+        let cause = "of cached data have no valid checksum: a process died while it wrote, or \
+                     checksums are damaged\n";
+        assert!(printed.contains(cause), "{tracking}: {printed}");
         // Later writes and a clean end leave a checksum for all data.
         let daemon = place.serve(&[]);
         let mut nbd = place.connect();
@@ -142,6 +153,8 @@ fn check_lists_rotten_dirty_data_once_and_recommends_no_second_repair() {
         assert_eq!(printed.matches("12288").count(), 1, "{number}: {printed}");
         assert!(printed.contains(lost), "{number}: {printed}");
         assert!(!printed.contains("--repair"), "{number}: {printed}");
+        let verdict = "NOT IN ORDER, see above: no repair restores lost data.\n";
+        assert!(printed.ends_with(verdict), "{number}: {printed}");
     }
 }
 

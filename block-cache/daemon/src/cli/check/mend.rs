@@ -251,6 +251,16 @@ impl Work {
         self.report.data.is_some()
     }
 
+    /// Whether dirty data was read that is corrupt. The next check finds it, too.
+    pub(super) fn has_corrupt_dirty_data(&self) -> bool {
+        (self.report.data.as_ref()).is_some_and(|data| !data.corrupt.is_empty())
+    }
+
+    /// Whether dirty data cannot be read.
+    pub(super) fn has_unreadable_dirty_data(&self) -> bool {
+        (self.report.data.as_ref()).is_some_and(|data| !data.unreadable.is_empty())
+    }
+
     /// Whether data is lost, or damage remains.
     pub(super) fn is_damaged(&self) -> bool {
         let forgotten = |data: &DataReport| data.forgotten_bytes > 0 && !self.repaired;

@@ -173,8 +173,10 @@ fn verdict(
                  help: `forebay check --repair` repairs the cache, and lists data that is lost"
             }
         }
-    } else if !found.corrupt.is_empty() {
+    } else if !found.corrupt.is_empty() || work.is_some_and(Work::has_corrupt_dirty_data) {
         "NOT IN ORDER, see above: no repair restores lost data."
+    } else if work.is_some_and(Work::has_unreadable_dirty_data) {
+        "NOT IN ORDER, see above: no repair reads this data."
     } else if !found.spare_damage.is_empty() || work.is_some_and(Work::is_damaged) {
         "In order, except for the damage or loss listed above."
     } else if unverified_bytes > 0 {
