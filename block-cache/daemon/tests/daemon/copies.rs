@@ -7,7 +7,7 @@ use super::support::{Place, text};
 use super::{check_blocks, write_blocks};
 
 /// Sets the file of the cache in the configuration, and whether its journal has the default path.
-fn configure(place: &Place, cache: &str, usual_journal: bool) {
+pub(crate) fn configure(place: &Place, cache: &str, usual_journal: bool) {
     place.configure("wb", "");
     let config = place.path("forebay.toml");
     let mut written = std::fs::read_to_string(&config).expect("there");
@@ -345,7 +345,7 @@ pub(super) fn tells_holes(place: &Place) -> bool {
 }
 
 /// Returns the first byte of the data, after which the blocks follow in order.
-fn data_offset(place: &Place) -> u64 {
+pub(super) fn data_offset(place: &Place) -> u64 {
     let cache = std::fs::File::open(place.path("cache")).expect("there");
     let mut bytes = [0; 8];
     cache.read_exact_at(&mut bytes, 80).expect("a superblock");

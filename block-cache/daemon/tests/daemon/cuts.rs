@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::checked::set_len;
-use super::copies::tells_holes;
+use super::copies::{data_offset, tells_holes};
 use super::gone::in_two_files;
 use super::starts::{DISK, configure};
 use super::support::{Place, text};
@@ -55,6 +55,51 @@ fn holes_that_a_tool_digs_into_a_cache_file_lose_nothing() {
         assert!(!place.log().contains("LOST"), "{name}: {}", place.log());
         let daemon = place.serve(&[]);
         is_right();
+        daemon.terminate();
+    }
+}
+
+/// The file was cut while stopped, or in service and given its length back at once. Its new part
+/// reads as zeroes.
+#[test]
+fn clean_copies_in_a_cut_part_of_a_cache_file_are_read_from_the_backing_device() {
+    for in_service in [false, true] {
+        let place = Place::new(&format!("clean-cut-{in_service}"), "wb");
+        if !tells_holes(&place) {
+            return;
+        }
+        let daemon = place.serve(&[]);
+        write_blocks(&mut place.connect(), 0..128);
+        place.ok(&["flush"]);
+        let cache = place.path("cache");
+        let at = data_offset(&place) + 10 * (32 << 10);
+        let cut = || {
+            set_len(&cache, at);
+            set_len(&cache, 64 << 20);
+        };
+        if in_service {
+            cut();
+            daemon.signal(libc::SIGTERM);
+            daemon.wait();
+        } else {
+            daemon.terminate();
+            cut();
+        }
+        let daemon = place.serve(&[]);
+        let mut nbd = place.connect();
+        check_blocks(&mut nbd, 0..128);
+        let status = place.status();
+        let hits = status["volumes"][0]["read_hits"].as_u64();
+        assert!(
+            hits.is_some_and(|hits| (1..128).contains(&hits)),
+            "{status}"
+        );
+        assert!(!place.log().contains("LOST"), "{}", place.log());
+        // They are cached once more.
+        check_blocks(&mut nbd, 0..128);
+        daemon.terminate();
+        let daemon = place.serve(&[]);
+        check_blocks(&mut place.connect(), 0..128);
         daemon.terminate();
     }
 }

@@ -39,6 +39,7 @@ mod traces;
 mod unnoted;
 mod unverified;
 mod unwritable;
+mod warnings;
 
 use support::nbd::Nbd;
 use support::{Place, text};
