@@ -1,5 +1,5 @@
 use super::*;
-use crate::sync::{Promise, Semaphore};
+use crate::sync::Promise;
 
 #[test]
 fn virtual_time_passes_when_all_wait() {
@@ -136,27 +136,6 @@ fn a_wake_from_another_thread_arrives() {
         executor.run_ready(10);
     }
     assert_eq!(executor.task_count(), 0);
-}
-
-#[test]
-fn permits_go_in_order_and_survive_a_dropped_waiter() {
-    block_on_simulated(3, async {
-        let semaphore = Rc::new(Semaphore::new(1));
-        semaphore.acquire(1).await;
-        let mut first = Box::pin(semaphore.acquire(1));
-        let mut second = Box::pin(semaphore.acquire(1));
-        let mut poll_both = |drop_first: bool| {
-            let mut cx = Context::from_waker(std::task::Waker::noop());
-            let first_ready = !drop_first && first.as_mut().poll(&mut cx).is_ready();
-            let second_ready = second.as_mut().poll(&mut cx).is_ready();
-            (first_ready, second_ready)
-        };
-        assert_eq!(poll_both(false), (false, false));
-        drop(first);
-        semaphore.release(1);
-        let mut cx = Context::from_waker(std::task::Waker::noop());
-        assert!(second.as_mut().poll(&mut cx).is_ready());
-    });
 }
 
 #[test]
