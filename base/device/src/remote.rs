@@ -12,9 +12,9 @@ pub(crate) const LONGEST_BYTES: u64 = 1 << 30;
 /// Maximum length of zeroes in one write, bytes, if the peer has no command for zeroes.
 const ZEROES_BYTES: u64 = 1 << 20;
 
-/// Requests that a peer accepts.
+/// Limits of the requests that a peer accepts.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Takes {
+pub(crate) struct RequestLimits {
     /// Whether it accepts only reads and flushes.
     pub(crate) read_only: bool,
     /// Maximum data in a request, bytes.
@@ -23,10 +23,11 @@ pub(crate) struct Takes {
     pub(crate) zeroes_bytes: u64,
 }
 
-impl Takes {
-    /// Returns the request if it is to be sent as it is. Any other request is completed here, or by
-    /// a task that uses the device of `handle`.
-    pub(crate) fn whole<D: BlockDevice + 'static>(
+impl RequestLimits {
+    /// Returns the request if it can be sent as it is. Completes a request that the peer would
+    /// refuse, or that has no effect. Splits a longer one: a task sends its parts to the device
+    /// that `handle` returns.
+    pub(crate) fn admit<D: BlockDevice + 'static>(
         self,
         info: &DeviceInfo,
         request: Request,
@@ -51,6 +52,10 @@ impl Takes {
         None
     }
 
+    /// Checks that the peer accepts such a request, whatever its length.
+    ///
+    /// # Errors
+    /// `ReadOnly` and `Unsupported`, besides those of [`DeviceInfo::check`].
     fn check(self, info: &DeviceInfo, request: &Request) -> Result<()> {
         info.check(request)?;
         if self.read_only && !matches!(request.op, Op::Read | Op::Flush) {

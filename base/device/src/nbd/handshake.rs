@@ -1,26 +1,29 @@
 //! Handshake: from a URI to a connection in the transmission phase.
 
-use std::cell::Cell;
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
-use forebay_io::net::Stream;
-use forebay_io::rt;
+use forebay_io::net::{Deadline, Stream};
 use forebay_wire::nbd::handshake::{
-    CLIENT_FLAGS_BYTES, GREETING_BYTES, Greeting, Info, InfoRequest, OPTION_REPLY_BYTES,
-    OptionHeader, OptionReply, flags, info, option, reply,
+    GREETING_BYTES, Greeting, Info, InfoRequest, OPTION_REPLY_BYTES, OptionHeader, OptionReply,
+    flags, info, option, reply,
 };
 use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, MAX_STRING_BYTES};
 
 use super::Uri;
 
-/// Time limit of the handshake.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of the handshake, without that of the connection.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of an option reply, bytes: a name, a description and some more.
-const LONGEST_BYTES: u32 = 4 * MAX_STRING_BYTES as u32;
+const MAX_REPLY_BYTES: u32 = 4 * MAX_STRING_BYTES as u32;
 /// Supported block sizes, bytes.
-const BLOCK_BYTES: std::ops::RangeInclusive<u32> = 512..=65_536;
+const BLOCK_BYTES: RangeInclusive<u32> = 512..=65_536;
+/// Preferred block size of a server that does not name one, bytes.
+const DEFAULT_PREFERRED_BYTES: u32 = 4096;
+/// Maximum preferred block size, bytes.
+const MAX_PREFERRED_BYTES: u32 = 1 << 20;
 
 /// Properties of the export.
 #[derive(Clone, Copy, Debug)]
@@ -28,23 +31,55 @@ pub(super) struct Offer {
     pub(super) size_bytes: u64,
     /// Transmission flags.
     pub(super) flags: u16,
+    pub(super) blocks: BlockSizes,
+}
+
+/// Lengths of requests. Each is a power of two, except the maximum.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockSizes {
     pub(super) minimum_bytes: u32,
     pub(super) preferred_bytes: u32,
     pub(super) maximum_bytes: u32,
 }
 
+/// Block sizes of a server that names none, by the protocol.
+const DEFAULT_BLOCKS: BlockSizes = BlockSizes {
+    minimum_bytes: *BLOCK_BYTES.start(),
+    preferred_bytes: DEFAULT_PREFERRED_BYTES,
+    maximum_bytes: MAX_PAYLOAD_BYTES,
+};
+
+impl BlockSizes {
+    /// Returns the sizes to use with a server that names these ones.
+    ///
+    /// # Errors
+    /// `Unsupported` if no block size suits both sides.
+    fn agreed(minimum: u32, preferred: u32, maximum: u32) -> Result<Self> {
+        if !minimum.is_power_of_two() || minimum > *BLOCK_BYTES.end() || maximum < minimum {
+            let what =
+                format!("the server's blocks of {minimum} to {maximum} bytes are not supported");
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let minimum_bytes = minimum.max(*BLOCK_BYTES.start());
+        let preferred = preferred.clamp(minimum_bytes, MAX_PREFERRED_BYTES);
+        Ok(Self {
+            minimum_bytes,
+            preferred_bytes: preferred.next_power_of_two(),
+            maximum_bytes: maximum.max(minimum_bytes),
+        })
+    }
+}
+
+/// Connects to the server and asks for the export. The stream is in the transmission phase.
+///
+/// # Errors
+/// Errors of the connection; `NotFound`, `Permission`, `ShuttingDown` or `Unsupported` if the
+/// server refuses the export; `Unsupported` or `InvalidInput` for an answer that does not suit.
 pub(super) async fn connect(uri: &Uri) -> Result<(Rc<Stream>, Offer)> {
     let stream = Rc::new(Stream::connect(&uri.address).await?);
-    let agreed = Rc::new(Cell::new(false));
-    let (watched, over) = (Rc::clone(&stream), Rc::clone(&agreed));
-    rt::spawn(async move {
-        rt::sleep(PATIENCE).await;
-        if !over.get() {
-            watched.shutdown();
-        }
-    });
+    let deadline = Deadline::set(&stream, TIMEOUT);
     let offer = negotiate(&stream, &uri.export).await?;
-    agreed.set(true);
+    deadline.cancel();
     Ok((stream, offer))
 }
 
@@ -57,68 +92,58 @@ async fn receive(stream: &Stream, len: usize) -> Result<Vec<u8>> {
     Ok(buf.to_vec())
 }
 
+/// Answers the greeting with the option GO, and reads the replies up to the last one.
 async fn negotiate(stream: &Stream, name: &str) -> Result<Offer> {
     let greeting = Greeting::decode(&receive(stream, GREETING_BYTES).await?)?;
     if greeting.flags & flags::FIXED_NEWSTYLE == 0 {
         let what = "the server speaks an older protocol than fixed newstyle";
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
-    let ours = u32::from(flags::FIXED_NEWSTYLE | greeting.flags & flags::NO_ZEROES);
-    let data = InfoRequest {
-        name: name.to_owned(),
-        wanted: vec![info::BLOCK_SIZE],
-    };
-    let data = data.encode();
-    let header = OptionHeader {
-        option: option::GO,
-        length: u32::try_from(data.len()).expect("a short name"),
-    };
-    let mut said = Vec::with_capacity(CLIENT_FLAGS_BYTES + data.len() + 16);
-    said.extend_from_slice(&ours.to_be_bytes());
-    said.extend_from_slice(&header.encode());
-    said.extend_from_slice(&data);
-    stream.send(&[Buf::copied(&said)]).await?;
-    let mut size = None;
-    let (mut minimum, mut preferred, mut maximum) = (512, 4096, MAX_PAYLOAD_BYTES);
-    while let Some(property) = property(stream, name).await? {
+    let client_flags = flags::FIXED_NEWSTYLE | greeting.flags & flags::NO_ZEROES;
+    let go = encode_go(client_flags, name);
+    stream.send(&[Buf::copied(&go)]).await?;
+    let (mut export, mut blocks) = (None, DEFAULT_BLOCKS);
+    while let Some(property) = next_property(stream, name).await? {
         match property {
-            Info::Export { size_bytes, flags } => size = Some((size_bytes, flags)),
+            Info::Export { size_bytes, flags } => export = Some((size_bytes, flags)),
             Info::BlockSize {
-                minimum: least,
-                preferred: best,
-                maximum: most,
-            } => {
-                if !least.is_power_of_two() || least > *BLOCK_BYTES.end() || most < least {
-                    let what =
-                        format!("the server's blocks of {least} to {most} bytes are not supported");
-                    return Err(Error::new(ErrorKind::Unsupported, what));
-                }
-                minimum = least.max(*BLOCK_BYTES.start());
-                preferred = best.clamp(minimum, 1 << 20).next_power_of_two();
-                maximum = most.max(minimum);
-            }
+                minimum,
+                preferred,
+                maximum,
+            } => blocks = BlockSizes::agreed(minimum, preferred, maximum)?,
             _ => {}
         }
     }
-    let (size_bytes, flags) = size.ok_or_else(|| {
-        Error::new(
-            ErrorKind::InvalidInput,
-            "the server does not report the size of the export",
-        )
+    let (size_bytes, flags) = export.ok_or_else(|| {
+        let what = "the server does not report the size of the export";
+        Error::new(ErrorKind::InvalidInput, what)
     })?;
     Ok(Offer {
         size_bytes,
         flags,
-        minimum_bytes: minimum,
-        preferred_bytes: preferred,
-        maximum_bytes: maximum,
+        blocks,
     })
 }
 
+/// Returns the client flags, and the option GO for the export `name` with its block sizes.
+fn encode_go(client_flags: u16, name: &str) -> Vec<u8> {
+    let request = InfoRequest {
+        name: name.to_owned(),
+        wanted: vec![info::BLOCK_SIZE],
+    };
+    let data = request.encode();
+    let header = OptionHeader {
+        option: option::GO,
+        length: u32::try_from(data.len()).expect("a short name"),
+    };
+    let flags = u32::from(client_flags).to_be_bytes();
+    [&flags[..], &header.encode(), &data].concat()
+}
+
 /// Returns the next reply to GO. `None` ends the replies: transmission starts.
-async fn property(stream: &Stream, name: &str) -> Result<Option<Info>> {
+async fn next_property(stream: &Stream, name: &str) -> Result<Option<Info>> {
     let header = OptionReply::decode(&receive(stream, OPTION_REPLY_BYTES).await?)?;
-    if header.option != option::GO || header.length > LONGEST_BYTES {
+    if header.option != option::GO || header.length > MAX_REPLY_BYTES {
         let what = "the server answers an option that was not sent";
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
@@ -138,12 +163,10 @@ async fn property(stream: &Stream, name: &str) -> Result<Option<Info>> {
         reply::ERR_SHUTDOWN => (ErrorKind::ShuttingDown, "the server is shutting down"),
         _ => (ErrorKind::Unsupported, "the server refuses the export"),
     };
-    let mut said = format!("export {name:?}: {what}");
+    let mut message = format!("export {name:?}: {what}");
     if !data.is_empty() {
-        said += &format!(
-            " (message of the server: {:?})",
-            String::from_utf8_lossy(&data)
-        );
+        let detail = String::from_utf8_lossy(&data);
+        message += &format!(" (message of the server: {detail:?})");
     }
-    Err(Error::new(kind, said))
+    Err(Error::new(kind, message))
 }

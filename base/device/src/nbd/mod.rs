@@ -24,7 +24,7 @@ use forebay_wire::nbd::MAX_PAYLOAD_BYTES;
 use forebay_wire::nbd::handshake::export;
 use forebay_wire::nbd::transmission::{self as wire, command, flag};
 
-use crate::remote::{LONGEST_BYTES, Takes};
+use crate::remote::{LONGEST_BYTES, RequestLimits};
 pub use uri::Uri;
 
 /// Maximum number of requests in one send.
@@ -34,7 +34,7 @@ const BATCH: usize = 64;
 pub struct NbdDevice {
     session: Rc<Open>,
     info: DeviceInfo,
-    takes: Takes,
+    limits: RequestLimits,
 }
 
 /// Handle that ends the session with the last device. The tasks that send and receive hold no such
@@ -122,10 +122,10 @@ impl NbdDevice {
             error.context(what)
         })?;
         let offers = |bit: u16| offer.flags & bit != 0;
-        let block = offer.minimum_bytes;
+        let block = offer.blocks.minimum_bytes;
         let info = DeviceInfo {
             logical_block_bytes: block,
-            physical_block_bytes: offer.preferred_bytes.max(block),
+            physical_block_bytes: offer.blocks.preferred_bytes.max(block),
             volatile_cache: offers(export::SEND_FLUSH),
             fua: offers(export::SEND_FUA),
             discard: offers(export::SEND_TRIM),
@@ -143,11 +143,11 @@ impl NbdDevice {
             broken: RefCell::default(),
         });
         rt::spawn(receive::receive(Rc::clone(&session)));
-        let most = offer.maximum_bytes.min(MAX_PAYLOAD_BYTES) / block * block;
+        let most = offer.blocks.maximum_bytes.min(MAX_PAYLOAD_BYTES) / block * block;
         Ok(Rc::new(Self {
             session: Rc::new(Open(session)),
             info,
-            takes: Takes {
+            limits: RequestLimits {
                 read_only: offers(export::READ_ONLY),
                 data_bytes: u64::from(most.max(block)),
                 zeroes_bytes: match offers(export::SEND_WRITE_ZEROES) {
@@ -161,7 +161,7 @@ impl NbdDevice {
     /// Returns whether the export is read-only.
     #[must_use]
     pub const fn read_only(&self) -> bool {
-        self.takes.read_only
+        self.limits.read_only
     }
 
     /// Returns a handle for the tasks of requests that are split.
@@ -169,7 +169,7 @@ impl NbdDevice {
         Self {
             session: Rc::clone(&self.session),
             info: self.info.clone(),
-            takes: self.takes,
+            limits: self.limits,
         }
     }
 }
@@ -184,7 +184,7 @@ impl BlockDevice for NbdDevice {
         if let Some(broken) = broken {
             return done.complete(Err(broken));
         }
-        let whole = self.takes.whole(&self.info, request, done, || self.part());
+        let whole = self.limits.admit(&self.info, request, done, || self.part());
         if let Some((request, done)) = whole {
             self.session.ask(request, done);
         }

@@ -58,7 +58,7 @@ use forebay_block::{
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
 
-use crate::remote::Takes;
+use crate::remote::RequestLimits;
 use associate::{Offer, associate};
 use resend::Resend;
 use send::Link;
@@ -231,10 +231,10 @@ impl NvmeTcpDevice {
         self.shared.losses.get()
     }
 
-    fn takes(&self) -> Takes {
+    fn limits(&self) -> RequestLimits {
         let offer = &self.shared.offer;
         let data_bytes = offer.max_bytes.into();
-        Takes {
+        RequestLimits {
             read_only: offer.read_only,
             data_bytes,
             zeroes_bytes: match offer.write_zeroes {
@@ -255,7 +255,7 @@ impl BlockDevice for NvmeTcpDevice {
             shared: Rc::clone(&self.shared),
             info: self.info.clone(),
         };
-        let whole = self.takes().whole(&self.info, request, done, handle);
+        let whole = self.limits().admit(&self.info, request, done, handle);
         if let Some((request, done)) = whole {
             self.shared.submit(request, done);
         }

@@ -1,6 +1,7 @@
 //! Stream sockets, TCP and Unix, on the reactor that they were made on.
 
 mod address;
+mod deadline;
 mod listener;
 mod stream;
 
@@ -11,6 +12,7 @@ use forebay_block::{Context, Error, ErrorKind, Result};
 
 use crate::reactor::Driver;
 pub use address::Address;
+pub use deadline::Deadline;
 pub use listener::{Listener, may_listen};
 pub use stream::{Incoming, Stream};
 

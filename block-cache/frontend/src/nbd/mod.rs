@@ -23,10 +23,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{Error, ErrorKind, Result};
-use forebay_io::net::{Listener, Stream};
+use forebay_io::net::{Deadline, Listener, Stream};
 use forebay_io::rt;
 
-use crate::net::{self, Channel, Deadline, Protocol, Receiver, Secure, Spread};
+use crate::net::{self, Channel, Protocol, Receiver, Secure, Spread};
 pub use export::Exports;
 use handshake::{Outcome, Security, Session};
 pub use tls::{Demand, Tls};

@@ -3,7 +3,6 @@
 
 mod accept;
 mod channel;
-mod deadline;
 mod log;
 mod receive;
 mod secure;
@@ -12,7 +11,6 @@ mod spread;
 pub use accept::MAX_CONNECTIONS;
 pub(crate) use accept::{Protocol, serve};
 pub(crate) use channel::Channel;
-pub(crate) use deadline::Deadline;
 pub(crate) use receive::{Progress, Receiver};
 pub(crate) use secure::Secure;
 pub(crate) use spread::Place;

@@ -47,11 +47,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
-use forebay_io::net::{Listener, Stream};
+use forebay_io::net::{Deadline, Listener, Stream};
 use forebay_io::rt;
 use forebay_wire::nvme_tcp::{COMMON_BYTES, Common, Fault, Kind, Terminate};
 
-use crate::net::{self, Deadline, Protocol, Receiver, Spread};
+use crate::net::{self, Protocol, Receiver, Spread};
 pub use export::Exports;
 pub use forebay_wire::nvme::fabrics::check_nqn;
 pub use subsystem::Subsystem;

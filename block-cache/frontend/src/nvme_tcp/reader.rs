@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{Error, ErrorKind};
-use forebay_io::net::Stream;
+use forebay_io::net::{Deadline, Stream};
 use forebay_io::rt;
 use forebay_wire::nvme::Status;
 use forebay_wire::nvme::log::ErrorEntry;
@@ -12,7 +12,7 @@ use forebay_wire::nvme_tcp::{
     ADMIN_IN_CAPSULE_BYTES, COMMON_BYTES, Common, Digests, Fatal, Fault, Kind, Layout, flag,
 };
 
-use crate::net::{Deadline, Receiver};
+use crate::net::Receiver;
 
 use super::connection::{Connection, Failure};
 use super::export::Exports;

@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_io::net::Stream;
-use forebay_io::rt;
+use super::Stream;
+use crate::rt;
 
-/// Ends a connection at a time limit.
-pub(crate) struct Deadline(Rc<Cell<Stage>>);
+/// Ends a connection at a time limit, also after it is dropped.
+#[derive(Debug)]
+pub struct Deadline(Rc<Cell<Stage>>);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Running,
     Done,
@@ -18,8 +19,8 @@ enum Stage {
 }
 
 impl Deadline {
-    /// Shuts `stream` down after `time`, unless it is cancelled.
-    pub(crate) fn set(stream: &Rc<Stream>, time: Duration) -> Self {
+    /// Shuts `stream` down after `time`, unless it is cancelled or all others drop the stream.
+    pub fn set(stream: &Rc<Stream>, time: Duration) -> Self {
         let stage = Rc::new(Cell::new(Stage::Running));
         let (watched, stream) = (Rc::clone(&stage), Rc::downgrade(stream));
         rt::spawn(async move {
@@ -35,12 +36,13 @@ impl Deadline {
     }
 
     /// Returns whether the connection was ended.
-    pub(crate) fn passed(&self) -> bool {
+    #[must_use]
+    pub fn passed(&self) -> bool {
         self.0.get() == Stage::Expired
     }
 
     /// Lets the connection continue.
-    pub(crate) fn cancel(self) {
+    pub fn cancel(self) {
         self.0.set(Stage::Done);
     }
 }
