@@ -123,7 +123,7 @@ async fn measure(settings: Settings) -> Result<Measured> {
         volume_bytes + volume_bytes / 8 + log_bytes,
         log_bytes,
     );
-    let ssd: Rc<dyn BlockDevice> = Rc::new(Volatile(EmulateDevice::new(ssd, SSD)));
+    let ssd: Rc<dyn BlockDevice> = Rc::new(Volatile(EmulateDevice::wrap(ssd, SSD)));
     let devices = Devices {
         data: ssd,
         metadata: None,
@@ -135,7 +135,7 @@ async fn measure(settings: Settings) -> Result<Measured> {
         ..CacheOptions::new([9; 16])
     };
     let (cache, _) = Cache::open(devices.clone(), options).await?;
-    let backing = Volatile(EmulateDevice::new(
+    let backing = Volatile(EmulateDevice::wrap(
         Hollow::new("backing", volume_bytes, 0),
         BACKING,
     ));

@@ -122,7 +122,7 @@ fn device(
     speed: Speed,
     link: &Link,
 ) -> (Rc<dyn BlockDevice>, Rc<Counters>) {
-    Counted::new(Timed::new(memory, speed, link))
+    Counted::wrap(Timed::wrap(memory, speed, link))
 }
 
 /// The target of the writes.

@@ -102,11 +102,7 @@ pub(crate) struct Timed {
 }
 
 impl Timed {
-    #[expect(
-        clippy::new_ret_no_self,
-        reason = "devices are shared as trait objects"
-    )]
-    pub(crate) fn new(
+    pub(crate) fn wrap(
         inner: Rc<dyn BlockDevice>,
         speed: Speed,
         link: &Link,

@@ -47,8 +47,8 @@ impl Backing {
     fn device(self) -> Rc<dyn BlockDevice> {
         let memory = MemDevice::new("backing", VOLUME_BYTES);
         match self {
-            Self::Hdd => EmulatedDisk::new(memory, DiskProfile::HDD),
-            Self::Cloud => EmulateDevice::new(memory, CLOUD),
+            Self::Hdd => EmulatedDisk::wrap(memory, DiskProfile::HDD),
+            Self::Cloud => EmulateDevice::wrap(memory, CLOUD),
         }
     }
 }
@@ -56,7 +56,7 @@ impl Backing {
 async fn open(cleaning: Cleaning, dirty_limit_percent: u8) -> Cache {
     let memory = MemDevice::new("ssd", CACHE_BYTES + (12 << 20));
     let devices = Devices {
-        data: EmulateDevice::new(memory, SSD),
+        data: EmulateDevice::wrap(memory, SSD),
         metadata: None,
     };
     let format = FormatOptions::sizes(&[BLOCK], [7; 16]);
@@ -335,7 +335,7 @@ fn no_policy_starves_another_volume() {
                 ..CLOUD
             };
             let memory = MemDevice::new("slow", VOLUME_BYTES);
-            let slow = attach(&cache, "slow", EmulateDevice::new(memory, crawling)).await;
+            let slow = attach(&cache, "slow", EmulateDevice::wrap(memory, crawling)).await;
             let fast = attach(&cache, "fast", Backing::Cloud.device()).await;
             fill(&cache, &slow, 30).await;
             for block in 0..512 {

@@ -219,17 +219,24 @@ pub trait BlockDevice {
     /// Starts `request`; its outcome completes `done`.
     fn submit(&self, request: Request, done: Completion);
 
+    /// Returns the device below a layer that changes neither content nor offsets. It answers
+    /// [`holes`](Self::holes), [`allocated_bytes`](Self::allocated_bytes) and
+    /// [`keep_size`](Self::keep_size) for the layer. Returns `None` for all other devices.
+    fn inner(&self) -> Option<&dyn BlockDevice> {
+        None
+    }
+
     /// Returns the parts of `range` that were never written since they were allocated, bytes. In a
     /// fully written file these parts were truncated and extended since. Returns `None` if that is
     /// unknown.
-    fn holes(&self, _range: Range<u64>) -> Option<Vec<Range<u64>>> {
-        None
+    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
+        self.inner()?.holes(range)
     }
 
     /// Returns the allocated bytes of a file, which a truncation reduces. Returns `None` if that is
     /// unknown.
     fn allocated_bytes(&self) -> Option<u64> {
-        None
+        self.inner()?.allocated_bytes()
     }
 
     /// Gives a file that is shorter than `least_bytes` the size back with which it was opened. From
@@ -238,8 +245,11 @@ pub trait BlockDevice {
     ///
     /// # Errors
     /// The error of the operating system. The file keeps its size then.
-    fn keep_size(&self, _least_bytes: u64) -> Result<bool> {
-        Ok(false)
+    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
+        match self.inner() {
+            Some(inner) => inner.keep_size(least_bytes),
+            None => Ok(false),
+        }
     }
 }
 

@@ -5,10 +5,9 @@
 //! the caller's completion. A request that fails is counted too: it was work for the device.
 
 use std::cell::Cell;
-use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request, Result};
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Op, Request};
 
 /// Requests to a device since it was opened. Bytes are those of the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,11 +84,7 @@ pub struct Counted {
 impl Counted {
     /// Wraps `inner` and counts its requests.
     #[must_use]
-    #[expect(
-        clippy::new_ret_no_self,
-        reason = "devices are passed as trait objects"
-    )]
-    pub fn new(inner: Rc<dyn BlockDevice>) -> (Rc<dyn BlockDevice>, Rc<Counters>) {
+    pub fn wrap(inner: Rc<dyn BlockDevice>) -> (Rc<dyn BlockDevice>, Rc<Counters>) {
         let counters = Rc::new(Counters::default());
         let device = Rc::new(Self {
             inner,
@@ -110,16 +105,8 @@ impl BlockDevice for Counted {
         self.inner.submit(request, done);
     }
 
-    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
-        self.inner.holes(range)
-    }
-
-    fn allocated_bytes(&self) -> Option<u64> {
-        self.inner.allocated_bytes()
-    }
-
-    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
-        self.inner.keep_size(least_bytes)
+    fn inner(&self) -> Option<&dyn BlockDevice> {
+        Some(&*self.inner)
     }
 }
 
@@ -141,7 +128,7 @@ mod tests {
     #[test]
     fn every_operation_is_counted_once_with_its_bytes() {
         block_on_simulated(1, async {
-            let (device, counters) = Counted::new(MemDevice::new("m", 1 << 20));
+            let (device, counters) = Counted::wrap(MemDevice::new("m", 1 << 20));
             let run = async |request| device.start(request).await.expect("no error");
             run(Request::read(0, Buf::scratch(512))).await;
             run(Request::write(0, Buf::zeroed(1024), false)).await;

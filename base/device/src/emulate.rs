@@ -27,13 +27,10 @@ pub mod memory;
 
 use std::cell::Cell;
 use std::fmt;
-use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{
-    BlockDevice, BlockDeviceExt, Completion, DeviceInfo, IoFuture, Op, Request, Result,
-};
+use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, IoFuture, Op, Request};
 use forebay_io::rt;
 use forebay_io::sync::Semaphore;
 
@@ -133,11 +130,7 @@ pub struct EmulateDevice {
 impl EmulateDevice {
     /// Wraps `inner` and slows it down to `profile`.
     #[must_use]
-    #[expect(
-        clippy::new_ret_no_self,
-        reason = "devices are passed as trait objects"
-    )]
-    pub fn new(inner: Rc<dyn BlockDevice>, profile: Profile) -> Rc<dyn BlockDevice> {
+    pub fn wrap(inner: Rc<dyn BlockDevice>, profile: Profile) -> Rc<dyn BlockDevice> {
         let depth = u64::from(profile.queue_depth);
         Rc::new(Self {
             shared: Rc::new(Shared {
@@ -218,16 +211,8 @@ impl BlockDevice for EmulateDevice {
         }
     }
 
-    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
-        self.shared.inner.holes(range)
-    }
-
-    fn allocated_bytes(&self) -> Option<u64> {
-        self.shared.inner.allocated_bytes()
-    }
-
-    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
-        self.shared.inner.keep_size(least_bytes)
+    fn inner(&self) -> Option<&dyn BlockDevice> {
+        Some(&*self.shared.inner)
     }
 }
 

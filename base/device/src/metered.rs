@@ -1,9 +1,8 @@
 //! Measures the CPU time of a device's own code; see [`forebay_io::rt::meter`].
 
-use std::ops::Range;
 use std::rc::Rc;
 
-use forebay_block::{BlockDevice, Completion, DeviceInfo, Request, Result};
+use forebay_block::{BlockDevice, Completion, DeviceInfo, Request};
 use forebay_io::rt::meter::{self, Account};
 
 /// A device whose code is charged to an account.
@@ -15,11 +14,7 @@ pub struct Metered {
 impl Metered {
     /// Charges the code of `inner`, and of the tasks that it spawns, to `account`.
     #[must_use]
-    #[expect(
-        clippy::new_ret_no_self,
-        reason = "devices are passed as trait objects"
-    )]
-    pub fn new(inner: Rc<dyn BlockDevice>, account: Account) -> Rc<dyn BlockDevice> {
+    pub fn wrap(inner: Rc<dyn BlockDevice>, account: Account) -> Rc<dyn BlockDevice> {
         Rc::new(Self { inner, account })
     }
 }
@@ -33,16 +28,8 @@ impl BlockDevice for Metered {
         meter::within(self.account, || self.inner.submit(request, done));
     }
 
-    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
-        self.inner.holes(range)
-    }
-
-    fn allocated_bytes(&self) -> Option<u64> {
-        self.inner.allocated_bytes()
-    }
-
-    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
-        self.inner.keep_size(least_bytes)
+    fn inner(&self) -> Option<&dyn BlockDevice> {
+        Some(&*self.inner)
     }
 }
 

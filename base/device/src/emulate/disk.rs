@@ -28,11 +28,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
-use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Op, Request, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt, Completion, DeviceInfo, Op, Request};
 use forebay_io::rt;
 
 /// Divisor of the waiting time that is subtracted from the positioning time.
@@ -168,11 +167,7 @@ pub struct EmulatedDisk {
 impl EmulatedDisk {
     /// Wraps `inner` and slows it down to `profile`.
     #[must_use]
-    #[expect(
-        clippy::new_ret_no_self,
-        reason = "devices are passed as trait objects"
-    )]
-    pub fn new(inner: Rc<dyn BlockDevice>, profile: DiskProfile) -> Rc<dyn BlockDevice> {
+    pub fn wrap(inner: Rc<dyn BlockDevice>, profile: DiskProfile) -> Rc<dyn BlockDevice> {
         let size = inner.info().size_bytes;
         Rc::new(Self {
             shared: Rc::new(Shared {
@@ -253,16 +248,8 @@ impl BlockDevice for EmulatedDisk {
         }
     }
 
-    fn holes(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
-        self.shared.inner.holes(range)
-    }
-
-    fn allocated_bytes(&self) -> Option<u64> {
-        self.shared.inner.allocated_bytes()
-    }
-
-    fn keep_size(&self, least_bytes: u64) -> Result<bool> {
-        self.shared.inner.keep_size(least_bytes)
+    fn inner(&self) -> Option<&dyn BlockDevice> {
+        Some(&*self.shared.inner)
     }
 }
 

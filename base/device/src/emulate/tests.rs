@@ -17,7 +17,7 @@ fn virtual_time(
 ) -> Duration {
     block_on_simulated(1, async move {
         let start = rt::now();
-        test(EmulateDevice::new(memory(), profile)).await;
+        test(EmulateDevice::wrap(memory(), profile)).await;
         rt::now() - start
     })
 }
@@ -149,7 +149,7 @@ fn the_inner_time_counts_and_does_not_add() {
             ..Profile::default()
         };
         virtual_time(profile(inner_us), async move |device| {
-            let outer = EmulateDevice::new(device, profile(outer_us));
+            let outer = EmulateDevice::wrap(device, profile(outer_us));
             outer.read(0, Buf::scratch(512)).await.expect("no error");
         })
     };
@@ -185,7 +185,7 @@ fn data_and_errors_pass_through() {
 
 #[test]
 fn it_says_what_it_emulates() {
-    let words = |profile: Profile| EmulateDevice::new(memory(), profile).info().emulated;
+    let words = |profile: Profile| EmulateDevice::wrap(memory(), profile).info().emulated;
     let remote = Profile {
         read_latency_us: 1000,
         write_latency_us: 1000,
@@ -210,7 +210,7 @@ fn it_says_what_it_emulates() {
             "emulated: 80 us read, 1.5 ms write, 2345 us flush, 3.2 GB/s, 500 IOPS, queue depth 8"
         )
     );
-    let outer = EmulateDevice::new(EmulateDevice::new(memory(), odd), remote);
+    let outer = EmulateDevice::wrap(EmulateDevice::wrap(memory(), odd), remote);
     let text = outer.info().emulated.expect("says so");
     assert!(text.contains("100 MB/s; over emulated: 80 us"), "{text}");
 }
@@ -224,7 +224,7 @@ fn the_end_of_the_executor_answers_what_is_in_flight() {
         queue_depth: 1,
         ..Profile::default()
     };
-    let device = EmulateDevice::new(memory(), profile);
+    let device = EmulateDevice::wrap(memory(), profile);
     let answers: Vec<IoFuture> = (0..2).map(|_| device.read(0, Buf::scratch(512))).collect();
     while executor.collect() {
         executor.run_ready(10);
@@ -251,7 +251,7 @@ fn no_answer_is_earlier_than_declared_in_real_time() {
         bandwidth_bytes_per_s: 100_000_000,
         ..Profile::default()
     };
-    let device = EmulateDevice::new(memory(), profile);
+    let device = EmulateDevice::wrap(memory(), profile);
     let declared = Duration::from_nanos(2_040_960);
     executor.spawn(async move {
         for _ in 0..20 {

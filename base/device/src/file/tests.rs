@@ -206,7 +206,7 @@ fn an_emulated_disk_is_never_too_fast_on_a_reactor() {
             ..Profile::default()
         };
         let file = FileDevice::open(&scratch.0, create(1 << 20)).expect("made");
-        let device = EmulateDevice::new(file, profile);
+        let device = EmulateDevice::wrap(file, profile);
         let declared = Duration::from_nanos(3_040_960);
         for _ in 0..20 {
             let start = Instant::now();

@@ -82,7 +82,7 @@ pub(super) async fn go_without(
         Ok(log)
     });
     match log.await? {
-        Some(log) => LoggedDevice::new(backing, log),
+        Some(log) => LoggedDevice::wrap(backing, log),
         None => Ok(backing),
     }
 }

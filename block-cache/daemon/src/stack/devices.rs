@@ -62,9 +62,9 @@ pub(super) async fn open(
             .context(|| format!("{}: device {name:?}", config.place(entry.line)))?;
     }
     if meter::is_on() {
-        device = Metered::new(device, Account::Device);
+        device = Metered::wrap(device, Account::Device);
     }
-    let (device, counters) = Counted::new(device);
+    let (device, counters) = Counted::wrap(device);
     let leaf = config.stack(name).last().and_then(|leaf| match &leaf.kind {
         DeviceKind::File { path, .. } | DeviceKind::Pmem { path } => Some(path),
         _ => None,
@@ -288,7 +288,7 @@ fn open_stack(
         DeviceKind::EmulatedDisk { on, profile } => {
             let under = open_stack(config, on, purpose, remote)?;
             Ok(Opened {
-                device: EmulatedDisk::new(under.device, *profile),
+                device: EmulatedDisk::wrap(under.device, *profile),
                 what: format!("{}, {profile}", under.what),
                 run: None,
                 ..under
@@ -314,7 +314,7 @@ fn open_stack(
                 queue_depth: queue_depth.unwrap_or(0),
             };
             Ok(Opened {
-                device: EmulateDevice::new(under.device, profile),
+                device: EmulateDevice::wrap(under.device, profile),
                 what: format!("{}, {profile}", under.what),
                 run: None,
                 ..under

@@ -31,11 +31,7 @@ impl LoggedDevice {
     ///
     /// # Errors
     /// The thread cannot be started.
-    #[expect(
-        clippy::new_ret_no_self,
-        reason = "devices are passed as trait objects"
-    )]
-    pub fn new(inner: Rc<dyn BlockDevice>, mut log: RangeLog) -> Result<Rc<dyn BlockDevice>> {
+    pub fn wrap(inner: Rc<dyn BlockDevice>, mut log: RangeLog) -> Result<Rc<dyn BlockDevice>> {
         let known = Rc::new(RefCell::new(log.known()));
         let (send, wanted) = mpsc::channel::<Wanted>();
         std::thread::Builder::new()
@@ -157,7 +153,7 @@ mod tests {
                 inner: Rc::clone(&inner),
                 log: log.clone(),
             });
-            let device = LoggedDevice::new(minding, begun).expect("a thread");
+            let device = LoggedDevice::wrap(minding, begun).expect("a thread");
             let data = Buf::copied(&[9; 4096]);
             device
                 .read(0, Buf::scratch(4096))

@@ -104,7 +104,7 @@ fn open(settings: &Settings) -> Result<Target> {
     if settings.system == "workers" {
         let mut device: Rc<dyn BlockDevice> = Rc::clone(&workers) as _;
         if settings.meter {
-            device = Metered::new(device, Account::Engine);
+            device = Metered::wrap(device, Account::Engine);
         }
         return Ok(Target {
             device,
@@ -123,12 +123,12 @@ fn open(settings: &Settings) -> Result<Target> {
     memory.fill(0);
     let mut table: Rc<dyn BlockDevice> = Rc::new(table);
     if settings.meter {
-        table = Metered::new(table, Account::Device);
+        table = Metered::wrap(table, Account::Device);
     }
     let (transit, _) = Transit::open(table, Rc::clone(&workers) as _, memory, options)?;
     let mut device: Rc<dyn BlockDevice> = Rc::clone(&transit) as _;
     if settings.meter {
-        device = Metered::new(device, Account::Engine);
+        device = Metered::wrap(device, Account::Engine);
     }
     Ok(Target {
         device,

@@ -39,7 +39,7 @@ fn slow(inner: Rc<dyn BlockDevice>, latency_us: u64) -> Rc<dyn BlockDevice> {
         flush_latency_us: latency_us,
         ..Profile::default()
     };
-    EmulateDevice::new(inner, profile)
+    EmulateDevice::wrap(inner, profile)
 }
 
 /// Replays requests on a device, in batches of seven.

@@ -6,7 +6,7 @@ use forebay_io::rt::block_on_simulated;
 const SIZE: u64 = 1 << 30;
 
 fn disk() -> Rc<dyn BlockDevice> {
-    EmulatedDisk::new(MemDevice::new("m", SIZE), DiskProfile::HDD)
+    EmulatedDisk::wrap(MemDevice::new("m", SIZE), DiskProfile::HDD)
 }
 
 /// Uniformly random positions, the same each time.

@@ -76,7 +76,7 @@ fn neighbours_in_one_block_do_not_undo_each_other() {
                 write_latency_us: 50,
                 ..Profile::default()
             };
-            let device = EmulateDevice::new(MemDevice::new("m", SIZE), slow);
+            let device = EmulateDevice::wrap(MemDevice::new("m", SIZE), slow);
             let file = Rc::new(ByteFile::new(device));
             let (left, finished) = (Rc::new(Cell::new(0)), Rc::new(WaitList::new()));
             // 128 writes of 24 bytes from byte 1024 on, and whole blocks before and after.
@@ -120,7 +120,7 @@ fn a_partial_write_never_reverts_a_block() {
                 write_latency_us: 40,
                 ..Profile::default()
             };
-            let device = EmulateDevice::new(MemDevice::new("m", SIZE), slow);
+            let device = EmulateDevice::wrap(MemDevice::new("m", SIZE), slow);
             let file = Rc::new(ByteFile::new(device));
             let other = Rc::clone(&file);
             let (done, finished) = (Rc::new(Cell::new(false)), Rc::new(WaitList::new()));

@@ -23,7 +23,7 @@ use forebay_terminal::number::whole;
 use forebay_terminal::out;
 use forebay_terminal::size::human_bytes;
 use report::Measured;
-use target::{On, Opened};
+use target::{Opened, ParsedTargets};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Perform the I/O of a trace, on the volumes of a configuration or over NBD
@@ -135,7 +135,7 @@ fn parse_past_end(text: &str) -> Result<PastEnd, &'static str> {
 }
 
 pub(in crate::cli) fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let on = On::parse(&arguments.on)?;
+    let on = ParsedTargets::parse(&arguments.on)?;
     let input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
     let title = format!(
         "{} ({}) on {}",

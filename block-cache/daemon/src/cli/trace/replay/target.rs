@@ -21,12 +21,12 @@ use crate::status::{DeviceStatus, Status};
 use forebay_planner_cli::input::is_same_file;
 
 /// Targets before they are opened.
-pub(super) enum On {
+pub(super) enum ParsedTargets {
     Config(Box<Config>),
     Nbd(Vec<Uri>),
 }
 
-impl On {
+impl ParsedTargets {
     /// Parses the targets of a command line.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl On {
                     read_only.push(volume.read_only());
                     targets.push(Target {
                         name: volume.name().to_owned(),
-                        device: Metered::new(volume.open(), Account::Engine),
+                        device: Metered::wrap(volume.open(), Account::Engine),
                     });
                 }
                 Ok(Opened {
