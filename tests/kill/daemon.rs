@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use forebay_testkit::daemon::{self, Scratch, Serve, Site};
+use forebay_testkit::daemon::{self, Scratch, ServeCommand, Site};
 use forebay_tests::client::Client;
 use forebay_tests::program;
 
@@ -252,7 +252,7 @@ state = "state"
         begin.elapsed()
     }
 
-    fn serve(&self) -> Serve {
+    fn serve(&self) -> ServeCommand {
         let serve = self.site.serve().append_log();
         match &self.group {
             Some(group) => serve.in_group(group),

@@ -2,7 +2,8 @@
 //!
 //! - [`Scratch`]: a directory that is removed on drop.
 //! - [`Site`]: a scratch directory with a configuration, and the program that runs there.
-//! - [`Serve`]: one start of `forebay serve`; [`Daemon`]: the running daemon, killed on drop.
+//! - [`ServeCommand`]: a command line of `forebay serve`.
+//! - [`Daemon`]: the running daemon, killed on drop.
 //! - [`Process`]: a child process, killed on drop.
 //! - [`nbd`]: a blocking NBD client.
 //!
@@ -11,16 +12,18 @@
 pub mod nbd;
 mod process;
 mod refusal;
+mod running;
 mod scratch;
-mod serve;
+mod serve_command;
 mod site;
 
 use std::time::{Duration, Instant};
 
 pub use process::{Process, in_group};
 pub use refusal::{check_refusal, unwrapped};
+pub use running::Daemon;
 pub use scratch::Scratch;
-pub use serve::{Daemon, Serve};
+pub use serve_command::ServeCommand;
 pub use site::Site;
 
 /// Longest wait for anything that the program does.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{PATIENCE, POLL, wait_until};
 
 /// Returns `program`, run after a line of shell in the same process.
-pub(super) fn after(line: &str, program: &Path) -> Command {
+pub(super) fn after_shell(line: &str, program: &Path) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{line}; exec \"$0\" \"$@\"")]);
     command.arg(program);
@@ -24,7 +24,7 @@ pub fn in_group(group: &Path, program: &Path) -> Command {
 }
 
 /// Returns `program`, run by `wrapper` in the same process, as `taskset --cpu-list 0` does.
-pub(super) fn under(wrapper: &[&str], program: &Path) -> Command {
+pub(super) fn wrapped(wrapper: &[&str], program: &Path) -> Command {
     let mut command = Command::new(wrapper[0]);
     command.args(&wrapper[1..]).arg(program);
     command

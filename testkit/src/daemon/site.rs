@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::process::after;
-use super::{POLL, Process, Scratch, Serve, check_refusal, unwrapped, wait_until};
+use super::process::after_shell;
+use super::{POLL, Process, Scratch, ServeCommand, check_refusal, unwrapped, wait_until};
 
 /// A scratch directory with the files of one daemon: `forebay.toml`, `control.sock` and `log`.
 #[derive(Debug)]
@@ -51,6 +51,29 @@ impl Site {
         std::fs::write(self.path("forebay.toml"), text).expect("written");
     }
 
+    /// Returns the configuration.
+    ///
+    /// # Panics
+    /// Panics if there is none.
+    #[must_use]
+    pub fn read_config(&self) -> String {
+        std::fs::read_to_string(self.path("forebay.toml")).expect("there")
+    }
+
+    /// Replaces parts of the configuration: of each pair, the first occurrence of the first text by
+    /// the second.
+    ///
+    /// # Panics
+    /// Panics if the configuration lacks a text that is to be replaced.
+    pub fn edit_config(&self, changes: &[(&str, &str)]) {
+        let mut config = self.read_config();
+        for (from, to) in changes {
+            assert!(config.contains(from), "{from} in {config}");
+            config = config.replacen(from, to, 1);
+        }
+        self.write_config(&config);
+    }
+
     /// Returns the program with these arguments, run in the directory.
     #[must_use]
     pub fn local_command(&self, arguments: &[&str]) -> Command {
@@ -82,7 +105,7 @@ impl Site {
 
     /// As [`Site::run`], after a line of shell and without the control socket.
     pub fn run_after(&self, line: &str, arguments: &[&str]) -> Output {
-        let mut command = after(line, &self.program);
+        let mut command = after_shell(line, &self.program);
         command.args(arguments);
         with_whole_remedies(Process::spawn_piped(&mut command).output())
     }
@@ -110,10 +133,10 @@ impl Site {
         unwrapped(&said)
     }
 
-    /// Returns a start of the daemon.
+    /// Returns the command that starts the daemon.
     #[must_use]
-    pub fn serve(&self) -> Serve {
-        Serve::new(&self.program, self.directory())
+    pub fn serve(&self) -> ServeCommand {
+        ServeCommand::new(&self.program, self.directory())
     }
 
     /// Returns the log of the daemon. Each remedy is one line.

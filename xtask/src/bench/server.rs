@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use forebay_testkit::daemon::{self, Daemon, PATIENCE, Process, Serve};
+use forebay_testkit::daemon::{self, Daemon, PATIENCE, Process, ServeCommand};
 use serde_json::Value;
 
 use super::{Outcome, json_of, run_for_output};
@@ -224,8 +224,8 @@ state = "state"
         written.map_err(|error| format!("{}: {error}", path.display()))?;
         let binary = std::path::absolute(binary);
         let binary = binary.map_err(|error| format!("the program's path: {error}"))?;
-        let serve = Serve::new(&binary, scratch.0.directory())
-            .under(&wrapper(cpu))
+        let serve = ServeCommand::new(&binary, scratch.0.directory())
+            .wrapped(&wrapper(cpu))
             .arguments(arguments)
             .append_log();
         let started = serve.try_start_until(|_| listens());

@@ -410,9 +410,7 @@ fn a_device_that_takes_no_writes_is_refused_in_every_mode() {
     let path = text(&device.0);
     for mode in ["wb", "wt", "wa", "wi", "wo", "pt"] {
         place.configure(mode, "");
-        let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
-        let config = config.replace("path = \"db.img\"", &format!("path = \"{path}\""));
-        std::fs::write(place.path("forebay.toml"), config).expect("written");
+        place.edit_config(&[("path = \"db.img\"", &format!("path = \"{path}\""))]);
         let remedy = format!("`blockdev --setrw {path}`");
         both_refuse(&place, &["forebay.toml:8: ", "is read-only", &remedy]);
     }
@@ -433,10 +431,7 @@ fn a_loop_device_and_the_file_under_it_are_one() {
     let under = format!("is the file under {path}");
     both_refuse(&place, &["forebay.toml:8: ", &under, "losetup -d"]);
     // Both at a time, as two devices.
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
-    let both = config.replace("path = \"cache\"", &format!("path = \"{path}\""));
-    assert_ne!(both, config);
-    std::fs::write(place.path("forebay.toml"), both).expect("written");
+    place.edit_config(&[("path = \"cache\"", &format!("path = \"{path}\""))]);
     both_refuse(&place, &[&under]);
     let file = place.path("db.img");
     let said = place.refused(&[

@@ -62,27 +62,28 @@ fn paths_that_do_not_answer_stall_neither_requests_nor_control() {
         return;
     };
     let place = Place::new("hung", "wb");
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
     let through = |name: &str| format!("{}/../../{}", text(&mount.0), name);
     let own = place.path("").file_name().expect("named").to_owned();
     let own = own.to_str().expect("text").to_owned();
-    let config = config
-        .replace(
+    let (journal, state) = (format!("{own}/journal"), format!("{own}/state"));
+    place.edit_config(&[
+        (
             "journal = \"journal\"",
-            &format!("journal = \"{}\"", through(&format!("{own}/journal"))),
-        )
-        .replace(
+            &format!("journal = \"{}\"", through(&journal)),
+        ),
+        (
             "state = \"state\"",
-            &format!("state = \"{}\"", through(&format!("{own}/state"))),
-        );
-    let config = config
+            &format!("state = \"{}\"", through(&state)),
+        ),
+    ]);
+    let config = place.read_config()
         + &format!(
             "\n[[device]]\nname = \"file\"\nkind = \"file\"\npath = \"{}/db\"\n\
              [[volume]]\nname = \"remote\"\nbacking = \"file\"\nmode = \"wt\"\n\
              [[export]]\nvolume = \"remote\"\nnbd = \"unix:nbd.sock\"\n",
             text(&mount.0)
         );
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.write_config(&config);
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();
     let mut remote = Nbd::connect(&place.path("nbd.sock"), "remote").expect("it answers");

@@ -14,10 +14,8 @@ const MIB: u64 = 1 << 20;
 /// Sets the path of the volume's device in the configuration, and adds lines to its table.
 fn let_name(place: &Place, path: &Path, more: &str) {
     place.configure("wb", "");
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
     let named = format!("path = \"{}\"{more}", text(path));
-    let config = config.replace("path = \"db.img\"", &named);
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.edit_config(&[("path = \"db.img\"", &named)]);
 }
 
 fn is_zero(path: &Path, bytes: std::ops::Range<u64>) -> bool {
@@ -104,7 +102,7 @@ fn disjoint_parts_are_two_devices_and_overlapping_ones_are_none() {
     let whole = part(&[]).expect("as the first");
     let two = |one: &Path, other: &Path| {
         let_name(&place, one, "");
-        let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+        let config = place.read_config();
         let more = format!(
             "[[device]]\nname = \"too\"\nkind = \"file\"\npath = \"{}\"\n[[volume]]\n\
              name = \"logs\"\n\
@@ -112,7 +110,7 @@ fn disjoint_parts_are_two_devices_and_overlapping_ones_are_none() {
              nbd = \"unix:logs.sock\"\n",
             text(other)
         );
-        std::fs::write(place.path("forebay.toml"), config + &more).expect("written");
+        place.write_config(&(config + &more));
     };
     for (one, other) in [
         (&first, &middle),

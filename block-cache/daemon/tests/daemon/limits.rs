@@ -148,15 +148,12 @@ fn every_command_gives_up_on_a_daemon_that_does_not_answer_and_says_what_it_wait
 #[test]
 fn a_flush_that_stands_still_is_given_up_and_goes_on() {
     let place = Place::new("standstill", "wb");
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
     let stuck = "[[device]]\nname = \"stuck\"\nkind = \"emulate\"\non = \"disk\"\n\
         write_latency = \"20s\"\n\n[cache]";
-    let config = config.replacen("[cache]", stuck, 1).replacen(
-        "backing = \"disk\"",
-        "backing = \"stuck\"",
-        1,
-    );
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.edit_config(&[
+        ("[cache]", stuck),
+        ("backing = \"disk\"", "backing = \"stuck\""),
+    ]);
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 0..1);
     let said = place.refused(&["--timeout", "3s", "flush"]);

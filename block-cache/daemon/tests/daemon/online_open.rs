@@ -23,9 +23,7 @@ pub(crate) fn killed(name: &str, latency: &str) -> Place {
     image.extend(block(1000));
     image.resize(192 * MIB as usize, 0);
     std::fs::write(place.path("db.img"), image).expect("written");
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
-    let config = config.replacen("[cache]", "[cache]\ncommit_interval = \"60s\"", 1);
-    std::fs::write(place.path("forebay.toml"), &config).expect("written");
+    place.edit_config(&[("[cache]", "[cache]\ncommit_interval = \"60s\"")]);
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();
     let clean = nbd.read(CLEAN, 4096).expect("an answer");
@@ -37,11 +35,7 @@ pub(crate) fn killed(name: &str, latency: &str) -> Place {
          read_latency = \"{latency}\"\n\
          write_latency = \"{latency}\"\n\n[cache]"
     );
-    let config =
-        config
-            .replacen("[cache]", &slow, 1)
-            .replacen("data = \"ssd\"", "data = \"slow\"", 1);
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.edit_config(&[("[cache]", &slow), ("data = \"ssd\"", "data = \"slow\"")]);
     place
 }
 
@@ -75,7 +69,7 @@ fn clean_reads_do_not_wait_and_the_rest_is_right() {
     // Starts that end in one way and in the other.
     begin(&place).kill();
     begin(&place).terminate();
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    let config = place.read_config();
     place.configure("wb", "");
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();
@@ -84,7 +78,7 @@ fn clean_reads_do_not_wait_and_the_rest_is_right() {
     daemon.kill();
     // A slower device: the daemon reports progress for the length of one operation.
     let config = config.replace("300ms", "1200ms");
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.write_config(&config);
 
     let daemon = begin(&place);
     assert!(place.ok(&["status"]).contains("being opened"));

@@ -68,9 +68,7 @@ fn a_cache_file_without_room_takes_nothing_in_and_says_so() {
 /// Returns a daemon whose cache has dirty data and cannot extend its log.
 fn failing(place: &Place, more: &[&str]) -> Daemon {
     // Only a flush extends the log.
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
-    let config = config.replacen("[cache]", "[cache]\ncommit_interval = \"60s\"", 1);
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.edit_config(&[("[cache]", "[cache]\ncommit_interval = \"60s\"")]);
     let daemon = place.serve(more);
     let mut nbd = place.connect();
     write_blocks(&mut nbd, 0..8);

@@ -6,22 +6,19 @@ use std::time::{Duration, Instant};
 use super::support::Place;
 use super::{block, check_blocks, write_blocks};
 
-/// Returns the configuration of a place, with a backing device that takes an hour for each write.
+/// Configures a backing device that takes an hour for each write.
 fn stall(place: &Place) {
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
-    let config = config
-        .replacen(
+    place.edit_config(&[
+        (
             "[cache]",
             "[[device]]\nname = \"stuck\"\nkind = \"emulate\"\non = \"disk\"\n\
              write_latency = \"1h\"\n\n[cache]",
-            1,
-        )
-        .replacen(
+        ),
+        (
             "backing = \"disk\"",
             "backing = \"stuck\"\ntimeout = \"3s\"",
-            1,
-        );
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+        ),
+    ]);
 }
 
 #[test]

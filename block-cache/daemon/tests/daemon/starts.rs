@@ -284,7 +284,7 @@ fn a_journal_that_is_no_file_of_the_daemons_is_refused_by_name() {
     std::fs::set_permissions(&journal, std::fs::Permissions::from_mode(0o600)).expect("changed");
     both_refuse(&place, &["forebay.toml:14: ", "is not a process journal"]);
     std::fs::remove_file(&journal).expect("there");
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    let config = place.read_config();
     for (path, what) in [
         ("/dev/null", "it is a device node"),
         ("cache", "is device \"ssd\""),
@@ -343,7 +343,7 @@ fn slots_that_are_no_file_of_the_daemons_are_refused_by_name() {
 #[test]
 fn one_path_for_two_purposes_is_refused() {
     let place = Place::new("one-path", "wb");
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    let config = place.read_config();
     std::fs::create_dir(place.path("run")).expect("made");
     symlink("run", place.path("link")).expect("linked");
     let change = |from: &str, to: &str| {

@@ -17,11 +17,10 @@ const REACHES: Duration = Duration::from_millis(700);
 /// Replaces the backing device of the volume.
 fn configure(place: &Place, device: &str, mode: &str) {
     place.configure(mode, "");
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
-    let config = config
-        .replacen("[cache]", &format!("{device}\n[cache]"), 1)
-        .replacen("backing = \"disk\"", "backing = \"far\"", 1);
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.edit_config(&[
+        ("[cache]", &format!("{device}\n[cache]")),
+        ("backing = \"disk\"", "backing = \"far\""),
+    ]);
 }
 
 fn target(name: &str, address: SocketAddr) -> String {
@@ -139,14 +138,9 @@ fn a_start_that_waits_for_a_target_that_accepts_nothing_heeds_a_signal() {
 #[test]
 fn a_start_that_waits_for_the_cache_device_heeds_a_signal() {
     let place = with_data("hung-cache");
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
     let hung = "[[device]]\nname = \"hung\"\nkind = \"emulate\"\non = \"ssd\"\n\
         read_latency = \"1h\"\n\n[cache]";
-    let config =
-        config
-            .replacen("[cache]", hung, 1)
-            .replacen("data = \"ssd\"", "data = \"hung\"", 1);
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.edit_config(&[("[cache]", hung), ("data = \"ssd\"", "data = \"hung\"")]);
     let daemon = begin(&place);
     std::thread::sleep(REACHES);
     let says = "the superblock on device \"hung\"";

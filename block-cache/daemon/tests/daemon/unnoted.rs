@@ -50,7 +50,7 @@ impl<'a> Namespace<'a> {
     fn serve(&self) -> Daemon {
         let enter = self.enter();
         let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
-        self.place.start().under(&enter).start()
+        self.place.start().wrapped(&enter).start()
     }
 
     /// Runs a line of shell with the path of the state directory.
@@ -162,14 +162,12 @@ fn a_stop_with_a_write_protected_state_directory_fails_and_the_next_start_is_rig
 fn a_stop_that_cannot_note_the_end_of_slots_fails_and_the_next_start_is_right() {
     let place = Place::new("unnoted-slots", "wt");
     place.configure("wt", "");
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
     let fast = "[[device]]\nname = \"fast\"\nkind = \"transit\"\non = \"disk\"\n\
         capacity = \"1M\"\n\n[cache]";
-    let config =
-        config
-            .replacen("[cache]", fast, 1)
-            .replacen("backing = \"disk\"", "backing = \"fast\"", 1);
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.edit_config(&[
+        ("[cache]", fast),
+        ("backing = \"disk\"", "backing = \"fast\""),
+    ]);
     let Some(inside) = Namespace::new(&place) else {
         return;
     };

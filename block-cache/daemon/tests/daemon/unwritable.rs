@@ -53,9 +53,7 @@ fn said(output: &Output) -> String {
 }
 
 fn with_state_in_small(place: &Place, state: &str) {
-    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
-    let config = config.replace("state = \"state\"", &format!("state = \"{state}\""));
-    std::fs::write(place.path("forebay.toml"), config).expect("written");
+    place.edit_config(&[("state = \"state\"", &format!("state = \"{state}\""))]);
 }
 
 #[test]

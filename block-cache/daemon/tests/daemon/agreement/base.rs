@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use forebay_testkit::daemon::{Scratch, Serve, Site, check_refusal, unwrapped};
+use forebay_testkit::daemon::{Scratch, ServeCommand, Site, check_refusal, unwrapped};
 
 use super::{Outcome, message};
 use crate::support::nbd::Nbd;
@@ -280,7 +280,7 @@ impl Place {
              server = { control = \"../control.sock\", metrics = \"127.0.0.1:0\", \
              state = \"state\" }\n";
         std::fs::write(there.join("forebay.toml"), config).expect("written");
-        Serve::new(Path::new(PROGRAM), &there).start()
+        ServeCommand::new(Path::new(PROGRAM), &there).start()
     }
 
     /// Starts the daemon, and stops it if it serves.

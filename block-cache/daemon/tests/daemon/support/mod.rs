@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 pub(crate) use forebay_testkit::daemon::{Daemon, Process, nbd};
-use forebay_testkit::daemon::{Scratch, Serve, Site};
+use forebay_testkit::daemon::{Scratch, ServeCommand, Site};
 use nbd::Nbd;
 
 /// Path of the program.
@@ -67,7 +67,7 @@ state = "state"
     }
 
     /// Returns a command that starts the daemon, for changes.
-    pub(crate) fn start(&self) -> Serve {
+    pub(crate) fn start(&self) -> ServeCommand {
         self.0.serve()
     }
 
@@ -78,7 +78,11 @@ state = "state"
 
     /// As [`Place::serve`], after a line of shell.
     pub(crate) fn serve_after(&self, line: &str, arguments: &[&str]) -> Daemon {
-        self.0.serve().after(line).arguments(arguments).start()
+        self.0
+            .serve()
+            .after_shell(line)
+            .arguments(arguments)
+            .start()
     }
 
     /// Connects to the volume.

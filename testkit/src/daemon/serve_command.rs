@@ -1,22 +1,18 @@
-//! One start of `forebay serve`, and the daemon that it becomes.
+//! Command lines of `forebay serve`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
-use super::process::{after, under};
-use super::{PATIENCE, POLL, Process, in_group, unwrapped};
+use super::process::{after_shell, wrapped};
+use super::running::{Daemon, log_tail};
+use super::{PATIENCE, POLL, Process, in_group};
 
-/// Number of lines of the log in the message of a failed start or stop.
-const TAIL_LINES: usize = 30;
-
-/// A start of `forebay serve` in a directory. The daemon logs to the file `log` there.
+/// `forebay serve` in a directory. The daemon logs to the file `log` there.
 #[derive(Debug)]
-pub struct Serve {
+pub struct ServeCommand {
     program: PathBuf,
     directory: PathBuf,
     /// The program, or a shell that becomes the program.
@@ -27,8 +23,8 @@ pub struct Serve {
     append_log: bool,
 }
 
-impl Serve {
-    /// Starts `program` with the configuration `forebay.toml` of `directory`.
+impl ServeCommand {
+    /// Returns the command that serves `forebay.toml` of `directory`.
     #[must_use]
     pub fn new(program: &Path, directory: &Path) -> Self {
         Self {
@@ -51,8 +47,8 @@ impl Serve {
 
     /// Runs a line of shell in the process of the daemon, before the program.
     #[must_use]
-    pub fn after(mut self, line: &str) -> Self {
-        self.command = after(line, &self.program);
+    pub fn after_shell(mut self, line: &str) -> Self {
+        self.command = after_shell(line, &self.program);
         self
     }
 
@@ -65,8 +61,8 @@ impl Serve {
 
     /// Runs the program by a wrapper that becomes the program, such as `taskset --cpu-list 0`.
     #[must_use]
-    pub fn under(mut self, wrapper: &[&str]) -> Self {
-        self.command = under(wrapper, &self.program);
+    pub fn wrapped(mut self, wrapper: &[&str]) -> Self {
+        self.command = wrapped(wrapper, &self.program);
         self
     }
 
@@ -111,11 +107,7 @@ impl Serve {
                 None => File::create(&stdout).expect("a file").into(),
             })
             .stderr(options.open(&log).expect("a log"));
-        Daemon {
-            process: Process::spawn(&mut command),
-            stdout,
-            log,
-        }
+        Daemon::new(Process::spawn(&mut command), stdout, log)
     }
 
     /// Starts the program, and waits until the daemon prints its last address: that of its metrics.
@@ -130,15 +122,15 @@ impl Serve {
     /// Starts the program, and waits until `ready` returns true.
     ///
     /// # Panics
-    /// Panics as [`Serve::start`].
+    /// Panics as [`ServeCommand::start`].
     #[must_use]
     pub fn start_until(self, ready: impl FnMut(&Daemon) -> bool) -> Daemon {
         let log = self.directory.join("log");
         let started = self.try_start_until(ready);
-        started.unwrap_or_else(|status| panic!("did not start, {status}: {}", tail(&log)))
+        started.unwrap_or_else(|status| panic!("did not start, {status}: {}", log_tail(&log)))
     }
 
-    /// As [`Serve::start_until`], for a daemon that may refuse.
+    /// As [`ServeCommand::start_until`], for a daemon that may refuse.
     ///
     /// # Errors
     /// Returns the exit status of a daemon that ends.
@@ -152,7 +144,7 @@ impl Serve {
         let begin = Instant::now();
         let mut daemon = self.spawn();
         while !ready(&daemon) {
-            if let Some(status) = daemon.process.try_wait() {
+            if let Some(status) = daemon.try_wait() {
                 // It may have become ready since the last check.
                 return if ready(&daemon) {
                     Ok(daemon)
@@ -171,7 +163,7 @@ impl Serve {
         Ok(daemon)
     }
 
-    /// As [`Serve::start`], for a daemon that may refuse.
+    /// As [`ServeCommand::start`], for a daemon that may refuse.
     ///
     /// # Errors
     /// Returns the exit status of a daemon that ends.
@@ -189,7 +181,7 @@ impl Serve {
     #[must_use]
     pub fn refused(self) -> String {
         let mut daemon = self.spawn();
-        let status = daemon.process.wait();
+        let status = daemon.wait_for_end();
         let log = daemon.log_tail();
         let code = status.and_then(|status| status.code());
         assert!(code.is_some_and(|code| code != 0), "{status:?}: {log}");
@@ -200,111 +192,4 @@ impl Serve {
 /// Returns true once the daemon printed the address of its metrics, the last one.
 fn prints_all_addresses(daemon: &Daemon) -> bool {
     daemon.listening().contains("http://")
-}
-
-/// Returns the end of a log. Each remedy is one line.
-fn tail(log: &Path) -> String {
-    let log = unwrapped(&std::fs::read_to_string(log).unwrap_or_default());
-    let lines: Vec<_> = log.lines().collect();
-    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
-}
-
-/// A running daemon, killed on drop.
-#[derive(Debug)]
-pub struct Daemon {
-    process: Process,
-    stdout: PathBuf,
-    log: PathBuf,
-}
-
-impl Daemon {
-    /// Returns the process number.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.process.id()
-    }
-
-    /// Sends a signal.
-    pub fn signal(&self, signal: libc::c_int) {
-        self.process.signal(signal);
-    }
-
-    /// Waits until the daemon has a handler for a signal.
-    pub fn wait_until_caught(&self, signal: libc::c_int) {
-        self.process.wait_until_caught(signal);
-    }
-
-    /// Returns the lines on standard output: the addresses of the daemon.
-    #[must_use]
-    pub fn listening(&self) -> String {
-        std::fs::read_to_string(&self.stdout).unwrap_or_default()
-    }
-
-    /// Returns the end of the log.
-    #[must_use]
-    pub fn log_tail(&self) -> String {
-        tail(&self.log)
-    }
-
-    /// Waits for the end.
-    ///
-    /// # Panics
-    /// Panics with the log if the daemon does not end within [`PATIENCE`].
-    pub fn wait(mut self) -> ExitStatus {
-        let status = self.process.wait();
-        status.unwrap_or_else(|| panic!("it does not end: {}", self.log_tail()))
-    }
-
-    /// Sends SIGTERM and waits for the end. Returns the exit status. Returns `None` for a daemon
-    /// that does not end within [`PATIENCE`], and kills it.
-    #[must_use]
-    pub fn stop(mut self) -> Option<ExitStatus> {
-        self.signal(libc::SIGTERM);
-        self.process.wait()
-    }
-
-    /// Sends SIGTERM and waits for the end, which must be a success.
-    ///
-    /// # Panics
-    /// Panics with the log if the exit code is not 0.
-    pub fn terminate(mut self) {
-        self.signal(libc::SIGTERM);
-        let status = self.process.wait();
-        let code = status.and_then(|status| status.code());
-        assert_eq!(code, Some(0), "{status:?}: {}", self.log_tail());
-    }
-
-    /// Sends SIGKILL and waits for the end. The daemon may have ended before.
-    pub fn kill(mut self) {
-        self.process.kill();
-    }
-
-    /// Returns the body of an HTTP answer, which must be a success.
-    ///
-    /// # Panics
-    /// Panics if it is another one.
-    #[must_use]
-    pub fn get(&self, path: &str) -> String {
-        let answer = self.request(path, "localhost");
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-        body.to_owned()
-    }
-
-    /// Returns the whole HTTP answer to a client that used the name `host`.
-    ///
-    /// # Panics
-    /// Panics if the daemon does not answer.
-    #[must_use]
-    pub fn request(&self, path: &str, host: &str) -> String {
-        let listening = self.listening();
-        let (_, after) = listening.split_once("http://").expect("an address");
-        let address = after.split('/').next().expect("an address");
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("text");
-        answer
-    }
 }
