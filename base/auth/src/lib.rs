@@ -2,6 +2,7 @@
 //! responses to challenges, and Diffie-Hellman. The messages are in [`forebay_wire::nvme::auth`].
 //! The order of messages is in the target and the initiator.
 
+mod base64;
 mod group;
 mod respond;
 mod secret;
