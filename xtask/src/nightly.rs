@@ -2,6 +2,7 @@
 //!
 //! Each part appends a row to docs/results/nightly.md.
 
+mod lives;
 mod log;
 
 use std::path::Path;
@@ -15,12 +16,12 @@ use crate::checks::{self, Outcome, Tested, cargo_command};
 use crate::claims::machine;
 use crate::interop;
 use crate::inventory::{Inventory, Tier};
-use crate::junit::Case;
 use crate::metadata::Metadata;
 use crate::nextest::{Nextest, Selection};
 use crate::soak;
 use crate::steps::{Steps, Verdict, run_command};
 use crate::study;
+use lives::{Lives, grouped, seeds_of};
 use log::{Log, Row};
 
 /// The seeds that one run takes.
@@ -129,27 +130,30 @@ fn try_run(root: &Path, options: &Options) -> Result<bool, String> {
         deadline: options.hours.map(|hours| Instant::now() + hours),
     };
     let (commit, machine) = (commit(root), machine());
+    let log = |part: Part, counted: &str, took: Duration, result: &str| {
+        night.log.append(&Row {
+            date: &today()?,
+            commit: &commit,
+            machine: &machine,
+            part: part.name(),
+            counted,
+            seconds: took.as_secs(),
+            result,
+        })
+    };
     let mut steps = Steps::new();
-    for part in Part::value_variants() {
-        if !options.part.is_empty() && !options.part.contains(part) {
+    for part in Part::value_variants().iter().copied() {
+        if !options.part.is_empty() && !options.part.contains(&part) {
             continue;
         }
         if night.is_over() {
             println!("\nNOT STARTED {}: --hours is over", part.name());
-            night.log.append(&Row {
-                date: &today()?,
-                commit: &commit,
-                machine: &machine,
-                part: part.name(),
-                counted: "",
-                seconds: 0,
-                result: "NOT STARTED: --hours was over",
-            })?;
+            log(part, "", Duration::ZERO, "NOT STARTED: --hours was over")?;
             continue;
         }
         let mut counted = Counted::default();
         steps.run(part.name(), part.proves(), || {
-            night.part(*part, &mut counted)
+            night.part(part, &mut counted)
         });
         steps.add_replays(counted.replays);
         let Some((took, verdict)) = steps.latest() else {
@@ -159,15 +163,7 @@ fn try_run(root: &Path, options: &Options) -> Result<bool, String> {
             Verdict::Skipped(reason) => format!("SKIPPED: {reason}"),
             other => other.word().to_owned(),
         };
-        night.log.append(&Row {
-            date: &today()?,
-            commit: &commit,
-            machine: &machine,
-            part: part.name(),
-            counted: &counted.text,
-            seconds: took.as_secs(),
-            result: &result,
-        })?;
+        log(part, &counted.text, took, &result)?;
     }
     Ok(steps.conclude())
 }
@@ -280,7 +276,7 @@ impl Night<'_> {
             self.log.set_next_seed(next)?;
             sum.add(&Lives::of(&tested.cases)?);
             counted.replays.extend(tested.replays);
-            let lived = lived(&tested.cases, FAMILY)?;
+            let lived = seeds_of(FAMILY, &tested.cases)?;
             if tested.verdict != Verdict::Passed {
                 verdict = tested.verdict;
             } else if lived != BATCH {
@@ -291,64 +287,6 @@ impl Night<'_> {
         }
         Ok(verdict)
     }
-}
-
-/// Returns the seeds that a family of random lives reports.
-fn lived(cases: &[Case], family: &str) -> Result<u64, String> {
-    let mut sum = 0;
-    for case in cases {
-        let rows = case.rows()?;
-        let own = rows.iter().filter(|row| row["check"] == family);
-        sum += own
-            .map(|row| row["seeds"].as_u64().unwrap_or(0))
-            .sum::<u64>();
-    }
-    Ok(sum)
-}
-
-/// The random lives that tests report in their rows.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Lives {
-    lives: u64,
-    crashes: u64,
-}
-
-impl Lives {
-    fn of(cases: &[Case]) -> Result<Self, String> {
-        let mut sum = Self::default();
-        for case in cases {
-            for row in case.rows()? {
-                let number = |key: &str| row[key].as_u64().unwrap_or(0);
-                sum.lives += number("seeds");
-                sum.crashes += number("crashes");
-            }
-        }
-        Ok(sum)
-    }
-
-    fn add(&mut self, other: &Self) {
-        self.lives += other.lives;
-        self.crashes += other.crashes;
-    }
-}
-
-impl std::fmt::Display for Lives {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (lives, crashes) = (grouped(self.lives), grouped(self.crashes));
-        write!(f, "{lives} lives, {crashes} crashes")
-    }
-}
-
-/// Returns a number with a comma between groups of three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<_> = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(String::from_utf8_lossy)
-        .collect();
-    groups.join(",")
 }
 
 /// Builds the documentation without warnings, and runs its examples.
@@ -440,35 +378,6 @@ fn today() -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_name::Test;
-
-    #[test]
-    fn rows_of_all_tests_are_added_up() {
-        let case = |output: &str| Case {
-            test: Test {
-                binary: "a".into(),
-                name: "one".into(),
-            },
-            seconds: 1.0,
-            failure: None,
-            output: output.into(),
-        };
-        let cases = [
-            case("ROW {\"check\": \"a\", \"seeds\": 7, \"crashes\": 1200}\nok\n"),
-            case("ROW {\"seeds\": 3}\n    ROW {\"crashes\": 34, \"rotted\": 5}\n"),
-        ];
-        let lives = Lives::of(&cases).expect("well-formed");
-        assert_eq!(lives.to_string(), "10 lives, 1,234 crashes");
-        assert!(Lives::of(&[case("ROW {")]).is_err());
-        assert_eq!(lived(&cases, "a"), Ok(7));
-        assert_eq!(lived(&cases, FAMILY), Ok(0));
-    }
-
-    #[test]
-    fn digits_are_grouped() {
-        let numbers = [0, 999, 1000, 1_234_567].map(grouped);
-        assert_eq!(numbers, ["0", "999", "1,000", "1,234,567"]);
-    }
 
     #[test]
     fn hours_may_have_a_fraction() {
