@@ -53,9 +53,7 @@ fn crowded() -> Result<()> {
 }
 
 fn measure(cluster: &Cluster) -> Result<()> {
-    let [local, remote] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
+    let [local, remote] = cluster.pair();
     let page = |index| PageId {
         inode: 1,
         index: index * 7919 % PAGES,

@@ -79,9 +79,7 @@ fn page(inode: u64, index: u64) -> PageId {
 /// already.
 fn grid(what: &str, threads: u64, pages: u64, how: Use, figures: &mut Vec<Value>) -> Result<()> {
     let cluster = Cluster::new(2, FRAMES, Consistency::Strong, None);
-    let [other, node] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
+    let [other, node] = cluster.pair();
     let mut out = [0; PAGE];
     for index in 0..PAGES {
         other.read(page(2, index), &mut out)?;
@@ -244,9 +242,7 @@ fn invalidation(pages: u64) -> Result<Value> {
 /// call. With `first`, the pages were not used before, so the process must be ended.
 pub(crate) fn silent(first: bool) -> Result<()> {
     let cluster = Cluster::new(2, 256, Consistency::Strong, None);
-    let [other, node] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
+    let [other, node] = cluster.pair();
     let mut out = [0; PAGE];
     for index in 0..128 {
         other.read(page(1, index), &mut out)?;

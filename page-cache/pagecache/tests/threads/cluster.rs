@@ -225,6 +225,17 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
+    /// Returns the nodes of a cluster of two.
+    ///
+    /// # Panics
+    /// Panics if it has another number of nodes.
+    pub(crate) fn pair(&self) -> [&Node; 2] {
+        let [one, other] = &self.nodes[..] else {
+            panic!("{} nodes", self.nodes.len());
+        };
+        [one, other]
+    }
+
     /// `nodes` nodes of `frames` frames each, in `memory` or in plain memory.
     pub(crate) fn new(
         nodes: u8,

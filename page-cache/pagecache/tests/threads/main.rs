@@ -30,9 +30,7 @@ fn byte_of(page: &[u8]) -> u8 {
 #[test]
 fn a_write_is_seen_by_every_later_read() {
     let cluster = Cluster::new(2, 64, Consistency::Strong, None);
-    let [a, b] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
+    let [a, b] = cluster.pair();
     let mut out = [0; PAGE];
     for round in 1..=100 {
         a.write(page(3), 0, &[round; PAGE]).expect("it is written");
@@ -210,9 +208,7 @@ fn pages_written_under_a_lock_are_read_together() {
 #[test]
 fn a_death_is_reported_once_to_each_node_with_a_loss() {
     let cluster = Cluster::new(2, 16, Consistency::Strong, None);
-    let [a, b] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
+    let [a, b] = cluster.pair();
     // Node 0 has the page; node 1 stores into node 0's memory.
     let mut out = [0; PAGE];
     a.read(page(1), &mut out).expect("it is read");

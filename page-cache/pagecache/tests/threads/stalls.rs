@@ -18,9 +18,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 #[test]
 fn a_node_answers_while_its_fill_waits_for_the_store() {
     let cluster = Cluster::new(2, 16, Consistency::Strong, None);
-    let [a, b] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
+    let [a, b] = cluster.pair();
     let mut out = [0; PAGE];
     for index in 0..16 {
         b.write(page(index), 0, &[7; PAGE]).expect("it is written");

@@ -23,9 +23,7 @@ const fn at(seconds: u64) -> Duration {
 fn writes_are_stored_when_they_have_their_age() {
     for consistency in [Consistency::Strong, Consistency::Relaxed] {
         let cluster = Cluster::new(2, 64, consistency, None);
-        let [a, b] = &cluster.nodes[..] else {
-            panic!("two nodes");
-        };
+        let [a, b] = cluster.pair();
         let stored = |index| byte_of(&cluster.shelf.page(page(index)));
         a.write(page(3), 0, &[7; PAGE]).expect("it is written");
         a.write_back_expired(at(1), at(2), NO_LIMIT)
@@ -88,9 +86,7 @@ fn a_refused_write_back_is_reported_by_the_next_flush() {
 #[test]
 fn dirty_data_is_counted_until_it_is_stored_or_lost() {
     let cluster = Cluster::new(2, 64, Consistency::Strong, None);
-    let [a, b] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
+    let [a, b] = cluster.pair();
     assert_eq!(b.dirty(), Dirty::default());
     // The age is that of the oldest write.
     for (index, now) in [(1, 5), (2, 9)] {
@@ -122,9 +118,7 @@ fn dirty_data_is_counted_until_it_is_stored_or_lost() {
 #[test]
 fn a_flush_of_all_files_syncs_them_and_leaves_the_report_to_programs() {
     let cluster = Cluster::new(2, 64, Consistency::Relaxed, None);
-    let [a, b] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
+    let [a, b] = cluster.pair();
     let of = |inode, index| PageId { inode, index };
     for (inode, index) in [(1, 0), (1, 1), (2, 0)] {
         a.write(of(inode, index), 0, &[7; PAGE])
@@ -237,20 +231,24 @@ fn a_writer_waits_once_for_a_store_that_does_not_answer() {
     assert!(took < 10 * patience, "it waited for each page: {took:?}");
 }
 
-/// A node that ended has written into the memory of another one, which does not know of it.
+/// Returns a cluster in which node 1 has ended. Before, it wrote page 3 into the memory of node 0,
+/// which does not know of the write.
+fn with_ended_writer() -> Cluster {
+    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
+    let [host, writer] = cluster.pair();
+    host.read(page(3), &mut [0; PAGE]).expect("it is read");
+    writer.write(page(3), 0, &[7; PAGE]).expect("it is written");
+    cluster.kill(1);
+    cluster
+}
+
 #[test]
 fn a_page_whose_writer_ended_is_stored() {
-    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
-    let [a, b] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
-    let mut out = [0; PAGE];
-    a.read(page(3), &mut out).expect("it is read");
-    b.write(page(3), 0, &[7; PAGE]).expect("it is written");
-    cluster.kill(1);
+    let cluster = with_ended_writer();
     let stored = || byte_of(&cluster.shelf.page(page(3)));
     let write_back = |seconds| {
-        a.write_back_expired(at(seconds), at(30), NO_LIMIT)
+        cluster.nodes[0]
+            .write_back_expired(at(seconds), at(30), NO_LIMIT)
             .expect("connected");
     };
     write_back(100);
@@ -263,15 +261,8 @@ fn a_page_whose_writer_ended_is_stored() {
 
 #[test]
 fn a_flush_of_all_files_stores_pages_whose_writer_ended() {
-    let cluster = Cluster::new(2, 64, Consistency::Strong, None);
-    let [a, b] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
-    let mut out = [0; PAGE];
-    a.read(page(3), &mut out).expect("it is read");
-    b.write(page(3), 0, &[7; PAGE]).expect("it is written");
-    cluster.kill(1);
-    a.flush_all().expect("connected");
+    let cluster = with_ended_writer();
+    cluster.nodes[0].flush_all().expect("connected");
     assert_eq!(byte_of(&cluster.shelf.page(page(3))), 7);
 }
 
@@ -280,9 +271,7 @@ fn a_flush_of_all_files_stores_pages_whose_writer_ended() {
 #[test]
 fn a_flush_of_all_files_waits_for_a_sync_in_progress() {
     let cluster = Cluster::new(2, 64, Consistency::Strong, None);
-    let [host, node] = &cluster.nodes[..] else {
-        panic!("two nodes");
-    };
+    let [host, node] = cluster.pair();
     host.read(page(1), &mut [0; PAGE]).expect("it is read");
     node.write(page(1), 0, &[7; PAGE]).expect("it is written");
     std::thread::scope(|scope| {
