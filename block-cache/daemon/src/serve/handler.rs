@@ -108,25 +108,17 @@ async fn answer(
                 tracing::info!("flush asked for: {whose}");
                 engine.stack.write_back(name.as_deref()).await
             });
-            with_progress(work, engine, volume, progress).await?
+            with_progress(work, || dirty_left(engine, volume.clone()), progress).await?
         }
         Request::Mode { volume, mode } => {
             let work = command.begin(move |engine| async move {
-                let done = engine.stack.set_mode(&volume, mode).await;
-                if let Ok(done) = &done {
-                    tracing::info!("{done}");
-                }
-                done
+                log_success(engine.stack.set_mode(&volume, mode).await)
             });
             work.await?
         }
         Request::Cleaning { policy } => {
             let work = command.begin(move |engine| async move {
-                let done = engine.stack.set_cleaning(&policy);
-                if let Ok(done) = &done {
-                    tracing::info!("{done}");
-                }
-                done
+                log_success(engine.stack.set_cleaning(&policy))
             });
             work.await?
         }
@@ -167,29 +159,21 @@ async fn answer(
                     with_help(&error, "", help)
                 })
             });
-            with_progress(work, engine, Some(volume), progress).await??
+            let left = || dirty_left(engine, Some(volume.clone()));
+            with_progress(work, left, progress).await??
         }
         Request::Forget {
             volume,
             discard_dirty,
         } => {
             let work = command.begin(move |engine| async move {
-                let done = engine.stack.forget_volume(&volume, discard_dirty).await;
-                if let Ok(done) = &done {
-                    tracing::info!("{done}");
-                }
-                done
+                log_success(engine.stack.forget_volume(&volume, discard_dirty).await)
             });
             work.await?
         }
         Request::Grow { volume } => {
-            let work = command.begin(move |engine| async move {
-                let done = engine.stack.grow(&volume).await;
-                if let Ok(done) = &done {
-                    tracing::info!("{done}");
-                }
-                done
-            });
+            let work = command
+                .begin(move |engine| async move { log_success(engine.stack.grow(&volume).await) });
             work.await?
         }
         Request::Scrub { stop: true, .. } => {
@@ -200,13 +184,9 @@ async fn answer(
             bytes_per_second, ..
         } => {
             let work = command.begin(move |engine| async move {
-                let done = engine.stack.scrub(bytes_per_second).await;
-                if let Ok(done) = &done {
-                    tracing::info!("{done}");
-                }
-                done
+                log_success(engine.stack.scrub(bytes_per_second).await)
             });
-            scrubbing(work, engine, progress).await?
+            with_progress(work, || scrub_progress(engine), progress).await?
         }
         Request::Record { volumes, max_bytes } => {
             command.begin(|_| async { Ok(()) }).await?;
@@ -216,10 +196,18 @@ async fn answer(
     Ok(Reply::Done(done))
 }
 
-/// Waits for `work`, and reports the progress of the scrub every second.
-async fn scrubbing<T>(
+/// Logs the description of a successful command.
+fn log_success(done: Result<String>) -> Result<String> {
+    if let Ok(done) = &done {
+        tracing::info!("{done}");
+    }
+    done
+}
+
+/// Waits for `work`. Sends the text of `describe` to the client every second.
+async fn with_progress<T, F: Future<Output = Option<String>>>(
     work: impl Future<Output = T>,
-    engine: &Handle,
+    describe: impl Fn() -> F,
     progress: &mpsc::Sender<Part>,
 ) -> T {
     let mut work = std::pin::pin!(work);
@@ -227,8 +215,8 @@ async fn scrubbing<T>(
         tokio::select! {
             done = &mut work => return done,
             () = tokio::time::sleep(PROGRESS) => {
-                let far = engine.ask(|engine| async move { engine.stack.scrub_progress() }).await;
-                if let Ok(Some(text)) = far {
+                if let Some(text) = describe().await {
+                    // The client may be gone; the work continues.
                     let _ = progress.try_send(Part::Progress(text));
                 }
             }
@@ -236,28 +224,16 @@ async fn scrubbing<T>(
     }
 }
 
-/// Waits for `work`, and reports the remaining dirty data every second.
-async fn with_progress<T>(
-    work: impl Future<Output = T>,
-    engine: &Handle,
-    volume: Option<String>,
-    progress: &mpsc::Sender<Part>,
-) -> T {
-    let mut work = std::pin::pin!(work);
-    loop {
-        tokio::select! {
-            done = &mut work => return done,
-            () = tokio::time::sleep(PROGRESS) => {
-                let volume = volume.clone();
-                let left = engine
-                    .ask(move |engine| async move { engine.stack.dirty_bytes(volume.as_deref()) })
-                    .await;
-                if let Ok(left) = left {
-                    let text = format!("{} left to write back", human_bytes(left));
-                    // The client may be gone; the work continues.
-                    let _ = progress.try_send(Part::Progress(text));
-                }
-            }
-        }
-    }
+/// Describes the dirty data that a volume, or all of them, still have.
+async fn dirty_left(engine: &Handle, volume: Option<String>) -> Option<String> {
+    let left = engine
+        .ask(move |engine| async move { engine.stack.dirty_bytes(volume.as_deref()) })
+        .await;
+    Some(format!("{} left to write back", human_bytes(left.ok()?)))
+}
+
+/// Describes the progress of the scrub.
+async fn scrub_progress(engine: &Handle) -> Option<String> {
+    let far = engine.ask(|engine| async move { engine.stack.scrub_progress() });
+    far.await.ok()?
 }
