@@ -22,7 +22,7 @@ pub use session::{Mount, mount};
 /// - `NotFound` without `/dev/fuse`.
 /// - `Busy` if a Forebay file system is mounted there.
 /// - `InvalidInput` if the mountpoint is not an empty directory.
-pub fn may_mount(mountpoint: &Path, remedy: &str) -> Result<()> {
+pub fn check_mount(mountpoint: &Path, remedy: &str) -> Result<()> {
     let device = std::fs::metadata("/dev/fuse");
     device.context(|| "/dev/fuse\nhelp: load the kernel module (`modprobe fuse`)")?;
     if !system::may_mount() {

@@ -21,7 +21,7 @@ pub struct Mount {
 /// before any request.
 ///
 /// # Errors
-/// As for [`may_mount`](crate::may_mount), or errors of the system or of `mounted`.
+/// As for [`check_mount`](crate::check_mount), or errors of the system or of `mounted`.
 pub fn mount(
     filesystem: impl Filesystem + 'static,
     place: &Path,

@@ -190,11 +190,11 @@ pub fn may_mount() -> bool {
     has_capability(CAP_SYS_ADMIN)
 }
 
-/// Returns whether this process may write to `path`: to a directory means to make files in it.
+/// Checks that this process may write to `path`: to a directory means to make files in it.
 ///
 /// # Errors
 /// The system's error if it may not.
-pub fn may_write(path: &Path) -> Result<()> {
+pub fn check_writable(path: &Path) -> Result<()> {
     let text = CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from)?;
     let mode = match path.is_dir() {
         true => libc::W_OK | libc::X_OK,
@@ -216,7 +216,7 @@ const SMALL_FILE_BYTES: usize = 4096;
 ///
 /// # Errors
 /// The system's error, such as that the file system is full or read-only.
-pub fn may_store(directory: &Path, files: u64, contents: usize) -> Result<()> {
+pub fn check_storable(directory: &Path, files: u64, contents: usize) -> Result<()> {
     let room = tree::room(&File::open(directory)?)?;
     // A file system without a limit has no files.
     let is_full = |needed: u64, all: u64, free: u64| all > 0 && free < needed;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use forebay_block::{Buf, ErrorKind, Request, Result, completion_pair};
-use forebay_io::file::{File, FileOptions, may_write_device};
+use forebay_io::file::{File, FileOptions, check_device_writable};
 use forebay_io::{Engine, Reactor};
 
 const SIZE_BYTES: u64 = 16 << 20;
@@ -159,12 +159,12 @@ impl Drop for ReadOnly<'_> {
 #[test]
 fn a_block_device_that_takes_no_writes_is_opened_for_reading_only() {
     on_both("read-only", 512, async |path| {
-        may_write_device(path).expect("it takes writes");
+        check_device_writable(path).expect("it takes writes");
         let set = ReadOnly::set(path);
         let refused = File::open(path, &HELD).expect_err("it takes no writes");
         assert_eq!(refused.kind(), ErrorKind::ReadOnly);
         assert!(refused.report().contains("--setrw"), "{refused:?}");
-        let refused = may_write_device(path).expect_err("it takes no writes");
+        let refused = check_device_writable(path).expect_err("it takes no writes");
         assert_eq!(refused.kind(), ErrorKind::ReadOnly);
         let options = FileOptions {
             read_only: true,

@@ -358,7 +358,7 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
     }
     if let Some(place) = &arguments.mount {
         // Before other nodes use the memory of this node.
-        forebay_mount::may_mount(&source, place)?;
+        forebay_mount::check_mount(&source, place)?;
     }
     let node = Node::join(options)?;
     let memory = human_bytes(u64::from(node.frames()) * PAGE_BYTES as u64);

@@ -108,10 +108,10 @@ pub fn mount(names: Names, mountpoint: &Path, users: Users) -> Result<SharedMoun
 ///
 /// # Errors
 /// As for [`mount`].
-pub fn may_mount(source: &Path, mountpoint: &Path) -> Result<()> {
+pub fn check_mount(source: &Path, mountpoint: &Path) -> Result<()> {
     check_apart(source, mountpoint)?;
     let remedy = "run as root, or use the files by the library";
-    forebay_fuse::may_mount(mountpoint, remedy).context(|| context(source, mountpoint))
+    forebay_fuse::check_mount(mountpoint, remedy).context(|| context(source, mountpoint))
 }
 
 /// Returns the context of an error of a mount.

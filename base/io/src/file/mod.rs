@@ -363,18 +363,18 @@ fn open(path: &Path, options: &FileOptions) -> Result<File> {
     })
 }
 
-/// Returns whether the block device at `path` could be written to. It is not opened for writing,
+/// Checks that the block device at `path` could be written to. It is not opened for writing,
 /// which others would notice, nor held.
 ///
 /// # Errors
 /// `ReadOnly` if it takes no writes, `Permission` if this process may not write to it, or the
 /// system's error.
-pub fn may_write_device(path: &Path) -> Result<()> {
+pub fn check_device_writable(path: &Path) -> Result<()> {
     let mut options = OpenOptions::new();
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let file = options.read(true).custom_flags(flags).open(path)?;
     geometry::check_writable(file.as_fd())?;
-    crate::system::may_write(path)
+    crate::system::check_writable(path)
 }
 
 /// Opens with `O_DIRECT` if asked to and possible. Whether it was.

@@ -110,7 +110,7 @@ impl Listener {
 ///
 /// # Errors
 /// As [`Listener::bind`]'s.
-pub fn may_listen(address: &Address) -> Result<()> {
+pub fn check_listen(address: &Address) -> Result<()> {
     match address {
         // Bound without listening, so no client can connect meanwhile.
         Address::Tcp(tcp) => bind_only(tcp),

@@ -13,7 +13,7 @@ use forebay_block::{Context, Error, ErrorKind, Result};
 use crate::reactor::Driver;
 pub use address::Address;
 pub use deadline::Deadline;
-pub use listener::{Listener, may_listen};
+pub use listener::{Listener, check_listen};
 pub use stream::{Incoming, Stream};
 
 /// A new stream socket of `family`.

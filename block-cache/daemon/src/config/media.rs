@@ -6,10 +6,10 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use forebay_block::{ErrorKind, Result};
-use forebay_io::file::{Place, are_clones, kind_in_words, may_write_device};
+use forebay_io::file::{Place, are_clones, check_device_writable, kind_in_words};
 use forebay_io::pmem::is_dax;
 use forebay_io::shm::check_shared;
-use forebay_io::system::may_write;
+use forebay_io::system::check_writable;
 
 use super::problem::Problems;
 use super::{Config, Device, DeviceKind};
@@ -301,7 +301,7 @@ fn look_at_journal(path: &Path) -> Result<(), (String, String)> {
         return Err((what, own.into()));
     }
     if found.is_none()
-        && let Err(error) = may_write(directory)
+        && let Err(error) = check_writable(directory)
     {
         let what = format!(
             "cannot be made in {}: {}",
@@ -356,7 +356,7 @@ fn look_at_memory(path: &Path, of_table: bool) -> Result<Metadata, (String, Stri
 
 /// Returns the problem of a block device, and the remedy.
 fn device(path: &Path, used: Use<'_>) -> Result<(), (String, String)> {
-    let error = match may_write_device(path) {
+    let error = match check_device_writable(path) {
         Ok(()) => return check_medium(path, used),
         Err(error) => error,
     };

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_frontend::{fuse, ublk};
 use forebay_io::file::RELEASE_TIME;
-use forebay_io::net::{Address, may_listen};
-use forebay_io::system::{may_store, may_write};
+use forebay_io::net::{Address, check_listen};
+use forebay_io::system::{check_storable, check_writable};
 
 use super::problem::Problems;
 use super::{Config, Export, Listen, Nbd, Protocol, Tls};
@@ -117,7 +117,7 @@ impl Places<'_> {
     fn look_at_control(&self, config: &Config, problems: &mut Problems<'_>) -> bool {
         let path = &config.server.control;
         let address = Address::Unix(path.clone());
-        let looked = may_make(path).and_then(|()| may_listen(&address));
+        let looked = check_creatable(path).and_then(|()| check_listen(&address));
         let Err(error) = looked else { return true };
         let busy = error.kind() == ErrorKind::Busy;
         let what = match busy {
@@ -141,7 +141,7 @@ impl Places<'_> {
         if address.port() == 0 || self.is_held(|place| place.contains(&own)) {
             return;
         }
-        if let Err(error) = self.patiently(|| may_listen(&Address::Tcp(address))) {
+        if let Err(error) = self.patiently(|| check_listen(&Address::Tcp(address))) {
             let what = match error.kind() {
                 ErrorKind::Busy => format!("{address}, where metrics are served, is in use"),
                 _ => format!("metrics cannot be served: {}", error.report()),
@@ -168,10 +168,10 @@ impl Places<'_> {
         }
         let address = listen.address();
         let parent = match listen {
-            Listen::Unix(path) => may_make(path),
+            Listen::Unix(path) => check_creatable(path),
             Listen::Tcp(_) => Ok(()),
         };
-        let looked = parent.and_then(|()| self.patiently(|| may_listen(&address)));
+        let looked = parent.and_then(|()| self.patiently(|| check_listen(&address)));
         looked.map_err(|error| {
             let what = match error.kind() {
                 ErrorKind::Busy => {
@@ -226,7 +226,7 @@ impl Places<'_> {
                 if self.is_held(|place| place.starts_with(UBLK_AT) && place.ends_with(&own)) {
                     return Ok(());
                 }
-                ublk::may_attach().map_err(|error| {
+                ublk::check_attachable().map_err(|error| {
                     let what = format!("the export of volume {volume:?}: {}", error.report());
                     let help = "load the module, or export the volume over NBD instead";
                     (what, help.into())
@@ -238,10 +238,10 @@ impl Places<'_> {
                     return Ok(());
                 }
                 let parent = match std::fs::symlink_metadata(directory) {
-                    Err(error) if is_absent(&error) => may_make(directory),
+                    Err(error) if is_absent(&error) => check_creatable(directory),
                     _ => Ok(()),
                 };
-                let looked = parent.and_then(|()| self.patiently(|| fuse::may_mount(directory)));
+                let looked = parent.and_then(|()| self.patiently(|| fuse::check_mount(directory)));
                 looked.map_err(|error| {
                     let what = format!("the export of volume {volume:?}: {}", error.report());
                     let help = "let `fuse` name an empty directory, or one that can be made";
@@ -268,7 +268,7 @@ fn is_absent(error: &std::io::Error) -> bool {
 }
 
 /// Whether a file could be created at `path`, with its parent directories.
-fn may_make(path: &Path) -> Result<()> {
+fn check_creatable(path: &Path) -> Result<()> {
     let above = path.ancestors().skip(1);
     let Some((directory, found)) = above
         .map(|directory| (directory, std::fs::metadata(directory)))
@@ -284,7 +284,7 @@ fn may_make(path: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::InvalidInput, what));
     }
-    let made = may_write(directory).and_then(|()| may_store(directory, 1, 0));
+    let made = check_writable(directory).and_then(|()| check_storable(directory, 1, 0));
     made.map_err(|error| error.context(format!("nothing can be made in {name}")))
 }
 
@@ -303,11 +303,11 @@ fn state_files(config: &Config) -> usize {
 
 /// Checks that a start can write its files into the state directory, or into the parent in which it
 /// will be created.
-fn may_store_state(config: &Config) -> Result<()> {
+fn check_state_storable(config: &Config) -> Result<()> {
     let path = &config.server.state;
     let there = path.ancestors().find(|directory| directory.exists());
     let files = state_files(config);
-    may_store(there.unwrap_or(path), files as u64, files)
+    check_storable(there.unwrap_or(path), files as u64, files)
 }
 
 /// Returns the problems of the state directory. `ours` says whether the daemon under check holds
@@ -325,12 +325,14 @@ fn state(config: &Config, ours: bool) -> Vec<Wrong> {
         return wrong.collect();
     }
     let looked = match std::fs::metadata(path) {
-        Err(error) if is_absent(&error) => may_make(path).and_then(|()| may_store_state(config)),
+        Err(error) if is_absent(&error) => {
+            check_creatable(path).and_then(|()| check_state_storable(config))
+        }
         Err(error) => Err(error.into()),
-        Ok(_) if ours => may_write(path).and_then(|()| may_store_state(config)),
-        Ok(_) => may_write(path)
+        Ok(_) if ours => check_writable(path).and_then(|()| check_state_storable(config)),
+        Ok(_) => check_writable(path)
             .and_then(|()| StateDirectory::look(path))
-            .and_then(|()| may_store_state(config)),
+            .and_then(|()| check_state_storable(config)),
     };
     let Err(error) = looked else {
         return Vec::new();

@@ -269,7 +269,7 @@ impl Stack {
                  help: restart the daemon to see the data that the cache still has of it"
             )
         })?;
-        self.is_detached(&served).await?;
+        self.forget_detached(&served).await?;
         let bytes: u64 = lost.iter().map(|range| range.end - range.start).sum();
         let mut text = format!(
             "volume {name:?} is detached; {} of dirty data ABANDONED, listed in {}",
@@ -294,7 +294,7 @@ impl Stack {
     }
 
     /// Records that the cache has no data of a volume any more.
-    async fn is_detached(&self, served: &Rc<Served>) -> Result<()> {
+    async fn forget_detached(&self, served: &Rc<Served>) -> Result<()> {
         self.remember(served, Record::forgotten).await?;
         self.forget(served, rt::now() + CLOSE).await
     }

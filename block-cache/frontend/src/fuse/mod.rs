@@ -68,8 +68,8 @@ pub fn mount(volume: VolumeHandle, mountpoint: &Path) -> Result<FuseMount> {
 ///
 /// # Errors
 /// As for [`mount`].
-pub fn may_mount(mountpoint: &Path) -> Result<()> {
-    forebay_fuse::may_mount(
+pub fn check_mount(mountpoint: &Path) -> Result<()> {
+    forebay_fuse::check_mount(
         mountpoint,
         "run as root, or export the volume over NBD instead",
     )

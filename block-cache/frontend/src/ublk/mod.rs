@@ -69,7 +69,7 @@ pub fn attach(
 ///
 /// # Errors
 /// `NotFound` and `Permission` as for [`attach`].
-pub fn may_attach() -> Result<()> {
+pub fn check_attachable() -> Result<()> {
     KernelDriver::new().map(drop)
 }
 

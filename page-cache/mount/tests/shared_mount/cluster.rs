@@ -29,7 +29,7 @@ const NODE_PAGES: u32 = 96;
 /// Returns whether this process can mount FUSE file systems, and prints a reason if not.
 pub(crate) fn can_mount() -> bool {
     let place = std::env::temp_dir().join(format!("forebay-shared-looked-{}", std::process::id()));
-    match forebay_fuse::may_mount(&place, "run as root") {
+    match forebay_fuse::check_mount(&place, "run as root") {
         Ok(()) => true,
         Err(error) => {
             skipped(&error.report());

@@ -151,7 +151,7 @@ fn the_state_has_a_directory_of_its_own() {
 #[test]
 fn a_mount_point_is_an_empty_directory() {
     let place = Place::new("fuse");
-    let looked = fuse::may_mount(&place.0.join("new"));
+    let looked = fuse::check_mount(&place.0.join("new"));
     if let Err(error) = looked {
         eprintln!("SKIPPED: no FUSE here: {}", error.report());
         return;
