@@ -367,7 +367,7 @@ fn a_failed_cache_fails_no_volume_that_does_not_need_it() {
     eprintln!(
         "{count} lives: {diverged} went on without the cache, {cut} of them were cut off then"
     );
-    assert!(count < LIVES.gate || diverged > count / 3 && cut > count / 100);
+    assert!(count < LIVES.gate || (diverged > count / 3 && cut > count / 100));
     print_row("lives at the backing device of a failed cache", count, cut);
 }
 

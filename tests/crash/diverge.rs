@@ -303,7 +303,7 @@ fn what_is_written_past_a_failed_cache_stays_written() {
         cut += u64::from(has_diverged && is_cut);
     }
     eprintln!("{count} lives: {diverged} ran without the cache, {cut} of them were cut off");
-    assert!(count < LIVES.whole || diverged > count / 3 && cut > count / 20);
+    assert!(count < LIVES.whole || (diverged > count / 3 && cut > count / 20));
     print_row("lives past a failed cache", count, cut);
 }
 

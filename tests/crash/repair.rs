@@ -54,7 +54,7 @@ fn rotten(stack: &Rc<CacheStack>, setup: Setup, seed: u64) -> Result<Machine<Cac
     }
     let end = machine.live(life)?;
     machine.world.set_stop(None);
-    if end == End::Crashed || decay == Decay::Metadata && rng.chance(1, 2) {
+    if end == End::Crashed || (decay == Decay::Metadata && rng.chance(1, 2)) {
         machine.crash(Crash::Process(rng.draw()));
     }
     // Several pieces of rot, as repairs meet them.

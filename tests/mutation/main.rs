@@ -166,7 +166,7 @@ fn assert_explained(mutations: &[Mutation]) {
 fn assert_argued_exist(mutations: &[Mutation]) {
     for (part, _) in argued::ARGUED {
         let exists = mutations.iter().any(|m| m.name.contains(part))
-            || argued::SELDOM.contains(&part) && mutations::has_function(part);
+            || (argued::SELDOM.contains(&part) && mutations::has_function(part));
         assert!(exists, "argued, but not there: {part}");
     }
 }

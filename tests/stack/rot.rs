@@ -160,7 +160,7 @@ impl Survey<'_> {
                 let Some(range) = self.range(block.volume, start..start + granule_bytes) else {
                     continue;
                 };
-                if bad || !dirty && !reads_clean {
+                if bad || (!dirty && !reads_clean) {
                     continue;
                 }
                 let known = cells_of(granule).filter(|cell| table[*cell as usize] != UNKNOWN);

@@ -56,5 +56,5 @@ pub(crate) const fn is_replaced(
 ) -> bool {
     let counted = device.instance != 0 && now.instance != 0;
     let unnamed = matches!(now.basis, Basis::Place) && !counted && bytes != 0;
-    device.differs_from(now) || device.is_known() && unnamed && bytes != now_bytes
+    device.differs_from(now) || (device.is_known() && unnamed && bytes != now_bytes)
 }

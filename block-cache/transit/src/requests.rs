@@ -329,7 +329,7 @@ impl Core {
             .until(|| {
                 let slots = self.slots.borrow();
                 let ignores = self.faults.has(Fault::FlushIgnoresEvicting);
-                slots.is_drained(flush) || ignores && slots.is_begun(flush)
+                slots.is_drained(flush) || (ignores && slots.is_begun(flush))
             })
             .await;
         if self.slots.borrow_mut().end_flush(flush) > 0 {

@@ -151,7 +151,7 @@ impl History {
         };
         let up_to = damage.up_to;
         let overtaken = self.versions.iter().any(|version| {
-            let took_effect = version.state == State::Certain && version.ended < submitted
+            let took_effect = (version.state == State::Certain && version.ended < submitted)
                 || version.read_at < submitted;
             version.number > up_to && took_effect
         });

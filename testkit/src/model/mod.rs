@@ -112,7 +112,7 @@ impl Model {
     #[must_use]
     pub fn may_show_failed(&self) -> bool {
         let is_doubtful =
-            |history: &History| history.may_be_shown() || self.in_spell && history.is_in_flight();
+            |history: &History| history.may_be_shown() || (self.in_spell && history.is_in_flight());
         self.volumes.iter().flatten().any(is_doubtful)
     }
 

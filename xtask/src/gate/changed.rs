@@ -75,7 +75,7 @@ impl Scope {
         let any = |test: &dyn Fn(&str) -> bool| paths.iter().any(|path| test(path));
         let whole = any(&|path| {
             let mut everything = EVERYTHING.iter();
-            everything.any(|part| path == *part || part.ends_with('/') && path.starts_with(part))
+            everything.any(|part| path == *part || (part.ends_with('/') && path.starts_with(part)))
         });
         let affected = closure(workspace, &changed(paths, workspace));
         let mut targets = fuzz

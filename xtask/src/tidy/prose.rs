@@ -98,7 +98,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
 
 fn is_page(path: &str) -> bool {
     let in_book = FOLDERS.iter().any(|folder| path.starts_with(folder));
-    PAGES.contains(&path) || in_book && path.ends_with(".md")
+    PAGES.contains(&path) || (in_book && path.ends_with(".md"))
 }
 
 fn check_page(page: &Source) -> Vec<Finding> {

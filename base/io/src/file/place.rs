@@ -78,8 +78,8 @@ impl Place {
     pub const fn overlaps(&self, other: &Self) -> bool {
         let (one, two) = (self.start_bytes, other.start_bytes);
         let meets = one == two
-            || one < two.saturating_add(other.size_bytes)
-                && two < one.saturating_add(self.size_bytes);
+            || (one < two.saturating_add(other.size_bytes)
+                && two < one.saturating_add(self.size_bytes));
         self.is_on_medium_of(other) && meets
     }
 

@@ -324,7 +324,7 @@ fn sysfs(metadata: &Metadata) -> String {
 
 /// Refuses anything but a regular file or a DAX character device.
 fn check_mappable(metadata: &Metadata) -> Result<()> {
-    if metadata.is_file() || metadata.file_type().is_char_device() && is_dax(metadata) {
+    if metadata.is_file() || (metadata.file_type().is_char_device() && is_dax(metadata)) {
         return Ok(());
     }
     Err(Error::new(

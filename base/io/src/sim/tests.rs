@@ -403,7 +403,7 @@ fn what_a_spell_fails_can_be_read_until_power_is_lost_and_no_flush_covers_it() {
         world.crash_power(Keep::All);
         let survived = disk.peek(0, 4096);
         for (survived, shown) in survived.chunks(512).zip(shown.chunks(512)) {
-            assert!(survived == [1; 512] || survived == [2; 512] && shown == [2; 512]);
+            assert!(survived == [1; 512] || (survived == [2; 512] && shown == [2; 512]));
             if shown == [2; 512] {
                 durable[usize::from(survived[0]) - 1] += 1;
             }

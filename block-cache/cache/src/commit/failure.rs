@@ -64,8 +64,8 @@ impl Committer {
             // The backing device also has the clean data, and reads go there.
             self.map.borrow_mut().set(slot, entry.dirty, entry.dirty);
             self.map.borrow_mut().add_flags(slot, UNFLUSHED);
-            if entry.dirty == 0 && entry.record_at == NO_RECORD
-                || self.is_sync() && self.hides_nothing(&entry)
+            if (entry.dirty == 0 && entry.record_at == NO_RECORD)
+                || (self.is_sync() && self.hides_nothing(&entry))
             {
                 continue;
             }
@@ -99,15 +99,16 @@ impl Committer {
     /// backing device has the earlier data.
     fn hides_nothing(&self, entry: &Slot) -> bool {
         let first = || entry.has(FIRST) && self.log.borrow().in_flight(entry.record_at);
-        !entry.has(TRACED) || entry.record_at != NO_RECORD && first()
+        !entry.has(TRACED) || (entry.record_at != NO_RECORD && first())
     }
 
     /// Returns whether a slot's content is unknown: it was written, and then a flush of the cache
     /// device or the whole cache failed.
     pub(crate) fn is_in_doubt(&self, slot: BlockId) -> bool {
-        self.flush_failed.get()
-            && (self.map.borrow().has(slot, UNFLUSHED) || self.covered.borrow().contains(&slot))
-            || self.unknown.get() && self.map.borrow().has(slot, UNKNOWN)
+        let covered =
+            || self.map.borrow().has(slot, UNFLUSHED) || self.covered.borrow().contains(&slot);
+        (self.flush_failed.get() && covered())
+            || (self.unknown.get() && self.map.borrow().has(slot, UNKNOWN))
     }
 
     /// A failed write's clean granules were to be dropped, but the cache failed before a record

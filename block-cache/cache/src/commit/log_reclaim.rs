@@ -165,7 +165,7 @@ impl Committer {
                 let log = self.log.borrow();
                 let needed = log.used() > enough;
                 let worthwhile = log.used() > log.capacity() / 4 && log.unit_room() > 0;
-                if !(needed && log.next() < end || worthwhile) {
+                if !((needed && log.next() < end) || worthwhile) {
                     return;
                 }
                 let Some(lsn) = log.oldest() else {

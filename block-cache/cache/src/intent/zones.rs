@@ -195,7 +195,7 @@ impl Zones {
             doubtful.binary_search(bit).is_err() || planted(Fault::ClearUnflushedZone)
         };
         let is_clean = |bit: &usize| {
-            map.is_zone_clean(*bit) && is_flushed(bit) || planted(Fault::ClearDirtyZone)
+            (map.is_zone_clean(*bit) && is_flushed(bit)) || planted(Fault::ClearDirtyZone)
         };
         set.dirty().filter(is_clean).collect()
     }

@@ -228,7 +228,7 @@ pub(crate) async fn note_shrunk(
 ) -> Result<()> {
     let size = devices.data.info().size_bytes.max(1);
     let noted = superblock.service.cut_bytes;
-    if size >= superblock.data_end() || noted != 0 && noted <= size {
+    if size >= superblock.data_end() || (noted != 0 && noted <= size) {
         return Ok(());
     }
     let is_cut = is_file(devices.data.as_ref()) && is_own_data(devices, superblock).await;

@@ -103,7 +103,7 @@ impl OpeningVolume {
             .filter(|other| other.id != known.id)
             .any(|other| (other.identity).overlaps(other.size_bytes, identity, size_bytes));
         let flush_first =
-            known.flush_failed || durability == Durability::Sync && info.volatile_cache;
+            known.flush_failed || (durability == Durability::Sync && info.volatile_cache);
         if !is_same || others || flush_first {
             return None;
         }

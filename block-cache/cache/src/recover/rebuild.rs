@@ -208,7 +208,8 @@ impl Rebuild {
         for slot in 0..self.map.numbers() {
             let note = self.notes[slot as usize];
             let is_whole = self.missing.is_empty();
-            if note == 0 && !ask && !doubts && !distrusts && is_whole || !self.map.has(slot, LIVE) {
+            let is_known = note == 0 && !ask && !doubts && !distrusts && is_whole;
+            if is_known || !self.map.has(slot, LIVE) {
                 continue;
             }
             let was = self.map.slot(slot);
@@ -268,7 +269,7 @@ impl Rebuild {
             // Checksums in a record must not be trusted once data was overwritten after it and the
             // mark has gone. The mark may be among damaged records. After a clean end there was no
             // mark. If a lost record followed, it has other checksums than the table.
-            let marked = state != MarkState::None || is_damaged && !replayed.clean;
+            let marked = state != MarkState::None || (is_damaged && !replayed.clean);
             let open = self.sums.is_some() && marked;
             if open && let Some(sums) = &mut self.sums {
                 sums.doubt(place, was.class, was.valid);

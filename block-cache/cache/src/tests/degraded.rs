@@ -135,7 +135,7 @@ fn a_volume_goes_on_without_a_cache_that_has_vanished_if_that_was_agreed_to() {
                 let result = result.await;
                 // A write of data that is not cached may bypass a cache whose failure has not shown
                 // yet.
-                assert_eq!(result.is_ok(), agreed || number == 2 && result.is_ok());
+                assert_eq!(result.is_ok(), agreed || (number == 2 && result.is_ok()));
             }
             assert_eq!(cache.stats().volumes[0].diverged, agreed);
             if !agreed {

@@ -242,7 +242,7 @@ impl Backing {
             }
             _ => {}
         }
-        let by_itself = fua && request.op != Op::Discard || !self.volatile;
+        let by_itself = (fua && request.op != Op::Discard) || !self.volatile;
         let counter = if by_itself {
             &self.durable_in_flight
         } else {

@@ -174,7 +174,7 @@ impl VolumeCleaner {
             return;
         }
         let was = self.is_wanted.get();
-        let asked = || is_stopping() || !was && self.is_wanted.get();
+        let asked = || is_stopping() || (!was && self.is_wanted.get());
         let (mut over, mut asked) = (pin!(rt::sleep(rest)), pin!(self.asked.until(asked)));
         std::future::poll_fn(|cx| {
             match over.as_mut().poll(cx).is_ready() || asked.as_mut().poll(cx).is_ready() {

@@ -146,7 +146,7 @@ async fn write_data(
     written?;
     // The mark speaks for clean granules only if a durable record calls them valid.
     let fresh =
-        touched & !before.valid != 0 || clean != 0 && !engine.committer.record_is_durable(slot);
+        touched & !before.valid != 0 || (clean != 0 && !engine.committer.record_is_durable(slot));
     if fresh {
         engine.marks.says_more(slot);
         engine.committer.queue_record(slot);

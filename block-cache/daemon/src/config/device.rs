@@ -300,8 +300,8 @@ impl RawDevice {
     pub(super) fn is_memory(&self) -> bool {
         let profile = self.profile.as_ref().map(Spanned::get_ref);
         self.kind() == Kind::Pmem
-            || self.kind() == Kind::Emulate
-                && profile.is_some_and(|profile| DiskProfile::named(profile).is_none())
+            || (self.kind() == Kind::Emulate
+                && profile.is_some_and(|profile| DiskProfile::named(profile).is_none()))
     }
 
     /// Returns the kind of a device with a profile, which sets all other values.

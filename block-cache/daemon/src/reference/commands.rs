@@ -156,7 +156,7 @@ fn one(command: &Command, present: &str) -> String {
     let usage = usage.trim_start_matches("Usage: ");
     let reads_trace = reads_trace(command);
     let is_elsewhere = |argument: &Arg| {
-        argument.is_global_set() || is_of_clap(argument) || reads_trace && is_reading(argument)
+        argument.is_global_set() || is_of_clap(argument) || (reads_trace && is_reading(argument))
     };
     let own = |argument: &Arg| !is_elsewhere(argument);
     let mut text = format!("```text\n{usage}\n```\n");

@@ -86,7 +86,7 @@ pub(crate) fn judge_identity(
     let identity = info.identity;
     let device = &volume.backing;
     if info.persistence == Persistence::Process
-        || identity.is_known() && identity.basis == Basis::Name
+        || (identity.is_known() && identity.basis == Basis::Name)
     {
         return Ok(None);
     }

@@ -91,7 +91,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
     // nothing about a cache with another history.
     let is_unknown = ours.is_none() || meeting.adopt;
     let may_be_dirty = ours.is_some_and(|record| record.may_be_dirty)
-        || is_unknown && meeting.cache_epoch.is_some();
+        || (is_unknown && meeting.cache_epoch.is_some());
     let before = Record {
         epoch: epoch.max(meeting.cache_epoch.unwrap_or(0)) + 1,
         attached: ours.map_or(0, |record| record.attached),

@@ -107,7 +107,7 @@ async fn torn_lines(
         let read = device.read(offset, buf.clone()).await;
         buf.copy_to(0, &mut record);
         let never_written = record == [0; RECORD_BYTES];
-        if read.is_err() || !never_written && decode(&record, seed).is_none() {
+        if read.is_err() || (!never_written && decode(&record, seed).is_none()) {
             torn.push(offset);
         }
     }

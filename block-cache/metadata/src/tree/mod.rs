@@ -308,7 +308,7 @@ impl<A: Adjust> Tree<A> {
     #[must_use]
     pub fn is_due(&self) -> bool {
         !self.summary.in_flight()
-            && (self.summary.is_awaited() || self.budget.spare() > 0 && self.summary.differs())
+            && (self.summary.is_awaited() || (self.budget.spare() > 0 && self.summary.differs()))
     }
 
     /// Begins a round of writing, if there is anything to write and none is under way.

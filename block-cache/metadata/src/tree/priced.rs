@@ -138,7 +138,7 @@ impl Priced {
         if is_leaf || is_similar {
             let cost = self.cached[at] as f32 + IN_VAIN * expected.arrivals;
             let held = expected.turns > 0.0 && self.price as f32 * expected.turns >= cost;
-            return held || is_leaf && dirty.get(node);
+            return held || (is_leaf && dirty.get(node));
         }
         let degree = shape.degree() as f32;
         let share = |all: f32, seen: &[f32], child: u32| {

@@ -370,7 +370,7 @@ mod tests {
         }
         let mut ahead = VictimSelector::new(sizes, 64 * 8);
         ahead.ask(1);
-        let look = |table: &BlockTable, id: BlockId| match table.class(id) == 0 && id % 8 == 3
+        let look = |table: &BlockTable, id: BlockId| match (table.class(id) == 0 && id % 8 == 3)
             || id == pairs[0]
         {
             true => Evictability::Never,

@@ -60,7 +60,7 @@ impl World {
     pub(super) fn may_execute(&self, work: &Work) -> bool {
         let overlaps = self.fault == Some(Fault::WriteBackOverlaps);
         let waits = self.work.iter().any(|other| work.waits_for(other)) && !overlaps;
-        !(waits || self.is_stalled() && work.uses_store())
+        !(waits || (self.is_stalled() && work.uses_store()))
     }
 
     /// Ends a stall. Returns whether there was one.

@@ -210,7 +210,7 @@ impl World {
                     // A restarted directory reports pages that the one before did not report.
                     let reported = self.fault != Some(Fault::UnreportedLoss);
                     let wanted = self.fault == Some(Fault::GivenUpForgotten);
-                    if reported && (wanted || self.crashes_left > 0 && self.rng.chance(1, 2)) {
+                    if reported && (wanted || (self.crashes_left > 0 && self.rng.chance(1, 2))) {
                         // The directory ends before the writers of the page are notified, with the
                         // messages in flight.
                         self.crashes_left = self.crashes_left.saturating_sub(1);

@@ -183,7 +183,7 @@ impl Replacement for Arc {
         }
         // The paper's REPLACE.
         let t1 = self.t1.len() as f64;
-        let order = if t1 > self.target || from_b2 && t1 == self.target {
+        let order = if t1 > self.target || (from_b2 && t1 == self.target) {
             [Place::T1, Place::T2]
         } else {
             [Place::T2, Place::T1]

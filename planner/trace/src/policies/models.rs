@@ -248,7 +248,7 @@ impl Arc {
             return None;
         }
         let t1 = self.t1.len() as f64;
-        let first = t1 >= 1.0 && (t1 > self.p || in_b2 && t1 == self.p) || self.t2.is_empty();
+        let first = (t1 >= 1.0 && (t1 > self.p || (in_b2 && t1 == self.p))) || self.t2.is_empty();
         let (list, ghosts) = if first {
             (&mut self.t1, &mut self.b1)
         } else {
@@ -403,7 +403,7 @@ impl Model for Lirs {
         } else {
             self.lir_limit()
         };
-        if ghost && self.stack.contains(&key) || self.lir.len() < full {
+        if (ghost && self.stack.contains(&key)) || self.lir.len() < full {
             self.make_lir(key);
         } else {
             self.stack.push_back(key);

@@ -142,7 +142,7 @@ pub(super) fn sentences(text: &str) -> Vec<String> {
             ended = false;
             continue;
         }
-        ended = matches!(c, '.' | '!' | '?') || ended && "\"')]*_".contains(c);
+        ended = matches!(c, '.' | '!' | '?') || (ended && "\"')]*_".contains(c));
         sentences[..].last_mut().expect("one sentence").push(c);
     }
     sentences.retain(|sentence| !sentence.trim().is_empty());

@@ -44,7 +44,7 @@ impl Regions {
         let now = rt::now();
         let is_wanted = |region: &Region| {
             let wanted =
-                which != Clear::Quiet || region.is_exact() && region.last_used() + QUIET <= now;
+                which != Clear::Quiet || (region.is_exact() && region.last_used() + QUIET <= now);
             // A mark whose backing device cannot be flushed must stay, and must not be picked
             // repeatedly.
             let stuck = which != Clear::All
