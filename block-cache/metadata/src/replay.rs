@@ -23,24 +23,31 @@ use crate::record::{Position, RECORD_BYTES};
 use reader::Reader;
 use ring::{Order, Ring};
 
-pub use found::{Elsewhere, FoundBlock, FoundMark, Replayed};
+pub use found::{Elsewhere, FoundBlock, FoundMark, Opening, Replayed};
 pub use last_batch::rewrite_last_batch;
 
 /// Progress of a replay, shared by its clones.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Rc<(Cell<u64>, Cell<u64>)>);
+pub struct Progress(Rc<ProgressBytes>);
+
+/// State that the clones of a progress share, bytes.
+#[derive(Debug, Default)]
+struct ProgressBytes {
+    done: Cell<u64>,
+    all: Cell<u64>,
+}
 
 impl Progress {
-    /// Bytes of records that were read, and bytes that are to be read; both zero before it is known
-    /// where the log ends.
+    /// Returns the bytes of records that were read, and those that are to be read. Both are zero
+    /// before it is known where the log ends.
     #[must_use]
     pub fn bytes(&self) -> (u64, u64) {
-        (self.0.0.get(), self.0.1.get())
+        (self.0.done.get(), self.0.all.get())
     }
 
     fn set(&self, done_records: u64, records: u64) {
-        self.0.0.set(done_records * RECORD_BYTES as u64);
-        self.0.1.set(records * RECORD_BYTES as u64);
+        self.0.done.set(done_records * RECORD_BYTES as u64);
+        self.0.all.set(records * RECORD_BYTES as u64);
     }
 }
 

@@ -112,7 +112,7 @@ pub(crate) fn journal_trouble(
         return Some(Error::new(ErrorKind::Lost, trouble));
     }
     let had_journal = (replayed.last_open.as_ref())
-        .is_some_and(|(open, had_journal)| *had_journal && open == boot_id);
+        .is_some_and(|open| open.had_journal && open.boot_id == *boot_id);
     let is_clean = replayed.clean || superblock.service.is_closed;
     (!is_clean && had_journal && journal.is_none()).then(|| {
         // The mark of a clean end is a record, too.

@@ -119,8 +119,7 @@ pub(crate) async fn recover(
         // The record that a process of this boot opened the cache may be among the damaged ones.
         power_was_lost: replayed.damaged_records + replayed.unreadable_units == 0
             && journal.is_none()
-            && (replayed.last_open.as_ref())
-                .is_some_and(|(boot_id, _)| *boot_id != options.boot_id),
+            && (replayed.last_open.as_ref()).is_some_and(|open| open.boot_id != options.boot_id),
         never_used: replayed.records + replayed.damaged_records + replayed.unreadable_units == 0,
         damaged_records: replayed.damaged_records,
         unreadable_units: replayed.unreadable_units,

@@ -22,8 +22,16 @@ pub(super) type Piece = (GuestAddress, u32);
 /// Memory of a guest, mapped until its last user drops it.
 pub(super) struct Memory {
     ram: Ram,
-    /// Address in the monitor, length, and address in the guest of each region.
-    regions: Vec<(u64, u64, u64)>,
+    regions: Vec<Region>,
+}
+
+/// A region of guest memory that the monitor has mapped.
+struct Region {
+    /// Address in the monitor.
+    user: u64,
+    size_bytes: u64,
+    /// Address in the guest.
+    guest: u64,
 }
 
 /// Whether the guest owns the address.
@@ -69,7 +77,11 @@ impl Memory {
             let mapping = mapping.map_err(|error| format!("mapping {size} bytes: {error}"))?;
             let region = GuestRegionMmap::new(mapping, GuestAddress(guest));
             mapped.push(region.ok_or("a region beyond the end of addresses")?);
-            known.push((user, size, guest));
+            known.push(Region {
+                user,
+                size_bytes: size,
+                guest,
+            });
         }
         mapped.sort_by_key(|region| region.start_addr());
         let ram = Ram::from_regions(mapped).map_err(|error| error.to_string())?;
@@ -85,9 +97,10 @@ impl Memory {
 
     /// Returns the guest's address of the monitor's address `user`.
     pub(super) fn guest_address(&self, user: u64) -> Option<GuestAddress> {
-        self.regions.iter().find_map(|(start, size, guest)| {
-            let offset = user.checked_sub(*start).filter(|offset| offset < size)?;
-            Some(GuestAddress(guest + offset))
+        self.regions.iter().find_map(|region| {
+            let offset = user.checked_sub(region.user);
+            let offset = offset.filter(|offset| *offset < region.size_bytes)?;
+            Some(GuestAddress(region.guest + offset))
         })
     }
 

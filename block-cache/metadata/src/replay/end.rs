@@ -7,6 +7,7 @@
 
 use forebay_block::{Buf, Result};
 
+use super::Opening;
 use super::ring::{CHUNK, Order, Ring};
 use crate::record::{Body, Position, RECORD_BYTES, decode};
 
@@ -18,9 +19,8 @@ const PROBES: u64 = 256;
 pub(super) struct Search {
     /// The newest record.
     pub(super) newest: Option<Position>,
-    /// Newest record of an opening: its position, the boot, and whether there was a process
-    /// journal.
-    pub(super) last_open: Option<(u64, [u8; 16], bool)>,
+    /// Newest record of an opening, and its position.
+    pub(super) last_open: Option<(u64, Opening)>,
     /// Units that could not be read.
     pub(super) unreadable_units: u64,
 }
@@ -43,7 +43,11 @@ impl Search {
             if let Body::Open { boot_id, journal } = body
                 && self.last_open.is_none_or(|(lsn, ..)| lsn < position.lsn)
             {
-                self.last_open = Some((position.lsn, boot_id, journal));
+                let opening = Opening {
+                    boot_id,
+                    had_journal: journal,
+                };
+                self.last_open = Some((position.lsn, opening));
             }
         }
     }

@@ -35,6 +35,15 @@ pub struct FoundMark {
     pub lsn: u64,
 }
 
+/// An opening of the cache, as its log records it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Boot of the machine in which it took place.
+    pub boot_id: [u8; 16],
+    /// Whether the cache had a process journal.
+    pub had_journal: bool,
+}
+
 /// Content of a ring other than its blocks.
 #[derive(Debug, Default)]
 pub struct Replayed {
@@ -49,8 +58,8 @@ pub struct Replayed {
     pub tail: u64,
     /// The last record is a clean shutdown's.
     pub clean: bool,
-    /// Boot in which the cache was last opened, and whether it had a process journal.
-    pub last_open: Option<([u8; 16], bool)>,
+    /// The newest opening of the cache.
+    pub last_open: Option<Opening>,
     /// Records that verify and count.
     pub records: u64,
     /// Number of records between the tail and the last batch that do not verify: damage. With

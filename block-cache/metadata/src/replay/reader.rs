@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use forebay_block::Buf;
 
-use super::found::{FoundBlock, FoundMark, Replayed};
+use super::found::{FoundBlock, FoundMark, Opening, Replayed};
 use super::ring::Ring;
 use crate::log::LogGeometry;
 use crate::record::{BlockRecord, Body, MarkState, Position, RECORD_BYTES, decode};
@@ -57,7 +57,7 @@ pub(super) struct Reader<'a> {
     /// Entries of the process journal that stand before what was read, oldest first.
     journal: &'a [(u64, BlockRecord)],
     marks: HashMap<(u16, u64), (u64, MarkState)>,
-    last_open: Option<(u64, [u8; 16], bool)>,
+    last_open: Option<(u64, Opening)>,
     last_close: Option<u64>,
     replayed: Replayed,
     /// Of the unit being read of the last batch: records that are there.
@@ -183,9 +183,8 @@ impl Reader<'_> {
         self.last_open.is_none() && self.last_close.is_none()
     }
 
-    /// Sets the newest record of an opening: its position, the boot, and whether there was a
-    /// process journal.
-    pub(super) const fn set_last_open(&mut self, last_open: Option<(u64, [u8; 16], bool)>) {
+    /// Sets the newest record of an opening, and its position.
+    pub(super) const fn set_last_open(&mut self, last_open: Option<(u64, Opening)>) {
         self.last_open = last_open;
     }
 
@@ -278,7 +277,11 @@ impl Reader<'_> {
                 self.marks.entry((volume, region)).or_insert((lsn, state));
             }
             Body::Open { boot_id, journal } => {
-                self.last_open.get_or_insert((lsn, boot_id, journal));
+                let opening = Opening {
+                    boot_id,
+                    had_journal: journal,
+                };
+                self.last_open.get_or_insert((lsn, opening));
             }
             Body::Close => {
                 self.last_close.get_or_insert(lsn);
@@ -350,7 +353,7 @@ impl Reader<'_> {
         Replayed {
             marks,
             clean,
-            last_open: (self.last_open).map(|(_, boot_id, journal)| (boot_id, journal)),
+            last_open: self.last_open.map(|(_, opening)| opening),
             records: (replayed.next - tail).saturating_sub(replayed.damaged_records),
             ..replayed
         }

@@ -394,5 +394,9 @@ fn a_close_voids_marks_until_the_next_open() {
     ring.batch(&[open], |_| true);
     let found = ring.replay(&[]);
     assert_eq!((found.marks.len(), found.clean), (0, false));
-    assert_eq!(found.last_open, Some(([4; 16], true)));
+    let opening = Opening {
+        boot_id: [4; 16],
+        had_journal: true,
+    };
+    assert_eq!(found.last_open, Some(opening));
 }

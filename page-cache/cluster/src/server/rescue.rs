@@ -131,9 +131,17 @@ struct Rescuer {
     inputs: SyncSender<Input>,
     /// Store, opened at the first page.
     tree: Option<Tree>,
-    /// Pages that the store has refused, with the time of the first refusal.
-    refused: VecDeque<(PageId, Place, Instant)>,
+    /// Pages that the store has refused.
+    refused: VecDeque<Refused>,
     unreported: Unreported,
+}
+
+/// A page that the store has refused.
+struct Refused {
+    page: PageId,
+    place: Place,
+    /// Time of the first refusal.
+    since: Instant,
 }
 
 /// Events that are collected for one report.
@@ -184,10 +192,10 @@ impl Rescuer {
             Err(TryRecvError::Empty) => {}
         }
         if *retries > 0
-            && let Some((page, place, since)) = self.refused.pop_front()
+            && let Some(refused) = self.refused.pop_front()
         {
             *retries -= 1;
-            return Ok(Some((page, place, Some(since))));
+            return Ok(Some((refused.page, refused.place, Some(refused.since))));
         }
         self.report()?;
         *retries = self.refused.len();
@@ -248,7 +256,7 @@ impl Rescuer {
         }
         let since = since.unwrap_or(now);
         if since.elapsed() < self.patience {
-            self.refused.push_back((page, place, since));
+            self.refused.push_back(Refused { page, place, since });
         } else {
             self.unreported.given_up.push(place);
             self.unreported.since.get_or_insert(now);
