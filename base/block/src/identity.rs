@@ -30,9 +30,9 @@ pub struct Identity {
     /// First byte of the medium that the device shows. `None` if it is unknown: earlier versions
     /// did not record it.
     pub start: Option<u64>,
-    /// Second number of the medium, by which an earlier version or another configuration knows it;
-    /// zero for none. It is never recorded.
-    pub also: u64,
+    /// Another number of the same medium, by which an earlier version or another configuration
+    /// knows it; zero for none. It is never recorded.
+    pub alias: u64,
     /// Instance of a device without a name: a hash of the machine's boot in the upper half, and the
     /// kernel's count of attached disks in the lower half. Zero if it is unknown.
     pub instance: u64,
@@ -48,7 +48,7 @@ impl Identity {
             medium,
             birth: 0,
             start: None,
-            also: 0,
+            alias: 0,
             instance: 0,
             basis: Basis::Name,
         }
@@ -75,11 +75,11 @@ impl Identity {
     /// Returns whether no known property of both contradicts that they are one device.
     #[must_use]
     pub const fn agrees_with(self, other: Self) -> bool {
-        let starts = match (self.start, other.start) {
-            (Some(one), Some(other)) => one == other,
+        let starts_agree = match (self.start, other.start) {
+            (Some(one), Some(two)) => one == two,
             _ => true,
         };
-        self.shares_medium_with(other) && starts
+        self.shares_medium_with(other) && starts_agree
     }
 
     /// Returns whether the device `now` of `now_bytes` cannot be the one that was recorded as
@@ -90,7 +90,7 @@ impl Identity {
     #[must_use]
     pub const fn is_replaced_by(self, size_bytes: u64, now: Self, now_bytes: u64) -> bool {
         let unnamed = matches!(now.basis, Basis::Place) && self.is_known();
-        self.differs_from(now) || unnamed && size_bytes != now_bytes
+        self.differs_from(now) || (unnamed && size_bytes != now_bytes)
     }
 
     /// Returns whether two devices of these sizes in bytes share data: they are the same, or
@@ -104,21 +104,24 @@ impl Identity {
         match (self.start, other.start) {
             (Some(one), Some(two)) => {
                 one == two
-                    || one < two.saturating_add(other_bytes) && two < one.saturating_add(size_bytes)
+                    || (one < two.saturating_add(other_bytes)
+                        && two < one.saturating_add(size_bytes))
             }
             _ => true,
         }
     }
 
+    /// Returns whether both may be on one medium: a number of it is the same, and no other known
+    /// property differs.
     const fn shares_medium_with(self, other: Self) -> bool {
-        let media = self.medium == other.medium
-            || self.also != 0 && self.also == other.medium
-            || other.also != 0 && other.also == self.medium;
-        let births = self.birth == other.birth || self.birth == 0 || other.birth == 0;
+        let same_medium = self.medium == other.medium
+            || (self.alias != 0 && self.alias == other.medium)
+            || (other.alias != 0 && other.alias == self.medium);
+        let births_agree = self.birth == other.birth || self.birth == 0 || other.birth == 0;
         let (one, two) = (self.instance, other.instance);
         // Counts of two boots cannot be compared.
-        let instances = one == two || one == 0 || two == 0 || one >> 32 != two >> 32;
-        media && births && instances
+        let instances_agree = one == two || one == 0 || two == 0 || one >> 32 != two >> 32;
+        same_medium && births_agree && instances_agree
     }
 }
 
@@ -173,14 +176,14 @@ mod tests {
     fn a_second_number_of_a_medium_agrees_with_a_record_of_it() {
         let renamed = Identity {
             medium: 9,
-            also: 7,
+            alias: 7,
             start: Some(512),
             ..Identity::default()
         };
         assert!(Identity::of(7).is_same_as(renamed) && renamed.is_same_as(Identity::of(7)));
         assert!(renamed.differs_from(part(0)) && renamed.is_same_as(part(512)));
         let neither = Identity {
-            also: 8,
+            alias: 8,
             ..Identity::of(9)
         };
         assert!(neither.differs_from(Identity::of(7)));

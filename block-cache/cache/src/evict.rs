@@ -29,7 +29,7 @@ use crate::stats::Stats;
 use crate::volume::{AttachedVolume, Volumes};
 
 /// Time that kills wait for a round of commits that a client starts.
-const PATIENCE: Duration = Duration::from_millis(5);
+const JOIN_TIMEOUT: Duration = Duration::from_millis(5);
 /// After a round that found nothing, the next one is not worth its time for so long.
 const RETRY: Duration = Duration::from_millis(1);
 /// Blocks that are wanted clean at a time.
@@ -234,7 +234,7 @@ impl Reclaimer {
             self.waits_for.set(Some(round));
             let reclaimer = Rc::clone(self);
             rt::spawn(async move {
-                rt::sleep(PATIENCE).await;
+                rt::sleep(JOIN_TIMEOUT).await;
                 if reclaimer.waits_for.get() == Some(round) {
                     reclaimer.waits_for.set(None);
                     reclaimer.committer.request(round);

@@ -12,7 +12,7 @@ use crate::pool::Pool;
 use crate::status::Status;
 
 /// Longest wait for a directory's answer, in addition to the time limit of the request.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A request.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -49,7 +49,7 @@ pub(crate) struct FlushReport {
 /// # Errors
 /// `NotFound` if no directory answers there, or errors of the system.
 pub fn status(pool: &Pool) -> Result<Status> {
-    let text = ask(pool, Request::Status, PATIENCE)?;
+    let text = ask(pool, Request::Status, ANSWER_TIMEOUT)?;
     serde_json::from_slice(&text).map_err(other_version)
 }
 
@@ -64,7 +64,11 @@ pub fn status(pool: &Pool) -> Result<Status> {
 /// - `NotFound` if no directory answers there, or errors of the system.
 pub fn flush(pool: &Pool, patience: Duration) -> Result<u64> {
     let timeout_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-    let text = ask(pool, Request::Flush { timeout_ms }, patience + PATIENCE)?;
+    let text = ask(
+        pool,
+        Request::Flush { timeout_ms },
+        patience + ANSWER_TIMEOUT,
+    )?;
     if text.is_empty() {
         let context = "flush: the directory has ended before all nodes had flushed\n\
                        help: start it, and repeat the flush";

@@ -74,12 +74,12 @@ enum Policy {
 }
 
 /// Statistics of the trace for the page.
-struct Looks {
+struct PageStatistics {
     stats: Stats,
     curve: Shards,
 }
 
-impl Looks {
+impl PageStatistics {
     fn new() -> Self {
         Self {
             stats: stats(),
@@ -151,7 +151,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         rows_of(arguments, capacity_bytes, &mut rows)?;
     }
     let mut input = Input::open(&arguments.files, arguments.format, &arguments.read)?;
-    let mut looks = arguments.html.as_ref().map(|_| Looks::new());
+    let mut looks = arguments.html.as_ref().map(|_| PageStatistics::new());
     let mut batch: Vec<Request> = Vec::new();
     while input.fill(&mut batch)? {
         if let Some(looks) = &mut looks {

@@ -45,7 +45,7 @@ pub(crate) struct Options {
 
 /// Fields that a trace has of its requests.
 #[derive(Clone, Copy, Debug)]
-enum Tells {
+enum TraceFields {
     /// Operations and times.
     All,
     /// Neither: all requests count as writes, so many a second.
@@ -56,61 +56,77 @@ enum Tells {
 ///
 /// The publishers name the duration of the untimed traces: OLTP an hour, w106 a week. Of P3 and P6
 /// only "months" is known, and 100 requests a second are an arbitrary choice.
-const SHARED: [(&str, &str, Tells); 14] = [
+const SHARED: [(&str, &str, TraceFields); 14] = [
     (
         "CloudPhysics, 2 h of a disk",
         "cloudphysics/cloudPhysicsIO.vscsi",
-        Tells::All,
+        TraceFields::All,
     ),
     (
         "MSN-FS, 150,000 requests",
         "msps/MSN-FS.149999.replayer.trace",
-        Tells::All,
+        TraceFields::All,
     ),
     (
         "Tencent CBS, 50,000 requests",
         "tencent/cbs.first50000.csv",
-        Tells::All,
+        TraceFields::All,
     ),
     (
         "smartphone, installing",
         "smartphone/Installing_log181.txt",
-        Tells::All,
+        TraceFields::All,
     ),
     (
         "SPC Financial1, excerpt",
         "spc/Financial1.first10000.ssdsim.ascii",
-        Tells::All,
+        TraceFields::All,
     ),
     (
         "smartphone, calling",
         "smartphone/calout_log147.txt",
-        Tells::All,
+        TraceFields::All,
     ),
-    ("MSR hm_0, excerpt", "msr/hm_0.first1000.csv", Tells::All),
+    (
+        "MSR hm_0, excerpt",
+        "msr/hm_0.first1000.csv",
+        TraceFields::All,
+    ),
     (
         "SYSTOR '17, excerpt",
         "systor17/systor17-traces.first999.csv",
-        Tells::All,
+        TraceFields::All,
     ),
     (
         "SPC WebSearch1, excerpt",
         "spc/WebSearch1.first24783.mqsim.trace",
-        Tells::All,
+        TraceFields::All,
     ),
     (
         "YCSB on RocksDB, excerpt",
         "ycsb/ycsb_rocksdb.first10000events.blkparse",
-        Tells::All,
+        TraceFields::All,
     ),
     (
         "CloudPhysics w106, its first million, as writes",
         W106,
-        Tells::Blocks(8.75),
+        TraceFields::Blocks(8.75),
     ),
-    ("ARC OLTP, as writes", "arc/OLTP.lis", Tells::Blocks(254.0)),
-    ("ARC P3, as writes", "arc/P3.lis", Tells::Blocks(100.0)),
-    ("ARC P6, as writes", "arc/P6.lis", Tells::Blocks(100.0)),
+    (
+        "ARC OLTP, as writes",
+        "arc/OLTP.lis",
+        TraceFields::Blocks(254.0),
+    ),
+    (
+        "ARC P3, as writes",
+        "arc/P3.lis",
+        TraceFields::Blocks(100.0),
+    ),
+    (
+        "ARC P6, as writes",
+        "arc/P6.lis",
+        TraceFields::Blocks(100.0),
+    ),
 ];
 
 /// A week: more of it takes long, and tells no more.
@@ -211,12 +227,12 @@ fn jobs(root: &Path, quick: bool) -> Vec<Job> {
         if path == OLTP {
             job["scale"] = json!(8);
         }
-        if let Tells::Blocks(rate) = tells {
+        if let TraceFields::Blocks(rate) = tells {
             job["as_writes"] = json!(rate);
         }
         jobs.push(Job {
             title,
-            as_writes: matches!(tells, Tells::Blocks(_)),
+            as_writes: matches!(tells, TraceFields::Blocks(_)),
             job,
         });
     }

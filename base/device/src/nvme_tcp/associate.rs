@@ -16,7 +16,7 @@ use forebay_wire::nvme::{Command, PAGE_BYTES, Status};
 
 use super::Uri;
 use super::authenticate::authenticate_queue;
-use super::queue::{Queue, With, broken, refused};
+use super::queue::{CommandData, Queue, broken, refused};
 use super::uri::hash;
 
 /// Entries of the admin queue, which carries one command at a time.
@@ -73,9 +73,9 @@ impl Offer {
     /// Returns whether `now` has the identifiers of `self`. A Forebay target that was upgraded
     /// since has other identifiers, and also reports its old ones.
     pub(super) fn is_same_namespace(&self, now: &Self) -> bool {
-        let upgraded = self.identity.also == 0
-            && now.identity.also != 0
-            && now.identity.also == self.identity.medium;
+        let upgraded = self.identity.alias == 0
+            && now.identity.alias != 0
+            && now.identity.alias == self.identity.medium;
         self.nsid == now.nsid && (self.names == now.names || upgraded)
     }
 }
@@ -126,7 +126,11 @@ async fn connect(
     };
     let mut admin = Queue::open(uri).await?;
     let controller = make(&mut admin, uri, fields, ANY_CONTROLLER).await?;
-    let capabilities = admin.must("CAP", Property::get(property::CAP, true), With::Nothing);
+    let capabilities = admin.must(
+        "CAP",
+        Property::get(property::CAP, true),
+        CommandData::Nothing,
+    );
     let capabilities = capabilities.await?.result;
     start(&mut admin, capabilities).await?;
     let mut offer = identify(&mut admin, uri, capabilities).await?;
@@ -158,7 +162,7 @@ async fn make(
         host: uri.host.clone(),
     };
     let answer = queue
-        .call(fields.command(), With::InCapsule(&data.encode()))
+        .call(fields.command(), CommandData::InCapsule(&data.encode()))
         .await?;
     let status = answer.status;
     if status == Status::SUCCESS {
@@ -202,11 +206,15 @@ async fn make(
 /// Enables the controller, and waits until it is ready.
 async fn start(admin: &mut Queue, capabilities: u64) -> Result<()> {
     let enable = Property::set(property::CC, cc::ENTRY_SIZES | cc::EN);
-    admin.must("CC", enable, With::Nothing).await?;
+    admin.must("CC", enable, CommandData::Nothing).await?;
     // "CAP.TO", in half seconds.
     let limit = rt::now() + Duration::from_millis(500) * u32::from(capabilities.to_le_bytes()[3]);
     loop {
-        let look = admin.must("CSTS", Property::get(property::CSTS, false), With::Nothing);
+        let look = admin.must(
+            "CSTS",
+            Property::get(property::CSTS, false),
+            CommandData::Nothing,
+        );
         let status = look.await?.result as u32;
         if status & csts::CFS != 0 {
             return Err(Error::new(ErrorKind::Io, "the controller has failed"));
@@ -278,7 +286,7 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
     let name = names.into_iter().find(|name| name.iter().any(|&b| b != 0));
     let identity = match name {
         Some(name) => Identity {
-            also: former.map_or(0, |name| hash(name.iter().copied())),
+            alias: former.map_or(0, |name| hash(name.iter().copied())),
             ..Identity::of(hash(name.iter().copied()))
         },
         None => {
@@ -329,7 +337,7 @@ async fn identify(admin: &mut Queue, uri: &Uri, capabilities: u64) -> Result<Off
 /// Sends a keep-alive.
 pub(super) async fn keep_alive(admin: &mut Queue) -> Result<()> {
     let command = Command::new(opcode::KEEP_ALIVE, 0, [0; 6]);
-    let answer = admin.call(command, With::Nothing).await?;
+    let answer = admin.call(command, CommandData::Nothing).await?;
     match answer.status {
         Status::SUCCESS => Ok(()),
         status => Err(refused("Keep Alive", status)),

@@ -14,7 +14,7 @@ use forebay_wire::nvme::auth::{
 use zeroize::Zeroizing;
 
 use super::Uri;
-use super::queue::{Queue, With, broken};
+use super::queue::{CommandData, Queue, broken};
 
 /// Cause of a failed authentication.
 enum Failure {
@@ -101,7 +101,11 @@ async fn send(queue: &mut Queue, transaction: u16, message: &HostMessage<'_>) ->
     let message = message.encode(transaction);
     let length = u32::try_from(message.len()).expect("short");
     let command = Exchange::command(true, length);
-    let sent = queue.must("Authentication Send", command, With::InCapsule(&message));
+    let sent = queue.must(
+        "Authentication Send",
+        command,
+        CommandData::InCapsule(&message),
+    );
     sent.await.map(drop)
 }
 

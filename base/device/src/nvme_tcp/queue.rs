@@ -89,16 +89,16 @@ impl Queue {
     }
 
     /// Sends a command, with data in its capsule or with room for a page, and waits for the answer.
-    pub(super) async fn call(&mut self, command: Command, with: With<'_>) -> Result<Answer> {
+    pub(super) async fn call(&mut self, command: Command, with: CommandData<'_>) -> Result<Answer> {
         self.next_cid = self.next_cid.wrapping_add(1);
         let (cid, mut filled) = (self.next_cid, 0);
         let (place, data) = match with {
-            With::Nothing => (Data::Transport { length: 0 }, &[][..]),
-            With::Room => {
+            CommandData::Nothing => (Data::Transport { length: 0 }, &[][..]),
+            CommandData::Room => {
                 let length = u32::try_from(ROOM_BYTES).expect("a page");
                 (Data::Transport { length }, &[][..])
             }
-            With::InCapsule(data) => {
+            CommandData::InCapsule(data) => {
                 let length = u32::try_from(data.len()).expect("short");
                 assert!(length <= ADMIN_IN_CAPSULE_BYTES, "what every capsule takes");
                 (Data::InCapsule { offset: 0, length }, data)
@@ -125,7 +125,7 @@ impl Queue {
                         filled,
                     });
                 }
-                Kind::C2hData if matches!(with, With::Room) => {
+                Kind::C2hData if matches!(with, CommandData::Room) => {
                     let data = data_header(&mut self.receiver, &header, layout).await?;
                     let room = ROOM_BYTES - filled;
                     if data.cid != cid
@@ -159,7 +159,7 @@ impl Queue {
         &mut self,
         what: &str,
         command: Command,
-        with: With<'_>,
+        with: CommandData<'_>,
     ) -> Result<Answer> {
         let answer = self.call(command, with).await?;
         match answer.status {
@@ -170,7 +170,7 @@ impl Queue {
 
     /// Sends a command whose answer is one page, and returns that page.
     pub(super) async fn page(&mut self, what: &str, command: Command) -> Result<[u8; ROOM_BYTES]> {
-        let answer = self.must(what, command, With::Room).await?;
+        let answer = self.must(what, command, CommandData::Room).await?;
         if answer.filled != ROOM_BYTES {
             return Err(broken(&format!("{what}: a part of the page is missing")));
         }
@@ -182,7 +182,7 @@ impl Queue {
 
 /// Data of a command.
 #[derive(Clone, Copy)]
-pub(super) enum With<'a> {
+pub(super) enum CommandData<'a> {
     Nothing,
     InCapsule(&'a [u8]),
     /// Room for a page of the answer.

@@ -55,13 +55,13 @@ fn known_by_path(found: Option<Identity>, path: &Path, by_path: bool) -> Identit
         // An identity that was recorded with the other setting agrees.
         Some(found) if by_path => Identity {
             medium: by_name,
-            also: found.medium,
+            alias: found.medium,
             instance: 0,
             basis: Basis::Path,
             ..found
         },
         Some(found) => Identity {
-            also: by_name,
+            alias: by_name,
             ..found
         },
         None if by_path => Identity {
@@ -105,7 +105,7 @@ fn block_device(sysfs: &Sysfs, folder: &Path) -> Option<Identity> {
     // device.
     let former = former_name(folder).map_or(0, |name| hash(&name));
     if former != found.medium && found.basis == Basis::Name {
-        found.also = former;
+        found.alias = former;
     }
     Some(found)
 }

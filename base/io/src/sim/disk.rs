@@ -8,7 +8,7 @@ use forebay_block::{
     BlockDevice, Completion, DeviceInfo, Error, ErrorKind, Op, Persistence, Request, Result,
 };
 
-use super::faults::{Fails, FaultPlan, OpClass, Trouble};
+use super::faults::{Failure, FaultPlan, OpClass, Trouble};
 use super::media::{Data, Media, Part};
 use super::rng::Rng;
 use super::shared::Shared;
@@ -94,7 +94,7 @@ struct InFlight {
     request: Request,
     done: Completion,
     step: Step,
-    fails: Fails,
+    fails: Failure,
 }
 
 pub(super) struct Inner {
@@ -291,14 +291,14 @@ impl Inner {
         self.counters.set(counters);
     }
 
-    fn fails(self: &Rc<Self>, request: &Request) -> Fails {
+    fn fails(self: &Rc<Self>, request: &Request) -> Failure {
         let class = OpClass::of(request.op);
         let mut seen = self.seen.get();
         seen[class as usize] += 1;
         self.seen.set(seen);
         self.meet_trouble(seen.iter().sum());
         match self.gone.get() {
-            true => Fails::Once,
+            true => Failure::Once,
             false => self.faults.borrow().meet(request, seen),
         }
     }
@@ -361,7 +361,7 @@ impl Inner {
         let mut media = self.media.borrow_mut();
         match operation.step {
             Step::Read => {
-                if operation.fails == Fails::No {
+                if operation.fails == Failure::No {
                     let buf = operation.request.buf.as_ref();
                     media.read(operation.request.offset, buf.expect("a read has a buffer"));
                 }
@@ -369,17 +369,17 @@ impl Inner {
             Step::Write(id) => {
                 media.apply(id, Part::All, &self.rng);
                 match operation.fails {
-                    Fails::No => media.acknowledge(id),
-                    Fails::Once => media.fail(id),
-                    Fails::InSpell => media.fail_and_show(id, &self.rng),
+                    Failure::No => media.acknowledge(id),
+                    Failure::Once => media.fail(id),
+                    Failure::InSpell => media.fail_and_show(id, &self.rng),
                 }
             }
-            Step::Flush(at) if operation.fails != Fails::No => {
+            Step::Flush(at) if operation.fails != Failure::No => {
                 media.fail_flush(at, self.faults.borrow().lose_at_failed_flush, &self.rng);
             }
             Step::Flush(at) => media.finish_flush(at),
         }
-        if operation.fails != Fails::No {
+        if operation.fails != Failure::No {
             let context = format!(
                 "{}: injected failure of {:?} at {}",
                 self.info.name, operation.request.op, operation.request.offset
@@ -426,7 +426,7 @@ impl BlockDevice for SimDisk {
         }
         let id = inner.shared.next_id();
         let fails = inner.fails(&request);
-        let is_to_fail = fails != Fails::No;
+        let is_to_fail = fails != Failure::No;
         inner.count(&request, is_to_fail);
         inner
             .shared

@@ -67,7 +67,7 @@ pub struct FaultPlan {
 
 /// Failure of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fails {
+pub(super) enum Failure {
     /// It does not.
     No,
     /// A failed write's effects stay.
@@ -78,13 +78,13 @@ pub(super) enum Fails {
 
 impl FaultPlan {
     /// Returns whether a request fails, after so many of each class with it.
-    pub(super) fn meet(&self, request: &Request, seen: [u64; 4]) -> Fails {
+    pub(super) fn meet(&self, request: &Request, seen: [u64; 4]) -> Failure {
         let class = OpClass::of(request.op);
         let touches =
             |bad: &Range<u64>| request.offset < bad.end && bad.start < request.offset + request.len;
         let bad = class == OpClass::Read && self.bad_range.as_ref().is_some_and(touches);
         if bad || self.fail_nth == Some((class, seen[class as usize])) {
-            return Fails::Once;
+            return Failure::Once;
         }
         let changes = seen.iter().sum::<u64>() - seen[OpClass::Read as usize];
         let covers = |spell: &Spell| match class {
@@ -93,8 +93,8 @@ impl FaultPlan {
             _ => spell.changes.contains(&changes),
         };
         match self.spell.as_ref().is_some_and(covers) {
-            true => Fails::InSpell,
-            false => Fails::No,
+            true => Failure::InSpell,
+            false => Failure::No,
         }
     }
 }

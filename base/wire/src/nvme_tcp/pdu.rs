@@ -92,11 +92,11 @@ impl Kind {
     }
 
     /// Returns whether data may or must follow the header.
-    const fn carries(self) -> Carries {
+    const fn carries(self) -> DataRule {
         match self {
-            Self::CapsuleCmd | Self::H2cTermReq | Self::C2hTermReq => Carries::Maybe,
-            Self::H2cData | Self::C2hData => Carries::Data,
-            _ => Carries::Nothing,
+            Self::CapsuleCmd | Self::H2cTermReq | Self::C2hTermReq => DataRule::Maybe,
+            Self::H2cData | Self::C2hData => DataRule::Data,
+            _ => DataRule::Nothing,
         }
     }
 
@@ -112,8 +112,9 @@ impl Kind {
     }
 }
 
+/// Whether data follows a header.
 #[derive(PartialEq, Eq)]
-enum Carries {
+enum DataRule {
     Nothing,
     Maybe,
     Data,
@@ -243,7 +244,7 @@ impl Common {
         let digest = DIGEST_BYTES as u32;
         let end = u32::from(self.header_length) + if header_digest { digest } else { 0 };
         let carries = kind.carries();
-        if self.length == end && carries != Carries::Data {
+        if self.length == end && carries != DataRule::Data {
             // Without data there is no data digest.
             return match self.flags & flag::DATA_DIGEST {
                 0 => Ok(Layout {
@@ -256,7 +257,7 @@ impl Common {
                 _ => Err(Fault::field(at::FLAGS)),
             };
         }
-        if self.length <= end || carries == Carries::Nothing {
+        if self.length <= end || carries == DataRule::Nothing {
             return Err(Fault::field(at::LENGTH));
         }
         if !kind.digested() {

@@ -39,7 +39,7 @@ impl DataReport {
 
 /// Granules of a block, by what is wrong with them.
 #[derive(Default)]
-struct Wrong {
+struct BadGranules {
     corrupt: u64,
     unreadable: u64,
     /// Cells that had no checksum that is known, and the ones that they get.
@@ -76,7 +76,7 @@ impl Engine {
         };
         let rest = size_bytes.saturating_sub(geometry.backing_offset(entry.block(), 0));
         let limit = rest.min(geometry.block_bytes(entry.class)) as u32;
-        let mut wrong = Wrong::default();
+        let mut wrong = BadGranules::default();
         for run in geometry.runs(entry.class, entry.valid, 0..limit) {
             for start in run.clone().step_by(READ_BYTES as usize) {
                 let part = start..run.end.min(start + READ_BYTES);
@@ -114,7 +114,7 @@ impl Engine {
         slot: BlockId,
         entry: &Slot,
         part: std::ops::Range<u32>,
-        wrong: &mut Wrong,
+        wrong: &mut BadGranules,
         report: &mut DataReport,
     ) -> Result<()> {
         let place = self.map.borrow().place(slot);
@@ -159,7 +159,7 @@ impl Engine {
     }
 
     /// From the next round of commits on.
-    fn keep_sound(&self, slot: BlockId, entry: &Slot, dropped: u64, wrong: &Wrong) {
+    fn keep_sound(&self, slot: BlockId, entry: &Slot, dropped: u64, wrong: &BadGranules) {
         if dropped != 0 {
             (self.map.borrow_mut()).set(slot, entry.valid & !dropped, entry.dirty);
         }

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::config::Config;
 use crate::control::client::Patience;
-use crate::stack::journal::{self, Whose};
+use crate::stack::journal::{self, JournalOwner};
 use crate::stack::memory::{CacheNeeds, Needs};
 use crate::stack::{
     Wishes, check_block_sizes, check_checksums, check_dirty_tracking, error_of_opening,
@@ -90,7 +90,7 @@ pub(super) struct Place {
 }
 
 /// Result of an attempt to inspect a cache.
-enum Looked {
+enum Inspected {
     At(Box<Found>),
     /// Inspection is not possible before this event.
     NotBefore(String),
@@ -101,7 +101,7 @@ struct Found {
     inspection: Inspection,
     /// Path of its process journal, existing or not, and its owner.
     journal: PathBuf,
-    whose: Whose,
+    whose: JournalOwner,
     work: Option<Work>,
     /// Unverified cached data of a cache with checksums, bytes.
     unverified_bytes: u64,
@@ -221,13 +221,14 @@ pub(super) fn run(
             ));
         }
         (Err(error), _)
-            if error.kind() == ErrorKind::Corrupt || error.kind() == ErrorKind::Lost && !repair =>
+            if error.kind() == ErrorKind::Corrupt
+                || (error.kind() == ErrorKind::Lost && !repair) =>
         {
             return damage(&error, arguments.json);
         }
         (found, _) => match found? {
-            Looked::At(found) => *found,
-            Looked::NotBefore(first) => {
+            Inspected::At(found) => *found,
+            Inspected::NotBefore(first) => {
                 in_order()?;
                 match arguments.json {
                     true => print_json(json!({ "not_looked_at": first }), None)?,
@@ -326,11 +327,11 @@ pub(super) fn refuse_start(config: &Config, wishes: &Wishes) -> Result<()> {
         Reactor::new(Engine::Auto)?.run(found)
     });
     match found {
-        Ok(Looked::At(found)) => {
+        Ok(Inspected::At(found)) => {
             let problem = found.inspection.journal_problem.clone();
             refuse_all(found.refused.into_iter().chain(problem).collect())
         }
-        Ok(Looked::NotBefore(_)) => Ok(()),
+        Ok(Inspected::NotBefore(_)) => Ok(()),
         Err(error) => match error.kind() {
             ErrorKind::Busy | ErrorKind::InvalidInput | ErrorKind::NotFound => Err(error),
             // The start knows more, and refuses it before it decides on volumes.
@@ -387,7 +388,7 @@ async fn inspect(
     backing: Backing,
     (data, repair): (bool, bool),
     wishes: Wishes,
-) -> Result<Looked> {
+) -> Result<Inspected> {
     let what = place.data.display().to_string();
     let failed = || {
         let what = format!("cannot check the cache on {what}");
@@ -399,7 +400,7 @@ async fn inspect(
     let devices = match &place.config {
         Some(config) => match open_configured(config, repair, wishes.moved_cache).await? {
             Ok(devices) => devices,
-            Err(first) => return Ok(Looked::NotBefore(first)),
+            Err(first) => return Ok(Inspected::NotBefore(first)),
         },
         None => open_named(&place, repair).await.context(failed)?,
     };
@@ -425,7 +426,7 @@ async fn inspect(
     let is_copy = |error: &Error| error.kind() == ErrorKind::Busy;
     let problem = inspection.journal_problem.take();
     let is_accepted =
-        |error: &Error| wishes.accept_journal_loss || wishes.moved_cache && is_copy(error);
+        |error: &Error| wishes.accept_journal_loss || (wishes.moved_cache && is_copy(error));
     inspection.journal_problem = problem.filter(|error| !is_accepted(error));
     let of = (&whose, journal.as_path());
     let work = match (repair, data) {
@@ -445,7 +446,7 @@ async fn inspect(
             // The repair was an opening, and a cleanly closed cache needs no process journal.
             let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
             let found = Superblock::read(holder.as_ref()).await.context(failed)?;
-            let repaired = Whose::of(&found, &devices, named.clone(), false);
+            let repaired = JournalOwner::of(&found, &devices, named.clone(), false);
             journal::remove(&repaired, &journal);
             inspection = look().await.context(failed)?.0;
             Some(work)
@@ -469,7 +470,7 @@ async fn inspect(
             .context(failed)?,
         None => Vec::new(),
     };
-    Ok(Looked::At(Box::new(Found {
+    Ok(Inspected::At(Box::new(Found {
         inspection,
         journal,
         whose,

@@ -9,7 +9,7 @@ use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::{Role, Superblock};
 
 use super::format::inspect_with_journal;
-use crate::stack::journal::{self, Whose};
+use crate::stack::journal::{self, JournalOwner};
 use crate::stack::{open_metadata, open_path, place_of_path};
 use crate::state::hex;
 use forebay_terminal::out;
@@ -100,7 +100,7 @@ async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> 
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let found = Superblock::read(holder.as_ref()).await?;
     check_parts(devices, &found).await?;
-    let whose = Whose::of(&found, devices, place.to_owned(), false);
+    let whose = JournalOwner::of(&found, devices, place.to_owned(), false);
     let path = journal::find(&whose.uuid);
     // A copy has none.
     if let Ok(Some(_)) = journal::own(&whose, &path, false)? {

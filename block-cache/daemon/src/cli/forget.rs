@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::config::server::default_control;
 use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request, line};
-use crate::stack::journal::{self, Whose};
+use crate::stack::journal::{self, JournalOwner};
 use crate::stack::{forget, place_of_path};
 use crate::state::{CacheId, Opening, StateDirectory, append_help};
 use forebay_terminal::out;
@@ -180,7 +180,10 @@ fn alone(
             // journal.
             let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
             let found = Superblock::read(holder.as_ref()).await?;
-            journal::remove(&Whose::of(&found, &devices, named.clone(), false), &path);
+            journal::remove(
+                &JournalOwner::of(&found, &devices, named.clone(), false),
+                &path,
+            );
         }
         let done = forgotten?;
         closed.context(|| {

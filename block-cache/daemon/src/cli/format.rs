@@ -18,7 +18,7 @@ use forebay_metadata::superblock::Superblock;
 
 use crate::config::block_sizes::{block_sizes, block_sizes_in_words};
 use crate::config::loop_on;
-use crate::stack::journal::{self, Whose};
+use crate::stack::journal::{self, JournalOwner};
 use crate::stack::{open_path, place_of_path, refuse_all, warning_of_few};
 use crate::state::opening::clone_command;
 use crate::state::{append_help, hex};
@@ -363,7 +363,7 @@ fn dirty_data(found: &Inspection) -> Option<String> {
 }
 
 /// A cache, and the path of its process journal.
-pub(super) type Replaced = (Whose, PathBuf);
+pub(super) type Replaced = (JournalOwner, PathBuf);
 
 /// Inspects a cache at `place` together with its process journal. A journal of another copy, or of
 /// another opening, does not apply to this cache and is reported.
@@ -375,7 +375,7 @@ pub(super) async fn inspect_with_journal(
 ) -> Result<(Inspection, Replaced)> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let superblock = Superblock::read(holder.as_ref()).await?;
-    let whose = Whose::of(&superblock, devices, place.to_owned(), moved);
+    let whose = JournalOwner::of(&superblock, devices, place.to_owned(), moved);
     let path = journal.map_or_else(|| journal::find(&whose.uuid), Path::to_path_buf);
     let (found, foreign) = match journal::own(&whose, &path, false)? {
         Ok(found) => (found, None),

@@ -32,7 +32,7 @@ pub const CLIENTS: usize = 64;
 /// Least time between two log lines about refused clients.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// Time limit for an answer of the engine.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ENGINE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves for ever, with at most `most` clients: a further one replaces the client that was idle
 /// longest. Runs on a tokio runtime.
@@ -187,11 +187,11 @@ fn is_here(host: &str) -> bool {
 }
 
 async fn status(source: &Source) -> Result<Status, Box<Response>> {
-    let message = match tokio::time::timeout(PATIENCE, source()).await {
+    let message = match tokio::time::timeout(ENGINE_TIMEOUT, source()).await {
         Ok(Reply::Status(status)) => return Ok(*status),
         Ok(Reply::Error { message, .. }) => message,
         Ok(_) => "the engine gave no status".into(),
-        Err(_) => format!("the engine has not answered for {PATIENCE:?}"),
+        Err(_) => format!("the engine has not answered for {ENGINE_TIMEOUT:?}"),
     };
     Err(Box::new(
         (StatusCode::SERVICE_UNAVAILABLE, message + "\n").into_response(),

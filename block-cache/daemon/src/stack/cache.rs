@@ -21,7 +21,7 @@ use forebay_metadata::superblock::Superblock;
 use super::copies::{Places, note_opening};
 use super::devices;
 use super::formatted::{check_block_sizes, check_checksums, check_dirty_tracking, warning_of_few};
-use super::journal::{self, Whose};
+use super::journal::{self, JournalOwner};
 use super::memory::{CacheNeeds, Needs};
 use super::presence::Presence;
 use super::remains::{Remains, unreadable};
@@ -43,7 +43,7 @@ const SOON: Duration = Duration::from_millis(200);
 pub(super) struct OpenCache {
     pub(super) id: CacheId,
     pub(super) uuid: [u8; 16],
-    whose: Whose,
+    whose: JournalOwner,
     /// Superblock at the beginning of the opening.
     pub(super) found: Superblock,
     pub(super) devices: Devices,
@@ -140,7 +140,7 @@ pub(super) async fn open(
     let len = journal_len(cache)?;
     let places = place_of(config, cache);
     let place = places.metadata.clone();
-    let whose = Whose::of(&known, &devices, place.clone(), wishes.moved_cache);
+    let whose = JournalOwner::of(&known, &devices, place.clone(), wishes.moved_cache);
     let mut generation = 0;
     if memory.is_none() {
         let state = start.state.path();

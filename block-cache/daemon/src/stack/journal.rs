@@ -20,7 +20,7 @@ use forebay_metadata::journal;
 
 use crate::config::Config;
 use crate::state::hex;
-pub(crate) use owner::Whose;
+pub(crate) use owner::JournalOwner;
 pub(crate) use owner::left_of;
 use owner::{is_of, is_own, owner, refuse_foreign, usual_place};
 
@@ -43,7 +43,7 @@ pub(crate) fn find(uuid: &[u8; 16]) -> PathBuf {
 ///
 /// # Errors
 /// `Busy` with both paths, or as [`refuse_foreign`].
-fn refuse_unless_own(path: &Path, whose: &Whose) -> Result<()> {
+fn refuse_unless_own(path: &Path, whose: &JournalOwner) -> Result<()> {
     let uuid = &whose.uuid;
     let found = find(uuid);
     refuse_foreign(&found, whose)?;
@@ -110,7 +110,7 @@ pub(super) fn wanted_bytes(path: &Path, len: u64) -> (u64, u64) {
 pub(super) fn open(
     configured: Option<&Path>,
     mut len: usize,
-    whose: &Whose,
+    whose: &JournalOwner,
     stop: &Stop,
 ) -> Result<Opened> {
     let uuid = &whose.uuid;
@@ -197,7 +197,7 @@ fn refuse_others(memory: &Buf, other: &[u8; 16], path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// As [`open`].
-pub(crate) fn foresee(configured: Option<&Path>, whose: &Whose) -> Result<()> {
+pub(crate) fn foresee(configured: Option<&Path>, whose: &JournalOwner) -> Result<()> {
     let uuid = &whose.uuid;
     let path = wanted(configured, uuid);
     refuse_unless_own(&path, whose)?;
@@ -302,7 +302,7 @@ fn existing(path: &Path) -> Result<Option<Buf>> {
 ///
 /// # Errors
 /// As [`existing`].
-pub(crate) fn own(whose: &Whose, path: &Path, mend: bool) -> Result<Result<Option<Buf>>> {
+pub(crate) fn own(whose: &JournalOwner, path: &Path, mend: bool) -> Result<Result<Option<Buf>>> {
     if !is_of(path, &whose.uuid) {
         return Ok(Ok(None));
     }
@@ -326,7 +326,7 @@ fn map(path: &Path) -> Result<Buf> {
 
 /// Removes the journal of a cache whose writes are all elsewhere or abandoned, and the link to it.
 /// Leaves a journal of another copy of the cache, or of another opening.
-pub(crate) fn remove(whose: &Whose, path: &Path) {
+pub(crate) fn remove(whose: &JournalOwner, path: &Path) {
     let remove = |path: &Path| match std::fs::remove_file(path) {
         Err(error) if error.kind() != IoKind::NotFound => {
             tracing::warn!(

@@ -35,7 +35,7 @@ type Wait = Box<dyn Fn(&mpsc::Receiver<u16>) -> Option<u16>>;
 /// Serves a monitor until it disconnects, then ends its queues. Blocks.
 pub(super) fn converse(socket: UnixStream, export: Arc<Export>, spread: Arc<Spread>) -> Result<()> {
     let wait = Box::new(|ended: &mpsc::Receiver<u16>| ended.recv().ok());
-    let mut talk = Talk::new(socket, export, spread, wait);
+    let mut talk = MonitorConnection::new(socket, export, spread, wait);
     loop {
         if let Some(ended) = talk.receive() {
             return ended;
@@ -44,18 +44,18 @@ pub(super) fn converse(socket: UnixStream, export: Arc<Export>, spread: Arc<Spre
 }
 
 /// A conversation with a monitor.
-pub struct Talk {
+pub struct MonitorConnection {
     monitor: Arc<Mutex<Monitor>>,
     handler: BackendReqHandler<Mutex<Monitor>>,
 }
 
-impl std::fmt::Debug for Talk {
+impl std::fmt::Debug for MonitorConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Talk").finish_non_exhaustive()
+        f.debug_struct("MonitorConnection").finish_non_exhaustive()
     }
 }
 
-impl Talk {
+impl MonitorConnection {
     #[expect(
         clippy::arc_with_non_send_sync,
         reason = "the handler's type wants an Arc; one thread has it"

@@ -40,7 +40,7 @@ use forebay_volume::VolumeHandle;
 use crate::net::{self, Protocol, Spread};
 use crate::succession::Succession;
 use export::Export;
-pub use handshake::Talk;
+pub use handshake::MonitorConnection;
 
 /// Maximum memory of the requests of a disk, bytes.
 pub const DISK_BYTES: u64 = command::BUDGET_BYTES * export::QUEUES as u64;
@@ -74,9 +74,9 @@ pub fn talk(
     succession: Succession,
     spread: Arc<Spread>,
     wait: impl Fn(&Receiver<u16>) -> Option<u16> + 'static,
-) -> Talk {
+) -> MonitorConnection {
     let export = Arc::new(Export::new(volume, succession));
-    Talk::new(socket, export, spread, Box::new(wait))
+    MonitorConnection::new(socket, export, spread, Box::new(wait))
 }
 
 /// A disk, on the connections of one listener.

@@ -18,7 +18,7 @@ mod rings;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use forebay_frontend::vhost_user::Talk;
+use forebay_frontend::vhost_user::MonitorConnection;
 use forebay_wire::virtio_blk::{Header, request};
 
 use here::Here;
@@ -58,7 +58,7 @@ impl Script<'_> {
 struct Conversation<'t> {
     here: &'t Here,
     socket: UnixStream,
-    talk: Talk,
+    talk: MonitorConnection,
     ended: bool,
     model: Model,
     /// Whether something was sent or written that makes the rings arbitrary.

@@ -62,7 +62,7 @@ impl Here {
     }
 
     /// Opens a monitor's socket, with the target's side of its conversation.
-    pub(crate) fn connect(&self) -> (UnixStream, vhost_user::Talk) {
+    pub(crate) fn connect(&self) -> (UnixStream, vhost_user::MonitorConnection) {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         for socket in [&ours, &theirs] {
             socket.set_nonblocking(true).expect("an option");

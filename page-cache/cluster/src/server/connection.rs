@@ -28,7 +28,7 @@ const REQUEST_BYTES_MAX: u64 = 256;
 
 /// Time limit for a peer to identify itself, and for a command to send its request and to read the
 /// answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Input of the deciding thread.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ pub(super) fn serve_command(mut stream: UnixStream, _: u64, inputs: &SyncSender<
         }
     };
     if let Some(text) = text
-        && stream.set_write_timeout(Some(PATIENCE)).is_ok()
+        && stream.set_write_timeout(Some(PEER_TIMEOUT)).is_ok()
     {
         // The client may be gone.
         let _ = stream.write_all(&text);
@@ -141,7 +141,7 @@ pub(super) fn serve_command(mut stream: UnixStream, _: u64, inputs: &SyncSender<
 }
 
 fn read_request(stream: &UnixStream) -> Result<Request> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(PEER_TIMEOUT))?;
     let mut line = String::new();
     let mut bytes = BufReader::new(stream).take(REQUEST_BYTES_MAX);
     bytes.read_line(&mut line)?;
@@ -212,7 +212,7 @@ fn greet(
     inputs: &SyncSender<Input>,
 ) -> Result<Option<(NodeId, Vec<u8>)>> {
     let stream = incoming.stream();
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(PEER_TIMEOUT))?;
     let outgoing = Outgoing::new(stream.try_clone()?)?;
     let greeted = greet_with(incoming, connection, inputs, outgoing.clone());
     if !matches!(greeted, Ok(Some(_))) {
@@ -242,7 +242,7 @@ fn greet_with(
     say(NodeId::new(0).expect("a number"), ToNode::Hello { nonce })?;
     let mut bytes = Vec::new();
     let received = incoming.packets::<ToDirectory>(|packets| bytes.extend_from_slice(packets));
-    if !received.context(|| format!("it did not identify itself in {PATIENCE:?}"))? {
+    if !received.context(|| format!("it did not identify itself in {PEER_TIMEOUT:?}"))? {
         return Ok(None);
     }
     let packet = Packet::<ToDirectory>::decode(&bytes)?;

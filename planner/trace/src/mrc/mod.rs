@@ -17,18 +17,22 @@ pub use curve::{Curve, Point, sizes};
 pub use exact::Exact;
 pub use shards::{Sampling, Shards};
 
-use crate::Request;
+use crate::{Op, Request};
 
-/// Returns the numbers of the blocks that a read or write touches; none for other requests. The
-/// volume is in the upper 16 bits. Volumes are separate if there are at most 65,536 of less than
-/// 2^48 blocks each.
+/// Place of the volume in the number of a block: above any block of a volume of up to 2^48 blocks.
+const VOLUME_SHIFT: u32 = 48;
+
+/// Returns the numbers of the blocks that a read or write touches; none for other requests.
+///
+/// A number also names the volume. Volumes are separate if there are at most 65,536 of at most 2^48
+/// blocks each. Beyond that, blocks of two volumes may coincide, which makes the curve less exact.
 pub fn blocks(request: &Request, block_bytes: u32) -> impl Iterator<Item = u64> + use<> {
     let block_bytes = u64::from(block_bytes);
-    let volume = u64::from(request.volume) << 48;
+    let volume = u64::from(request.volume) << VOLUME_SHIFT;
     let first = request.offset_bytes / block_bytes;
     let end = match request.op {
-        crate::Op::Read | crate::Op::Write => request.end_bytes().div_ceil(block_bytes),
-        crate::Op::Flush | crate::Op::Discard => first,
+        Op::Read | Op::Write => request.end_bytes().div_ceil(block_bytes),
+        Op::Flush | Op::Discard => first,
     };
     (first..end).map(move |block| volume ^ block)
 }

@@ -111,7 +111,7 @@ impl Group {
 
 /// Reference count in the denominator of a ratio.
 #[derive(Clone, Copy)]
-enum Of {
+enum Denominator {
     All,
     Reads,
     Writes,
@@ -196,12 +196,12 @@ impl Shards {
     /// Returns the curve at these sizes, in blocks, with its estimated standard error.
     #[must_use]
     pub fn curve(&self, sizes: &[u64]) -> Curve {
-        let misses = |group: &Group, size: u64, of: Of| {
+        let misses = |group: &Group, size: u64, of: Denominator| {
             let histograms = [(&group.reads, self.reads), (&group.writes, self.writes)];
             let histograms = match of {
-                Of::All => &histograms[..],
-                Of::Reads => &histograms[..1],
-                Of::Writes => &histograms[1..],
+                Denominator::All => &histograms[..],
+                Denominator::Reads => &histograms[..1],
+                Denominator::Writes => &histograms[1..],
             };
             let references: u64 = histograms.iter().map(|(_, references)| references).sum();
             // The expected number of samples is that of all references. The difference is added at
@@ -214,18 +214,18 @@ impl Shards {
         let mean = |each: &dyn Fn(&Group) -> f64| {
             self.groups.iter().map(each).sum::<f64>() / GROUPS as f64
         };
-        let at = |size: u64, of: Of| mean(&|group| misses(group, size, of));
+        let at = |size: u64, of: Denominator| mean(&|group| misses(group, size, of));
         let weight = mean(&|group| group.weight);
         let point = |&size: &u64| {
-            let miss_ratio = at(size, Of::All);
-            let off = |group: &Group| (misses(group, size, Of::All) - miss_ratio).powi(2);
+            let miss_ratio = at(size, Denominator::All);
+            let off = |group: &Group| (misses(group, size, Denominator::All) - miss_ratio).powi(2);
             let variance = mean(&off) / (GROUPS - 1) as f64;
-            let blur = blur(size, weight, |size| at(size, Of::All));
+            let blur = blur(size, weight, |size| at(size, Denominator::All));
             Point {
                 blocks: size,
                 miss_ratio: miss_ratio.clamp(0.0, 1.0),
-                read_miss_ratio: at(size, Of::Reads).clamp(0.0, 1.0),
-                write_miss_ratio: at(size, Of::Writes).clamp(0.0, 1.0),
+                read_miss_ratio: at(size, Denominator::Reads).clamp(0.0, 1.0),
+                write_miss_ratio: at(size, Denominator::Writes).clamp(0.0, 1.0),
                 standard_error: (variance + blur.powi(2)).sqrt(),
             }
         };

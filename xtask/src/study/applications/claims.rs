@@ -11,7 +11,7 @@ const COMPARABLE: f64 = 1.1;
 /// Which figure, and whether less of it is better.
 type Figure = fn(&Run) -> f64;
 
-struct Said {
+struct PaperClaim {
     cell: &'static str,
     what: &'static str,
     figure: Figure,
@@ -22,7 +22,7 @@ struct Said {
 }
 
 /// Times of caiti beside another's; throughput is turned into time.
-const SAID: [Said; 16] = [
+const SAID: [PaperClaim; 16] = [
     // Section 5.3.1, values of 2 KB.
     time("fillrandom 4096 B", Some("btt"), Some(0.594), 1.0),
     time("fillrandom 4096 B", None, Some(0.822), 1.0),
@@ -55,8 +55,8 @@ const fn time(
     beside: Option<&'static str>,
     paper: Option<f64>,
     most: f64,
-) -> Said {
-    Said {
+) -> PaperClaim {
+    PaperClaim {
         cell,
         what: "mean response",
         figure: Run::mean_us,
@@ -109,7 +109,7 @@ pub(super) fn claims(results: &Results) -> Vec<Claim> {
     claims
 }
 
-fn claim(results: &Results, said: &Said) -> Option<Claim> {
+fn claim(results: &Results, said: &PaperClaim) -> Option<Claim> {
     let median = |system: &str| results.median(system, said.cell, said.figure);
     let (other, name) = match said.beside {
         Some(system) => (median(system), system),

@@ -221,7 +221,7 @@ fn a_path_names_what_the_user_vouches_for() {
     let vouched = known_by_path(Some(place), path, true);
     assert_eq!(vouched.basis, Basis::Path);
     let as_recorded = |identity: Identity| Identity {
-        also: 0,
+        alias: 0,
         ..identity
     };
     // The setting may change.

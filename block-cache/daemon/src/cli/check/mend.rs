@@ -12,7 +12,7 @@ use forebay_cache::{
 use forebay_io::system;
 use serde_json::json;
 
-use crate::stack::journal::{self, Whose};
+use crate::stack::journal::{self, JournalOwner};
 use crate::stack::{log_losses, lost_with};
 use crate::state::{Opening, StateDirectory, with_help};
 use forebay_terminal::size::{human_bytes, human_count};
@@ -132,7 +132,7 @@ impl Losses {
 }
 
 /// Owner and path of a process journal.
-pub(super) type Place<'a> = (&'a Whose, &'a Path);
+pub(super) type Place<'a> = (&'a JournalOwner, &'a Path);
 
 pub(super) fn options((whose, path): Place<'_>, data: bool, mend: bool) -> Result<RepairOptions> {
     Ok(RepairOptions {

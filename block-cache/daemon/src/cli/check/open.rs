@@ -13,7 +13,7 @@ use forebay_metadata::superblock::Superblock;
 use super::Place;
 use crate::config::server::default_state;
 use crate::config::{Config, DeviceKind};
-use crate::stack::journal::{self, Whose};
+use crate::stack::journal::{self, JournalOwner};
 use crate::stack::{
     Remains, check_memory, check_room, connect, foresee, foresee_records, judge_identity,
     keeps_slots, left, odd_end, open_metadata, open_path, open_to_look, place_of, place_of_path,
@@ -187,7 +187,7 @@ pub(in crate::cli) async fn open_configured(
     if let (Some(note), false) = (copy.context(|| config.place(cache.line))?, moved) {
         out::note(&format!("warning: {note}"));
     }
-    let whose = Whose::of(&found, &devices, places.metadata, moved);
+    let whose = JournalOwner::of(&found, &devices, places.metadata, moved);
     journal::foresee(cache.journal_path(), &whose)
         .context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))

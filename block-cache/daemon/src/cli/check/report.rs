@@ -9,7 +9,7 @@ use serde_json::json;
 use super::mend::{Work, corrupt};
 use crate::config::Config;
 use crate::config::block_sizes::block_sizes_in_words;
-use crate::stack::journal::Whose;
+use crate::stack::journal::JournalOwner;
 use crate::state::hex;
 use forebay_terminal::size::{human_bytes, human_count};
 use forebay_terminal::table::Table;
@@ -78,7 +78,7 @@ pub(super) fn as_json(
 pub(super) fn render(
     what: &str,
     found: &Inspection,
-    place: (&Whose, &Path),
+    place: (&JournalOwner, &Path),
     unverified_bytes: u64,
     work: Option<&Work>,
 ) -> String {
@@ -148,7 +148,7 @@ fn described(what: &str, found: &Inspection) -> String {
 /// Returns the conclusion, with the remedy.
 fn verdict(
     found: &Inspection,
-    (whose, journal): (&Whose, &Path),
+    (whose, journal): (&JournalOwner, &Path),
     unverified_bytes: u64,
     work: Option<&Work>,
 ) -> String {

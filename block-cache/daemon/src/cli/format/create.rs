@@ -12,9 +12,9 @@ use crate::state::append_help;
 use forebay_terminal::size::human_bytes;
 
 /// A file created by this command, which is removed if formatting fails.
-pub(super) struct MadeHere(PathBuf);
+pub(super) struct CreatedFile(PathBuf);
 
-impl MadeHere {
+impl CreatedFile {
     /// Creates an empty file. Fails if another program has created it: that one must not be
     /// removed.
     fn new(path: &Path) -> Result<Self> {
@@ -29,7 +29,7 @@ impl MadeHere {
     }
 }
 
-impl Drop for MadeHere {
+impl Drop for CreatedFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -59,7 +59,7 @@ pub(super) fn no_size(error: &Error, path: &Path) -> Error {
 }
 
 /// Checks an existing file against --create. Returns the file to create if there is none.
-pub(super) fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> {
+pub(super) fn check_create(path: &Path, bytes: u64) -> Result<Option<CreatedFile>> {
     let refuse = |kind, what: String| {
         let path = path.display();
         Err(Error::with_source(
@@ -108,7 +108,7 @@ pub(super) fn check_create(path: &Path, bytes: u64) -> Result<Option<MadeHere>> 
                 ),
                 // A dangling link must not be removed.
                 _ if path.is_symlink() => Ok(None),
-                _ => MadeHere::new(path).map(Some),
+                _ => CreatedFile::new(path).map(Some),
             };
         }
         Err(error) => return Err(error).context(|| path.display().to_string()),

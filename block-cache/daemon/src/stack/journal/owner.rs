@@ -22,7 +22,7 @@ const OWNER_BYTES: usize = 24;
 
 /// The cache whose journal is located.
 #[derive(Clone, Debug)]
-pub(crate) struct Whose {
+pub(crate) struct JournalOwner {
     pub(crate) uuid: [u8; 16],
     /// Devices that hold it now.
     pub(crate) media: Media,
@@ -40,7 +40,7 @@ pub(crate) struct Whose {
     pub(crate) moved: bool,
 }
 
-impl Whose {
+impl JournalOwner {
     /// Returns the cache that was found on these devices.
     pub(crate) fn of(found: &Superblock, devices: &Devices, place: String, moved: bool) -> Self {
         Self {
@@ -94,7 +94,7 @@ fn head(path: &Path) -> Option<Head> {
 ///
 /// # Errors
 /// `Busy` for a copy's journal, `Lost` for that of another opening; with the paths and the remedy.
-pub(super) fn refuse_foreign(path: &Path, whose: &Whose) -> Result<()> {
+pub(super) fn refuse_foreign(path: &Path, whose: &JournalOwner) -> Result<()> {
     let Some(head) = head(path).filter(|head| head.uuid == whose.uuid) else {
         return Ok(());
     };
@@ -269,7 +269,7 @@ pub(super) fn is_of(path: &Path, uuid: &[u8; 16]) -> bool {
 }
 
 /// Whether the journal at `path` belongs to the cache's last opening.
-pub(super) fn is_own(path: &Path, whose: &Whose) -> bool {
+pub(super) fn is_own(path: &Path, whose: &JournalOwner) -> bool {
     let is_damaged = head(path).is_some_and(|head| head.tie.is_damaged);
     is_of(path, &whose.uuid) && !is_damaged && refuse_foreign(path, whose).is_ok()
 }

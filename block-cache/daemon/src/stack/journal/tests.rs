@@ -15,7 +15,7 @@ fn one_that_was_only_placed_is_this_caches() {
         None
     );
     owner(&path, Some(&[8; 16]), "").expect_err("another cache's");
-    let whose = Whose {
+    let whose = JournalOwner {
         uuid: [7; 16],
         media: Media::default(),
         generation: 0,

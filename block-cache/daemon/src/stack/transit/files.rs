@@ -21,15 +21,15 @@ pub(super) fn place(info: &DeviceInfo) -> PathBuf {
     let file = |name: &str| Path::new(DIRECTORY).join(format!("forebay-{name}.transit"));
     let Identity {
         medium,
-        also,
+        alias,
         start,
         ..
     } = info.identity;
-    let former = file(&format!("{also:016x}"));
+    let former = file(&format!("{alias:016x}"));
     match start {
         _ if medium == 0 => file(&info.name.replace('/', "-")),
         // A file of an earlier version, which numbered partitions and loop devices differently.
-        _ if also != 0 && former.exists() => former,
+        _ if alias != 0 && former.exists() => former,
         // Parts of one medium have slots of their own.
         Some(start @ 1..) => file(&format!("{medium:016x}-{start:x}")),
         _ => file(&format!("{medium:016x}")),
