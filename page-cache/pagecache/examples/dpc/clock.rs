@@ -95,6 +95,13 @@ impl Meter<'_> {
         self.spent_ns += page_ns + remote_ns + waited;
     }
 
+    /// Charges the links for a page that a node copies into a replica. No program waits for it.
+    pub(crate) fn replicate(&mut self, node: usize, host: usize) {
+        let link_ns = self.machines.costs.link_ns();
+        self.machines.inward[node].take(self.now_ns, link_ns);
+        self.machines.outward[host].take(self.now_ns, link_ns);
+    }
+
     /// Charges packets to the server and back, and the number of round trips that are waited for.
     pub(crate) fn messages(&mut self, packets: u64, messages: u64, round_trips: u64) {
         self.counts.packets += packets;

@@ -57,6 +57,14 @@ fn version_in(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("a page has a word"))
 }
 
+/// Options of the nodes of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Protocol {
+    pub(crate) consistency: Consistency,
+    /// Number of copies of a remote page after which a node wants a replica; 0 for no replicas.
+    pub(crate) replicate_after: u32,
+}
+
 /// Effects of an operation.
 #[derive(Debug, Default)]
 pub(crate) struct Did {
@@ -80,6 +88,8 @@ pub(crate) struct Did {
     pub(crate) packets: u64,
     pub(crate) messages: u64,
     pub(crate) invalidations: u64,
+    /// Nodes that copied a page into a replica, and the page's frame.
+    pub(crate) replicated: Vec<(usize, u32)>,
     /// Pages that left the memory of a node.
     pub(crate) evicted: Vec<PageId>,
     /// Pages that were read.
@@ -97,7 +107,7 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Creates `nodes` nodes of `pages` pages of memory each, including unpublished pages.
-    pub(crate) fn new(nodes: usize, pages: u32, consistency: Consistency, shelf: Shelf) -> Self {
+    pub(crate) fn new(nodes: usize, pages: u32, protocol: Protocol, shelf: Shelf) -> Self {
         let count = u32::try_from(nodes).expect("few");
         let frames = pages - UNPUBLISHED;
         let config = directory::Config {
@@ -118,11 +128,11 @@ impl Pool {
             let mut effects = Vec::new();
             let config = node::Config {
                 node: NodeId::new(u8::try_from(number).expect("few")).expect("at most 32"),
-                consistency,
+                consistency: protocol.consistency,
                 frames,
                 unpublished_pages: UNPUBLISHED,
                 read_ahead_pages: 0,
-                replicate_after: 0,
+                replicate_after: protocol.replicate_after,
             };
             pool.nodes.push(Node::new(config, &mut effects));
             pool.settle(number, effects, 0, &mut Did::default());
@@ -145,10 +155,11 @@ impl Pool {
         self.directory.page(page).map(|(_, place)| place)
     }
 
-    /// Returns all pages in frames, and all unpublished pages.
+    /// Returns all pages in frames, replicas too, and all unpublished pages.
     pub(crate) fn copies(&self) -> impl Iterator<Item = (PageId, Option<Place>)> + '_ {
         self.nodes.iter().flat_map(|node| {
-            let mapped = node.mappings().map(|(page, place)| (page, Some(place)));
+            let places = node.mappings().chain(node.replicas());
+            let mapped = places.map(|(page, place)| (page, Some(place)));
             mapped.chain(node.unpublished_pages().map(|(page, _)| (page, None)))
         })
     }
@@ -231,14 +242,14 @@ impl Pool {
         first: bool,
         did: &mut Did,
     ) -> Vec<PageId> {
-        let access = match version {
-            Some(_) => Access::Write,
-            None => Access::Read,
-        };
         let (mut effects, mut waiting) = (Vec::new(), Vec::new());
         for page in pages {
             let ticket = self.ticket();
-            match self.nodes[node].acquire(*page, access, ticket, &mut effects) {
+            let acquired = match version {
+                Some(_) => self.nodes[node].acquire(*page, Access::Write, ticket, &mut effects),
+                None => self.nodes[node].acquire_copy(*page, ticket, &mut effects),
+            };
+            match acquired {
                 Acquired::Mapped(place) => {
                     self.copy(node, *page, place, version, did);
                     let local = self.host(place.frame) == node;
@@ -403,6 +414,7 @@ impl Pool {
                 let read = self.segment.read(place, &mut scratch);
                 read.expect("no node stores into it");
                 self.segment.fill(page, copy, id, &scratch, true);
+                did.replicated.push((node, place.frame));
                 self.nodes[node].copied(page, copy, true, &mut out);
             }
             Effect::WriteBack { page, place } => {

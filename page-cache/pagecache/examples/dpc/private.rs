@@ -9,7 +9,7 @@ use forebay_pagecache::message::PageId;
 use forebay_pagecache::node::Consistency;
 
 use crate::clock::Meter;
-use crate::pool::{Did, Pool, Shelf};
+use crate::pool::{Did, Pool, Protocol, Shelf};
 use crate::tokens::{ATTRIBUTES, Key, Tokens};
 use crate::workload::Operation;
 
@@ -52,7 +52,11 @@ pub(crate) struct Private {
 
 impl Private {
     pub(crate) fn new(kind: Kind, nodes: usize, pages: u32, opens: bool, shelf: &Shelf) -> Self {
-        let pool = || Pool::new(1, pages, Consistency::Strong, shelf.clone());
+        let protocol = Protocol {
+            consistency: Consistency::Strong,
+            replicate_after: 0,
+        };
+        let pool = || Pool::new(1, pages, protocol, shelf.clone());
         let pools: Vec<Pool> = (0..nodes).map(|_| pool()).collect();
         Self {
             kind,

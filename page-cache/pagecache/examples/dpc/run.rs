@@ -9,13 +9,16 @@ use serde_json::{Value, json};
 
 use crate::clock::{Counts, Machines, Meter, bytes};
 use crate::costs::Costs;
-use crate::pool::Shelf;
+use crate::pool::{Protocol, Shelf};
 use crate::private::{Kind, Private};
 use crate::shared::Shared;
 use crate::workload::{MEMORY_PAGES, Operation, THREADS, Thread, Workload};
 
 /// Pages of a large token: 1 MiB, or the whole file if it is shorter.
 const EXTENT_PAGES: u64 = 256;
+
+/// Copies of a page after which a node wants a replica: the value of the product.
+const REPLICATE_AFTER: u32 = 4;
 
 /// Compared systems.
 pub(crate) enum System {
@@ -28,21 +31,20 @@ impl System {
     /// are in the tree, as in this project, at no cost.
     pub(crate) fn new(name: &str, nodes: usize, pages: u32, opens: bool) -> Result<Self, String> {
         let shelf = Shelf::default();
-        let shared = |consistency, one| {
-            Box::new(Shared::new(
-                nodes,
-                pages,
+        let shared = |consistency, replicate_after, one| {
+            let protocol = Protocol {
                 consistency,
-                one,
-                opens,
-                shelf.clone(),
-            ))
+                replicate_after,
+            };
+            let shelf = shelf.clone();
+            Box::new(Shared::new(nodes, pages, protocol, one, opens, shelf))
         };
         let private = |kind| Box::new(Private::new(kind, nodes, pages, opens, &shelf));
         Ok(match name {
-            "one-node" => Self::Shared(shared(Consistency::Strong, true)),
-            "dpc-relaxed" => Self::Shared(shared(Consistency::Relaxed, false)),
-            "dpc-strong" => Self::Shared(shared(Consistency::Strong, false)),
+            "one-node" => Self::Shared(shared(Consistency::Strong, 0, true)),
+            "dpc-relaxed" => Self::Shared(shared(Consistency::Relaxed, 0, false)),
+            "dpc-strong" => Self::Shared(shared(Consistency::Strong, 0, false)),
+            "dpc-replicas" => Self::Shared(shared(Consistency::Strong, REPLICATE_AFTER, false)),
             "close-to-open" => Self::Private(private(Kind::CloseToOpen)),
             "page-tokens" => Self::Private(private(Kind::Tokens(1))),
             "extent-tokens" => Self::Private(private(Kind::Tokens(EXTENT_PAGES))),

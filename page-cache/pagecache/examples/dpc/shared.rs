@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use forebay_pagecache::message::PageId;
-use forebay_pagecache::node::Consistency;
 
 use crate::clock::Meter;
-use crate::pool::{Did, Pool, Shelf};
+use crate::pool::{Did, Pool, Protocol, Shelf};
 use crate::workload::Operation;
 
 /// One pool for all nodes.
@@ -26,15 +25,15 @@ impl Shared {
     pub(crate) fn new(
         nodes: usize,
         pages: u32,
-        consistency: Consistency,
+        protocol: Protocol,
         one_node: bool,
         opens: bool,
         shelf: Shelf,
     ) -> Self {
         let all = u32::try_from(nodes).expect("few") * pages;
         let pool = match one_node {
-            true => Pool::new(1, all, consistency, shelf),
-            false => Pool::new(nodes, pages, consistency, shelf),
+            true => Pool::new(1, all, protocol, shelf),
+            false => Pool::new(nodes, pages, protocol, shelf),
         };
         Self {
             ready_ns: vec![0; pool.segment.frames() as usize],
@@ -135,6 +134,9 @@ impl Shared {
         meter.pool_writes(did);
         for frame in &did.filled {
             self.ready_ns[*frame as usize] = meter.end_ns();
+        }
+        for (to, frame) in &did.replicated {
+            meter.replicate(*to, self.pool.host(*frame));
         }
         meter.local(did.unpublished);
         for frame in &did.used {

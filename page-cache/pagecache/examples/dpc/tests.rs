@@ -10,16 +10,18 @@ use crate::costs::Costs;
 use crate::run::{Copies, System};
 use crate::workload::Operation;
 
-const STRONG: [&str; 5] = [
+const STRONG: [&str; 6] = [
     "one-node",
     "dpc-strong",
+    "dpc-replicas",
     "page-tokens",
     "extent-tokens",
     "n-chance",
 ];
-const ALL: [&str; 7] = [
+const ALL: [&str; 8] = [
     "one-node",
     "dpc-strong",
+    "dpc-replicas",
     "page-tokens",
     "extent-tokens",
     "n-chance",

@@ -71,7 +71,7 @@ impl Workload {
         // The size in units of a node's memory, and the operations of a thread. The warm-up fills
         // each cache several times, unless the filling itself is measured.
         let (kind, size, warm, counted) = match name {
-            "webserver" => (Kind::Webserver, 1.0, 512, 256),
+            "webserver" => (Kind::Webserver, 1.0, 2048, 256),
             "fileserver" => (Kind::Fileserver, 1.0, 96, 48),
             "varmail" => (Kind::Varmail, 1.0, 384, 192),
             "points" => (Kind::Points, 60.0 / 32.0, 8192, 2048),

@@ -35,6 +35,8 @@ impl<S: Store, L: Link> Client<S, L> {
             return Ok(false);
         };
         state.node.set_time(now);
+        let State { node, effects, .. } = &mut *state;
+        node.request_replicas(effects);
         let dirty = state.node.dirty();
         let age = dirty
             .since

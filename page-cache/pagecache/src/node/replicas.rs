@@ -6,10 +6,15 @@ use hashbrown::hash_table::Entry;
 use super::{Access, Acquired, Effect, Fault, Node, PageId, Place, Ticket};
 use crate::message::ToDirectory;
 
+/// Number of requests for replicas that share a packet.
+const BATCH: usize = 16;
+
 /// Pages of other nodes' memory that this node copies.
 #[derive(Debug, Default)]
 pub(super) struct Replicas {
     pages: HashTable<Remote>,
+    /// Pages of which a replica is wanted and was not requested yet.
+    wanted: Vec<Place>,
 }
 
 impl Replicas {
@@ -89,13 +94,26 @@ impl Node {
             return replica;
         }
         remote.copies = remote.copies.saturating_add(1);
-        // There may have been no idle frame at the last request.
+        // There may have been no idle frame at the last request. So it is repeated, less often each
+        // time.
         let times = remote.copies / self.config.replicate_after;
-        let is_due = remote.copies.is_multiple_of(self.config.replicate_after);
-        if is_due && times.is_power_of_two() {
-            out.push(Effect::Send(ToDirectory::Replicate { place }));
+        let is_due = remote.copies.is_multiple_of(self.config.replicate_after)
+            && times.is_power_of_two()
+            && times.ilog2().is_multiple_of(2);
+        if is_due {
+            self.replicas.wanted.push(place);
+        }
+        if self.replicas.wanted.len() >= BATCH {
+            self.request_replicas(out);
         }
         place
+    }
+
+    /// Requests the replicas that are wanted. Call it now and then: requests wait until several can
+    /// share a packet.
+    pub fn request_replicas(&mut self, out: &mut Vec<Effect>) {
+        let wanted = self.replicas.wanted.drain(..);
+        out.extend(wanted.map(|place| Effect::Send(ToDirectory::Replicate { place })));
     }
 
     /// Begins the use of a granted replica.

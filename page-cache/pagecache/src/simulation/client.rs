@@ -192,6 +192,7 @@ impl World {
         let node = &mut self.peers[client.node].node;
         let acquired = match client.kind {
             Kind::Read | Kind::GroupRead => {
+                node.request_replicas(&mut effects);
                 node.acquire_copy(client.page, client.ticket, &mut effects)
             }
             _ => node.acquire(client.page, access, client.ticket, &mut effects),

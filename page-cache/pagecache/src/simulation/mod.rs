@@ -63,9 +63,8 @@ fn to_words(bytes: &[u8]) -> Words {
 
 /// Lives of each consistency.
 const LIVES: Lives = Lives {
-    // Fault::UnreportedLoss, Fault::FillForgotten, Fault::GivenUpForgotten,
-    // Fault::WriteBackOverlaps
-    pinned: &[103, 312, 165, 294],
+    // Fault::UnreportedLoss, Fault::WriteBackOverlaps, Fault::GivenUpForgotten
+    pinned: &[103, 312, 165],
     gate: 800,
     whole: 2500,
     share: 2,

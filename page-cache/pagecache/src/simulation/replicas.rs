@@ -19,15 +19,16 @@ pub(super) struct Replication {
 impl Replication {
     pub(super) fn new(seed: u64, fault: Option<Fault>) -> Self {
         let rng = Rng::new(seed ^ (1 << 63));
-        let is_wanted = matches!(
-            fault,
-            Some(
+        // Other faults are planted in lives without replicas, in which memory is scarcer.
+        let replicates = match fault {
+            None => rng.chance(1, 2),
+            Some(fault) => matches!(
+                fault,
                 Fault::ReplicaNotRevoked
                     | Fault::ReplicaUsedAfterDrop
                     | Fault::ReplicaOutlivesDirectory
-            )
-        );
-        let replicates = rng.chance(1, 2) || is_wanted;
+            ),
+        };
         Self { rng, replicates }
     }
 
