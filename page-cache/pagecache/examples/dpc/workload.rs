@@ -1,4 +1,4 @@
-//! Operations of programs: the six workloads of the study, and a mix for its sweeps.
+//! Operations of programs: the workloads of the study, and a mix for its sweeps.
 //!
 //! Sizes are in units of one node's memory. The paper's nodes have 32 GB each. Its RocksDB has 60
 //! GB, its DiskANN index 40, its model 30 and its file sets about 32. The ratios here are the same,
@@ -40,6 +40,7 @@ enum Kind {
     Points,
     Vectors,
     Weights,
+    Affinity,
     Mix,
 }
 
@@ -77,6 +78,7 @@ impl Workload {
             "points" => (Kind::Points, 60.0 / 32.0, 8192, 2048),
             "vectors" => (Kind::Vectors, 40.0 / 32.0, 1536, 512),
             "weights" => (Kind::Weights, 30.0 / 32.0, 0, 0),
+            "affinity" => (Kind::Affinity, 2.0, 8192, 2048),
             "mix" => (Kind::Mix, 1.0, 4096, 1024),
             other => return Err(format!("no workload is called {other:?}")),
         };
@@ -86,7 +88,7 @@ impl Workload {
         let theta = job["theta"].as_f64().unwrap_or(0.99);
         let zipf = Rc::new(Zipf::new(set_pages, theta));
         let own = match kind {
-            Kind::Mix => Rc::new(Zipf::new(set_pages / nodes as u64, theta)),
+            Kind::Mix | Kind::Affinity => Rc::new(Zipf::new(set_pages / nodes as u64, theta)),
             _ => Rc::clone(&zipf),
         };
         Ok(Self {
@@ -161,6 +163,7 @@ impl Thread {
                 let end = (start + CHUNK).min(self.workload.set_pages);
                 self.read(0, start.min(end)..end)
             }
+            Kind::Affinity => self.affinity(),
             Kind::Mix => self.mix(),
         }
     }
@@ -174,6 +177,21 @@ impl Thread {
         let page = zipf.draw(&self.rng);
         let mut operation = self.read(inode, [page].into_iter());
         if self.rng.chance(self.workload.writes, 1000) {
+            operation.writes = std::mem::take(&mut operation.reads);
+        }
+        operation
+    }
+
+    /// Uses a page of a file that all nodes share: nine of ten are in the node's own part. One of
+    /// twenty operations writes.
+    fn affinity(&mut self) -> Operation {
+        let part = self.workload.own.places.len() as u64;
+        let page = match self.rng.chance(9, 10) {
+            true => self.node * part + self.workload.own.draw(&self.rng),
+            false => self.rng.below(self.workload.set_pages),
+        };
+        let mut operation = self.read(0, [page].into_iter());
+        if self.rng.chance(1, 20) {
             operation.writes = std::mem::take(&mut operation.reads);
         }
         operation

@@ -3,13 +3,18 @@
 use serde_json::Value;
 
 use super::cells::{
-    Cells, FEW, FREE, LINK, NODE_COUNTS, NODES, OPENING, OPENS, REMOTE, ROUND_TRIP, Row, SHARED,
-    SIZES, SYSTEMS, Sweep, WORKLOADS, WRITES, beside_virtiofs, geometric, mean, speedup,
+    Cells, FEW, FREE, LINK, NODE_COUNTS, NODES, OPENING, OPENS, PAPER, REMOTE, REPLICAS,
+    ROUND_TRIP, Row, SHARED, SIZES, STRONG_ONE, SYSTEMS, Sweep, WORKLOADS, WRITES, beside_virtiofs,
+    geometric, mean, speedup,
 };
 use super::measured::{self, Round};
 use crate::claims::{Claim, figure};
 use crate::pages::{Data, Grid, Header, claims_grid, values_grid};
 use crate::study::table::{number, percent, size};
+
+/// Titles of the columns of times of the better grain of tokens over ours.
+const TOKENS: &str = "beside tokens";
+const REPLICAS_TOKENS: &str = "replicas beside tokens";
 
 /// Grids of the study; `costs` are the declared costs that the program prints.
 pub(super) fn grids(
@@ -47,16 +52,28 @@ fn modelled(cells: &Cells) -> Vec<Grid> {
 
 fn values(header: &Header, cells: &Cells) -> Grid {
     let mut grid = values_grid(header);
-    let bounds = WORKLOADS.map(|workload| bound(cells, workload, NODES));
+    let bounds = PAPER.map(|workload| bound(cells, workload, NODES));
     let least = bounds.iter().flatten().copied().reduce(f64::min);
     for (name, value) in [
         ("bound_mean", times_of(geometric(bounds))),
         ("bound_least", least.map_or_else(|| "-".into(), figure)),
-        ("free_mean", times_of(with_swept(cells, &FREE, 1.0))),
-        ("crossing", times_of(crossover(&size_gains(cells)))),
+        (
+            "free_mean",
+            times_of(with_swept(cells, STRONG_ONE, &FREE, 1.0)),
+        ),
+        (
+            "crossing",
+            times_of(crossover(&size_gains(cells, STRONG_ONE))),
+        ),
+        (
+            "replicas_crossing",
+            times_of(crossover(&size_gains(cells, REPLICAS))),
+        ),
         (
             "opens_mean",
-            times_of(mean(|workload, system| asked(cells, workload, system))),
+            times_of(mean(STRONG_ONE, |workload, system| {
+                asked(cells, workload, system)
+            })),
         ),
     ] {
         grid.row([name.into(), value]);
@@ -66,17 +83,14 @@ fn values(header: &Header, cells: &Cells) -> Grid {
 
 /// Time of the better grain of tokens, over that of one node with all the memory.
 fn bound(cells: &Cells, workload: &str, nodes: u64) -> Option<f64> {
-    speedup(|system| match system {
-        "dpc-strong" => cells.at(workload, "one-node", nodes),
-        _ => cells.at(workload, system, nodes),
-    })
+    speedup("one-node", |system| cells.at(workload, system, nodes))
 }
 
-/// The mean with one cost of `dpc-strong` changed; tokens do not know it.
-fn with_swept(cells: &Cells, sweep: &Sweep, value: f64) -> Option<f64> {
-    mean(|workload, system| match system {
-        "dpc-strong" => cells.swept(workload, system, sweep.name, value),
-        _ => cells.at(workload, system, NODES),
+/// The mean with one cost of the system `ours` changed; tokens do not know it.
+fn with_swept(cells: &Cells, ours: &str, sweep: &Sweep, value: f64) -> Option<f64> {
+    mean(ours, |workload, system| match system == ours {
+        true => cells.swept(workload, system, sweep.name, value),
+        false => cells.at(workload, system, NODES),
     })
 }
 
@@ -105,22 +119,24 @@ fn by_system(name: &str, first: &str, systems: &[&str], last: &[&str]) -> Grid {
 }
 
 pub(super) fn times(cells: &Cells) -> Grid {
-    let last = ["beside tokens", "beside virtiofs"];
+    let last = [TOKENS, REPLICAS_TOKENS, "beside virtiofs"];
     let mut grid = by_system("times", "workload", &SYSTEMS, &last);
     for workload in WORKLOADS {
         let cell = |system: &str| cells.at(workload, system, NODES);
         let mut row = vec![workload.to_owned()];
         row.extend(SYSTEMS.map(|system| microseconds(cell(system))));
-        row.push(times_of(speedup(cell)));
+        row.extend([STRONG_ONE, REPLICAS].map(|ours| times_of(speedup(ours, cell))));
         row.push(times_of(beside_virtiofs(cells, workload)));
         grid.row(row);
     }
-    let mut row = vec!["geometric mean".to_owned()];
+    let mut row = vec!["geometric mean of the paper's".to_owned()];
     row.extend(SYSTEMS.map(|_| String::new()));
-    row.push(times_of(mean(|workload, system| {
-        cells.at(workload, system, NODES)
-    })));
-    let virtiofs = WORKLOADS.map(|workload| beside_virtiofs(cells, workload));
+    row.extend([STRONG_ONE, REPLICAS].map(|ours| {
+        times_of(mean(ours, |workload, system| {
+            cells.at(workload, system, NODES)
+        }))
+    }));
+    let virtiofs = PAPER.map(|workload| beside_virtiofs(cells, workload));
     row.push(times_of(geometric(virtiofs)));
     grid.row(row);
     grid
@@ -178,37 +194,42 @@ fn nodes(cells: &Cells) -> Grid {
     for workload in WORKLOADS {
         let mut row = vec![workload.to_owned()];
         row.extend(NODE_COUNTS.map(|nodes| {
-            let gain = speedup(|system| cells.at(workload, system, nodes));
+            let gains = [STRONG_ONE, REPLICAS]
+                .map(|ours| times_of(speedup(ours, |system| cells.at(workload, system, nodes))));
             let bound = bound(cells, workload, nodes);
-            format!("{} ({})", times_of(gain), times_of(bound))
+            format!("{} ({})", gains.join(" / "), times_of(bound))
         }));
         grid.row(row);
     }
-    let mut row = vec!["geometric mean".to_owned()];
-    row.extend(
-        NODE_COUNTS
-            .map(|nodes| times_of(mean(|workload, system| cells.at(workload, system, nodes)))),
-    );
+    let mut row = vec!["geometric mean of the paper's".to_owned()];
+    row.extend(NODE_COUNTS.map(|nodes| {
+        let means = [STRONG_ONE, REPLICAS].map(|ours| {
+            times_of(mean(ours, |workload, system| {
+                cells.at(workload, system, nodes)
+            }))
+        });
+        means.join(" / ")
+    }));
     grid.row(row);
     grid
 }
 
 /// Sweep of the mix: the time of each system, and that of tokens over ours.
 fn mix(cells: &Cells, sweep: &Sweep, title: &str, unit: fn(f64) -> String) -> Grid {
-    let mut grid = by_system(sweep.name, title, &SYSTEMS, &["beside tokens"]);
+    let mut grid = by_system(sweep.name, title, &SYSTEMS, &[TOKENS, REPLICAS_TOKENS]);
     for value in sweep.values {
         let cell = |system: &str| cells.swept("mix", system, sweep.name, *value);
         let mut row = vec![unit(*value)];
         row.extend(SYSTEMS.map(|system| microseconds(cell(system))));
-        row.push(times_of(speedup(cell)));
+        row.extend([STRONG_ONE, REPLICAS].map(|ours| times_of(speedup(ours, cell))));
         grid.row(row);
     }
     grid
 }
 
 /// Sizes of the shared set, and the time of tokens over ours.
-fn size_gains(cells: &Cells) -> Vec<(f64, f64)> {
-    let gain = |size: f64| speedup(|system| cells.swept("mix", system, SIZES.name, size));
+fn size_gains(cells: &Cells, ours: &str) -> Vec<(f64, f64)> {
+    let gain = |size: f64| speedup(ours, |system| cells.swept("mix", system, SIZES.name, size));
     let sizes = SIZES.values.iter();
     sizes
         .filter_map(|size| Some((*size, gain(*size)?)))
@@ -226,20 +247,30 @@ fn crossover(points: &[(f64, f64)]) -> Option<f64> {
 }
 
 fn swept_costs(cells: &Cells) -> Grid {
-    let mut grid = Grid::new("costs", &["cost", "value", "mean"]);
+    let mut grid = Grid::new("costs", &["cost", "value", "mean", "with replicas"]);
     for sweep in [REMOTE, LINK, FREE] {
         for value in sweep.values {
-            let gain = with_swept(cells, &sweep, *value);
-            grid.row([sweep.name.to_owned(), number(*value as u64), times_of(gain)]);
+            let gains = [STRONG_ONE, REPLICAS]
+                .map(|ours| times_of(with_swept(cells, ours, &sweep, *value)));
+            let [gain, replicas] = gains;
+            grid.row([sweep.name.to_owned(), number(*value as u64), gain, replicas]);
         }
     }
     for value in ROUND_TRIP.values {
-        let gain = mean(|workload, system| cells.swept(workload, system, ROUND_TRIP.name, *value));
+        let [gain, replicas] = [STRONG_ONE, REPLICAS].map(|ours| {
+            times_of(mean(ours, |workload, system| {
+                cells.swept(workload, system, ROUND_TRIP.name, *value)
+            }))
+        });
         let name = ROUND_TRIP.name.to_owned();
-        grid.row([name, number(*value as u64), times_of(gain)]);
+        grid.row([name, number(*value as u64), gain, replicas]);
     }
-    let declared = mean(|workload, system| cells.at(workload, system, NODES));
-    grid.row(["as declared".to_owned(), String::new(), times_of(declared)]);
+    let [gain, replicas] = [STRONG_ONE, REPLICAS].map(|ours| {
+        times_of(mean(ours, |workload, system| {
+            cells.at(workload, system, NODES)
+        }))
+    });
+    grid.row(["as declared".to_owned(), String::new(), gain, replicas]);
     grid
 }
 
@@ -251,36 +282,41 @@ fn asked<'a>(cells: &'a Cells, workload: &str, system: &str) -> Option<&'a Row> 
 }
 
 fn opens(cells: &Cells) -> Grid {
-    let mut grid = by_system("opens", "workload", &FEW, &["beside tokens"]);
+    let mut grid = by_system("opens", "workload", &FEW, &[TOKENS]);
     for workload in OPENING {
         let cell = |system: &str| asked(cells, workload, system);
         let mut row = vec![workload.to_owned()];
         row.extend(FEW.map(|system| microseconds(cell(system))));
-        row.push(times_of(speedup(cell)));
+        row.push(times_of(speedup(STRONG_ONE, cell)));
         grid.row(row);
     }
     grid
 }
 
-/// Each cell in which the better grain of tokens takes less time than `dpc-strong`.
+/// Each cell in which the better grain of tokens takes less time than `dpc-strong` or
+/// `dpc-replicas`.
 fn losses(cells: &Cells) -> Grid {
-    let mut grid = Grid::new("losses", &["workload", "nodes", "changed", "beside tokens"]);
-    for row in cells.0.iter().filter(|row| row.job.system == "dpc-strong") {
+    let columns = ["workload", "nodes", "changed", TOKENS, REPLICAS_TOKENS];
+    let mut grid = Grid::new("losses", &columns);
+    for row in cells.0.iter().filter(|row| row.job.system == STRONG_ONE) {
         let job = &row.job;
         if [REMOTE.name, LINK.name, FREE.name].contains(&&*job.sweep) {
             continue;
         }
-        let gain = speedup(|system| match &*job.sweep {
-            "" => cells.at(&job.workload, system, job.nodes),
-            sweep => cells.swept(&job.workload, system, sweep, job.value),
+        let gains = [STRONG_ONE, REPLICAS].map(|ours| {
+            speedup(ours, |system| match &*job.sweep {
+                "" => cells.at(&job.workload, system, job.nodes),
+                sweep => cells.swept(&job.workload, system, sweep, job.value),
+            })
         });
-        if let Some(gain) = gain.filter(|gain| *gain < 1.0) {
+        if gains.iter().flatten().any(|gain| *gain < 1.0) {
             let changed = match &*job.sweep {
                 "" => "nothing".to_owned(),
                 sweep => format!("{sweep} = {}", job.value),
             };
             let nodes = job.nodes.to_string();
-            grid.row([job.workload.clone(), nodes, changed, format!("{gain:.2}")]);
+            let [gain, replicas] = gains.map(times_of);
+            grid.row([job.workload.clone(), nodes, changed, gain, replicas]);
         }
     }
     grid
