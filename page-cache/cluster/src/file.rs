@@ -345,12 +345,22 @@ impl File {
         let mut done = 0;
         while done < bytes.len() {
             let (page, inside) = self.page(offset + done as u64);
-            let count = (bytes.len() - done).min(PAGE_BYTES - inside);
-            let part = &bytes[done..done + count];
-            let written = self.node.client().write(page, inside, part);
+            let left = bytes.len() - done;
+            let client = self.node.client();
+            let (count, written) = match inside == 0 && left >= 2 * PAGE_BYTES {
+                true => {
+                    let whole = &bytes[done..done + left - left % PAGE_BYTES];
+                    let written = client.write_pages(page, whole, &mut stored);
+                    (whole.len(), written)
+                }
+                false => {
+                    let count = left.min(PAGE_BYTES - inside);
+                    let written = client.write(page, inside, &bytes[done..done + count]);
+                    (count, written.inspect(|()| stored()))
+                }
+            };
             self.is_written.store(true, Ordering::Release);
             written?;
-            stored();
             done += count;
         }
         Ok(())

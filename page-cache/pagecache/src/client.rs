@@ -15,6 +15,7 @@ mod seen_losses;
 mod throttle;
 mod unsynced;
 mod view;
+mod write;
 mod write_back;
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 use forebay_block::{Error, ErrorKind, Result};
 
 use crate::message::{Access, LockRange, PageId, ToDirectory};
-use crate::node::{Acquired, Config, Counts, Effect, Node, Ticket, WroteWhole};
+use crate::node::{Acquired, Config, Counts, Effect, Node, Ticket};
 use crate::segment::Segment;
 use crate::store::Store;
 use alone::Turns;
@@ -200,60 +201,6 @@ impl<S: Store, L: Link> Client<S, L> {
         let State { node, effects, .. } = &mut *state;
         node.look_up_range(inode, pages.start..end, effects);
         self.act(&mut state)
-    }
-
-    /// Writes `bytes` at `offset` of a page. All readers of the page see them at once.
-    ///
-    /// # Errors
-    /// Errors of the store, `TimedOut` after the limit, or `Disconnected`.
-    ///
-    /// # Panics
-    /// If the bytes reach beyond the page.
-    pub fn write(&self, page: PageId, offset: usize, bytes: &[u8]) -> Result<()> {
-        if bytes.len() == self.segment.page_size_bytes() {
-            let mut state = self.lock_state();
-            let ticket = state.ticket();
-            let State { node, effects, .. } = &mut *state;
-            let wrote = node.write_whole(page, bytes, ticket, effects);
-            self.act(&mut state)?;
-            match wrote {
-                WroteWhole::Unpublished => return Ok(()),
-                WroteWhole::Publishing => return self.wait(state, page, ticket),
-                WroteWhole::InPlace => {}
-            }
-        }
-        loop {
-            let mut state = self.lock_state();
-            match self.acquire(&mut state, page, Access::Write)? {
-                (Acquired::Mapped(place), _) => {
-                    state.node.pin(page);
-                    let node = state.node.id();
-                    let slow = self.slow(&state, place);
-                    drop(state);
-                    let written = self.segment.write(place, node, offset, bytes);
-                    slow.inspect(|emulated| emulated.spend(bytes.len()));
-                    let mut state = self.lock_state();
-                    if written.is_ok() {
-                        state.node.stored(page, place);
-                    }
-                    self.unpin(&mut state, page)?;
-                    drop(state);
-                    match written {
-                        Ok(_) => return Ok(()),
-                        Err(found) => Self::give_way(found),
-                    }
-                }
-                (Acquired::Unpublished, _) => {
-                    let target = state
-                        .node
-                        .unpublished(page)
-                        .expect("the node has just said so");
-                    target[offset..offset + bytes.len()].copy_from_slice(bytes);
-                    return Ok(());
-                }
-                (Acquired::Wait, ticket) => self.wait(state, page, ticket)?,
-            }
-        }
     }
 
     /// Returns a view of the page's only copy. The page stays there while the view lives, and

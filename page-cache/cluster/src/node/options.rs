@@ -9,6 +9,10 @@ use forebay_pagecache::node::Consistency;
 
 use crate::coherence::Coherence;
 
+/// Bounds of the default number of unpublished pages.
+const UNPUBLISHED_MIN: u32 = 16;
+const UNPUBLISHED_MAX: u32 = 128;
+
 /// Least default limit of written pages.
 const DIRTY_PAGES_MIN: usize = 16;
 
@@ -81,7 +85,8 @@ impl Options {
             id,
             pages,
             consistency: Consistency::Strong,
-            unpublished_pages: 16,
+            // Writes of whole pages that are in progress at a time.
+            unpublished_pages: (pages / 256).clamp(UNPUBLISHED_MIN, UNPUBLISHED_MAX),
             read_ahead_pages: 32,
             replicas: Replicas::None,
             expiry: Duration::from_secs(30),

@@ -1,5 +1,7 @@
 //! Consecutive pages are read and written with one request of the store.
 
+use std::sync::atomic::Ordering;
+
 use forebay_pagecache::node::Consistency;
 
 use crate::cluster::{Cluster, PAGE};
@@ -43,5 +45,30 @@ fn an_unreadable_page_fails_alone() {
     for index in 0..16 {
         let read = node.read(page(index), &mut out);
         assert_eq!(read.is_ok(), index != 5, "page {index}");
+    }
+}
+
+#[test]
+fn whole_pages_that_are_written_together_share_packets() {
+    const PAGES: usize = 40;
+    let cluster = Cluster::new(2, 128, Consistency::Strong, None);
+    let bytes: Vec<u8> = (0..PAGES).flat_map(|page| [page as u8 + 1; PAGE]).collect();
+    let mut out = [0; PAGE];
+    // Then it has joined.
+    cluster.nodes[0]
+        .read(page(0), &mut out)
+        .expect("it is read");
+    let sent = cluster.sent.load(Ordering::Relaxed);
+    let mut stored = 0;
+    let written = cluster.nodes[0].write_pages(page(3), &bytes, || stored += 1);
+    written.expect("it is written");
+    assert_eq!(stored, PAGES);
+    // Lookups of two pages at a time, and their publications.
+    let packets = cluster.sent.load(Ordering::Relaxed) - sent;
+    assert!(packets <= PAGES as u64 * 2 * 3 / 4, "{packets} packets");
+    for index in 0..PAGES {
+        let read = cluster.nodes[1].read(page(3 + index as u64), &mut out);
+        read.expect("it is read");
+        assert_eq!(out, [index as u8 + 1; PAGE]);
     }
 }
