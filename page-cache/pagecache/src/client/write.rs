@@ -62,8 +62,8 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
-    /// Writes consecutive whole pages, of which `first` is the first, and calls `stored` after each.
-    /// As [`Client::write`] for each page, in any order. Pages that are in no memory are looked up
+    /// Writes consecutive whole pages, of which `first` is the first. Calls `stored` after each. As
+    /// [`Client::write`] for each page, in any order. Pages that are in no memory are looked up
     /// several at a time.
     ///
     /// # Errors
