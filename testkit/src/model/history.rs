@@ -43,6 +43,9 @@ struct Version {
     hidden: bool,
     /// Numbers of versions that a read has shown to be later.
     later: Vec<u64>,
+    /// Time at which a read showed zeroes of several possible sources in its place. No later read
+    /// of this process shows it.
+    superseded_at: u64,
 }
 
 /// End of an operation.
@@ -113,6 +116,7 @@ impl History {
                 surfaces: false,
                 hidden: false,
                 later: Vec::new(),
+                superseded_at: NEVER,
             }],
             damage: None,
         }
@@ -178,6 +182,7 @@ impl History {
                 surfaces: false,
                 hidden: false,
                 later: Vec::new(),
+                superseded_at: NEVER,
             },
         );
         true
@@ -196,11 +201,16 @@ impl History {
             surfaces: false,
             hidden: false,
             later: Vec::new(),
+            superseded_at: NEVER,
         });
     }
 
     /// Notes the end of an operation. A discard that succeeds need not have an effect.
     pub(super) fn end(&mut self, number: u64, how: Ending, promised: bool, now: u64) {
+        if how == Ending::FailedHidden {
+            // A read may have found its zeroes, which memory hides from now on.
+            (self.versions.iter_mut()).for_each(|version| version.superseded_at = NEVER);
+        }
         for version in &mut self.versions {
             if version.number == number {
                 version.ended = now;
@@ -275,7 +285,7 @@ impl History {
                 || version.read_at < submitted
         });
         for (dead, version) in dead.iter_mut().zip(&self.versions) {
-            *dead |= version.hidden;
+            *dead |= version.hidden || version.superseded_at < submitted;
         }
         dead
     }
@@ -326,7 +336,7 @@ impl History {
         let alive = (self.versions.iter().zip(&dead))
             .filter(|(version, dead)| !**dead && version.content == content);
         // Zeroes may have several sources. If all had ended, and one is known to be the last, that
-        // one stands for all. Otherwise the read proves no order.
+        // one stands for all. Otherwise the read proves no order among them.
         let ambiguous = alive.clone().count() > 1;
         let found = (alive.clone().map(|(version, _)| version)).max_by_key(|version| version.ended);
         let Some(found) = found.cloned() else {
@@ -336,6 +346,12 @@ impl History {
             version.number == found.number || version.known_before(&found)
         };
         if ambiguous && (found.ended >= submitted || !alive.clone().all(is_last)) {
+            // Other content that had ended is older than one of them, or never took effect.
+            for version in &mut self.versions {
+                if !hiding && version.content != content && version.ended < submitted {
+                    version.superseded_at = version.superseded_at.min(now);
+                }
+            }
             return Ok(());
         }
         let mistakable = alive
@@ -390,6 +406,7 @@ impl History {
     /// Ends the process: operations that were in flight or had failed took effect, or never will.
     pub(super) fn lose_process(&mut self, now: u64) {
         for version in &mut self.versions {
+            version.superseded_at = NEVER;
             if matches!(version.state, State::InFlight | State::Failed) {
                 version.state = State::Maybe;
                 version.ended = version.ended.min(now);
@@ -412,6 +429,7 @@ impl History {
             version.ended = version.ended.min(now);
             version.surfaces = false;
             version.hidden = false;
+            version.superseded_at = NEVER;
             if version.promised {
                 version.state = State::Certain;
             } else {

@@ -422,6 +422,32 @@ fn zeroes_of_concurrent_sources_prove_no_order() {
     assert_eq!(bench.may(&[0, write.number]), [true, true]);
 }
 
+#[test]
+fn zeroes_of_concurrent_sources_stay_until_power_is_lost() {
+    let zeroes = Op::WriteZeroes {
+        fua: false,
+        unmap: true,
+    };
+    for (is_ended, hiding) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut bench = Bench::new(Promise::Flush);
+        bench.model.set_hiding(hiding);
+        let tickets = [zeroes, WRITE, zeroes].map(|op| bench.begin(op));
+        let [one, write, two] = &tickets;
+        bench.ok(write);
+        if is_ended {
+            bench.ok(one);
+            bench.ok(two);
+        }
+        // A read in flight may have found the write before its zeroes.
+        let in_flight = bench.begin(Op::Read);
+        assert!(bench.reads(0));
+        assert_eq!(bench.may(&[0, write.number]), [true, hiding], "{is_ended}");
+        assert!(bench.end_read(&in_flight, write.number));
+        bench.model.crash(Loss::Power);
+        assert_eq!(bench.may(&[0, write.number]), [true, true], "{is_ended}");
+    }
+}
+
 const RANGE: LostRange = LostRange {
     volume: 0,
     offset: 0,
