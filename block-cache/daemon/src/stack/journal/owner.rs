@@ -235,9 +235,12 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
         })?,
     };
     let mut head = [0; OWNER_BYTES];
+    let bytes = file.metadata().map_or(0, |found| found.len());
     let whole = match file.read_exact(&mut head) {
+        // To open it would give it another size, and so erase the rest.
+        _ if (1..journal::JOURNAL_MIN_BYTES as u64).contains(&bytes) => &[0xff; OWNER_BYTES],
         Ok(()) => &head,
-        Err(_) if file.metadata().is_ok_and(|found| found.len() == 0) => return Ok(None),
+        Err(_) if bytes == 0 => return Ok(None),
         Err(_) => &[0xff; OWNER_BYTES],
     };
     let (magic, uuid) = whole.split_at(MAGIC_BYTES);
@@ -254,7 +257,7 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "{path} is not a process journal, or was overwritten in its head; it is not changed\n\
+            "{path} is not a process journal, or was overwritten or cut in its head; it is not changed\n\
              help: if it was this cache's, put a sound copy of it back. If there is none, move it \
              away, start once with --accept-journal-loss, and check what the clients stored \
              last{stake}. If it is something else, set `journal` in [cache] to a path where \
