@@ -50,6 +50,8 @@ pub struct RepairOptions {
     pub place: String,
     /// As in [`CacheOptions`].
     pub data_place: String,
+    /// As in [`CacheOptions`].
+    pub moved: bool,
     /// As in [`CacheOptions`]. Only [`repair`] reports there.
     pub report_sink: Option<ReportSink>,
 }
@@ -189,6 +191,7 @@ fn opening(options: &RepairOptions, accept_journal_loss: bool) -> CacheOptions {
         generation: options.generation,
         place: options.place.clone(),
         data_place: options.data_place.clone(),
+        moved: options.moved,
         report_sink: options.report_sink.clone(),
         ..CacheOptions::new(options.boot_id)
     }

@@ -6,6 +6,7 @@ mod foresee;
 mod mend;
 mod open;
 mod report;
+mod start;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,17 +23,18 @@ use crate::control::client::Patience;
 use crate::stack::journal::{self, JournalOwner};
 use crate::stack::memory::{CacheNeeds, Needs};
 use crate::stack::{
-    Wishes, check_block_sizes, check_checksums, check_dirty_tracking, error_of_opening,
-    place_of_path, place_of_volume, refuse_all, warning_of_few,
+    Places, Wishes, check_block_sizes, check_checksums, check_dirty_tracking, error_of_opening,
+    place_of_volume, refuse_all, warning_of_few,
 };
 use crate::state::report_with_help;
 pub(super) use beside::running;
 use beside::{check_config, own_daemon};
 use forebay_terminal::out;
 use mend::{Losses, Work};
-use open::{Backing, look_at_backing};
+use open::Backing;
 pub(super) use open::{open_configured, open_named};
 use report::{as_json, render, summary, summary_as_json};
+pub(super) use start::{refuse_start, with_decisions_after_move};
 
 /// Exit status for a cache with damage.
 const DAMAGED: u8 = 3;
@@ -200,6 +202,10 @@ pub(super) fn run(
         }
         (_, running, _) => running,
     };
+    let with_more = |error| match &config {
+        Some(config) => with_decisions_after_move(error, config, &Wishes::default()),
+        None => error,
+    };
     let Found {
         inspection: found,
         journal,
@@ -226,7 +232,7 @@ pub(super) fn run(
         {
             return damage(&error, arguments.json);
         }
-        (found, _) => match found? {
+        (found, _) => match found.map_err(with_more)? {
             Inspected::At(found) => *found,
             Inspected::NotBefore(first) => {
                 in_order()?;
@@ -307,39 +313,6 @@ pub(super) fn run(
     })
 }
 
-/// Foresees the refusals of a start whose options cannot be taken back: `--adopt`,
-/// `--discard-stale-dirty`, `--accept-journal-loss` and `--moved-cache`. Without this, a start that
-/// is refused for one volume would have changed another one. Changes nothing.
-///
-/// # Errors
-/// The refusals, as [`run`] reports them without these options.
-pub(super) fn refuse_start(config: &Config, wishes: &Wishes) -> Result<()> {
-    let mut config = config.clone();
-    config
-        .volumes
-        .retain(|volume| !wishes.without_cache.contains(&volume.name));
-    let Some(place) = place(&config) else {
-        return Ok(());
-    };
-    let looked = Reactor::new(Engine::Auto)?.run(look_at_backing(config.clone(), false));
-    let found = looked.and_then(|backing| {
-        let found = inspect(place, backing, (false, false), wishes.clone());
-        Reactor::new(Engine::Auto)?.run(found)
-    });
-    match found {
-        Ok(Inspected::At(found)) => {
-            let problem = found.inspection.journal_problem.clone();
-            refuse_all(found.refused.into_iter().chain(problem).collect())
-        }
-        Ok(Inspected::NotBefore(_)) => Ok(()),
-        Err(error) => match error.kind() {
-            ErrorKind::Busy | ErrorKind::InvalidInput | ErrorKind::NotFound => Err(error),
-            // The start knows more, and refuses it before it decides on volumes.
-            _ => Ok(()),
-        },
-    }
-}
-
 /// Reports damage, or a missing device, that prevents further inspection.
 fn damage(error: &Error, json: bool) -> Result<ExitCode> {
     if json {
@@ -404,11 +377,10 @@ async fn inspect(
         },
         None => open_named(&place, repair).await.context(failed)?,
     };
-    let holder = place.metadata.as_ref().unwrap_or(&place.data);
-    let named = place_of_path(holder);
+    let places = place.places();
     let look = || {
         let journal = place.journal.as_deref();
-        super::format::inspect_with_journal(&devices, &named, journal, wishes.moved_cache)
+        super::format::inspect_with_journal(&devices, &places, journal, wishes.moved_cache)
     };
     let (mut inspection, (whose, journal)) = match (look().await, place.named_at()) {
         (Err(error), Some(line)) if error.kind() == ErrorKind::InvalidInput => {
@@ -440,13 +412,12 @@ async fn inspect(
             }
             let state = (place.config.as_ref()).map(|config| &*config.server.state);
             let losses = Losses::of(state, &inspection).context(failed)?;
-            let data_place = place.data_place();
-            let work = mend::repair(&devices, of, data, data_place, losses).await;
+            let work = mend::repair(&devices, of, data, losses).await;
             let work = work.context(failed)?;
             // The repair was an opening, and a cleanly closed cache needs no process journal.
             let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
             let found = Superblock::read(holder.as_ref()).await.context(failed)?;
-            let repaired = JournalOwner::of(&found, &devices, named.clone(), false);
+            let repaired = JournalOwner::of(&found, &devices, &places, false);
             journal::remove(&repaired, &journal);
             inspection = look().await.context(failed)?.0;
             Some(work)
@@ -481,12 +452,9 @@ async fn inspect(
 }
 
 impl Place {
-    /// Path of a separate data device; otherwise empty.
-    pub(super) fn data_place(&self) -> String {
-        match self.metadata {
-            Some(_) => place_of_path(&self.data),
-            None => String::new(),
-        }
+    /// Paths in the form of the record.
+    pub(super) fn places(&self) -> Places {
+        Places::of(&self.data, self.metadata.as_deref())
     }
 
     /// Returns its place in a configuration.

@@ -10,7 +10,7 @@ use forebay_metadata::superblock::{Role, Superblock};
 
 use super::format::inspect_with_journal;
 use crate::stack::journal::{self, JournalOwner};
-use crate::stack::{open_metadata, open_path, place_of_path};
+use crate::stack::{Places, open_metadata, open_path};
 use crate::state::hex;
 use forebay_terminal::out;
 use forebay_terminal::size::human_bytes;
@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
                 None => None,
             },
         };
-        let place = place_of_path(metadata.as_ref().unwrap_or(&cache));
+        let places = Places::of(&cache, metadata.as_deref());
         let what = match &metadata {
             Some(metadata) => format!(
                 "{}, with metadata on {},",
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
             ),
             None => cache.display().to_string(),
         };
-        clone_id(&devices, &place, &what).await
+        clone_id(&devices, &places, &what).await
     })?;
     let Cloned {
         former,
@@ -94,13 +94,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Gives the copy on these devices a new identity. `place` has its metadata, and `what` names both
-/// devices.
-async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> {
+/// Gives the copy on these devices a new identity. `what` names the devices at `places`.
+async fn clone_id(devices: &Devices, places: &Places, what: &str) -> Result<Cloned> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let found = Superblock::read(holder.as_ref()).await?;
     check_parts(devices, &found).await?;
-    let whose = JournalOwner::of(&found, devices, place.to_owned(), false);
+    let whose = JournalOwner::of(&found, devices, places, false);
     let path = journal::find(&whose.uuid);
     // A copy has none.
     if let Ok(Some(_)) = journal::own(&whose, &path, false)? {
@@ -120,11 +119,11 @@ async fn clone_id(devices: &Devices, place: &str, what: &str) -> Result<Cloned> 
         devices.data.as_ref(),
         devices.metadata.as_deref(),
         uuid,
-        place,
+        &places.metadata,
     )
     .await
     .context(|| format!("{what} has no identity of its own yet\nhelp: repeat the command"))?;
-    let (inspection, _) = inspect_with_journal(devices, place, None, false).await?;
+    let (inspection, _) = inspect_with_journal(devices, places, None, false).await?;
     let dirty = (inspection.volumes.iter())
         .map(|volume| {
             let dirty = human_bytes(volume.dirty_bytes);

@@ -16,8 +16,8 @@ use crate::config::Config;
 use crate::config::server::default_control;
 use crate::control::client::{Client, Control, Patience};
 use crate::control::protocol::{Reply, Request, line};
+use crate::stack::forget;
 use crate::stack::journal::{self, JournalOwner};
-use crate::stack::{forget, place_of_path};
 use crate::state::{CacheId, Opening, StateDirectory, append_help};
 use forebay_terminal::out;
 
@@ -134,9 +134,10 @@ fn alone(
             },
             None => check::open_named(&place, true).await?,
         };
-        let named = place_of_path(place.metadata.as_ref().unwrap_or(&place.data));
+        let places = place.places();
+        let named = places.metadata.clone();
         let look =
-            super::format::inspect_with_journal(&devices, &named, place.journal.as_deref(), false);
+            super::format::inspect_with_journal(&devices, &places, place.journal.as_deref(), false);
         let (found, (whose, path)) = look.await?;
         let uuid = whose.uuid;
         let last = match &state {
@@ -146,7 +147,8 @@ fn alone(
         let options = RepairOptions {
             generation: last.map_or(0, |last| last.generation),
             place: named.clone(),
-            data_place: place.data_place(),
+            data_place: places.data.clone(),
+            moved: false,
             // The original has the data that a copy lacks.
             journal: journal::own(&whose, &path, true)??,
             boot_id: system::boot_id()?,
@@ -172,7 +174,7 @@ fn alone(
                     generation: service.generation,
                     media: service.media,
                     place: named.clone(),
-                    data_place: place.data_place(),
+                    data_place: places.data.clone(),
                 };
                 state.store_opening(&uuid, &opening)?;
             }
@@ -180,10 +182,7 @@ fn alone(
             // journal.
             let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
             let found = Superblock::read(holder.as_ref()).await?;
-            journal::remove(
-                &JournalOwner::of(&found, &devices, named.clone(), false),
-                &path,
-            );
+            journal::remove(&JournalOwner::of(&found, &devices, &places, false), &path);
         }
         let done = forgotten?;
         closed.context(|| {

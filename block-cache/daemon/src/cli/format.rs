@@ -19,8 +19,8 @@ use forebay_metadata::superblock::Superblock;
 use crate::config::block_sizes::{block_sizes, block_sizes_in_words};
 use crate::config::loop_on;
 use crate::stack::journal::{self, JournalOwner};
-use crate::stack::{open_path, place_of_path, refuse_all, warning_of_few};
-use crate::state::opening::clone_command;
+use crate::stack::{Places, open_path, refuse_all, warning_of_few};
+use crate::state::opening::{MADE_AFTER, clone_command};
 use crate::state::{append_help, hex};
 use create::{check_create, no_size};
 use forebay_terminal::out;
@@ -282,9 +282,14 @@ async fn look(
         }
     }
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
-    let place = place_of_path(Path::new(&holder.info().name));
+    let metadata = devices.metadata.as_ref().map(|device| device.info().name);
+    let places = Places::of(
+        Path::new(&devices.data.info().name),
+        metadata.as_deref().map(Path::new),
+    );
+    let place = &places.metadata;
     if !forebay {
-        let left = journal::left_of(&place, None, Some(holder.info().identity));
+        let left = journal::left_of(place, None, Some(holder.info().identity));
         return left.map_or(Ok((None, None)), |(uuid, path)| {
             let lost = format!(
                 "acknowledged writes in the process journal {}",
@@ -304,7 +309,7 @@ async fn look(
             ))
         });
     }
-    let (lost, replaced) = match inspect_with_journal(devices, &place, None, false).await {
+    let (lost, replaced) = match inspect_with_journal(devices, &places, None, false).await {
         Ok((found, replaced)) => (dirty_data(&found), Some(replaced)),
         // A daemon serves it, under whatever name.
         Err(error) if error.kind() == ErrorKind::Busy => return Err(error),
@@ -329,7 +334,7 @@ async fn look(
 }
 
 /// Describes the dirty data of a cache; `None` if there is none.
-fn dirty_data(found: &Inspection) -> Option<String> {
+pub(super) fn dirty_data(found: &Inspection) -> Option<String> {
     let dirty: Vec<_> = found
         .volumes
         .iter()
@@ -365,17 +370,17 @@ fn dirty_data(found: &Inspection) -> Option<String> {
 /// A cache, and the path of its process journal.
 pub(super) type Replaced = (JournalOwner, PathBuf);
 
-/// Inspects a cache at `place` together with its process journal. A journal of another copy, or of
+/// Inspects a cache at `places` together with its process journal. A journal of another copy, or of
 /// another opening, does not apply to this cache and is reported.
 pub(super) async fn inspect_with_journal(
     devices: &Devices,
-    place: &str,
+    places: &Places,
     journal: Option<&Path>,
     moved: bool,
 ) -> Result<(Inspection, Replaced)> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let superblock = Superblock::read(holder.as_ref()).await?;
-    let whose = JournalOwner::of(&superblock, devices, place.to_owned(), moved);
+    let whose = JournalOwner::of(&superblock, devices, places, moved);
     let path = journal.map_or_else(|| journal::find(&whose.uuid), Path::to_path_buf);
     let (found, foreign) = match journal::own(&whose, &path, false)? {
         Ok(found) => (found, None),
@@ -388,10 +393,12 @@ pub(super) async fn inspect_with_journal(
         && let Some(twin) = &whose.twin
     {
         // The missing journal belongs to the original, if there is one.
+        let place = &whose.place;
         let copy = format!(
             "{place} is a copy of the cache on {twin}, made while that was in use\n    \
              help: serve {twin}; or make this copy a cache of its own with `{}`; or, if it takes \
-             the place of {twin}, start once with --moved-cache and --accept-journal-loss",
+             the place of {twin}{MADE_AFTER}, start once with --moved-cache and \
+             --accept-journal-loss",
             clone_command(place, &whose.data_place)
         );
         inspection.journal_problem = Some(Error::new(ErrorKind::Busy, copy));

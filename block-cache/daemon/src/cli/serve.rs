@@ -62,5 +62,6 @@ pub(super) fn run(arguments: &Arguments, control: Option<&Path>) -> Result<()> {
         wishes.check(&config)?;
         check::refuse_start(&config, &wishes)?;
     }
-    crate::serve::run(config, &wishes)
+    let served = crate::serve::run(config.clone(), &wishes);
+    served.map_err(|error| check::with_decisions_after_move(error, &config, &wishes))
 }

@@ -140,7 +140,7 @@ pub(super) async fn open(
     let len = journal_len(cache)?;
     let places = place_of(config, cache);
     let place = places.metadata.clone();
-    let whose = JournalOwner::of(&known, &devices, place.clone(), wishes.moved_cache);
+    let whose = JournalOwner::of(&known, &devices, &places, wishes.moved_cache);
     let mut generation = 0;
     if memory.is_none() {
         let state = start.state.path();

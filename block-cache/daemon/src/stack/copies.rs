@@ -24,6 +24,16 @@ pub(crate) struct Places {
     pub(crate) data: String,
 }
 
+impl Places {
+    /// Returns the paths in the form of the record.
+    pub(crate) fn of(data: &Path, metadata: Option<&Path>) -> Self {
+        Self {
+            metadata: place_of_path(metadata.unwrap_or(data)),
+            data: metadata.map_or_else(String::new, |_| place_of_path(data)),
+        }
+    }
+}
+
 /// Returns the paths of a cache's devices.
 pub(crate) fn place_of(config: &Config, cache: &config::Cache) -> Places {
     let place = |name: &String| {

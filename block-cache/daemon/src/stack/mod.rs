@@ -48,7 +48,7 @@ pub(crate) use backing::{judge_identity, shared_bytes};
 pub(crate) use cache::recovery::{log_losses, lost_with};
 pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, error_of_opening, read_superblock};
 pub(crate) use close::CLOSE;
-pub(crate) use copies::{place_of, place_of_path, refuse_copy};
+pub(crate) use copies::{Places, has_twin_at, place_of, place_of_path, refuse_copy};
 pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
 pub(crate) use foresee::{
     foresee_attach, foresee_records, options_of, place_of_volume, refuse_all,
@@ -406,7 +406,7 @@ async fn end_of_attaches(
 /// does not respond delays no other volume. Returns the volumes that are not attached by then.
 ///
 /// # Errors
-/// The first attach that fails.
+/// The attaches that fail, in the order of the configuration.
 async fn await_attaches(behind: &[(String, Promise<Result<()>>)]) -> Result<Vec<&str>> {
     let attaches = behind.iter().map(|(_, attach)| attach.get());
     if let Some(ended) = rt::at_most(ATTACH, try_join_all(attaches)).await {

@@ -47,6 +47,10 @@ pub struct Twin<'a> {
     pub is_data: bool,
 }
 
+/// Condition of `--moved-cache`, in the words of a remedy: a copy that was made in service lacks
+/// later writes.
+pub(crate) const MADE_AFTER: &str = " and was made after its daemon ended";
+
 const HEAD: &str = "forebay cache state 1";
 
 fn path(directory: &Path, uuid: &[u8; 16]) -> PathBuf {
@@ -176,8 +180,8 @@ pub fn check(
                 format!(
                     "two devices hold the data of this cache: {twin}, where it was served last, \
                      and {data_place}\n    \
-                     help: serve it with {twin}; or, if {data_place} takes the place of {twin}, \
-                     start once with --moved-cache"
+                     help: serve it with {twin}; or, if {data_place} takes the place of \
+                     {twin}{MADE_AFTER}, start once with --moved-cache"
                 ),
             );
         }
@@ -186,7 +190,7 @@ pub fn check(
             format!(
                 "two devices hold this cache: {twin}, where it was served last, and {place}\n    \
                  help: serve {twin}; or make {place} a cache of its own with `{}`; or, if {place} \
-                 takes the place of {twin}, start once with --moved-cache",
+                 takes the place of {twin}{MADE_AFTER}, start once with --moved-cache",
                 clone_command(place, data_place)
             ),
         );

@@ -17,6 +17,7 @@ mod identity;
 mod irregular;
 mod kinds;
 mod limits;
+mod moved;
 mod nvme;
 mod online_open;
 mod operator;

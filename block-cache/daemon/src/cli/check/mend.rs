@@ -144,6 +144,7 @@ pub(super) fn options((whose, path): Place<'_>, data: bool, mend: bool) -> Resul
         boot_id: system::boot_id()?,
         data,
         place: whose.place.clone(),
+        moved: whose.moved,
         ..RepairOptions::default()
     })
 }
@@ -174,7 +175,6 @@ pub(super) async fn repair(
     devices: &Devices,
     place: Place<'_>,
     data: bool,
-    data_place: String,
     losses: Losses,
 ) -> Result<Work> {
     let (whose, losses) = (place.0, Rc::new(losses));
@@ -183,7 +183,7 @@ pub(super) async fn repair(
         ReportSink::new(move |recovery| std::future::ready(noting.note_found(&recovery)));
     let options = RepairOptions {
         generation: losses.generation(&whose.uuid)?,
-        data_place,
+        data_place: whose.data_place.clone(),
         report_sink: Some(report_sink),
         ..options(place, data, true)?
     };

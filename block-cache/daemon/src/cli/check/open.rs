@@ -187,7 +187,7 @@ pub(in crate::cli) async fn open_configured(
     if let (Some(note), false) = (copy.context(|| config.place(cache.line))?, moved) {
         out::note(&format!("warning: {note}"));
     }
-    let whose = JournalOwner::of(&found, &devices, places.metadata, moved);
+    let whose = JournalOwner::of(&found, &devices, &places, moved);
     journal::foresee(cache.journal_path(), &whose)
         .context(|| config.place(cache.journal_line()))?;
     Ok(Ok(devices))

@@ -13,9 +13,9 @@ use forebay_metadata::journal::{self, HEAD_BYTES, Head, Relation};
 use forebay_metadata::superblock::{Service, Superblock};
 
 use super::{MAGIC_BYTES, USUAL_DIRECTORY};
-use crate::stack::copies::{has_twin_at, place_of_path};
+use crate::stack::copies::{Places, has_twin_at};
 use crate::state::hex;
-use crate::state::opening::clone_command;
+use crate::state::opening::{MADE_AFTER, clone_command};
 
 /// Length of the magic and the cache's identity after it, bytes.
 const OWNER_BYTES: usize = 24;
@@ -42,18 +42,16 @@ pub(crate) struct JournalOwner {
 
 impl JournalOwner {
     /// Returns the cache that was found on these devices.
-    pub(crate) fn of(found: &Superblock, devices: &Devices, place: String, moved: bool) -> Self {
+    pub(crate) fn of(found: &Superblock, devices: &Devices, places: &Places, moved: bool) -> Self {
+        let place = &places.metadata;
         Self {
             uuid: found.uuid,
             media: Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref()),
             generation: found.service.generation,
-            data_place: match devices.metadata {
-                Some(_) => place_of_path(Path::new(&devices.data.info().name)),
-                None => String::new(),
-            },
+            data_place: places.data.clone(),
             stake: writes_at_stake(found),
-            twin: has_twin_at(&found.place, &found.uuid, &place).then(|| found.place.clone()),
-            place,
+            twin: has_twin_at(&found.place, &found.uuid, place).then(|| found.place.clone()),
+            place: place.clone(),
             moved,
         }
     }
@@ -111,7 +109,7 @@ pub(super) fn refuse_foreign(path: &Path, whose: &JournalOwner) -> Result<()> {
                  belongs\n\
                  help: serve {twin}, which alone has the last acknowledged writes (journal \
                  {path}). Or make the copy a cache of its own with `{}`. Or, if {here} takes the \
-                 place of {twin}, start once with --moved-cache",
+                 place of {twin}{MADE_AFTER}, start once with --moved-cache",
                 clone_command(here, &whose.data_place)
             ),
         ));
@@ -141,6 +139,14 @@ pub(super) fn refuse_foreign(path: &Path, whose: &JournalOwner) -> Result<()> {
              --accept-journal-loss, and check what the clients stored last{}",
             whose.stake
         ),
+        relation if is_data_alone(&head, whose) => format!(
+            "{} is a copy of the data of this cache: the process journal belongs to another data \
+             device\n    \
+             help: serve that device, which alone has the last acknowledged writes (journal \
+             {path}){}",
+            whose.data_place,
+            help_for_moved(relation)
+        ),
         relation if original == *here => format!(
             "{here} is a copy of the cache that was at this path, to which the process journal \
              belongs\n    \
@@ -161,13 +167,22 @@ pub(super) fn refuse_foreign(path: &Path, whose: &JournalOwner) -> Result<()> {
     Err(Error::new(error.kind(), what))
 }
 
+/// Returns whether only the separate data device is another one than that of the journal.
+fn is_data_alone(head: &Head, whose: &Whose) -> bool {
+    let (of, now) = (head.tie.media, whose.media);
+    !whose.data_place.is_empty()
+        && of.data.differs_from(now.data)
+        && !of.metadata.differs_from(now.metadata)
+}
+
 /// Returns the rest of the remedy for a copy that replaces its original.
-fn help_for_moved(relation: Relation) -> &'static str {
+fn help_for_moved(relation: Relation) -> String {
     match relation {
-        Relation::Copied => {
-            ". Or, if the copy takes the place of the original, start once with --moved-cache"
-        }
-        _ => "",
+        Relation::Copied => format!(
+            ". Or, if the copy takes the place of the original{MADE_AFTER}, start once with \
+             --moved-cache"
+        ),
+        _ => String::new(),
     }
 }
 

@@ -1,0 +1,74 @@
+//! Foresees the refusals of a start, from the options of the start.
+
+use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::{Engine, Reactor};
+
+use super::open::look_at_backing;
+use super::{Looked, inspect, place};
+use crate::config::Config;
+use crate::stack::{Wishes, refuse_all};
+
+/// Adds the other decisions of a start to the refusal of a copy. Only with `--moved-cache` do they
+/// become visible. Any other error is returned as it is.
+pub(in crate::cli) fn with_decisions_after_move(
+    error: Error,
+    config: &Config,
+    wishes: &Wishes,
+) -> Error {
+    let is_busy = |error: &Error| error.kind() == ErrorKind::Busy;
+    if !is_busy(&error) || wishes.moved_cache || !look(config, wishes).is_err_and(|it| is_busy(&it))
+    {
+        return error;
+    }
+    let wishes = Wishes {
+        moved_cache: true,
+        ..wishes.clone()
+    };
+    let Ok(Looked::At(found)) = look(config, &wishes) else {
+        return error;
+    };
+    let problem = found.inspection.journal_problem;
+    let all = std::iter::once(error.clone())
+        .chain(found.refused)
+        .chain(problem);
+    refuse_all(all.collect()).err().unwrap_or(error)
+}
+
+/// Foresees the refusals of a start whose options cannot be taken back: `--adopt`,
+/// `--discard-stale-dirty`, `--accept-journal-loss` and `--moved-cache`. Without this, a start that
+/// is refused for one volume would have changed another one. Changes nothing.
+///
+/// # Errors
+/// The refusals, as [`run`] reports them without these options.
+pub(in crate::cli) fn refuse_start(config: &Config, wishes: &Wishes) -> Result<()> {
+    if place(config).is_none() {
+        return Ok(());
+    }
+    match look(config, wishes) {
+        Ok(Looked::At(found)) => {
+            let problem = found.inspection.journal_problem.clone();
+            refuse_all(found.refused.into_iter().chain(problem).collect())
+        }
+        Ok(Looked::NotBefore(_)) => Ok(()),
+        Err(error) => match error.kind() {
+            ErrorKind::Busy | ErrorKind::InvalidInput | ErrorKind::NotFound => Err(error),
+            // The start knows more, and refuses it before it decides on volumes.
+            _ => Ok(()),
+        },
+    }
+}
+
+/// Inspects a cache of a configuration as the start with these options does. Changes nothing.
+fn look(config: &Config, wishes: &Wishes) -> Result<Looked> {
+    let mut config = config.clone();
+    config
+        .volumes
+        .retain(|volume| !wishes.without_cache.contains(&volume.name));
+    let Some(place) = place(&config) else {
+        let what = "the configuration names no cache that outlives the process";
+        return Err(Error::new(ErrorKind::NotFound, what));
+    };
+    let backing = Reactor::new(Engine::Auto)?.run(look_at_backing(config, false))?;
+    let found = inspect(place, backing, (false, false), wishes.clone());
+    Reactor::new(Engine::Auto)?.run(found)
+}
