@@ -1,16 +1,16 @@
 //! `forebay clone-id`: turns the copy of a cache into a cache of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use forebay_block::{Context as _, Error, ErrorKind, Result};
+use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 use forebay_cache::Devices;
-use forebay_device::file::FileDeviceOptions;
+use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::{Engine, Reactor, system};
 use forebay_metadata::superblock::{Role, Superblock};
 
-use super::format::inspect_with_journal;
+use super::format::{dirty_data, inspect_with_journal};
 use crate::stack::journal::{self, JournalOwner};
-use crate::stack::{Places, open_metadata, open_path};
+use crate::stack::{Places, has_twin_at, open_metadata, open_path};
 use crate::state::hex;
 use forebay_terminal::out;
 use forebay_terminal::size::human_bytes;
@@ -98,7 +98,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<()> {
 async fn clone_id(devices: &Devices, places: &Places, what: &str) -> Result<Cloned> {
     let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
     let found = Superblock::read(holder.as_ref()).await?;
-    check_parts(devices, &found).await?;
+    let data = check_parts(devices, &found).await?;
     let whose = JournalOwner::of(&found, devices, places, false);
     let path = journal::find(&whose.uuid);
     // A copy has none.
@@ -110,6 +110,19 @@ async fn clone_id(devices: &Devices, places: &Places, what: &str) -> Result<Clon
                  help: name the copy; or start this one once and stop it, so that it has what the \
                  journal has",
                 path.display()
+            ),
+        ));
+    }
+    let (inspection, _) = inspect_with_journal(devices, places, None, false).await?;
+    if let Some(stake) = dirty_data(&inspection)
+        && !is_copy(devices, &found, data.as_ref(), places).await
+    {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "{what} is no copy that is recognized: its superblock names this device\n    \
+                 help: name the copy. Or serve this cache, write its data back with `forebay \
+                 flush`, stop it, and repeat the command: it has dirty data, {stake}"
             ),
         ));
     }
@@ -138,12 +151,63 @@ async fn clone_id(devices: &Devices, places: &Places, what: &str) -> Result<Clon
     })
 }
 
+/// Returns whether the devices are certainly not those of the cache's last opening. A journal that
+/// is not found proves nothing: it may have been moved. `data` is the superblock of a separate data
+/// device.
+async fn is_copy(
+    devices: &Devices,
+    found: &Superblock,
+    data: Option<&Superblock>,
+    places: &Places,
+) -> bool {
+    let holder = devices.metadata.as_ref().unwrap_or(&devices.data);
+    let (last, now) = (
+        found.service.media,
+        Superblock::media_of(devices.data.as_ref(), devices.metadata.as_deref()),
+    );
+    // After an interruption the command is repeated.
+    let metadata = Superblock::is_half_changed(holder.as_ref()).await
+        || is_another_at(
+            &places.metadata,
+            (last.metadata, now.metadata),
+            &found.place,
+            found,
+        );
+    let Some(data) = data else {
+        return metadata;
+    };
+    let data = data.uuid != found.uuid
+        || is_another_at(&places.data, (last.data, now.data), &data.place, found);
+    metadata && data
+}
+
+/// Returns whether the device at `here` is certainly another one than the `former` device of a
+/// cache. A file in a clone of a whole file system has the identity of the original, which is then
+/// at the former path.
+fn is_another_at(
+    here: &str,
+    (last, now): (Identity, Identity),
+    former: &str,
+    found: &Superblock,
+) -> bool {
+    let is_original = || {
+        let options = FileDeviceOptions {
+            read_only: true,
+            ..FileDeviceOptions::default()
+        };
+        let there = FileDevice::open(Path::new(former), options);
+        there.is_ok_and(|there| there.info().identity.is_same_as(last))
+    };
+    last.differs_from(now) || has_twin_at(former, &found.uuid, here) && is_original()
+}
+
 /// Checks that the devices are parts of one cache. One of them may have its new UUID already.
-async fn check_parts(devices: &Devices, found: &Superblock) -> Result<()> {
+/// Returns the superblock of a separate data device.
+async fn check_parts(devices: &Devices, found: &Superblock) -> Result<Option<Superblock>> {
     let wrong = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
     let name = devices.data.info().name;
     match (&devices.metadata, found.role) {
-        (None, Role::Whole) => Ok(()),
+        (None, Role::Whole) => Ok(None),
         (None, _) => wrong(format!(
             "{name} holds a part of a cache\n    help: name both, with --cache and --metadata"
         )),
@@ -156,7 +220,7 @@ async fn check_parts(devices: &Devices, found: &Superblock) -> Result<()> {
                 ));
             }
             match data.role == Role::Data && data.shares_lineage(found) {
-                true => Ok(()),
+                true => Ok(Some(data)),
                 false => wrong(format!(
                     "{name} is not the data device of this cache\n    help: name both parts of one \
                      copy"

@@ -21,6 +21,7 @@ mod moved;
 mod nvme;
 mod online_open;
 mod operator;
+mod originals;
 mod outputs;
 mod parts;
 mod refused;

@@ -1,6 +1,6 @@
 //! The last time that a cache was in service, and the identity that a copy of it gets.
 
-use forebay_block::{BlockDevice, Result};
+use forebay_block::{BlockDevice, BlockDeviceExt as _, Buf, Result};
 
 use super::{COPY_BYTES, COPY_STRIDE_BYTES, INCOMPAT_LINEAGE, Role, Superblock};
 use crate::codec::{get_u16, get_u64, put_u16, put_u64};
@@ -129,6 +129,21 @@ impl Superblock {
     #[must_use]
     pub fn shares_lineage(&self, other: &Self) -> bool {
         self.lineage == other.lineage
+    }
+
+    /// Returns whether [`Superblock::change_uuid`] was interrupted on this device: one copy has the
+    /// new UUID, and the other one has the former one.
+    pub async fn is_half_changed(device: &dyn BlockDevice) -> bool {
+        let mut found = Vec::new();
+        for copy in 0..2 {
+            let buf = Buf::scratch(COPY_BYTES);
+            let read = device.read(copy * COPY_STRIDE_BYTES, buf.clone()).await;
+            found.extend(read.ok().and_then(|_| Self::decode(&buf.to_vec())));
+        }
+        match &found[..] {
+            [one, other] => one.uuid != other.uuid && one.shares_lineage(other),
+            _ => false,
+        }
     }
 
     /// Gives the cache on these devices another UUID, durably. Everything else stays: the
