@@ -84,16 +84,20 @@ impl Inspection {
         (identity, size_bytes): (Identity, u64),
         adopt: bool,
     ) -> Result<()> {
-        let dirty = self.volumes.iter().filter(|known| known.dirty_bytes > 0);
-        for known in dirty {
+        let (own, others): (Vec<_>, Vec<_>) = (self.volumes.iter())
+            .filter(|known| known.dirty_bytes > 0)
+            .partition(|known| known.name == name);
+        // First: no option of a start helps.
+        for known in others {
+            if (known.identity).overlaps(known.size_bytes, identity, size_bytes) {
+                return Err(another_name(&known.name, known.dirty_bytes));
+            }
+        }
+        for known in own.into_iter().filter(|_| !adopt) {
             let (was, was_bytes) = (known.identity, known.size_bytes);
-            let is_replaced = was.is_replaced_by(was_bytes, identity, size_bytes);
-            if known.name == name && is_replaced && !adopt {
+            if was.is_replaced_by(was_bytes, identity, size_bytes) {
                 let (was, now) = ((was, was_bytes), (identity, size_bytes));
                 return Err(another_device(name, was, now, known.dirty_bytes));
-            }
-            if known.name != name && was.overlaps(was_bytes, identity, size_bytes) {
-                return Err(another_name(&known.name, known.dirty_bytes));
             }
         }
         Ok(())
@@ -150,7 +154,8 @@ impl Inspection {
 
 impl Cache {
     /// Checks that an attach of this volume with these options finds no dirty data of another
-    /// backing device under its name. The device is given by its identity and size in bytes.
+    /// backing device under its name, or of this device under another name. The device is given by
+    /// its identity and size in bytes.
     ///
     /// # Errors
     /// `InvalidInput` as [`Cache::attach`].
@@ -160,8 +165,12 @@ impl Cache {
         device: (Identity, u64),
         options: &VolumeOptions,
     ) -> Result<()> {
-        let known = self.engine.known_volume(name);
-        match known.filter(|_| device.0.is_known()) {
+        if !device.0.is_known() {
+            return Ok(());
+        }
+        let former = self.engine.former_volumes(name, device);
+        self.engine.refuse_former(&former)?;
+        match self.engine.known_volume(name) {
             Some(known) => self.engine.is_replaced(&known, device, options).map(drop),
             None => Ok(()),
         }
@@ -196,6 +205,8 @@ impl Engine {
         if !identity.is_known() {
             return Ok(());
         }
+        // First: no option of a start helps.
+        self.refuse_former(former)?;
         if let Some(known) = known
             && self.is_replaced(known, (identity, size_bytes), options)?
         {
@@ -203,15 +214,22 @@ impl Engine {
             self.drop_clean_slots(known.id).await?;
         }
         for other in former {
+            tracing::warn!(volume = name, former = other.name, "{FORMER_NAME}");
+            self.drop_clean_slots(other.id).await?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a backing device that is attached under another name, or has dirty data there.
+    fn refuse_former(&self, former: &[VolumeEntry]) -> Result<()> {
+        for other in former {
             if self.volumes.get(other.id).is_some() {
                 return Err(attached_part(&other.name));
             }
-            let dirty = self.dirty_bytes(other.id);
-            if dirty > 0 {
-                return Err(another_name(&other.name, dirty));
+            match self.dirty_bytes(other.id) {
+                0 => {}
+                dirty => return Err(another_name(&other.name, dirty)),
             }
-            tracing::warn!(volume = name, former = other.name, "{FORMER_NAME}");
-            self.drop_clean_slots(other.id).await?;
         }
         Ok(())
     }

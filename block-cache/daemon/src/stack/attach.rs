@@ -64,9 +64,9 @@ impl Stack {
         let place = format!("{}: volume {name:?}", config.place(volume.line));
         let cache_of = cache.cloned();
         // An error of opening the cache names its own place in the configuration.
-        let in_place = move |error: Error| match cache_of.is_some_and(|cache| cache.has_failed()) {
-            true => error,
-            false => error.context(place),
+        let in_place = move |error: Error| match cache_of {
+            Some(cache) if cache.has_failed_with(&error) => error,
+            _ => error.context(place),
         };
         let attached = attached.map_err(in_place.clone())?;
         self.note_written_as(name, former).await?;

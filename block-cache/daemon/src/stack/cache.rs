@@ -386,9 +386,9 @@ impl OpenCache {
         journal.danger("the process journal", "the cache device")
     }
 
-    /// Returns whether it could not be opened.
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(self.opened.now(), Some(Err(_)))
+    /// Returns whether it could not be opened, for the reason of this error.
+    pub(super) fn has_failed_with(&self, error: &Error) -> bool {
+        matches!(self.opened.now(), Some(Err(of)) if of.report() == error.report())
     }
 
     /// Returns the epoch of a volume at the beginning of the opening; `None` if the cache did not

@@ -40,7 +40,7 @@ use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::{Stop, rt};
 use forebay_transit::Transit;
 use forebay_volume::{Volume, VolumeHandle};
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 
 use crate::config::{self, Config, Mode};
 use crate::state::{Record, StateDirectory};
@@ -402,6 +402,10 @@ async fn end_of_attaches(
     Ok(())
 }
 
+/// Time that the other attaches get after one is refused, so that all refusals are reported
+/// together.
+const REFUSED: Duration = Duration::from_secs(2);
+
 /// Waits until each of these volumes is attached, for at most [`ATTACH`]: a backing device that
 /// does not respond delays no other volume. Returns the volumes that are not attached by then.
 ///
@@ -410,12 +414,12 @@ async fn end_of_attaches(
 async fn await_attaches(behind: &[(String, Promise<Result<()>>)]) -> Result<Vec<&str>> {
     let attaches = behind.iter().map(|(_, attach)| attach.get());
     if let Some(ended) = rt::at_most(ATTACH, try_join_all(attaches)).await {
-        let Err(first) = ended else {
-            return Ok(Vec::new());
-        };
-        let others = behind.iter().filter_map(|(_, attach)| attach.now()?.err());
-        let refused = [first].into_iter().chain(others).collect();
-        return refuse_all(refused).map(|()| Vec::new());
+        if ended.is_err() {
+            let all = behind.iter().map(|(_, attach)| attach.get());
+            let _ = rt::at_most(REFUSED, join_all(all)).await;
+        }
+        let refused = behind.iter().filter_map(|(_, attach)| attach.now()?.err());
+        return refuse_all(refused.collect()).map(|()| Vec::new());
     }
     let late = behind.iter().filter(|(_, attach)| !attach.is_set());
     Ok(late.map(|(name, _)| name.as_str()).collect())

@@ -37,6 +37,7 @@ mod stalls;
 mod starts;
 mod stopped;
 mod support;
+mod swapped;
 mod traces;
 mod unnoted;
 mod unverified;
