@@ -305,12 +305,16 @@ forebay_terminal::records! {
             "forebay_volume_diverged",
             "1 when the volume is written without its cache, which has failed."
         );
-        /// Whether the volume refuses writes, since its cache has failed.
+        /// Whether the volume refuses writes, since its cache has failed, or since the state
+        /// directory cannot record them.
         #[serde(default)]
         refuses_writes: bool => gauge(
             "forebay_volume_refuses_writes",
-            "1 when the volume refuses writes, since its cache has failed."
+            "1 when the volume refuses writes: its cache has failed, or they cannot be recorded."
         );
+        /// Reason why the state directory could not record the last write, which was refused.
+        #[serde(default)]
+        refusal: Option<String>;
         /// Requests by kind.
         operations: Vec<OperationStatus> => records(always);
     }

@@ -209,7 +209,15 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
     let has_failed = (status.cache.as_ref()).is_some_and(|cache| cache.failure.is_some());
     let cached = status.volumes.iter().filter(|volume| volume.mode.is_some());
     let failed_cache = cached.filter(|volume| has_failed || volume.diverged);
+    let is_explained = |volume: &&VolumeStatus| volume.diverged || volume.refusal.is_none();
+    let failed_cache = failed_cache.filter(is_explained);
     let failed_cache = failed_cache.map(without_failed_cache);
+    let refused = status.volumes.iter().filter_map(|volume| {
+        let (name, refusal) = (&volume.name, volume.refusal.as_ref()?);
+        Some(format!(
+            "VOLUME {name:?} REFUSES WRITES that cannot be recorded: {refusal}"
+        ))
+    });
     let failed = status.devices.iter().filter(|device| device.errors > 0);
     let failed = failed.map(|device| {
         format!(
@@ -238,6 +246,7 @@ pub(crate) fn trouble(status: &Status) -> Vec<String> {
         .chain(files)
         .chain(lost)
         .chain(damaged)
+        .chain(refused)
         .chain(failed_cache)
         .chain(late)
         .chain(failed))

@@ -29,6 +29,7 @@ pub(super) fn accept(
             let served = served.ok_or_else(|| Error::from(ErrorKind::ShuttingDown))?;
             served.remembering.acquire(1).await;
             let begun = begin(&state, &served, remains).await;
+            state.refusals().note(&served.config.name, &begun);
             served.remembering.release(1);
             begun
         }
@@ -68,6 +69,7 @@ pub(super) async fn go_without(
     plan: &Without,
     backing: Rc<dyn BlockDevice>,
 ) -> Result<Rc<dyn BlockDevice>> {
+    let (refusals, volume) = (Arc::clone(state.refusals()), name);
     let (state, name) = (Arc::clone(state), name.to_owned());
     let (record, fresh) = (plan.record, plan.fresh_log);
     let log = offload(move || {
@@ -82,7 +84,7 @@ pub(super) async fn go_without(
         Ok(log)
     });
     match log.await? {
-        Some(log) => LoggedDevice::wrap(backing, log),
+        Some(log) => LoggedDevice::wrap(backing, log, volume, &refusals),
         None => Ok(backing),
     }
 }

@@ -109,7 +109,8 @@ impl Stack {
             let lost = lost.and_then(|opened| {
                 super::cache::recovery::lost_of(&opened.recovery, &served.config.name)
             });
-            volume(served, own, idle, lost)
+            let refusal = self.state.refusals().of(&served.config.name);
+            volume(served, own, idle, lost, refusal)
         });
         let is_served = |name: &str| served.iter().any(|served| served.config.name == name);
         let unserved = (idle.iter().filter(|idle| !is_served(&idle.name)))
@@ -278,12 +279,14 @@ fn unserved_volume(idle: &IdleVolume, configured: &[String]) -> VolumeStatus {
 }
 
 /// Returns the status of a volume. `idle` is what the cache has of it if it is not attached. `lost`
-/// is a loss that the opening of the cache found.
+/// is a loss that the opening of the cache found. `refusal` is the reason why the last write was
+/// refused, since it could not be recorded.
 fn volume(
     served: &Served,
     stats: Option<&forebay_cache::VolumeStats>,
     idle: Option<&IdleVolume>,
     lost: Option<&str>,
+    refusal: Option<String>,
 ) -> VolumeStatus {
     let handle = served.volume.handle();
     let counted = handle.stats();
@@ -318,7 +321,8 @@ fn volume(
         overdue: counted.overdue,
         loss: (lost.map(str::to_owned)).or_else(|| stats.and_then(|stats| stats.loss.clone())),
         diverged: stats.is_some_and(|stats| stats.diverged),
-        refuses_writes: stats.is_some_and(|stats| stats.refuses_writes),
+        refuses_writes: refusal.is_some() || stats.is_some_and(|stats| stats.refuses_writes),
+        refusal,
         limited_us: u64::try_from(counted.limited_time.as_micros()).unwrap_or(u64::MAX),
         operations: vec![
             operation("read", &counted.read),

@@ -4,15 +4,17 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use forebay_block::{
     BlockDevice, Completion, Context as _, DeviceInfo, Error, ErrorKind, Op, Request, Result,
 };
+use forebay_io::log_limiter::LogLimiter;
 use forebay_io::rt;
 use tokio::sync::oneshot;
 
 use super::ranges::{RANGE_BYTES, RangeLog};
+use super::refusals::Refusals;
 
 /// Ranges to log, and the sender that reports when they are durable.
 type Wanted = (Vec<u64>, oneshot::Sender<Result<()>>);
@@ -23,15 +25,23 @@ pub struct LoggedDevice {
     inner: Rc<dyn BlockDevice>,
     known: Rc<RefCell<HashSet<u64>>>,
     log: mpsc::Sender<Wanted>,
+    volume: Rc<str>,
+    refusals: Arc<Refusals>,
+    log_limiter: Rc<LogLimiter>,
 }
 
 impl LoggedDevice {
     /// Returns a device that logs writes to `inner` in `log`. Ranges that the log has already are
-    /// not logged twice.
+    /// not logged twice. `refusals` has the reason if `volume` refuses a write for lack of a log.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn wrap(inner: Rc<dyn BlockDevice>, mut log: RangeLog) -> Result<Rc<dyn BlockDevice>> {
+    pub fn wrap(
+        inner: Rc<dyn BlockDevice>,
+        mut log: RangeLog,
+        volume: &str,
+        refusals: &Arc<Refusals>,
+    ) -> Result<Rc<dyn BlockDevice>> {
         let known = Rc::new(RefCell::new(log.known()));
         let (send, wanted) = mpsc::channel::<Wanted>();
         std::thread::Builder::new()
@@ -47,6 +57,9 @@ impl LoggedDevice {
             inner,
             known,
             log: send,
+            volume: volume.into(),
+            refusals: Arc::clone(refusals),
+            log_limiter: Rc::default(),
         }))
     }
 
@@ -84,17 +97,23 @@ impl BlockDevice for LoggedDevice {
         let (sender, receiver) = oneshot::channel();
         let sent = self.log.send((numbers.clone(), sender));
         let (inner, known) = (Rc::clone(&self.inner), Rc::clone(&self.known));
+        let (volume, refusals) = (Rc::clone(&self.volume), Arc::clone(&self.refusals));
+        let log_limiter = Rc::clone(&self.log_limiter);
         rt::spawn(async move {
             let logged = match sent {
                 Ok(()) => receiver.await.unwrap_or_else(|_| Err(log_ended())),
                 Err(_) => Err(log_ended()),
             };
+            refusals.note(&volume, &logged);
             match logged {
                 Ok(()) => {
                     known.borrow_mut().extend(numbers);
                     inner.submit(request, done);
                 }
-                Err(error) => done.complete(Err(error)),
+                Err(error) => {
+                    log_limiter.failure(&volume, &error);
+                    done.complete(Err(error));
+                }
             }
         });
     }
@@ -153,7 +172,7 @@ mod tests {
                 inner: Rc::clone(&inner),
                 log: log.clone(),
             });
-            let device = LoggedDevice::wrap(minding, begun).expect("a thread");
+            let device = LoggedDevice::wrap(minding, begun, "v", &Arc::default()).expect("a thread");
             let data = Buf::copied(&[9; 4096]);
             device
                 .read(0, Buf::scratch(4096))

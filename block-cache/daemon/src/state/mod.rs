@@ -27,11 +27,13 @@ mod files;
 mod logged;
 pub mod opening;
 mod ranges;
+mod refusals;
 mod removal;
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
 
@@ -43,6 +45,7 @@ use files::{remove, sync_directory};
 pub use logged::LoggedDevice;
 pub use opening::Opening;
 pub use ranges::{RANGE_BYTES, RangeLog, read_ranges};
+pub use refusals::Refusals;
 use removal::Removal;
 
 /// The state directory, locked by this process.
@@ -51,6 +54,7 @@ pub struct StateDirectory {
     path: PathBuf,
     lock: File,
     removal: Removal,
+    refusals: Arc<Refusals>,
 }
 
 impl StateDirectory {
@@ -101,6 +105,7 @@ impl StateDirectory {
             path: path.to_path_buf(),
             lock,
             removal: Removal::default(),
+            refusals: Arc::default(),
         })
     }
 
@@ -125,19 +130,6 @@ impl StateDirectory {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Compares the directory in use with the one at its path. May wait for its file system, so no
-    /// reactor calls it.
-    pub fn compare_with_path(&self) {
-        self.removal.compare(&self.lock, &self.path.join("lock"));
-    }
-
-    /// Describes the problem if the directory was removed or replaced, as the last
-    /// [`StateDirectory::compare_with_path`] found.
-    #[must_use]
-    pub fn trouble(&self) -> Option<String> {
-        self.removal.trouble(&self.path)
     }
 
     /// Returns the record of a volume; `None` if it was never served with this directory.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Result};
 
+use super::errors::{WRITABLE, with_help};
 use super::files::{self, sync_directory};
 
 /// Size of a logged range, bytes.
@@ -163,9 +164,9 @@ impl RangeLog {
         if let Err(error) = added {
             // A partial line must not precede later ones.
             let cut = self.file.set_len(self.len);
-            let what = || format!("log of ranges {}", self.path.display());
-            cut.context(what)?;
-            return Err(error).context(what);
+            let what = format!("cannot write the log of ranges {}", self.path.display());
+            let failed = cut.err().unwrap_or(error);
+            return Err(with_help(&failed.into(), &what, WRITABLE));
         }
         self.len += text.len() as u64;
         self.known.extend(new);

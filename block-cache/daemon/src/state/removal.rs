@@ -5,6 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::StateDirectory;
+
 /// Finding of the last comparison of a directory with its path.
 #[derive(Debug, Default)]
 pub(super) struct Removal {
@@ -40,5 +42,20 @@ impl Removal {
                 directory.display()
             )
         })
+    }
+}
+
+impl StateDirectory {
+    /// Compares the directory in use with the one at its path. May wait for its file system, so no
+    /// reactor calls it.
+    pub fn compare_with_path(&self) {
+        self.removal.compare(&self.lock, &self.path.join("lock"));
+    }
+
+    /// Describes the problem if the directory was removed or replaced, as the last
+    /// [`StateDirectory::compare_with_path`] found.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.removal.trouble(&self.path)
     }
 }

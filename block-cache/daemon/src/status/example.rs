@@ -75,6 +75,7 @@ pub(crate) fn example() -> Status {
             loss: Some("a flush failed".into()),
             diverged: true,
             refuses_writes: false,
+            refusal: None,
             operations: vec![read],
         }],
         devices: vec![DeviceStatus {

@@ -15,14 +15,14 @@ const LIMIT: u64 = 16 << 10;
 
 /// Failure of the cache device.
 #[derive(Clone, Copy, Debug)]
-enum Failure {
+pub(crate) enum Failure {
     /// Writes fail, reads succeed.
     TakesNothing,
     /// Writes and reads fail.
     Gone,
 }
 
-fn fail(place: &Place, daemon: &Daemon, failure: Failure) {
+pub(crate) fn fail(place: &Place, daemon: &Daemon, failure: Failure) {
     if matches!(failure, Failure::Gone) {
         let cache = File::options().write(true).open(place.path("cache"));
         cache.expect("there").set_len(LIMIT).expect("cut off");
@@ -30,7 +30,7 @@ fn fail(place: &Place, daemon: &Daemon, failure: Failure) {
     limit_files(daemon, LIMIT);
 }
 
-fn write(nbd: &mut Nbd, number: u64, data: &[u8]) -> u32 {
+pub(crate) fn write(nbd: &mut Nbd, number: u64, data: &[u8]) -> u32 {
     nbd.write(number * 4096, data).expect("an answer")
 }
 
@@ -49,13 +49,13 @@ fn until_logged(place: &Place, text: &str, mut request: impl FnMut()) {
 }
 
 /// Makes the cache store its state durably, so that it must record a change before it holds more.
-fn settle(place: &Place, nbd: &mut Nbd) {
+pub(crate) fn settle(place: &Place, nbd: &mut Nbd) {
     assert_eq!(nbd.flush().expect("an answer"), 0);
     place.ok(&["flush"]);
 }
 
 /// Writes until the cache notices that its device has failed. Announced writes do not need it.
-fn until_noticed(place: &Place, nbd: &mut Nbd) {
+pub(crate) fn until_noticed(place: &Place, nbd: &mut Nbd) {
     let begin = Instant::now();
     while place.status()["cache"]["failure"].is_null() {
         assert!(begin.elapsed() < Duration::from_secs(60), "{}", place.log());

@@ -40,6 +40,7 @@ mod support;
 mod swapped;
 mod traces;
 mod unnoted;
+mod unrecorded;
 mod unverified;
 mod unwritable;
 mod warnings;

@@ -9,7 +9,7 @@ use super::support::{Daemon, Place, Process, slots_noted_in, text};
 use super::{block, check_blocks, write_blocks};
 
 /// A mount namespace in which the state directory of a place is a small file system.
-struct Namespace<'a> {
+pub(crate) struct Namespace<'a> {
     place: &'a Place,
     /// Process that keeps the namespace.
     holder: Process,
@@ -18,7 +18,7 @@ struct Namespace<'a> {
 
 impl<'a> Namespace<'a> {
     /// Returns none, visibly, where mounts of one's own are not allowed.
-    fn new(place: &'a Place) -> Option<Self> {
+    pub(crate) fn new(place: &'a Place) -> Option<Self> {
         let state = place.path("state");
         std::fs::create_dir_all(&state).expect("made");
         let script = "mount -t tmpfs -o size=256k none \"$0\" && echo ready && exec sleep 600";
@@ -47,10 +47,15 @@ impl<'a> Namespace<'a> {
         [a, b, c, d, pid]
     }
 
-    fn serve(&self) -> Daemon {
+    pub(crate) fn serve(&self) -> Daemon {
+        self.serve_with(&[])
+    }
+
+    pub(crate) fn serve_with(&self, arguments: &[&str]) -> Daemon {
         let enter = self.enter();
         let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
-        self.place.start().wrapped(&enter).start()
+        let serve = self.place.start().wrapped(&enter);
+        serve.arguments(arguments).start()
     }
 
     /// Runs a line of shell with the path of the state directory.
@@ -63,11 +68,11 @@ impl<'a> Namespace<'a> {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         self.run("cat /dev/zero > \"$0/fill\" 2>/dev/null; true");
     }
 
-    fn free(&self) {
+    pub(crate) fn free(&self) {
         self.run("rm \"$0/fill\"");
     }
 
