@@ -142,6 +142,7 @@ async fn answer(
             .await?;
             let name = volume.clone();
             let work = engine.ask(move |engine| async move {
+                let _detaching = engine.stack.begin_detach(&name)?;
                 let left = engine.withdraw(&name);
                 super::notify(&[NotifyState::Status(&super::serving(&left))]);
                 let done = match abandon_dirty {

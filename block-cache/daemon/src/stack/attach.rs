@@ -83,6 +83,8 @@ impl Stack {
             mode: Cell::new(volume.mode),
             record: Cell::new(attached.record),
             leaving: Cell::new(false),
+            is_unexported: Cell::new(false),
+            is_detaching: Cell::new(false),
             remembering: Semaphore::new(1),
         });
         self.volumes.borrow_mut().push(Rc::clone(&served));

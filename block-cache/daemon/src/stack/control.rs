@@ -148,6 +148,7 @@ impl Stack {
     pub async fn check_detach(&self, name: &str) -> Result<()> {
         let served = self.served(name)?;
         self.cache_of(&served)?;
+        served.refuse_second_detach()?;
         self.ready().await?;
         served.remembering.acquire(1).await;
         let (state, owned, record) = (
@@ -160,6 +161,19 @@ impl Stack {
         stored.context(|| {
             format!("volume {name:?} is not detached: the state directory cannot record it")
         })
+    }
+
+    /// Begins a detach, which ends when the result is dropped. The exports of the volume are
+    /// withdrawn.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown volume, `Busy` during another detach of it.
+    pub(crate) fn begin_detach(&self, name: &str) -> Result<Detaching> {
+        let served = self.served(name)?;
+        served.refuse_second_detach()?;
+        served.is_unexported.set(true);
+        served.is_detaching.set(true);
+        Ok(Detaching(served))
     }
 
     /// Refuses if a file under the cache, or under `volume` or any volume, was removed: data
@@ -355,5 +369,30 @@ impl Stack {
         for served in self.volumes.borrow().iter() {
             served.volume.record(None);
         }
+    }
+}
+
+/// A detach in progress.
+pub(crate) struct Detaching(Rc<Served>);
+
+impl Drop for Detaching {
+    fn drop(&mut self) {
+        self.0.is_detaching.set(false);
+    }
+}
+
+impl Served {
+    fn refuse_second_detach(&self) -> Result<()> {
+        if !self.is_detaching.get() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "volume {:?} is being detached by another command\n\
+                 help: wait for the end of that: see `forebay status`",
+                self.config.name
+            ),
+        ))
     }
 }

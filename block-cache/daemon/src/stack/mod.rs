@@ -122,6 +122,9 @@ struct Served {
     record: Cell<Record>,
     /// Whether the cache is removing the volume.
     leaving: Cell<bool>,
+    /// Whether a detach has begun, and whether it is in progress. The exports are withdrawn then.
+    is_unexported: Cell<bool>,
+    is_detaching: Cell<bool>,
     /// Serializes changes of the record.
     remembering: Semaphore,
 }

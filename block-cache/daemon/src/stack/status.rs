@@ -293,7 +293,10 @@ fn volume(
     let number = |value: fn(&forebay_cache::VolumeStats) -> u64| stats.map_or(0, value);
     VolumeStatus {
         name: served.config.name.clone(),
-        state: "served".into(),
+        state: match served.is_unexported.get() {
+            true => "not exported".into(),
+            false => "served".into(),
+        },
         size_bytes: handle.info().size_bytes,
         mode: served.cached.then(|| served.mode.get()),
         promotion: served.config.promotion,

@@ -189,7 +189,9 @@ fn of_a_cache_that_has_gone_what_is_clean_goes_on_and_what_is_dirty_is_named() {
             .contains("CONTINUES WITHOUT ITS CACHE")
     );
     // No volume can be detached. The daemon ends all the same, and the written data is there.
+    assert_eq!(place.status()["volumes"][0]["state"], "served");
     assert!(place.refused(&["detach", "db"]).contains("abandon-dirty"));
+    assert_eq!(place.status()["volumes"][0]["state"], "not exported");
     daemon.signal(libc::SIGTERM);
     daemon.wait();
     let disk = std::fs::read(place.path("db.img")).expect("there");
