@@ -290,9 +290,13 @@ impl Work {
             ));
         }
         if recovery.damaged_records + recovery.unreadable_units > 0 {
+            let within = match &recovery.possible_losses[..] {
+                [] => "its ranges are unknown",
+                _ => "it was within the ranges above that MAY BE LOST",
+            };
             lines.push(format!(
                 "REPAIRED: rewrote the log without {} and {}\n\
-                 LOST: dirty data that only these recorded; its ranges are unknown\n    \
+                 LOST: dirty data that only these recorded; {within}\n    \
                  help: verify the data of all clients",
                 human_count(recovery.damaged_records, "damaged record"),
                 human_count(recovery.unreadable_units, "unreadable unit"),
