@@ -201,7 +201,7 @@ fn volume(name: &str, number: u64, mode: Option<Mode>) -> VolumeStatus {
         loss: Some("a flush failed".into()),
         diverged: number == 1,
         refuses_writes: number == 3,
-        refusal: (number == 3).then(|| "cannot write db.ranges".into()),
+        refusal: (number == 2).then(|| "cannot write db.ranges".into()),
         operations: ["read", "write", "flush", "discard", "write_zeroes"]
             .iter()
             .zip(of(20)..)
