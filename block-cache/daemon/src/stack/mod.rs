@@ -407,7 +407,7 @@ async fn end_of_attaches(
 
 /// Time that the other attaches get after one is refused, so that all refusals are reported
 /// together.
-const REFUSED: Duration = Duration::from_secs(2);
+const REFUSED: Duration = Duration::from_millis(500);
 
 /// Waits until each of these volumes is attached, for at most [`ATTACH`]: a backing device that
 /// does not respond delays no other volume. Returns the volumes that are not attached by then.

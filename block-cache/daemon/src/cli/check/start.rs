@@ -3,7 +3,7 @@
 use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::{Engine, Reactor};
 
-use super::open::look_at_backing;
+use super::open::{look_at_backing, open_configured};
 use super::{Looked, inspect, place};
 use crate::config::Config;
 use crate::stack::{Wishes, refuse_all};
@@ -15,9 +15,7 @@ pub(in crate::cli) fn with_decisions_after_move(
     config: &Config,
     wishes: &Wishes,
 ) -> Error {
-    let is_busy = |error: &Error| error.kind() == ErrorKind::Busy;
-    if !is_busy(&error) || wishes.moved_cache || !look(config, wishes).is_err_and(|it| is_busy(&it))
-    {
+    if error.kind() != ErrorKind::Busy || wishes.moved_cache || !is_refused_copy(config) {
         return error;
     }
     let wishes = Wishes {
@@ -34,12 +32,23 @@ pub(in crate::cli) fn with_decisions_after_move(
     refuse_all(all.collect()).err().unwrap_or(error)
 }
 
+/// Whether the devices of the cache do not open without `--moved-cache`, or are in use.
+fn is_refused_copy(config: &Config) -> bool {
+    if place(config).is_none() {
+        return false;
+    }
+    let config = config.clone();
+    let opening = async move { open_configured(&config, false, false).await.map(drop) };
+    let opened = Reactor::new(Engine::Auto).and_then(|reactor| reactor.run(opening));
+    opened.is_err_and(|error| error.kind() == ErrorKind::Busy)
+}
+
 /// Foresees the refusals of a start whose options cannot be taken back: `--adopt`,
 /// `--discard-stale-dirty`, `--accept-journal-loss` and `--moved-cache`. Without this, a start that
 /// is refused for one volume would have changed another one. Changes nothing.
 ///
 /// # Errors
-/// The refusals, as [`run`] reports them without these options.
+/// The refusals, as [`super::run`] reports them without these options.
 pub(in crate::cli) fn refuse_start(config: &Config, wishes: &Wishes) -> Result<()> {
     if place(config).is_none() {
         return Ok(());
