@@ -237,8 +237,8 @@ forebay_terminal::records! {
     pub struct VolumeStatus {
         /// Name of the volume.
         name: String => label("volume");
-        /// `served`; `not exported` once a detach has begun; otherwise the cache has data of it: `not configured`, or `not served` if it is
-        /// in the configuration.
+        /// `served`; `not exported` once a detach has begun; otherwise the cache has data of it:
+        /// `not configured`, or `not served` if it is in the configuration.
         #[serde(default)]
         state: String => info("forebay_volume_info", state, "Whether the volume is served.");
         /// Size of the volume.

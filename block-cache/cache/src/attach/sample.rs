@@ -174,8 +174,8 @@ impl Engine {
                  help: give the volume back the device that it had, as it was. Or start with \
                  --adopt {name}: clean copies are dropped, and {dirty} bytes of dirty data are \
                  kept and written to the device as it is now. Or start with --without-cache {name} \
-                 to look at the device first: the cache keeps all its data. A damaged cache without \
-                 checksums looks the same"
+                 to look at the device first: the cache keeps all its data. A damaged cache \
+                 without checksums looks the same"
             ),
         ))
     }

@@ -172,7 +172,8 @@ mod tests {
                 inner: Rc::clone(&inner),
                 log: log.clone(),
             });
-            let device = LoggedDevice::wrap(minding, begun, "v", &Arc::default()).expect("a thread");
+            let device =
+                LoggedDevice::wrap(minding, begun, "v", &Arc::default()).expect("a thread");
             let data = Buf::copied(&[9; 4096]);
             device
                 .read(0, Buf::scratch(4096))

@@ -150,8 +150,10 @@ fn what_cannot_be_is_said() {
     );
     let small = said(&place.directory("4K").output().expect("run"));
     assert!(small.contains("--capacity 4 KiB"), "{small}");
-    let number = said(&place.run(&["node", "--id", "32", "--memory", "1M"]));
-    assert!(number.contains("numbers from 0 to 31"), "{number}");
+    let number = place.run(&["node", "--id", "32", "--memory", "1M"]);
+    assert_eq!(number.status.code(), Some(2), "{number:?}");
+    let number = String::from_utf8(number.stderr).expect("text");
+    assert!(number.contains("a whole number from 0 to 31"), "{number}");
     let mut nowhere = place.command(&["directory", "--capacity", "1M", "--source", "/nonexistent"]);
     let nowhere = said(&nowhere.output().expect("run"));
     assert!(nowhere.contains("source /nonexistent"), "{nowhere}");

@@ -4,7 +4,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::{Engine, Reactor};
 
 use super::open::{look_at_backing, open_configured};
-use super::{Looked, inspect, place};
+use super::{Inspected, inspect, place};
 use crate::config::Config;
 use crate::stack::{Wishes, refuse_all};
 
@@ -22,7 +22,7 @@ pub(in crate::cli) fn with_decisions_after_move(
         moved_cache: true,
         ..wishes.clone()
     };
-    let Ok(Looked::At(found)) = look(config, &wishes) else {
+    let Ok(Inspected::At(found)) = look(config, &wishes) else {
         return error;
     };
     let problem = found.inspection.journal_problem;
@@ -54,11 +54,11 @@ pub(in crate::cli) fn refuse_start(config: &Config, wishes: &Wishes) -> Result<(
         return Ok(());
     }
     match look(config, wishes) {
-        Ok(Looked::At(found)) => {
+        Ok(Inspected::At(found)) => {
             let problem = found.inspection.journal_problem.clone();
             refuse_all(found.refused.into_iter().chain(problem).collect())
         }
-        Ok(Looked::NotBefore(_)) => Ok(()),
+        Ok(Inspected::NotBefore(_)) => Ok(()),
         Err(error) => match error.kind() {
             ErrorKind::Busy | ErrorKind::InvalidInput | ErrorKind::NotFound => Err(error),
             // The start knows more, and refuses it before it decides on volumes.
@@ -68,7 +68,7 @@ pub(in crate::cli) fn refuse_start(config: &Config, wishes: &Wishes) -> Result<(
 }
 
 /// Inspects a cache of a configuration as the start with these options does. Changes nothing.
-fn look(config: &Config, wishes: &Wishes) -> Result<Looked> {
+fn look(config: &Config, wishes: &Wishes) -> Result<Inspected> {
     let mut config = config.clone();
     config
         .volumes

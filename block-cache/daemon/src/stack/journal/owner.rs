@@ -168,7 +168,7 @@ pub(super) fn refuse_foreign(path: &Path, whose: &JournalOwner) -> Result<()> {
 }
 
 /// Returns whether only the separate data device is another one than that of the journal.
-fn is_data_alone(head: &Head, whose: &Whose) -> bool {
+fn is_data_alone(head: &Head, whose: &JournalOwner) -> bool {
     let (of, now) = (head.tie.media, whose.media);
     !whose.data_place.is_empty()
         && of.data.differs_from(now.data)
@@ -272,7 +272,8 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
     Err(Error::new(
         ErrorKind::InvalidInput,
         format!(
-            "{path} is not a process journal, or was overwritten or cut in its head; it is not changed\n\
+            "{path} is not a process journal, or was overwritten or cut in its head; it is not \
+             changed\n\
              help: if it was this cache's, put a sound copy of it back. If there is none, move it \
              away, start once with --accept-journal-loss, and check what the clients stored \
              last{stake}. If it is something else, set `journal` in [cache] to a path where \
