@@ -53,10 +53,8 @@ fn modelled(cells: &Cells) -> Vec<Grid> {
 fn values(header: &Header, cells: &Cells) -> Grid {
     let mut grid = values_grid(header);
     let bounds = PAPER.map(|workload| bound(cells, workload, NODES));
-    let least = bounds.iter().flatten().copied().reduce(f64::min);
     for (name, value) in [
         ("bound_mean", times_of(geometric(bounds))),
-        ("bound_least", least.map_or_else(|| "-".into(), figure)),
         (
             "free_mean",
             times_of(with_swept(cells, STRONG_ONE, &FREE, 1.0)),
