@@ -264,6 +264,10 @@ impl Survey<'_> {
             }
             eprintln!("{rotten:?} rot: {lost:?}");
         }
+        // A bit that rots twice is whole.
+        if rotten.clone().all(|lsn| self.record(lsn).is_some()) {
+            return Damage::default();
+        }
         self.stack.losses.unreported_damage.set(true);
         Damage { lost, ..rotted() }
     }
