@@ -384,9 +384,10 @@ fn run_node(arguments: &NodeArguments) -> Result<()> {
         false => Err(Error::new(
             ErrorKind::TimedOut,
             format!(
-                "{id} has not left, and ends: programs did not end what they do with its files; \
-                 what they wrote and did \
-                 not fsync may be lost"
+                "{id} has not left in time, and ends with pages in its memory: the log has the \
+                 reason\n\
+                 help: start the directory, which writes them back with --placement pool; else \
+                 they are lost"
             ),
         )),
     }

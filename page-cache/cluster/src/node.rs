@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -61,6 +61,8 @@ pub(crate) struct Inner<S: Store = Tree> {
     threads: Vec<JoinHandle<()>>,
     pool: Pool,
     session: u64,
+    /// Whether all pages in its memory had left it when the node ended.
+    has_left: Arc<AtomicBool>,
     /// Time of the write-back of a closed file.
     pub(crate) write_back: WriteBack,
     /// Claim on the source, until all work of the node there has ended.
@@ -92,9 +94,8 @@ impl Node {
     }
 
     /// Leaves before the end of the process. Unlike a drop of the node, it waits for other threads
-    /// that use its files. No files may be opened meanwhile. Returns false if the threads have not
-    /// ended in time: then the node has not left, and the pages in its memory are lost with the
-    /// process.
+    /// that use its files. No files may be opened meanwhile. Returns false if the node has not left
+    /// in time: then it ends with pages in its memory, and the log has the reason.
     #[must_use]
     pub fn leave(self) -> bool {
         let begin = Instant::now();
@@ -108,7 +109,9 @@ impl Node {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        true
+        let has_left = Arc::clone(&self.inner.has_left);
+        drop(self);
+        has_left.load(Ordering::Acquire)
     }
 
     /// Returns the node's counters.
@@ -217,6 +220,7 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
         threads,
         pool: Pool::new(&options.pool)?,
         session,
+        has_left: Arc::default(),
         write_back: options.write_back,
         _claim: claim,
     });
@@ -299,6 +303,8 @@ impl<S: Store> Drop for Inner<S> {
             // Its errors are reported already.
             let _ = thread.join();
         }
+        self.has_left
+            .store(refused || left.is_ok(), Ordering::Release);
         if refused {
             return;
         }

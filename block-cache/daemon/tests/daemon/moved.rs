@@ -201,6 +201,43 @@ fn a_copy_of_the_data_device_alone_is_named_with_its_path() {
     }
 }
 
+/// Checks that a journal with zeroes over its head is left as it is, and counts once its head is
+/// back, wherever the journal is.
+#[test]
+fn a_journal_with_zeroes_over_its_head_is_not_changed() {
+    for (usual, bytes) in [(true, 8), (true, 512), (true, 4096), (false, 8)] {
+        let place = Place::new(&format!("zeroed-{usual}-{bytes}"), "wb");
+        let config = place.path("forebay.toml");
+        if usual {
+            let text = std::fs::read_to_string(&config).expect("there");
+            let text = text.replace("journal = \"journal\"\n", "");
+            std::fs::write(&config, text).expect("written");
+        }
+        let daemon = place.serve(&[]);
+        write_blocks(&mut place.connect(), 0..8);
+        daemon.kill();
+        let journal = match usual {
+            true => usual_journal(&place),
+            false => place.path("journal"),
+        };
+        let whole = std::fs::read(&journal).expect("there");
+        let mut zeroed = whole.clone();
+        zeroed[..bytes].fill(0);
+        std::fs::write(&journal, &zeroed).expect("written");
+        let config = text(&config);
+        for command in ["check", "serve"] {
+            let said = place.refused(&[command, config]);
+            assert!(said.contains("it is not changed"), "{command}: {said}");
+            let now = std::fs::read(&journal).expect("there");
+            assert!(now == zeroed, "{command} changed it");
+        }
+        std::fs::write(&journal, &whole).expect("written");
+        let daemon = place.serve(&[]);
+        check_blocks(&mut place.connect(), 0..8);
+        daemon.terminate();
+    }
+}
+
 /// Checks that a journal that was cut below its head is left as it is, and that the remedy works,
 /// wherever the journal is.
 #[test]

@@ -149,7 +149,12 @@ fn a_wrong_device_beside_an_accepted_one_leaves_both_records() {
     }
     // Each has the device of the other.
     swap(&place, "db.img", "second.img");
-    refuse(&place, &[], "another backing device", &["db", "two"]);
+    refuse(
+        &place,
+        &[],
+        "its backing device was served as volume",
+        &["db", "two"],
+    );
     swap(&place, "db.img", "second.img");
     refuse_renamed(&place);
     place.configure("wb", SECOND);

@@ -101,6 +101,27 @@ pub(crate) fn check(
             })?)
         }
     };
+    // This pool's own pages may be those of dead nodes, which nothing would write back.
+    let is_ours =
+        |last: &Record| last.boot == boot && (last.device, last.inode) == (ours.device, ours.inode);
+    let had_outlived = last
+        .as_ref()
+        .is_some_and(|last| is_ours(last) && last.outlives);
+    if had_outlived
+        && !outlives
+        && let Some(page) = pool.unsaved(before.pages)?
+    {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!(
+                "pool {}: it holds unwritten page {} of {}, written with --placement pool\n\
+                 help: start with --placement pool, until everything is written back",
+                pool.path().display(),
+                page.index,
+                second_names::unnamed(page.inode, source)
+            ),
+        ));
+    }
     let another = |last: &&Record| {
         last.boot == boot && (last.device, last.inode) != (ours.device, ours.inode)
     };

@@ -108,6 +108,27 @@ fn all_are_killed(attempt: u32) -> bool {
 }
 
 #[test]
+fn another_placement_waits_until_the_pages_are_written() {
+    let mut cluster = Cluster::placed("placed", 256, SHORT_LEASE, "pool");
+    let mine = cluster.join(1, 64);
+    let file = mine.create("data").expect("made");
+    write_all(&file, 1);
+    cluster.kill_directory();
+    let other = |cluster: &Cluster, placement| {
+        let mut options = server::Options::new(cluster.source(), cluster.pool(), 256);
+        options.placement = Some(placement);
+        Server::open(options).map(drop)
+    };
+    let refused = other(&cluster, Placement::Node).expect_err("pages would be lost");
+    assert_eq!(refused.kind(), ErrorKind::Busy, "{refused:?}");
+    assert!(refused.report().contains("--placement pool"), "{refused:?}");
+    cluster.start_directory();
+    file.fsync().expect("durable");
+    cluster.kill_directory();
+    other(&cluster, Placement::Node).expect("the source has all pages");
+}
+
+#[test]
 fn pages_outlive_all_nodes_and_the_directory() {
     assert!(
         (0..10).any(all_are_killed),

@@ -1,7 +1,7 @@
 //! The owner of a process journal: a cache, on certain devices, in a certain opening.
 
 use std::fs::File;
-use std::io::{ErrorKind as IoKind, Read as _};
+use std::io::{ErrorKind as IoKind, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use forebay_block::{Context as _, Error, ErrorKind, Identity, Result};
@@ -237,6 +237,19 @@ pub(super) fn owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result
     }
 }
 
+/// Returns whether a file has only zeroes behind the head of a journal.
+fn has_no_entries(file: &mut File) -> std::io::Result<bool> {
+    file.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
+    let mut part = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok(true),
+            count if part[..count].iter().any(|byte| *byte != 0) => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
 /// Returns the owner that a file names.
 fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Option<[u8; 16]>> {
     let mut file = match File::open(path) {
@@ -262,11 +275,12 @@ fn named_owner(path: &Path, ours: Option<&[u8; 16]>, stake: &str) -> Result<Opti
     if journal::is_magic(magic) {
         return Ok(uuid.try_into().ok());
     }
-    // A journal whose creation was interrupted.
+    // A journal whose creation was interrupted has no entries.
     let named = uuid
         .try_into()
         .is_ok_and(|uuid| path == usual_place(&uuid) || Some(&uuid) == ours);
-    if magic == [0; MAGIC_BYTES] && (named || ours.is_some_and(|ours| path == usual_place(ours))) {
+    let is_expected = named || ours.is_some_and(|ours| path == usual_place(ours));
+    if magic == [0; MAGIC_BYTES] && is_expected && has_no_entries(&mut file).unwrap_or(false) {
         return Ok(None);
     }
     Err(Error::new(
