@@ -66,7 +66,7 @@ const LIVES: Lives = Lives {
     // Fault::UnreportedLoss, Fault::WriteBackOverlaps, Fault::GivenUpForgotten
     pinned: &[103, 312, 165],
     gate: 800,
-    whole: 2500,
+    whole: 5000,
     share: 2,
 };
 
