@@ -306,10 +306,7 @@ fn notify(state: NotifyState<'_>) {
 
 fn run_node(arguments: &NodeArguments) -> Result<()> {
     let pages = pages("--memory", arguments.memory)?;
-    let id = NodeId::new(arguments.id).ok_or_else(|| {
-        let context = format!("--id {}: nodes have numbers from 0 to 31", arguments.id);
-        Error::new(ErrorKind::InvalidInput, context)
-    })?;
+    let id = NodeId::new(arguments.id).expect("the option accepts 0 to 31");
     log_to_stderr()?;
     let mut signals = Signals::new()?;
     let mut options = Options::new(&arguments.pool, id, pages);

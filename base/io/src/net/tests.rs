@@ -315,7 +315,7 @@ fn a_check_reports_the_errors_of_a_listener_without_listening() {
         assert_eq!(busy(&unix), ErrorKind::Busy);
         drop(listener);
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
-        check_listen(&unix).expect("nobody answers");
+        check_listen(&unix).expect("no process answers");
         assert!(path.exists(), "and nothing removed");
         std::fs::remove_file(&path).expect("there");
         std::fs::write(&path, "notes").expect("written");

@@ -201,6 +201,24 @@ fn a_copy_of_the_data_device_alone_is_named_with_its_path() {
     }
 }
 
+/// Writes, kills the daemon, and returns its process journal: at the usual place, or where the
+/// configuration names one.
+fn leave_journal(place: &Place, usual: bool) -> std::path::PathBuf {
+    if usual {
+        let config = place.path("forebay.toml");
+        let text = std::fs::read_to_string(&config).expect("there");
+        let text = text.replace("journal = \"journal\"\n", "");
+        std::fs::write(&config, text).expect("written");
+    }
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.kill();
+    match usual {
+        true => usual_journal(place),
+        false => place.path("journal"),
+    }
+}
+
 /// Checks that a journal with zeroes over its head is left as it is, and counts once its head is
 /// back, wherever the journal is.
 #[test]
@@ -208,18 +226,7 @@ fn a_journal_with_zeroes_over_its_head_is_not_changed() {
     for (usual, bytes) in [(true, 8), (true, 512), (true, 4096), (false, 8)] {
         let place = Place::new(&format!("zeroed-{usual}-{bytes}"), "wb");
         let config = place.path("forebay.toml");
-        if usual {
-            let text = std::fs::read_to_string(&config).expect("there");
-            let text = text.replace("journal = \"journal\"\n", "");
-            std::fs::write(&config, text).expect("written");
-        }
-        let daemon = place.serve(&[]);
-        write_blocks(&mut place.connect(), 0..8);
-        daemon.kill();
-        let journal = match usual {
-            true => usual_journal(&place),
-            false => place.path("journal"),
-        };
+        let journal = leave_journal(&place, usual);
         let whole = std::fs::read(&journal).expect("there");
         let mut zeroed = whole.clone();
         zeroed[..bytes].fill(0);
@@ -246,18 +253,7 @@ fn a_journal_cut_below_its_head_is_not_changed_before_it_is_moved_away() {
         for bytes in [10, 100, 3000] {
             let place = Place::new(&format!("headless-{usual}-{bytes}"), "wb");
             let config = place.path("forebay.toml");
-            if usual {
-                let text = std::fs::read_to_string(&config).expect("there");
-                let text = text.replace("journal = \"journal\"\n", "");
-                std::fs::write(&config, text).expect("written");
-            }
-            let daemon = place.serve(&[]);
-            write_blocks(&mut place.connect(), 0..8);
-            daemon.kill();
-            let journal = match usual {
-                true => usual_journal(&place),
-                false => place.path("journal"),
-            };
+            let journal = leave_journal(&place, usual);
             let file = std::fs::OpenOptions::new().write(true).open(&journal);
             file.expect("there").set_len(bytes).expect("cut");
             let before = std::fs::read(&journal).expect("there");

@@ -37,7 +37,7 @@ fn an_original_gets_no_other_identity_while_it_has_dirty_data() {
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }
-        // Neither is it a copy beside one, where that has its path.
+        // It is no copy either while another file has its path.
         std::fs::rename(&cache, &aside).expect("moved");
         copy(&place, "aside", "cache");
         let said = place.refused(&["clone-id", "--cache", text(&aside)]);

@@ -41,7 +41,7 @@ pub enum Consistency {
     /// A completed write is visible to every later read on any node.
     Strong,
     /// As `Strong` for pages in memory. If a page is not in memory, a whole-page write may stay
-    /// with its node until the file is closed or flushed. A file's size is that at its opening.
+    /// with its node until the file is closed or flushed.
     Relaxed,
 }
 
