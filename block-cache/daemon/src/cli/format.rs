@@ -371,7 +371,8 @@ pub(super) fn dirty_data(found: &Inspection) -> Option<String> {
 pub(super) type Replaced = (JournalOwner, PathBuf);
 
 /// Inspects a cache at `places` together with its process journal. A journal of another copy, or of
-/// another opening, does not apply to this cache and is reported.
+/// another opening, does not apply to this cache and is reported. `moved` states that the cache was
+/// copied to these devices, so that the journal is its own.
 pub(super) async fn inspect_with_journal(
     devices: &Devices,
     places: &Places,
@@ -389,6 +390,7 @@ pub(super) async fn inspect_with_journal(
     let boot_id = system::boot_id()?;
     let mut inspection = forebay_cache::inspect(devices, found.as_ref(), &boot_id).await?;
     if foreign.is_none()
+        && !moved
         && inspection.journal_problem.is_some()
         && let Some(twin) = &whose.twin
     {

@@ -70,7 +70,12 @@ fn both_name(place: &Place, options: &[&str]) {
     let config = place.path("forebay.toml");
     for command in ["check", "serve"] {
         let said = place.refused(&[command, text(&config)]);
-        for option in ["--moved-cache", "--adopt db", "--discard-stale-dirty db"] {
+        for option in [
+            "--moved-cache",
+            "--adopt db",
+            "--discard-stale-dirty db",
+            "--accept-journal-loss",
+        ] {
             let named = said.contains(option);
             assert_eq!(
                 named,
@@ -133,6 +138,32 @@ fn a_moved_cache_behind_writes_without_it_is_decided_together() {
         let asked: Vec<_> = options.iter().flat_map(|it| it.split(' ')).collect();
         serves(&place, &asked, at..at + 1);
     }
+}
+
+/// Checks that a copy beside its original needs one round of decisions if the journal is gone, too.
+#[test]
+fn a_copied_cache_without_its_journal_is_decided_together() {
+    let place = place_of("moved-no-journal", &[], false);
+    let daemon = place.serve(&[]);
+    let mut nbd = place.connect();
+    write_blocks(&mut nbd, 0..16);
+    assert_eq!(nbd.flush().expect("an answer"), 0);
+    daemon.kill();
+    std::fs::remove_file(place.path("journal")).expect("there");
+    copy(&place, "cache", "moved");
+    name_data(&place, "moved");
+    both_name(&place, &["--moved-cache", "--accept-journal-loss"]);
+    std::fs::remove_dir_all(place.path("state")).expect("there");
+    let options = ["--moved-cache", "--adopt db", "--accept-journal-loss"];
+    both_name(&place, &options);
+    // Each option leaves the others.
+    let config = place.path("forebay.toml");
+    let said = place.refused(&["serve", text(&config), "--moved-cache"]);
+    for option in &options[1..] {
+        assert!(said.contains(option), "{option}: {said}");
+    }
+    let asked: Vec<_> = options.iter().flat_map(|it| it.split(' ')).collect();
+    serves(&place, &asked, 0..16);
 }
 
 /// Checks that no decision lets a copy in that the journal does not belong to.
