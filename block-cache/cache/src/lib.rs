@@ -88,6 +88,7 @@ mod volume;
 mod volume_size;
 mod write;
 
+pub use attach::Announcement;
 pub use attach::idle::{IdleVolume, check_count, no_room};
 pub use cache::Cache;
 pub use cache_options::CacheOptions;

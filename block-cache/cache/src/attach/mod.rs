@@ -34,6 +34,16 @@ fn refuse<T>(kind: ErrorKind, what: String) -> Result<T> {
     Err(Error::new(kind, what))
 }
 
+/// Knowledge of an attach that the cache is about to lose, and that the caller stores first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announcement {
+    /// Names under which a flush of the backing device failed with clients' writes at stake.
+    pub lost: Vec<String>,
+    /// Other volumes that were served from the backing device. The cache has no dirty data of them,
+    /// and forgets them.
+    pub forgotten: Vec<String>,
+}
+
 impl Cache {
     /// Attaches `backing` as a cached volume under the name by which this cache knows it. Returns
     /// it as a device of this reactor.
@@ -68,9 +78,6 @@ impl Cache {
     /// and before the superblock has the new epoch and backing device. The caller stores both
     /// outside the cache there. A refused attach does not call it.
     ///
-    /// `announce` is passed the names under which a flush of the backing device failed with
-    /// clients' writes at stake. The attach forgets that.
-    ///
     /// # Errors
     /// As [`Cache::attach`], and the error of `announce`.
     pub async fn attach_announced(
@@ -78,7 +85,7 @@ impl Cache {
         name: &str,
         backing: Rc<dyn BlockDevice>,
         options: VolumeOptions,
-        announce: impl AsyncFnOnce(Vec<String>) -> Result<()>,
+        announce: impl AsyncFnOnce(Announcement) -> Result<()>,
     ) -> Result<Rc<dyn BlockDevice>> {
         // One at a time: names and numbers are looked up first and given out at the end.
         self.engine.attaching.acquire(1).await;
@@ -92,7 +99,7 @@ impl Cache {
         name: &str,
         backing: Rc<dyn BlockDevice>,
         options: VolumeOptions,
-        announce: impl AsyncFnOnce(Vec<String>) -> Result<()>,
+        announce: impl AsyncFnOnce(Announcement) -> Result<()>,
     ) -> Result<Rc<dyn BlockDevice>> {
         let engine = &self.engine;
         let info = backing.info();
@@ -179,7 +186,11 @@ impl Cache {
             .epoch
             .max(known.as_ref().map_or(0, |known| known.epoch))
             + 1;
-        announce(lost).await?;
+        announce(Announcement {
+            lost,
+            forgotten: former.iter().map(|entry| entry.name.clone()).collect(),
+        })
+        .await?;
         let is_former = |id| former.iter().any(|entry| entry.id == id);
         engine
             .superblock

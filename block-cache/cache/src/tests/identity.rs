@@ -157,7 +157,7 @@ fn an_attach_is_announced_after_its_last_check_and_before_the_superblock() {
                 known.map(|known| (known.epoch, known.identity))
             };
             let before = recorded();
-            let announce = async |_: Vec<String>| {
+            let announce = async |_: Announcement| {
                 announced.set(announced.get() + 1);
                 assert_eq!(recorded(), before, "the superblock was first");
                 match fails {
@@ -193,8 +193,8 @@ fn a_loss_of_the_backing_device_is_reported_under_each_name() {
             failures.set_flush_failed(id, true).await.expect("noted");
             let attach = async |fails: bool| {
                 let announced = std::cell::Cell::new(None);
-                let announce = async |lost: Vec<String>| {
-                    announced.set(Some(lost));
+                let announce = async |announcement: Announcement| {
+                    announced.set(Some(announcement));
                     match fails {
                         true => Err(ErrorKind::NoSpace.into()),
                         false => Ok(()),
@@ -206,9 +206,13 @@ fn a_loss_of_the_backing_device_is_reported_under_each_name() {
                 assert_eq!(attached.await.is_err(), fails);
                 announced.take()
             };
-            let lost = Some(vec!["v".to_owned()]);
-            assert_eq!(attach(true).await, lost, "{name}");
-            assert_eq!(attach(false).await, lost, "{name}: after a refusal");
+            let old = vec!["v".to_owned()];
+            let expected = Some(Announcement {
+                lost: old.clone(),
+                forgotten: if name == "v" { vec![] } else { old },
+            });
+            assert_eq!(attach(true).await, expected, "{name}");
+            assert_eq!(attach(false).await, expected, "{name}: after a refusal");
             let stats = cache.stats().volumes;
             let [own] = &stats[..] else {
                 panic!("one volume is attached");

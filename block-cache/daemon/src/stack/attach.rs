@@ -5,7 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
-use forebay_cache::{BlockSizes, Cache, Fallback, OpeningVolume, VolumeOptions, check_volume_size};
+use forebay_cache::{
+    Announcement, BlockSizes, Cache, Fallback, OpeningVolume, VolumeOptions, check_volume_size,
+};
 use forebay_io::sync::{Promise, Semaphore};
 use forebay_io::{Stop, rt};
 use forebay_volume::Volume;
@@ -13,7 +15,7 @@ use forebay_volume::Volume;
 use super::backing::{judge_identity, shared_bytes, warning_of};
 use super::cache::OpenCache;
 use super::degraded::go_without;
-use super::forget::make_room;
+use super::forget::{make_room, note_clean};
 use super::transit::Start;
 use super::watched::Watched;
 use super::{Served, Stack, Wishes, degraded, devices, note_lost, offload};
@@ -382,7 +384,7 @@ impl Met {
     async fn attach_with_room(&self, cache: &Cache) -> Result<Rc<dyn BlockDevice>> {
         make_room(&self.state, &self.cache, cache, &self.name).await?;
         let (backing, options) = (Rc::clone(&self.backing), self.options.clone());
-        let announce = async |lost| self.announce(lost).await;
+        let announce = async |announcement| self.announce(announcement).await;
         cache
             .attach_announced(&self.name, backing, options, announce)
             .await
@@ -391,11 +393,19 @@ impl Met {
     /// Records the attach in the state directory, before the cache does and after the last check
     /// that may refuse it. So the record of a refused volume keeps the device that the cache has
     /// dirty data for. The attach forgets lost writes to the backing device, so they are recorded,
-    /// too, for these names and the new one.
-    async fn announce(&self, mut lost: Vec<String>) -> Result<()> {
+    /// too, for these names and the new one. Volumes that the cache forgets are recorded as clean:
+    /// their next attach needs no decision.
+    async fn announce(&self, announcement: Announcement) -> Result<()> {
+        let Announcement {
+            mut lost,
+            forgotten,
+        } = announcement;
         if !lost.is_empty() {
             lost.push(self.name.clone());
             note_lost(&self.state, lost).await?;
+        }
+        for other in &forgotten {
+            note_clean(&self.state, other, self.cache.id).await?;
         }
         for (other, record) in self.renamed.iter().cloned() {
             tracing::warn!(
