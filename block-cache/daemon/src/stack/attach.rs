@@ -216,6 +216,7 @@ impl Stack {
         let renamed = self
             .renamed(&volume.name, &backing, cache.id, wishes)
             .await?;
+        let others = self.others(&volume.name, &backing).await?;
         cache.check_mode(&volume.name, volume.mode)?;
         let found = &cache.found;
         let sizes = BlockSizes::from_mask(found.block_size_bytes, found.classes);
@@ -242,6 +243,7 @@ impl Stack {
             dirty_mode: volume.mode.keeps_dirty_data(),
             backing: info.identity,
             backing_bytes: info.size_bytes,
+            served_as: decide::served_as(&others, cache.id),
         })?;
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
@@ -313,15 +315,17 @@ impl Stack {
         let info = backing.info();
         let sized = (info.identity, info.size_bytes);
         let mut device = backing;
-        let cached = |record: &Record| matches!(record.cache, CacheId::Uuid(_));
-        for (other, record) in others.into_iter().filter(|(_, record)| cached(record)) {
-            let plan = decide::without_cache(&other, Some(record), sized);
+        let is_logged =
+            |record: &Record| matches!(record.cache, CacheId::Uuid(_)) || record.logs_every_write();
+        for (other, record) in others.into_iter().filter(|(_, record)| is_logged(record)) {
+            let plan = decide::without_cache(&other, Some(record), sized, false);
             if let Some(note) = &plan.note {
                 tracing::warn!("the backing device is served as volume {name:?}: {note}");
             }
             device = go_without(&self.state, &other, &plan, device).await?;
         }
-        let plan = decide::without_cache(name, record, sized);
+        let may_be_cached = wishes.without_cache.iter().any(|named| named == name);
+        let plan = decide::without_cache(name, record, sized, may_be_cached);
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
         }
@@ -408,13 +412,15 @@ impl Met {
             note_clean(&self.state, other, self.cache.id).await?;
         }
         for (other, record) in self.renamed.iter().cloned() {
-            tracing::warn!(
-                volume = self.name,
-                former = other,
-                "the backing device was served under another name, through cache {}: data of it in \
-                 that cache counts as stale now",
-                record.cache
-            );
+            if record.cache != CacheId::None {
+                tracing::warn!(
+                    volume = self.name,
+                    former = other,
+                    "the backing device was served under another name, through cache {}: data of \
+                     it in that cache counts as stale now",
+                    record.cache
+                );
+            }
             let state = Arc::clone(&self.state);
             offload(move || {
                 state.store(&other, &record)?;
@@ -423,6 +429,8 @@ impl Met {
             })
             .await?;
         }
+        let (log, path) = (self.plan.log, self.state.ranges_path(&self.name));
+        offload(move || log.carry_out(&path)).await?;
         self.store(self.plan.before).await
     }
 

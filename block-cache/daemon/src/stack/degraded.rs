@@ -10,7 +10,7 @@ use forebay_cache::{Cache, Fallback, Remains};
 
 use super::{Served, offload};
 use crate::state::decide::{self, Without};
-use crate::state::{CacheId, LoggedDevice, RangeLog, StateDirectory};
+use crate::state::{LoggedDevice, RangeLog, StateDirectory};
 
 /// Lets a volume continue without the cache in these modes, should the cache fail.
 ///
@@ -47,7 +47,7 @@ async fn begin(
     let info = backing.info();
     let Some(dirty) = dirty else {
         let sized = (info.identity, info.size_bytes);
-        let plan = decide::without_cache(name, Some(served.record.get()), sized);
+        let plan = decide::without_cache(name, Some(served.record.get()), sized, true);
         let device = go_without(state, name, &plan, backing).await?;
         served.record.set(plan.record);
         return Ok(device);
@@ -76,10 +76,9 @@ pub(super) async fn go_without(
         if fresh {
             state.remove_ranges(&name)?;
         }
-        let log = match record.cache {
-            CacheId::Uuid(_) => Some(RangeLog::open(&state.ranges_path(&name), fresh)?),
-            CacheId::None | CacheId::Memory => None,
-        };
+        let log = (record.logged_since)
+            .map(|_| RangeLog::open(&state.ranges_path(&name), fresh))
+            .transpose()?;
         state.store(&name, &record)?;
         Ok(log)
     });

@@ -176,8 +176,8 @@ fn decided(
         }
         return Ok(None);
     };
-    for (other, record) in others {
-        decide::renamed(name, cache, adopt, &other, record)?;
+    for (other, record) in &others {
+        decide::renamed(name, cache, adopt, other, *record)?;
     }
     let record = StateDirectory::load_in(state, name)?;
     let meeting = Meeting {
@@ -194,6 +194,7 @@ fn decided(
         dirty_mode: volume.mode.keeps_dirty_data(),
         backing,
         backing_bytes,
+        served_as: decide::served_as(&others, cache),
     };
     decide::attach(&meeting).map(Some)
 }

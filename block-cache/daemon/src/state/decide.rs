@@ -12,6 +12,10 @@ use forebay_block::{Error, ErrorKind, Identity, Result};
 use forebay_cache::failpoints::{Fault, planted};
 
 use super::epoch::{CacheId, Record};
+use super::ranges::LogChange;
+
+/// [`Record::logged_since`] for a log that has all writes, whichever cache has data of the volume.
+const ANY_EPOCH: u64 = u64::MAX;
 
 /// A volume and the cache that it is about to be attached to.
 #[derive(Clone, Debug)]
@@ -36,6 +40,8 @@ pub struct Meeting<'a> {
     pub backing: Identity,
     /// Size of the backing device, bytes.
     pub backing_bytes: u64,
+    /// Another name under which the backing device was last served, and not through this cache.
+    pub served_as: Option<String>,
 }
 
 /// Decision: how to attach a volume to a cache.
@@ -50,6 +56,8 @@ pub struct Attach {
     pub stale: Option<Vec<Range<u64>>>,
     /// Ranges that were dirty before that, if known. The cache then drops all other data.
     pub dirty: Option<Vec<Range<u64>>>,
+    /// Change of the log of ranges, to be durable before `before` is stored.
+    pub log: LogChange,
     /// Record to store after the attach. The log of ranges is obsolete by then.
     pub after: Record,
     /// Notice for the user.
@@ -69,24 +77,8 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
     if !meeting.adopt && !planted(Fault::TrustState) {
         note = check(meeting, ours)?;
     }
-    let last = meeting.record.map_or(0, |record| record.epoch);
-    let nowhere = Some(Vec::new());
-    // Writes to the backing device are unknown: drop all clean copies and keep dirty data.
-    let behind = |known: u64| (last.max(known) + 1, Some(Vec::new()), None);
-    let (epoch, stale, dirty) = match (ours, meeting.cache_epoch) {
-        (Some(record), Some(known)) => match record.logged_since {
-            Some(since) if known <= since => match meeting.dirty.clone() {
-                Some(dirty) if record.dirty_listed => (last, nowhere, Some(dirty)),
-                _ => (last, meeting.ranges.clone(), None),
-            },
-            // Adopted although cache and state directory are of different times.
-            _ if !(record.attached..=record.epoch).contains(&known) => behind(known),
-            _ => (known, nowhere, None),
-        },
-        // Adopted from another history.
-        (None, Some(known)) => behind(known),
-        (_, None) => (last, nowhere, None),
-    };
+    let history = history(meeting, ours);
+    let epoch = history.epoch;
     // The record of this cache states dirty data before the cache holds any. The record says
     // nothing about a cache with another history.
     let is_unknown = ours.is_none() || meeting.adopt;
@@ -97,16 +89,18 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         attached: ours.map_or(0, |record| record.attached),
         cache: meeting.cache,
         may_be_dirty,
-        logged_since: ours.and_then(|record| record.logged_since),
-        dirty_listed: ours.is_some_and(|record| record.dirty_listed),
+        logged_since: history.logged_since,
+        dirty_listed: history.log == LogChange::Unchanged
+            && ours.is_some_and(|record| record.dirty_listed),
         backing: meeting.backing,
         backing_bytes: meeting.backing_bytes,
     };
     Ok(Attach {
         before,
         epoch,
-        stale,
-        dirty,
+        stale: history.stale,
+        dirty: history.dirty,
+        log: history.log,
         after: Record {
             attached: before.epoch,
             may_be_dirty: may_be_dirty || meeting.dirty_mode,
@@ -118,11 +112,85 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
     })
 }
 
+/// Writes to a volume that its cache does not know of.
+struct History {
+    /// As [`Attach::epoch`].
+    epoch: u64,
+    /// As [`Attach::stale`].
+    stale: Option<Vec<Range<u64>>>,
+    /// As [`Attach::dirty`].
+    dirty: Option<Vec<Range<u64>>>,
+    /// [`Record::logged_since`] until the cache has the new epoch.
+    logged_since: Option<u64>,
+    /// As [`Attach::log`].
+    log: LogChange,
+}
+
+/// Returns the writes that the cache does not know of. `ours` is the record if it names this cache.
+///
+/// An adopted cache keeps its dirty data only if the state directory knows of no service that was
+/// not through this cache. Otherwise that data may be older than the backing device's.
+fn history(meeting: &Meeting<'_>, ours: Option<Record>) -> History {
+    let last = meeting.record.map_or(0, |record| record.epoch);
+    // The cache knows of all writes, or does not know the volume.
+    let whole = |epoch| History {
+        epoch,
+        stale: Some(Vec::new()),
+        dirty: None,
+        logged_since: ours.and_then(|record| record.logged_since),
+        log: LogChange::Unchanged,
+    };
+    let Some(known) = meeting.cache_epoch else {
+        return whole(last);
+    };
+    let adopted = |stale, log| History {
+        epoch: last.max(known) + 1,
+        stale,
+        dirty: None,
+        logged_since: Some(known),
+        log,
+    };
+    // Other writes are unknown: all clean copies are dropped, and dirty data stays.
+    let keep_dirty = || adopted(Some(Vec::new()), LogChange::Emptied);
+    let suspect_all = || adopted(None, LogChange::Removed);
+    match (ours, meeting.record) {
+        (Some(record), _) if known < record.attached => suspect_all(),
+        (Some(record), _) => match record.logged_since {
+            Some(since) if known <= since => match meeting.dirty.clone() {
+                Some(dirty) if record.dirty_listed => History {
+                    dirty: Some(dirty),
+                    ..whole(last)
+                },
+                _ => History {
+                    stale: meeting.ranges.clone(),
+                    ..whole(last)
+                },
+            },
+            _ if known > record.epoch => keep_dirty(),
+            _ => whole(known),
+        },
+        (None, None) if meeting.served_as.is_none() => keep_dirty(),
+        (None, Some(record)) if record.logs_every_write() && meeting.ranges.is_some() => {
+            adopted(meeting.ranges.clone(), LogChange::Unchanged)
+        }
+        (None, _) if planted(Fault::TrustState) => keep_dirty(),
+        (None, _) => suspect_all(),
+    }
+}
+
 /// Refuses a cache that does not belong to the volume. `ours` is the record if it names this cache.
 fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> {
     let name = meeting.volume;
     let refused = match (meeting.record, meeting.cache_epoch) {
         (None, None) => return Ok(None),
+        (None, Some(_)) if meeting.served_as.is_some() => format!(
+            "the cache has data of it, and the state directory knows its device only as volume \
+             {:?}\n    \
+             help: set `state` in [server] to the state directory that it had; or start with \
+             --adopt {name}, and give up dirty data that may be older than the backing device's \
+             with --discard-stale-dirty {name}",
+            meeting.served_as.as_deref().unwrap_or_default()
+        ),
         (None, Some(epoch)) => format!(
             "the cache has data of it (epoch {epoch}), and the state directory does not know it\n\
              help: set `state` in [server] to the state directory that it had, or to the place to \
@@ -156,7 +224,25 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                 return Ok(None);
             }
             let is_behind = epoch > record.epoch;
-            if is_behind && (ours.is_some() || record.cache == CacheId::None) {
+            if record.logs_every_write() {
+                format!(
+                    "the state directory knows it only without a cache, and this cache has data \
+                     of it\n    \
+                     help: start with --adopt {name}: dirty data that is older than writes \
+                     without the cache is given up only with --discard-stale-dirty {name}"
+                )
+            } else if record.cache == CacheId::None {
+                format!(
+                    "served without this cache, or the state directory is older: it knows epoch \
+                     {}, the cache {epoch}\n    \
+                     help: put the newest state directory back, or name it with `state` in \
+                     [server]; or start with --adopt {name}, and give up dirty data that may be \
+                     older than the backing device's with --discard-stale-dirty {name}; or, if \
+                     nothing wrote to the backing device without this cache, {}",
+                    record.epoch,
+                    keep_dirty(name)
+                )
+            } else if is_behind && ours.is_some() {
                 format!(
                     "the state directory is older than this cache: it knows epoch {}, the cache \
                      epoch {epoch}\n    \
@@ -172,10 +258,11 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                      epoch {epoch}\n    \
                      help: it may be an older backup: put the newest one back, or name it with \
                      `state` in [server]; or, if the volume was served through cache {} since, \
-                     `forebay detach {name}` there first; or, if nothing wrote to the backing \
-                     device without this cache, start with --adopt {name}, which keeps dirty data \
-                     of the cache",
-                    record.epoch, record.cache
+                     `forebay detach {name}` there, and start with --adopt {name}; or, if nothing \
+                     wrote to the backing device without this cache, {}",
+                    record.epoch,
+                    record.cache,
+                    keep_dirty(name)
                 )
             } else if ours.is_some() {
                 format!(
@@ -192,14 +279,23 @@ fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> 
                     "this cache last served the volume in epoch {epoch}, and another one since, in \
                      epochs {} to {}, as the state directory says\n    \
                      help: use this cache's own state directory (`state` in [server]), or serve \
-                     the volume with cache {}, which had it last, and detach it there; or, if this \
-                     cache and the backing device belong together, start with --adopt {name}",
+                     the volume with cache {}, which had it last, and detach it there; or start \
+                     with --adopt {name}, and give up dirty data that may be older than the \
+                     backing device's with --discard-stale-dirty {name}",
                     record.attached, record.epoch, record.cache
                 )
             }
         }
     };
     Err(Error::new(ErrorKind::Busy, refused))
+}
+
+/// Returns the remedy that keeps all dirty data of a cache which the state directory does not know.
+fn keep_dirty(name: &str) -> String {
+    format!(
+        "remove {name}.epoch from the state directory and start with --adopt {name}, which keeps \
+         dirty data of the cache"
+    )
 }
 
 /// Decision: how to serve a volume without its cache.
@@ -214,12 +310,14 @@ pub struct Without {
 }
 
 /// Decides how to serve a volume without its cache. `backing` is the identity of the backing device
-/// and its size in bytes.
+/// and its size in bytes. `may_be_cached` states that a cache which the state directory does not
+/// know may have data of the volume. All writes are logged for that cache, whichever it is.
 #[must_use]
 pub fn without_cache(
     volume: &str,
     record: Option<Record>,
     (backing, backing_bytes): (Identity, u64),
+    may_be_cached: bool,
 ) -> Without {
     let Some(record) = record else {
         return Without {
@@ -228,28 +326,34 @@ pub fn without_cache(
                 attached: 0,
                 cache: CacheId::None,
                 may_be_dirty: false,
-                logged_since: None,
+                logged_since: may_be_cached.then_some(ANY_EPOCH),
                 dirty_listed: false,
                 backing,
                 backing_bytes,
             },
             fresh_log: true,
-            note: None,
+            note: may_be_cached.then(|| unknown_cache(volume)),
         };
     };
     let cached = matches!(record.cache, CacheId::Uuid(_));
     let keeps = cached && record.backing.is_known();
-    let note = (cached && record.may_be_dirty).then(|| {
-        format!(
-            "volume {volume:?} is served from its backing device, without cache {}, which may have \
-             newer data: writes give that up",
-            record.cache
-        )
-    });
+    let note = match record.logs_every_write() {
+        true => Some(unknown_cache(volume)),
+        false => (cached && record.may_be_dirty).then(|| {
+            format!(
+                "volume {volume:?} is served from its backing device, without cache {}, which may \
+                 have newer data: writes give that up",
+                record.cache
+            )
+        }),
+    };
     Without {
         record: Record {
             epoch: record.epoch + 1,
-            logged_since: cached.then_some(record.epoch),
+            logged_since: match cached {
+                true => Some(record.epoch),
+                false => record.logged_since,
+            },
             dirty_listed: record.lists_nothing(),
             // Data in the cache belongs to the device that the volume had then, whichever device is
             // served now.
@@ -268,6 +372,22 @@ pub fn without_cache(
     }
 }
 
+fn unknown_cache(volume: &str) -> String {
+    format!(
+        "volume {volume:?} is served from its backing device, and the state directory knows no \
+         cache of it: a cache may have newer data, and writes give that up"
+    )
+}
+
+/// Returns the first volume among `others`, which were served from one backing device, whose last
+/// service was not through `cache`.
+#[must_use]
+pub fn served_as(others: &[(String, Record)], cache: CacheId) -> Option<String> {
+    let mut others = others.iter();
+    let found = others.find(|(_, record)| record.cache != cache);
+    found.map(|(other, _)| other.clone())
+}
+
 /// Returns the new record of volume `other` after `volume` is served from the same backing device
 /// through `cache`. Returns `None` if the record need not change.
 ///
@@ -281,6 +401,13 @@ pub fn renamed(
     other: &str,
     record: Record,
 ) -> Result<Option<Record>> {
+    if record.logs_every_write() {
+        // The log lacks the writes from now on.
+        return Ok(Some(Record {
+            logged_since: None,
+            ..record
+        }));
+    }
     // A cache knows the devices of its own volumes.
     if !matches!(record.cache, CacheId::Uuid(_)) || cache == record.cache {
         return Ok(None);
@@ -321,6 +448,13 @@ pub fn without_failed_cache(record: Record, dirty: &[Range<u64>]) -> Record {
 }
 
 impl Record {
+    /// Whether the log of ranges has all writes since the state directory knows the volume, which
+    /// was served through no cache since.
+    #[must_use]
+    pub fn logs_every_write(&self) -> bool {
+        self.cache == CacheId::None && self.logged_since == Some(ANY_EPOCH)
+    }
+
     /// Whether nothing was dirty when the cache failed. The cache then holds no data worth keeping,
     /// whatever is written to the volume.
     const fn lists_nothing(&self) -> bool {

@@ -32,7 +32,8 @@ pub struct Record {
     /// Whether that cache may hold data that the backing device lacks.
     pub may_be_dirty: bool,
     /// Highest epoch that the cache may have from before the volume was served without it; `None`
-    /// if the volume was not. The log of ranges has all writes after that epoch.
+    /// if the volume was not. The log of ranges has all writes after that epoch. `u64::MAX` for a
+    /// log of all writes since the state directory knows the volume.
     pub logged_since: Option<u64>,
     /// Whether `NAME.dirty` lists all ranges that were dirty in the cache then. None of them was
     /// overwritten since, the cache holds no other valid data, and there is no log of ranges.

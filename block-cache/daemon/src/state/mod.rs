@@ -44,7 +44,7 @@ pub(crate) use files::{MOVE_AWAY, holder_in, irregular_files, is_irregular, not_
 use files::{remove, sync_directory};
 pub use logged::LoggedDevice;
 pub use opening::Opening;
-pub use ranges::{RANGE_BYTES, RangeLog, read_ranges};
+pub use ranges::{LogChange, RANGE_BYTES, RangeLog, read_ranges};
 pub use refusals::Refusals;
 use removal::Removal;
 

@@ -94,6 +94,34 @@ fn begin_unknown(path: &Path) -> Result<Vec<u8>> {
     Ok(UNKNOWN.into())
 }
 
+/// Change of a log of ranges at an attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogChange {
+    /// The log stays as it is.
+    Unchanged,
+    /// The log becomes empty: nothing was written without the cache.
+    Emptied,
+    /// The log is removed: any range may have been written without the cache.
+    Removed,
+}
+
+impl LogChange {
+    /// Changes the log at `path`, durably. A crash leaves the former log, or none.
+    ///
+    /// # Errors
+    /// The error of the operating system.
+    pub fn carry_out(self, path: &Path) -> Result<()> {
+        if self == Self::Unchanged {
+            return Ok(());
+        }
+        files::remove(path)?;
+        match self {
+            Self::Emptied => RangeLog::open(path, true).map(drop),
+            _ => sync_directory(path.parent().unwrap_or(Path::new("."))),
+        }
+    }
+}
+
 /// The log, open for appending.
 #[derive(Debug)]
 pub struct RangeLog {

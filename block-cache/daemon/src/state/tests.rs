@@ -3,6 +3,7 @@
 use super::decide::{Attach, Meeting, attach, renamed, without_cache};
 use super::*;
 
+mod adopted;
 mod decisions;
 mod failed;
 mod irregular;
@@ -53,6 +54,7 @@ fn meeting(record: Option<Record>, cache_epoch: Option<u64>) -> Meeting<'static>
         dirty_mode: true,
         backing: UNKNOWN,
         backing_bytes: 0,
+        served_as: None,
     }
 }
 

@@ -100,3 +100,94 @@ fn clean_data_that_is_older_is_no_reason_to_refuse() {
     assert!(check(&place).contains("In order."));
     place.serve(&[]).terminate();
 }
+
+/// Configures the volume without a cache, as `name`.
+fn configure_alone(place: &Place, name: &str) {
+    place.write_config(&format!(
+        "[[device]]\nname = \"disk\"\nkind = \"file\"\npath = \"db.img\"\n\
+         [[volume]]\nname = \"{name}\"\nbacking = \"disk\"\n\
+         [[export]]\nvolume = \"{name}\"\nnbd = \"unix:nbd.sock\"\n\
+         [server]\ncontrol = \"control.sock\"\nstate = \"state\"\n"
+    ));
+}
+
+/// Checks that the start is refused with `--adopt db` for `stale`, and that a start with consent
+/// keeps these blocks of the cache.
+fn adopts_with_consent(place: &Place, stale: &str, dirty: std::ops::Range<u64>) {
+    both_refuse(place, &["--adopt db", "--discard-stale-dirty db"]);
+    let config = place.path("forebay.toml");
+    let said = place.refused(&["serve", text(&config), "--adopt", "db"]);
+    for part in [STALE[0], stale] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let daemon = place.serve(&["--adopt", "db", "--discard-stale-dirty", "db"]);
+    check_blocks(&mut place.connect(), dirty);
+    daemon.terminate();
+    place.serve(&[]).terminate();
+}
+
+/// Leaves dirty data of blocks 0 to 7 and 1280 to 1287 in the cache, and loses the state directory.
+fn without_state(name: &str) -> Place {
+    let place = Place::new(name, "wb");
+    let daemon = place.serve(&[]);
+    let mut nbd = place.connect();
+    write_blocks(&mut nbd, 0..8);
+    write_blocks(&mut nbd, 1280..1288);
+    assert_eq!(nbd.flush().expect("an answer"), 0);
+    drop(nbd);
+    daemon.terminate();
+    std::fs::remove_dir_all(place.path("state")).expect("there");
+    place
+}
+
+#[test]
+fn a_lost_state_directory_does_not_hide_writes_without_the_cache() {
+    let place = without_state("stale-unknown");
+    for written in [2..3, 300..301] {
+        let daemon = place.serve(&["--without-cache", "db"]);
+        assert!(
+            place.log().contains("knows no cache of it"),
+            "{}",
+            place.log()
+        );
+        write_blocks(&mut place.connect(), written);
+        daemon.terminate();
+    }
+    // Blocks 1280 to 1287 are in a MiB that nothing wrote to.
+    adopts_with_consent(&place, "1 block, 32768 bytes", 1280..1288);
+}
+
+#[test]
+fn a_lost_state_directory_does_not_hide_writes_without_any_cache() {
+    let place = without_state("stale-alone");
+    configure_alone(&place, "db");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 2..3);
+    daemon.terminate();
+    place.configure("wb", "");
+    // No log was kept, since no cache was configured.
+    adopts_with_consent(&place, "2 blocks, 65536 bytes", 0..0);
+}
+
+#[test]
+fn a_lost_state_directory_does_not_hide_writes_under_another_name() {
+    let place = without_state("stale-renamed");
+    configure_alone(&place, "other");
+    let daemon = place.serve(&["--without-cache", "other"]);
+    let mut nbd = crate::Nbd::connect(&place.path("nbd.sock"), "other").expect("an answer");
+    write_blocks(&mut nbd, 2..3);
+    drop(nbd);
+    daemon.terminate();
+    place.configure("wb", "");
+    adopts_with_consent(&place, "2 blocks, 65536 bytes", 0..0);
+}
+
+#[test]
+fn a_lost_state_directory_alone_leaves_all_dirty_data() {
+    let place = without_state("stale-lost");
+    let daemon = place.serve(&["--adopt", "db"]);
+    let mut nbd = place.connect();
+    check_blocks(&mut nbd, 0..8);
+    check_blocks(&mut nbd, 1280..1288);
+    daemon.terminate();
+}

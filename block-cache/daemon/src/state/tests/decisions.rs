@@ -84,7 +84,8 @@ fn a_state_directory_that_was_put_back_from_a_backup_is_named_so() {
     // It is from before the volume was on this cache: on none, or on another one.
     let alone = record(4, CacheId::None);
     let why = refused(&meeting(Some(alone), Some(5)));
-    assert!(why.contains("older than this cache"), "{why}");
+    assert!(why.contains("the state directory is older"), "{why}");
+    assert!(why.contains("remove db.epoch"), "{why}");
     assert!(!why.contains("format"), "{why}");
     let why = refused(&meeting(Some(record(4, THERE)), Some(5)));
     assert!(why.contains("may be an older backup"), "{why}");
@@ -118,7 +119,7 @@ fn a_lost_state_directory_is_not_guessed_over() {
 
 #[test]
 fn serving_without_the_cache_tells_it_what_is_stale() {
-    let first = without_cache("db", Some(record(3, HERE)), (UNKNOWN, 0));
+    let first = without_cache("db", Some(record(3, HERE)), (UNKNOWN, 0), false);
     assert_eq!(
         (first.record.epoch, first.record.logged_since),
         (4, Some(3))
@@ -128,7 +129,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         "an old log that lies about is of another time"
     );
     assert!(first.note.is_some_and(|note| note.contains("newer data")));
-    let second = without_cache("db", Some(first.record), (UNKNOWN, 0));
+    let second = without_cache("db", Some(first.record), (UNKNOWN, 0), false);
     assert!(
         !second.fresh_log,
         "the cache has not been told of the first time yet"
@@ -164,7 +165,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
     };
     assert_eq!(good(&informed).stale, Some(vec![]));
     // Another start without the cache: the cache knows nothing of this time.
-    let third = without_cache("db", Some(attached.before), (UNKNOWN, 0));
+    let third = without_cache("db", Some(attached.before), (UNKNOWN, 0), false);
     let missed = Meeting {
         record: Some(third.record),
         ..informed
@@ -177,9 +178,11 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         ..back
     };
     assert_eq!(good(&lost).stale, None);
-    // A volume in no cache needs no log.
+    // A volume of which no cache has data needs no log.
     assert_eq!(
-        without_cache("db", None, (UNKNOWN, 0)).record.logged_since,
+        without_cache("db", None, (UNKNOWN, 0), false)
+            .record
+            .logged_since,
         None
     );
     let detached = Record {
@@ -187,7 +190,7 @@ fn serving_without_the_cache_tells_it_what_is_stale() {
         ..record(3, CacheId::None)
     };
     assert_eq!(
-        without_cache("db", Some(detached), (UNKNOWN, 0))
+        without_cache("db", Some(detached), (UNKNOWN, 0), false)
             .record
             .logged_since,
         None
@@ -230,15 +233,20 @@ fn a_device_is_served_without_its_cache_only_when_that_is_asked_for() {
     }
     // Data in the cache still belongs to the device that the volume had then.
     assert_eq!(
-        without_cache("db", Some(dirty), (Identity::of(78), 0))
+        without_cache("db", Some(dirty), (Identity::of(78), 0), false)
             .record
             .backing,
         Identity::of(77)
     );
     assert_eq!(
-        without_cache("db", Some(record(4, CacheId::None)), (Identity::of(78), 0))
-            .record
-            .backing,
+        without_cache(
+            "db",
+            Some(record(4, CacheId::None)),
+            (Identity::of(78), 0),
+            false
+        )
+        .record
+        .backing,
         Identity::of(78)
     );
 }

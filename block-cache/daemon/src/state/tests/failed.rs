@@ -95,7 +95,7 @@ fn a_list_is_believed_behind_a_start_without_the_cache_only_if_it_is_empty() {
     for dirty in [Vec::new(), std::iter::once(4096..8192).collect()] {
         let scratch = Scratch::new(&format!("behind-{}", dirty.len()));
         let (state, record) = without_failed(&scratch, &dirty);
-        let plan = without_cache("db", Some(record), (UNKNOWN, 0));
+        let plan = without_cache("db", Some(record), (UNKNOWN, 0), false);
         assert_eq!(plan.record.logged_since, Some(8));
         assert!(!plan.fresh_log, "what was written before is not in it");
         RangeLog::open(&state.ranges_path("db"), false).expect("begun");

@@ -1,0 +1,153 @@
+//! Decisions on a cache that the user adopts: its dirty data stays only if the state directory
+//! knows of no service that was not through this cache.
+
+use super::super::decide::served_as;
+use super::*;
+
+fn adopted(record: Option<Record>, known: u64) -> Meeting<'static> {
+    Meeting {
+        adopt: true,
+        ..meeting(record, Some(known))
+    }
+}
+
+/// Checks that a start after a crash between the records decides as `first` did. The start need not
+/// be given the option once more.
+fn decides_alike_after_a_crash(first: &Attach, known: u64) {
+    let ranges = match first.log {
+        LogChange::Unchanged => first.stale.clone(),
+        LogChange::Emptied => Some(Vec::new()),
+        LogChange::Removed => None,
+    };
+    let repeated = good(&Meeting {
+        ranges: ranges.clone(),
+        // An older copy of the cache stays refused.
+        adopt: known < first.before.attached,
+        ..meeting(Some(first.before), Some(known))
+    });
+    assert!(repeated.epoch > known, "clean copies are dropped");
+    assert_eq!(repeated.stale, first.stale);
+    // The cache has the epoch, and the state directory lacks the second record.
+    let informed = good(&Meeting {
+        ranges,
+        ..meeting(Some(first.before), Some(first.before.epoch))
+    });
+    assert_eq!(informed.stale, Some(vec![]));
+    assert_eq!(informed.epoch, first.before.epoch);
+}
+
+#[test]
+fn dirty_data_stays_if_nothing_else_served_the_volume() {
+    // The state directory is lost, or older than the cache.
+    for record in [None, Some(record(4, HERE))] {
+        let attach = good(&adopted(record, 5));
+        assert_eq!(attach.stale, Some(vec![]));
+        assert_eq!(attach.log, LogChange::Emptied);
+        assert!(attach.epoch > 5, "clean copies are dropped");
+        decides_alike_after_a_crash(&attach, 5);
+    }
+}
+
+#[test]
+fn all_dirty_data_is_suspect_after_service_that_is_not_logged() {
+    let alone = without_cache("db", None, (UNKNOWN, 0), false).record;
+    let below = record(9, HERE);
+    for (record, known) in [
+        (alone, 5),
+        (record(4, CacheId::None), 5),
+        (record(4, CacheId::Memory), 5),
+        (record(4, THERE), 5),
+        (record(9, THERE), 5),
+        // An older copy of the cache.
+        (below, 5),
+        (
+            Record {
+                logged_since: Some(9),
+                ..below
+            },
+            5,
+        ),
+    ] {
+        // A log of another cache says nothing.
+        let attach = good(&Meeting {
+            ranges: Some(vec![]),
+            ..adopted(Some(record), known)
+        });
+        assert_eq!(
+            (&attach.stale, attach.log),
+            (&None, LogChange::Removed),
+            "{record:?}"
+        );
+        decides_alike_after_a_crash(&attach, known);
+    }
+}
+
+#[test]
+fn logged_writes_alone_are_suspect_if_the_log_has_all_of_them() {
+    let first = without_cache("db", None, (UNKNOWN, 0), true);
+    assert!(first.fresh_log && first.note.is_some());
+    let second = without_cache("db", Some(first.record), (UNKNOWN, 0), false);
+    assert!(!second.fresh_log, "the first time counts, too");
+    let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
+    for known in [1, 5] {
+        let back = Meeting {
+            ranges: Some(ranges.clone()),
+            ..adopted(Some(second.record), known)
+        };
+        let refused = refused(&Meeting {
+            adopt: false,
+            ..back.clone()
+        });
+        assert!(refused.contains("without a cache"), "{refused}");
+        let attach = good(&back);
+        assert_eq!(
+            (&attach.stale, attach.log),
+            (&Some(ranges.clone()), LogChange::Unchanged)
+        );
+        assert!(attach.epoch > known);
+        decides_alike_after_a_crash(&attach, known);
+        // The log is gone.
+        let lost = good(&Meeting {
+            ranges: None,
+            ..back
+        });
+        assert_eq!((&lost.stale, lost.log), (&None, LogChange::Removed));
+    }
+    // A new cache has nothing that could be older.
+    let new = good(&meeting(Some(second.record), None));
+    assert_eq!((&new.stale, new.after.logged_since), (&Some(vec![]), None));
+}
+
+#[test]
+fn service_under_another_name_makes_all_dirty_data_suspect() {
+    for cache in [CacheId::None, CacheId::Memory, THERE] {
+        let others = [("other".to_owned(), record(1, cache))];
+        let served_as = served_as(&others, HERE);
+        assert_eq!(served_as.as_deref(), Some("other"));
+        let back = Meeting {
+            served_as,
+            ..adopted(None, 5)
+        };
+        let said = refused(&Meeting {
+            adopt: false,
+            ..back.clone()
+        });
+        assert!(said.contains("\"other\""), "{said}");
+        let attach = good(&back);
+        assert_eq!((&attach.stale, attach.log), (&None, LogChange::Removed));
+        decides_alike_after_a_crash(&attach, 5);
+    }
+    assert_eq!(
+        served_as(&[("other".to_owned(), record(1, HERE))], HERE),
+        None
+    );
+}
+
+#[test]
+fn a_log_of_all_writes_ends_with_service_under_another_name() {
+    let logged = without_cache("other", None, (UNKNOWN, 0), true).record;
+    let changed = renamed("db", HERE, false, "other", logged).expect("nothing is dirty");
+    let changed = changed.expect("the log lacks what is written from now on");
+    assert_eq!(changed.logged_since, None);
+    assert!(!changed.logs_every_write());
+}
