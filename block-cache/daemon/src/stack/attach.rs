@@ -322,14 +322,19 @@ impl Stack {
             if let Some(note) = &plan.note {
                 tracing::warn!("the backing device is served as volume {name:?}: {note}");
             }
-            device = go_without(&self.state, &other, &plan, device).await?;
+            let position = decide::position(record.backing, info.identity);
+            device = go_without(&self.state, &other, &plan, position, device).await?;
         }
         let may_be_cached = wishes.without_cache.iter().any(|named| named == name);
         let plan = decide::without_cache(name, record, sized, may_be_cached);
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");
         }
-        let device = go_without(&self.state, name, &plan, device).await?;
+        // The log is of the volume's own device, of which this one may be another part.
+        let had = record.filter(|it| it.backing.overlaps(it.backing_bytes, sized.0, sized.1));
+        let position = had.map_or(Some(0), |it| decide::position(it.backing, sized.0));
+        let position = position.filter(|position| *position == 0);
+        let device = go_without(&self.state, name, &plan, position, device).await?;
         Ok(Attached {
             device,
             record: plan.record,

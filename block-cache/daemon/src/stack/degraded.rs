@@ -48,7 +48,7 @@ async fn begin(
     let Some(dirty) = dirty else {
         let sized = (info.identity, info.size_bytes);
         let plan = decide::without_cache(name, Some(served.record.get()), sized, true);
-        let device = go_without(state, name, &plan, backing).await?;
+        let device = go_without(state, name, &plan, Some(0), backing).await?;
         served.record.set(plan.record);
         return Ok(device);
     };
@@ -61,29 +61,33 @@ async fn begin(
 
 /// Raises the epoch, durably. The returned device logs each range before it is written.
 ///
+/// `position` is that of [`decide::position`]. If it is `None`, the log has everything as written.
+///
 /// The log exists before the epoch is raised. A raised epoch without a log means that everything
 /// was written and all dirty data is stale. A log without a raised epoch means nothing.
 pub(super) async fn go_without(
     state: &Arc<StateDirectory>,
     name: &str,
     plan: &Without,
+    position: Option<i128>,
     backing: Rc<dyn BlockDevice>,
 ) -> Result<Rc<dyn BlockDevice>> {
     let (refusals, volume) = (Arc::clone(state.refusals()), name);
     let (state, name) = (Arc::clone(state), name.to_owned());
     let (record, fresh) = (plan.record, plan.fresh_log);
     let log = offload(move || {
-        if fresh {
+        let is_positioned = position.is_some();
+        if fresh || !is_positioned {
             state.remove_ranges(&name)?;
         }
         let log = (record.logged_since)
-            .map(|_| RangeLog::open(&state.ranges_path(&name), fresh))
+            .map(|_| RangeLog::open(&state.ranges_path(&name), fresh && is_positioned))
             .transpose()?;
         state.store(&name, &record)?;
         Ok(log)
     });
     match log.await? {
-        Some(log) => LoggedDevice::wrap(backing, log, volume, &refusals),
+        Some(log) => LoggedDevice::wrap(backing, position.unwrap_or(0), log, volume, &refusals),
         None => Ok(backing),
     }
 }

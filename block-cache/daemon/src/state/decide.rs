@@ -6,6 +6,8 @@
 //! the cache <= epoch` holds wherever the process dies. An epoch outside of this range has another
 //! history: a cache restored from a copy, another state directory, or another cache.
 
+mod refusal;
+
 use std::ops::Range;
 
 use forebay_block::{Error, ErrorKind, Identity, Result};
@@ -75,7 +77,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         .filter(|record| record.cache == meeting.cache && record.cache != CacheId::Memory);
     let mut note = None;
     if !meeting.adopt && !planted(Fault::TrustState) {
-        note = check(meeting, ours)?;
+        note = refusal::check(meeting, ours)?;
     }
     let history = history(meeting, ours);
     let epoch = history.epoch;
@@ -178,126 +180,6 @@ fn history(meeting: &Meeting<'_>, ours: Option<Record>) -> History {
     }
 }
 
-/// Refuses a cache that does not belong to the volume. `ours` is the record if it names this cache.
-fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Option<String>> {
-    let name = meeting.volume;
-    let refused = match (meeting.record, meeting.cache_epoch) {
-        (None, None) => return Ok(None),
-        (None, Some(_)) if meeting.served_as.is_some() => format!(
-            "the cache has data of it, and the state directory knows its device only as volume \
-             {:?}\n    \
-             help: set `state` in [server] to the state directory that it had; or start with \
-             --adopt {name}, and give up dirty data that may be older than the backing device's \
-             with --discard-stale-dirty {name}",
-            meeting.served_as.as_deref().unwrap_or_default()
-        ),
-        (None, Some(epoch)) => format!(
-            "the cache has data of it (epoch {epoch}), and the state directory does not know it\n\
-             help: set `state` in [server] to the state directory that it had, or to the place to \
-             which that was moved; or, if cache and backing device belong together and nothing \
-             wrote to the device since, start once with --adopt {name}"
-        ),
-        (Some(record), None) if !record.may_be_dirty => return Ok(None),
-        (Some(record), None) => match record.cache {
-            CacheId::None => return Ok(None),
-            CacheId::Memory => {
-                return Ok(Some(format!(
-                    "volume {name:?} was last served through a cache in memory that ended without \
-                     writing back: dirty data IS LOST, as volatile = true allows"
-                )));
-            }
-            CacheId::Uuid(_) if ours.is_some() => format!(
-                "this cache may have had dirty data of it, and does not know it any more\n    \
-                 help: check it with `forebay check`, or start with --adopt {name} to continue \
-                 from the backing device"
-            ),
-            CacheId::Uuid(_) => format!(
-                "the cache that it was served through last may have its dirty data\n    \
-                 help: start once with cache {} and run `forebay detach {name}`, or start with \
-                 --adopt {name} to give that data up",
-                record.cache
-            ),
-        },
-        (Some(record), Some(epoch)) => {
-            let known = record.attached..=record.epoch;
-            if ours.is_some() && known.contains(&epoch) {
-                return Ok(None);
-            }
-            let is_behind = epoch > record.epoch;
-            if record.logs_every_write() {
-                format!(
-                    "the state directory knows it only without a cache, and this cache has data \
-                     of it\n    \
-                     help: start with --adopt {name}: dirty data that is older than writes \
-                     without the cache is given up only with --discard-stale-dirty {name}"
-                )
-            } else if record.cache == CacheId::None {
-                format!(
-                    "served without this cache, or the state directory is older: it knows epoch \
-                     {}, the cache {epoch}\n    \
-                     help: put the newest state directory back, or name it with `state` in \
-                     [server]; or start with --adopt {name}, and give up dirty data that may be \
-                     older than the backing device's with --discard-stale-dirty {name}; or, if \
-                     nothing wrote to the backing device without this cache, {}",
-                    record.epoch,
-                    keep_dirty(name)
-                )
-            } else if is_behind && ours.is_some() {
-                format!(
-                    "the state directory is older than this cache: it knows epoch {}, the cache \
-                     epoch {epoch}\n    \
-                     help: a backup of the state directory may have been put back: put the newest \
-                     one back, or name it with `state` in [server]; or, if nothing wrote to the \
-                     backing device without this cache since, start with --adopt {name}, which \
-                     keeps dirty data of the cache",
-                    record.epoch
-                )
-            } else if is_behind {
-                format!(
-                    "the state directory knows its epoch {} on another cache, this cache its \
-                     epoch {epoch}\n    \
-                     help: it may be an older backup: put the newest one back, or name it with \
-                     `state` in [server]; or, if the volume was served through cache {} since, \
-                     `forebay detach {name}` there, and start with --adopt {name}; or, if nothing \
-                     wrote to the backing device without this cache, {}",
-                    record.epoch,
-                    record.cache,
-                    keep_dirty(name)
-                )
-            } else if ours.is_some() {
-                format!(
-                    "this cache is older than the state directory: it knows epoch {epoch}, the \
-                     directory epoch {}\n    \
-                     help: an earlier copy of the cache device may have been put back: put the \
-                     newest one back; or, if that is gone, make a new cache with `forebay format \
-                     --force --discard-dirty`, and start once with --adopt {name}: what was not \
-                     written back IS LOST THEN",
-                    record.attached
-                )
-            } else {
-                format!(
-                    "this cache last served the volume in epoch {epoch}, and another one since, in \
-                     epochs {} to {}, as the state directory says\n    \
-                     help: use this cache's own state directory (`state` in [server]), or serve \
-                     the volume with cache {}, which had it last, and detach it there; or start \
-                     with --adopt {name}, and give up dirty data that may be older than the \
-                     backing device's with --discard-stale-dirty {name}",
-                    record.attached, record.epoch, record.cache
-                )
-            }
-        }
-    };
-    Err(Error::new(ErrorKind::Busy, refused))
-}
-
-/// Returns the remedy that keeps all dirty data of a cache which the state directory does not know.
-fn keep_dirty(name: &str) -> String {
-    format!(
-        "remove {name}.epoch from the state directory and start with --adopt {name}, which keeps \
-         dirty data of the cache"
-    )
-}
-
 /// Decision: how to serve a volume without its cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Without {
@@ -369,6 +251,17 @@ pub fn without_cache(
         },
         fresh_log: record.logged_since.is_none(),
         note,
+    }
+}
+
+/// Returns the position of a served device in the device that a record names, bytes. It may be
+/// negative. Both show the same medium. Returns `None` if the position is unknown.
+#[must_use]
+pub fn position(had: Identity, served: Identity) -> Option<i128> {
+    match (had.start, served.start) {
+        (Some(had), Some(served)) => Some(i128::from(served) - i128::from(had)),
+        (None, None) => Some(0),
+        _ => None,
     }
 }
 

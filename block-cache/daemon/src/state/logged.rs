@@ -23,6 +23,9 @@ type Wanted = (Vec<u64>, oneshot::Sender<Result<()>>);
 /// writes the log, so that the reactor never waits for a file system.
 pub struct LoggedDevice {
     inner: Rc<dyn BlockDevice>,
+    /// Offset that the log has for the first byte of `inner`. It is negative if `inner` begins
+    /// before the device of the logged volume.
+    position: i128,
     known: Rc<RefCell<HashSet<u64>>>,
     log: mpsc::Sender<Wanted>,
     volume: Rc<str>,
@@ -31,13 +34,15 @@ pub struct LoggedDevice {
 }
 
 impl LoggedDevice {
-    /// Returns a device that logs writes to `inner` in `log`. Ranges that the log has already are
-    /// not logged twice. `refusals` has the reason if `volume` refuses a write for lack of a log.
+    /// Returns a device that logs writes to `inner` in `log`. The log has the first byte of `inner`
+    /// at `position`, bytes. Ranges that the log has already are not logged twice. `refusals` has
+    /// the reason if `volume` refuses a write for lack of a log.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub fn wrap(
         inner: Rc<dyn BlockDevice>,
+        position: i128,
         mut log: RangeLog,
         volume: &str,
         refusals: &Arc<Refusals>,
@@ -55,6 +60,7 @@ impl LoggedDevice {
             .context(|| "cannot start the thread that logs writes without the cache")?;
         Ok(Rc::new(Self {
             inner,
+            position,
             known,
             log: send,
             volume: volume.into(),
@@ -63,13 +69,19 @@ impl LoggedDevice {
         }))
     }
 
-    /// Returns the ranges that a write request touches.
-    fn ranges(request: &Request) -> RangeInclusive<u64> {
+    /// Returns the ranges of the log that a write request touches.
+    fn ranges(position: i128, request: &Request) -> RangeInclusive<u64> {
+        let nothing = RangeInclusive::new(1, 0);
         if matches!(request.op, Op::Read | Op::Flush) || request.len == 0 {
-            return RangeInclusive::new(1, 0);
+            return nothing;
         }
-        let last = request.offset.saturating_add(request.len - 1);
-        request.offset / RANGE_BYTES..=last / RANGE_BYTES
+        let first = i128::from(request.offset) + position;
+        let last = first + i128::from(request.len - 1);
+        if last < 0 {
+            return nothing;
+        }
+        let number = |offset: i128| u64::try_from(offset).unwrap_or(u64::MAX) / RANGE_BYTES;
+        number(first.max(0))..=number(last)
     }
 }
 
@@ -79,7 +91,7 @@ impl BlockDevice for LoggedDevice {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        let ranges = Self::ranges(&request);
+        let ranges = Self::ranges(self.position, &request);
         let known = self.known.borrow();
         if ranges.clone().all(|number| known.contains(&number)) {
             drop(known);
@@ -149,7 +161,7 @@ mod tests {
 
         fn submit(&self, request: Request, done: Completion) {
             let logged = read_ranges(&self.log).expect("there").expect("whole");
-            for number in LoggedDevice::ranges(&request) {
+            for number in LoggedDevice::ranges(0, &request) {
                 let at = number * RANGE_BYTES;
                 assert!(
                     logged.iter().any(|range| range.contains(&at)),
@@ -173,7 +185,7 @@ mod tests {
                 log: log.clone(),
             });
             let device =
-                LoggedDevice::wrap(minding, begun, "v", &Arc::default()).expect("a thread");
+                LoggedDevice::wrap(minding, 0, begun, "v", &Arc::default()).expect("a thread");
             let data = Buf::copied(&[9; 4096]);
             device
                 .read(0, Buf::scratch(4096))

@@ -1,7 +1,7 @@
 //! Dirty data that is older than writes without the cache: `check` foresees the refusal of `serve`,
 //! with the numbers at stake.
 
-use crate::checked::both_refuse;
+use crate::checked::{LoopDevice, both_refuse};
 use crate::support::{Place, text};
 use crate::{check_blocks, write_blocks};
 
@@ -101,10 +101,10 @@ fn clean_data_that_is_older_is_no_reason_to_refuse() {
     place.serve(&[]).terminate();
 }
 
-/// Configures the volume without a cache, as `name`.
-fn configure_alone(place: &Place, name: &str) {
+/// Configures a volume on the device at `path` without a cache, as `name`.
+fn configure_alone(place: &Place, name: &str, path: &str) {
     place.write_config(&format!(
-        "[[device]]\nname = \"disk\"\nkind = \"file\"\npath = \"db.img\"\n\
+        "[[device]]\nname = \"disk\"\nkind = \"file\"\npath = \"{path}\"\n\
          [[volume]]\nname = \"{name}\"\nbacking = \"disk\"\n\
          [[export]]\nvolume = \"{name}\"\nnbd = \"unix:nbd.sock\"\n\
          [server]\ncontrol = \"control.sock\"\nstate = \"state\"\n"
@@ -160,7 +160,7 @@ fn a_lost_state_directory_does_not_hide_writes_without_the_cache() {
 #[test]
 fn a_lost_state_directory_does_not_hide_writes_without_any_cache() {
     let place = without_state("stale-alone");
-    configure_alone(&place, "db");
+    configure_alone(&place, "db", "db.img");
     let daemon = place.serve(&[]);
     write_blocks(&mut place.connect(), 2..3);
     daemon.terminate();
@@ -172,7 +172,7 @@ fn a_lost_state_directory_does_not_hide_writes_without_any_cache() {
 #[test]
 fn a_lost_state_directory_does_not_hide_writes_under_another_name() {
     let place = without_state("stale-renamed");
-    configure_alone(&place, "other");
+    configure_alone(&place, "other", "db.img");
     let daemon = place.serve(&["--without-cache", "other"]);
     let mut nbd = crate::Nbd::connect(&place.path("nbd.sock"), "other").expect("an answer");
     write_blocks(&mut nbd, 2..3);
@@ -190,4 +190,71 @@ fn a_lost_state_directory_alone_leaves_all_dirty_data() {
     check_blocks(&mut nbd, 0..8);
     check_blocks(&mut nbd, 1280..1288);
     daemon.terminate();
+}
+
+/// Writes a block of the device at `path` without a cache, as another volume.
+fn write_as_other(place: &Place, path: &str, block: u64) {
+    configure_alone(place, "other", path);
+    let daemon = place.serve(&["--without-cache", "other"]);
+    let mut nbd = crate::Nbd::connect(&place.path("nbd.sock"), "other").expect("an answer");
+    write_blocks(&mut nbd, block..block + 1);
+    drop(nbd);
+    daemon.terminate();
+}
+
+/// Returns a device for a whole image, and one for its part from the fifth MiB on.
+fn whole_and_part(place: &Place) -> Option<(LoopDevice, LoopDevice)> {
+    let image = place.path("db.img");
+    let whole = LoopDevice::new(&image, &[])?;
+    let part = LoopDevice::new(&image, &["--offset", "4M"]).expect("as the first");
+    Some((whole, part))
+}
+
+/// Configures the volume on the device at `path`, with its cache.
+fn configure_on(place: &Place, path: &str) {
+    place.configure("wb", "");
+    let config = std::fs::read_to_string(place.path("forebay.toml")).expect("there");
+    place.write_config(&config.replace("path = \"db.img\"", &format!("path = {path:?}")));
+}
+
+#[test]
+fn writes_to_a_part_of_the_device_are_logged_at_its_place_in_the_device() {
+    let place = Place::new("stale-part", "wb");
+    let Some((whole, part)) = whole_and_part(&place) else {
+        return;
+    };
+    configure_on(&place, text(&whole.0));
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    write_blocks(&mut place.connect(), 1280..1288);
+    daemon.terminate();
+    write_as_other(&place, text(&part.0), 256);
+    configure_on(&place, text(&whole.0));
+    both_refuse(
+        &place,
+        &["1 block, 32768 bytes", "the blocks are at 5242880"],
+    );
+}
+
+#[test]
+fn writes_to_the_device_of_a_part_are_logged_at_their_place_in_the_part() {
+    let place = Place::new("stale-whole", "wb");
+    let Some((whole, part)) = whole_and_part(&place) else {
+        return;
+    };
+    configure_on(&place, text(&part.0));
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    write_blocks(&mut place.connect(), 1280..1288);
+    daemon.terminate();
+    // Before the part, and then in its sixth MiB.
+    write_as_other(&place, text(&whole.0), 2);
+    configure_on(&place, text(&part.0));
+    check(&place);
+    write_as_other(&place, text(&whole.0), 1024 + 1281);
+    configure_on(&place, text(&part.0));
+    both_refuse(
+        &place,
+        &["1 block, 32768 bytes", "the blocks are at 5242880"],
+    );
 }
