@@ -223,6 +223,8 @@ fn replay() {
             // of a failed write.
             "pt sync fits 4295980306: random 1005166",
             "wo sync fits 141282: random 1040018",
+            // A write failed with the cache, was read as undone, and showed after a power loss.
+            "pt flush evicts 49472: random 1235393",
         ],
     };
     for text in cases {

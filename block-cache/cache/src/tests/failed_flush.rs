@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use forebay_io::sim::{FaultPlan, OpClass};
+use forebay_io::sim::{FaultPlan, OpClass, Trouble};
 use forebay_metadata::journal::Journal;
 use forebay_metadata::superblock::{COPY_STRIDE_BYTES, Superblock};
 
@@ -175,6 +175,71 @@ fn writes_over_what_is_dirty_are_not_acknowledged_once_the_cache_has_failed() {
         });
     }
     assert_eq!(acknowledged, 0, "of 80 writes");
+}
+
+/// The cache device vanishes under a write to a clean granule and the flush of another granule of
+/// the block. Returns whether a read showed the data from before the write, and whether the write
+/// shows after the power, or only the process, was lost.
+fn before_and_after(seed: u64, journal: &Buf, power: bool) -> (bool, bool) {
+    let world = world(seed);
+    let (process, next) = (with_journal(journal), journal.clone());
+    let devices = |disks: &[SimDisk]| Devices {
+        data: Rc::new(disks[0].clone()),
+        metadata: None,
+    };
+    let before = run(&world, async move |disks| {
+        make(&disks, 16384).await;
+        let (cache, _) = Cache::open(devices(&disks), process).await.expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        (volume.write(0, Buf::copied(&[6; 16384])).await).expect("writes");
+        cache.write_back(None).await.expect("writes back");
+        volume.flush().await.expect("flushes");
+        volume.write(0, pattern(7)).await.expect("writes");
+        disks[0].set_faults(FaultPlan {
+            from_nth: Some((1, Trouble::Vanishes)),
+            ..FaultPlan::default()
+        });
+        let flushing = Rc::clone(&volume);
+        rt::spawn(async move { drop(flushing.flush().await) });
+        let failed = volume.write(4096, pattern(8)).await;
+        failed.expect_err("the device is gone");
+        rt::sleep(Duration::from_secs(5)).await;
+        let found = Buf::zeroed(4096);
+        let read = volume.read(4096, found.clone()).await;
+        read.is_ok() && found.to_vec() == [6; 4096]
+    });
+    match power {
+        true => world.crash_power(Keep::All),
+        false => world.crash_process(seed),
+    }
+    world.disks()[0].set_faults(FaultPlan::default());
+    let after = run(&world, async move |disks| {
+        let process = match power {
+            true => CacheOptions::new([10; 16]),
+            false => with_journal(&next),
+        };
+        let (cache, _) = Cache::open(devices(&disks), process).await.expect("opens");
+        let volume = attach(&cache, &disks, Mode::WriteBack).await;
+        let found = Buf::zeroed(4096);
+        volume.read(4096, found.clone()).await.expect("reads");
+        found.to_vec().contains(&8)
+    });
+    (before, after)
+}
+
+#[test]
+fn a_write_that_fails_with_the_cache_is_not_read_as_undone() {
+    for power in [true, false] {
+        let (mut arrived, mut wrong) = (0, 0);
+        for seed in 0..60 {
+            let journal = Buf::zeroed(JOURNAL_BYTES);
+            let (before, after) = before_and_after(seed, &journal, power);
+            arrived += u32::from(after);
+            wrong += u32::from(before && after);
+        }
+        assert!(arrived > 20, "{arrived} of 60 failed writes arrived");
+        assert_eq!(wrong, 0, "of {arrived}, power lost: {power}");
+    }
 }
 
 const JOURNAL_BYTES: usize = 1 << 16;

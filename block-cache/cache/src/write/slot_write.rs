@@ -130,13 +130,16 @@ async fn write_data(
         }
     } else {
         // After an error what was clean is not any more, for the same reason, and the mark says so.
-        let mut map = engine.map.borrow_mut();
-        let now = map.slot(slot);
-        // If corruption was the error, the corrupt data has been dropped.
+        // If corruption was the error, the corrupt data has been dropped. If a flush failed
+        // meanwhile, the clean granules of the slot have been dropped. But the next process takes
+        // the write for dirty if it arrived. So no read may say that it did not.
         let turned = match written.is_ok() {
             true => touched,
-            false => clean & now.valid,
+            false if engine.committer.is_in_doubt(slot) => clean,
+            false => clean & engine.map.borrow().slot(slot).valid,
         };
+        let mut map = engine.map.borrow_mut();
+        let now = map.slot(slot);
         map.set(slot, now.valid | turned, now.dirty | turned);
         drop(map);
         if mark.is_some() {
