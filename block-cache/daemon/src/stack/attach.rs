@@ -314,18 +314,19 @@ impl Stack {
         }
         let info = backing.info();
         let sized = (info.identity, info.size_bytes);
+        // Service under another name may have written ranges that a new log lacks.
+        let may_be_cached = wishes.without_cache.iter().any(|it| it == name) && others.is_empty();
         let mut device = backing;
         let is_logged =
             |record: &Record| matches!(record.cache, CacheId::Uuid(_)) || record.logs_every_write();
         for (other, record) in others.into_iter().filter(|(_, record)| is_logged(record)) {
-            let plan = decide::without_cache(&other, Some(record), sized, false);
+            let plan = decide::written_without_cache(&other, record);
             if let Some(note) = &plan.note {
                 tracing::warn!("the backing device is served as volume {name:?}: {note}");
             }
             let position = decide::position(record.backing, info.identity);
             device = go_without(&self.state, &other, &plan, position, device).await?;
         }
-        let may_be_cached = wishes.without_cache.iter().any(|named| named == name);
         let plan = decide::without_cache(name, record, sized, may_be_cached);
         if let Some(note) = &plan.note {
             tracing::warn!("{note}");

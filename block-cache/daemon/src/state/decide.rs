@@ -6,6 +6,7 @@
 //! the cache <= epoch` holds wherever the process dies. An epoch outside of this range has another
 //! history: a cache restored from a copy, another state directory, or another cache.
 
+mod history;
 mod refusal;
 
 use std::ops::Range;
@@ -13,11 +14,10 @@ use std::ops::Range;
 use forebay_block::{Error, ErrorKind, Identity, Result};
 use forebay_cache::failpoints::{Fault, planted};
 
-use super::epoch::{CacheId, Record};
-use super::ranges::LogChange;
+use history::History;
 
-/// [`Record::logged_since`] for a log that has all writes, whichever cache has data of the volume.
-const ANY_EPOCH: u64 = u64::MAX;
+use super::epoch::{ANY_EPOCH, CacheId, Record};
+use super::ranges::LogChange;
 
 /// A volume and the cache that it is about to be attached to.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
     if !meeting.adopt && !planted(Fault::TrustState) {
         note = refusal::check(meeting, ours)?;
     }
-    let history = history(meeting, ours);
+    let history = History::new(meeting, ours);
     let epoch = history.epoch;
     // The record of this cache states dirty data before the cache holds any. The record says
     // nothing about a cache with another history.
@@ -88,7 +88,7 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         || (is_unknown && meeting.cache_epoch.is_some());
     let before = Record {
         epoch: epoch.max(meeting.cache_epoch.unwrap_or(0)) + 1,
-        attached: ours.map_or(0, |record| record.attached),
+        attached: history.attached,
         cache: meeting.cache,
         may_be_dirty,
         logged_since: history.logged_since,
@@ -112,72 +112,6 @@ pub fn attach(meeting: &Meeting<'_>) -> Result<Attach> {
         },
         note,
     })
-}
-
-/// Writes to a volume that its cache does not know of.
-struct History {
-    /// As [`Attach::epoch`].
-    epoch: u64,
-    /// As [`Attach::stale`].
-    stale: Option<Vec<Range<u64>>>,
-    /// As [`Attach::dirty`].
-    dirty: Option<Vec<Range<u64>>>,
-    /// [`Record::logged_since`] until the cache has the new epoch.
-    logged_since: Option<u64>,
-    /// As [`Attach::log`].
-    log: LogChange,
-}
-
-/// Returns the writes that the cache does not know of. `ours` is the record if it names this cache.
-///
-/// An adopted cache keeps its dirty data only if the state directory knows of no service that was
-/// not through this cache. Otherwise that data may be older than the backing device's.
-fn history(meeting: &Meeting<'_>, ours: Option<Record>) -> History {
-    let last = meeting.record.map_or(0, |record| record.epoch);
-    // The cache knows of all writes, or does not know the volume.
-    let whole = |epoch| History {
-        epoch,
-        stale: Some(Vec::new()),
-        dirty: None,
-        logged_since: ours.and_then(|record| record.logged_since),
-        log: LogChange::Unchanged,
-    };
-    let Some(known) = meeting.cache_epoch else {
-        return whole(last);
-    };
-    let adopted = |stale, log| History {
-        epoch: last.max(known) + 1,
-        stale,
-        dirty: None,
-        logged_since: Some(known),
-        log,
-    };
-    // Other writes are unknown: all clean copies are dropped, and dirty data stays.
-    let keep_dirty = || adopted(Some(Vec::new()), LogChange::Emptied);
-    let suspect_all = || adopted(None, LogChange::Removed);
-    match (ours, meeting.record) {
-        (Some(record), _) if known < record.attached => suspect_all(),
-        (Some(record), _) => match record.logged_since {
-            Some(since) if known <= since => match meeting.dirty.clone() {
-                Some(dirty) if record.dirty_listed => History {
-                    dirty: Some(dirty),
-                    ..whole(last)
-                },
-                _ => History {
-                    stale: meeting.ranges.clone(),
-                    ..whole(last)
-                },
-            },
-            _ if known > record.epoch => keep_dirty(),
-            _ => whole(known),
-        },
-        (None, None) if meeting.served_as.is_none() => keep_dirty(),
-        (None, Some(record)) if record.logs_every_write() && meeting.ranges.is_some() => {
-            adopted(meeting.ranges.clone(), LogChange::Unchanged)
-        }
-        (None, _) if planted(Fault::TrustState) => keep_dirty(),
-        (None, _) => suspect_all(),
-    }
 }
 
 /// Decision: how to serve a volume without its cache.
@@ -217,40 +151,48 @@ pub fn without_cache(
             note: may_be_cached.then(|| unknown_cache(volume)),
         };
     };
-    let cached = matches!(record.cache, CacheId::Uuid(_));
-    let keeps = cached && record.backing.is_known();
-    let note = match record.logs_every_write() {
-        true => Some(unknown_cache(volume)),
-        false => (cached && record.may_be_dirty).then(|| {
-            format!(
-                "volume {volume:?} is served from its backing device, without cache {}, which may \
-                 have newer data: writes give that up",
-                record.cache
-            )
-        }),
-    };
+    let mut plan = written_without_cache(volume, record);
+    // Data in the cache belongs to the device that the volume had then, whichever device is served
+    // now.
+    let is_cached = matches!(record.cache, CacheId::Uuid(_));
+    if !is_cached || !record.backing.is_known() {
+        (plan.record.backing, plan.record.backing_bytes) = (backing, backing_bytes);
+    }
+    let is_same = (record.backing).overlaps(record.backing_bytes, backing, backing_bytes)
+        && position(record.backing, backing) == Some(0);
+    if record.logs_every_write() && !is_same {
+        // The log has the ranges of another device.
+        plan.record.logged_since = None;
+        plan.fresh_log = true;
+    }
+    plan
+}
+
+/// As [`without_cache`], for a volume whose backing device is served under another name.
+#[must_use]
+pub fn written_without_cache(volume: &str, record: Record) -> Without {
+    let is_cached = matches!(record.cache, CacheId::Uuid(_));
     Without {
         record: Record {
             epoch: record.epoch + 1,
-            logged_since: match cached {
+            logged_since: match is_cached {
                 true => Some(record.epoch),
                 false => record.logged_since,
             },
             dirty_listed: record.lists_nothing(),
-            // Data in the cache belongs to the device that the volume had then, whichever device is
-            // served now.
-            backing: match keeps {
-                true => record.backing,
-                false => backing,
-            },
-            backing_bytes: match keeps {
-                true => record.backing_bytes,
-                false => backing_bytes,
-            },
             ..record
         },
         fresh_log: record.logged_since.is_none(),
-        note,
+        note: match record.logs_every_write() {
+            true => Some(unknown_cache(volume)),
+            false => (is_cached && record.may_be_dirty).then(|| {
+                format!(
+                    "volume {volume:?} is served from its backing device, without cache {}, which \
+                     may have newer data: writes give that up",
+                    record.cache
+                )
+            }),
+        },
     }
 }
 
@@ -267,17 +209,18 @@ pub fn position(had: Identity, served: Identity) -> Option<i128> {
 
 fn unknown_cache(volume: &str) -> String {
     format!(
-        "volume {volume:?} is served from its backing device, and the state directory knows no \
-         cache of it: a cache may have newer data, and writes give that up"
+        "volume {volume:?} is served from its backing device: writes give newer data of a cache \
+         up\n    \
+         help: the state directory knows no cache of it; if there is none, use no --without-cache"
     )
 }
 
 /// Returns the first volume among `others`, which were served from one backing device, whose last
-/// service was not through `cache`.
+/// service was not through `cache`. Returns `None` if there is none.
 #[must_use]
 pub fn served_as(others: &[(String, Record)], cache: CacheId) -> Option<String> {
     let mut others = others.iter();
-    let found = others.find(|(_, record)| record.cache != cache);
+    let found = others.find(|(_, record)| record.cache != cache || record.logged_since.is_some());
     found.map(|(other, _)| other.clone())
 }
 
@@ -341,13 +284,6 @@ pub fn without_failed_cache(record: Record, dirty: &[Range<u64>]) -> Record {
 }
 
 impl Record {
-    /// Whether the log of ranges has all writes since the state directory knows the volume, which
-    /// was served through no cache since.
-    #[must_use]
-    pub fn logs_every_write(&self) -> bool {
-        self.cache == CacheId::None && self.logged_since == Some(ANY_EPOCH)
-    }
-
     /// Whether nothing was dirty when the cache failed. The cache then holds no data worth keeping,
     /// whatever is written to the volume.
     const fn lists_nothing(&self) -> bool {

@@ -32,8 +32,8 @@ pub struct Record {
     /// Whether that cache may hold data that the backing device lacks.
     pub may_be_dirty: bool,
     /// Highest epoch that the cache may have from before the volume was served without it; `None`
-    /// if the volume was not. The log of ranges has all writes after that epoch. `u64::MAX` for a
-    /// log of all writes since the state directory knows the volume.
+    /// if the volume was not. The log of ranges has all writes after that epoch. [`ANY_EPOCH`] for
+    /// a log that has all writes.
     pub logged_since: Option<u64>,
     /// Whether `NAME.dirty` lists all ranges that were dirty in the cache then. None of them was
     /// overwritten since, the cache holds no other valid data, and there is no log of ranges.
@@ -44,7 +44,17 @@ pub struct Record {
     pub backing_bytes: u64,
 }
 
+/// [`Record::logged_since`] for a log that has all writes, whichever cache has data of the volume.
+pub(super) const ANY_EPOCH: u64 = u64::MAX;
+
 impl Record {
+    /// Whether the log of ranges has all writes since the state directory knows the volume, which
+    /// was served through no cache since.
+    #[must_use]
+    pub fn logs_every_write(&self) -> bool {
+        self.cache == CacheId::None && self.logged_since == Some(ANY_EPOCH)
+    }
+
     /// Returns the record of a volume whose cache holds no dirty data.
     #[must_use]
     pub const fn clean(self) -> Self {
@@ -256,8 +266,8 @@ pub(super) fn load(directory: &Path, volume: &str) -> Result<Option<Record>> {
             ErrorKind::Corrupt,
             format!(
                 "{} is damaged: writes without the cache are unknown\n\
-                 help: restore the file; or, if the backing device and the cache belong together, \
-                 remove it and start with --adopt {volume}",
+                 help: restore the file; or, if nothing wrote to the backing device without this \
+                 cache, remove it and start with --adopt {volume}",
                 path.display()
             ),
         )),

@@ -64,6 +64,7 @@ pub fn read_ranges(path: &Path) -> Result<Option<Vec<Range<u64>>>> {
     };
     let numbers = match scan(&bytes) {
         Ok((numbers, _)) => numbers,
+        Err(_) if bytes.starts_with(UNKNOWN.as_bytes()) => return Ok(None),
         Err(at) => {
             tracing::error!(
                 "{} is damaged at byte {at}: the whole volume counts as written without the cache",
@@ -106,7 +107,8 @@ pub enum LogChange {
 }
 
 impl LogChange {
-    /// Changes the log at `path`, durably. A crash leaves the former log, or none.
+    /// Changes the log at `path`, durably. A crash leaves the former log, none, or the new one. So
+    /// a log that counts is never emptied.
     ///
     /// # Errors
     /// The error of the operating system.

@@ -178,6 +178,9 @@ fn a_lost_state_directory_does_not_hide_writes_under_another_name() {
     write_blocks(&mut nbd, 2..3);
     drop(nbd);
     daemon.terminate();
+    // Service under its own name does not make that unknown.
+    configure_alone(&place, "db", "db.img");
+    place.serve(&["--without-cache", "db"]).terminate();
     place.configure("wb", "");
     adopts_with_consent(&place, "2 blocks, 65536 bytes", 0..0);
 }

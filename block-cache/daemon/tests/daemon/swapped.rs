@@ -173,7 +173,9 @@ fn a_device_that_was_not_written_loses_no_dirty_data_by_adoption() {
         let discard = format!("--discard-stale-dirty {volume}");
         assert!(said.contains(&discard), "{said}");
     }
-    std::fs::remove_file(place.path("state/db.epoch")).expect("there");
+    for record in ["state/db.epoch", "state/db.ranges"] {
+        std::fs::remove_file(place.path(record)).expect("there");
+    }
     let daemon = place.serve(&["--adopt", "db", "--discard-stale-dirty", "two"]);
     check_blocks(&mut place.connect(), 0..8);
     daemon.terminate();

@@ -2,7 +2,7 @@
 
 use forebay_block::{Error, ErrorKind, Result};
 
-use super::Meeting;
+use super::{Meeting, history};
 use crate::state::epoch::{CacheId, Record};
 
 /// Refuses a cache that does not belong to the volume. `ours` is the record if it names this cache.
@@ -15,8 +15,10 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
              {:?}\n    \
              help: set `state` in [server] to the state directory that it had; or start with \
              --adopt {name}, and give up dirty data that may be older than the backing device's \
-             with --discard-stale-dirty {name}",
-            meeting.served_as.as_deref().unwrap_or_default()
+             with --discard-stale-dirty {name}; or, if nothing wrote to the backing device without \
+             this cache, {}",
+            meeting.served_as.as_deref().unwrap_or_default(),
+            keep_dirty(meeting)
         ),
         (None, Some(epoch)) => format!(
             "the cache has data of it (epoch {epoch}), and the state directory does not know it\n\
@@ -46,19 +48,32 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
             ),
         },
         (Some(record), Some(epoch)) => {
-            let known = record.attached..=record.epoch;
-            if ours.is_some() && known.contains(&epoch) {
+            if ours.is_some() && history::is_of(record, epoch) {
                 return Ok(None);
             }
             let is_behind = epoch > record.epoch;
+            let is_logged = record.logged_since.is_some_and(|since| since < epoch);
             if record.logs_every_write() {
                 format!(
                     "the state directory knows it only without a cache, and this cache has data \
                      of it\n    \
-                     help: start with --adopt {name}: dirty data that is older than writes \
-                     without the cache is given up only with --discard-stale-dirty {name}"
+                     help: set `state` in [server] to the state directory that it had; or start \
+                     with --adopt {name}, and give up dirty data in the ranges that were written \
+                     without a cache with --discard-stale-dirty {name}; or, if nothing wrote to \
+                     the backing device without this cache, {}",
+                    keep_dirty(meeting)
                 )
-            } else if record.cache == CacheId::None {
+            } else if is_logged && ours.is_some() {
+                format!(
+                    "the state directory is older than this cache (epoch {epoch}), and knows \
+                     writes without it\n    \
+                     help: put the newest state directory back, or name it with `state` in \
+                     [server]; or start with --adopt {name}, and give up dirty data in the ranges \
+                     that were written without the cache with --discard-stale-dirty {name}; or, \
+                     if nothing wrote to the backing device without this cache, {}",
+                    keep_dirty(meeting)
+                )
+            } else if record.cache == CacheId::None && is_behind {
                 format!(
                     "served without this cache, or the state directory is older: it knows epoch \
                      {}, the cache {epoch}\n    \
@@ -67,7 +82,7 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                      older than the backing device's with --discard-stale-dirty {name}; or, if \
                      nothing wrote to the backing device without this cache, {}",
                     record.epoch,
-                    keep_dirty(name)
+                    keep_dirty(meeting)
                 )
             } else if is_behind && ours.is_some() {
                 format!(
@@ -89,7 +104,16 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                      wrote to the backing device without this cache, {}",
                     record.epoch,
                     record.cache,
-                    keep_dirty(name)
+                    keep_dirty(meeting)
+                )
+            } else if record.cache == CacheId::None {
+                format!(
+                    "this cache is older than the state directory: it knows epoch {epoch}, the \
+                     directory epoch {}\n    \
+                     help: an earlier copy of the cache device may have been put back: put the \
+                     newest one back; or start with --adopt {name}, and give up dirty data that \
+                     may be older than the backing device's with --discard-stale-dirty {name}",
+                    record.epoch
                 )
             } else if ours.is_some() {
                 format!(
@@ -118,9 +142,14 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
 }
 
 /// Returns the remedy that keeps all dirty data of a cache which the state directory does not know.
-fn keep_dirty(name: &str) -> String {
+fn keep_dirty(meeting: &Meeting<'_>) -> String {
+    let name = meeting.volume;
+    let other = match &meeting.served_as {
+        Some(other) => format!(", {other}.epoch"),
+        None => String::new(),
+    };
     format!(
-        "remove {name}.epoch from the state directory and start with --adopt {name}, which keeps \
-         dirty data of the cache"
+        "remove {name}.epoch{other} and {name}.ranges from the state directory and start with \
+         --adopt {name}, which keeps dirty data of the cache"
     )
 }

@@ -1,7 +1,7 @@
 //! Decisions on a cache that the user adopts: its dirty data stays only if the state directory
 //! knows of no service that was not through this cache.
 
-use super::super::decide::served_as;
+use super::super::decide::{served_as, written_without_cache};
 use super::*;
 
 fn adopted(record: Option<Record>, known: u64) -> Meeting<'static> {
@@ -21,12 +21,13 @@ fn decides_alike_after_a_crash(first: &Attach, known: u64) {
     };
     let repeated = good(&Meeting {
         ranges: ranges.clone(),
-        // An older copy of the cache stays refused.
-        adopt: known < first.before.attached,
         ..meeting(Some(first.before), Some(known))
     });
     assert!(repeated.epoch > known, "clean copies are dropped");
     assert_eq!(repeated.stale, first.stale);
+    // An older copy of the cache, put back meanwhile, is another matter.
+    let older = meeting(Some(first.before), Some(known - 1));
+    assert!(refused(&older).contains("older than the state directory"));
     // The cache has the epoch, and the state directory lacks the second record.
     let informed = good(&Meeting {
         ranges,
@@ -84,9 +85,10 @@ fn all_dirty_data_is_suspect_after_service_that_is_not_logged() {
 
 #[test]
 fn logged_writes_alone_are_suspect_if_the_log_has_all_of_them() {
-    let first = without_cache("db", None, (UNKNOWN, 0), true);
+    let device = (Identity::of(77), 64 << 20);
+    let first = without_cache("db", None, device, true);
     assert!(first.fresh_log && first.note.is_some());
-    let second = without_cache("db", Some(first.record), (UNKNOWN, 0), false);
+    let second = without_cache("db", Some(first.record), device, false);
     assert!(!second.fresh_log, "the first time counts, too");
     let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
     for known in [1, 5] {
@@ -137,9 +139,13 @@ fn service_under_another_name_makes_all_dirty_data_suspect() {
         assert_eq!((&attach.stale, attach.log), (&None, LogChange::Removed));
         decides_alike_after_a_crash(&attach, 5);
     }
-    assert_eq!(
-        served_as(&[("other".to_owned(), record(1, HERE))], HERE),
-        None
+    let mut through_this = record(1, HERE);
+    assert_eq!(served_as(&[("other".to_owned(), through_this)], HERE), None);
+    through_this.logged_since = Some(1);
+    let others = [("other".to_owned(), through_this)];
+    assert!(
+        served_as(&others, HERE).is_some(),
+        "without this cache since"
     );
 }
 
@@ -150,4 +156,109 @@ fn a_log_of_all_writes_ends_with_service_under_another_name() {
     let changed = changed.expect("the log lacks what is written from now on");
     assert_eq!(changed.logged_since, None);
     assert!(!changed.logs_every_write());
+}
+
+#[test]
+fn an_older_state_directory_that_logged_writes_is_heard() {
+    let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
+    let restored = Record {
+        attached: 1,
+        ..record(1, HERE)
+    };
+    let logged = without_cache("db", Some(restored), (UNKNOWN, 0), true).record;
+    // The cache was attached once, and several times, in the time that the directory lacks.
+    for known in [2, 5] {
+        let back = Meeting {
+            ranges: Some(ranges.clone()),
+            ..meeting(Some(logged), Some(known))
+        };
+        assert!(refused(&back).contains("knows writes without it"));
+        let adopted = Meeting {
+            adopt: true,
+            ..back
+        };
+        let attach = good(&adopted);
+        assert_eq!(
+            (&attach.stale, attach.log),
+            (&Some(ranges.clone()), LogChange::Unchanged)
+        );
+        decides_alike_after_a_crash(&attach, known);
+        let mut listed = logged;
+        listed.dirty_listed = true;
+        for unknown in [
+            Meeting {
+                ranges: None,
+                ..adopted.clone()
+            },
+            Meeting {
+                record: Some(listed),
+                ..adopted
+            },
+        ] {
+            let attach = good(&unknown);
+            assert_eq!((&attach.stale, attach.log), (&None, LogChange::Removed));
+            decides_alike_after_a_crash(&attach, known);
+        }
+    }
+    // The attach after such service, cut off before its second record.
+    let attach = good(&meeting(Some(logged), Some(1)));
+    let informed = good(&meeting(Some(attach.before), Some(attach.before.epoch)));
+    assert_eq!(informed.stale, Some(vec![]));
+}
+
+#[test]
+fn a_log_counts_for_the_device_that_it_is_of() {
+    let part = |start| Identity {
+        start: Some(start),
+        ..Identity::of(77)
+    };
+    let logged = without_cache("db", None, (part(0), 8 << 20), true).record;
+    // The whole device is served under another name.
+    let other = written_without_cache("db", logged);
+    assert!(!other.fresh_log && other.record.logs_every_write());
+    assert_eq!(other.record.backing, logged.backing);
+    for (backing, bytes) in [(part(4 << 20), 4 << 20), (Identity::of(78), 8 << 20)] {
+        let elsewhere = without_cache("db", Some(logged), (backing, bytes), true);
+        assert!(elsewhere.fresh_log);
+        assert_eq!(elsewhere.record.logged_since, None, "{backing:?}");
+    }
+    let at = |backing| {
+        good(&Meeting {
+            ranges: Some(vec![]),
+            backing,
+            backing_bytes: 4 << 20,
+            ..adopted(Some(logged), 5)
+        })
+    };
+    assert_eq!(at(part(0)).stale, Some(vec![]));
+    assert_eq!(at(part(4 << 20)).stale, None);
+}
+
+#[test]
+fn a_log_without_a_record_is_heard() {
+    let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
+    for left in [vec![], ranges] {
+        let attach = good(&Meeting {
+            ranges: Some(left.clone()),
+            ..adopted(None, 5)
+        });
+        decides_alike_after_a_crash(&attach, 5);
+        assert_eq!(attach.stale, Some(left));
+    }
+}
+
+#[test]
+fn a_device_that_takes_the_place_of_another_was_not_served_elsewhere() {
+    let had = Record {
+        backing: Identity::of(77),
+        ..record(5, HERE)
+    };
+    for (served_as, stale) in [(None, Some(vec![])), (Some("other".to_owned()), None)] {
+        let attach = good(&Meeting {
+            backing: Identity::of(78),
+            served_as,
+            ..adopted(Some(had), 5)
+        });
+        assert_eq!(attach.stale, stale);
+    }
 }
