@@ -36,8 +36,9 @@ fn without_the_cache_a_full_state_directory_is_named() {
     for _ in 0..3 {
         assert_ne!(write(&mut nbd, 0, &block(7)), 0);
     }
-    let log = place.log();
     let named = "cannot write the log of ranges";
+    place.wait_for_log(named);
+    let log = place.log();
     assert_eq!(log.matches(named).count(), 1, "{log}");
     assert!(log.contains("No space left on device"), "{log}");
     assert_refuses(&place, &daemon);
