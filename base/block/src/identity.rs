@@ -12,6 +12,8 @@ pub enum Basis {
     Place,
     /// Only the path in the configuration, which the user guarantees.
     Path,
+    /// Only the address in the configuration: the server, and the name of the device there.
+    Address,
 }
 
 /// Identity of a device, independent of its name and of the time of opening.

@@ -30,3 +30,10 @@ pub(crate) fn percent_decode(text: &str) -> Option<String> {
     }
     String::from_utf8(bytes).ok()
 }
+
+/// FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>), 64 bits.
+pub(crate) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

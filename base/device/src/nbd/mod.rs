@@ -1,176 +1,282 @@
 //! An export of an NBD server as a block device. This is the initiator's side of the protocol in
 //! [`forebay_wire::nbd`].
 //!
-//! It speaks fixed newstyle with `GO` and simple replies, on one connection. One send carries all
-//! requests that were queued while the previous send ran. The server may answer in any order.
+//! It speaks fixed newstyle with `GO`, and structured replies if the server offers them. One send
+//! carries all requests that were queued while the previous send ran. The server may answer in any
+//! order. Several connections are used only if the server says that a flush covers them all.
 //!
-//! A broken connection is not reestablished. All pending and later requests fail with
-//! `Disconnected` and the server's name. So no flush succeeds that might not cover data that the
-//! server had and lost. Dropping the device ends the connection.
+//! **A lost connection is made again**, until the device is dropped. A connection is lost when it
+//! breaks, when the server breaks the protocol, or when a request is not answered within its time
+//! ([`Times`]). With one of several connections, all are lost. Requests without an answer are sent
+//! again. Requests that arrive meanwhile are queued.
+//!
+//! - **Quarantine**: the protocol cannot end the requests of a lost connection. A server that still
+//!   runs may carry out an unanswered change later. So for [`Times::quarantine`] no other change of
+//!   the same range is sent. The change itself is sent again at once, since both copies have the
+//!   same data.
+//! - **Unflushed changes are sent again**, before any other request, because a server may have lost
+//!   them. If some cannot be sent again, one flush fails and names the bytes.
+//! - **Away**: if the server does not return within [`Times::patience`], all queued and new
+//!   requests fail with `Disconnected`. The device keeps trying.
+//! - **Repeated losses**: a request that was in flight at five losses in a row fails, since it may
+//!   be the reason for them.
+//! - **Another export**: an export with another size, other flags or other block sizes is never
+//!   written to. One that has grown is used with its former size. The protocol has no identifier of
+//!   an export, so that another one of the same properties is not noticed.
+//!
+//! The device does not touch the memory of a request after its answer. It gives no answer and sends
+//! nothing again before the tasks of the lost connections have ended.
 
 mod handshake;
+mod link;
 mod receive;
+mod reconnect;
+#[cfg(test)]
+mod tests;
 mod uri;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use forebay_block::{
-    BlockDevice, Buf, Completion, DeviceInfo, Error, ErrorKind, Op, Request, Result,
+    Basis, BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Identity, Request, Result,
 };
-use forebay_io::net::Stream;
 use forebay_io::rt;
 use forebay_wire::nbd::MAX_PAYLOAD_BYTES;
 use forebay_wire::nbd::handshake::export;
-use forebay_wire::nbd::transmission::{self as wire, command, flag};
 
-use crate::remote::{LONGEST_BYTES, RequestLimits};
+use crate::remote::limits::{LONGEST_BYTES, RequestLimits};
+use crate::remote::slots::Slots;
+use crate::remote::{Rules, Session};
+use crate::uri_parts::hash;
+use handshake::Offer;
+use link::Link;
 pub use uri::Uri;
 
-/// Maximum number of requests in one send.
-const BATCH: usize = 64;
+/// Maximum number of connections of a device.
+pub const MAX_CONNECTIONS: u16 = 16;
+/// Maximum number of requests in flight on a connection.
+const DEPTH: u16 = 64;
+/// Maximum length of a write of zeroes, bytes: a server without a fast way writes them in time.
+const ZEROES_BYTES: u64 = 64 << 20;
+
+/// Time limits for a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Time limit for the answer to a request other than a flush, and for a connection: 30 s.
+    pub answer: Duration,
+    /// Time limit for the answer to a flush: 120 s. A server may have gigabytes in a cache.
+    pub flush: Duration,
+    /// Time after a loss until queued requests fail: 60 s.
+    pub patience: Duration,
+    /// Pause before each attempt to reconnect: 1 s.
+    pub pause: Duration,
+    /// Time after a loss within which the server carries out or drops the changes that it did not
+    /// answer: 30 s.
+    pub quarantine: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            answer: Duration::from_secs(30),
+            flush: Duration::from_secs(120),
+            patience: Duration::from_secs(60),
+            pause: Duration::from_secs(1),
+            quarantine: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Use of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Number of connections, 1 to [`MAX_CONNECTIONS`]. A server that does not allow several gets
+    /// one.
+    pub connections: u16,
+    /// Time limits.
+    pub times: Times,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            connections: 1,
+            times: Times::default(),
+        }
+    }
+}
 
 /// A connected export. It belongs to the reactor that it was connected on.
 pub struct NbdDevice {
-    session: Rc<Open>,
+    shared: Rc<Open>,
     info: DeviceInfo,
-    limits: RequestLimits,
 }
 
-/// Handle that ends the session with the last device. The tasks that send and receive hold no such
-/// handle.
-struct Open(Rc<Session>);
+/// Handle that closes the session with the last device. The tasks hold no such handle.
+struct Open(Rc<Shared>);
 
 impl std::ops::Deref for Open {
-    type Target = Rc<Session>;
+    type Target = Rc<Shared>;
 
-    fn deref(&self) -> &Rc<Session> {
+    fn deref(&self) -> &Rc<Shared> {
         &self.0
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.0.stream.shutdown();
+        self.0.close();
     }
 }
 
-/// State that the device shares with the tasks that send and receive.
-struct Session {
-    stream: Rc<Stream>,
-    server: String,
-    waiting: RefCell<Waiting>,
-    outbox: RefCell<Vec<(wire::Request, Option<Buf>)>>,
-    sending: Cell<bool>,
-    /// Reason for the end of the connection.
-    broken: RefCell<Option<Error>>,
-}
-
-/// Pending requests, by the lower half of their cookies.
-#[derive(Default)]
-struct Waiting {
-    slots: Vec<Option<Pending>>,
-    free: Vec<u32>,
-    next: u32,
-}
-
-/// A request without an answer.
-struct Pending {
-    cookie: u64,
-    /// Buffer for the data of a read.
-    into: Option<Buf>,
-    done: Completion,
-}
-
-impl Waiting {
-    fn insert(&mut self, into: Option<Buf>, done: Completion) -> u64 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 requests")
-        });
-        self.next = self.next.wrapping_add(1);
-        // The upper half distinguishes a late answer from one to the current request of the slot.
-        let cookie = u64::from(self.next) << 32 | u64::from(index);
-        self.slots[index as usize] = Some(Pending { cookie, into, done });
-        cookie
-    }
-
-    fn take(&mut self, cookie: u64) -> Option<Pending> {
-        let index = cookie as u32;
-        let slot = self.slots.get_mut(index as usize)?;
-        let pending = slot.take_if(|pending| pending.cookie == cookie)?;
-        self.free.push(index);
-        Some(pending)
-    }
+/// State that the device shares with its tasks.
+struct Shared {
+    uri: Uri,
+    settings: Settings,
+    offer: Offer,
+    session: Session,
+    /// Current connections; none while the server is away.
+    links: RefCell<Vec<Rc<Link>>>,
 }
 
 impl NbdDevice {
-    /// Connects to the export that `uri` names.
+    /// Connects to the export that `uri` names, once.
     ///
     /// # Errors
     /// - `Disconnected` if the server does not answer.
     /// - `NotFound` if the server has no such export.
+    /// - `Permission` if the server denies access or requires TLS.
     /// - `Unsupported` or `InvalidInput` if the server does not speak the protocol as this device
     ///   does.
+    /// - `TimedOut` if the connection takes longer than [`Times::answer`].
     ///
     /// # Panics
     /// If this thread runs no reactor.
     pub async fn connect(uri: &Uri) -> Result<Rc<Self>> {
-        let greeted = handshake::connect(uri).await;
-        let (stream, offer) = greeted.map_err(|error| {
+        Self::connect_with(uri, Settings::default()).await
+    }
+
+    /// Like [`NbdDevice::connect`], with other settings.
+    ///
+    /// # Errors
+    /// As for [`NbdDevice::connect`].
+    ///
+    /// # Panics
+    /// As for [`NbdDevice::connect`], or if the number of connections is out of range.
+    pub async fn connect_with(uri: &Uri, settings: Settings) -> Result<Rc<Self>> {
+        assert!(
+            (1..=MAX_CONNECTIONS).contains(&settings.connections),
+            "a number of connections that was checked"
+        );
+        let made = reconnect::connect_in_time(uri, settings).await;
+        let made = made.map_err(|error| {
             let what = format!("NBD server {uri}\nhelp: start the server, or name another one");
             error.context(what)
         })?;
-        let offers = |bit: u16| offer.flags & bit != 0;
+        let offer = made.offer;
         let block = offer.blocks.minimum_bytes;
+        let name = uri.to_string();
+        let size_bytes = offer.size_bytes / u64::from(block) * u64::from(block);
         let info = DeviceInfo {
             logical_block_bytes: block,
             physical_block_bytes: offer.blocks.preferred_bytes.max(block),
-            volatile_cache: offers(export::SEND_FLUSH),
-            fua: offers(export::SEND_FUA),
-            discard: offers(export::SEND_TRIM),
-            ..DeviceInfo::new(
-                uri.to_string(),
-                offer.size_bytes / u64::from(block) * u64::from(block),
-            )
+            volatile_cache: offer.has(export::SEND_FLUSH),
+            fua: offer.has(export::SEND_FUA),
+            discard: offer.has(export::SEND_TRIM),
+            identity: identity(uri),
+            ..DeviceInfo::new(name.clone(), size_bytes)
         };
-        let session = Rc::new(Session {
-            stream,
-            server: uri.to_string(),
-            waiting: RefCell::default(),
-            outbox: RefCell::default(),
-            sending: Cell::new(false),
-            broken: RefCell::default(),
-        });
-        rt::spawn(receive::receive(Rc::clone(&session)));
-        let most = offer.blocks.maximum_bytes.min(MAX_PAYLOAD_BYTES) / block * block;
-        Ok(Rc::new(Self {
-            session: Rc::new(Open(session)),
-            info,
-            limits: RequestLimits {
-                read_only: offers(export::READ_ONLY),
-                data_bytes: u64::from(most.max(block)),
-                zeroes_bytes: match offers(export::SEND_WRITE_ZEROES) {
-                    true => LONGEST_BYTES,
-                    false => 0,
-                },
+        let connections = u16::try_from(made.streams.len()).expect("at most 16");
+        if connections < settings.connections {
+            tracing::warn!(
+                "NBD server {name} does not allow several connections at once: one is used"
+            );
+        }
+        if !info.volatile_cache && !offer.has(export::READ_ONLY) {
+            tracing::warn!(
+                "NBD server {name} offers no flush: a write counts as durable with its answer"
+            );
+        }
+        let times = settings.times;
+        let rules = Rules {
+            size_bytes,
+            volatile_cache: info.volatile_cache,
+            depth: DEPTH * connections,
+            patience: times.patience,
+            pause: times.pause,
+            silence: Duration::ZERO,
+            quarantine: times.quarantine,
+        };
+        let shared = Rc::new(Shared {
+            uri: uri.clone(),
+            settings: Settings {
+                connections,
+                ..settings
             },
-        }))
+            offer,
+            session: Session::new("NBD server", name, rules),
+            links: RefCell::default(),
+        });
+        rt::spawn(reconnect::stay_connected(Rc::clone(&shared), made));
+        let device = Rc::new(Self {
+            shared: Rc::new(Open(Rc::clone(&shared))),
+            info,
+        });
+        // This device has no copies of the changes that an earlier process left unflushed. If the
+        // server lost them, a later flush would still succeed, and clients of that process may live
+        // on. The flush here covers those changes, or reports that they may be lost.
+        if device.info.volatile_cache
+            && !device.read_only()
+            && let Err(error) = device.flush().await
+        {
+            shared.session.report_failed_first_flush(&error);
+        }
+        Ok(device)
     }
 
     /// Returns whether the export is read-only.
     #[must_use]
-    pub const fn read_only(&self) -> bool {
-        self.limits.read_only
+    pub fn read_only(&self) -> bool {
+        self.shared.offer.has(export::READ_ONLY)
     }
 
-    /// Returns a handle for the tasks of requests that are split.
-    fn part(&self) -> Self {
-        Self {
-            session: Rc::clone(&self.session),
-            info: self.info.clone(),
-            limits: self.limits,
+    /// Returns the number of connections.
+    #[must_use]
+    pub fn connections(&self) -> u16 {
+        self.shared.settings.connections
+    }
+
+    /// Returns the number of times that the connections were lost so far.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        self.shared.session.losses()
+    }
+
+    fn limits(&self) -> RequestLimits {
+        let offer = &self.shared.offer;
+        let block = offer.blocks.minimum_bytes;
+        let most = offer.blocks.maximum_bytes.min(MAX_PAYLOAD_BYTES) / block * block;
+        RequestLimits {
+            read_only: self.read_only(),
+            data_bytes: u64::from(most.max(block)),
+            zeroes_bytes: match offer.has(export::SEND_WRITE_ZEROES) {
+                true => ZEROES_BYTES.min(LONGEST_BYTES),
+                false => 0,
+            },
         }
+    }
+}
+
+/// Returns the identity of an export: its URI. No property of the export itself identifies it. The
+/// server's address is another number of the same medium.
+fn identity(uri: &Uri) -> Identity {
+    let number = |server: &str| hash(format!("{server}/{}", uri.export).bytes()).max(1);
+    Identity {
+        alias: number(&uri.address.to_string()),
+        basis: Basis::Address,
+        ..Identity::of(number(&uri.server))
     }
 }
 
@@ -180,13 +286,13 @@ impl BlockDevice for NbdDevice {
     }
 
     fn submit(&self, request: Request, done: Completion) {
-        let broken = self.session.broken.borrow().clone();
-        if let Some(broken) = broken {
-            return done.complete(Err(broken));
-        }
-        let whole = self.limits.admit(&self.info, request, done, || self.part());
+        let handle = || Self {
+            shared: Rc::clone(&self.shared),
+            info: self.info.clone(),
+        };
+        let whole = self.limits().admit(&self.info, request, done, handle);
         if let Some((request, done)) = whole {
-            self.session.ask(request, done);
+            self.shared.submit(request, done);
         }
     }
 }
@@ -194,106 +300,38 @@ impl BlockDevice for NbdDevice {
 impl std::fmt::Debug for NbdDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NbdDevice")
-            .field("server", &self.session.server)
+            .field("server", &self.shared.session.name)
             .finish_non_exhaustive()
     }
 }
 
-impl Session {
-    fn ask(self: &Rc<Self>, request: Request, done: Completion) {
-        let fua = |fua: bool| if fua { flag::FUA } else { 0 };
-        let (command, flags) = match request.op {
-            Op::Read => (command::READ, 0),
-            Op::Write { fua: set } => (command::WRITE, fua(set)),
-            Op::Flush => (command::FLUSH, 0),
-            Op::Discard => (command::TRIM, 0),
-            Op::WriteZeroes { fua: set, unmap } => {
-                let no_hole = if unmap { 0 } else { flag::NO_HOLE };
-                (command::WRITE_ZEROES, fua(set) | no_hole)
-            }
-        };
-        let (into, payload) = match request.op {
-            Op::Read => (request.buf, None),
-            _ => (None, request.buf),
-        };
-        let asked = wire::Request {
-            flags,
-            command,
-            cookie: self.waiting.borrow_mut().insert(into, done),
-            offset: request.offset,
-            length: u32::try_from(request.len).expect("at most 1 GiB"),
-        };
-        self.outbox.borrow_mut().push((asked, payload));
-        if !self.sending.replace(true) {
-            rt::spawn(Rc::clone(self).send());
-        }
+impl Shared {
+    fn submit(self: &Rc<Self>, request: Request, done: Completion) {
+        let connected = !self.links.borrow().is_empty();
+        self.session.submit(request, done, connected);
+        self.pump();
     }
 
-    /// Sends the outbox until it is empty.
-    async fn send(self: Rc<Self>) {
-        let headers = Buf::scratch(BATCH * wire::REQUEST_BYTES);
-        let (mut batch, mut parts) = (Vec::new(), Vec::new());
+    /// Sends queued requests while slots are free.
+    fn pump(self: &Rc<Self>) {
+        let links = self.links.borrow();
+        if links.is_empty() {
+            return;
+        }
+        let now = rt::now();
         loop {
-            {
-                let mut outbox = self.outbox.borrow_mut();
-                let some = outbox.len().min(BATCH);
-                batch.extend(outbox.drain(..some));
-            }
-            if batch.is_empty() {
-                break self.sending.set(false);
-            }
-            // Adjacent headers without data between them form one part.
-            let (mut from, mut to) = (0, 0);
-            for (request, payload) in batch.drain(..) {
-                headers.copy_from(to, &request.encode());
-                to += wire::REQUEST_BYTES;
-                if let Some(payload) = payload {
-                    parts.push(headers.slice(from..to));
-                    parts.push(payload);
-                    from = to;
-                }
-            }
-            if from < to {
-                parts.push(headers.slice(from..to));
-            }
-            let sent = self.stream.send(&parts).await;
-            parts.clear();
-            if let Err(error) = sent {
-                // The receiving task sees the end as well.
-                self.break_off(error);
-                break;
-            }
+            let seated = self.session.slots.borrow_mut().seat(now);
+            let Some(cid) = seated else { break };
+            // The slot decides, so that an answer on another connection is recognised.
+            links[Slots::place_number(cid) % links.len()].send(self, cid);
         }
     }
 
-    /// Ends the connection: all pending and later requests fail with `why`.
-    fn break_off(&self, why: Error) {
-        self.stream.shutdown();
-        let why = {
-            let mut broken = self.broken.borrow_mut();
-            let what = || {
-                format!(
-                    "the connection to NBD server {} is lost: UNFLUSHED DATA MAY BE LOST\n\
-                     help: restart when the server answers",
-                    self.server
-                )
-            };
-            broken
-                .get_or_insert_with(|| match why.kind() {
-                    ErrorKind::InvalidInput => {
-                        Error::with_source(ErrorKind::Disconnected, what(), why)
-                    }
-                    _ => why.context(what()),
-                })
-                .clone()
-        };
-        self.outbox.borrow_mut().clear();
-        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-        for pending in waiting.slots.into_iter().flatten() {
-            pending.done.complete(Err(why.clone()));
+    /// Ends all queued requests and the tasks.
+    fn close(&self) {
+        self.session.close();
+        if let Some(link) = self.links.borrow().first() {
+            link.group.changed.wake_all();
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

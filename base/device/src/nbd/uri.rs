@@ -1,7 +1,7 @@
-//! NBD URIs (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>), without TLS and
-//! vsock.
+//! NBD URIs (<https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>), without vsock.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use forebay_block::{Error, ErrorKind, Result};
@@ -12,21 +12,39 @@ use crate::uri_parts::{percent_decode, resolve};
 /// Default port.
 const PORT: u16 = 10_809;
 
-/// Address of an export: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
+/// Address of an export: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`, or one of
+/// these with `nbds` and `tls-certificates=DIRECTORY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
     /// Address of the server.
     pub address: Address,
+    /// The server as written: host and port, or the path of its socket.
+    pub server: String,
     /// Name of the export; empty for the server's default export.
     pub export: String,
+    /// TLS, of which the scheme begins with `nbds`.
+    pub tls: Option<Tls>,
+}
+
+/// Parameters of TLS in a URI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tls {
+    /// Absolute path of the directory of `ca-cert.pem`, and of `client-cert.pem` with
+    /// `client-key.pem` if the server wants a certificate.
+    pub certificates: PathBuf,
+    /// Name for which the server's certificate must be valid.
+    pub hostname: String,
 }
 
 impl fmt::Display for Uri {
+    /// Prints no parameters of TLS.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls.is_some() { "nbds" } else { "nbd" };
+        let Self { server, export, .. } = self;
         match &self.address {
-            Address::Tcp(address) => write!(f, "nbd://{address}/{}", self.export),
+            Address::Tcp(_) => write!(f, "{scheme}://{server}/{export}"),
             Address::Unix(path) => {
-                write!(f, "nbd+unix:///{}?socket={}", self.export, path.display())
+                write!(f, "{scheme}+unix:///{export}?socket={}", path.display())
             }
         }
     }
@@ -40,7 +58,8 @@ impl FromStr for Uri {
         let invalid = |why: &str| {
             let what = format!(
                 "{text:?} is not an NBD URI: {why}\n\
-                 help: write nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH"
+                 help: write nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH; for TLS, \
+                 nbds and tls-certificates=DIRECTORY"
             );
             Error::new(ErrorKind::InvalidInput, what)
         };
@@ -51,23 +70,64 @@ impl FromStr for Uri {
         let (host, export) = place.split_once('/').unwrap_or((place, ""));
         let export =
             percent_decode(export).ok_or_else(|| invalid("the export's name is not UTF-8"))?;
-        let address = match scheme {
-            "nbd+unix" if host.is_empty() => {
-                let socket = query
-                    .split('&')
-                    .find_map(|part| part.strip_prefix("socket="));
-                let socket = socket
-                    .and_then(percent_decode)
-                    .filter(|socket| !socket.is_empty());
-                Address::Unix(socket.ok_or_else(|| invalid("it names no socket"))?.into())
+        let value = |name: &str| {
+            let mut parts = query.split('&').filter_map(|part| part.split_once('='));
+            let text = parts.find_map(|(key, value)| (key == name).then_some(value));
+            text.map(|text| {
+                let decoded = percent_decode(text).filter(|value| !value.is_empty());
+                decoded.ok_or_else(|| invalid(&format!("{name} has no value")))
+            })
+            .transpose()
+        };
+        let (address, server, name) = match scheme {
+            "nbd+unix" | "nbds+unix" if host.is_empty() => {
+                let socket = value("socket")?.ok_or_else(|| invalid("it names no socket"))?;
+                let address = Address::Unix(socket.into());
+                let server = address.to_string();
+                (address, server, "localhost".to_owned())
             }
-            "nbd+unix" => return Err(invalid("a Unix socket has no host")),
-            "nbd" => {
-                Address::Tcp(resolve(host, PORT).ok_or_else(|| invalid("the host is unknown"))?)
+            "nbd+unix" | "nbds+unix" => return Err(invalid("a Unix socket has no host")),
+            "nbd" | "nbds" => {
+                let host = host.to_lowercase();
+                let address = resolve(&host, PORT).ok_or_else(|| invalid("the host is unknown"))?;
+                let (name, server) = match host.rsplit_once(':') {
+                    Some((name, _)) if !host.ends_with(']') => (name, host.clone()),
+                    _ => (&*host, format!("{host}:{PORT}")),
+                };
+                let name = name.trim_start_matches('[').trim_end_matches(']');
+                (Address::Tcp(address), server, name.to_owned())
             }
+            "nbd+vsock" | "nbds+vsock" => return Err(invalid("vsock is not supported")),
             _ => return Err(invalid("this scheme is not supported")),
         };
-        Ok(Self { address, export })
+        // An ignored parameter could weaken what its author asks for.
+        for part in query.split('&').filter(|part| part.starts_with("tls-")) {
+            let (key, _) = part.split_once('=').unwrap_or((part, ""));
+            if !matches!(key, "tls-certificates" | "tls-hostname") {
+                return Err(invalid(&format!("{key} is not supported")));
+            }
+        }
+        let tls = match (scheme.starts_with("nbds"), value("tls-certificates")?) {
+            (true, Some(path)) => {
+                let certificates = PathBuf::from(path);
+                if !certificates.is_absolute() {
+                    return Err(invalid("tls-certificates is not an absolute path"));
+                }
+                Some(Tls {
+                    certificates,
+                    hostname: value("tls-hostname")?.unwrap_or(name),
+                })
+            }
+            (true, None) => return Err(invalid("TLS needs tls-certificates=DIRECTORY")),
+            (false, Some(_)) => return Err(invalid("only nbds uses tls-certificates")),
+            (false, None) => None,
+        };
+        Ok(Self {
+            address,
+            server,
+            export,
+            tls,
+        })
     }
 }
 
@@ -81,7 +141,12 @@ mod tests {
             ("nbd://127.0.0.1:9/db", "nbd://127.0.0.1:9/db"),
             ("nbd://127.0.0.1", "nbd://127.0.0.1:10809/"),
             ("nbd://[::1]/a%20b/c", "nbd://[::1]:10809/a b/c"),
+            ("nbd://LOCALHOST/x", "nbd://localhost:10809/x"),
             ("nbd+unix:///?socket=/run/x", "nbd+unix:///?socket=/run/x"),
+            (
+                "nbds+unix:///a?socket=/x&tls-certificates=/etc/pki/me",
+                "nbds+unix:///a?socket=/x",
+            ),
             (
                 "nbd+unix:///db?tls=no&socket=/a%2fb",
                 "nbd+unix:///db?socket=/a/b",
@@ -90,6 +155,15 @@ mod tests {
             let uri: Uri = text.parse().expect(text);
             assert_eq!(uri.to_string(), shown);
         }
+        let text = "nbds://[::1]:9/db?tls-certificates=/etc/pki/m%65";
+        let tls = |text: &str| {
+            let uri: Uri = text.parse().expect(text);
+            uri.tls.expect("it has TLS")
+        };
+        assert_eq!(tls(text).hostname, "::1");
+        assert_eq!(tls(text).certificates.to_str(), Some("/etc/pki/me"));
+        let named = format!("{text}&tls-hostname=store");
+        assert_eq!(tls(&named).hostname, "store");
     }
 
     #[test]
@@ -99,6 +173,11 @@ mod tests {
             "/run/nbd.sock",
             "http://x/y",
             "nbds://localhost/x",
+            "nbds://localhost/x?tls-certificates=pki",
+            "nbds://localhost/x?tls-certificates=/pki&tls-verify-peer=false",
+            "nbds://localhost/x?tls-psk-file=/psk",
+            "nbd://localhost/x?tls-certificates=/pki",
+            "nbd+vsock://2:10809/x",
             "nbd://127.0.0.1:99999/x",
             "nbd+unix://host/x?socket=/y",
             "nbd+unix:///x",

@@ -17,7 +17,7 @@ use forebay_wire::nvme::{Command, PAGE_BYTES, Status};
 use super::Uri;
 use super::authenticate::authenticate_queue;
 use super::queue::{CommandData, Queue, broken, refused};
-use super::uri::hash;
+use crate::uri_parts::hash;
 
 /// Entries of the admin queue, which carries one command at a time.
 const ADMIN_ENTRIES: u16 = 32;

@@ -39,31 +39,22 @@ mod authenticate;
 mod queue;
 mod receive;
 mod reconnect;
-mod resend;
 mod send;
-mod slots;
 #[cfg(test)]
 mod tests;
-mod unflushed;
 mod uri;
 
-use std::cell::{Cell, RefCell};
-use std::ops::Range;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{
-    BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Error, Op, Request, Result,
-};
+use forebay_block::{BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Request, Result};
 use forebay_io::rt;
-use forebay_io::sync::WaitList;
 
-use crate::remote::RequestLimits;
+use crate::remote::limits::RequestLimits;
+use crate::remote::{Rules, Session};
 use associate::{Offer, associate};
-use resend::Resend;
 use send::Link;
-use slots::{Pending, Slots};
-use unflushed::{Ended, Unflushed};
 pub use uri::Uri;
 
 /// Time limits for a target.
@@ -116,30 +107,11 @@ impl Drop for Open {
 /// State that the device shares with its tasks.
 struct Shared {
     uri: Uri,
-    /// Name of the target in errors.
-    name: String,
     times: Times,
     offer: Offer,
-    slots: RefCell<Slots>,
+    session: Session,
     /// Current connection, if there is one.
     link: RefCell<Option<Rc<Link>>>,
-    /// Error for new requests while the target is away, set after [`Times::patience`] or when
-    /// another namespace answers.
-    away: RefCell<Option<Error>>,
-    closed: Cell<bool>,
-    closing: WaitList,
-    /// Acknowledged changes that a power loss of the target might revert.
-    unflushed: RefCell<Unflushed>,
-    /// Number of pending changes without FUA, which a power loss might revert.
-    volatile: Cell<u64>,
-    /// Ranges that may be lost and were not reported yet.
-    lost: RefCell<Vec<Range<u64>>>,
-    /// Number of lost associations.
-    losses: Cell<u64>,
-    /// Resend in progress after a loss.
-    resend: RefCell<Option<Resend>>,
-    /// Number of successive associations that were lost during a resend.
-    lost_resends: Cell<u8>,
 }
 
 impl NvmeTcpDevice {
@@ -186,22 +158,21 @@ impl NvmeTcpDevice {
             identity: offer.identity,
             ..DeviceInfo::new(name.clone(), offer.size_bytes)
         };
+        let rules = Rules {
+            size_bytes: offer.size_bytes,
+            volatile_cache: offer.volatile_cache,
+            depth: offer.depth,
+            patience: times.patience,
+            pause: times.pause,
+            silence: 2 * offer.keep_alive,
+            quarantine: Duration::ZERO,
+        };
         let shared = Rc::new(Shared {
             uri: uri.clone(),
-            name,
             times,
             offer,
-            slots: RefCell::new(Slots::new(offer.depth)),
+            session: Session::new("NVMe/TCP target", name, rules),
             link: RefCell::default(),
-            away: RefCell::default(),
-            closed: Cell::new(false),
-            closing: WaitList::new(),
-            unflushed: RefCell::new(Unflushed::new(offer.volatile_cache)),
-            volatile: Cell::new(0),
-            lost: RefCell::default(),
-            losses: Cell::new(0),
-            resend: RefCell::default(),
-            lost_resends: Cell::new(0),
         });
         rt::spawn(reconnect::stay_connected(Rc::clone(&shared), association));
         let device = Rc::new(Self {
@@ -214,7 +185,7 @@ impl NvmeTcpDevice {
         if offer.volatile_cache
             && let Err(error) = device.flush().await
         {
-            shared.report_failed_first_flush(&error);
+            shared.session.report_failed_first_flush(&error);
         }
         Ok(device)
     }
@@ -228,7 +199,7 @@ impl NvmeTcpDevice {
     /// Returns the number of associations that were lost so far.
     #[must_use]
     pub fn losses(&self) -> u64 {
-        self.shared.losses.get()
+        self.shared.session.losses()
     }
 
     fn limits(&self) -> RequestLimits {
@@ -265,39 +236,15 @@ impl BlockDevice for NvmeTcpDevice {
 impl std::fmt::Debug for NvmeTcpDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NvmeTcpDevice")
-            .field("target", &self.shared.name)
+            .field("target", &self.shared.session.name)
             .finish_non_exhaustive()
     }
 }
 
 impl Shared {
     fn submit(self: &Rc<Self>, request: Request, done: Completion) {
-        let pending = Pending {
-            request,
-            done,
-            before: self.unflushed.borrow().number(),
-            is_resent: false,
-            sent_at: None,
-            moved: 0,
-            damaged: 0,
-            losses: 0,
-        };
-        let refused = match (self.link.borrow().is_some(), &*self.away.borrow()) {
-            (false, Some(why)) => Some(why.clone()),
-            _ => None,
-        };
-        if let Some(why) = refused {
-            return pending.done.complete(Err(why));
-        }
-        if pending.request.op == Op::Flush
-            && let Some(error) = self.take_lost_error()
-        {
-            return pending.done.complete(Err(error));
-        }
-        if self.offer.volatile_cache && pending.is_volatile() {
-            self.volatile.set(self.volatile.get() + 1);
-        }
-        self.slots.borrow_mut().queue(pending);
+        let connected = self.link.borrow().is_some();
+        self.session.submit(request, done, connected);
         self.pump();
     }
 
@@ -308,51 +255,15 @@ impl Shared {
         };
         let now = rt::now();
         loop {
-            let seated = self.slots.borrow_mut().seat(now);
+            let seated = self.session.slots.borrow_mut().seat(now);
             let Some(cid) = seated else { break };
             link.send_command(self, cid);
         }
     }
 
-    /// Completes a request, and records a change that a later loss might revert.
-    fn ended(&self, pending: Pending, outcome: Result<()>) {
-        if pending.is_resent {
-            return self.complete_resent(&pending.request, outcome);
-        }
-        if self.offer.volatile_cache {
-            let mut unflushed = self.unflushed.borrow_mut();
-            let others = self.volatile.get() > 0 || !unflushed.is_empty();
-            let volatile = pending.is_volatile();
-            if volatile {
-                self.volatile.set(self.volatile.get() - 1);
-            }
-            match &outcome {
-                Ok(()) if pending.request.op == Op::Flush => unflushed.flushed(pending.before),
-                Ok(()) if !volatile && !others => {}
-                // The target never received it.
-                Err(_) if pending.sent_at.is_none() => {}
-                _ if pending.changes() => {
-                    let range =
-                        pending.request.offset..pending.request.offset + pending.request.len;
-                    let ended = match (outcome.is_err(), volatile) {
-                        (true, _) => Ended::Failed,
-                        (false, true) => Ended::Volatile,
-                        (false, false) => Ended::Durable {
-                            concurrent: self.slots.borrow().changes(&range),
-                        },
-                    };
-                    unflushed.record(&pending.request, pending.before, ended, self.losses.get());
-                }
-                _ => {}
-            }
-        }
-        pending.done.complete(outcome);
-    }
-
     /// Ends all queued requests and the tasks.
     fn close(&self) {
-        self.closed.set(true);
-        self.closing.wake_all();
+        self.session.close();
         if let Some(link) = self.link.borrow().as_ref() {
             link.changed.wake_all();
         }

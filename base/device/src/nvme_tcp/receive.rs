@@ -35,7 +35,7 @@ async fn pdu(shared: &Rc<Shared>, link: &Rc<Link>, receiver: &mut Receiver) -> R
         Kind::C2hData => {
             let data = data_header(receiver, &header, layout).await?;
             let into = {
-                let mut slots = shared.slots.borrow_mut();
+                let mut slots = shared.session.slots.borrow_mut();
                 let pending = slots.get(data.cid);
                 let pending = pending.filter(|pending| pending.request.op == Op::Read);
                 // Data arrives in order, and must fit into the buffer.
@@ -68,7 +68,7 @@ async fn pdu(shared: &Rc<Shared>, link: &Rc<Link>, receiver: &mut Receiver) -> R
 
 /// Checks an R2T. The target must request data in order.
 fn asked_for(shared: &Shared, wanted: DataHeader) -> Result<()> {
-    let mut slots = shared.slots.borrow_mut();
+    let mut slots = shared.session.slots.borrow_mut();
     let pending = slots.get(wanted.cid);
     let pending = pending.filter(|pending| matches!(pending.request.op, Op::Write { .. }));
     let moved = pending.and_then(|pending| {
@@ -82,7 +82,7 @@ fn asked_for(shared: &Shared, wanted: DataHeader) -> Result<()> {
 /// Completes a command.
 fn answered(shared: &Rc<Shared>, cid: u16, status: Status) -> Result<()> {
     let pending = {
-        let mut slots = shared.slots.borrow_mut();
+        let mut slots = shared.session.slots.borrow_mut();
         let pending = slots.get(cid);
         let pending =
             pending.ok_or_else(|| broken("it answers a command that was not sent, or is over"))?;
@@ -106,21 +106,11 @@ fn answered(shared: &Rc<Shared>, cid: u16, status: Status) -> Result<()> {
     let outcome = match status {
         Status::SUCCESS => Ok(()),
         status => {
-            let op = match pending.request.op {
-                Op::Read => "a read",
-                Op::Write { .. } => "a write",
-                Op::Flush => "a flush",
-                Op::Discard => "a discard",
-                Op::WriteZeroes { .. } => "a write of zeroes",
-            };
-            let what = format!(
-                "{}: {op} of {} bytes at byte {}",
-                shared.name, pending.request.len, pending.request.offset
-            );
+            let what = format!("{}: {}", shared.session.name, pending.in_words());
             Err::<(), Error>(refused(&what, status))
         }
     };
-    shared.ended(pending, outcome);
+    shared.session.ended(pending, outcome);
     shared.pump();
     Ok(())
 }

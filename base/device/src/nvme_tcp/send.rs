@@ -132,7 +132,7 @@ impl Link {
 
     /// Writes one PDU. Returns the rest of the requested data if it needs more than one PDU.
     fn put(&self, shared: &Shared, page: &mut Page, item: Item) -> Option<Item> {
-        let mut slots = shared.slots.borrow_mut();
+        let mut slots = shared.session.slots.borrow_mut();
         match item {
             Item::Command(cid) => {
                 let pending = slots.get(cid)?;

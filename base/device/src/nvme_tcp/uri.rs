@@ -9,7 +9,7 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_wire::nvme::fabrics::is_nqn;
 use forebay_wire::nvme_tcp::Digests;
 
-use crate::uri_parts::{percent_decode, resolve};
+use crate::uri_parts::{hash, percent_decode, resolve};
 
 /// Default port.
 const PORT: u16 = 4420;
@@ -127,13 +127,6 @@ fn host_name() -> String {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let number = hash(machine.into_iter());
     format!("nqn.2026-11.io.forebay:host-{number:016x}")
-}
-
-/// FNV-1a (<http://www.isthe.com/chongo/tech/comp/fnv/>), 64 bits.
-pub(super) fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

@@ -292,6 +292,28 @@ impl Stream {
         // SAFETY: the descriptor is open.
         unsafe { libc::shutdown(self.socket.fd(), libc::SHUT_RDWR) };
     }
+
+    /// Ends the connection as [`Stream::shutdown`] does. When the stream is dropped, bytes that the
+    /// system has not sent yet are dropped too, so that the peer gets none of them later.
+    pub fn abort(&self) {
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: 0,
+        };
+        let len = libc::socklen_t::try_from(size_of::<libc::linger>()).expect("a small size");
+        // SAFETY: the descriptor is open, and the value has the length passed to the call. An error
+        // is impossible for these arguments.
+        unsafe {
+            libc::setsockopt(
+                self.socket.fd(),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const linger).cast(),
+                len,
+            );
+        }
+        self.shutdown();
+    }
 }
 
 /// The right to send, given back on drop.

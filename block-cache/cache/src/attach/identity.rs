@@ -29,6 +29,9 @@ fn another_device(name: &str, (was, was_bytes): Sized, (now, bytes): Sized, dirt
         _ if now.basis == Basis::Path => {
             "; it is identified by its path, which has changed".to_owned()
         }
+        _ if now.basis == Basis::Address => {
+            "; it is identified by its URI, which has changed".to_owned()
+        }
         _ => "; it has no serial number, and its place, driver or instance has changed".to_owned(),
     };
     Error::new(

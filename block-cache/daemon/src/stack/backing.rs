@@ -105,6 +105,7 @@ pub(crate) fn judge_identity(
     let by = match identity.basis {
         _ if !identity.is_known() => "nothing but samples of its content",
         Basis::Path => "its path and samples of its content",
+        Basis::Address => "its URI and samples of its content",
         Basis::Name | Basis::Place => {
             "its place in this machine, its driver, its size and samples of its content"
         }

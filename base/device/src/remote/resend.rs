@@ -1,32 +1,31 @@
-//! Resends acknowledged but unflushed changes on a new association, before any other command.
+//! Resends acknowledged but unflushed changes on a new connection, before any other command.
 
 use std::ops::Range;
-use std::rc::Rc;
 use std::time::Duration;
 
-use forebay_block::{Error, ErrorKind, Op, Request, Result, completion_pair};
+use forebay_block::{Error, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
 
-use super::Shared;
+use super::Session;
 use super::reconnect::MAX_LOSSES;
 use super::slots::Pending;
 use super::unflushed::{Plan, in_words, merged};
 
 /// State of a loss until everything has been sent again.
-pub(super) struct Resend {
+pub(crate) struct Resend {
     lost_at: Duration,
     writes: usize,
     bytes: u64,
-    /// Whether an association exists on which the resend runs.
+    /// Whether a connection exists on which the resend runs.
     begun: bool,
 }
 
-impl Shared {
-    /// Notes the loss of the association.
+impl Session {
+    /// Notes the loss of the connection.
     pub(super) fn lose(&self, lost_at: Duration) {
         let mut resend = self.resend.borrow_mut();
         match &mut *resend {
-            // An earlier loss is not over: the target has served no new request since.
+            // An earlier loss is not over: the peer has served no new request since.
             Some(Resend { begun, .. }) => {
                 if std::mem::take(begun) {
                     self.lost_resends.set(self.lost_resends.get() + 1);
@@ -43,8 +42,8 @@ impl Shared {
         }
     }
 
-    /// Queues the unflushed changes on a new association.
-    pub(super) fn begin_resend(self: &Rc<Self>) {
+    /// Queues the unflushed changes on a new connection.
+    pub(crate) fn begin_resend(&self) {
         if self.resend.borrow().is_none() {
             return;
         }
@@ -63,17 +62,7 @@ impl Shared {
             resend.bytes = plan.resend.iter().map(|one| one.len).sum();
             resend.begun = true;
         }
-        let pending = plan.resend.into_iter().map(|request| Pending {
-            request,
-            // The change was acknowledged before, so no caller waits for this completion.
-            done: completion_pair().0,
-            before: 0,
-            is_resent: true,
-            sent_at: None,
-            moved: 0,
-            damaged: 0,
-            losses: 0,
-        });
+        let pending = plan.resend.into_iter().map(Pending::resent);
         let none = {
             let mut slots = self.slots.borrow_mut();
             slots.queue_resend(pending.collect());
@@ -92,18 +81,16 @@ impl Shared {
 
     /// Records that the first flush failed. Changes of earlier processes may be lost, in unknown
     /// places.
-    pub(super) fn report_failed_first_flush(&self, why: &Error) {
+    pub(crate) fn report_failed_first_flush(&self, why: &Error) {
         tracing::error!(
-            "NVMe/TCP target {}: the first flush failed. UNFLUSHED DATA OF EARLIER PROCESSES MAY \
-             BE LOST: {}",
-            self.name,
+            "{}: the first flush failed. UNFLUSHED DATA OF EARLIER PROCESSES MAY BE LOST: {}",
+            self.peer,
             why.report()
         );
-        let bytes = self.offer.size_bytes;
-        self.add_lost(std::iter::once(0..bytes));
+        self.add_lost(std::iter::once(0..self.rules.size_bytes));
     }
 
-    /// Gives up the unflushed changes of a device that is closed while its target is away, and logs
+    /// Gives up the unflushed changes of a device that is closed while its peer is away, and logs
     /// their ranges.
     pub(super) fn report_lost_at_close(&self) {
         if self.resend.borrow_mut().take().is_none() {
@@ -114,9 +101,9 @@ impl Shared {
         let lost = self.lost.borrow();
         if !lost.is_empty() {
             tracing::error!(
-                "NVMe/TCP target {} is closed while it is unreachable: UNFLUSHED DATA MAY BE LOST \
-                 at {}, if the target lost power",
-                self.name,
+                "{} is closed while it is unreachable: UNFLUSHED DATA MAY BE LOST at {}, if it \
+                 lost power",
+                self.peer,
                 in_words(&lost)
             );
         }
@@ -126,8 +113,8 @@ impl Shared {
     pub(super) fn complete_resent(&self, request: &Request, outcome: Result<()>) {
         if let Err(error) = outcome {
             tracing::error!(
-                "NVMe/TCP target {}: an unflushed write failed when it was sent a second time: {}",
-                self.name,
+                "{}: an unflushed write failed when it was sent a second time: {}",
+                self.peer,
                 error.report()
             );
             self.add_lost(std::iter::once(
@@ -140,13 +127,13 @@ impl Shared {
         }
     }
 
-    /// Ends the resend: each unflushed change is at the target again, or recorded as lost.
+    /// Ends the resend: each unflushed change is at the peer again, or recorded as lost.
     fn finish_resend(&self) {
         self.lost_resends.set(0);
         let Some(resend) = self.resend.borrow_mut().take() else {
             return;
         };
-        let (name, away) = (&self.name, rt::now() - resend.lost_at);
+        let (peer, away) = (&self.peer, rt::now() - resend.lost_at);
         let sent = match resend.writes {
             0 => "no unflushed write had to be sent a second time".to_owned(),
             writes => format!(
@@ -155,13 +142,12 @@ impl Shared {
             ),
         };
         if self.lost.borrow().is_empty() {
-            tracing::info!("NVMe/TCP target {name} is connected, after {away:?}; {sent}");
+            tracing::info!("{peer} is connected, after {away:?}; {sent}");
             return;
         }
         let lost = in_words(&self.lost.borrow());
         tracing::error!(
-            "NVMe/TCP target {name} is connected, after {away:?}; {sent}. UNFLUSHED DATA MAY BE \
-             LOST at {lost}"
+            "{peer} is connected, after {away:?}; {sent}. UNFLUSHED DATA MAY BE LOST at {lost}"
         );
         let of_flush = |pending: &Pending| pending.request.op == Op::Flush;
         let waiting = self.slots.borrow_mut().take_waiting(of_flush);

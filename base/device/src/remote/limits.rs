@@ -1,5 +1,5 @@
-//! Requests to a peer, common to all protocols: requests that the peer would refuse fail here,
-//! requests without effect complete here, and longer ones are split.
+//! Limits of a peer: requests that it would refuse fail here, requests without effect complete
+//! here, and longer ones are split.
 
 use forebay_block::{
     BlockDevice, BlockDeviceExt as _, Buf, Completion, DeviceInfo, Error, ErrorKind, Op, Request,

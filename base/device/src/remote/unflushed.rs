@@ -1,5 +1,5 @@
 //! Copies of acknowledged changes that no flush has covered. After a loss they are sent again,
-//! because the target may have lost its volatile cache.
+//! because the peer may have lost its volatile cache.
 //!
 //! The data is copied into a ring, in the order of acknowledgements. A successful flush frees the
 //! copies that it covers. A change without room in the ring, or one that failed, cannot be sent
@@ -33,7 +33,7 @@ enum Change {
     Discard,
     /// Durable, or already reported as lost.
     Done,
-    /// The change failed. It may have reached the target's cache.
+    /// The change failed. It may have reached the peer's cache.
     Failed,
     /// There was no room for a copy.
     NoRoom,
@@ -55,7 +55,7 @@ struct Entry {
 
 /// Outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     /// A power loss may revert it.
     Volatile,
     /// No power loss reverts it.
@@ -64,11 +64,11 @@ pub(super) enum Ended {
         /// one.
         concurrent: bool,
     },
-    /// It may have reached the target's cache.
+    /// It may have reached the peer's cache.
     Failed,
 }
 
-pub(super) struct Unflushed {
+pub(crate) struct Unflushed {
     ring: Buf,
     room: u64,
     most: usize,
@@ -83,17 +83,17 @@ pub(super) struct Unflushed {
 
 /// Actions after a loss.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Changes to send again, in any order: their ranges are disjoint.
-    pub(super) resend: Vec<Request>,
+    pub(crate) resend: Vec<Request>,
     /// Ranges that cannot be sent again, in order.
-    pub(super) lost: Vec<Range<u64>>,
+    pub(crate) lost: Vec<Range<u64>>,
 }
 
 impl Unflushed {
-    /// Allocates the ring for a target with a `volatile` cache, since the data path must not
-    /// allocate. Records nothing for other targets.
-    pub(super) fn new(volatile: bool) -> Self {
+    /// Allocates the ring for a peer with a `volatile` cache, since the data path must not
+    /// allocate. Records nothing for other peers.
+    pub(crate) fn new(volatile: bool) -> Self {
         match volatile {
             true => Self::with_room(RING_BYTES, MAX_ENTRIES),
             false => Self::with_room(0, 0),
@@ -114,18 +114,18 @@ impl Unflushed {
 
     /// Returns the number of the last acknowledgement. A flush that is submitted now covers the
     /// changes up to it.
-    pub(super) const fn number(&self) -> u64 {
+    pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
     /// Returns whether no acknowledged change waits for a flush.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.overflow.is_none()
     }
 
     /// Records a change that has ended. `before` is [`Unflushed::number`] at its submission,
     /// `losses` the number of losses so far.
-    pub(super) fn record(&mut self, request: &Request, before: u64, ended: Ended, losses: u64) {
+    pub(crate) fn record(&mut self, request: &Request, before: u64, ended: Ended, losses: u64) {
         self.number += 1;
         let range = request.offset..request.offset + request.len;
         if let Ended::Durable { concurrent } = ended
@@ -227,7 +227,7 @@ impl Unflushed {
     }
 
     /// Frees the changes up to `number`, which a flush has covered.
-    pub(super) fn flushed(&mut self, number: u64) {
+    pub(crate) fn flushed(&mut self, number: u64) {
         while self
             .entries
             .pop_front_if(|entry| entry.number <= number)
@@ -239,7 +239,7 @@ impl Unflushed {
     /// Plans the resend after loss number `losses`, with the newest data of each byte. A lost range
     /// is planned once, not again after the next loss. Exception: ranges without an entry are
     /// planned each time.
-    pub(super) fn plan(&mut self, losses: u64) -> Plan {
+    pub(crate) fn plan(&mut self, losses: u64) -> Plan {
         let mut plan = Plan::default();
         // Newer changes by the end of their range: start, number at submission, and whether the
         // change is durable.
@@ -257,7 +257,7 @@ impl Unflushed {
                 losses: ended,
                 ..
             } = self.entries[index];
-            // It failed in this loss, so its write was never acknowledged. Its state at the target
+            // It failed in this loss, so its write was never acknowledged. Its state at the peer
             // is undetermined, and nothing is reverted.
             if change == Change::Failed && ended == losses {
                 continue;
@@ -311,7 +311,7 @@ impl Unflushed {
     }
 
     /// Drops all changes. Returns their ranges.
-    pub(super) fn give_up(&mut self, losses: u64) -> Vec<Range<u64>> {
+    pub(crate) fn give_up(&mut self, losses: u64) -> Vec<Range<u64>> {
         let Plan { resend, mut lost } = self.plan(losses);
         lost.extend(resend.iter().map(|one| one.offset..one.offset + one.len));
         self.entries.clear();
@@ -321,7 +321,7 @@ impl Unflushed {
 }
 
 /// Sorts ranges and merges those that touch.
-pub(super) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+pub(crate) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut whole: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -334,7 +334,7 @@ pub(super) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
 }
 
 /// Formats the first few ranges for a message.
-pub(super) fn in_words(ranges: &[Range<u64>]) -> String {
+pub(crate) fn in_words(ranges: &[Range<u64>]) -> String {
     const SHOWN: usize = 8;
     let mut words: Vec<_> = (ranges.iter().take(SHOWN))
         .map(|range| format!("{}..{}", range.start, range.end))

@@ -1,0 +1,361 @@
+//! A server for tests that misbehaves on request. It shares a reactor and a virtual clock with its
+//! clients, so that a busy machine does not exceed time limits.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay_block::Buf;
+use forebay_io::net::{Address, Listener, Stream};
+use forebay_io::{Engine, Reactor, rt};
+use forebay_wire::nbd::handshake::{
+    Greeting, Info, InfoRequest, OPTION_HEADER_BYTES, OptionHeader, OptionReply, export, flags,
+    option, reply,
+};
+use forebay_wire::nbd::transmission::{
+    CHUNK_MAGIC, Chunk, REQUEST_BYTES, Request, SimpleReply, chunk, command, flag,
+};
+
+pub(super) const SIZE_BYTES: usize = 4 << 20;
+const OFFERED: u16 = export::HAS_FLAGS
+    | export::SEND_FLUSH
+    | export::SEND_FUA
+    | export::SEND_TRIM
+    | export::SEND_WRITE_ZEROES;
+/// Maximum payload, bytes.
+pub(super) const MAX_BYTES: u32 = 64 << 10;
+
+/// Answer of the server to a request.
+pub(super) enum Act {
+    Answer,
+    /// The answer comes after this time, behind others.
+    Delay(Duration),
+    Fail(u32),
+    /// No answer; the connection stays.
+    Silence,
+    /// The connection ends, and the request is not carried out.
+    Cut,
+    /// The connection ends, and the request is carried out after this time.
+    Late(Duration),
+    /// All connections end, and unflushed changes are lost.
+    PowerLoss,
+    /// These bytes in place of an answer.
+    Say(fn(&Request) -> Vec<u8>),
+}
+
+type Script = dyn Fn(u32, u16) -> Act;
+
+/// Properties of the export and the server, which a test may change while clients run.
+pub(super) struct Offer {
+    pub(super) size_bytes: Cell<u64>,
+    pub(super) flags: Cell<u16>,
+    pub(super) preferred: Cell<u32>,
+    pub(super) structured: Cell<bool>,
+    /// Whether all connections are refused.
+    pub(super) absent: Cell<bool>,
+}
+
+struct Shared {
+    script: Box<Script>,
+    /// Number of requests so far.
+    count: Cell<u32>,
+    /// Whether the flush with which the first device begins was answered. It does not count.
+    begun: Cell<bool>,
+    asked: RefCell<Vec<(u16, u64)>>,
+    data: RefCell<Vec<u8>>,
+    /// Content after a power loss.
+    durable: RefCell<Vec<u8>>,
+    offer: Rc<Offer>,
+    open: RefCell<Vec<Rc<Stream>>>,
+    /// Number of connections that carried a request.
+    used: Cell<usize>,
+}
+
+pub(super) struct Server {
+    reactor: Rc<Reactor>,
+    port: u16,
+    shared: Rc<Shared>,
+}
+
+impl Server {
+    /// Starts a server. `script` decides about each request by its number (from 1) and command.
+    pub(super) fn start(script: impl Fn(u32, u16) -> Act + 'static) -> Self {
+        let reactor = Reactor::simulated(Engine::Threads, 1).expect("a reactor");
+        let shared = Rc::new(Shared {
+            script: Box::new(script),
+            count: Cell::new(0),
+            begun: Cell::new(false),
+            asked: RefCell::default(),
+            data: RefCell::new(vec![0; SIZE_BYTES]),
+            durable: RefCell::new(vec![0; SIZE_BYTES]),
+            offer: Rc::new(Offer {
+                size_bytes: Cell::new(SIZE_BYTES as u64),
+                flags: Cell::new(OFFERED),
+                preferred: Cell::new(4096),
+                structured: Cell::new(false),
+                absent: Cell::new(false),
+            }),
+            open: RefCell::default(),
+            used: Cell::new(0),
+        });
+        let served = Rc::clone(&shared);
+        let port = reactor.within(|| {
+            let any = "127.0.0.1:0".parse().expect("an address");
+            let listener = Listener::bind(&any).expect("a port");
+            let Address::Tcp(address) = listener.address() else {
+                unreachable!("it was bound to one");
+            };
+            rt::spawn(accept(listener, served));
+            address.port()
+        });
+        Self {
+            reactor,
+            port,
+            shared,
+        }
+    }
+
+    /// Runs `client` and the server on one reactor.
+    pub(super) fn run<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> T {
+        self.reactor.run_simulated(client)
+    }
+
+    pub(super) fn uri(&self) -> String {
+        format!("nbd://127.0.0.1:{}/db", self.port)
+    }
+
+    pub(super) fn offer(&self) -> Rc<Offer> {
+        Rc::clone(&self.shared.offer)
+    }
+
+    /// Returns the requests so far, with their first byte.
+    pub(super) fn asked(&self) -> Vec<(u16, u64)> {
+        self.shared.asked.borrow().clone()
+    }
+
+    /// Returns the number of connections that carried a request.
+    pub(super) fn used(&self) -> usize {
+        self.shared.used.get()
+    }
+
+    /// Returns the byte at `at`.
+    pub(super) fn byte(&self, at: usize) -> u8 {
+        self.shared.data.borrow()[at]
+    }
+
+    /// Drops all unflushed changes.
+    pub(super) fn lose_power(&self) {
+        self.shared.lose_power();
+    }
+}
+
+impl Shared {
+    fn lose_power(&self) {
+        let left = self.durable.borrow().clone();
+        self.data.replace(left);
+    }
+
+    /// Carries out a request. Returns the data of a read.
+    fn carry_out(&self, request: &Request, payload: &[u8]) -> Vec<u8> {
+        let from = usize::try_from(request.offset).expect("small");
+        let range = from..from + request.length as usize;
+        let mut data = self.data.borrow_mut();
+        match request.command {
+            command::READ => return data[range].to_vec(),
+            command::WRITE => data[range.clone()].copy_from_slice(payload),
+            command::FLUSH => self.durable.borrow_mut().clone_from(&data),
+            _ => data[range.clone()].fill(0),
+        }
+        if request.flags & flag::FUA != 0 {
+            self.durable.borrow_mut()[range.clone()].copy_from_slice(&data[range]);
+        }
+        Vec::new()
+    }
+}
+
+async fn accept(listener: Listener, shared: Rc<Shared>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        if shared.offer.absent.get() {
+            continue;
+        }
+        let stream = Rc::new(stream);
+        shared.open.borrow_mut().push(Rc::clone(&stream));
+        rt::spawn(serve(stream, Rc::clone(&shared)));
+    }
+}
+
+async fn receive(stream: &Stream, len: usize) -> Option<Vec<u8>> {
+    if len == 0 {
+        return Some(Vec::new());
+    }
+    let buf = Buf::zeroed(len);
+    stream.recv_exact(buf.clone()).await.ok()?;
+    Some(buf.to_vec())
+}
+
+async fn send(stream: &Stream, bytes: &[u8]) -> Option<()> {
+    stream.send(&[Buf::copied(bytes)]).await.ok()
+}
+
+async fn serve(stream: Rc<Stream>, shared: Rc<Shared>) {
+    if let Some(structured) = greet(&stream, &shared.offer).await {
+        let mut first = true;
+        while transmit(&stream, &shared, structured, &mut first)
+            .await
+            .is_some()
+        {}
+    }
+    stream.shutdown();
+}
+
+/// Negotiates. Returns whether replies are structured.
+async fn greet(stream: &Stream, offer: &Offer) -> Option<bool> {
+    let flags = flags::FIXED_NEWSTYLE | flags::NO_ZEROES;
+    send(stream, &Greeting { flags }.encode()).await?;
+    receive(stream, 4).await?;
+    let mut structured = false;
+    loop {
+        let header = receive(stream, OPTION_HEADER_BYTES).await?;
+        let header = OptionHeader::decode(&header).expect("an option");
+        let data = receive(stream, header.length as usize).await?;
+        let mut out = Vec::new();
+        let mut say = |kind, data: &[u8]| {
+            OptionReply::append(&mut out, header.option, kind, data);
+        };
+        match header.option {
+            option::STRUCTURED_REPLY if offer.structured.get() => {
+                structured = true;
+                say(reply::ACK, &[]);
+            }
+            option::GO => {
+                assert_eq!(InfoRequest::decode(&data).expect("GO").name, "db");
+                let (size_bytes, flags) = (offer.size_bytes.get(), offer.flags.get());
+                say(reply::INFO, &Info::Export { size_bytes, flags }.encode());
+                let block = Info::BlockSize {
+                    minimum: 1,
+                    preferred: offer.preferred.get(),
+                    maximum: MAX_BYTES,
+                };
+                say(reply::INFO, &block.encode());
+                say(reply::ACK, &[]);
+            }
+            _ => say(reply::ERR_UNSUP, &[]),
+        }
+        send(stream, &out).await?;
+        if header.option == option::GO {
+            return Some(structured);
+        }
+    }
+}
+
+/// Receives and answers one request. Returns `None` at the end of the connection.
+async fn transmit(
+    stream: &Rc<Stream>,
+    shared: &Rc<Shared>,
+    structured: bool,
+    first: &mut bool,
+) -> Option<()> {
+    let header = receive(stream, REQUEST_BYTES).await?;
+    let request = Request::decode(&header).expect("a request");
+    let payload = receive(stream, request.payload_bytes() as usize).await?;
+    if request.command == command::DISC {
+        return None;
+    }
+    if std::mem::take(first) {
+        shared.used.set(shared.used.get() + 1);
+    }
+    let act = match shared.begun.replace(true) {
+        false if request.command == command::FLUSH => Act::Answer,
+        _ => {
+            shared.count.set(shared.count.get() + 1);
+            let asked = (request.command, request.offset);
+            shared.asked.borrow_mut().push(asked);
+            (shared.script)(shared.count.get(), request.command)
+        }
+    };
+    let (error, data) = match act {
+        Act::Answer => (0, shared.carry_out(&request, &payload)),
+        Act::Delay(time) => {
+            let data = shared.carry_out(&request, &payload);
+            let (stream, bytes) = (Rc::clone(stream), encode(&request, structured, 0, &data));
+            rt::spawn(async move {
+                rt::sleep(time).await;
+                send(&stream, &bytes).await;
+            });
+            return Some(());
+        }
+        Act::Fail(error) => (error, Vec::new()),
+        Act::Silence => return Some(()),
+        Act::Cut => return None,
+        Act::Late(after) => {
+            let shared = Rc::clone(shared);
+            rt::spawn(async move {
+                rt::sleep(after).await;
+                shared.carry_out(&request, &payload);
+            });
+            return None;
+        }
+        Act::PowerLoss => {
+            shared.lose_power();
+            for other in shared.open.borrow_mut().drain(..) {
+                other.shutdown();
+            }
+            return None;
+        }
+        Act::Say(words) => return send(stream, &words(&request)).await,
+    };
+    send(stream, &encode(&request, structured, error, &data)).await
+}
+
+/// Encodes the reply to a request.
+fn encode(request: &Request, structured: bool, error: u32, data: &[u8]) -> Vec<u8> {
+    if structured {
+        return chunks(request, error, data);
+    }
+    let cookie = request.cookie;
+    let reply = SimpleReply { error, cookie };
+    [&reply.encode()[..], data].concat()
+}
+
+/// Encodes a structured reply. The data of a read comes in two parts, the second half first. A part
+/// of zeroes is a hole.
+fn chunks(request: &Request, error: u32, data: &[u8]) -> Vec<u8> {
+    let cookie = request.cookie;
+    if error != 0 {
+        return Chunk::encode_error(cookie, error).to_vec();
+    }
+    let mut out = Vec::new();
+    let (one, two) = data.split_at(data.len() / 2);
+    for (at, part) in [(one.len(), two), (0, one)] {
+        if part.is_empty() {
+            continue;
+        }
+        let is_hole = part.iter().all(|byte| *byte == 0);
+        let place = (request.offset + at as u64).to_be_bytes();
+        let length = u32::try_from(part.len()).expect("short");
+        let payload = match is_hole {
+            true => [&place[..], &length.to_be_bytes()].concat(),
+            false => [&place[..], part].concat(),
+        };
+        let kind = match is_hole {
+            true => chunk::OFFSET_HOLE,
+            false => chunk::OFFSET_DATA,
+        };
+        out.extend(encode_chunk(cookie, 0, kind, &payload));
+    }
+    out.extend(encode_chunk(cookie, chunk::FLAG_DONE, chunk::NONE, &[]));
+    out
+}
+
+/// Encodes a chunk with its payload.
+pub(super) fn encode_chunk(cookie: u64, flags: u16, kind: u16, payload: &[u8]) -> Vec<u8> {
+    let header = Chunk {
+        flags,
+        kind,
+        cookie,
+        length: u32::try_from(payload.len()).expect("short"),
+    };
+    let bytes = header.encode();
+    assert!(bytes.starts_with(&CHUNK_MAGIC.to_be_bytes()));
+    [&bytes[..], payload].concat()
+}
