@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use forebay_device::emulate::disk::DiskProfile;
 use forebay_device::emulate::memory::MemoryProfile;
+use forebay_device::nbd;
 use forebay_device::nvme_tcp::Uri;
 use forebay_transit::Policy;
 use toml::Spanned;
@@ -15,7 +16,7 @@ pub(super) use keys::{Kind, RawDevice};
 
 use super::duration::{self, LATENCIES};
 use super::problem::{Problems, Span};
-use super::whole::Count;
+use super::whole::{Count, Whole};
 use forebay_terminal::size::Interval;
 
 /// A named device.
@@ -47,6 +48,13 @@ pub enum DeviceKind {
         uri: Box<Uri>,
         /// File with this host's secret, if the target requires one; absolute path.
         secrets: Option<PathBuf>,
+    },
+    /// An export of an NBD server.
+    Nbd {
+        /// Address of the export.
+        uri: Box<nbd::Uri>,
+        /// Number of connections, where the server allows several.
+        connections: u16,
     },
     /// Memory of the process.
     Mem {
@@ -166,6 +174,29 @@ impl RawDevice {
                     Err(error) => {
                         let error: forebay_block::Error = error;
                         let help = "write uri = \"nvme-tcp://HOST:PORT/NQN\"";
+                        problems.add(&uri.span(), error.report(), help);
+                        return None;
+                    }
+                }
+            }
+            Kind::Nbd => {
+                let Some(uri) = &self.uri else {
+                    missing("uri", "\"nbd://HOST:PORT/EXPORT\"");
+                    return None;
+                };
+                let connections = self.connections.as_ref().and_then(|connections| {
+                    let what = |number| format!("device {name:?} cannot have {number} connections");
+                    Whole::check(connections, problems, what, "")
+                });
+                match uri.get_ref().parse() {
+                    Ok(parsed) => DeviceKind::Nbd {
+                        uri: Box::new(parsed),
+                        connections: connections
+                            .map_or(1, |number| u16::try_from(number).expect("at most 16")),
+                    },
+                    Err(error) => {
+                        let error: forebay_block::Error = error;
+                        let help = "write uri = \"nbd://HOST:PORT/EXPORT\"";
                         problems.add(&uri.span(), error.report(), help);
                         return None;
                     }
@@ -350,9 +381,10 @@ impl RawDevice {
         const EMULATE: &[Kind] = &[Kind::Emulate];
         const TRANSIT: &[Kind] = &[Kind::Transit];
         const LAYERS: &[Kind] = &[Kind::Emulate, Kind::Btt, Kind::Transit];
-        let keys: [(&str, Option<Span>, &[Kind]); 18] = [
+        let keys: [(&str, Option<Span>, &[Kind]); 19] = [
             ("path", span(self.path.as_ref()), &[Kind::File, Kind::Pmem]),
-            ("uri", span(self.uri.as_ref()), &[Kind::NvmeTcp]),
+            ("uri", span(self.uri.as_ref()), &[Kind::NvmeTcp, Kind::Nbd]),
+            ("connections", span(self.connections.as_ref()), &[Kind::Nbd]),
             ("secrets", span(self.secrets.as_ref()), &[Kind::NvmeTcp]),
             ("direct", span(self.direct.as_ref()), &[Kind::File]),
             ("identity", span(self.identity.as_ref()), &[Kind::File]),

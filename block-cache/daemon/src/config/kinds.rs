@@ -115,15 +115,15 @@ impl File {
                 };
                 under = self.raw(on.get_ref());
             }
-            if under.is_some_and(|raw| raw.kind() == Kind::NvmeTcp) {
+            if under.is_some_and(|raw| raw.kind().is_remote()) {
                 problems.add(
                     &name.span(),
                     format!(
                         "the cache would lie on device {:?}, which is another machine's",
                         name.get_ref()
                     ),
-                    "let the cache lie on a device of this machine; one of kind nvme-tcp can be \
-                     the `backing` of a volume",
+                    "let the cache lie on a device of this machine; one of kind nvme-tcp or nbd \
+                     can be the `backing` of a volume",
                 );
             }
         }
@@ -176,7 +176,7 @@ impl File {
             match raw.kind() {
                 Kind::Pmem => return Some(name),
                 Kind::Emulate | Kind::Transit => name = raw.under()?.get_ref(),
-                Kind::File | Kind::NvmeTcp | Kind::Mem | Kind::Btt => return None,
+                Kind::File | Kind::NvmeTcp | Kind::Nbd | Kind::Mem | Kind::Btt => return None,
             }
         }
         None

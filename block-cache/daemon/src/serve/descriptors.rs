@@ -139,6 +139,7 @@ fn needed(config: &Config) -> u64 {
         DeviceKind::File { .. } | DeviceKind::Pmem { .. } | DeviceKind::Transit { .. } => 1,
         // Its queues: one for administration and one for I/O.
         DeviceKind::NvmeTcp { .. } => 2,
+        DeviceKind::Nbd { connections, .. } => (*connections).into(),
         _ => 0,
     };
     let devices: u64 = (config.devices.iter())

@@ -15,7 +15,6 @@ use forebay_device::emulate::{EmulateDevice, Profile};
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_device::mem::MemDevice;
 use forebay_device::metered::Metered;
-use forebay_device::nvme_tcp::{NvmeTcpDevice, Uri};
 use forebay_device::pmem::{self, PmemDevice};
 use forebay_io::file::Faults;
 use forebay_io::pmem::{Pmem, PmemMapping};
@@ -24,6 +23,7 @@ use forebay_io::rt::meter::{self, Account};
 use forebay_transit::Run;
 
 use super::presence::Presence;
+use super::remote::{remote, remote_of};
 use super::stop::unless_stopped;
 use super::table::{has_table, no_table};
 use super::transit::{self, OpenTransit, Settings, Start};
@@ -144,60 +144,6 @@ impl Opened {
     }
 }
 
-/// Describes the target at the bottom of `name`, if that is on another machine.
-pub(super) fn remote_of(config: &Config, name: &str) -> Option<String> {
-    match &config.stack(name).last()?.kind {
-        DeviceKind::NvmeTcp { uri, .. } => Some(format!("NVMe/TCP target {uri}")),
-        _ => None,
-    }
-}
-
-/// Returns the device at the bottom of `name`, connected, if it is on another machine.
-async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice>>> {
-    match config.stack(name).last() {
-        Some(Device {
-            name,
-            kind: DeviceKind::NvmeTcp { uri, secrets },
-            line,
-            ..
-        }) => {
-            let connected = connect(uri, secrets.as_deref()).await;
-            Ok(Some(connected.context(|| {
-                format!("{}: device {name:?}", config.place(*line))
-            })?))
-        }
-        _ => Ok(None),
-    }
-}
-
-/// Connects a namespace that accepts writes. `secrets` is the file with which this host
-/// authenticates, if there is one.
-pub(crate) async fn connect(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<NvmeTcpDevice>> {
-    let mut uri = uri.clone();
-    if let Some(path) = secrets {
-        let found = crate::secrets::read(path)?.of(&uri.host).cloned();
-        let missing = || {
-            let what = format!(
-                "{} has no line for {}, the name of this host at {uri}\n    help: add one, or name \
-                 the host by ?host=NQN in the URI",
-                path.display(),
-                uri.host
-            );
-            Error::new(ErrorKind::NotFound, what)
-        };
-        uri.secrets = Some(found.ok_or_else(missing)?);
-    }
-    let device = NvmeTcpDevice::connect(&uri).await?;
-    if device.read_only() {
-        let what = format!(
-            "{uri} is read-only\n    help: make it writable there: every mode writes to its \
-             backing device"
-        );
-        return Err(Error::new(ErrorKind::ReadOnly, what));
-    }
-    Ok(device)
-}
-
 fn open_stack(
     config: &Config,
     name: &str,
@@ -206,9 +152,10 @@ fn open_stack(
 ) -> Result<Opened> {
     let entry = config.device(name);
     match &entry.kind {
-        DeviceKind::NvmeTcp { uri, .. } => {
+        DeviceKind::NvmeTcp { .. } | DeviceKind::Nbd { .. } => {
             let device = remote.expect("what is another machine's was connected before");
-            Ok(Opened::new(device, uri.to_string()))
+            let what = device.info().name;
+            Ok(Opened::new(device, what))
         }
         DeviceKind::File { path, direct } => {
             let options = FileDeviceOptions {

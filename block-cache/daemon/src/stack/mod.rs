@@ -20,6 +20,7 @@ pub(crate) mod memory;
 mod offload;
 mod presence;
 mod remains;
+mod remote;
 mod room;
 mod scrub;
 mod status;
@@ -49,7 +50,7 @@ pub(crate) use cache::recovery::{log_losses, lost_with};
 pub(crate) use cache::{MEMORY_BLOCK_BYTES, check_memory, error_of_opening, read_superblock};
 pub(crate) use close::CLOSE;
 pub(crate) use copies::{Places, has_twin_at, place_of, place_of_path, refuse_copy};
-pub(crate) use devices::{connect, keeps_slots, odd_end, open_path, open_to_look};
+pub(crate) use devices::{keeps_slots, odd_end, open_path, open_to_look};
 pub(crate) use foresee::{
     foresee_attach, foresee_records, options_of, place_of_volume, refuse_all,
 };
@@ -60,6 +61,7 @@ pub(crate) use lines::open_metadata;
 pub(crate) use offload::offload;
 pub(crate) use presence::LOOK;
 pub(crate) use remains::{Remains, unreadable};
+pub(crate) use remote::connect;
 pub(crate) use room::check as check_room;
 use stop::{STOPPED, unfinished, unless_cut, unless_stopped};
 pub(crate) use table::{refuse_without_table, with_table};

@@ -10,8 +10,9 @@ use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_io::tree;
 use forebay_metadata::superblock::Superblock;
 
-use super::devices::{connect, open_to_look, remote_of};
+use super::devices::open_to_look;
 use super::file_size::{self, Written};
+use super::remote::{connect, remote_of};
 use super::table::with_table;
 use super::{cache, journal, transit};
 use crate::config::{Config, Device, DeviceKind};
@@ -205,10 +206,7 @@ async fn look(config: &Config, under: &[&Device]) -> Result<Option<DeviceInfo>> 
     let (path, direct) = match &leaf.kind {
         DeviceKind::File { path, direct } => (path, *direct),
         DeviceKind::Pmem { path } => (path, false),
-        DeviceKind::NvmeTcp { uri, secrets } => {
-            return Ok(Some(connect(uri, secrets.as_deref()).await?.info()));
-        }
-        _ => return Ok(None),
+        remote => return Ok(connect(remote).await?.map(|device| device.info())),
     };
     let options = FileDeviceOptions {
         read_only: true,

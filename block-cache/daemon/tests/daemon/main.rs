@@ -18,6 +18,7 @@ mod irregular;
 mod kinds;
 mod limits;
 mod moved;
+mod nbd_backing;
 mod nvme;
 mod online_open;
 mod operator;

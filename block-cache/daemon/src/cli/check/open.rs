@@ -3,9 +3,7 @@
 
 use std::path::Path;
 
-use forebay_block::{
-    BlockDevice as _, Context as _, DeviceInfo, Error, ErrorKind, Identity, Result,
-};
+use forebay_block::{Context as _, DeviceInfo, Error, ErrorKind, Identity, Result};
 use forebay_cache::Devices;
 use forebay_device::file::{FileDevice, FileDeviceOptions};
 use forebay_metadata::superblock::Superblock;
@@ -108,14 +106,17 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
                 }
                 continue;
             }
-            Some(DeviceKind::NvmeTcp { uri, secrets }) => {
-                let device = connect(uri, secrets.as_deref()).await.context(place)?;
-                whole(&device.info())?;
-                seen.identities[number] = sized(&device.info());
-                seen.add(&config, number, device.info())?;
+            // A server may serve one client only, the daemon.
+            Some(DeviceKind::Nbd { .. }) if running => continue,
+            Some(other) => {
+                if let Some(device) = connect(other).await.context(place)? {
+                    whole(&device.info())?;
+                    seen.identities[number] = sized(&device.info());
+                    seen.add(&config, number, device.info())?;
+                }
                 continue;
             }
-            _ => continue,
+            None => continue,
         };
         let options = FileDeviceOptions {
             read_only: true,

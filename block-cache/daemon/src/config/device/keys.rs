@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use forebay_device::nbd::MAX_CONNECTIONS;
 use forebay_terminal::size::{Interval, Rate, Size};
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::config::whole::Count;
+use crate::config::whole::{Count, Whole};
 
 /// Kind of a device.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -15,6 +16,7 @@ pub(in crate::config) enum Kind {
     File,
     #[serde(rename = "nvme-tcp")]
     NvmeTcp,
+    Nbd,
     Mem,
     Pmem,
     Btt,
@@ -28,12 +30,18 @@ impl Kind {
         match self {
             Self::File => "file",
             Self::NvmeTcp => "nvme-tcp",
+            Self::Nbd => "nbd",
             Self::Mem => "mem",
             Self::Pmem => "pmem",
             Self::Btt => "btt",
             Self::Transit => "transit",
             Self::Emulate => "emulate",
         }
+    }
+
+    /// Whether the device is at a server, which others may use too.
+    pub(in crate::config) const fn is_remote(self) -> bool {
+        matches!(self, Self::NvmeTcp | Self::Nbd)
     }
 }
 
@@ -47,7 +55,7 @@ pub(in crate::config) struct RawDevice {
     pub(in crate::config) name: Spanned<String>,
     /// Kind of the device.
     ///
-    /// - Range: `file`, `nvme-tcp`, `mem`, `pmem`, `btt`, `transit`, `emulate`
+    /// - Range: `file`, `nvme-tcp`, `nbd`, `mem`, `pmem`, `btt`, `transit`, `emulate`
     pub(super) kind: Spanned<Kind>,
     /// The medium.
     ///
@@ -55,9 +63,9 @@ pub(in crate::config) struct RawDevice {
     /// - Default: required
     /// - Range: one device each
     pub(super) path: Option<Spanned<PathBuf>>,
-    /// `"nvme-tcp://HOST:PORT/NQN"`, with options; the port is 4420 by default.
+    /// Address of the device, with options.
     ///
-    /// - Of: `nvme-tcp`
+    /// - Of: `nvme-tcp`, `nbd`
     /// - Type: text
     /// - Default: required
     /// - Range: one device each
@@ -68,6 +76,12 @@ pub(in crate::config) struct RawDevice {
     /// - Default: none
     /// - Range: mode 0600
     pub(super) secrets: Option<Spanned<PathBuf>>,
+    /// Connections to the server, where it allows several.
+    ///
+    /// - Of: `nbd`
+    /// - Default: `1`
+    /// - Range: 1 to 16
+    pub(super) connections: Option<Spanned<Whole<1, { MAX_CONNECTIONS as u32 }>>>,
     /// `false` uses the page cache instead of `O_DIRECT`.
     ///
     /// - Of: `file`

@@ -152,3 +152,59 @@ fn a_namespace_of_another_machine_backs_a_volume_and_no_cache() {
         assert!(report.contains("help: "), "{report}");
     }
 }
+
+#[test]
+fn an_nbd_export_backs_a_volume_and_no_cache() {
+    let (from, to) = (
+        "kind = \"nvme-tcp\", uri = \"nvme-tcp://127.0.0.1/nqn.a:b?queue_depth=16\"",
+        "kind = \"nbd\", uri = \"nbd://127.0.0.1/a\", connections = 4",
+    );
+    let text = REMOTE.replace(from, to);
+    let config = parse(&text).expect("right");
+    let DeviceKind::Nbd { uri, connections } = &config.device("far").kind else {
+        panic!("{config:?}");
+    };
+    assert_eq!(
+        (&*uri.to_string(), *connections),
+        ("nbd://127.0.0.1:10809/a", 4)
+    );
+    let config = parse(&text.replace(", connections = 4", "")).expect("right");
+    let one = &config.device("far").kind;
+    assert!(matches!(one, DeviceKind::Nbd { connections: 1, .. }));
+    let twin =
+        "    { name = \"too\", kind = \"nbd\", uri = \"nbd://127.0.0.1:10809/a\" },\n]\ncache";
+    for (from, to, said) in [
+        (
+            "nbd://127.0.0.1/a",
+            "nbd+vsock://2/a",
+            "vsock is not supported",
+        ),
+        (
+            "nbd://127.0.0.1/a",
+            "nbds://127.0.0.1/a",
+            "TLS needs tls-certificates",
+        ),
+        ("data = \"ssd\"", "data = \"slow\"", "another machine's"),
+        ("uri = ", "path = ", "`path` means nothing"),
+        (
+            "connections = 4",
+            "secrets = \"s\"",
+            "`secrets` means nothing",
+        ),
+        (
+            "connections = 4",
+            "connections = 17",
+            "cannot have 17 connections",
+        ),
+        (
+            "connections = 4",
+            "connections = 0",
+            "cannot have 0 connections",
+        ),
+        ("\n]\ncache", twin, "are both nbd://127.0.0.1:10809/a"),
+    ] {
+        let report = parse(&text.replacen(from, to, 1)).expect_err(to).report();
+        assert!(report.contains(said), "{to}: {report}");
+        assert!(report.contains("help: "), "{report}");
+    }
+}

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use forebay_auth::{Secret, Secrets};
 use forebay_block::{Completion, DeviceInfo, Op, Request};
+use forebay_frontend::nbd;
 use forebay_frontend::nvme_tcp::{Exports, Subsystem, serve};
 use forebay_io::net::{Address, Listener};
 use forebay_io::{rt, spawn_reactor};
@@ -128,6 +129,36 @@ fn target(disk: &Arc<Disk>) -> SocketAddr {
     target_with(disk, None)
 }
 
+/// Serves the disk over NBD until the process ends. Returns the address.
+fn nbd_server(disk: &Arc<Disk>) -> SocketAddr {
+    let (send, receive) = mpsc::channel();
+    let media = Media(Arc::clone(disk));
+    spawn_reactor("far", Engine::Threads, move || async move {
+        let volume = Volume::new("far", Rc::new(media), false);
+        let exports = Arc::new(nbd::Exports::new());
+        exports.add(volume.handle(), "").expect("a free name");
+        let any = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
+        let listener = Listener::bind(&any).expect("a port");
+        let Address::Tcp(address) = listener.address() else {
+            unreachable!("it was bound to one");
+        };
+        send.send(address).expect("the test waits");
+        let _ = nbd::serve(listener, exports).await;
+    })
+    .expect("a reactor");
+    receive.recv().expect("the server starts")
+}
+
+/// Serves the disk by a protocol, through connections that its power loss cuts. Returns the
+/// configuration of the device.
+fn device_of(disk: &Arc<Disk>, kind: &str) -> String {
+    let uri = match kind {
+        "nbd" => format!("nbd://{}/far", proxy(nbd_server(disk), disk)),
+        _ => format!("nvme-tcp://{}/{NQN}", proxy(target(disk), disk)),
+    };
+    REMOTE.replace("nvme-tcp", kind).replace("URI", &uri)
+}
+
 const REMOTE: &str = r#"
 server.state = "state"
 device = [
@@ -140,14 +171,21 @@ volume = [{ name = "db", backing = "far", mode = "wb" }]
 
 #[test]
 fn what_another_machine_loses_is_written_back_anew() {
+    lose_what_was_written_back("nvme-tcp");
+}
+
+#[test]
+fn what_an_nbd_server_loses_is_written_back_anew() {
+    lose_what_was_written_back("nbd");
+}
+
+fn lose_what_was_written_back(kind: &str) {
     let disk = Arc::new(Disk::default());
     for side in [&disk.now, &disk.durable] {
         *side.lock().expect("sound") = vec![0; SIZE_BYTES];
     }
-    let address = proxy(target(&disk), &disk);
-    let scratch = Scratch::new("remote");
-    let uri = format!("nvme-tcp://{address}/{NQN}");
-    let config = scratch.config(&REMOTE.replace("URI", &uri));
+    let scratch = Scratch::new(&format!("remote-{kind}"));
+    let config = scratch.config(&device_of(&disk, kind));
     on_reactor(|| async move {
         let stack = Stack::open(&config, &Wishes::default())
             .await
@@ -186,14 +224,21 @@ fn what_another_machine_loses_is_written_back_anew() {
 
 #[test]
 fn what_clients_wrote_round_the_cache_outlives_the_power_of_another_machine() {
+    lose_what_was_written_round("nvme-tcp");
+}
+
+#[test]
+fn what_clients_wrote_round_the_cache_outlives_the_power_of_an_nbd_server() {
+    lose_what_was_written_round("nbd");
+}
+
+fn lose_what_was_written_round(kind: &str) {
     let disk = Arc::new(Disk::default());
     for side in [&disk.now, &disk.durable] {
         *side.lock().expect("sound") = vec![0; SIZE_BYTES];
     }
-    let address = proxy(target(&disk), &disk);
-    let scratch = Scratch::new("remote-wt");
-    let uri = format!("nvme-tcp://{address}/{NQN}");
-    let through = REMOTE.replace("\"wb\"", "\"wt\"");
+    let scratch = Scratch::new(&format!("remote-wt-{kind}"));
+    let through = device_of(&disk, kind).replace("\"wb\"", "\"wt\"");
     let bare = through.replace("cache = { data = \"fast\", cleaning = \"nop\" }", "");
     let bare = bare.replace(", mode = \"wt\"", "");
     let bare = bare.replace(
@@ -201,7 +246,7 @@ fn what_clients_wrote_round_the_cache_outlives_the_power_of_another_machine() {
         "",
     );
     for (text, byte) in [(through, 1), (bare, 2)] {
-        let config = scratch.config(&text.replace("URI", &uri));
+        let config = scratch.config(&text);
         let disk = Arc::clone(&disk);
         on_reactor(|| async move {
             let stack = Stack::open(&config, &Wishes::default())

@@ -1,0 +1,83 @@
+//! Connects the devices of a configuration that are on another machine, or behind a server.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use forebay_block::{BlockDevice, Context as _, Error, ErrorKind, Result};
+use forebay_device::nbd::{self, NbdDevice};
+use forebay_device::nvme_tcp::{NvmeTcpDevice, Uri};
+
+use crate::config::{Config, DeviceKind};
+
+/// Describes the peer at the bottom of `name`, if that is a remote device.
+pub(super) fn remote_of(config: &Config, name: &str) -> Option<String> {
+    match &config.stack(name).last()?.kind {
+        DeviceKind::NvmeTcp { uri, .. } => Some(format!("NVMe/TCP target {uri}")),
+        DeviceKind::Nbd { uri, .. } => Some(format!("NBD server {uri}")),
+        _ => None,
+    }
+}
+
+/// Returns the device at the bottom of `name`, connected, if it is a remote one.
+///
+/// # Errors
+/// As for [`connect`], with the place in the configuration.
+pub(super) async fn remote(config: &Config, name: &str) -> Result<Option<Rc<dyn BlockDevice>>> {
+    let Some(leaf) = config.stack(name).pop() else {
+        return Ok(None);
+    };
+    let place = || format!("{}: device {:?}", config.place(leaf.line), leaf.name);
+    connect(&leaf.kind).await.context(place)
+}
+
+/// Connects a remote device that accepts writes. Returns `None` for all other devices.
+///
+/// # Errors
+/// The error of the connection or of the file with secrets; `ReadOnly` if the device is read-only.
+pub(crate) async fn connect(kind: &DeviceKind) -> Result<Option<Rc<dyn BlockDevice>>> {
+    let (device, read_only): (Rc<dyn BlockDevice>, bool) = match kind {
+        DeviceKind::NvmeTcp { uri, secrets } => {
+            let device = connect_namespace(uri, secrets.as_deref()).await?;
+            let read_only = device.read_only();
+            (device, read_only)
+        }
+        DeviceKind::Nbd { uri, connections } => {
+            let settings = nbd::Settings {
+                connections: *connections,
+                ..nbd::Settings::default()
+            };
+            let device = NbdDevice::connect_with(uri, settings).await?;
+            let read_only = device.read_only();
+            (device, read_only)
+        }
+        _ => return Ok(None),
+    };
+    if read_only {
+        let what = format!(
+            "{} is read-only\n    help: make it writable there: every mode writes to its backing \
+             device",
+            device.info().name
+        );
+        return Err(Error::new(ErrorKind::ReadOnly, what));
+    }
+    Ok(Some(device))
+}
+
+/// Connects a namespace. `secrets` is the file with which this host authenticates, if there is one.
+async fn connect_namespace(uri: &Uri, secrets: Option<&Path>) -> Result<Rc<NvmeTcpDevice>> {
+    let mut uri = uri.clone();
+    if let Some(path) = secrets {
+        let found = crate::secrets::read(path)?.of(&uri.host).cloned();
+        let missing = || {
+            let what = format!(
+                "{} has no line for {}, the name of this host at {uri}\n    help: add one, or name \
+                 the host by ?host=NQN in the URI",
+                path.display(),
+                uri.host
+            );
+            Error::new(ErrorKind::NotFound, what)
+        };
+        uri.secrets = Some(found.ok_or_else(missing)?);
+    }
+    NvmeTcpDevice::connect(&uri).await
+}
