@@ -385,9 +385,11 @@ impl Met {
                 ),
             ));
         }
-        self.store(self.plan.after).await?;
+        // The cache has the new epoch, so the log does not count. A log beside a record without it
+        // shows that the record is older.
         let (state, name) = (Arc::clone(&self.state), self.name.clone());
         offload(move || state.remove_history(&name)).await?;
+        self.store(self.plan.after).await?;
         Ok(device)
     }
 

@@ -209,8 +209,8 @@ pub fn position(had: Identity, served: Identity) -> Option<i128> {
 
 fn unknown_cache(volume: &str) -> String {
     format!(
-        "volume {volume:?} is served from its backing device: writes give newer data of a cache \
-         up\n    \
+        "volume {volume:?} is served without a cache: a cache may have newer data, which writes \
+         give up\n    \
          help: the state directory knows no cache of it; if there is none, use no --without-cache"
     )
 }

@@ -261,3 +261,29 @@ fn writes_to_the_device_of_a_part_are_logged_at_their_place_in_the_part() {
         &["1 block, 32768 bytes", "the blocks are at 5242880"],
     );
 }
+
+#[test]
+fn a_record_that_is_older_than_the_log_of_ranges_is_refused() {
+    let place = Place::new("stale-record", "wb");
+    let record = place.path("state/db.epoch");
+    let daemon = place.serve(&[]);
+    write_blocks(&mut place.connect(), 0..8);
+    daemon.terminate();
+    let older = std::fs::read(&record).expect("there");
+    let daemon = place.serve(&["--without-cache", "db"]);
+    write_blocks(&mut place.connect(), 2..3);
+    daemon.terminate();
+    std::fs::write(&record, older).expect("put back");
+    adopts_with_consent(&place, "1 block, 32768 bytes", 0..0);
+}
+
+#[test]
+fn a_damaged_last_line_of_the_log_makes_all_dirty_data_suspect() {
+    let place = Place::new("stale-line", "wb");
+    written_without(&place, false, 2..3);
+    let log = place.path("state/db.ranges");
+    let mut text = std::fs::read(&log).expect("there");
+    text[20] ^= 1;
+    std::fs::write(&log, text).expect("written");
+    both_refuse(&place, &["older dirty data there: 2 blocks, 65536 bytes"]);
+}

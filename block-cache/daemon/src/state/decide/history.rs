@@ -28,10 +28,20 @@ pub(super) struct History {
 /// has.
 ///
 /// A log of ranges begins with a raised epoch, and the attach after it raises the epoch twice. So a
-/// cache that is above the log by one was attached in a time that the state directory lacks.
-pub(super) fn is_of(record: Record, known: u64) -> bool {
-    let is_beside = |since: u64| known == since.saturating_add(1);
-    (record.attached..=record.epoch).contains(&known) && !record.logged_since.is_some_and(is_beside)
+/// cache that is above the log by one was attached in a time that the state directory lacks. A log
+/// is removed before a record without it is stored. So a record beside such a log is older.
+pub(super) fn is_of(meeting: &Meeting<'_>, record: Record, known: u64) -> bool {
+    let is_older = match record.logged_since {
+        Some(since) => known == since.saturating_add(1),
+        None => has_writes(meeting),
+    };
+    (record.attached..=record.epoch).contains(&known) && !is_older
+}
+
+/// Whether the log of ranges has writes.
+pub(super) fn has_writes(meeting: &Meeting<'_>) -> bool {
+    let ranges = meeting.ranges.as_ref();
+    ranges.is_some_and(|ranges| !ranges.is_empty())
 }
 
 impl History {
@@ -87,10 +97,11 @@ impl History {
                         ..whole(last)
                     },
                 },
-                _ if is_of(record, known) => whole(known),
-                // The state directory is older than the cache.
+                _ if is_of(meeting, record, known) => whole(known),
+                // The record is older than the cache, or than the log.
                 Some(_) if record.dirty_listed => suspect_all(),
                 Some(_) => suspect_logged(),
+                None if has_writes(meeting) => suspect_logged(),
                 None => keep_dirty(),
             },
             _ if planted(Fault::TrustState) => keep_dirty(),
@@ -98,7 +109,7 @@ impl History {
             (None, Some(record)) if record.logs_every_write() => suspect_logged(),
             (None, Some(_)) => suspect_all(),
             // The record is gone, and its log has writes.
-            (None, None) if ranges.as_ref().is_some_and(|it| !it.is_empty()) => suspect_logged(),
+            (None, None) if has_writes(meeting) => suspect_logged(),
             (None, None) => keep_dirty(),
         }
     }

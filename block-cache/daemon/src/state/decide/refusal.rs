@@ -48,19 +48,23 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
             ),
         },
         (Some(record), Some(epoch)) => {
-            if ours.is_some() && history::is_of(record, epoch) {
+            if ours.is_some() && history::is_of(meeting, record, epoch) {
                 return Ok(None);
             }
             let is_behind = epoch > record.epoch;
-            let is_logged = record.logged_since.is_some_and(|since| since < epoch);
+            let is_logged = record.logged_since.is_some_and(|since| since < epoch)
+                || (record.logged_since.is_none() && history::has_writes(meeting));
             if record.logs_every_write() {
                 format!(
                     "the state directory knows it only without a cache, and this cache has data \
                      of it\n    \
                      help: set `state` in [server] to the state directory that it had; or start \
-                     with --adopt {name}, and give up dirty data in the ranges that were written \
-                     without a cache with --discard-stale-dirty {name}; or, if nothing wrote to \
-                     the backing device without this cache, {}",
+                     with --adopt {name}, and give up dirty data {} with --discard-stale-dirty \
+                     {name}; or, if nothing wrote to the backing device without this cache, {}",
+                    match meeting.served_as.is_none() && meeting.ranges.is_some() {
+                        true => "in the ranges that were written without a cache",
+                        false => "that may be older than the backing device's",
+                    },
                     keep_dirty(meeting)
                 )
             } else if is_logged && ours.is_some() {
@@ -73,14 +77,15 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                      if nothing wrote to the backing device without this cache, {}",
                     keep_dirty(meeting)
                 )
-            } else if record.cache == CacheId::None && is_behind {
+            } else if !matches!(record.cache, CacheId::Uuid(_)) {
                 format!(
-                    "served without this cache, or the state directory is older: it knows epoch \
-                     {}, the cache {epoch}\n    \
-                     help: put the newest state directory back, or name it with `state` in \
-                     [server]; or start with --adopt {name}, and give up dirty data that may be \
-                     older than the backing device's with --discard-stale-dirty {name}; or, if \
-                     nothing wrote to the backing device without this cache, {}",
+                    "served without this cache, or cache and state directory are of different \
+                     times: epochs {epoch} and {}\n    \
+                     help: put the newest state directory or cache device back (`state` in \
+                     [server] names the directory); or start with --adopt {name}, and give up \
+                     dirty data that may be older than the backing device's with \
+                     --discard-stale-dirty {name}; or, if the cache is no earlier copy and \
+                     nothing wrote to the backing device without it, {}",
                     record.epoch,
                     keep_dirty(meeting)
                 )
@@ -106,15 +111,6 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                     record.cache,
                     keep_dirty(meeting)
                 )
-            } else if record.cache == CacheId::None {
-                format!(
-                    "this cache is older than the state directory: it knows epoch {epoch}, the \
-                     directory epoch {}\n    \
-                     help: an earlier copy of the cache device may have been put back: put the \
-                     newest one back; or start with --adopt {name}, and give up dirty data that \
-                     may be older than the backing device's with --discard-stale-dirty {name}",
-                    record.epoch
-                )
             } else if ours.is_some() {
                 format!(
                     "this cache is older than the state directory: it knows epoch {epoch}, the \
@@ -132,8 +128,12 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
                      help: use this cache's own state directory (`state` in [server]), or serve \
                      the volume with cache {}, which had it last, and detach it there; or start \
                      with --adopt {name}, and give up dirty data that may be older than the \
-                     backing device's with --discard-stale-dirty {name}",
-                    record.attached, record.epoch, record.cache
+                     backing device's with --discard-stale-dirty {name}; or, if the cache is no \
+                     earlier copy and nothing wrote to the backing device without it, {}",
+                    record.attached,
+                    record.epoch,
+                    record.cache,
+                    keep_dirty(meeting)
                 )
             }
         }

@@ -207,6 +207,28 @@ fn an_older_state_directory_that_logged_writes_is_heard() {
 }
 
 #[test]
+fn a_record_beside_a_log_that_it_does_not_know_is_older() {
+    let ranges: Vec<_> = std::iter::once(0..RANGE_BYTES).collect();
+    let back = Meeting {
+        ranges: Some(ranges.clone()),
+        ..meeting(Some(record(5, HERE)), Some(5))
+    };
+    assert!(refused(&back).contains("knows writes without it"));
+    let attach = good(&Meeting {
+        adopt: true,
+        ..back.clone()
+    });
+    assert_eq!(attach.stale, Some(ranges));
+    decides_alike_after_a_crash(&attach, 5);
+    // A log without writes was begun, and no write followed.
+    let begun = good(&Meeting {
+        ranges: Some(vec![]),
+        ..back
+    });
+    assert_eq!(begun.stale, Some(vec![]));
+}
+
+#[test]
 fn a_log_counts_for_the_device_that_it_is_of() {
     let part = |start| Identity {
         start: Some(start),
