@@ -226,6 +226,9 @@ impl File {
     fn clear(&self, start: u64, end: u64) -> Result<()> {
         let client = self.node.client();
         let (inode, size) = (self.inode, PAGE_BYTES as u64);
+        // No frame holds pages that only their writers have. A write that ends later finds that the
+        // file is shorter.
+        client.publish_everywhere(inode)?;
         let (first, inside) = self.page(start);
         if inside > 0 {
             client.write(first, inside, &ZEROES[inside..])?;
@@ -237,20 +240,19 @@ impl File {
             for index in pages {
                 client.write(PageId { inode, index }, 0, &ZEROES)?;
             }
-            return Ok(());
-        }
-        // No frame holds them yet. A write that ends later finds that the file is shorter.
-        client.publish(inode)?;
-        // A fill that has read the removed data has named its page before.
-        fence(Ordering::SeqCst);
-        for frame in 0..frames {
-            let page = client.segment().page_in(frame);
-            let ours = |page: &PageId| page.inode == inode && pages.contains(&page.index);
-            if let Some(page) = page.filter(ours) {
-                client.write(page, 0, &ZEROES)?;
+        } else {
+            // A fill that has read the removed data has named its page before.
+            fence(Ordering::SeqCst);
+            for frame in 0..frames {
+                let page = client.segment().page_in(frame);
+                let ours = |page: &PageId| page.inode == inode && pages.contains(&page.index);
+                if let Some(page) = page.filter(ours) {
+                    client.write(page, 0, &ZEROES)?;
+                }
             }
         }
-        Ok(())
+        // These zeroes must not replace what nodes write after the truncation.
+        client.publish(inode)
     }
 
     /// Completes a write up to `end`: sets its time, and returns whether the file still has that

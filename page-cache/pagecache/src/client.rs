@@ -276,6 +276,21 @@ impl<S: Store, L: Link> Client<S, L> {
         }
     }
 
+    /// Publishes all nodes' writes to the file that were complete before this call: no node has
+    /// them alone when this returns. It costs no message while all nodes write with
+    /// [`Consistency::Strong`](crate::node::Consistency).
+    ///
+    /// # Errors
+    /// As for [`Client::publish`].
+    pub fn publish_everywhere(&self, inode: u64) -> Result<()> {
+        self.publish(inode)?;
+        let id = self.lock_state().node.id();
+        match self.segment.others_are_relaxed(id) {
+            true => self.sync(inode, "publication", Node::publish_all),
+            false => Ok(()),
+        }
+    }
+
     /// Publishes this node's writes to the file, and ends its read-ahead.
     ///
     /// # Errors

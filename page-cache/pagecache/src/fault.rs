@@ -52,12 +52,16 @@ pub(crate) enum Fault {
     ReplicaUsedAfterDrop,
     /// A node reads its replicas after the directory that granted them has ended.
     ReplicaOutlivesDirectory,
+    /// All nodes count as having published a file when the first one has.
+    FirstAnswerCounts,
+    /// A node reports a file as published before its pages are.
+    AnswerUnpublished,
 }
 
 #[cfg(test)]
 impl Fault {
     /// All faults.
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 24] = [
         Self::AcknowledgeMapped,
         Self::UncheckedGeneration,
         Self::PublishUnfilled,
@@ -80,6 +84,8 @@ impl Fault {
         Self::ReplicaNotRevoked,
         Self::ReplicaUsedAfterDrop,
         Self::ReplicaOutlivesDirectory,
+        Self::FirstAnswerCounts,
+        Self::AnswerUnpublished,
     ];
 }
 

@@ -288,6 +288,18 @@ pub enum ToDirectory {
         /// Place of the replica.
         place: Place,
     },
+    /// Requests that all other nodes publish their unpublished pages of a file.
+    PublishAll {
+        /// The node's own number for this request.
+        ticket: u64,
+        /// The file.
+        inode: u64,
+    },
+    /// The answer to [`ToNode::PublishFile`].
+    PublishedFile {
+        /// Number of the request.
+        request: u64,
+    },
 }
 
 /// From the directory to a node.
@@ -391,6 +403,18 @@ pub enum ToNode {
         page: PageId,
         /// Place of the page.
         place: Place,
+    },
+    /// The node must publish its unpublished pages of the file, then answer.
+    PublishFile {
+        /// Number of the request, which no other directory of the pool uses.
+        request: u64,
+        /// The file.
+        inode: u64,
+    },
+    /// The answer to [`ToDirectory::PublishAll`].
+    PublishedAll {
+        /// The node's number for the request.
+        ticket: u64,
     },
     /// The node may not join or rejoin.
     Refused {

@@ -23,7 +23,7 @@ use forebay_block::{Error, ErrorKind};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, Refusal, ToDirectory, ToNode};
 
 /// Version of this codec. Any other is refused.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// Maximum number of messages in a packet.
 pub const MESSAGES_MAX: usize = 1024;
@@ -372,6 +372,8 @@ messages! {
         22 => Filling { page, place, access },
         23 => Replicate { place },
         24 => Dropped { place },
+        25 => PublishAll { ticket, inode },
+        26 => PublishedFile { request },
     }
 }
 messages! {
@@ -391,5 +393,7 @@ messages! {
         13 => FlushAll { ticket },
         14 => Replica { page, place, copy },
         15 => DropReplica { page, place },
+        16 => PublishFile { request, inode },
+        17 => PublishedAll { ticket },
     }
 }

@@ -9,9 +9,11 @@
 //! - the *clean* word: the sequence that the store is known to hold. The frame is dirty while the
 //!   two differ, so that a store during a write-back leaves it dirty
 //! - the page, for a restarted directory, and whether the page was [given up](Segment::give_up)
-//! - a word that is independent of the page: [`alone`](Segment::take_alone)
+//! - two words that are independent of the page: [`alone`](Segment::take_alone), and, in the first
+//!   header, [`relaxed`](Segment::set_relaxed)
 
 mod alone;
+mod relaxed;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +34,7 @@ const INODE: usize = 3;
 const INDEX: usize = 4;
 const ALONE: usize = 5;
 const GIVEN_UP: usize = 6;
+const RELAXED: usize = 7;
 
 /// Low byte of a sequence: 0, or one more than the number of the storing node, with [`FILLING`]
 /// during a fill.
@@ -288,6 +291,7 @@ impl Segment {
     /// Ends the actions of a dead node in all frames. Each byte that it was storing is old or new,
     /// its fills are discarded, and its words are released.
     pub fn end_stores(&self, dead: NodeId) {
+        self.set_relaxed(dead, false);
         for frame in 0..self.frames {
             self.end_alone(frame, dead);
             let word = self.word(frame, SEQUENCE);

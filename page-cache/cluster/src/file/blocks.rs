@@ -83,8 +83,8 @@ impl File {
             let len = usize::try_from(part.end - part.start).expect("at most a page");
             self.store(part.start, &ZEROES[..len], || throttle.wait())
         };
-        // No frame holds them yet.
-        self.publish()?;
+        // No frame holds pages that only their writers have.
+        self.node.client().publish_everywhere(self.inode)?;
         // Memory first: a page that leaves it after this look is in the source at the next one.
         let resident = self.resident(range.start / size..range.end.div_ceil(size));
         for index in &resident {

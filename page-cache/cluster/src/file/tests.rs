@@ -1,3 +1,5 @@
+mod relaxed;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -25,13 +27,17 @@ impl Bed {
     }
 
     fn with(name: &str, mapped: &[&str]) -> Self {
+        Self::of_pages(name, mapped, 256)
+    }
+
+    fn of_pages(name: &str, mapped: &[&str], pages: u32) -> Self {
         let id = std::process::id();
         let bed = Self {
             source: std::env::temp_dir().join(format!("forebay-file-{name}-{id}")),
             pool: PathBuf::from(format!("/dev/shm/forebay-file-{name}-{id}")),
         };
         std::fs::create_dir_all(bed.source.join(MAPPED)).expect("made");
-        let mut options = server::Options::new(&bed.source, &bed.pool, 256);
+        let mut options = server::Options::new(&bed.source, &bed.pool, pages);
         options.mapped = mapped.iter().map(Into::into).collect();
         let directory = Server::open(options).expect("it opens");
         // It serves until this process ends.

@@ -76,6 +76,8 @@ impl<S: Store, L: Link> Client<S, L> {
                 return Err(error.clone());
             }
             if let Some(frames) = state.node.share() {
+                let node = &state.node;
+                self.segment.set_relaxed(node.id(), node.is_relaxed());
                 return Ok(frames.end - frames.start);
             }
             let left = patience.saturating_sub(begin.elapsed());

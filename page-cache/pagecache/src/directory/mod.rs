@@ -10,10 +10,12 @@ mod evict;
 mod locks;
 mod members;
 mod outbox;
+mod publications;
 mod recover;
 mod replicas;
 #[cfg(test)]
 mod tests;
+mod warmth;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,6 +31,7 @@ use locks::RangeLocks;
 pub use members::Held;
 use members::{Life, Member};
 pub use outbox::{Outbox, Share};
+use publications::Publications;
 use recover::Recovery;
 use replicas::Replicas;
 
@@ -104,6 +107,7 @@ pub struct Directory {
     /// Whether they may get one now.
     serves: bool,
     flushes: BTreeMap<u32, Flushes>,
+    publications: Publications,
     locks: RangeLocks,
     /// State of a recovery after a restart.
     recovery: Option<Recovery>,
@@ -145,6 +149,7 @@ impl Directory {
             room: VecDeque::new(),
             serves: true,
             flushes: BTreeMap::new(),
+            publications: Publications::default(),
             locks: RangeLocks::default(),
             recovery: None,
             counts: Counts::default(),
@@ -241,6 +246,10 @@ impl Directory {
                 }
                 self.release_replica(place.frame, out);
             }
+            ToDirectory::PublishAll { ticket, inode } => {
+                self.publish_all(from, ticket, inode, out);
+            }
+            ToDirectory::PublishedFile { request } => self.published_file(from, request, out),
             ToDirectory::Lock { ticket, range } => {
                 if range.start >= range.end {
                     return Err(refused(from, &message, "the range is empty"));
@@ -454,30 +463,6 @@ impl Directory {
         } else {
             Err(refused(from, message, "it does not fill that frame"))
         }
-    }
-
-    fn link_warmest(&mut self, frame: u32) {
-        let before = std::mem::replace(&mut self.warmest, frame);
-        let entry = &mut self.entries[frame as usize];
-        (entry.before, entry.after) = (before, NONE);
-        match before {
-            NONE => self.coldest = frame,
-            before => self.entries[before as usize].after = frame,
-        }
-        self.published += 1;
-    }
-
-    fn unlink(&mut self, frame: u32) {
-        let Entry { before, after, .. } = self.entries[frame as usize];
-        match before {
-            NONE => self.coldest = after,
-            before => self.entries[before as usize].after = after,
-        }
-        match after {
-            NONE => self.warmest = before,
-            after => self.entries[after as usize].before = before,
-        }
-        self.published -= 1;
     }
 
     /// Returns whether pages outlive their nodes.

@@ -205,6 +205,8 @@ pub struct Node {
     /// Number of losses of each file.
     losses: BTreeMap<u64, u64>,
     syncs: Vec<Sync>,
+    /// Requested publications by all nodes, with their files.
+    publications: BTreeMap<Ticket, u64>,
     /// Requests of the directory to flush all files.
     flush_requests: VecDeque<u64>,
     files: BTreeMap<u64, Stream>,
@@ -244,6 +246,7 @@ impl Node {
             lost: BTreeSet::new(),
             losses: BTreeMap::new(),
             syncs: Vec::new(),
+            publications: BTreeMap::new(),
             flush_requests: VecDeque::new(),
             files: BTreeMap::new(),
             dead: BTreeMap::new(),

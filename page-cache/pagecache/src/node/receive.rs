@@ -92,6 +92,8 @@ impl Node {
                 let left = |ticket| Effect::Done { ticket, ok: true };
                 out.extend(self.leaving.take().map(left));
             }
+            ToNode::PublishFile { request, inode } => self.publish_file(inode, request, out),
+            ToNode::PublishedAll { ticket } => self.published_all(ticket, out),
             ToNode::FlushAll { ticket } => self.flush_requests.push_back(ticket),
             ToNode::Refused { why } => {
                 return Err(Error::new(ErrorKind::Permission, why.of(self.id())));

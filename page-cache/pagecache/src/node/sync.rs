@@ -41,11 +41,21 @@ enum Kind {
     WriteBack,
 }
 
+/// Waiter for the end of a [`Sync`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiter {
+    /// An operation of a program.
+    Operation(Ticket),
+    /// The directory, which has this number for its request.
+    Directory(u64),
+    /// None any more.
+    Nobody,
+}
+
 /// A publication, flush or write-back in progress.
 #[derive(Debug)]
 pub(super) struct Sync {
-    /// Operation that waits for the end, if there is one.
-    ticket: Option<Ticket>,
+    waiter: Waiter,
     inode: u64,
     kind: Kind,
     /// Whether the flushes were requested.
@@ -59,7 +69,8 @@ pub(super) struct Sync {
 impl Sync {
     /// Returns the number of pages that it waits for, if it is the sync of this operation.
     pub(super) fn awaited_by(&self, ticket: Ticket) -> Option<usize> {
-        (self.ticket == Some(ticket)).then_some(self.publishing.len() + self.flushing.len())
+        let is_awaited = self.waiter == Waiter::Operation(ticket);
+        is_awaited.then_some(self.publishing.len() + self.flushing.len())
     }
 }
 
@@ -67,13 +78,13 @@ impl Node {
     /// Starts a flush of this node's writes to the file. [`Effect::Done`] reports its end, or that
     /// a write was lost or refused since the last report.
     pub fn fsync(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
-        self.sync(inode, ticket, Kind::Flush, out);
+        self.sync(inode, Waiter::Operation(ticket), Kind::Flush, out);
     }
 
     /// Starts the write-back of the file, which no program has requested. As [`Node::fsync`], but a
     /// loss stays for the next flush to report.
     pub fn write_back(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
-        self.sync(inode, ticket, Kind::WriteBack, out);
+        self.sync(inode, Waiter::Operation(ticket), Kind::WriteBack, out);
     }
 
     /// Returns whether the directory has requested a flush of all files.
@@ -102,18 +113,23 @@ impl Node {
         self.counts.write_back_failures += 1;
     }
 
+    /// Returns whether its writes may stay unpublished.
+    #[must_use]
+    pub fn is_relaxed(&self) -> bool {
+        self.config.consistency == Consistency::Relaxed
+    }
+
     /// Returns whether other nodes do not see some of this node's completed writes to the file.
     /// Only with [`Consistency::Relaxed`].
     #[must_use]
     pub fn has_unpublished(&self, inode: u64) -> bool {
-        self.config.consistency == Consistency::Relaxed
-            && self.unpublished.range(pages_of(inode)).next().is_some()
+        self.is_relaxed() && self.unpublished.range(pages_of(inode)).next().is_some()
     }
 
     /// Starts the publication of a file: this node's unpublished pages become visible to other
     /// nodes.
     pub fn publish(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
-        self.sync(inode, ticket, Kind::Publish, out);
+        self.sync(inode, Waiter::Operation(ticket), Kind::Publish, out);
     }
 
     /// Starts the close of a file: its unpublished pages are published, and its read-ahead ends.
@@ -122,7 +138,29 @@ impl Node {
         self.publish(inode, ticket, out);
     }
 
-    fn sync(&mut self, inode: u64, ticket: Ticket, kind: Kind, out: &mut Vec<Effect>) {
+    /// Starts the publication of a file for the directory, and answers at its end.
+    pub(super) fn publish_file(&mut self, inode: u64, request: u64, out: &mut Vec<Effect>) {
+        if self.faults.has(Fault::AnswerUnpublished) {
+            out.push(Effect::Send(ToDirectory::PublishedFile { request }));
+            return;
+        }
+        self.sync(inode, Waiter::Directory(request), Kind::Publish, out);
+    }
+
+    /// Starts the publication of a file by all nodes. [`Effect::Done`] reports that no other node
+    /// has a page unpublished that it had at the start.
+    pub fn publish_all(&mut self, inode: u64, ticket: Ticket, out: &mut Vec<Effect>) {
+        self.publications.insert(ticket, inode);
+        out.push(Effect::Send(ToDirectory::PublishAll { ticket, inode }));
+    }
+
+    /// Notes that all other nodes have published. The operation may have been cancelled.
+    pub(super) fn published_all(&mut self, ticket: Ticket, out: &mut Vec<Effect>) {
+        let done = Effect::Done { ticket, ok: true };
+        out.extend(self.publications.remove(&ticket).map(|_| done));
+    }
+
+    fn sync(&mut self, inode: u64, waiter: Waiter, kind: Kind, out: &mut Vec<Effect>) {
         let publishing: BTreeSet<PageId> = self
             .unpublished
             .range(pages_of(inode))
@@ -133,20 +171,20 @@ impl Node {
         }
         self.lose_unflushed();
         let is_left = |sync: &&mut Sync| {
-            sync.inode == inode && sync.kind == Kind::WriteBack && sync.ticket.is_none()
+            sync.inode == inode && sync.kind == Kind::WriteBack && sync.waiter == Waiter::Nobody
         };
         if kind == Kind::WriteBack
             && let Some(left) = self.syncs.iter_mut().find(is_left)
         {
             // While a store stalls, a file has one write-back, however often it is begun.
-            (left.ticket, left.asked, left.ok) = (Some(ticket), false, true);
+            (left.waiter, left.asked, left.ok) = (waiter, false, true);
             left.publishing.extend(publishing);
             self.go_on(out);
             return;
         }
         let ok = !(kind == Kind::Flush && self.lost.contains(&inode));
         self.syncs.push(Sync {
-            ticket: Some(ticket),
+            waiter,
             inode,
             kind,
             asked: false,
@@ -183,7 +221,13 @@ impl Node {
                     lost.remove(&sync.inode);
                 }
                 let ok = sync.ok;
-                out.extend(sync.ticket.map(|ticket| Effect::Done { ticket, ok }));
+                out.extend(match sync.waiter {
+                    Waiter::Operation(ticket) => Some(Effect::Done { ticket, ok }),
+                    Waiter::Directory(request) => {
+                        Some(Effect::Send(ToDirectory::PublishedFile { request }))
+                    }
+                    Waiter::Nobody => None,
+                });
             }
             !over
         });
@@ -213,6 +257,10 @@ impl Node {
         }
         for (_, page, place) in repeated {
             out.push(Effect::Send(ToDirectory::Flush { page, place }));
+        }
+        for (ticket, inode) in &self.publications {
+            let (ticket, inode) = (*ticket, *inode);
+            out.push(Effect::Send(ToDirectory::PublishAll { ticket, inode }));
         }
     }
 
@@ -262,11 +310,12 @@ impl Node {
     /// Lets no operation wait for the sync. A flush becomes a write-back, which leaves the report
     /// of a loss to the next flush.
     pub(super) fn cancel_sync(&mut self, ticket: Ticket) {
-        let is_cancelled = |sync: &&mut Sync| sync.ticket == Some(ticket);
+        self.publications.remove(&ticket);
+        let is_cancelled = |sync: &&mut Sync| sync.waiter == Waiter::Operation(ticket);
         let Some(sync) = self.syncs.iter_mut().find(is_cancelled) else {
             return;
         };
-        sync.ticket = None;
+        sync.waiter = Waiter::Nobody;
         if sync.kind == Kind::Flush && !self.faults.has(Fault::CancelledReports) {
             sync.kind = Kind::WriteBack;
         }

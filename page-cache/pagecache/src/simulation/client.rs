@@ -2,11 +2,13 @@
 //! written together under a lock. Each operation has several steps, and any event may occur between
 //! two.
 
+mod group;
+
 use super::model::{End, SyncStart};
 use super::world::World;
 use super::{PAGE_BYTES, PAGE_WORDS, Words, to_bytes, to_words};
 use crate::directory::Placement;
-use crate::message::{Access, LockRange, PageId, Place};
+use crate::message::{Access, PageId, Place};
 use crate::node::{Acquired, Effect, Ticket, WroteWhole};
 use crate::segment::Frame;
 
@@ -42,6 +44,8 @@ pub(super) enum Purpose {
     Flush,
     /// A write-back that no program requested.
     WriteBack,
+    /// No other node has pages alone any more.
+    PublishAll,
 }
 
 /// Progress of an operation on its page.
@@ -119,6 +123,23 @@ impl Client {
     pub(super) fn write_back(world: &World, node: usize, ticket: Ticket, inode: u64) -> Self {
         let kind = Kind::Sync(Purpose::WriteBack);
         Self::new(world, node, ticket, (kind, PageId { inode, index: 0 }))
+    }
+
+    /// Creates a request of a node that all nodes publish the file.
+    pub(super) fn publish_all(world: &World, node: usize, ticket: Ticket) -> Self {
+        let kind = Kind::Sync(Purpose::PublishAll);
+        Self::new(
+            world,
+            node,
+            ticket,
+            (
+                kind,
+                PageId {
+                    inode: FILE,
+                    index: 0,
+                },
+            ),
+        )
     }
 
     fn new(world: &World, node: usize, ticket: Ticket, (kind, page): (Kind, PageId)) -> Self {
@@ -382,13 +403,17 @@ impl World {
                 .check_sync(id, &start, (purpose, end), |page| shelf.words(page));
         }
         let inode = client.page.inode;
-        client.sync = Some(self.model.sync_start(id, inode));
+        client.sync = Some(match purpose {
+            Purpose::PublishAll => self.model.publication_start(id, inode),
+            _ => self.model.sync_start(id, inode),
+        });
         client.waiting = true;
         let mut effects = Vec::new();
         let node = &mut self.peers[client.node].node;
         match purpose {
             Purpose::Flush => node.fsync(inode, client.ticket, &mut effects),
             Purpose::WriteBack => node.write_back(inode, client.ticket, &mut effects),
+            Purpose::PublishAll => node.publish_all(inode, client.ticket, &mut effects),
             Purpose::Close => {
                 node.close(inode, client.ticket, &mut effects);
                 node.open(inode, PAGES);
@@ -409,80 +434,6 @@ impl World {
         Ok(())
     }
 
-    /// Uses all pages of the group, one after the other, under one lock: the directory's, or the
-    /// group's word, with the directory's lock when two nodes meet.
-    fn step_group(&mut self, client: &mut Client) -> Result<(), String> {
-        let write = client.kind == Kind::GroupWrite;
-        let word = self.segment.alone_word(GROUP);
-        let id = self.peers[client.node].node.id();
-        if self.by_words && !client.asked && !client.alone && self.segment.take_alone(word, id) {
-            client.alone = true;
-            return Ok(());
-        }
-        if !client.asked && !client.alone {
-            client.asked = true;
-            let range = LockRange {
-                inode: GROUP,
-                start: 0,
-                end: GROUP_PAGES,
-                exclusive: write || self.by_words,
-            };
-            client.waiting = true;
-            let mut effects = Vec::new();
-            self.peers[client.node]
-                .node
-                .lock(range, client.ticket, &mut effects);
-            self.apply(client.node, effects);
-            return Ok(());
-        }
-        if self.by_words && !client.alone {
-            client.alone = self.segment.take_awaited(word, id);
-            self.summary.awaited += u64::from(client.alone);
-            return Ok(());
-        }
-        if client.stage == Stage::Begin {
-            // The lock is held. A failed fill shows at the next attempt.
-            client.done = None;
-            client.begin.0 = self.now;
-        }
-        if write {
-            self.step_write(client, PAGE_BYTES)?;
-        } else {
-            self.step_read(client)?;
-        }
-        if client.stage != Stage::Over {
-            return Ok(());
-        }
-        client.page.index += 1;
-        if client.page.index < GROUP_PAGES {
-            client.stage = Stage::Begin;
-            return Ok(());
-        }
-        if write {
-            self.model.torn = false;
-        } else if !self.model.torn
-            && client
-                .seen
-                .iter()
-                .any(|words| words[..] != group(&client.seen))
-        {
-            return Err(format!(
-                "pages written under one lock differ: {:x?}",
-                client.seen
-            ));
-        }
-        if client.alone {
-            self.segment.leave_alone(word);
-        }
-        let mut effects = Vec::new();
-        if client.asked {
-            let node = &mut self.peers[client.node].node;
-            node.unlock(client.ticket, &mut effects);
-        }
-        self.apply(client.node, effects);
-        Ok(())
-    }
-
     /// Ends the client of a dead node.
     pub(super) fn abandon_client(&mut self, client: &Client) {
         if let Stage::HalfWritten(place) = client.stage {
@@ -492,9 +443,4 @@ impl World {
             self.model.torn = true;
         }
     }
-}
-
-/// Returns the common content of all pages of a group, if nothing interfered.
-fn group(seen: &[Words]) -> Words {
-    seen.first().copied().unwrap_or_default()
 }

@@ -24,6 +24,7 @@ mod client;
 mod invariants;
 mod model;
 mod pace;
+mod publications;
 mod replicas;
 mod restart;
 mod shelf;
@@ -261,6 +262,16 @@ fn a_replica_that_is_used_after_its_drop_is_found() {
 #[test]
 fn a_replica_that_outlives_its_directory_is_found() {
     found(Fault::ReplicaOutlivesDirectory);
+}
+
+#[test]
+fn a_publication_that_awaits_one_node_of_several_is_found() {
+    found(Fault::FirstAnswerCounts);
+}
+
+#[test]
+fn an_answer_before_the_publication_is_found() {
+    found(Fault::AnswerUnpublished);
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub(super) struct SyncStart {
     inode: u64,
     owed: bool,
     writes: Vec<(PageId, usize)>,
-    privates: Vec<(PageId, u64)>,
+    privates: Vec<(NodeId, PageId, u64)>,
 }
 
 /// Returns the store's content of a page that was never written.
@@ -246,7 +246,22 @@ impl Model {
                 .map(|((_, page), version)| (*page, *version))
                 .collect(),
             privates: privates
-                .map(|((_, page), (number, _))| (*page, *number))
+                .map(|((owner, page), (number, _))| (*owner, *page, *number))
+                .collect(),
+        }
+    }
+
+    /// Returns the state at the start of a publication by all nodes but one.
+    pub(super) fn publication_start(&self, requester: NodeId, inode: u64) -> SyncStart {
+        let privates = self.private.iter();
+        let others =
+            privates.filter(|((owner, page), _)| *owner != requester && page.inode == inode);
+        SyncStart {
+            inode,
+            owed: false,
+            writes: Vec::new(),
+            privates: others
+                .map(|((owner, page), (number, _))| (*owner, *page, *number))
                 .collect(),
         }
     }
@@ -273,17 +288,17 @@ impl Model {
         (purpose, end): (Purpose, End),
         stored: impl Fn(PageId) -> Words,
     ) -> Result<(), String> {
-        for (page, number) in &start.privates {
+        for (owner, page, number) in &start.privates {
             if self
-                .private(node, *page)
+                .private(*owner, *page)
                 .is_some_and(|(now, _)| now == *number)
             {
                 return Err(format!(
-                    "{page} is still unpublished on {node} after its file was flushed or closed"
+                    "{page} is still unpublished on {owner} after a {purpose:?} of {node}"
                 ));
             }
         }
-        if purpose == Purpose::Close || end == End::Failed {
+        if matches!(purpose, Purpose::Close | Purpose::PublishAll) || end == End::Failed {
             return Ok(());
         }
         let owed = self.owed.contains(&(node, start.inode));

@@ -33,6 +33,8 @@ pub(super) struct Summary {
     pub(super) unrescued: u64,
     /// Number of these that a restarted directory reported again.
     pub(super) reported_after_restart: u64,
+    /// Requests that all nodes publish a file.
+    pub(super) publications: u64,
     /// Granted replicas.
     pub(super) replicas: u64,
     /// Maximum number of readable copies of one page: in frames, and unpublished.
@@ -66,6 +68,7 @@ impl Summary {
             rescues: self.rescues + other.rescues,
             unrescued: self.unrescued + other.unrescued,
             reported_after_restart: self.reported_after_restart + other.reported_after_restart,
+            publications: self.publications + other.publications,
             replicas: self.replicas + other.replicas,
             copies_peak,
         };
@@ -93,6 +96,7 @@ impl Summary {
             self.rescues,
             self.unrescued,
             self.reported_after_restart,
+            self.publications,
             self.replicas,
         ];
         assert!(

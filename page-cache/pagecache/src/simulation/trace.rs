@@ -25,6 +25,7 @@ impl World {
             | Event::Reconnect(_)
             | Event::Born(_)
             | Event::Round(_)
+            | Event::PublishAll(_)
             | Event::GiveUp(_) => format!("{event:?}"),
         }
     }

@@ -262,4 +262,11 @@ impl World {
             }
         }
     }
+
+    /// Notes that a node died during a store into this frame: the part that it had stored is there.
+    pub(super) fn tear(&mut self, page: PageId, place: Place) {
+        let mut bytes = [0; PAGE_BYTES];
+        self.segment.load(place.frame, 0, &mut bytes);
+        self.model.tear(page, self.now, to_words(&bytes));
+    }
 }

@@ -8,6 +8,7 @@ use forebay_io::sim::Rng;
 use super::client::Client;
 use super::model::Model;
 use super::pace::Pace;
+use super::publications::Publications;
 use super::replicas::Replication;
 use super::shelf::Shelf;
 use super::summary::Summary;
@@ -53,6 +54,7 @@ pub(super) struct World {
     /// One store operation in this many fails; 0 for none.
     pub(super) store_fails: u64,
     pub(super) pace: Pace,
+    pub(super) publications: Publications,
     next_ticket: Ticket,
     operations_left: u64,
     kills_left: u64,
@@ -91,6 +93,8 @@ pub(super) enum Event {
     Born(usize),
     /// A node begins a round of write-back.
     Round(usize),
+    /// A node requests that all nodes publish the file.
+    PublishAll(usize),
     /// The time limit of an operation ends.
     GiveUp(Ticket),
 }
@@ -149,6 +153,7 @@ impl World {
                 0
             },
             pace: Pace::new(seed, fault),
+            publications: Publications::new(seed, fault),
             next_ticket: 1,
             operations_left: 60 + rng.below(140),
             kills_left: if rng.chance(2, 3) {
@@ -297,7 +302,8 @@ impl World {
             self.crashes_left -= 1;
             return Ok(Some(Event::Crash));
         }
-        if let Some(event) = self.draw_pace(&living) {
+        let drawn = self.draw_pace(&living);
+        if let Some(event) = drawn.or_else(|| self.draw_publication(&living)) {
             return Ok(Some(event));
         }
         let mut events = self.events();
@@ -376,6 +382,7 @@ impl World {
             Event::Reconnect(index) => self.reconnect(index),
             Event::Born(index) => self.born(index),
             Event::Round(index) => self.begin_round(index),
+            Event::PublishAll(index) => self.begin_publication(index),
             Event::GiveUp(ticket) => self.give_up(ticket),
         }
         Ok(())
@@ -483,12 +490,5 @@ impl World {
         }
         self.model.died(node);
         self.undeclared.push(node);
-    }
-
-    /// Notes that a node died during a store into this frame: the part that it had stored is there.
-    pub(super) fn tear(&mut self, page: PageId, place: Place) {
-        let mut bytes = [0; PAGE_BYTES];
-        self.segment.load(place.frame, 0, &mut bytes);
-        self.model.tear(page, self.now, to_words(&bytes));
     }
 }

@@ -91,6 +91,8 @@ fn to_directory() -> impl Strategy<Value = ToDirectory> {
         any::<(u64, u64)>().prop_map(|(ticket, inode)| ToDirectory::NotFlushed { ticket, inode }),
         place().prop_map(|place| ToDirectory::Replicate { place }),
         place().prop_map(|place| ToDirectory::Dropped { place }),
+        any::<(u64, u64)>().prop_map(|(ticket, inode)| ToDirectory::PublishAll { ticket, inode }),
+        any::<u64>().prop_map(|request| ToDirectory::PublishedFile { request }),
         any::<[u64; 3]>().prop_map(|[ticket, pages, failed]| ToDirectory::FlushedAll {
             ticket,
             pages,
@@ -137,6 +139,8 @@ fn to_node() -> impl Strategy<Value = ToNode> {
             copy
         }),
         (page(), place()).prop_map(|(page, place)| ToNode::DropReplica { page, place }),
+        any::<(u64, u64)>().prop_map(|(request, inode)| ToNode::PublishFile { request, inode }),
+        any::<u64>().prop_map(|ticket| ToNode::PublishedAll { ticket }),
         any::<u64>().prop_map(|nonce| ToNode::Hello { nonce }),
         node().prop_map(|node| ToNode::Forget { node }),
         Just(ToNode::Left {}),
