@@ -42,6 +42,8 @@ pub struct File {
     seen_losses: SeenLosses,
     /// Blocks of the source that were allocated by writes through this file.
     room: Room,
+    /// Whether the file has its second name, for which a full source may have no room.
+    is_named: AtomicBool,
     /// Whether there were writes through this file since its last [`File::written_back`].
     is_written: AtomicBool,
 }
@@ -84,6 +86,7 @@ impl File {
             size_bytes: AtomicU64::new(size_bytes),
             seen_losses,
             room: Room::default(),
+            is_named: AtomicBool::new(false),
             is_written: AtomicBool::new(false),
         })
     }
@@ -113,6 +116,10 @@ impl File {
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
         let len = self.size_bytes()?.saturating_sub(offset);
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(out.len());
+        if !self.is_named()? {
+            let store = self.node.client().store();
+            return store.read(self.inode, offset, &mut out[..len]);
+        }
         let end = (offset + len as u64).div_ceil(PAGE_BYTES as u64);
         let (mut done, mut requested) = (0, 0);
         while done < len {
@@ -226,6 +233,10 @@ impl File {
     fn clear(&self, start: u64, end: u64) -> Result<()> {
         let client = self.node.client();
         let (inode, size) = (self.inode, PAGE_BYTES as u64);
+        if !self.is_named()? {
+            // No frame holds a page of it.
+            return Ok(());
+        }
         // No frame holds pages that only their writers have. A write that ends later finds that the
         // file is shorter.
         client.publish_everywhere(inode)?;
@@ -271,13 +282,15 @@ impl File {
     /// call once this node has used the page.
     ///
     /// # Errors
-    /// `OutOfRange` beyond the end of the file. Others as for [`File::read_at`].
+    /// `OutOfRange` beyond the end of the file. `NoSpace` if a full source has no room for the
+    /// file's second name. Others as for [`File::read_at`].
     pub fn map(&self, page: u64) -> Result<PageView<'_>> {
         let inside = |size: u64| page < size.div_ceil(PAGE_BYTES as u64);
         if !inside(self.size_bytes.load(Ordering::Relaxed)) && !inside(self.size_bytes()?) {
             let context = format!("page {page} is behind the end of the file");
             return Err(Error::new(ErrorKind::OutOfRange, context));
         }
+        self.name()?;
         let inode = self.inode;
         let page = PageId { inode, index: page };
         self.node.client().map(page)
@@ -336,8 +349,31 @@ impl File {
         })
     }
 
-    /// Allocates blocks of the source before a write.
+    /// Returns whether the file has its second name, and tries to give it one. Without it, no node
+    /// has written to the file, and reads use no frames: the number of a removed file could be
+    /// reused while frames hold its pages.
+    fn is_named(&self) -> Result<bool> {
+        if self.is_named.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        let is_named = self.node.client().store().is_named(self.inode)?;
+        self.is_named.store(is_named, Ordering::Release);
+        Ok(is_named)
+    }
+
+    /// Fails if the source has no room for the file's second name, which writes need.
+    fn name(&self) -> Result<()> {
+        if self.is_named()? {
+            return Ok(());
+        }
+        let context = "the source is full: it has no room for a name in .forebay/files";
+        let number = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        Err(Error::with_source(ErrorKind::NoSpace, context, number))
+    }
+
+    /// Names the file and allocates blocks of the source, before a write.
     fn allocate(&self, bytes: Range<u64>) -> Result<()> {
+        self.name()?;
         let tree = self.node.client().store();
         self.room.allocate(tree, self.inode, bytes)
     }

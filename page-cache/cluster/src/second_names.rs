@@ -128,16 +128,29 @@ impl SecondNames {
         }
     }
 
+    /// Does what [`SecondNames::add`] does, and returns false if the source has no room for the
+    /// name.
+    pub(crate) fn add_if_room(&self, file: &File, inode: u64) -> io::Result<bool> {
+        match self.add(file, inode) {
+            Err(error) if is_full(&error) => Ok(false),
+            added => added.map(|()| true),
+        }
+    }
+
     /// Returns whether a file has a second name.
     pub(crate) fn has(&self, inode: u64) -> bool {
         let there = |path: PathBuf| fs::symlink_metadata(path).is_ok();
         there(self.of(inode)) || there(self.removed.join(inode.to_string()))
     }
 
-    /// Creates a nameless file on the source's file system.
+    /// Creates a nameless file on the source's file system, or opens the record of its pool if the
+    /// source is full.
     pub(crate) fn nameless(&self) -> io::Result<File> {
         let path = self.files.join(format!("new-{}", std::process::id()));
-        let file = File::create(&path)?;
+        let file = match File::create(&path) {
+            Err(error) if is_full(&error) => return File::open(self.files.with_file_name("pool")),
+            file => file?,
+        };
         // Another thread may do the same.
         fs::remove_file(&path).or_else(gone)?;
         Ok(file)
@@ -209,6 +222,13 @@ impl SecondNames {
         }
         Ok(())
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
 fn gone(error: io::Error) -> io::Result<()> {

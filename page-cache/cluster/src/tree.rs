@@ -48,6 +48,9 @@ pub struct Tree {
 struct State {
     /// Files that programs have open, and how often.
     opened: BTreeMap<u64, (Arc<fs::File>, u32)>,
+    /// Those of them for whose second name the source had no room. No frame holds a page that this
+    /// node has read or written of them.
+    unnamed: BTreeSet<u64>,
     /// Recently used files.
     used: BTreeMap<u64, Arc<fs::File>>,
     /// Files with a failed sync, whose writes may be lost.
@@ -161,7 +164,10 @@ impl Tree {
         unmapped(&file)?;
         second_names::mark_open(&file, true)?;
         match &self.second_names {
-            Some(second_names) => second_names.add(&file, inode)?,
+            Some(second_names) if !second_names.add_if_room(&file, inode)? => {
+                state.unnamed.insert(inode);
+            }
+            Some(_) => {}
             None => self.link(&file, inode)?,
         }
         // Checked twice, since of two that begin at once one must see the other.
@@ -169,6 +175,29 @@ impl Tree {
         state.used.remove(&inode);
         state.opened.insert(inode, (Arc::new(file), 1));
         Ok(inode)
+    }
+
+    /// Gives an open file its second name, if the source had no room for it at the open. Returns
+    /// false if it has none still: then no node has written to the file, and none may use frames
+    /// for it.
+    pub(crate) fn is_named(&self, inode: u64) -> Result<bool> {
+        let mut state = self.lock();
+        if !state.unnamed.contains(&inode) {
+            return Ok(true);
+        }
+        let (Some(second_names), Some((file, _))) = (&self.second_names, state.opened.get(&inode))
+        else {
+            return Ok(true);
+        };
+        let is_named = match second_names.add_if_room(file, inode) {
+            // It was removed since. So no other node can open it.
+            Err(error) if error.raw_os_error() == Some(libc::ESTALE) => false,
+            added => added.context(|| format!("naming inode {inode}"))?,
+        };
+        if is_named {
+            state.unnamed.remove(&inode);
+        }
+        Ok(is_named)
     }
 
     /// Ends one [`Tree::open`]. `resident` returns the inodes of which frames hold pages.
@@ -183,7 +212,8 @@ impl Tree {
         }
         if let Some((file, _)) = state.opened.remove(&inode) {
             let unmarked = second_names::mark_open(&file, false);
-            if unmarked.is_ok() {
+            let is_named = !state.unnamed.remove(&inode);
+            if unmarked.is_ok() && is_named {
                 state.use_lately(inode, file);
             }
         }

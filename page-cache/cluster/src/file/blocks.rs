@@ -76,6 +76,7 @@ impl File {
         if range.is_empty() {
             return Ok(());
         }
+        self.name()?;
         let size = PAGE_BYTES as u64;
         let mut throttle = self.node.client().throttle();
         let mut zero = |index: u64| {

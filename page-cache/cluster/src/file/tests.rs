@@ -54,7 +54,7 @@ impl Bed {
 /// Mounts a file system of this size on a path. Returns false if that is not possible here.
 fn mount_small(at: &Path, size: &str) -> bool {
     std::fs::create_dir_all(at).expect("made");
-    let size = format!("size={size}");
+    let size = format!("size={size},nr_inodes=100");
     let mut mount = std::process::Command::new("mount");
     let mount = mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(at);
     mount.status().is_ok_and(|status| status.success())
@@ -286,6 +286,63 @@ fn a_full_source_refuses_writes_and_nothing_else() {
     let whole = open(&two, "third");
     whole.write_at(0, &piece(9)).expect("there is room");
     whole.fsync().expect("durable");
+}
+
+/// A full source may have no room for a file's second name.
+#[test]
+fn a_full_source_lets_nodes_start_and_files_be_read() {
+    let source = std::env::temp_dir().join(format!("forebay-file-names-{}", std::process::id()));
+    if !mount_small(&source, "2M") {
+        println!("SKIPPED: no file system can be mounted here");
+        return;
+    }
+    let content = |byte: u8| vec![byte; 2 * PAGE_BYTES + 100];
+    for name in ["read", "written", "cut"] {
+        std::fs::write(source.join(name), content(1)).expect("there is room");
+    }
+    let bed = Bed::with("names", &[]);
+    let one = bed.node(1);
+    let filler = |number: u32| source.join(format!("filler-{number}"));
+    let full = (0..200).find(|number| std::fs::File::create(filler(*number)).is_err());
+    let full = full.expect("it has 100 inodes");
+    let two = bed.node(2);
+    let second_names = two.inner();
+    let second_names = second_names.client().store().second_names();
+    second_names
+        .expect("there")
+        .nameless()
+        .expect("a mount starts");
+    let open = |node: &Node, name: &str| node.open(name).expect("it opens");
+    let read = |file: &File| {
+        let mut bytes = content(0xff);
+        let len = file.read_at(0, &mut bytes).expect("read");
+        bytes.truncate(len);
+        bytes
+    };
+    let files = [open(&one, "read"), open(&two, "read")];
+    assert!(files.iter().all(|file| read(file) == content(1)));
+    let [written, seen] = [open(&one, "written"), open(&two, "written")];
+    let refused = |result: Result<()>| result.expect_err("it is full").kind();
+    assert_eq!(
+        refused(written.write_at(0, &content(2))),
+        ErrorKind::NoSpace
+    );
+    assert_eq!(refused(written.append(&[2]).map(drop)), ErrorKind::NoSpace);
+    assert_eq!(refused(written.map(0).map(drop)), ErrorKind::NoSpace);
+    written.fsync().expect("nothing was written");
+    assert!(read(&seen) == content(1), "it is unchanged");
+    let cut = open(&one, "cut");
+    cut.truncate(10).expect("shorter");
+    cut.truncate(2 * PAGE_BYTES as u64).expect("longer");
+    let mut expected = vec![0; 2 * PAGE_BYTES];
+    expected[..10].fill(1);
+    assert!(read(&cut) == expected && read(&open(&two, "cut")) == expected);
+    // With room, the files that are open are written, and nodes see it.
+    (0..full).for_each(|number| std::fs::remove_file(filler(number)).expect("removed"));
+    written.write_at(0, &content(3)).expect("there is room");
+    assert!(read(&seen) == content(3));
+    std::fs::remove_file(source.join("read")).expect("removed");
+    assert!(files.iter().all(|file| read(file) == content(1)));
 }
 
 /// Writes reach the source at their age, although no program flushes them.

@@ -21,18 +21,7 @@ impl Store for Tree {
     }
 
     fn read_pages(&self, first: PageId, into: &mut [u8]) -> Result<()> {
-        let file = self.file(first.inode)?;
-        let start = first.index * PAGE_BYTES as u64;
-        let mut done = 0;
-        while done < into.len() {
-            let offset = start + done as u64;
-            match self.uncached.read_at(&file, &mut into[done..], offset) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error).context(|| self.named(first.inode)),
-            }
-        }
+        let done = self.read(first.inode, first.index * PAGE_BYTES as u64, into)?;
         into[done..].fill(0);
         Ok(())
     }
@@ -67,6 +56,22 @@ impl Store for Tree {
 }
 
 impl Tree {
+    /// Reads from the source until `into` is full or the file ends. Returns the number of bytes.
+    pub(crate) fn read(&self, inode: u64, start: u64, into: &mut [u8]) -> Result<usize> {
+        let file = self.file(inode)?;
+        let mut done = 0;
+        while done < into.len() {
+            let offset = start + done as u64;
+            match self.uncached.read_at(&file, &mut into[done..], offset) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context(|| self.named(inode)),
+            }
+        }
+        Ok(done)
+    }
+
     fn write(&self, first: PageId, from: &[u8]) -> Result<()> {
         let file = self.file(first.inode)?;
         let start = first.index * PAGE_BYTES as u64;
