@@ -56,12 +56,17 @@ pub(crate) enum Fault {
     FirstAnswerCounts,
     /// A node reports a file as published before its pages are.
     AnswerUnpublished,
+    /// A node answers that it asks before its next store, while a store is in progress.
+    ProtectPinned,
+    /// A node is permitted to store while others answer that they will ask, and the page counts as
+    /// protected.
+    ProtectionNotCancelled,
 }
 
 #[cfg(test)]
 impl Fault {
     /// All faults.
-    pub(crate) const ALL: [Self; 24] = [
+    pub(crate) const ALL: [Self; 26] = [
         Self::AcknowledgeMapped,
         Self::UncheckedGeneration,
         Self::PublishUnfilled,
@@ -86,6 +91,8 @@ impl Fault {
         Self::ReplicaOutlivesDirectory,
         Self::FirstAnswerCounts,
         Self::AnswerUnpublished,
+        Self::ProtectPinned,
+        Self::ProtectionNotCancelled,
     ];
 }
 

@@ -288,6 +288,13 @@ pub enum ToDirectory {
         /// Place of the replica.
         place: Place,
     },
+    /// The answer to [`ToNode::Protect`].
+    Protected {
+        /// Place of the page.
+        place: Place,
+        /// Whether the node asks before its next store. If not, it may be storing.
+        ok: bool,
+    },
     /// Requests that all other nodes publish their unpublished pages of a file.
     PublishAll {
         /// The node's own number for this request.
@@ -399,6 +406,13 @@ pub enum ToNode {
     /// The node must not read its replica of the page any more, then report that
     /// ([`ToDirectory::Dropped`]). A node without a replica of the page ignores it.
     DropReplica {
+        /// The page.
+        page: PageId,
+        /// Place of the page.
+        place: Place,
+    },
+    /// The node should not store into the page before a lookup permits it, and must answer.
+    Protect {
         /// The page.
         page: PageId,
         /// Place of the page.

@@ -374,6 +374,7 @@ messages! {
         24 => Dropped { place },
         25 => PublishAll { ticket, inode },
         26 => PublishedFile { request },
+        27 => Protected { place, ok },
     }
 }
 messages! {
@@ -395,5 +396,6 @@ messages! {
         15 => DropReplica { page, place },
         16 => PublishFile { request, inode },
         17 => PublishedAll { ticket },
+        18 => Protect { page, place },
     }
 }

@@ -9,7 +9,7 @@ use super::*;
 use crate::names::{Names, NewFile, Opened, ROOT, Renaming};
 use crate::second_names;
 use crate::server::{self, Server};
-use crate::{Node, NodeId, Options};
+use crate::{Node, NodeId, Options, Replicas};
 
 /// Directory that contains the mapped directory.
 const ABOVE: &str = "above";
@@ -343,6 +343,34 @@ fn a_full_source_lets_nodes_start_and_files_be_read() {
     assert!(read(&seen) == content(3));
     std::fs::remove_file(source.join("read")).expect("removed");
     assert!(files.iter().all(|file| read(file) == content(1)));
+}
+
+#[test]
+fn a_written_page_has_a_replica_after_its_write_back() {
+    let bed = Bed::new("replica");
+    let node = |number| {
+        let id = NodeId::new(number).expect("a node");
+        let mut options = Options::new(&bed.pool, id, 100);
+        options.replicas = Replicas::Idle;
+        Node::join(options).expect("it joins")
+    };
+    let (writer, reader) = (node(1), node(2));
+    let written = writer.create("data").expect("created");
+    written.write_at(0, &[7; PAGE_BYTES]).expect("written");
+    let read = reader.open("data").expect("it opens");
+    written.fsync().expect("durable");
+    let mut page = [0; PAGE_BYTES];
+    let begin = Instant::now();
+    while reader.counts().hits_local == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no replica");
+        read.read_at(0, &mut page).expect("read");
+        assert_eq!(page, [7; PAGE_BYTES]);
+    }
+    for byte in 1..20 {
+        written.write_at(0, &[byte; PAGE_BYTES]).expect("written");
+        read.read_at(0, &mut page).expect("read");
+        assert_eq!(page, [byte; PAGE_BYTES]);
+    }
 }
 
 /// Writes reach the source at their age, although no program flushes them.

@@ -85,6 +85,7 @@ impl Directory {
         let granted = &mut |node, ticket| out.send(node, ToNode::Locked { ticket });
         self.locks.release(|holder, _| holder == node, granted);
         self.forget_publications(node, out);
+        self.forget_protections(node);
     }
 
     /// Applies the death of `node` to one frame.

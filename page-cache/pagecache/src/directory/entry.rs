@@ -1,6 +1,6 @@
 //! Directory entry of one frame.
 
-use crate::message::{NodeId, PageId, Place};
+use crate::message::{Access, NodeId, PageId, Place};
 
 /// No frame: the end of a list.
 pub(super) const NONE: u32 = u32::MAX;
@@ -37,6 +37,10 @@ pub(super) const WRITING: u8 = 2;
 pub(super) const FINAL: u8 = 4;
 /// The node of a replica was asked to drop it, for the room that it leaves.
 pub(super) const RECLAIMED: u8 = 8;
+/// Nodes may store into the page without a lookup.
+pub(super) const STORABLE: u8 = 16;
+/// The page was written back since a node was last permitted to store into it.
+pub(super) const SETTLED: u8 = 32;
 
 /// Directory state of a frame and its page. Frames and entries have the same numbers.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +71,14 @@ const _: () = assert!(
     size_of::<Entry>() + TABLE_BYTES_MAX <= 64,
     "a page takes at most 64 bytes of the directory"
 );
+
+/// Returns the flags of a page that is filled for this access.
+pub(super) const fn flags_of(access: Access) -> u8 {
+    match access {
+        Access::Read => 0,
+        Access::Write => WRITTEN | STORABLE,
+    }
+}
 
 impl Entry {
     /// Creates the entry of an empty frame of `host`.

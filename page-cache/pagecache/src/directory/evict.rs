@@ -1,7 +1,7 @@
 //! Eviction of a page: mark, invalidate in batches, wait for every acknowledgement, write back,
 //! reuse. Also flushes, which are write-backs only.
 
-use super::entry::{Entry, FINAL, WRITING, WRITTEN};
+use super::entry::{Entry, FINAL, SETTLED, WRITING, WRITTEN};
 use super::{Directory, Fault, Life, NONE, Outbox, State};
 use crate::message::{NodeId, PageId, Place, ToNode, nodes};
 
@@ -60,6 +60,7 @@ impl Directory {
     /// Starts the eviction of a published page: lookups wait from now on.
     pub(super) fn invalidate(&mut self, frame: u32, out: &mut Outbox) {
         self.unlink(frame);
+        self.end_protection(frame);
         self.counts.invalidations += 1;
         let entry = &mut self.entries[frame as usize];
         entry.state = State::ToBeInvalidated;
@@ -121,6 +122,7 @@ impl Directory {
         let entry = &mut self.entries[frame as usize];
         let last = entry.is(FINAL);
         entry.flags &= !(WRITING | FINAL);
+        entry.flags |= if ok { SETTLED } else { 0 };
         let (page, place) = (entry.page, entry.place(frame));
         if let Some(flushes) = self.flushes.get_mut(&frame) {
             for node in std::mem::take(&mut flushes.now) {

@@ -10,6 +10,7 @@ mod evict;
 mod locks;
 mod members;
 mod outbox;
+mod protections;
 mod publications;
 mod recover;
 mod replicas;
@@ -25,12 +26,13 @@ use hashbrown::HashTable;
 use crate::fault::{Fault, Faults};
 use crate::message::{Access, NODES_MAX, NodeId, PageId, Place, ToDirectory, ToNode};
 pub use entry::State;
-use entry::{Entry, NONE, WRITTEN};
+use entry::{Entry, NONE, SETTLED, STORABLE, WRITTEN};
 use evict::Flushes;
 use locks::RangeLocks;
 pub use members::Held;
 use members::{Life, Member};
 pub use outbox::{Outbox, Share};
+use protections::Protections;
 use publications::Publications;
 use recover::Recovery;
 use replicas::Replicas;
@@ -72,6 +74,8 @@ pub struct Counts {
     pub evicted: u64,
     /// Requested write-backs.
     pub write_backs: u64,
+    /// Written pages into which no node stores without a lookup any more.
+    pub protections: u64,
     /// Granted replicas.
     pub replicas: u64,
 }
@@ -107,6 +111,7 @@ pub struct Directory {
     /// Whether they may get one now.
     serves: bool,
     flushes: BTreeMap<u32, Flushes>,
+    protections: Protections,
     publications: Publications,
     locks: RangeLocks,
     /// State of a recovery after a restart.
@@ -149,6 +154,7 @@ impl Directory {
             room: VecDeque::new(),
             serves: true,
             flushes: BTreeMap::new(),
+            protections: Protections::default(),
             publications: Publications::default(),
             locks: RangeLocks::default(),
             recovery: None,
@@ -246,6 +252,7 @@ impl Directory {
                 }
                 self.release_replica(place.frame, out);
             }
+            ToDirectory::Protected { place, ok } => self.protected(from, place, ok, out),
             ToDirectory::PublishAll { ticket, inode } => {
                 self.publish_all(from, ticket, inode, out);
             }
@@ -329,15 +336,19 @@ impl Directory {
             self.waiting.entry(page).or_default().push_back(waiter);
             return;
         }
+        if access == Access::Write {
+            self.cancel_protection(frame);
+        }
+        let is_protected = self.is_being_protected(frame);
         let entry = &mut self.entries[frame as usize];
         entry.sharers |= node.bit();
         entry.state = entry.published();
         if access == Access::Write {
-            entry.flags |= WRITTEN;
+            entry.flags |= WRITTEN | STORABLE;
+            entry.flags &= !SETTLED;
         }
-        // Once one node may store, the page counts as written, so that other nodes need not ask
-        // again.
-        let access = if entry.is(WRITTEN) {
+        // Once one node may store, all may, so that other nodes need not ask again.
+        let access = if entry.is(STORABLE) && !is_protected {
             Access::Write
         } else {
             Access::Read
@@ -390,7 +401,7 @@ impl Directory {
             sharers: node.bit(),
             holder: node,
             state: State::Exclusive,
-            flags: if access == Access::Write { WRITTEN } else { 0 },
+            flags: entry::flags_of(access),
             ..Entry::free(entry.host)
         };
         let place = entry.place(frame);

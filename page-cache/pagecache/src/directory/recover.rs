@@ -7,7 +7,7 @@
 
 use forebay_block::Result;
 
-use super::entry::WRITTEN;
+use super::entry::{STORABLE, WRITTEN, flags_of};
 use super::{Config, Directory, Entry, Fault, Life, Outbox, Share, State, refused};
 use crate::message::{Access, LockRange, NodeId, PageId, Place, ToDirectory, ToNode};
 
@@ -174,7 +174,7 @@ impl Directory {
             return false;
         }
         entry.sharers |= sharers;
-        entry.flags |= if written { WRITTEN } else { 0 };
+        entry.flags |= if written { WRITTEN | STORABLE } else { 0 };
         entry.state = entry.published();
         true
     }
@@ -186,7 +186,7 @@ impl Directory {
         }
         let entry = &mut self.entries[place.frame as usize];
         (entry.state, entry.holder, entry.sharers) = (State::Exclusive, holder, holder.bit());
-        entry.flags = if access == Access::Write { WRITTEN } else { 0 };
+        entry.flags = flags_of(access);
         true
     }
 

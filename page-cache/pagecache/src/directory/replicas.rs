@@ -4,7 +4,7 @@
 //! the page, and no store is permitted before all replicas are dropped. So a replica has the
 //! content of its page at any time. Replicas are the first to leave when frames are needed.
 
-use super::entry::{Entry, NONE, RECLAIMED, WRITTEN};
+use super::entry::{Entry, NONE, RECLAIMED, SETTLED, STORABLE};
 use super::{Directory, Outbox, State};
 #[cfg(test)]
 use crate::message::PageId;
@@ -27,21 +27,26 @@ impl Replicas {
 
 impl Directory {
     /// Grants a node a replica in a frame of its own, if it has an idle one and no node may store
-    /// into the page.
+    /// into the page. If nodes may, but the page was written back since it was last written, they
+    /// are asked to look it up before the next store. The replica is granted then.
     pub(super) fn replicate(&mut self, from: NodeId, place: Place, out: &mut Outbox) {
         let may_have = |entry: &&Entry| {
             entry.state.is_published()
-                && !entry.is(WRITTEN)
+                && (!entry.is(STORABLE) || entry.is(SETTLED))
                 && entry.host != from
                 && entry.sharers & from.bit() != 0
                 && entry.replicas & from.bit() == 0
         };
         // The page may have been evicted, or written, meanwhile.
-        let Some(page) = self.at(place).filter(may_have).map(|entry| entry.page) else {
+        let Some(Entry { page, flags, .. }) = self.at(place).filter(may_have).copied() else {
             return;
         };
         // A lookup that waits wants to store.
         if self.free() <= self.config.free_high || self.waiting.contains_key(&page) {
+            return;
+        }
+        if flags & STORABLE != 0 {
+            self.protect(place.frame, from, out);
             return;
         }
         let Some(frame) = self.take_frame_of(from.index()) else {

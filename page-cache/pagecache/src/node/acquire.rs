@@ -93,6 +93,19 @@ impl Node {
         }
     }
 
+    /// Gives up the permission to store into a page, unless it is in use: by a store, perhaps.
+    pub(super) fn protect(&mut self, page: PageId, place: Place, out: &mut Vec<Effect>) {
+        let ignores = self.faults.has(Fault::ProtectPinned);
+        let mapping = self.mapped.find_mut(page);
+        let unused = mapping.filter(|mapping| {
+            mapping.place == place && !mapping.leaving && (mapping.pins == 0 || ignores)
+        });
+        let ok = unused
+            .map(|mapping| mapping.access = Access::Read)
+            .is_some();
+        out.push(Effect::Send(ToDirectory::Protected { place, ok }));
+    }
+
     pub(super) fn count_hit(&mut self, place: Place) {
         match self.is_local(place) {
             true => self.counts.hits_local += 1,

@@ -53,6 +53,7 @@ impl Node {
                 }
                 self.begin_replica(page, place, copy, out);
             }
+            ToNode::Protect { page, place } => self.protect(page, place, out),
             ToNode::DropReplica { page, .. } => self.drop_replica(page, out),
             ToNode::Invalidate { page, place } => {
                 self.pressure = self.pressure.wrapping_add(1);

@@ -64,8 +64,9 @@ fn to_words(bytes: &[u8]) -> Words {
 
 /// Lives of each consistency.
 const LIVES: Lives = Lives {
-    // Fault::UnreportedLoss, Fault::WriteBackOverlaps, Fault::GivenUpForgotten
-    pinned: &[103, 312, 165],
+    // Fault::UnreportedLoss, Fault::WriteBackOverlaps, Fault::GivenUpForgotten,
+    // Fault::ProtectionNotCancelled
+    pinned: &[103, 312, 165, 221],
     gate: 800,
     whole: 5000,
     share: 2,
@@ -262,6 +263,16 @@ fn a_replica_that_is_used_after_its_drop_is_found() {
 #[test]
 fn a_replica_that_outlives_its_directory_is_found() {
     found(Fault::ReplicaOutlivesDirectory);
+}
+
+#[test]
+fn a_page_that_is_protected_during_a_store_is_found() {
+    found(Fault::ProtectPinned);
+}
+
+#[test]
+fn a_protection_that_outlasts_a_permission_is_found() {
+    found(Fault::ProtectionNotCancelled);
 }
 
 #[test]

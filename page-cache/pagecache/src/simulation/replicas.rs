@@ -27,6 +27,8 @@ impl Replication {
                 Fault::ReplicaNotRevoked
                     | Fault::ReplicaUsedAfterDrop
                     | Fault::ReplicaOutlivesDirectory
+                    | Fault::ProtectPinned
+                    | Fault::ProtectionNotCancelled
             ),
         };
         Self { rng, replicates }

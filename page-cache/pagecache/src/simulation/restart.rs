@@ -36,6 +36,7 @@ impl World {
         let counts = self.directory.counts();
         self.summary.fills += counts.filled;
         self.summary.evictions += counts.evicted;
+        self.summary.protections += counts.protections;
         self.summary.replicas += counts.replicas;
         let directory = Directory::recover(self.config, self.epoch, &shares);
         self.directory = directory.expect("the same configuration");

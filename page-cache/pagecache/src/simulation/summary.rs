@@ -35,6 +35,8 @@ pub(super) struct Summary {
     pub(super) reported_after_restart: u64,
     /// Requests that all nodes publish a file.
     pub(super) publications: u64,
+    /// Written pages into which no node stores without a lookup any more.
+    pub(super) protections: u64,
     /// Granted replicas.
     pub(super) replicas: u64,
     /// Maximum number of readable copies of one page: in frames, and unpublished.
@@ -69,6 +71,7 @@ impl Summary {
             unrescued: self.unrescued + other.unrescued,
             reported_after_restart: self.reported_after_restart + other.reported_after_restart,
             publications: self.publications + other.publications,
+            protections: self.protections + other.protections,
             replicas: self.replicas + other.replicas,
             copies_peak,
         };
@@ -97,6 +100,7 @@ impl Summary {
             self.unrescued,
             self.reported_after_restart,
             self.publications,
+            self.protections,
             self.replicas,
         ];
         assert!(

@@ -240,6 +240,7 @@ impl World {
         let counts = self.directory.counts();
         self.summary.fills += counts.filled;
         self.summary.evictions += counts.evicted;
+        self.summary.protections += counts.protections;
         self.summary.replicas += counts.replicas;
         for peer in &self.peers {
             let counts = peer.node.counts();

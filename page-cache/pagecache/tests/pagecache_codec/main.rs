@@ -93,6 +93,7 @@ fn to_directory() -> impl Strategy<Value = ToDirectory> {
         place().prop_map(|place| ToDirectory::Dropped { place }),
         any::<(u64, u64)>().prop_map(|(ticket, inode)| ToDirectory::PublishAll { ticket, inode }),
         any::<u64>().prop_map(|request| ToDirectory::PublishedFile { request }),
+        (place(), any::<bool>()).prop_map(|(place, ok)| ToDirectory::Protected { place, ok }),
         any::<[u64; 3]>().prop_map(|[ticket, pages, failed]| ToDirectory::FlushedAll {
             ticket,
             pages,
@@ -141,6 +142,7 @@ fn to_node() -> impl Strategy<Value = ToNode> {
         (page(), place()).prop_map(|(page, place)| ToNode::DropReplica { page, place }),
         any::<(u64, u64)>().prop_map(|(request, inode)| ToNode::PublishFile { request, inode }),
         any::<u64>().prop_map(|ticket| ToNode::PublishedAll { ticket }),
+        (page(), place()).prop_map(|(page, place)| ToNode::Protect { page, place }),
         any::<u64>().prop_map(|nonce| ToNode::Hello { nonce }),
         node().prop_map(|node| ToNode::Forget { node }),
         Just(ToNode::Left {}),

@@ -114,3 +114,69 @@ fn a_node_leaves_without_its_replicas() {
     let sent = desk.say(0, ToDirectory::Dropped { place: copy });
     assert_eq!(sent, [(0, ToNode::Left {})]);
 }
+
+/// Node 1 has written a page that node 0 maps. Node 1 has written it back if `is_clean`.
+fn written(desk: &mut Desk, is_clean: bool) -> Place {
+    let place = desk.publish_new(1, 1, Access::Write);
+    desk.lookup(0, 1, Access::Read);
+    if is_clean {
+        let page = page(1);
+        let write_back = (1, ToNode::WriteBack { page, place });
+        assert_eq!(
+            desk.say(1, ToDirectory::Flush { page, place }),
+            [write_back]
+        );
+        desk.say(1, ToDirectory::WrittenBack { place, ok: true });
+    }
+    place
+}
+
+fn is_replica((to, message): &(u8, ToNode)) -> bool {
+    *to == 0 && matches!(message, ToNode::Replica { .. })
+}
+
+#[test]
+fn a_page_has_a_replica_after_its_write_back() {
+    let mut desk = Desk::new(2, 4, 1, 2);
+    let place = written(&mut desk, true);
+    let page = page(1);
+    let protect = ToNode::Protect { page, place };
+    let replicate = ToDirectory::Replicate { place };
+    assert_eq!(desk.say(0, replicate), [(0, protect), (1, protect)]);
+    assert_eq!(desk.say(0, replicate), [], "it was requested");
+    let protected = ToDirectory::Protected { place, ok: true };
+    assert_eq!(desk.say(0, protected), [], "one node has not answered");
+    let sent = desk.say(1, protected);
+    assert!(matches!(&sent[..], [sent] if is_replica(sent)), "{sent:?}");
+    let sent = desk.lookup(1, 1, Access::Write);
+    assert_eq!(sent, [(0, drop_replica(1, place))], "the next store asks");
+}
+
+#[test]
+fn a_page_has_no_replica_before_its_write_back_or_while_nodes_store() {
+    let mut desk = Desk::new(2, 4, 1, 2);
+    let place = written(&mut desk, false);
+    let replicate = ToDirectory::Replicate { place };
+    assert_eq!(desk.say(0, replicate), [], "it was not written back");
+    let mut desk = Desk::new(2, 4, 1, 2);
+    let place = written(&mut desk, true);
+    let protected = |ok| ToDirectory::Protected { place, ok };
+    assert_eq!(desk.say(0, replicate).len(), 2);
+    assert_eq!(desk.say(1, protected(false)), []);
+    assert_eq!(desk.say(0, protected(true)), [], "node 1 is storing");
+    assert_eq!(desk.say(0, replicate).len(), 2);
+    assert_eq!(desk.say(1, protected(true)), []);
+    let (page, access) = (page(1), Access::Write);
+    let map = ToNode::Map {
+        page,
+        place,
+        access,
+    };
+    assert_eq!(
+        desk.lookup(1, 1, access),
+        [(1, map)],
+        "a store waits for none"
+    );
+    assert_eq!(desk.say(0, protected(true)), [], "node 1 may store");
+    assert_eq!(desk.say(0, replicate), [], "it was not written back since");
+}
