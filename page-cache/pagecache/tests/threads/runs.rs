@@ -49,6 +49,20 @@ fn an_unreadable_page_fails_alone() {
 }
 
 #[test]
+fn evictions_of_clean_pages_share_packets() {
+    const PAGES: u64 = 400;
+    let cluster = Cluster::new(1, 64, Consistency::Strong, None);
+    let mut out = [0; PAGE];
+    for index in 0..PAGES {
+        let read = cluster.nodes[0].read(page(2 * index), &mut out);
+        read.expect("it is read");
+    }
+    // Each page has a lookup and a publication.
+    let packets = cluster.sent.load(Ordering::Relaxed);
+    assert!(packets <= PAGES * 5 / 2, "{packets} packets");
+}
+
+#[test]
 fn whole_pages_that_are_written_together_share_packets() {
     const PAGES: usize = 40;
     let cluster = Cluster::new(2, 128, Consistency::Strong, None);
