@@ -10,7 +10,9 @@ mod effects;
 mod emulated;
 mod flush_all;
 mod io;
+mod locked;
 mod membership;
+mod reading;
 mod seen_losses;
 mod throttle;
 mod unsynced;
@@ -20,7 +22,7 @@ mod write_back;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Error, ErrorKind, Result};
@@ -33,6 +35,8 @@ use alone::Turns;
 pub use emulated::Emulated;
 pub use flush_all::{FlushedAll, NAMED_MAX};
 use io::Jobs;
+use locked::{Deferred, Locked, Signal, Waiter};
+pub use reading::{Begun, Waiting};
 pub use seen_losses::SeenLosses;
 use throttle::DirtyLimits;
 pub use throttle::Throttle;
@@ -51,6 +55,10 @@ pub trait Link {
     /// # Errors
     /// If the connection is gone.
     fn send(&self, packet: &[u8]) -> Result<()>;
+
+    /// Passes queued packets to the system, if [`Link::send`] does not. It does not wait for the
+    /// other side. It is called soon after each packet, when the node is not locked.
+    fn flush(&self) {}
 }
 
 /// A node with its memory, its store and its connection to the directory. Threads of the caller
@@ -58,13 +66,14 @@ pub trait Link {
 #[derive(Debug)]
 pub struct Client<S, L> {
     state: Mutex<State>,
-    changed: Condvar,
+    /// Notified of progress. Operations on pages have their own [`Waiter`].
+    changed: Signal,
     /// Notified of requested I/O.
-    requested: Condvar,
+    requested: Signal,
     /// Notified of requested flushes of all files.
-    flush_requested: Condvar,
+    flush_requested: Signal,
     /// Notified of more dirty pages than the background limit.
-    dirtied: Condvar,
+    dirtied: Signal,
     segment: Arc<Segment>,
     store: S,
     link: L,
@@ -81,6 +90,9 @@ struct State {
     /// Results of operations that are waited for: retry (`None`), or the end and whether it
     /// succeeded.
     outcomes: BTreeMap<Ticket, Option<bool>>,
+    /// Operations that wait, but for syncs.
+    waiters: BTreeMap<Ticket, Waiter>,
+    deferred: Deferred,
     effects: Vec<Effect>,
     messages: Vec<ToDirectory>,
     packet: Vec<u8>,
@@ -107,6 +119,8 @@ impl<S: Store, L: Link> Client<S, L> {
             node,
             next_ticket: 0,
             outcomes: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            deferred: Deferred::default(),
             effects,
             messages: Vec::new(),
             packet: Vec::new(),
@@ -119,10 +133,10 @@ impl<S: Store, L: Link> Client<S, L> {
         };
         let client = Self {
             state: Mutex::new(state),
-            changed: Condvar::new(),
-            requested: Condvar::new(),
-            flush_requested: Condvar::new(),
-            dirtied: Condvar::new(),
+            changed: Signal::default(),
+            requested: Signal::default(),
+            flush_requested: Signal::default(),
+            dirtied: Signal::default(),
             segment,
             store,
             link,
@@ -309,7 +323,7 @@ impl<S: Store, L: Link> Client<S, L> {
         let State { node, effects, .. } = &mut *state;
         node.lock(range, ticket, effects);
         self.act(&mut state)?;
-        self.outcome_within(state, ticket, None)?;
+        self.outcome(state, ticket, None)?;
         let result = body();
         let mut state = self.lock_state();
         let State { node, effects, .. } = &mut *state;
@@ -334,21 +348,29 @@ impl<S: Store, L: Link> Client<S, L> {
         let State { node, effects, .. } = &mut *state;
         begin(node, inode, ticket, effects);
         self.act(&mut state)?;
-        let name = || format!("{what} of {}", self.store.name(inode));
-        match self.outcome(state, ticket, name)? {
-            Some(false) => Err(self.lost(inode, what)),
-            Some(true) | None => Ok(()),
+        match self.synced(state, ticket) {
+            Ok(Some(false)) => Err(self.lost(inode, what)),
+            Ok(Some(true) | None) => Ok(()),
+            Err(error) => Err(named(error, || {
+                format!("{what} of {}", self.store.name(inode))
+            })),
         }
     }
 
     /// Waits until an operation on a page may continue.
-    fn wait(&self, state: MutexGuard<'_, State>, page: PageId, ticket: Ticket) -> Result<()> {
-        match self.outcome(state, ticket, || self.named(page))? {
-            Some(false) => {
+    fn wait<'a>(&'a self, state: Locked<'a, S, L>, page: PageId, ticket: Ticket) -> Result<()> {
+        self.ended(self.outcome(state, ticket, self.limit), page)
+    }
+
+    /// Returns the result of an operation on a page from its outcome: whether it may continue.
+    fn ended(&self, outcome: Result<Option<bool>>, page: PageId) -> Result<()> {
+        match outcome {
+            Ok(Some(false)) => {
                 let context = format!("{}: the store could not read it", self.named(page));
                 Err(Error::new(ErrorKind::Io, context))
             }
-            Some(true) | None => Ok(()),
+            Ok(Some(true) | None) => Ok(()),
+            Err(error) => Err(named(error, || self.named(page))),
         }
     }
 
@@ -356,24 +378,44 @@ impl<S: Store, L: Link> Client<S, L> {
         format!("page {} of {}", page.index, self.store.name(page.inode))
     }
 
-    fn outcome(
-        &self,
-        state: MutexGuard<'_, State>,
-        ticket: Ticket,
-        name: impl Fn() -> String,
-    ) -> Result<Option<bool>> {
-        let outcome = self.outcome_within(state, ticket, self.limit);
-        outcome.map_err(|error| match error.kind() {
-            ErrorKind::TimedOut => error.context(name()),
-            _ => error,
-        })
-    }
-
-    fn outcome_within(
-        &self,
-        mut state: MutexGuard<'_, State>,
+    /// Waits for the outcome of an operation.
+    fn outcome<'a>(
+        &'a self,
+        mut state: Locked<'a, S, L>,
         ticket: Ticket,
         patience: Option<Duration>,
+    ) -> Result<Option<bool>> {
+        let begin = Instant::now();
+        loop {
+            if let Some(outcome) = state.outcomes.remove(&ticket) {
+                return Ok(outcome);
+            }
+            if let Some(error) = &state.broken {
+                return Err(error.clone());
+            }
+            let left = patience.map(|patience| patience.saturating_sub(begin.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                state.waiters.remove(&ticket);
+                state.node.cancel(ticket);
+                return Err(not_in_time());
+            }
+            let waiter = Waiter::Thread(std::thread::current());
+            state.waiters.insert(ticket, waiter);
+            drop(state);
+            match left {
+                Some(left) => std::thread::park_timeout(left),
+                None => std::thread::park(),
+            }
+            state = self.lock_state();
+        }
+    }
+
+    /// Waits for the outcome of a flush, write-back or close. One of many pages may take long, as
+    /// long as the store accepts some of them.
+    fn synced<'a>(
+        &'a self,
+        mut state: Locked<'a, S, L>,
+        ticket: Ticket,
     ) -> Result<Option<bool>> {
         let mut begin = Instant::now();
         let mut awaited_pages = state.node.awaited_pages(ticket);
@@ -384,31 +426,27 @@ impl<S: Store, L: Link> Client<S, L> {
             if let Some(error) = &state.broken {
                 return Err(error.clone());
             }
-            // A flush of many pages may take long, as long as the store accepts some of them.
             let still_awaited = state.node.awaited_pages(ticket);
             if std::mem::replace(&mut awaited_pages, still_awaited) != still_awaited {
                 begin = Instant::now();
             }
-            let left = patience.map(|patience| patience.saturating_sub(begin.elapsed()));
+            let left = self
+                .limit
+                .map(|limit| limit.saturating_sub(begin.elapsed()));
             state = match left {
-                None => self
-                    .changed
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => state.wait(&self.changed),
                 Some(Duration::ZERO) => {
                     state.node.cancel(ticket);
                     return Err(not_in_time());
                 }
-                Some(left) => {
-                    let waited = self.changed.wait_timeout(state, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
+                Some(left) => state.wait_timeout(&self.changed, left),
             };
         }
     }
 
-    fn lock_state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> Locked<'_, S, L> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked::new(self, state)
     }
 }
 
@@ -416,6 +454,14 @@ impl State {
     fn ticket(&mut self) -> Ticket {
         self.next_ticket += 1;
         self.next_ticket
+    }
+}
+
+/// Adds a name to an error if it is `TimedOut`.
+fn named(error: Error, name: impl FnOnce() -> String) -> Error {
+    match error.kind() {
+        ErrorKind::TimedOut => error.context(name()),
+        _ => error,
     }
 }
 

@@ -20,7 +20,7 @@ impl<S: Store, L: Link> Client<S, L> {
         let mut state = self.lock_state();
         let result = self.take_packets(&mut state, bytes);
         if let Err(error) = &result {
-            state.broken = Some(error.clone());
+            state.fail(error.clone());
         }
         self.changed.notify_all();
         if state.node.flush_is_requested() {
@@ -58,9 +58,12 @@ impl<S: Store, L: Link> Client<S, L> {
         encode(id, &state.messages, &mut state.packet);
         state.messages.clear();
         let sent = self.link.send(&state.packet);
-        if let Err(error) = &sent {
-            state.broken = Some(error.clone());
-            self.changed.notify_all();
+        match &sent {
+            Ok(()) => state.deferred.sends = true,
+            Err(error) => {
+                state.fail(error.clone());
+                self.changed.notify_all();
+            }
         }
         sent
     }
@@ -69,15 +72,15 @@ impl<S: Store, L: Link> Client<S, L> {
         let slow = self.emulated;
         let State {
             node,
-            outcomes,
             effects,
             messages,
             jobs,
+            deferred,
             ..
         } = state;
         match effect {
             Effect::Send(message) => messages.push(message),
-            Effect::Fill { page, place } => self.start_io(jobs, page, place, Action::Fill),
+            Effect::Fill { page, place } => deferred.io += start_io(jobs, page, place, Action::Fill),
             Effect::FillUnpublished { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 self.segment.fill(page, place, id, bytes, false);
@@ -86,7 +89,7 @@ impl<S: Store, L: Link> Client<S, L> {
             Effect::Merge { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 let merge = Action::Merge((&*bytes).into());
-                self.start_io(jobs, page, place, merge);
+                deferred.io += start_io(jobs, page, place, merge);
             }
             Effect::Copy { page, place, copy } => {
                 let mut bytes = vec![0; self.segment.page_size_bytes()];
@@ -102,27 +105,26 @@ impl<S: Store, L: Link> Client<S, L> {
                 node.written_back(place, true, effects);
             }
             Effect::WriteBack { page, place } => {
-                self.start_io(jobs, page, place, Action::WriteBack);
+                deferred.io += start_io(jobs, page, place, Action::WriteBack);
             }
             Effect::Ready(ticket) => {
-                outcomes.insert(ticket, None);
-                self.changed.notify_all();
+                state.resume(ticket, None);
             }
             Effect::Done { ticket, ok } => {
-                outcomes.insert(ticket, Some(ok));
-                self.changed.notify_all();
+                if !state.resume(ticket, Some(ok)) {
+                    self.changed.notify_all();
+                }
             }
         }
     }
+}
 
-    fn start_io(&self, jobs: &mut Jobs, page: PageId, place: Place, action: Action) {
-        let job = Job {
-            page,
-            place,
-            action,
-        };
-        if jobs.push(job) {
-            self.requested.notify_one();
-        }
-    }
+/// Queues I/O of the store. Returns the number of threads to wake for it.
+fn start_io(jobs: &mut Jobs, page: PageId, place: Place, action: Action) -> usize {
+    let job = Job {
+        page,
+        place,
+        action,
+    };
+    jobs.push(job).into()
 }

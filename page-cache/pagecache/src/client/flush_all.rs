@@ -1,7 +1,6 @@
 //! Flush of all files of the node, at the request of the directory.
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 use forebay_block::Result;
 
@@ -28,8 +27,7 @@ impl<S: Store, L: Link> Client<S, L> {
         let mut state = self.lock_state();
         while !state.flushes_are_over {
             let Some(ticket) = state.node.take_flush_request() else {
-                let woken = self.flush_requested.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state = state.wait(&self.flush_requested);
                 continue;
             };
             drop(state);

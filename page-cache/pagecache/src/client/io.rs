@@ -2,7 +2,6 @@
 //! packets nor the node's mutex waits for the store.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::PoisonError;
 
 use super::{Client, Link, State};
 use crate::message::{NodeId, PageId, Place};
@@ -113,8 +112,12 @@ impl Jobs {
         };
     }
 
-    fn is_empty(&self) -> bool {
-        self.fills.is_empty() && self.write_backs.is_empty()
+    /// Returns whether the next jobs continue a run that ends with `last`.
+    fn is_followed(&self, last: Option<&Job>) -> bool {
+        let follows = |next: &Job| last.is_some_and(|last| last.is_followed_by(next));
+        [&self.fills, &self.write_backs]
+            .iter()
+            .any(|queue| queue.front().is_some_and(follows))
     }
 }
 
@@ -130,17 +133,15 @@ impl<S: Store, L: Link> Client<S, L> {
         while !state.jobs.is_over {
             state.jobs.take_run(most, &mut run);
             if run.is_empty() {
-                let woken = self.requested.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
+                state = state.wait(&self.requested);
                 continue;
             }
             if let Some(job) = run.first().filter(|job| job.action == Action::WriteBack) {
                 state.unsynced.insert(job.page.inode);
             }
-            if !state.jobs.is_empty() {
-                // A run that is too long for one request wakes one thread only.
-                self.requested.notify_one();
-            }
+            // A run that is too long for one request has woken one thread only.
+            let is_cut = state.jobs.is_followed(run.last());
+            state.deferred.io += usize::from(is_cut);
             drop(state);
             let done = self.execute(id, &run, &mut scratch);
             state = self.lock_state();

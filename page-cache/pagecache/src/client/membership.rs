@@ -1,10 +1,10 @@
 //! Membership of the node: joining, leases, rejoining, leaving, and the end of the connection.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use forebay_block::{Error, Result};
 
+use super::locked::Locked;
 use super::{Client, Link, State, not_in_time};
 use crate::message::ToDirectory;
 use crate::node::Counts;
@@ -26,14 +26,17 @@ impl<S: Store, L: Link> Client<S, L> {
     }
 
     /// Reports that this node lives, with its counters, unless the node is busy. `now` is the time
-    /// since its start. Returns whether it reported.
+    /// since its start. Returns whether it reported. Lets continuations fail that have waited for
+    /// longer than the limit.
     ///
     /// # Errors
     /// If the link is gone.
     pub fn say_alive(&self, now: Duration) -> Result<bool> {
-        let Ok(mut state) = self.state.try_lock() else {
+        let Ok(state) = self.state.try_lock() else {
             return Ok(false);
         };
+        let mut state = Locked::new(self, state);
+        state.expire();
         state.node.set_time(now);
         let State { node, effects, .. } = &mut *state;
         node.request_replicas(effects);
@@ -84,14 +87,13 @@ impl<S: Store, L: Link> Client<S, L> {
             if left.is_zero() {
                 return Err(not_in_time());
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = state.wait_timeout(&self.changed, left);
         }
     }
 
     /// Notes that the connection is gone: all operations fail with `why` from now on.
     pub fn disconnect(&self, why: Error) {
-        self.lock_state().broken = Some(why);
+        self.lock_state().fail(why);
         self.changed.notify_all();
     }
 
@@ -105,7 +107,7 @@ impl<S: Store, L: Link> Client<S, L> {
         let State { node, effects, .. } = &mut *state;
         node.leave(ticket, effects);
         self.act(&mut state)?;
-        self.outcome_within(state, ticket, Some(patience)).map(drop)
+        self.outcome(state, ticket, Some(patience)).map(drop)
     }
 
     /// Returns the error that all operations return, if the client is broken.

@@ -1,7 +1,6 @@
 //! Limits of dirty pages: above the background limit all are written back, and above the hard limit
 //! writers wait.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use super::{Client, Link, State};
@@ -64,8 +63,7 @@ impl<S: Store, L: Link> Client<S, L> {
             if left.is_zero() || state.flushes_are_over || state.is_dirty_above(background_pages) {
                 return;
             }
-            let waited = self.dirtied.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = state.wait_timeout(&self.dirtied, left);
         }
     }
 
@@ -92,8 +90,7 @@ impl<S: Store, L: Link> Throttle<'_, S, L> {
             && !self.left.is_zero()
             && state.is_dirty_above(limits.hard_pages())
         {
-            let waited = client.changed.wait_timeout(state, self.left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = state.wait_timeout(&client.changed, self.left);
             self.left = patience.saturating_sub(begin.elapsed());
         }
     }

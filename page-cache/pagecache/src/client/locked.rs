@@ -1,0 +1,199 @@
+//! The node's mutex. What its effects request is done when the mutex is released: messages are
+//! passed to the system, threads wake, and operations continue.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use forebay_block::{Error, Result};
+
+use super::{Client, Link, State, not_in_time};
+use crate::message::PageId;
+use crate::node::Ticket;
+use crate::store::Store;
+
+/// A condition variable of the node's mutex. A notification without a waiting thread costs no
+/// system call.
+#[derive(Debug, Default)]
+pub(super) struct Signal {
+    changed: Condvar,
+    /// Number of threads that wait. It grows under the mutex, so a thread that changes the state
+    /// under the mutex sees all that wait for the change.
+    waiting: AtomicUsize,
+}
+
+impl Signal {
+    pub(super) fn notify_one(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_one();
+        }
+    }
+
+    pub(super) fn notify_all(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.changed.notify_all();
+        }
+    }
+}
+
+/// A continuation of an operation. It gets an error if the operation has failed.
+pub(super) type Then = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// Who waits for an operation.
+pub(super) enum Waiter {
+    /// A thread, which finds the outcome in [`State::outcomes`].
+    Thread(Thread),
+    /// A continuation.
+    Then {
+        page: PageId,
+        /// Time at which it fails.
+        deadline: Option<Instant>,
+        then: Then,
+    },
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Thread(_) => "Thread",
+            Self::Then { .. } => "Then",
+        })
+    }
+}
+
+/// Work for the time after the release of the mutex.
+#[derive(Debug, Default)]
+pub(super) struct Deferred {
+    /// Whether there are queued messages.
+    pub(super) sends: bool,
+    /// Number of threads to wake for I/O of the store.
+    pub(super) io: usize,
+    /// Waiters with an outcome: a retry (`None`), or the end and whether it succeeded.
+    pub(super) woken: Vec<(Waiter, Result<Option<bool>>)>,
+}
+
+impl Deferred {
+    fn is_empty(&self) -> bool {
+        !self.sends && self.io == 0 && self.woken.is_empty()
+    }
+}
+
+impl State {
+    /// Passes the outcome of an operation to its waiter. Returns whether it has one.
+    pub(super) fn resume(&mut self, ticket: Ticket, outcome: Option<bool>) -> bool {
+        let waiter = self.waiters.remove(&ticket);
+        if !matches!(waiter, Some(Waiter::Then { .. })) {
+            self.outcomes.insert(ticket, outcome);
+        }
+        let is_awaited = waiter.is_some();
+        let woken = waiter.map(|waiter| (waiter, Ok(outcome)));
+        self.deferred.woken.extend(woken);
+        is_awaited
+    }
+
+    /// Lets all operations fail from now on.
+    pub(super) fn fail(&mut self, error: Error) {
+        for (_, waiter) in std::mem::take(&mut self.waiters) {
+            self.deferred.woken.push((waiter, Err(error.clone())));
+        }
+        self.broken = Some(error);
+    }
+
+    /// Lets continuations fail that have waited for too long.
+    pub(super) fn expire(&mut self) {
+        let now = Instant::now();
+        let is_late = |waiter: &mut Waiter| match waiter {
+            Waiter::Thread(_) => false,
+            Waiter::Then { deadline, .. } => deadline.is_some_and(|deadline| deadline <= now),
+        };
+        for (ticket, waiter) in self.waiters.extract_if(.., |_, waiter| is_late(waiter)) {
+            self.node.cancel(ticket);
+            self.deferred.woken.push((waiter, Err(not_in_time())));
+        }
+    }
+}
+
+/// The locked state of a client.
+pub(super) struct Locked<'a, S: Store, L: Link> {
+    pub(super) client: &'a Client<S, L>,
+    /// Present until the release.
+    state: Option<MutexGuard<'a, State>>,
+}
+
+impl<'a, S: Store, L: Link> Locked<'a, S, L> {
+    pub(super) fn new(client: &'a Client<S, L>, state: MutexGuard<'a, State>) -> Self {
+        let state = Some(state);
+        Self { client, state }
+    }
+
+    /// Waits for the signal, or returns soon without one: the caller checks its condition, and
+    /// waits again.
+    pub(super) fn wait(self, signal: &Signal) -> Self {
+        self.wait_by(signal, |changed, state| {
+            changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+        })
+    }
+
+    /// Like [`Locked::wait`], at most for `time`.
+    pub(super) fn wait_timeout(self, signal: &Signal, time: Duration) -> Self {
+        self.wait_by(signal, |changed, state| {
+            let waited = changed.wait_timeout(state, time);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        })
+    }
+
+    fn wait_by(
+        mut self,
+        signal: &Signal,
+        wait: impl FnOnce(&Condvar, MutexGuard<'a, State>) -> MutexGuard<'a, State>,
+    ) -> Self {
+        let client = self.client;
+        let Some(state) = self.state.take_if(|state| state.deferred.is_empty()) else {
+            drop(self);
+            return client.lock_state();
+        };
+        signal.waiting.fetch_add(1, Ordering::Relaxed);
+        let state = wait(&signal.changed, state);
+        signal.waiting.fetch_sub(1, Ordering::Relaxed);
+        Self::new(client, state)
+    }
+}
+
+impl<S: Store, L: Link> Deref for Locked<'_, S, L> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state.as_ref().expect("present until the release")
+    }
+}
+
+impl<S: Store, L: Link> DerefMut for Locked<'_, S, L> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_mut().expect("present until the release")
+    }
+}
+
+impl<S: Store, L: Link> Drop for Locked<'_, S, L> {
+    fn drop(&mut self) {
+        let Some(mut state) = self.state.take() else {
+            return;
+        };
+        let Deferred { sends, io, woken } = std::mem::take(&mut state.deferred);
+        drop(state);
+        for _ in 0..io {
+            self.client.requested.notify_one();
+        }
+        for (waiter, outcome) in woken {
+            match waiter {
+                Waiter::Thread(thread) => thread.unpark(),
+                Waiter::Then { page, then, .. } => then(self.client.ended(outcome, page)),
+            }
+        }
+        if sends {
+            self.client.link.flush();
+        }
+    }
+}
