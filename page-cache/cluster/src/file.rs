@@ -1,6 +1,7 @@
 //! File interface for programs: read, write, append, map and fsync through the cache.
 
 mod blocks;
+mod reading;
 
 use std::ops::Range;
 use std::path::Path;
@@ -16,6 +17,7 @@ use crate::link::Way;
 use crate::node::{Inner, Node, WriteBack};
 use crate::room::Room;
 use crate::tree::Tree;
+pub use reading::Reader;
 
 /// Maximum length of a file, bytes: the limit of the system.
 const SIZE_MAX: u64 = i64::MAX as u64 - 2;
@@ -114,8 +116,7 @@ impl File {
     /// Errors of the store, `Disconnected`, or `TimedOut` if the store does not answer
     /// ([`Options::limit`](crate::Options::limit)).
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
-        let len = self.size_bytes()?.saturating_sub(offset);
-        let len = usize::try_from(len).unwrap_or(usize::MAX).min(out.len());
+        let len = self.available(offset, out.len())?;
         if !self.is_named()? {
             let store = self.node.client().store();
             return store.read(self.inode, offset, &mut out[..len]);
@@ -126,12 +127,7 @@ impl File {
             let (page, inside) = self.page(offset + done as u64);
             let count = (len - done).min(PAGE_BYTES - inside);
             let part = &mut out[done..done + count];
-            if page.index >= requested && page.index + 1 < end {
-                requested = end.min(page.index + REQUEST_PAGES);
-                self.node
-                    .client()
-                    .look_up_range(self.inode, page.index..requested)?;
-            }
+            requested = self.look_up_ahead(page.index, requested, end)?;
             if count == PAGE_BYTES {
                 self.node.client().read(page, part)?;
             } else {

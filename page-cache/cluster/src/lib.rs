@@ -32,7 +32,7 @@ pub mod tree;
 
 pub use coherence::Coherence;
 pub use device::{DeviceNode, InFlight};
-pub use file::{File, PageView};
+pub use file::{File, PageView, Reader};
 pub use forebay_io::blocks::Change;
 pub use forebay_pagecache::client::Emulated;
 pub use forebay_pagecache::directory::Placement;

@@ -251,7 +251,7 @@ pub(crate) fn join<S: Store + Send + Sync + 'static>(
 }
 
 impl<S: Store> Inner<S> {
-    pub(crate) fn client(&self) -> &Client<S, Way> {
+    pub(crate) const fn client(&self) -> &Arc<Client<S, Way>> {
         &self.client
     }
 }

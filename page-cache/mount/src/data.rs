@@ -1,40 +1,66 @@
 //! Requests for the data of files: reads, writes, copies, allocation and flushes.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
-use forebay_block::{Error, Result};
-use forebay_cluster::Change;
+use forebay_block::Result;
+use forebay_cluster::{Change, Reader};
 use fuser::{Errno, OpenFlags, ReplyData, ReplyEmpty, ReplyWrite};
 
 use crate::errors::number_of_ours;
 use crate::handles::{Handle, Handles};
+use crate::workers::{Unanswered, Workers};
 
-/// Maximum length of a thread's read buffer between two requests, bytes.
-const BUFFER_BYTES: usize = 128 << 10;
 /// Most bytes that one request copies.
 const COPY_BYTES: usize = 1 << 20;
 
-thread_local! {
-    /// Read buffer of this thread.
-    static READ: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+/// A request to read. It occupies no thread while it waits for pages.
+pub(crate) struct Read {
+    reply: ReplyData,
+    workers: Arc<Workers>,
+    /// Until the reply.
+    _unanswered: Unanswered,
 }
 
-/// Reads `size` bytes at `offset` of an open file.
-pub(crate) fn read(handles: &Handles, handle: u64, offset: u64, size: usize, reply: ReplyData) {
-    READ.with_borrow_mut(|bytes| {
-        if bytes.len() < size {
-            bytes.resize(size, 0);
+impl Read {
+    /// Begins to answer a request. Answers it with an error if the mount ends.
+    pub(crate) fn new(workers: &Arc<Workers>, reply: ReplyData) -> Option<Self> {
+        let Some(unanswered) = workers.begin() else {
+            reply.error(Errno::ENOTCONN);
+            return None;
+        };
+        Some(Self {
+            reply,
+            workers: Arc::clone(workers),
+            _unanswered: unanswered,
+        })
+    }
+}
+
+impl Reader for Read {
+    fn end(self, result: Result<&[u8]>) {
+        match result {
+            Ok(bytes) => self.reply.data(bytes),
+            Err(error) => self.reply.error(number_of_ours(&error)),
         }
-        let file = handles.file(handle).map_err(Error::from);
-        match file.and_then(|file| file.read_at(offset, &mut bytes[..size])) {
-            Ok(count) => reply.data(&bytes[..count]),
-            Err(error) => reply.error(number_of_ours(&error)),
-        }
-        bytes.truncate(BUFFER_BYTES);
-        bytes.shrink_to(BUFFER_BYTES);
-    });
+    }
+
+    fn execute(self, work: impl FnOnce(Self) + Send + 'static) {
+        let workers = Arc::clone(&self.workers);
+        workers.run(move || work(self));
+    }
+}
+
+/// Reads `size` bytes at `offset` of an open file, unless the request is answered.
+pub(crate) fn read(handles: &Handles, handle: u64, offset: u64, size: usize, read: Option<Read>) {
+    let Some(read) = read else {
+        return;
+    };
+    match handles.file(handle) {
+        Ok(file) => file.read_then(offset, size, read),
+        Err(error) => read.end(Err(error.into())),
+    }
 }
 
 /// Writes to an open file: at its end if it is open for appending, else at `offset`.

@@ -252,8 +252,8 @@ impl Filesystem for SharedFilesystem {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let (handle, size) = (handle.0, size as usize);
-        self.execute(move |handles| data::read(handles, handle, offset, size, reply));
+        let read = data::Read::new(&self.workers, reply);
+        self.execute(move |handles| data::read(handles, handle.0, offset, size as usize, read));
     }
 
     fn write(

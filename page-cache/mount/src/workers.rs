@@ -36,6 +36,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Work>,
+    /// Number of requests that threads of the node answer.
+    unanswered: usize,
     threads: usize,
     idle: usize,
     is_over: bool,
@@ -44,6 +46,19 @@ struct State {
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Shared")
+    }
+}
+
+/// A request that a thread of the node may answer, until this is dropped.
+pub(crate) struct Unanswered(Arc<Shared>);
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.unanswered -= 1;
+        if state.is_over {
+            self.0.changed.notify_all();
+        }
     }
 }
 
@@ -73,6 +88,16 @@ impl Workers {
         (before < self.executing_max).then_some(executing)
     }
 
+    /// Returns a guard of a request that a thread of the node may answer, before the end.
+    pub(crate) fn begin(&self) -> Option<Unanswered> {
+        let mut state = self.shared.lock();
+        if state.is_over {
+            return None;
+        }
+        state.unanswered += 1;
+        Some(Unanswered(Arc::clone(&self.shared)))
+    }
+
     /// Executes a request on another thread. The calling thread executes it if the system refuses
     /// a thread. With [`WORKERS_MAX`] threads, it waits for one of them.
     pub(crate) fn run(&self, work: impl FnOnce() + Send + 'static) {
@@ -97,12 +122,12 @@ impl Workers {
         }
     }
 
-    /// Waits until all requests have been executed, and ends the threads.
+    /// Waits until all requests have been executed and answered, and ends the threads.
     pub(crate) fn end(&self) {
         let mut state = self.shared.lock();
         state.is_over = true;
         self.shared.changed.notify_all();
-        while state.threads > 0 {
+        while state.threads > 0 || state.unanswered > 0 {
             let woken = self.shared.changed.wait(state);
             state = woken.unwrap_or_else(PoisonError::into_inner);
         }
@@ -171,5 +196,27 @@ mod tests {
         assert!(workers.enter().is_some());
         workers.end();
         assert_eq!(ended.try_iter().count(), 39, "the end waits for all");
+    }
+
+    #[test]
+    fn the_end_waits_for_answers_and_refuses_more_requests() {
+        let workers = Arc::new(Workers::new(1));
+        let unanswered = workers.begin().expect("before the end");
+        let ending = Arc::clone(&workers);
+        let (done, ended) = channel();
+        let end = std::thread::spawn(move || {
+            ending.end();
+            let _ = done.send(());
+        });
+        while let Some(unanswered) = workers.begin() {
+            drop(unanswered);
+            std::thread::yield_now();
+        }
+        let waits = ended.recv_timeout(Duration::from_millis(50));
+        assert!(waits.is_err(), "a request has no answer");
+        drop(unanswered);
+        let waited = ended.recv_timeout(Duration::from_secs(30));
+        assert_eq!(waited, Ok(()));
+        end.join().expect("no panic");
     }
 }

@@ -412,11 +412,7 @@ impl<S: Store, L: Link> Client<S, L> {
 
     /// Waits for the outcome of a flush, write-back or close. One of many pages may take long, as
     /// long as the store accepts some of them.
-    fn synced<'a>(
-        &'a self,
-        mut state: Locked<'a, S, L>,
-        ticket: Ticket,
-    ) -> Result<Option<bool>> {
+    fn synced<'a>(&'a self, mut state: Locked<'a, S, L>, ticket: Ticket) -> Result<Option<bool>> {
         let mut begin = Instant::now();
         let mut awaited_pages = state.node.awaited_pages(ticket);
         loop {

@@ -420,3 +420,50 @@ fn a_fast_writer_does_not_outrun_the_write_back() {
         assert!(dirty <= 3 * LIMIT, "{dirty} after page {page}");
     }
 }
+
+/// Sends its result to the test.
+struct Reads(std::sync::mpsc::Sender<Result<Vec<u8>>>);
+
+impl Reader for Reads {
+    fn end(self, result: Result<&[u8]>) {
+        let _ = self.0.send(result.map(<[u8]>::to_vec));
+    }
+
+    fn execute(self, work: impl FnOnce(Self) + Send + 'static) {
+        std::thread::spawn(move || work(self));
+    }
+}
+
+#[test]
+fn a_read_without_a_thread_returns_the_bytes_of_the_file() {
+    const BYTES: usize = 10 * PAGE_BYTES + 100;
+    let bed = Bed::new("reads");
+    let bytes: Vec<u8> = (0..BYTES).map(|at| (at / 7) as u8).collect();
+    let node = bed.node(1);
+    for (number, (offset, len)) in [
+        (0, BYTES + 50),
+        (PAGE_BYTES, PAGE_BYTES),
+        (100, 50),
+        (PAGE_BYTES - 10, 20),
+        (3, 7 * PAGE_BYTES),
+        (10 * PAGE_BYTES, PAGE_BYTES),
+        (BYTES, 10),
+        (BYTES + PAGE_BYTES, 10),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // No page of it is in memory.
+        let name = format!("file{number}");
+        std::fs::write(bed.source.join(&name), &bytes).expect("written");
+        let file = Arc::new(node.open(&name).expect("it opens"));
+        for _ in 0..2 {
+            let (sender, receiver) = std::sync::mpsc::channel();
+            Arc::clone(&file).read_then(offset as u64, len, Reads(sender));
+            let read = receiver.recv_timeout(Duration::from_secs(30));
+            let read = read.expect("it ends").expect("it is read");
+            let expected = &bytes[offset.min(BYTES)..(offset + len).min(BYTES)];
+            assert!(read == expected, "{len} bytes at {offset}");
+        }
+    }
+}

@@ -80,7 +80,9 @@ impl<S: Store, L: Link> Client<S, L> {
         } = state;
         match effect {
             Effect::Send(message) => messages.push(message),
-            Effect::Fill { page, place } => deferred.io += start_io(jobs, page, place, Action::Fill),
+            Effect::Fill { page, place } => {
+                deferred.io += start_io(jobs, page, place, Action::Fill)
+            }
             Effect::FillUnpublished { page, place } => {
                 let bytes = node.unpublished(page).expect("the node has just said so");
                 self.segment.fill(page, place, id, bytes, false);

@@ -136,10 +136,7 @@ fn a_read_that_cannot_continue_gets_the_error() {
     cluster.shelf.refuse_read(page(3));
     let unreadable = begin(node, page(3)).recv_timeout(LONG);
     let unreadable = unreadable.expect("it has ended");
-    assert_eq!(
-        unreadable.map_err(|error| error.kind()),
-        Err(ErrorKind::Io)
-    );
+    assert_eq!(unreadable.map_err(|error| error.kind()), Err(ErrorKind::Io));
     cluster.shelf.stall(Some(1));
     let late = begin(node, page(4));
     let start = Instant::now();
@@ -151,10 +148,7 @@ fn a_read_that_cannot_continue_gets_the_error() {
         assert!(start.elapsed() < LONG, "it has no limit");
     };
     assert!(start.elapsed() >= limit, "it ended before its limit");
-    assert_eq!(
-        late.map_err(|error| error.kind()),
-        Err(ErrorKind::TimedOut)
-    );
+    assert_eq!(late.map_err(|error| error.kind()), Err(ErrorKind::TimedOut));
     let cut_off = begin(node, page(5));
     node.disconnect(Error::from(ErrorKind::Disconnected));
     let cut_off = cut_off.recv_timeout(LONG).expect("it has ended");
