@@ -7,8 +7,8 @@
 //! - [`reactor`]: a thread's executor with its driver: io_uring, or threads if io_uring is
 //!   forbidden.
 //! - [`mod@file`], [`blocks`], [`net`], [`event`], [`fuse`], [`limits`], [`owner`],
-//!   [`passthrough`], [`pmem`], [`shm`], [`process`], [`system`], [`tree`], [`xattr`]: facilities
-//!   of the machine for tasks of a reactor.
+//!   [`passthrough`], [`pmem`], [`send`], [`shm`], [`process`], [`system`], [`tree`], [`xattr`]:
+//!   facilities of the machine for tasks of a reactor.
 //! - [`sync`]: synchronization of tasks of one reactor; [`answer`]: with another thread.
 
 pub mod answer;
@@ -29,6 +29,7 @@ pub mod pmem;
 pub mod process;
 pub mod reactor;
 pub mod rt;
+pub mod send;
 pub mod shm;
 pub mod sim;
 mod snapshot;

@@ -1,12 +1,12 @@
-//! One end of a connection: a bounded send queue with a writing thread, and a receiver of whole
-//! packets.
+//! One end of a connection: a bounded send queue, and a receiver of whole packets.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use forebay_block::{Error, ErrorKind, Result};
+use forebay_io::send::send_now;
 use forebay_pagecache::client::Link;
 use forebay_pagecache::protocol::{Message, PACKET_BYTES_MAX, Packet};
 
@@ -15,7 +15,7 @@ use forebay_pagecache::protocol::{Message, PACKET_BYTES_MAX, Packet};
 /// source stalls, a page may be requested once for each store that a program flushes.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
 
-/// Send queue of a connection.
+/// Send queue of a connection. The threads that use it send, as long as the peer has room.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     shared: Arc<Queue>,
@@ -25,21 +25,28 @@ pub(crate) struct Outgoing {
 struct Queue {
     stream: UnixStream,
     state: Mutex<State>,
+    /// Notified of a rest, and of the end.
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
     bytes: Vec<u8>,
-    /// Number of bytes that are being written.
+    /// Number of bytes that are being sent.
     sending: usize,
+    /// Whether a thread sends. It sends what is queued meanwhile, too.
+    is_sending: bool,
+    /// Bytes for which the peer had no room. The queue's own thread sends them and waits.
+    rest: Vec<u8>,
+    /// An empty buffer.
+    spare: Vec<u8>,
     closed: bool,
     lingers: bool,
 }
 
 impl Outgoing {
-    /// Creates a queue with its thread. The thread ends with [`Outgoing::close`], or when the peer
-    /// is gone.
+    /// Creates a queue with a thread for times in which the peer has no room. The thread ends with
+    /// [`Outgoing::close`], or when the peer is gone.
     ///
     /// # Errors
     /// Errors of the system.
@@ -56,7 +63,7 @@ impl Outgoing {
         Ok(Self { shared })
     }
 
-    /// Appends bytes to the queue.
+    /// Appends bytes to the queue. [`Outgoing::flush`] sends them.
     ///
     /// # Errors
     /// `Disconnected` if the connection is closed or the peer does not read.
@@ -67,7 +74,57 @@ impl Outgoing {
             return Err(Error::new(ErrorKind::Disconnected, context));
         }
         state.bytes.extend_from_slice(bytes);
-        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    /// Sends the queue, or leaves it to a thread that is sending. It does not wait for the peer.
+    pub(crate) fn flush(&self) {
+        let shared = &self.shared;
+        let mut state = shared.lock();
+        if state.is_sending {
+            return;
+        }
+        state.is_sending = true;
+        while !state.bytes.is_empty() && !state.closed {
+            let spare = std::mem::take(&mut state.spare);
+            let mut sending = std::mem::replace(&mut state.bytes, spare);
+            state.sending = sending.len();
+            drop(state);
+            let sent = send_now(&shared.stream, &sending);
+            state = shared.lock();
+            let count = match sent {
+                Ok(count) => count,
+                Err(error) if is_passing(&error) => 0,
+                // The reader of the connection sees its end.
+                Err(_) => {
+                    state.closed = true;
+                    break;
+                }
+            };
+            if count < sending.len() {
+                sending.drain(..count);
+                state.sending = sending.len();
+                state.rest = sending;
+                shared.changed.notify_all();
+                return;
+            }
+            sending.clear();
+            state.spare = sending;
+            state.sending = 0;
+        }
+        state.is_sending = false;
+        if state.lingers || state.closed {
+            shared.changed.notify_all();
+        }
+    }
+
+    /// Appends bytes to the queue and sends it, as [`Outgoing::flush`].
+    ///
+    /// # Errors
+    /// As for [`Outgoing::push`].
+    pub(crate) fn send(&self, bytes: &[u8]) -> Result<()> {
+        self.push(bytes)?;
+        self.flush();
         Ok(())
     }
 
@@ -86,37 +143,48 @@ impl Outgoing {
     }
 }
 
+/// Returns whether a send may succeed later.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Sends what the peer had no room for, until the end.
     fn drain(&self) {
-        let mut sending = Vec::new();
+        let mut state = self.lock();
         loop {
-            let mut state = self.lock();
-            state.sending = 0;
-            while state.bytes.is_empty() && !state.closed {
-                if state.lingers {
-                    drop(state);
-                    let _ = self.stream.shutdown(Shutdown::Both);
-                    return;
-                }
-                let woken = self.changed.wait(state);
-                state = woken.unwrap_or_else(PoisonError::into_inner);
-            }
             if state.closed {
                 return;
             }
-            std::mem::swap(&mut sending, &mut state.bytes);
-            state.sending = sending.len();
-            drop(state);
-            if (&self.stream).write_all(&sending).is_err() {
-                // The reader of the connection sees its end.
-                self.lock().closed = true;
+            if !state.rest.is_empty() {
+                let mut sending = std::mem::take(&mut state.rest);
+                while !sending.is_empty() && !state.closed {
+                    state.sending = sending.len();
+                    drop(state);
+                    let sent = (&self.stream).write_all(&sending);
+                    state = self.lock();
+                    // The reader of the connection sees its end.
+                    state.closed |= sent.is_err();
+                    sending = std::mem::take(&mut state.bytes);
+                }
+                state.sending = 0;
+                state.is_sending = false;
+                continue;
+            }
+            if state.lingers && !state.is_sending && state.bytes.is_empty() {
+                drop(state);
+                let _ = self.stream.shutdown(Shutdown::Both);
                 return;
             }
-            sending.clear();
+            let woken = self.changed.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -154,6 +222,14 @@ impl Link for Way {
             *now = None;
         }
         Ok(())
+    }
+
+    fn flush(&self) {
+        // Not under the lock: other threads queue their messages meanwhile.
+        let outgoing = self.lock().clone();
+        if let Some(outgoing) = outgoing {
+            outgoing.flush();
+        }
     }
 }
 
@@ -244,8 +320,41 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().expect("a pair");
         let outgoing = Outgoing::new(ours).expect("a thread");
         let piece = vec![0; 1 << 20];
-        let pushed = (0..100).take_while(|_| outgoing.push(&piece).is_ok());
-        assert!(pushed.count() < 70, "the queue has an end");
+        let sent = (0..100).take_while(|_| outgoing.send(&piece).is_ok());
+        assert!(sent.count() < 70, "the queue has an end");
         outgoing.close();
+    }
+
+    #[test]
+    fn threads_send_in_order_to_a_peer_that_is_slow() {
+        const THREADS: u8 = 4;
+        const NUMBERS: u32 = 20_000;
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let outgoing = Outgoing::new(ours).expect("a thread");
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let outgoing = &outgoing;
+                scope.spawn(move || {
+                    for number in 0..NUMBERS {
+                        let [a, b, c, _] = number.to_le_bytes();
+                        outgoing.send(&[thread, a, b, c]).expect("it is read");
+                    }
+                });
+            }
+            let mut next = [0; THREADS as usize];
+            let mut word = [0; 4];
+            for count in 0..u32::from(THREADS) * NUMBERS {
+                theirs.read_exact(&mut word).expect("it was sent");
+                let [thread, a, b, c] = word;
+                let next = &mut next[usize::from(thread)];
+                assert_eq!(u32::from_le_bytes([a, b, c, 0]), *next);
+                *next += 1;
+                if count % 5_000 == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+            }
+        });
+        outgoing.linger();
+        assert_eq!(theirs.read(&mut [0]).expect("it ends"), 0);
     }
 }

@@ -353,6 +353,7 @@ fn say_alive<S: Store>(client: &Client<S, Way>, id: NodeId, began: Instant, stop
         // The listener handles a lost link.
         if !client.say_alive(began.elapsed()).unwrap_or(true) {
             let _ = client.link().send(&packet);
+            client.link().flush();
         }
         if stop.sleep(HEARTBEAT) {
             return;

@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SendError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
@@ -16,6 +16,7 @@ use forebay_pagecache::protocol::{Packet, encode};
 
 use super::flush::Flushed;
 use super::losses;
+use super::running::Running;
 use crate::command::{FlushReport, Request};
 use crate::link::{Incoming, Outgoing};
 use crate::status::Status;
@@ -30,15 +31,10 @@ const REQUEST_BYTES_MAX: u64 = 256;
 /// answer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Input of the deciding thread.
+/// Input of the directory, other than packets.
 #[derive(Debug)]
 pub(super) enum Input {
     Newcomer(Newcomer),
-    Packets {
-        node: NodeId,
-        connection: u64,
-        bytes: Vec<u8>,
-    },
     Gone {
         node: NodeId,
         connection: u64,
@@ -58,6 +54,37 @@ pub(super) enum Input {
     },
     /// The store has refused these pages for longer than the limit.
     GivenUp(Vec<Place>),
+    /// The directory cannot continue.
+    Failed(Error),
+}
+
+/// The directory, for the threads of the connections.
+#[derive(Clone, Debug)]
+pub(super) struct Inputs {
+    sender: SyncSender<Input>,
+    running: Arc<Running>,
+}
+
+impl Inputs {
+    pub(super) const fn new(sender: SyncSender<Input>, running: Arc<Running>) -> Self {
+        Self { sender, running }
+    }
+
+    /// Queues an input.
+    fn send(&self, input: Input) -> std::result::Result<(), SendError<Input>> {
+        self.sender.send(input)
+    }
+
+    /// Processes packets of an admitted node on this thread.
+    fn packets(&self, node: NodeId, connection: u64, bytes: &[u8]) {
+        let taken = self
+            .running
+            .with(|server| server.packets(node, connection, bytes));
+        if let Err(error) = taken {
+            // Not under the lock: the queue may be full.
+            let _ = self.send(Input::Failed(error));
+        }
+    }
 }
 
 /// A peer that has connected and identified itself.
@@ -78,8 +105,8 @@ pub(super) struct Newcomer {
 /// Accepts connections while the process lives.
 pub(super) fn accept(
     listener: &UnixListener,
-    inputs: &SyncSender<Input>,
-    serve: fn(UnixStream, u64, &SyncSender<Input>),
+    inputs: &Inputs,
+    serve: fn(UnixStream, u64, &Inputs),
 ) {
     let count = Arc::new(AtomicUsize::new(0));
     let mut connection = 0;
@@ -107,7 +134,7 @@ pub(super) fn accept(
 }
 
 /// Answers one request of a command.
-pub(super) fn serve_command(mut stream: UnixStream, _: u64, inputs: &SyncSender<Input>) {
+pub(super) fn serve_command(mut stream: UnixStream, _: u64, inputs: &Inputs) {
     let request = match read_request(&stream) {
         Ok(request) => request,
         Err(error) => {
@@ -151,7 +178,7 @@ fn read_request(stream: &UnixStream) -> Result<Request> {
     })
 }
 
-/// Returns the outcome with names. It may take long, so the deciding thread does not do it.
+/// Returns the outcome with names. It may take long, so the directory is not locked for it.
 fn report(flushed: &Flushed) -> FlushReport {
     let Flushed { source, pool, .. } = flushed;
     let numbers = |nodes: &[NodeId]| nodes.iter().map(|node| node.number()).collect();
@@ -166,7 +193,7 @@ fn report(flushed: &Flushed) -> FlushReport {
 }
 
 /// Serves a node's connection until it ends.
-pub(super) fn serve(stream: UnixStream, connection: u64, inputs: &SyncSender<Input>) {
+pub(super) fn serve(stream: UnixStream, connection: u64, inputs: &Inputs) {
     let mut incoming = Incoming::new(stream);
     let greeted = match greet(&mut incoming, connection, inputs) {
         Ok(greeted) => greeted,
@@ -178,15 +205,7 @@ pub(super) fn serve(stream: UnixStream, connection: u64, inputs: &SyncSender<Inp
     let Some((node, bytes)) = greeted else {
         return;
     };
-    let give = |bytes: &[u8]| {
-        let bytes = bytes.to_vec();
-        // The deciding thread ends only with the process.
-        let _ = inputs.send(Input::Packets {
-            node,
-            connection,
-            bytes,
-        });
-    };
+    let give = |bytes: &[u8]| inputs.packets(node, connection, bytes);
     if !bytes.is_empty() {
         give(&bytes);
     }
@@ -209,7 +228,7 @@ pub(super) fn serve(stream: UnixStream, connection: u64, inputs: &SyncSender<Inp
 fn greet(
     incoming: &mut Incoming,
     connection: u64,
-    inputs: &SyncSender<Input>,
+    inputs: &Inputs,
 ) -> Result<Option<(NodeId, Vec<u8>)>> {
     let stream = incoming.stream();
     stream.set_read_timeout(Some(PEER_TIMEOUT))?;
@@ -225,13 +244,13 @@ fn greet(
 fn greet_with(
     incoming: &mut Incoming,
     connection: u64,
-    inputs: &SyncSender<Input>,
+    inputs: &Inputs,
     outgoing: Outgoing,
 ) -> Result<Option<(NodeId, Vec<u8>)>> {
     let say = |node: NodeId, message: ToNode| {
         let mut bytes = Vec::new();
         encode(node, &[message], &mut bytes);
-        outgoing.push(&bytes)
+        outgoing.send(&bytes)
     };
     let mut nonce = [0; 8];
     system::random(&mut nonce);

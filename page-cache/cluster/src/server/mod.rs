@@ -1,4 +1,5 @@
-//! The directory process: one thread that decides, and one or two for each connection.
+//! The directory process: a thread for each connection, which decides on the messages of its node,
+//! and one for all other inputs.
 //!
 //! A node is declared dead only after its process has ended: its stores and writes have ended then.
 //! The directory has the kernel end a node that is silent for longer than its lease, or does not
@@ -12,6 +13,7 @@ mod losses;
 mod peers;
 mod report;
 mod rescue;
+mod running;
 #[cfg(test)]
 mod tests;
 mod undo;
@@ -20,7 +22,7 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
 use forebay_block::{Context, Error, ErrorKind, Result};
@@ -36,17 +38,15 @@ use crate::claim::{Claim, record};
 use crate::pool::{Known, Nodes, Pool};
 use crate::{mapped, second_names};
 use checks::{check_apart, check_same, check_source};
-use connection::{Input, Newcomer};
+use connection::{Input, Inputs, Newcomer};
 use flush::Flushes;
 use peers::Peer;
 use rescue::Rescue;
+use running::Running;
 use undo::Undo;
 
-/// Maximum number of inputs that wait for the deciding thread; further senders wait.
+/// Maximum number of inputs that wait for the directory; further senders wait.
 const INPUTS_MAX: usize = 1024;
-
-/// Interval of the checks for deaths.
-const TICK: Duration = Duration::from_millis(20);
 
 /// Configuration of a directory.
 #[derive(Clone, Debug)]
@@ -97,7 +97,9 @@ pub struct Server {
     pool: Pool,
     segment: Arc<Segment>,
     directory: Directory,
-    inputs: Receiver<Input>,
+    /// Inputs other than packets, until the run.
+    inputs: Option<Receiver<Input>>,
+    running: Arc<Running>,
     peers: BTreeMap<NodeId, Peer>,
     /// Newcomers that wait until their number is forgotten.
     parked: Vec<Newcomer>,
@@ -203,19 +205,18 @@ impl Server {
                 pool.forget_left(known.session);
             }
         }
-        let (sender, inputs) = sync_channel(INPUTS_MAX);
-        listen(&pool.socket(), sender.clone(), connection::serve)?;
-        listen(
-            &pool.status_socket(),
-            sender.clone(),
-            connection::serve_command,
-        )?;
+        let (sender, receiver) = sync_channel(INPUTS_MAX);
+        let running = Arc::new(Running::default());
+        let inputs = Inputs::new(sender.clone(), Arc::clone(&running));
+        listen(&pool.socket(), inputs.clone(), connection::serve)?;
+        listen(&pool.status_socket(), inputs, connection::serve_command)?;
         let mut server = Self {
             options,
             pool,
             segment,
             directory,
-            inputs,
+            inputs: Some(receiver),
+            running,
             peers,
             parked: Vec::new(),
             nodes,
@@ -238,37 +239,9 @@ impl Server {
         self.directory.awaited().map_or(0, u32::count_ones)
     }
 
-    /// Runs until an error that makes further work impossible: the pool cannot be written.
-    ///
-    /// # Errors
-    /// Errors of the system.
-    pub fn run(mut self) -> Result<()> {
-        let mut ticked = Instant::now();
-        loop {
-            match self.inputs.recv_timeout(TICK) {
-                Ok(input) => self.take(input)?,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    let context = "page cache directory: the connections have ended";
-                    return Err(Error::new(ErrorKind::Disconnected, context));
-                }
-            }
-            if ticked.elapsed() >= TICK {
-                self.tick()?;
-                ticked = Instant::now();
-            }
-            self.end_flushes();
-        }
-    }
-
     fn take(&mut self, input: Input) -> Result<()> {
         match input {
             Input::Newcomer(newcomer) => self.admit(newcomer),
-            Input::Packets {
-                node,
-                connection,
-                bytes,
-            } => return self.packets(node, connection, &bytes),
             Input::Gone {
                 node,
                 connection,
@@ -284,6 +257,7 @@ impl Server {
                 let _ = answer.send(self.status());
             }
             Input::Flush { patience, answer } => self.begin_flush(patience, answer),
+            Input::Failed(error) => return Err(error),
         }
         Ok(())
     }
@@ -378,7 +352,7 @@ impl Server {
         let mut bytes = Vec::new();
         encode(node, messages, &mut bytes);
         if let Some(outgoing) = &peer.outgoing
-            && let Err(error) = outgoing.push(&bytes)
+            && let Err(error) = outgoing.send(&bytes)
         {
             self.end(node, &error.report());
         }
@@ -464,8 +438,8 @@ const fn config(pages: u32, placement: Placement) -> directory::Config {
 /// in its own thread.
 fn listen(
     path: &Path,
-    inputs: SyncSender<Input>,
-    serve: fn(std::os::unix::net::UnixStream, u64, &SyncSender<Input>),
+    inputs: Inputs,
+    serve: fn(std::os::unix::net::UnixStream, u64, &Inputs),
 ) -> Result<()> {
     let bind = || {
         match std::fs::remove_file(path) {

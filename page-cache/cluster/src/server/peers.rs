@@ -298,6 +298,6 @@ fn refuse(newcomer: &Newcomer, why: Refusal) {
     let message = ToNode::Refused { why };
     forebay_pagecache::protocol::encode(newcomer.node, &[message], &mut bytes);
     // It may have disconnected.
-    let _ = newcomer.outgoing.push(&bytes);
+    let _ = newcomer.outgoing.send(&bytes);
     newcomer.outgoing.linger();
 }
