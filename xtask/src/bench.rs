@@ -9,6 +9,7 @@ pub(crate) mod engine;
 mod fio;
 mod hosts;
 pub(crate) mod loops;
+mod mount;
 mod nbd;
 mod nvme_tcp;
 mod others;
@@ -71,6 +72,9 @@ pub(crate) enum Bench {
     /// Time to the first I/O after a power cut, with ten million cached blocks (needs root to drop
     /// caches)
     Cold(cold::Options),
+    /// Cold random reads through a mount of the page cache, beside the file system below it (needs
+    /// root)
+    Mount(Options),
     /// Cost of a hit in process: instructions under callgrind, and time
     Engine {
         /// Write claims and rows to this file
@@ -126,6 +130,9 @@ pub(crate) fn run(root: &Path, bench: &Bench) -> ExitCode {
         Bench::Cold(options) => {
             cold::run(root, options).and_then(|report| conclude(&report, options.json.as_deref()))
         }
+        Bench::Mount(options) => program(root, options)
+            .and_then(|binary| mount::run(root, &binary, options.quick))
+            .and_then(|report| conclude(&report, options.json.as_deref())),
         Bench::Engine { json } => {
             engine::run(root).and_then(|report| conclude(&report, json.as_deref()))
         }

@@ -157,17 +157,29 @@ pub(super) fn run(
 
 /// Runs a load for a time on the target that `fio` names.
 pub(super) fn measure(fio: Command, load: Load, seconds: u32) -> Outcome<Figures> {
-    let job = json_of(&run_for_output(timed(fio, load, seconds))?)?;
-    let side = &job["jobs"][0][load.direction()];
-    let number = |value: &Value, what: &str| {
-        value
-            .as_f64()
-            .ok_or_else(|| format!("fio does not print {what}"))
-    };
-    let percentiles = &side["lat_ns"]["percentile"];
-    Ok(Figures {
-        iops: number(&side["iops"], "IOPS")?,
-        p50_us: number(&percentiles["50.000000"], "p50")? / 1e3,
-        p99_us: number(&percentiles["99.000000"], "p99")? / 1e3,
-    })
+    Figures::of(&job(fio, load, seconds)?, load)
+}
+
+/// As [`measure`], but returns fio's report of the job.
+pub(super) fn job(fio: Command, load: Load, seconds: u32) -> Outcome<Value> {
+    let mut report = json_of(&run_for_output(timed(fio, load, seconds))?)?;
+    Ok(report["jobs"][0].take())
+}
+
+impl Figures {
+    /// Returns the figures in the report of a job.
+    pub(super) fn of(job: &Value, load: Load) -> Outcome<Self> {
+        let side = &job[load.direction()];
+        let number = |value: &Value, what: &str| {
+            value
+                .as_f64()
+                .ok_or_else(|| format!("fio does not print {what}"))
+        };
+        let percentiles = &side["lat_ns"]["percentile"];
+        Ok(Self {
+            iops: number(&side["iops"], "IOPS")?,
+            p50_us: number(&percentiles["50.000000"], "p50")? / 1e3,
+            p99_us: number(&percentiles["99.000000"], "p99")? / 1e3,
+        })
+    }
 }

@@ -13,14 +13,16 @@ pub(crate) struct Loop {
     _open: File,
 }
 
+/// Returns whether this program runs as root.
+pub(crate) fn is_root() -> bool {
+    let mut id = Command::new("id");
+    id.arg("-u");
+    run_for_output(id).as_deref() == Ok("0")
+}
+
 /// Returns the reason why this machine has no loop devices, if any.
 pub(crate) fn unavailable() -> Option<String> {
-    let uid = run_for_output({
-        let mut id = Command::new("id");
-        id.arg("-u");
-        id
-    });
-    if uid.as_deref() != Ok("0") {
+    if !is_root() {
         return Some("loop devices need root".into());
     }
     if !Path::new("/dev/loop-control").exists() {

@@ -80,7 +80,8 @@ impl Server {
         Self::start_until(command, cpu, PathBuf::new(), log, listens)
     }
 
-    fn start_until(
+    /// As [`Server::start`], for a server that is ready when `listens` returns true.
+    pub(crate) fn start_until(
         command: &Command,
         cpu: Option<&str>,
         socket: PathBuf,
