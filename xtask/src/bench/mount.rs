@@ -1,9 +1,9 @@
 //! `cargo xtask bench mount`: cold reads through a mount of the page cache, beside the file system
 //! below it.
 //!
-//! fio reads 4 KiB at random with O_DIRECT, 32 at a time, from a file that is sixteen times as large
-//! as the node's memory. No block is read twice in a pass, so nearly each read is a miss. The same
-//! reads go to the same file below the mount.
+//! fio reads 4 KiB at random with O_DIRECT, 32 at a time, from a file that is sixteen times as
+//! large as the node's memory. No block is read twice in a pass, so nearly each read is a miss. The
+//! same reads go to the same file below the mount.
 //!
 //! A round measures both, one after the other. The ratio is of one round, and the claim is the
 //! median. Beside it stands the time of the processors for a read, which other work on the machine
@@ -136,8 +136,8 @@ pub(super) fn run(root: &Path, binary: &Path, quick: bool) -> Outcome<Report<Row
         false => (ROUNDS, SECONDS, FILE_BYTES),
     };
     println!(
-        "4 KiB at random, direct, 32 at a time, from a file of {} MiB; the node has {} MiB. {rounds} \
-         rounds of {seconds} s.",
+        "4 KiB at random, direct, 32 at a time, from a file of {} MiB; the node has {} MiB. \
+         {rounds} rounds of {seconds} s.",
         size_bytes >> 20,
         (size_bytes / TIMES) >> 20
     );
@@ -274,7 +274,13 @@ fn claim(rows: &[Row]) -> Claim {
 fn print_rows(rows: &[Row]) {
     println!();
     let mut table = Table::new(&[
-        "medians", "IOPS", "p50, us", "p99, us", "user, us", "system, us", "switches",
+        "medians",
+        "IOPS",
+        "p50, us",
+        "p99, us",
+        "user, us",
+        "system, us",
+        "switches",
     ]);
     let mut row = |what: String, speed: [String; 3], cost: [f64; 3]| {
         let mut cells = vec![what];

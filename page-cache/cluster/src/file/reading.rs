@@ -50,7 +50,7 @@ impl File {
         match self.is_named() {
             Ok(true) => {}
             // Reads of such a file use no frames and wait for the store.
-            Ok(false) => return reader.execute(move |reader| self.read_whole(offset, len, reader)),
+            Ok(false) => return block(self, offset, vec![0; len], len, reader),
             Err(error) => {
                 drop(self);
                 return reader.end(Err(error));
@@ -72,14 +72,6 @@ impl File {
                 reader.end(Err(error));
             }
         }
-    }
-
-    /// As [`File::read_then`], on a thread that waits.
-    fn read_whole(self: Arc<Self>, offset: u64, len: usize, reader: impl Reader) {
-        let mut bytes = vec![0; len];
-        let read = self.read_at(offset, &mut bytes);
-        drop(self);
-        reader.end(read.map(|count| &bytes[..count]));
     }
 
     /// Returns how many of `len` bytes at `offset` the file has.

@@ -9,6 +9,7 @@
 mod checks;
 mod connection;
 mod flush;
+mod input_loop;
 mod losses;
 mod peers;
 mod report;

@@ -1,5 +1,5 @@
-//! The node's mutex. What its effects request is done when the mutex is released: messages are
-//! passed to the system, threads wake, and operations continue.
+//! The node's mutex. The requests of its effects are carried out when the mutex is released:
+//! messages are passed to the system, threads wake, and operations continue.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -42,7 +42,7 @@ impl Signal {
 /// A continuation of an operation. It gets an error if the operation has failed.
 pub(super) type Then = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// Who waits for an operation.
+/// A waiter for an operation.
 pub(super) enum Waiter {
     /// A thread, which finds the outcome in [`State::outcomes`].
     Thread(Thread),
