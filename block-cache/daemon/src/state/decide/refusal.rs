@@ -80,13 +80,12 @@ pub(super) fn check(meeting: &Meeting<'_>, ours: Option<Record>) -> Result<Optio
             } else if !matches!(record.cache, CacheId::Uuid(_)) {
                 format!(
                     "served without this cache, or cache and state directory are of different \
-                     times: epochs {epoch} and {}\n    \
+                     times\n    \
                      help: put the newest state directory or cache device back (`state` in \
                      [server] names the directory); or start with --adopt {name}, and give up \
                      dirty data that may be older than the backing device's with \
                      --discard-stale-dirty {name}; or, if the cache is no earlier copy and \
                      nothing wrote to the backing device without it, {}",
-                    record.epoch,
                     keep_dirty(meeting)
                 )
             } else if is_behind && ours.is_some() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use forebay_block::{BlockDevice as _, Error, ErrorKind, Result};
 use forebay_device::metered::Metered;
-use forebay_device::nbd::{NbdDevice, Uri};
+use forebay_device::nbd::{NbdDevice, Settings, Times, Uri};
 use forebay_io::Engine as IoEngine;
 use forebay_io::net::Address;
 use forebay_io::rt;
@@ -19,6 +19,10 @@ use crate::serve::{self, guard};
 use crate::stack::{Stack, Wishes};
 use crate::status::{DeviceStatus, Status};
 use forebay_planner_cli::input::is_same_file;
+
+/// Time after which requests to a server that is away fail. A replay measures the server, so it
+/// does not wait for another one.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Targets before they are opened.
 pub(super) enum ParsedTargets {
@@ -109,8 +113,16 @@ impl ParsedTargets {
             }
             Self::Nbd(uris) => {
                 let (mut targets, mut read_only) = (Vec::<Target>::new(), Vec::new());
+                let times = Times {
+                    patience: PATIENCE,
+                    ..Times::default()
+                };
+                let settings = Settings {
+                    times,
+                    ..Settings::default()
+                };
                 for uri in uris {
-                    let device = NbdDevice::connect(&uri).await?;
+                    let device = NbdDevice::connect_with(&uri, settings).await?;
                     let taken = targets.iter().any(|target| target.name == uri.export);
                     let name = match taken || uri.export.is_empty() {
                         true => device.info().name,
