@@ -126,8 +126,9 @@ async fn watch(shared: &Rc<Shared>, group: &Group) -> Error {
     let Times { answer, flush, .. } = shared.settings.times;
     let look = answer / LOOKS;
     loop {
-        let released = shared.session.slots.borrow().next_release();
-        let wait = released.map_or(look, |at| look.min(at.saturating_sub(rt::now())));
+        let now = rt::now();
+        let released = shared.session.slots.borrow_mut().next_release(now);
+        let wait = released.map_or(look, |at| look.min(at.saturating_sub(now)));
         let over = || group.broken().is_some() || shared.session.is_closed();
         rt::at_most(wait, group.changed.until(over)).await;
         if let Some(why) = group.broken() {

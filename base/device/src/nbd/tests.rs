@@ -3,6 +3,7 @@
 mod replies;
 mod resend;
 mod server;
+mod simulation;
 
 use std::rc::Rc;
 use std::time::Duration;

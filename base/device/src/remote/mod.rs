@@ -7,6 +7,7 @@
 //! - `resend`: sends them again after a loss.
 //! - `reconnect`: life cycle of the connection.
 
+pub(crate) mod fault;
 pub(crate) mod limits;
 pub(crate) mod reconnect;
 mod resend;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use forebay_block::{Completion, Error, Op, Request, Result};
 use forebay_io::sync::WaitList;
 
+use fault::Fault;
 use resend::Resend;
 use slots::{Pending, Slots};
 use unflushed::{Ended, Unflushed};
@@ -143,7 +145,13 @@ impl Session {
                 self.volatile.set(self.volatile.get() - 1);
             }
             match &outcome {
-                Ok(()) if pending.request.op == Op::Flush => unflushed.flushed(pending.before),
+                Ok(()) if pending.request.op == Op::Flush => {
+                    let covered = match fault::has(Fault::FlushCoversLater) {
+                        true => unflushed.number(),
+                        false => pending.before,
+                    };
+                    unflushed.flushed(covered);
+                }
                 Ok(()) if !volatile && !others => {}
                 // The peer never received it.
                 Err(_) if pending.sent_at.is_none() => {}

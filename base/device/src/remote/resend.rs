@@ -7,6 +7,7 @@ use forebay_block::{Error, ErrorKind, Op, Request, Result};
 use forebay_io::rt;
 
 use super::Session;
+use super::fault::{self, Fault};
 use super::reconnect::MAX_LOSSES;
 use super::slots::Pending;
 use super::unflushed::{Plan, in_words, merged};
@@ -49,6 +50,7 @@ impl Session {
         }
         let losses = self.losses.get();
         let plan = match self.lost_resends.get() < MAX_LOSSES {
+            _ if fault::has(Fault::FlushAcrossLoss) => Plan::default(),
             true => self.unflushed.borrow_mut().plan(losses),
             // The resend may be the reason for the losses.
             false => Plan {
@@ -74,6 +76,9 @@ impl Session {
     }
 
     fn add_lost(&self, ranges: impl IntoIterator<Item = Range<u64>>) {
+        if fault::has(Fault::LostUnreported) {
+            return;
+        }
         let mut lost = self.lost.borrow_mut();
         lost.extend(ranges);
         *lost = merged(std::mem::take(&mut *lost));

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use forebay_block::{Buf, Completion, Op, Request, completion_pair};
 
+use super::fault::{self, Fault};
+
 /// Bits of the slot's number in a command identifier. The other bits distinguish a late answer from
 /// one to the current command of the slot.
 const PLACE_BITS: u32 = 10;
@@ -183,6 +185,7 @@ impl Slots {
         };
         let queue = match self.unanswered {
             0 => &mut self.waiting,
+            _ if fault::has(Fault::ResendLate) && !self.waiting.is_empty() => &mut self.waiting,
             _ => &mut self.resend,
         };
         if queue.is_empty() {
@@ -199,7 +202,7 @@ impl Slots {
 
     /// Returns the position of the first queued request that no quarantine holds back.
     fn first_released(&mut self, now: Duration) -> Option<usize> {
-        if self.quarantine.is_empty() {
+        if self.quarantine.is_empty() || fault::has(Fault::NoQuarantine) {
             return Some(0);
         }
         self.quarantine.retain(|other| now < other.until);
@@ -212,8 +215,9 @@ impl Slots {
         self.waiting.iter().position(|pending| !held(pending))
     }
 
-    /// Returns the time at which the next quarantine ends.
-    pub(crate) fn next_release(&self) -> Option<Duration> {
+    /// Returns the time after `now` at which the next quarantine ends.
+    pub(crate) fn next_release(&mut self, now: Duration) -> Option<Duration> {
+        self.quarantine.retain(|other| now < other.until);
         self.quarantine.iter().map(|other| other.until).min()
     }
 
@@ -278,7 +282,8 @@ impl Slots {
             if let Some(mut pending) = place.pending.take() {
                 pending.losses = pending.losses.saturating_add(1);
                 changes |= pending.changes();
-                if let Some(until) = until.filter(|_| pending.changes()) {
+                let is_safe = pending.is_resent && fault::has(Fault::NoQuarantineOfResend);
+                if let Some(until) = until.filter(|_| pending.changes() && !is_safe) {
                     set_aside(&mut self.quarantine, &pending, until);
                 }
                 if !pending.is_resent {

@@ -35,6 +35,9 @@ pub(super) enum Act {
     Silence,
     /// The connection ends, and the request is not carried out.
     Cut,
+    /// The request is carried out after this time, and then answered if the connection is still
+    /// there.
+    Slow(Duration),
     /// The connection ends, and the request is carried out after this time.
     Late(Duration),
     /// All connections end, and unflushed changes are lost.
@@ -67,6 +70,8 @@ struct Shared {
     durable: RefCell<Vec<u8>>,
     offer: Rc<Offer>,
     open: RefCell<Vec<Rc<Stream>>>,
+    /// Number of power losses so far.
+    life: Cell<u32>,
     /// Number of connections that carried a request.
     used: Cell<usize>,
 }
@@ -80,7 +85,12 @@ pub(super) struct Server {
 impl Server {
     /// Starts a server. `script` decides about each request by its number (from 1) and command.
     pub(super) fn start(script: impl Fn(u32, u16) -> Act + 'static) -> Self {
-        let reactor = Reactor::simulated(Engine::Threads, 1).expect("a reactor");
+        Self::with_seed(1, script)
+    }
+
+    /// Like [`Server::start`], with a seed for the order of tasks.
+    pub(super) fn with_seed(seed: u64, script: impl Fn(u32, u16) -> Act + 'static) -> Self {
+        let reactor = Reactor::simulated(Engine::Threads, seed).expect("a reactor");
         let shared = Rc::new(Shared {
             script: Box::new(script),
             count: Cell::new(0),
@@ -96,6 +106,7 @@ impl Server {
                 absent: Cell::new(false),
             }),
             open: RefCell::default(),
+            life: Cell::new(0),
             used: Cell::new(0),
         });
         let served = Rc::clone(&shared);
@@ -151,6 +162,7 @@ impl Server {
 
 impl Shared {
     fn lose_power(&self) {
+        self.life.set(self.life.get() + 1);
         let left = self.durable.borrow().clone();
         self.data.replace(left);
     }
@@ -287,13 +299,21 @@ async fn transmit(
         Act::Fail(error) => (error, Vec::new()),
         Act::Silence => return Some(()),
         Act::Cut => return None,
-        Act::Late(after) => {
-            let shared = Rc::clone(shared);
+        Act::Slow(after) | Act::Late(after) => {
+            let answers = matches!(act, Act::Slow(_));
+            let (shared, stream) = (Rc::clone(shared), Rc::clone(stream));
             rt::spawn(async move {
+                let life = shared.life.get();
                 rt::sleep(after).await;
-                shared.carry_out(&request, &payload);
+                // A server that has died carries out nothing.
+                if shared.life.get() == life {
+                    let data = shared.carry_out(&request, &payload);
+                    if answers {
+                        send(&stream, &encode(&request, structured, 0, &data)).await;
+                    }
+                }
             });
-            return None;
+            return answers.then_some(());
         }
         Act::PowerLoss => {
             shared.lose_power();
