@@ -126,9 +126,8 @@ fn adopts_with_consent(place: &Place, stale: &str, dirty: std::ops::Range<u64>) 
     place.serve(&[]).terminate();
 }
 
-/// Leaves dirty data of blocks 0 to 7 and 1280 to 1287 in the cache, and loses the state directory.
-fn without_state(name: &str) -> Place {
-    let place = Place::new(name, "wb");
+/// Leaves dirty data of blocks 0 to 7 and 1280 to 1287 in the cache.
+fn leave_dirty(place: &Place) {
     let daemon = place.serve(&[]);
     let mut nbd = place.connect();
     write_blocks(&mut nbd, 0..8);
@@ -136,6 +135,12 @@ fn without_state(name: &str) -> Place {
     assert_eq!(nbd.flush().expect("an answer"), 0);
     drop(nbd);
     daemon.terminate();
+}
+
+/// Leaves dirty data of blocks 0 to 7 and 1280 to 1287 in the cache, and loses the state directory.
+fn without_state(name: &str) -> Place {
+    let place = Place::new(name, "wb");
+    leave_dirty(&place);
     std::fs::remove_dir_all(place.path("state")).expect("there");
     place
 }
@@ -227,10 +232,7 @@ fn writes_to_a_part_of_the_device_are_logged_at_its_place_in_the_device() {
         return;
     };
     configure_on(&place, text(&whole.0));
-    let daemon = place.serve(&[]);
-    write_blocks(&mut place.connect(), 0..8);
-    write_blocks(&mut place.connect(), 1280..1288);
-    daemon.terminate();
+    leave_dirty(&place);
     write_as_other(&place, text(&part.0), 256);
     configure_on(&place, text(&whole.0));
     both_refuse(
@@ -246,10 +248,7 @@ fn writes_to_the_device_of_a_part_are_logged_at_their_place_in_the_part() {
         return;
     };
     configure_on(&place, text(&part.0));
-    let daemon = place.serve(&[]);
-    write_blocks(&mut place.connect(), 0..8);
-    write_blocks(&mut place.connect(), 1280..1288);
-    daemon.terminate();
+    leave_dirty(&place);
     // Before the part, and then in its sixth MiB.
     write_as_other(&place, text(&whole.0), 2);
     configure_on(&place, text(&part.0));
