@@ -41,7 +41,7 @@ mod tests {
         let full = full.expect("a socket has an end");
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
         drop(theirs);
-        let gone = send_now(&ours, b"abc").expect_err("nobody reads");
+        let gone = send_now(&ours, b"abc").expect_err("the peer has gone");
         assert_eq!(gone.kind(), io::ErrorKind::BrokenPipe);
     }
 }

@@ -188,7 +188,7 @@ fn the_end_of_a_connection_is_seen() {
         };
         let error: Result<()> = gone.await;
         assert_eq!(
-            error.expect_err("nobody reads").kind(),
+            error.expect_err("the peer has gone").kind(),
             ErrorKind::Disconnected
         );
     });

@@ -182,25 +182,24 @@ impl Stack {
         offload(move || state.others(&volume, info.identity, info.size_bytes)).await
     }
 
-    /// Returns the new records of other volumes that were served from this backing device.
+    /// Returns the new records of `others`, volumes that were served from the same backing device.
     /// Otherwise they would not show that the device is written under this name.
     ///
     /// # Errors
-    /// As [`decide::renamed`], or the error of the state directory.
-    async fn renamed(
-        &self,
+    /// As [`decide::renamed`].
+    fn renamed(
         name: &str,
-        backing: &Rc<dyn BlockDevice>,
+        others: &[(String, Record)],
         cache: CacheId,
         wishes: &Wishes,
     ) -> Result<Vec<(String, Record)>> {
         let adopt = wishes.adopt.iter().any(|adopted| adopted == name);
         let mut renamed = Vec::new();
-        for (other, record) in self.others(name, backing).await? {
-            let Some(changed) = decide::renamed(name, cache, adopt, &other, record)? else {
+        for (other, record) in others {
+            let Some(changed) = decide::renamed(name, cache, adopt, other, *record)? else {
                 continue;
             };
-            renamed.push((other, changed));
+            renamed.push((other.clone(), changed));
         }
         Ok(renamed)
     }
@@ -213,10 +212,8 @@ impl Stack {
         wishes: &Wishes,
         stop: &Stop,
     ) -> Result<Attached> {
-        let renamed = self
-            .renamed(&volume.name, &backing, cache.id, wishes)
-            .await?;
         let others = self.others(&volume.name, &backing).await?;
+        let renamed = Self::renamed(&volume.name, &others, cache.id, wishes)?;
         cache.check_mode(&volume.name, volume.mode)?;
         let found = &cache.found;
         let sizes = BlockSizes::from_mask(found.block_size_bytes, found.classes);

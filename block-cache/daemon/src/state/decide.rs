@@ -211,7 +211,7 @@ fn unknown_cache(volume: &str) -> String {
     format!(
         "volume {volume:?} is served without a cache: a cache may have newer data, which writes \
          give up\n    \
-         help: the state directory knows no cache of it; if there is none, use no --without-cache"
+         help: the state directory knows no cache of it; if no cache has data of it, ignore this"
     )
 }
 

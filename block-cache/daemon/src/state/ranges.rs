@@ -2,8 +2,8 @@
 //!
 //! The file is append-only text. Each line stands for [`RANGE_BYTES`] of the volume, at their first
 //! write since the log began. It has the number of the range and, as a check, its complement. A
-//! last line that is truncated or zero was not durable, so its write was never passed on. Another
-//! bad line is damage: everything then counts as written.
+//! truncated last line was not durable, and neither were zeroes at the end, so their writes were
+//! never passed on. Another bad line is damage: everything then counts as written.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -39,17 +39,13 @@ fn parse(line: &[u8]) -> Option<u64> {
 /// Returns the numbers in the log and the length of its valid part, bytes. `Err` holds the offset
 /// of damage.
 fn scan(bytes: &[u8]) -> std::result::Result<(HashSet<u64>, usize), usize> {
-    let is_last_and_zero = |line: &[u8]| {
-        let is_last = std::ptr::eq(line.as_ptr_range().end, bytes.as_ptr_range().end);
-        is_last && line.iter().all(|byte| *byte == 0)
-    };
     let mut numbers = HashSet::new();
     let mut good = 0;
     for line in bytes.chunks(LINE_BYTES) {
         match parse(line) {
             Some(number) => numbers.insert(number),
             // The end of the log was truncated, or was not on the medium at a power loss.
-            None if line.len() < LINE_BYTES || is_last_and_zero(line) => break,
+            None if line.len() < LINE_BYTES || bytes[good..].iter().all(|byte| *byte == 0) => break,
             None => return Err(good),
         };
         good += LINE_BYTES;

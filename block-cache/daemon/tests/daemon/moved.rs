@@ -140,7 +140,7 @@ fn a_moved_cache_behind_writes_without_it_is_decided_together() {
     }
 }
 
-/// Checks that a copy beside its original needs one round of decisions if the journal is gone, too.
+/// Checks that a copy next to its original names all decisions at once if the journal is gone.
 #[test]
 fn a_copied_cache_without_its_journal_is_decided_together() {
     let place = place_of("moved-no-journal", &[], false);

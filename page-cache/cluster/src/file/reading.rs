@@ -66,7 +66,7 @@ impl File {
                 bytes: Vec::new(),
                 reader,
             }
-            .go_on(),
+            .advance(),
             Err(error) => {
                 drop(self);
                 reader.end(Err(error));
@@ -95,7 +95,7 @@ impl File {
 
 impl<R: Reader> Reading<R> {
     /// Reads until the end, or until a page has to be awaited.
-    fn go_on(mut self) {
+    fn advance(mut self) {
         let mut bytes = match self.bytes.is_empty() {
             true => BUFFER.take(),
             false => std::mem::take(&mut self.bytes),
@@ -128,7 +128,7 @@ impl<R: Reader> Reading<R> {
                 Ok(Begun::Waits(waiting)) => {
                     self.keep(bytes);
                     return waiting.then(move |readable| match readable {
-                        Ok(()) => self.go_on(),
+                        Ok(()) => self.advance(),
                         Err(error) => self.end(Err(error), Vec::new()),
                     });
                 }

@@ -48,8 +48,8 @@ enum Waiter {
     Operation(Ticket),
     /// The directory, which has this number for its request.
     Directory(u64),
-    /// None any more.
-    Nobody,
+    /// None: it has given up, or is gone.
+    Gone,
 }
 
 /// A publication, flush or write-back in progress.
@@ -171,7 +171,7 @@ impl Node {
         }
         self.lose_unflushed();
         let is_left = |sync: &&mut Sync| {
-            sync.inode == inode && sync.kind == Kind::WriteBack && sync.waiter == Waiter::Nobody
+            sync.inode == inode && sync.kind == Kind::WriteBack && sync.waiter == Waiter::Gone
         };
         if kind == Kind::WriteBack
             && let Some(left) = self.syncs.iter_mut().find(is_left)
@@ -226,7 +226,7 @@ impl Node {
                     Waiter::Directory(request) => {
                         Some(Effect::Send(ToDirectory::PublishedFile { request }))
                     }
-                    Waiter::Nobody => None,
+                    Waiter::Gone => None,
                 });
             }
             !over
@@ -315,7 +315,7 @@ impl Node {
         let Some(sync) = self.syncs.iter_mut().find(is_cancelled) else {
             return;
         };
-        sync.waiter = Waiter::Nobody;
+        sync.waiter = Waiter::Gone;
         if sync.kind == Kind::Flush && !self.faults.has(Fault::CancelledReports) {
             sync.kind = Kind::WriteBack;
         }

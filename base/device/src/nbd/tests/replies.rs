@@ -128,8 +128,8 @@ fn connection_errors_name_the_cause() {
         assert!(report.contains(&shown), "{report}");
         server.join().expect("as the script says");
     }
-    let nobody: Uri = "nbd+unix:///x?socket=/nonexistent".parse().expect("a URI");
-    let error = connect(nobody, async |made| made.err()).expect("nobody");
+    let unserved: Uri = "nbd+unix:///x?socket=/nonexistent".parse().expect("a URI");
+    let error = connect(unserved, async |made| made.err()).expect("no server");
     let report = error.report();
     assert!(
         report.contains("nbd+unix:///x?socket=/nonexistent"),
