@@ -102,7 +102,7 @@ impl<S: Store, L: Link> Client<S, L> {
                 }
                 node.copied(page, copy, ok, effects);
             }
-            // A clean page needs no write-back: the node reports it now, and evictions share packets.
+            // A clean page needs no write-back: it is reported now, and evictions share packets.
             Effect::WriteBack { place, .. } if !self.segment.is_dirty(place) => {
                 node.written_back(place, true, effects);
             }
