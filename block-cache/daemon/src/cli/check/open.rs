@@ -83,12 +83,14 @@ pub(super) async fn look_at_backing(config: Config, running: bool) -> Result<Bac
     for (number, volume) in config.volumes.iter().enumerate() {
         let name = &volume.backing;
         let place = || config.place(volume.line);
+        let device = config.device(name);
+        let place_of_device = || format!("{}: device {name:?}", config.place(device.line));
         let whole = |info: &DeviceInfo| match keeps_slots(&config, name) {
             _ if running => Ok(()),
             true => foresee(&config, name, info),
             false => refuse_if_left_in(&config.server.state, info)
                 .and_then(|()| refuse_if_gone(&config.server.state, info))
-                .context(place),
+                .context(place_of_device),
         };
         let (path, direct) = match config.stack(name).pop().map(|leaf| &leaf.kind) {
             Some(DeviceKind::File { path, direct }) => (path, direct),

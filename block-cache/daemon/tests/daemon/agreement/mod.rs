@@ -114,6 +114,9 @@ fn compare(faults: &[&Fault], check: &Outcome, serve: &Outcome, log: &str) -> Re
     match (check, serve) {
         (Outcome::Good, Outcome::Good) => Ok(()),
         (Outcome::Refused(check), Outcome::Refused(serve)) => match () {
+            () if check == serve && alone && !says(check) => {
+                Err("the fault does not list the message that it causes".into())
+            }
             () if check == serve => Ok(()),
             // The two commands may meet different faults first. Each must be reported.
             () if !alone && says(check) && says(serve) => Ok(()),

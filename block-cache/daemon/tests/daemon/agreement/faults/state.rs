@@ -111,7 +111,7 @@ pub(super) const FAULTS: &[Fault] = &[
         Journal,
         killed,
         |p| hold(&journal(p)),
-        &["holds a lock on it"],
+        &["it is locked by process"],
     ),
     // The state directory.
     Fault::new(
@@ -218,14 +218,14 @@ pub(super) const FAULTS: &[Fault] = &[
         Slots,
         slots,
         |p| set_len(&slots_of(p), 1 << 16),
-        &["cut"],
+        &["truncated"],
     ),
     Fault::new(
         "slots that are held",
         Slots,
         slots,
         |p| hold(&slots_of(p)),
-        &["holds a lock on it"],
+        &["it is locked by process"],
     ),
     Fault::new(
         "damaged slots",
@@ -246,7 +246,12 @@ pub(super) const FAULTS: &[Fault] = &[
         "no transit cache",
         Volume,
         slots,
-        |p| change(p, "backing = \"fast\"", "backing = \"disk\""),
+        |p| {
+            let device = "[[device]]\nname = \"fast\"\nkind = \"transit\"\non = \"disk\"\n\
+                capacity = \"1M\"\npolicy = \"lru\"\n";
+            p.change(device, "");
+            change(p, "backing = \"fast\"", "backing = \"disk\"")
+        },
         &["acknowledged blocks of it"],
     ),
 ];

@@ -39,7 +39,7 @@ pub(super) const FAULTS: &[Fault] = &[
         Server,
         any,
         |p| add(p, "[server]", "io = 7"),
-        &["invalid type"],
+        &["wanted string or table"],
     ),
     Fault::new(
         "no TOML",
