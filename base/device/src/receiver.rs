@@ -5,21 +5,22 @@ use std::rc::Rc;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::net::Stream;
+use forebay_tls::Channel;
 
 /// Maximum bytes of one receive while no data is expected: many answers.
 const AHEAD_BYTES: usize = 64 << 10;
 /// Minimum rest of a read's data that is received in place, bytes.
 const DIRECT_BYTES: usize = 8 << 10;
 
-pub(crate) struct Receiver {
-    stream: Rc<Stream>,
+pub(crate) struct Receiver<C = Stream> {
+    stream: Rc<C>,
     buf: Buf,
     start: usize,
     end: usize,
 }
 
-impl Receiver {
-    pub(crate) fn new(stream: Rc<Stream>) -> Self {
+impl<C: Channel> Receiver<C> {
+    pub(crate) fn new(stream: Rc<C>) -> Self {
         Self {
             stream,
             buf: Buf::scratch(AHEAD_BYTES),

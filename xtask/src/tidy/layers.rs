@@ -7,13 +7,14 @@ const RULE: &str = "layers";
 
 /// Our crates and their floors, from the ground up. A crate may depend on lower floors only. Crates
 /// on one floor do not know each other.
-const FLOORS: [(&str, u8); 27] = [
+const FLOORS: [(&str, u8); 28] = [
     ("forebay-block", 0),
     ("forebay-io", 1),
     ("forebay-wire", 1),
     ("forebay-auth", 2),
     ("forebay-fuse", 2),
     ("forebay-terminal", 2),
+    ("forebay-tls", 2),
     ("forebay-device", 3),
     ("forebay-btt", 4),
     ("forebay-transit", 4),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::net::{Deadline, Stream};
+use forebay_tls::{Channel, ClientTls, Secure};
 use forebay_wire::nbd::handshake::{
     GREETING_BYTES, Greeting, Info, InfoRequest, OPTION_REPLY_BYTES, OptionHeader, OptionReply,
     export, flags, info, option, reply,
@@ -13,6 +14,7 @@ use forebay_wire::nbd::handshake::{
 use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, MAX_STRING_BYTES};
 
 use super::Uri;
+use super::line::Line;
 
 /// Time limit of the handshake, without that of the connection.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,7 +38,7 @@ const USED: u16 = export::READ_ONLY
 /// Properties of the export, and of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
-    pub(super) size_bytes: u64,
+    size_bytes: u64,
     /// Transmission flags that this device uses.
     flags: u16,
     pub(super) blocks: BlockSizes,
@@ -50,12 +52,20 @@ impl Offer {
         self.flags & USED & flag != 0
     }
 
-    /// Describes a property of the export `now` that rules out that it is this one. The export may
-    /// grow.
-    pub(super) fn difference(&self, now: &Self) -> Option<String> {
-        if now.size_bytes < self.size_bytes {
-            let (was, is) = (self.size_bytes, now.size_bytes);
-            return Some(format!("it has shrunk from {was} to {is} bytes"));
+    /// Returns the size in whole blocks, bytes.
+    pub(super) const fn whole_bytes(&self) -> u64 {
+        let block = self.blocks.minimum_bytes as u64;
+        self.size_bytes / block * block
+    }
+
+    /// Describes a property of the export `now` that rules out that it is this one, of `was_bytes`
+    /// at last. The export may grow.
+    pub(super) fn difference(&self, was_bytes: u64, now: &Self) -> Option<String> {
+        let is_bytes = now.whole_bytes();
+        if is_bytes < was_bytes {
+            return Some(format!(
+                "it has shrunk from {was_bytes} to {is_bytes} bytes"
+            ));
         }
         if now.flags != self.flags {
             let (was, is) = (self.flags, now.flags);
@@ -113,19 +123,16 @@ impl BlockSizes {
 /// # Errors
 /// Errors of the connection; `NotFound`, `Permission`, `ShuttingDown` or `Unsupported` if the
 /// server refuses the export; `Unsupported` or `InvalidInput` for an answer that does not suit.
-pub(super) async fn connect(uri: &Uri) -> Result<(Rc<Stream>, Offer)> {
-    if uri.tls.is_some() {
-        let what = "TLS to an NBD server is not supported";
-        return Err(Error::new(ErrorKind::Unsupported, what));
-    }
+pub(super) async fn connect(uri: &Uri, tls: Option<&ClientTls>) -> Result<(Rc<Line>, Offer)> {
     let stream = Rc::new(Stream::connect(&uri.address).await?);
     let deadline = Deadline::set(&stream, TIMEOUT);
-    let offer = negotiate(&stream, &uri.export).await?;
+    let line = greet(&stream, tls).await?;
+    let offer = negotiate(&line, &uri.export).await?;
     deadline.cancel();
-    Ok((stream, offer))
+    Ok((Rc::new(line), offer))
 }
 
-async fn receive(stream: &Stream, len: usize) -> Result<Vec<u8>> {
+async fn receive(stream: &impl Channel, len: usize) -> Result<Vec<u8>> {
     if len == 0 {
         return Ok(Vec::new());
     }
@@ -134,17 +141,33 @@ async fn receive(stream: &Stream, len: usize) -> Result<Vec<u8>> {
     Ok(buf.to_vec())
 }
 
-/// Answers the greeting, asks for structured replies, and selects the export.
-async fn negotiate(stream: &Stream, name: &str) -> Result<Offer> {
-    let greeting = Greeting::decode(&receive(stream, GREETING_BYTES).await?)?;
+/// Answers the greeting, and starts TLS if there is a configuration.
+async fn greet(stream: &Rc<Stream>, tls: Option<&ClientTls>) -> Result<Line> {
+    let greeting = Greeting::decode(&receive(&**stream, GREETING_BYTES).await?)?;
     if greeting.flags & flags::FIXED_NEWSTYLE == 0 {
         let what = "the server speaks an older protocol than fixed newstyle";
         return Err(Error::new(ErrorKind::Unsupported, what));
     }
     let client_flags = u32::from(flags::FIXED_NEWSTYLE | greeting.flags & flags::NO_ZEROES);
+    let client_flags = Buf::copied(&client_flags.to_be_bytes());
+    stream.send(&[client_flags]).await?;
+    let Some(tls) = tls else {
+        return Ok(Line::Plain(Rc::clone(stream)));
+    };
+    let start = encode_option(option::STARTTLS, &[]);
+    stream.send(&[Buf::copied(&start)]).await?;
+    if next_reply(&**stream, option::STARTTLS).await?.kind != reply::ACK {
+        let what = "the server offers no TLS\nhelp: configure it there, or write nbd:// here";
+        return Err(Error::new(ErrorKind::Unsupported, what));
+    }
+    let secure = Secure::connect(Rc::clone(stream), tls).await?;
+    Ok(Line::Secure(Rc::clone(stream), Box::new(secure)))
+}
+
+/// Asks for structured replies, and selects the export.
+async fn negotiate(stream: &Line, name: &str) -> Result<Offer> {
     let asks = encode_option(option::STRUCTURED_REPLY, &[]);
-    let hello = [&client_flags.to_be_bytes()[..], &asks].concat();
-    stream.send(&[Buf::copied(&hello)]).await?;
+    stream.send(&[Buf::copied(&asks)]).await?;
     // A server that does not know the option answers with an error.
     let answer = next_reply(stream, option::STRUCTURED_REPLY).await?;
     let structured = answer.kind == reply::ACK;
@@ -195,7 +218,7 @@ struct Reply {
 }
 
 /// Receives the next reply to `option`.
-async fn next_reply(stream: &Stream, option: u32) -> Result<Reply> {
+async fn next_reply(stream: &impl Channel, option: u32) -> Result<Reply> {
     let header = OptionReply::decode(&receive(stream, OPTION_REPLY_BYTES).await?)?;
     if header.option != option || header.length > MAX_REPLY_BYTES {
         let what = "the server answers an option that was not sent";
@@ -208,7 +231,7 @@ async fn next_reply(stream: &Stream, option: u32) -> Result<Reply> {
 }
 
 /// Returns the next reply to GO. `None` ends the replies: transmission starts.
-async fn next_property(stream: &Stream, name: &str) -> Result<Option<Info>> {
+async fn next_property(stream: &Line, name: &str) -> Result<Option<Info>> {
     let Reply { kind, data } = next_reply(stream, option::GO).await?;
     let (kind, what) = match kind {
         reply::ACK => return Ok(None),
@@ -222,7 +245,10 @@ async fn next_property(stream: &Stream, name: &str) -> Result<Option<Info>> {
             ErrorKind::Permission,
             "the server denies access by its policy",
         ),
-        reply::ERR_TLS_REQD => (ErrorKind::Permission, "the server requires TLS"),
+        reply::ERR_TLS_REQD => (
+            ErrorKind::Permission,
+            "the server requires TLS: write nbds:// with tls-certificates",
+        ),
         reply::ERR_SHUTDOWN => (ErrorKind::ShuttingDown, "the server is shutting down"),
         _ => (ErrorKind::Unsupported, "the server refuses the export"),
     };

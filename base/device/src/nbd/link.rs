@@ -6,12 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{Buf, Error, Op, Request};
-use forebay_io::net::Stream;
 use forebay_io::rt;
 use forebay_io::sync::WaitList;
+use forebay_tls::Channel as _;
 use forebay_wire::nbd::transmission::{self as wire, command, flag};
 
 use super::Shared;
+use super::line::Line;
 use crate::remote::slots::Slots;
 
 /// Maximum number of requests in one send.
@@ -36,7 +37,7 @@ impl Group {
 
 /// A connection in use.
 pub(super) struct Link {
-    stream: Rc<Stream>,
+    line: Rc<Line>,
     pub(super) group: Rc<Group>,
     /// Number of this connection, from zero, and of all.
     number: usize,
@@ -50,14 +51,14 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(
-        stream: Rc<Stream>,
+        line: Rc<Line>,
         structured: bool,
         group: &Rc<Group>,
         number: usize,
         count: usize,
     ) -> Self {
         Self {
-            stream,
+            line,
             group: Rc::clone(group),
             number,
             count,
@@ -70,7 +71,7 @@ impl Link {
 
     /// Ends the connection. Bytes that were not sent are dropped. The first reason stays.
     pub(super) fn break_off(&self, why: Error) {
-        self.stream.abort();
+        self.line.abort();
         self.outbox.borrow_mut().clear();
         self.group.broken.borrow_mut().get_or_insert(why);
         self.group.changed.wake_all();
@@ -87,9 +88,9 @@ impl Link {
                 length: 0,
             };
             let parts = [Buf::copied(&end.encode())];
-            let _ = rt::at_most(PARTING, self.stream.send(&parts)).await;
+            let _ = rt::at_most(PARTING, self.line.send(&parts)).await;
         }
-        self.stream.shutdown();
+        self.line.shutdown();
     }
 
     /// Returns whether no task touches memory of a request any more.
@@ -121,7 +122,7 @@ impl Link {
             if parts.is_empty() {
                 break;
             }
-            let sent = self.stream.send(&parts).await;
+            let sent = self.line.send(&parts).await;
             parts.clear();
             if let Err(error) = sent {
                 self.break_off(error);

@@ -1,9 +1,10 @@
 //! An export of an NBD server as a block device. This is the initiator's side of the protocol in
 //! [`forebay_wire::nbd`].
 //!
-//! It speaks fixed newstyle with `GO`, and structured replies if the server offers them. One send
-//! carries all requests that were queued while the previous send ran. The server may answer in any
-//! order. Several connections are used only if the server says that a flush covers them all.
+//! It speaks fixed newstyle with `GO`, with TLS if the URI asks for it, and structured replies if
+//! the server offers them. One send carries all requests that were queued while the previous send
+//! ran. The server may answer in any order. Several connections are used only if the server says
+//! that a flush covers them all.
 //!
 //! **A lost connection is made again**, until the device is dropped. A connection is lost when it
 //! breaks, when the server breaks the protocol, or when a request is not answered within its time
@@ -21,13 +22,14 @@
 //! - **Repeated losses**: a request that was in flight at five losses in a row fails, since it may
 //!   be the reason for them.
 //! - **Another export**: an export with another size, other flags or other block sizes is never
-//!   written to. One that has grown is used with its former size. The protocol has no identifier of
-//!   an export, so that another one of the same properties is not noticed.
+//!   written to. One that has grown has its new size from then on. The protocol has no identifier
+//!   of an export, so that another one of the same properties is not noticed.
 //!
 //! The device does not touch the memory of a request after its answer. It gives no answer and sends
 //! nothing again before the tasks of the lost connections have ended.
 
 mod handshake;
+mod line;
 mod link;
 mod receive;
 mod reconnect;
@@ -40,9 +42,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use forebay_block::{
-    Basis, BlockDevice, BlockDeviceExt as _, Completion, DeviceInfo, Identity, Request, Result,
+    Basis, BlockDevice, BlockDeviceExt as _, Completion, Context as _, DeviceInfo, Identity,
+    Request, Result,
 };
 use forebay_io::rt;
+use forebay_tls::ClientTls;
 use forebay_wire::nbd::MAX_PAYLOAD_BYTES;
 use forebay_wire::nbd::handshake::export;
 
@@ -111,7 +115,6 @@ impl Default for Settings {
 /// A connected export. It belongs to the reactor that it was connected on.
 pub struct NbdDevice {
     shared: Rc<Open>,
-    info: DeviceInfo,
 }
 
 /// Handle that closes the session with the last device. The tasks hold no such handle.
@@ -134,8 +137,12 @@ impl Drop for Open {
 /// State that the device shares with its tasks.
 struct Shared {
     uri: Uri,
+    /// Certificates, if the URI has TLS. They are read once.
+    tls: Option<ClientTls>,
     settings: Settings,
     offer: Offer,
+    /// Properties of the device. Its size is that of the last connection.
+    info: RefCell<DeviceInfo>,
     session: Session,
     /// Current connections; none while the server is away.
     links: RefCell<Vec<Rc<Link>>>,
@@ -147,7 +154,7 @@ impl NbdDevice {
     /// # Errors
     /// - `Disconnected` if the server does not answer.
     /// - `NotFound` if the server has no such export.
-    /// - `Permission` if the server denies access or requires TLS.
+    /// - `Permission` if the server denies access or requires TLS, or if a certificate is refused.
     /// - `Unsupported` or `InvalidInput` if the server does not speak the protocol as this device
     ///   does.
     /// - `TimedOut` if the connection takes longer than [`Times::answer`].
@@ -170,7 +177,9 @@ impl NbdDevice {
             (1..=MAX_CONNECTIONS).contains(&settings.connections),
             "a number of connections that was checked"
         );
-        let made = reconnect::connect_in_time(uri, settings).await;
+        let tls = uri.tls.as_ref().map(line::read_certificates).transpose();
+        let tls = tls.context(|| format!("TLS to NBD server {uri}"))?;
+        let made = reconnect::connect_in_time(uri, tls.as_ref(), settings).await;
         let made = made.map_err(|error| {
             let what = format!("NBD server {uri}\nhelp: start the server, or name another one");
             error.context(what)
@@ -178,7 +187,7 @@ impl NbdDevice {
         let offer = made.offer;
         let block = offer.blocks.minimum_bytes;
         let name = uri.to_string();
-        let size_bytes = offer.size_bytes / u64::from(block) * u64::from(block);
+        let size_bytes = offer.whole_bytes();
         let info = DeviceInfo {
             logical_block_bytes: block,
             physical_block_bytes: offer.blocks.preferred_bytes.max(block),
@@ -188,7 +197,7 @@ impl NbdDevice {
             identity: identity(uri),
             ..DeviceInfo::new(name.clone(), size_bytes)
         };
-        let connections = u16::try_from(made.streams.len()).expect("at most 16");
+        let connections = u16::try_from(made.lines.len()).expect("at most 16");
         if connections < settings.connections {
             tracing::warn!(
                 "NBD server {name} does not allow several connections at once: one is used"
@@ -211,23 +220,24 @@ impl NbdDevice {
         };
         let shared = Rc::new(Shared {
             uri: uri.clone(),
+            tls,
             settings: Settings {
                 connections,
                 ..settings
             },
             offer,
+            info: RefCell::new(info),
             session: Session::new("NBD server", name, rules),
             links: RefCell::default(),
         });
         rt::spawn(reconnect::stay_connected(Rc::clone(&shared), made));
         let device = Rc::new(Self {
             shared: Rc::new(Open(Rc::clone(&shared))),
-            info,
         });
         // This device has no copies of the changes that an earlier process left unflushed. If the
         // server lost them, a later flush would still succeed, and clients of that process may live
         // on. The flush here covers those changes, or reports that they may be lost.
-        if device.info.volatile_cache
+        if rules.volatile_cache
             && !device.read_only()
             && let Err(error) = device.flush().await
         {
@@ -282,15 +292,16 @@ fn identity(uri: &Uri) -> Identity {
 
 impl BlockDevice for NbdDevice {
     fn info(&self) -> DeviceInfo {
-        self.info.clone()
+        self.shared.info.borrow().clone()
     }
 
     fn submit(&self, request: Request, done: Completion) {
         let handle = || Self {
             shared: Rc::clone(&self.shared),
-            info: self.info.clone(),
         };
-        let whole = self.limits().admit(&self.info, request, done, handle);
+        let info = self.shared.info.borrow();
+        let whole = self.limits().admit(&info, request, done, handle);
+        drop(info);
         if let Some((request, done)) = whole {
             self.shared.submit(request, done);
         }

@@ -10,6 +10,7 @@ use forebay_wire::nbd::transmission::{
 };
 
 use super::Shared;
+use super::line::Line;
 use super::link::Link;
 use crate::receiver::Receiver;
 
@@ -21,7 +22,7 @@ const ERROR_BYTES: u32 = 6;
 const MAX_ERROR_BYTES: u32 = 16 << 10;
 
 /// Receives until the connection ends.
-pub(super) async fn receive(shared: Rc<Shared>, link: Rc<Link>, mut receiver: Receiver) {
+pub(super) async fn receive(shared: Rc<Shared>, link: Rc<Link>, mut receiver: Receiver<Line>) {
     let error = loop {
         if let Err(error) = reply(&shared, &link, &mut receiver).await {
             break error;
@@ -31,7 +32,7 @@ pub(super) async fn receive(shared: Rc<Shared>, link: Rc<Link>, mut receiver: Re
     link.break_off(error);
 }
 
-async fn reply(shared: &Rc<Shared>, link: &Link, receiver: &mut Receiver) -> Result<()> {
+async fn reply(shared: &Rc<Shared>, link: &Link, receiver: &mut Receiver<Line>) -> Result<()> {
     let head: [u8; SIMPLE_REPLY_BYTES] = receiver.take().await?;
     if !link.structured || !head.starts_with(&CHUNK_MAGIC.to_be_bytes()) {
         return simple(shared, link, receiver, SimpleReply::decode(&head)?).await;
@@ -46,7 +47,7 @@ async fn reply(shared: &Rc<Shared>, link: &Link, receiver: &mut Receiver) -> Res
 async fn simple(
     shared: &Rc<Shared>,
     link: &Link,
-    receiver: &mut Receiver,
+    receiver: &mut Receiver<Line>,
     reply: SimpleReply,
 ) -> Result<()> {
     let cid = cid_of(shared, link, reply.cookie)?;
@@ -75,7 +76,7 @@ async fn simple(
 async fn structured(
     shared: &Rc<Shared>,
     link: &Link,
-    receiver: &mut Receiver,
+    receiver: &mut Receiver<Line>,
     header: Chunk,
 ) -> Result<()> {
     let cid = cid_of(shared, link, header.cookie)?;

@@ -3,11 +3,12 @@
 use std::rc::Rc;
 
 use forebay_block::{Error, ErrorKind, Op, Result};
-use forebay_io::net::Stream;
 use forebay_io::rt;
+use forebay_tls::ClientTls;
 use forebay_wire::nbd::handshake::export;
 
 use super::handshake::{self, Offer};
+use super::line::Line;
 use super::link::{Group, Link};
 use super::receive::receive;
 use super::{Settings, Shared, Times, Uri};
@@ -20,13 +21,19 @@ const LOOKS: u32 = 4;
 /// Connections in the transmission phase.
 pub(super) struct Connections {
     pub(super) offer: Offer,
-    pub(super) streams: Vec<Rc<Stream>>,
+    pub(super) lines: Vec<Rc<Line>>,
 }
 
 /// Connects within [`Times::answer`].
-pub(super) async fn connect_in_time(uri: &Uri, settings: Settings) -> Result<Connections> {
+pub(super) async fn connect_in_time(
+    uri: &Uri,
+    tls: Option<&ClientTls>,
+    settings: Settings,
+) -> Result<Connections> {
     let answer = settings.times.answer;
-    let made = rt::at_most(answer, connect(uri, settings.connections)).await;
+    // Boxed, since a task has only 64 KiB of room.
+    let making = Box::pin(connect(uri, tls, settings.connections));
+    let made = rt::at_most(answer, making).await;
     made.unwrap_or_else(|| {
         let what = format!("no connection was made within {answer:?}");
         Err(Error::new(ErrorKind::TimedOut, what))
@@ -34,32 +41,33 @@ pub(super) async fn connect_in_time(uri: &Uri, settings: Settings) -> Result<Con
 }
 
 /// Makes `count` connections, or one if the server does not allow several.
-async fn connect(uri: &Uri, count: u16) -> Result<Connections> {
-    let (stream, offer) = handshake::connect(uri).await?;
-    let mut streams = vec![stream];
+async fn connect(uri: &Uri, tls: Option<&ClientTls>, count: u16) -> Result<Connections> {
+    let (line, offer) = handshake::connect(uri, tls).await?;
+    let mut lines = vec![line];
     let count = match offer.has(export::CAN_MULTI_CONN) {
         true => count,
         false => 1,
     };
-    while streams.len() < count.into() {
-        let (stream, other) = handshake::connect(uri).await?;
+    while lines.len() < count.into() {
+        let (line, other) = handshake::connect(uri, tls).await?;
         if other != offer {
             let what = "the server offers something else on each connection";
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        streams.push(stream);
+        lines.push(line);
     }
-    Ok(Connections { offer, streams })
+    Ok(Connections { offer, lines })
 }
 
 /// Keeps the device connected until it is closed.
 pub(super) async fn stay_connected(shared: Rc<Shared>, first: Connections) {
     let run = async |connections| run(&shared, connections).await;
     let connect = async || {
-        let made = connect_in_time(&shared.uri, shared.settings).await?;
-        Ok(match shared.offer.difference(&made.offer) {
+        let made = connect_in_time(&shared.uri, shared.tls.as_ref(), shared.settings).await?;
+        let size_bytes = shared.info.borrow().size_bytes;
+        Ok(match shared.offer.difference(size_bytes, &made.offer) {
             None => {
-                note_growth(&shared, &made.offer);
+                note_size(&shared, &made.offer);
                 Found::Former(made)
             }
             Some(difference) => Found::Other(another(&shared, &difference)),
@@ -68,12 +76,14 @@ pub(super) async fn stay_connected(shared: Rc<Shared>, first: Connections) {
     reconnect::stay_connected(&shared.session, first, run, connect).await;
 }
 
-/// Logs that the export has grown.
-fn note_growth(shared: &Shared, now: &Offer) {
-    let (was, is) = (shared.offer.size_bytes, now.size_bytes);
+/// Notes the size of an export that may have grown.
+fn note_size(shared: &Shared, now: &Offer) {
+    let is = now.whole_bytes();
+    let was = std::mem::replace(&mut shared.info.borrow_mut().size_bytes, is);
     if is > was {
         tracing::warn!(
-            "NBD server {}: the export has grown from {was} to {is} bytes; a restart uses the rest",
+            "NBD server {}: the export has grown from {was} to {is} bytes: apply it with `forebay \
+             grow`",
             shared.session.name
         );
     }
@@ -94,12 +104,12 @@ fn another(shared: &Shared, difference: &str) -> Error {
 /// touches memory of a request after the return.
 async fn run(shared: &Rc<Shared>, connections: Connections) -> Error {
     let group = Rc::new(Group::default());
-    let count = connections.streams.len();
+    let count = connections.lines.len();
     let structured = connections.offer.structured;
     let mut links = Vec::with_capacity(count);
-    for (number, stream) in connections.streams.into_iter().enumerate() {
-        let receiver = Receiver::new(Rc::clone(&stream));
-        let link = Rc::new(Link::new(stream, structured, &group, number, count));
+    for (number, line) in connections.lines.into_iter().enumerate() {
+        let receiver = Receiver::new(Rc::clone(&line));
+        let link = Rc::new(Link::new(line, structured, &group, number, count));
         rt::spawn(receive(Rc::clone(shared), Rc::clone(&link), receiver));
         links.push(link);
     }

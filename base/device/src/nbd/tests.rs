@@ -2,6 +2,7 @@
 
 mod replies;
 mod resend;
+mod secure;
 mod server;
 mod simulation;
 

@@ -10,7 +10,8 @@ use forebay_wire::nbd::errno::{EINVAL, EOVERFLOW};
 use forebay_wire::nbd::transmission::{self as wire, command, flag};
 use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, errno};
 
-use crate::net::{Channel, Receiver};
+use crate::net::Receiver;
+use forebay_tls::Channel;
 
 use super::reply::{Outbox, Reply};
 

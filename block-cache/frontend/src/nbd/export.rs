@@ -7,7 +7,7 @@ use forebay_volume::VolumeHandle;
 use forebay_wire::nbd::handshake::{self, Info, export, info};
 use forebay_wire::nbd::{MAX_PAYLOAD_BYTES, MAX_STRING_BYTES};
 
-use super::tls::Tls;
+use forebay_tls::Tls;
 
 /// Minimum preferred block size that clients see, bytes.
 const PREFERRED_BYTES: u32 = 4096;

@@ -7,7 +7,8 @@ use forebay_wire::nbd::handshake::{
     encode_server, flags, option, reply,
 };
 
-use crate::net::{Channel, Receiver};
+use crate::net::Receiver;
+use forebay_tls::Channel;
 
 use super::export::{Export, Exports};
 
@@ -48,7 +49,7 @@ impl Security {
     pub(super) fn at_first(exports: &Exports) -> Self {
         match exports.tls() {
             None => Self::Absent,
-            Some(tls) if tls.required => Self::Required,
+            Some(tls) if tls.is_required() => Self::Required,
             Some(_) => Self::Offered,
         }
     }

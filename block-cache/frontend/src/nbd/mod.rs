@@ -14,9 +14,7 @@
 mod connection;
 mod export;
 mod handshake;
-mod key;
 mod reply;
-mod tls;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,10 +24,11 @@ use forebay_block::{Error, ErrorKind, Result};
 use forebay_io::net::{Deadline, Listener, Stream};
 use forebay_io::rt;
 
-use crate::net::{self, Channel, Protocol, Receiver, Secure, Spread};
+use crate::net::{self, Protocol, Receiver, Spread};
 pub use export::Exports;
+use forebay_tls::{Channel, Secure};
+pub use forebay_tls::{Demand, Tls};
 use handshake::{Outcome, Security, Session};
-pub use tls::{Demand, Tls};
 
 /// Maximum memory of a connection, bytes: its requests, an eighth more for their tasks, and the
 /// receive buffer.
@@ -124,7 +123,7 @@ impl Nbd {
                 // Everything that was agreed on before TLS is discarded, since it was not
                 // protected.
                 drop(receiver);
-                let secure = Secure::accept(Rc::clone(stream), tls.config()).await?;
+                let secure = Secure::accept(Rc::clone(stream), tls).await?;
                 let secure = Rc::new(secure);
                 let mut receiver = Receiver::new(Rc::clone(&secure));
                 let security = Security::Active;

@@ -1,18 +1,14 @@
-//! Common parts of the front-ends on stream sockets: accept, spread over reactors, receive, TLS,
+//! Common parts of the front-ends on stream sockets: accept, spread over reactors, receive,
 //! deadlines, and a rate-limited log.
 
 mod accept;
-mod channel;
 mod log;
 mod receive;
-mod secure;
 mod spread;
 
 pub use accept::MAX_CONNECTIONS;
 pub(crate) use accept::{Protocol, serve};
-pub(crate) use channel::Channel;
 pub(crate) use receive::{Progress, Receiver};
-pub(crate) use secure::Secure;
 pub(crate) use spread::Place;
 pub use spread::Spread;
 

@@ -6,8 +6,7 @@ use std::rc::Rc;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::net::Stream;
-
-use super::channel::Channel;
+use forebay_tls::Channel;
 
 /// Initial size of the buffer, bytes.
 const SMALL_BYTES: usize = 16 << 10;

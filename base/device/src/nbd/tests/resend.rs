@@ -262,7 +262,7 @@ fn another_export_in_its_place_gets_no_write() {
 }
 
 #[test]
-fn an_export_that_has_grown_is_used_as_before() {
+fn an_export_that_has_grown_has_its_new_size() {
     let server = Server::start(|number, _| match number {
         1 => Act::Cut,
         _ => Act::Answer,
@@ -271,7 +271,7 @@ fn an_export_that_has_grown_is_used_as_before() {
     with_device(&server, settings(), move |device| async move {
         offer.size_bytes.set(2 * SIZE_BYTES as u64);
         device.write(0, block(1)).await.expect("written");
-        assert_eq!(device.info().size_bytes, SIZE_BYTES as u64);
+        assert_eq!(device.info().size_bytes, 2 * SIZE_BYTES as u64);
         assert_eq!(device.losses(), 1);
     });
 }

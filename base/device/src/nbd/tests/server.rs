@@ -8,6 +8,7 @@ use std::time::Duration;
 use forebay_block::Buf;
 use forebay_io::net::{Address, Listener, Stream};
 use forebay_io::{Engine, Reactor, rt};
+use forebay_tls::{Channel, Secure, Tls};
 use forebay_wire::nbd::handshake::{
     Greeting, Info, InfoRequest, OPTION_HEADER_BYTES, OptionHeader, OptionReply, export, flags,
     option, reply,
@@ -56,6 +57,8 @@ pub(super) struct Offer {
     pub(super) structured: Cell<bool>,
     /// Whether all connections are refused.
     pub(super) absent: Cell<bool>,
+    /// TLS, which all clients must use then.
+    pub(super) tls: RefCell<Option<Tls>>,
 }
 
 struct Shared {
@@ -104,6 +107,7 @@ impl Server {
                 preferred: Cell::new(4096),
                 structured: Cell::new(false),
                 absent: Cell::new(false),
+                tls: RefCell::default(),
             }),
             open: RefCell::default(),
             life: Cell::new(0),
@@ -196,7 +200,7 @@ async fn accept(listener: Listener, shared: Rc<Shared>) {
     }
 }
 
-async fn receive(stream: &Stream, len: usize) -> Option<Vec<u8>> {
+async fn receive(stream: &impl Channel, len: usize) -> Option<Vec<u8>> {
     if len == 0 {
         return Some(Vec::new());
     }
@@ -205,36 +209,76 @@ async fn receive(stream: &Stream, len: usize) -> Option<Vec<u8>> {
     Some(buf.to_vec())
 }
 
-async fn send(stream: &Stream, bytes: &[u8]) -> Option<()> {
+async fn send(stream: &impl Channel, bytes: &[u8]) -> Option<()> {
     stream.send(&[Buf::copied(bytes)]).await.ok()
 }
 
+/// Choice of a client.
+enum Chosen {
+    Tls,
+    /// The export, and whether replies are structured.
+    Export(bool),
+}
+
 async fn serve(stream: Rc<Stream>, shared: Rc<Shared>) {
-    if let Some(structured) = greet(&stream, &shared.offer).await {
-        let mut first = true;
-        while transmit(&stream, &shared, structured, &mut first)
-            .await
-            .is_some()
-        {}
+    let chosen = match greet(&stream).await {
+        Some(()) => negotiate(&*stream, &shared.offer, false).await,
+        None => None,
+    };
+    match chosen {
+        Some(Chosen::Export(structured)) => {
+            converse(Rc::clone(&stream), &shared, structured).await;
+        }
+        Some(Chosen::Tls) => serve_securely(&stream, &shared).await,
+        None => {}
     }
     stream.shutdown();
 }
 
-/// Negotiates. Returns whether replies are structured.
-async fn greet(stream: &Stream, offer: &Offer) -> Option<bool> {
+async fn serve_securely(stream: &Rc<Stream>, shared: &Rc<Shared>) {
+    let tls = shared.offer.tls.borrow().clone().expect("it was offered");
+    let Ok(secure) = Secure::accept(Rc::clone(stream), &tls).await else {
+        return;
+    };
+    let secure = Rc::new(secure);
+    if let Some(Chosen::Export(structured)) = negotiate(&*secure, &shared.offer, true).await {
+        converse(secure, shared, structured).await;
+    }
+}
+
+async fn converse<C: Channel>(channel: Rc<C>, shared: &Rc<Shared>, structured: bool) {
+    let mut first = true;
+    while transmit(&channel, shared, structured, &mut first)
+        .await
+        .is_some()
+    {}
+}
+
+async fn greet(stream: &Stream) -> Option<()> {
     let flags = flags::FIXED_NEWSTYLE | flags::NO_ZEROES;
     send(stream, &Greeting { flags }.encode()).await?;
     receive(stream, 4).await?;
+    Some(())
+}
+
+/// Negotiates until the client has chosen.
+async fn negotiate(channel: &impl Channel, offer: &Offer, is_secure: bool) -> Option<Chosen> {
     let mut structured = false;
     loop {
-        let header = receive(stream, OPTION_HEADER_BYTES).await?;
+        let header = receive(channel, OPTION_HEADER_BYTES).await?;
         let header = OptionHeader::decode(&header).expect("an option");
-        let data = receive(stream, header.length as usize).await?;
-        let mut out = Vec::new();
+        let data = receive(channel, header.length as usize).await?;
+        let (mut out, mut chosen) = (Vec::new(), None);
         let mut say = |kind, data: &[u8]| {
             OptionReply::append(&mut out, header.option, kind, data);
         };
+        let wants_tls = offer.tls.borrow().is_some() && !is_secure;
         match header.option {
+            option::STARTTLS if wants_tls => {
+                say(reply::ACK, &[]);
+                chosen = Some(Chosen::Tls);
+            }
+            _ if wants_tls => say(reply::ERR_TLS_REQD, &[]),
             option::STRUCTURED_REPLY if offer.structured.get() => {
                 structured = true;
                 say(reply::ACK, &[]);
@@ -250,26 +294,27 @@ async fn greet(stream: &Stream, offer: &Offer) -> Option<bool> {
                 };
                 say(reply::INFO, &block.encode());
                 say(reply::ACK, &[]);
+                chosen = Some(Chosen::Export(structured));
             }
             _ => say(reply::ERR_UNSUP, &[]),
         }
-        send(stream, &out).await?;
-        if header.option == option::GO {
-            return Some(structured);
+        send(channel, &out).await?;
+        if chosen.is_some() {
+            return chosen;
         }
     }
 }
 
 /// Receives and answers one request. Returns `None` at the end of the connection.
-async fn transmit(
-    stream: &Rc<Stream>,
+async fn transmit<C: Channel>(
+    stream: &Rc<C>,
     shared: &Rc<Shared>,
     structured: bool,
     first: &mut bool,
 ) -> Option<()> {
-    let header = receive(stream, REQUEST_BYTES).await?;
+    let header = receive(&**stream, REQUEST_BYTES).await?;
     let request = Request::decode(&header).expect("a request");
-    let payload = receive(stream, request.payload_bytes() as usize).await?;
+    let payload = receive(&**stream, request.payload_bytes() as usize).await?;
     if request.command == command::DISC {
         return None;
     }
@@ -292,7 +337,7 @@ async fn transmit(
             let (stream, bytes) = (Rc::clone(stream), encode(&request, structured, 0, &data));
             rt::spawn(async move {
                 rt::sleep(time).await;
-                send(&stream, &bytes).await;
+                send(&*stream, &bytes).await;
             });
             return Some(());
         }
@@ -309,7 +354,7 @@ async fn transmit(
                 if shared.life.get() == life {
                     let data = shared.carry_out(&request, &payload);
                     if answers {
-                        send(&stream, &encode(&request, structured, 0, &data)).await;
+                        send(&*stream, &encode(&request, structured, 0, &data)).await;
                     }
                 }
             });
@@ -322,9 +367,9 @@ async fn transmit(
             }
             return None;
         }
-        Act::Say(words) => return send(stream, &words(&request)).await,
+        Act::Say(words) => return send(&**stream, &words(&request)).await,
     };
-    send(stream, &encode(&request, structured, error, &data)).await
+    send(&**stream, &encode(&request, structured, error, &data)).await
 }
 
 /// Encodes the reply to a request.

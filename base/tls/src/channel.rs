@@ -6,7 +6,7 @@ use forebay_block::{Buf, Result};
 use forebay_io::net::Stream;
 
 /// A connection that carries bytes in both directions. One task receives and one sends at a time.
-pub(crate) trait Channel: 'static {
+pub trait Channel: 'static {
     /// Receives at most `buf.len()` bytes, at least one. Zero means that the peer has ended.
     fn recv(&self, buf: Buf) -> impl Future<Output = Result<usize>>;
 

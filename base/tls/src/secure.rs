@@ -9,13 +9,13 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead as _, Read, Write};
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use forebay_block::{Buf, Error, ErrorKind, Result};
 use forebay_io::net::Stream;
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{ClientConnection, Connection, ServerConnection};
 
 use super::channel::Channel;
+use super::{ClientTls, Tls};
 
 /// Maximum bytes of plaintext in a record (RFC 8446, section 5.1).
 const RECORD_BYTES: usize = 16 << 10;
@@ -27,13 +27,15 @@ const SEALED_BYTES: usize = 64 << 10;
 /// Ciphertext of one receive, bytes.
 const INCOMING_BYTES: usize = 32 << 10;
 
-/// Server side of a TLS session on a connection.
+/// One side of a TLS session on a connection.
 ///
 /// As with a [`Stream`], a receive or send that is dropped before its end leaves the connection at
 /// an unknown position.
-pub(crate) struct Secure {
+pub struct Secure {
     stream: Rc<Stream>,
-    session: RefCell<ServerConnection>,
+    /// The other side in errors: client or server.
+    peer: &'static str,
+    session: RefCell<Connection>,
     incoming: Buf,
     /// Range of `incoming` that was received and not yet passed to the session.
     unopened: Cell<(usize, usize)>,
@@ -50,12 +52,34 @@ impl Secure {
     /// - `InvalidInput` if it does not speak a supported TLS.
     ///
     /// The client gets the reason as an alert.
-    pub(crate) async fn accept(stream: Rc<Stream>, config: Arc<ServerConfig>) -> Result<Self> {
-        let mut session = ServerConnection::new(config).map_err(|error| broken(&error))?;
+    pub async fn accept(stream: Rc<Stream>, tls: &Tls) -> Result<Self> {
+        let session = ServerConnection::new(tls.config());
+        let session = session.map_err(|error| broken("client", &error))?;
+        Self::shake_hands(stream, "client", session.into()).await
+    }
+
+    /// Begins the handshake with the server.
+    ///
+    /// # Errors
+    /// - `Disconnected` if the server disconnects during the handshake, or refuses this side.
+    /// - `Permission` if its certificate is refused by `tls`.
+    /// - `InvalidInput` if it does not speak a supported TLS.
+    pub async fn connect(stream: Rc<Stream>, tls: &ClientTls) -> Result<Self> {
+        let session = ClientConnection::new(tls.config(), tls.name());
+        let session = session.map_err(|error| broken("server", &error))?;
+        Self::shake_hands(stream, "server", session.into()).await
+    }
+
+    async fn shake_hands(
+        stream: Rc<Stream>,
+        peer: &'static str,
+        mut session: Connection,
+    ) -> Result<Self> {
         // This module bounds the amount that is sealed at a time.
         session.set_buffer_limit(None);
         let secure = Self {
             stream,
+            peer,
             session: RefCell::new(session),
             incoming: Buf::scratch(INCOMING_BYTES),
             unopened: Cell::new((0, 0)),
@@ -67,7 +91,7 @@ impl Secure {
                 return Ok(secure);
             }
             if !secure.receive().await? {
-                let gone = "the client disconnected during the TLS handshake";
+                let gone = format!("the {peer} disconnected during the TLS handshake");
                 return Err(Error::new(ErrorKind::Disconnected, gone));
             }
         }
@@ -77,12 +101,12 @@ impl Secure {
     ///
     /// # Errors
     /// As for [`Channel::send`].
-    pub(crate) async fn close(&self) -> Result<()> {
+    pub async fn close(&self) -> Result<()> {
         self.session.borrow_mut().send_close_notify();
         self.flush().await
     }
 
-    /// Passes received bytes to the session, or waits for more. Returns false if the client has
+    /// Passes received bytes to the session, or waits for more. Returns false if the peer has
     /// closed the connection.
     async fn receive(&self) -> Result<bool> {
         if self.unopened.get().0 == self.unopened.get().1 {
@@ -94,14 +118,14 @@ impl Secure {
         }
         let opened = self.open();
         if opened.is_err() {
-            // The session has an alert for the client.
+            // The session has an alert for the peer.
             let _ = self.flush().await;
         }
         opened
     }
 
     /// Lets the session open received bytes, one part at a time. Returns false if it accepts no
-    /// more, since the client has ended the session.
+    /// more, since the peer has ended the session.
     fn open(&self) -> Result<bool> {
         let session = &mut *self.session.borrow_mut();
         let (start, end) = self.unopened.get();
@@ -113,11 +137,11 @@ impl Secure {
         self.unopened.set((unopened.left.start, end));
         session
             .process_new_packets()
-            .map_err(|error| broken(&error))?;
+            .map_err(|error| broken(self.peer, &error))?;
         Ok(taken > 0)
     }
 
-    /// Moves opened data to `buf`, as much as fits. Returns its length, which is zero if the client
+    /// Moves opened data to `buf`, as much as fits. Returns its length, which is zero if the peer
     /// has ended the session. Returns `None` if no data is available yet.
     fn take(&self, buf: &Buf) -> Result<Option<usize>> {
         let mut session = self.session.borrow_mut();
@@ -277,19 +301,19 @@ impl Write for Sealed {
 }
 
 /// Translates an error of a session.
-fn broken(error: &rustls::Error) -> Error {
+fn broken(peer: &str, error: &rustls::Error) -> Error {
     let (kind, what) = match error {
         rustls::Error::NoCertificatesPresented => (
             ErrorKind::Permission,
-            "the client shows no certificate".to_owned(),
+            format!("the {peer} shows no certificate"),
         ),
         rustls::Error::InvalidCertificate(why) => (
             ErrorKind::Permission,
-            format!("the client's certificate is refused: {why}"),
+            format!("the {peer}'s certificate is refused: {why}"),
         ),
         rustls::Error::AlertReceived(alert) => (
             ErrorKind::Disconnected,
-            format!("the client ended TLS with the alert {alert:?}"),
+            format!("the {peer} ended TLS with the alert {alert:?}"),
         ),
         _ => (ErrorKind::InvalidInput, format!("TLS: {error}")),
     };

@@ -1,4 +1,4 @@
-//! Kind of a server's key, for errors about unusable keys. Reads nothing secret.
+//! Kind of a private key, for errors about unusable keys. Reads nothing secret.
 
 use std::fmt;
 

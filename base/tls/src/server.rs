@@ -3,14 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use forebay_block::{Error, ErrorKind, Result};
+use forebay_block::Result;
+use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig};
 
-use super::key::{Kind, USABLE};
+use super::material::{Key, authorities, certificates, wrong};
 
 /// Whether clients must use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +26,7 @@ pub enum Demand {
 #[derive(Clone)]
 pub struct Tls {
     config: Arc<ServerConfig>,
-    pub(super) required: bool,
+    required: bool,
 }
 
 impl fmt::Debug for Tls {
@@ -55,21 +53,8 @@ impl Tls {
         client_authorities: Option<&[u8]>,
     ) -> Result<Self> {
         let chain = certificates("certificate", certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| match error {
-            pem::Error::NoItemsFound => wrong(
-                "the key's file has no private key in PEM form, or an encrypted one\n\
-                 help: decrypt it",
-            ),
-            // The library's message could contain a part of the file.
-            _ => wrong("the key's file is not in PEM form"),
-        })?;
-        let kind = Kind::of(&key);
-        if let Some(kind) = kind.filter(|kind| !kind.is_usable()) {
-            return Err(wrong(format!(
-                "the key is {kind}, which is not supported\n\
-                 help: make one that is {USABLE}, with a certificate for it"
-            )));
-        }
+        let key = Key::parse(key)?;
+        let refusal = key.refusal();
         let provider = Arc::new(ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
@@ -77,12 +62,7 @@ impl Tls {
         let builder = match client_authorities {
             None => builder.with_no_client_auth(),
             Some(pem) => {
-                let mut roots = RootCertStore::empty();
-                for authority in certificates("client authority", pem)? {
-                    roots
-                        .add(authority)
-                        .map_err(|error| wrong(format!("a client authority: {error}")))?;
-                }
+                let roots = authorities("client authority", pem)?;
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                         .build()
@@ -90,17 +70,7 @@ impl Tls {
                 builder.with_client_cert_verifier(verifier)
             }
         };
-        let mut config = builder
-            .with_single_cert(chain, key)
-            .map_err(|error| match error {
-                rustls::Error::InconsistentKeys(_) => {
-                    wrong("the key does not belong to the certificate")
-                }
-                error => {
-                    let kind = kind.map_or_else(String::new, |kind| format!(" ({kind})"));
-                    wrong(format!("the certificate and its key{kind}: {error}"))
-                }
-            })?;
+        let mut config = builder.with_single_cert(chain, key.key).map_err(refusal)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self {
@@ -109,23 +79,13 @@ impl Tls {
         })
     }
 
+    /// Returns whether clients must use TLS.
+    #[must_use]
+    pub const fn is_required(&self) -> bool {
+        self.required
+    }
+
     pub(super) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.config)
     }
-}
-
-/// Parses the certificates of a file; at least one.
-fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
-    let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
-        .collect::<std::result::Result<_, _>>()
-        .map_err(|error| wrong(format!("the {what}'s file is not in PEM form: {error}")))?;
-    if found.is_empty() {
-        let none = format!("the {what}'s file has no certificate in PEM form");
-        return Err(wrong(none));
-    }
-    Ok(found)
-}
-
-fn wrong(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
 }
