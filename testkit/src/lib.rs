@@ -12,9 +12,12 @@
 //! - [`rotation`]: the random lives, and the slice of each sweep, that a run takes.
 //! - [`traces`]: references to blocks, generated or from real traces.
 //! - [`case`]: one run of a driver as text, so that one command replays a failure.
+//! - `authority`: certificates for tests of TLS.
 //! - [`daemon`]: the program from outside: its files, its daemon and its clients.
 
 mod alike;
+#[cfg(feature = "certificates")]
+pub mod authority;
 pub mod case;
 pub mod crash;
 pub mod daemon;

@@ -4,7 +4,6 @@
 //! the `forebay` program with its cache. Tests skip programs that are not installed, and print
 //! that.
 
-mod authority;
 mod chained;
 mod clients;
 mod daemon;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use forebay_frontend::nbd::{Demand, Tls};
 use forebay_io::Engine;
 
-use crate::authority::{Authority, Signed, Use, client_folder};
 use crate::clients::{noise, text};
 use crate::programs::{requires, requires_nbdsh, run, run_any};
 use crate::server::{Server, Setup};
+use forebay_testkit::authority::{Authority, Signed, Use, client_folder};
 
 /// A server with a certificate, and its authority.
 pub(crate) struct Secured {

@@ -3,10 +3,10 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::authority::{Authority, Use, client_folder};
 use crate::clients::{noise, text};
 use crate::daemon::{CONFIG, Daemon, VOLUME_BYTES};
 use crate::programs::{requires, run, run_any};
+use forebay_testkit::authority::{Authority, Use, client_folder};
 
 const TLS: &str = r#"nbd = "127.0.0.1:0"
 tls_certificate = "server.pem"

@@ -31,6 +31,8 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// `None` for a normal dependency, otherwise `"dev"` or `"build"`.
     pub(crate) kind: Option<String>,
+    /// Whether only a feature needs it.
+    pub(crate) optional: bool,
 }
 
 impl Metadata {
@@ -89,7 +91,7 @@ pub(crate) fn cargo() -> std::ffi::OsString {
 }
 
 /// A package for the tests of other modules: its name, its folder, and its dependencies by name
-/// and kind.
+/// and kind. `"optional"` as the kind marks a normal one that only a feature needs.
 #[cfg(test)]
 type Planted<'a> = (&'a str, &'a str, &'a [(&'a str, Option<&'a str>)]);
 
@@ -102,7 +104,8 @@ pub(crate) fn planted(packages: &[Planted<'_>]) -> Metadata {
         dependencies: (dependencies.iter())
             .map(|(name, kind)| Dependency {
                 name: (*name).into(),
-                kind: kind.map(String::from),
+                kind: kind.filter(|kind| *kind != "optional").map(String::from),
+                optional: *kind == Some("optional"),
             })
             .collect(),
     };

@@ -1,7 +1,7 @@
 //! The fuzz targets are not members of the workspace. Their lock file names the dependencies of the
 //! workspace's crates, so a change of those makes it stale.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Source};
 use crate::metadata::{Metadata, Package};
@@ -16,7 +16,11 @@ pub(super) fn check(metadata: &Metadata, sources: &[Source]) -> Vec<Finding> {
     let stale = lock.text.split("[[package]]").skip(1).filter_map(|entry| {
         let name = quoted(entry.lines().find(|line| line.starts_with("name = "))?)?;
         let package = (metadata.packages.iter()).find(|package| package.name == name)?;
-        (listed(entry) != needed(package)).then_some(name)
+        let (listed, needed) = (listed(entry), needed(package));
+        let is_known = |name: &&str| needed.contains_key(name);
+        let is_listed = |(name, optional): (&&str, &bool)| *optional || listed.contains(name);
+        let fresh = listed.iter().all(is_known) && needed.iter().all(is_listed);
+        (!fresh).then_some(name)
     });
     let names: Vec<&str> = stale.collect();
     if names.is_empty() {
@@ -29,12 +33,13 @@ pub(super) fn check(metadata: &Metadata, sources: &[Source]) -> Vec<Finding> {
     vec![Finding::new(RULE, LOCK, message)]
 }
 
-/// Returns the names of the dependencies that a package needs outside of its tests.
-fn needed(package: &Package) -> BTreeSet<&str> {
+/// Returns the names of the dependencies that a package needs outside of its tests, and whether
+/// each is optional.
+fn needed(package: &Package) -> BTreeMap<&str, bool> {
     let dependencies = package.dependencies.iter();
     dependencies
         .filter(|dependency| dependency.kind.as_deref() != Some("dev"))
-        .map(|dependency| dependency.name.as_str())
+        .map(|dependency| (dependency.name.as_str(), dependency.optional))
         .collect()
 }
 
@@ -77,6 +82,16 @@ mod tests {
         assert_eq!(found(&[("libc", None), ("two", Some("build"))]), 0);
         assert_eq!(
             found(&[("libc", None), ("two", None), ("kit", Some("dev"))]),
+            0
+        );
+    }
+
+    #[test]
+    fn an_optional_dependency_may_be_listed_or_not() {
+        let optional = Some("optional");
+        assert_eq!(found(&[("libc", None), ("two", optional)]), 0);
+        assert_eq!(
+            found(&[("libc", None), ("two", None), ("three", optional)]),
             0
         );
     }

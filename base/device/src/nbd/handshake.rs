@@ -233,26 +233,41 @@ async fn next_reply(stream: &impl Channel, option: u32) -> Result<Reply> {
 /// Returns the next reply to GO. `None` ends the replies: transmission starts.
 async fn next_property(stream: &Line, name: &str) -> Result<Option<Info>> {
     let Reply { kind, data } = next_reply(stream, option::GO).await?;
-    let (kind, what) = match kind {
+    let (kind, what, help) = match kind {
         reply::ACK => return Ok(None),
         reply::INFO => return Info::decode(&data).map(Some),
-        reply::ERR_UNKNOWN => (ErrorKind::NotFound, "there is no such export"),
+        reply::ERR_UNKNOWN => (
+            ErrorKind::NotFound,
+            "the server has no such export",
+            "name an export of `nbdinfo --list`",
+        ),
         reply::ERR_UNSUP => (
             ErrorKind::Unsupported,
             "the server does not support the option GO",
+            "use a server that speaks fixed newstyle",
         ),
         reply::ERR_POLICY => (
             ErrorKind::Permission,
             "the server denies access by its policy",
+            "admit this client at the server",
         ),
         reply::ERR_TLS_REQD => (
             ErrorKind::Permission,
-            "the server requires TLS: write nbds:// with tls-certificates",
+            "the server requires TLS",
+            "write nbds with tls-certificates=DIRECTORY in the URI",
         ),
-        reply::ERR_SHUTDOWN => (ErrorKind::ShuttingDown, "the server is shutting down"),
-        _ => (ErrorKind::Unsupported, "the server refuses the export"),
+        reply::ERR_SHUTDOWN => (
+            ErrorKind::ShuttingDown,
+            "the server is shutting down",
+            "start it, or name another one",
+        ),
+        _ => (
+            ErrorKind::Unsupported,
+            "the server refuses the export",
+            "read its log",
+        ),
     };
-    let mut message = format!("export {name:?}: {what}");
+    let mut message = format!("export {name:?}: {what}\nhelp: {help}");
     if !data.is_empty() {
         let detail = String::from_utf8_lossy(&data);
         message += &format!(" (message of the server: {detail:?})");

@@ -4,6 +4,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use forebay_testkit::authority::{Authority, Use, client_folder, server_folder};
+
 use super::support::{Place, text};
 use super::{block, check_blocks, write_blocks};
 
@@ -149,5 +151,81 @@ fn servers_of_other_projects_may_be_killed_too() {
         daemon.terminate();
         drop(server);
         check_image(&image);
+    }
+}
+
+/// Starts a server with TLS that wants the certificates of its clients.
+fn start_secure(place: &Place, program: &str) -> Option<Foreign> {
+    let (socket, image) = (place.path("far.sock"), place.path("far.img"));
+    let folder = place.path("server");
+    match program {
+        "qemu-nbd" => {
+            let tls = format!(
+                "tls-creds-x509,id=tls0,endpoint=server,verify-peer=yes,dir={}",
+                text(&folder)
+            );
+            let options = ["--persistent", "--shared=0", "--format", "raw"];
+            let secure = ["--object", &tls, "--tls-creds", "tls0"];
+            let own = ["--export-name", "far", "--socket", text(&socket)];
+            let image = [text(&image)];
+            let all = [&options[..], &secure, &own, &image].concat();
+            Foreign::start(&socket, program, &all)
+        }
+        _ => {
+            let certificates = format!("--tls-certificates={}", text(&folder));
+            let secure = ["--tls=require", "--tls-verify-peer", &certificates];
+            let own = ["-f", "-U", text(&socket), "file", text(&image)];
+            Foreign::start(&socket, program, &[&secure[..], &own].concat())
+        }
+    }
+}
+
+#[test]
+fn servers_with_tls_may_return_with_a_grown_export() {
+    for program in ["qemu-nbd", "nbdkit"] {
+        let place = Place::new(&format!("nbds-{program}"), "wt");
+        place.create_file("far.img", 64 << 20);
+        let authority = Authority::new("the authority");
+        let (own, client) = (authority.sign(Use::Server), authority.sign(Use::Client));
+        server_folder(&place.path("server"), &authority, &own);
+        let folder = place.path("client");
+        client_folder(&folder, &authority, Some(&client));
+        let Some(server) = start_secure(&place, program) else {
+            continue;
+        };
+        let plain = uri(&place.path("far.sock"), "far");
+        back_with(&place, &plain, "wt");
+        let config = place.path("forebay.toml");
+        for command in ["check", "serve"] {
+            let refused = place.refused(&[command, text(&config)]);
+            assert!(refused.contains("TLS"), "{program}: {refused}");
+        }
+        let secure = plain.replace("nbd+unix", "nbds+unix");
+        let secure = format!("{secure}&tls-certificates={}", text(&folder));
+        place.edit_config(&[(
+            &format!("uri = \"{plain}\"\n"),
+            &format!("uri = \"{secure}\"\nconnections = 4\n"),
+        )]);
+        let daemon = place.serve(&[]);
+        let grown = || {
+            drop(server);
+            let image = std::fs::OpenOptions::new()
+                .write(true)
+                .open(place.path("far.img"));
+            image.expect("there").set_len(80 << 20).expect("grown");
+            start_secure(&place, program)
+        };
+        let server = write_through(&place, grown);
+        place.wait_for_log("is lost, and is reconnected");
+        check_blocks(&mut place.connect(), 0..BLOCKS);
+        let answer = place.ok(&["grow", "db"]);
+        assert!(answer.contains("grew from 64 MiB to 80 MiB"), "{answer}");
+        let mut nbd = place.connect();
+        assert_eq!(nbd.size_bytes, 80 << 20);
+        assert_eq!(nbd.write(72 << 20, &block(7)).expect("an answer"), 0);
+        assert_eq!(nbd.read(72 << 20, 4096).expect("an answer"), Ok(block(7)));
+        daemon.terminate();
+        drop(server);
+        check_image(&place.path("far.img"));
     }
 }

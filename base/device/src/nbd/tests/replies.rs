@@ -86,7 +86,7 @@ fn connection_errors_name_the_cause() {
                 assert_eq!(peer.greet(), "db");
                 peer.reply(reply::ERR_UNKNOWN, b"sorry");
             },
-            "there is no such export (message of the server: \"sorry\")",
+            "`nbdinfo --list` (message of the server: \"sorry\")",
         ),
         (
             "tls",

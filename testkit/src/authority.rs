@@ -8,30 +8,39 @@ use rcgen::{
 };
 
 /// An authority that signs certificates.
-pub(crate) struct Authority {
+#[derive(Debug)]
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its own certificate, in PEM form.
-    pub(crate) certificate: String,
+    pub certificate: String,
 }
 
 /// A certificate and its key, in PEM form.
-pub(crate) struct Signed {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+#[derive(Debug)]
+pub struct Signed {
+    /// The certificate.
+    pub certificate: String,
+    /// The private key.
+    pub key: String,
 }
 
 /// Purpose of a certificate.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
     /// A server on this machine.
     Server,
+    /// A client.
     Client,
     /// A client, expired.
     ExpiredClient,
 }
 
 impl Authority {
-    pub(crate) fn new(name: &str) -> Self {
+    /// Creates an authority with this common name.
+    ///
+    /// # Panics
+    /// If the library fails.
+    pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new([]).expect("no names");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -44,7 +53,11 @@ impl Authority {
         }
     }
 
-    pub(crate) fn sign(&self, what: Use) -> Signed {
+    /// Signs a certificate for a new key. A server's is valid for `localhost` and 127.0.0.1.
+    ///
+    /// # Panics
+    /// If the library fails.
+    pub fn sign(&self, what: Use) -> Signed {
         let names = match what {
             Use::Server => vec!["localhost".to_owned(), "127.0.0.1".to_owned()],
             Use::Client | Use::ExpiredClient => vec!["client".to_owned()],
@@ -71,14 +84,37 @@ impl Authority {
 
 /// Creates a folder as libnbd's and QEMU's clients need it, with the trusted authority and the
 /// client's certificate.
-pub(crate) fn client_folder(folder: &Path, trusted: &Authority, own: Option<&Signed>) {
-    std::fs::create_dir(folder).expect("a folder of our own");
-    let put = |name: &str, text: &str| {
-        std::fs::write(folder.join(name), text).expect("a file");
-    };
-    put("ca-cert.pem", &trusted.certificate);
+///
+/// # Panics
+/// If the folder exists or cannot be written.
+pub fn client_folder(folder: &Path, trusted: &Authority, own: Option<&Signed>) {
+    let mut files = vec![("ca-cert.pem", trusted.certificate.as_str())];
     if let Some(own) = own {
-        put("client-cert.pem", &own.certificate);
-        put("client-key.pem", &own.key);
+        files.push(("client-cert.pem", &own.certificate));
+        files.push(("client-key.pem", &own.key));
+    }
+    create_folder(folder, &files);
+}
+
+/// Creates a folder as the servers of nbdkit and QEMU need it: the trusted authority, and the
+/// certificate `own` of the server.
+///
+/// # Panics
+/// If the folder exists or cannot be written.
+pub fn server_folder(folder: &Path, trusted: &Authority, own: &Signed) {
+    create_folder(
+        folder,
+        &[
+            ("ca-cert.pem", &trusted.certificate),
+            ("server-cert.pem", &own.certificate),
+            ("server-key.pem", &own.key),
+        ],
+    );
+}
+
+fn create_folder(folder: &Path, files: &[(&str, &str)]) {
+    std::fs::create_dir(folder).expect("a folder of our own");
+    for (name, text) in files {
+        std::fs::write(folder.join(name), text).expect("a file");
     }
 }
