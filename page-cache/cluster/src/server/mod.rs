@@ -7,6 +7,7 @@
 //! request to leave, or sends a message that no correct node sends.
 
 mod checks;
+mod clock;
 mod connection;
 mod flush;
 mod input_loop;
@@ -24,7 +25,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_block::{Context, Error, ErrorKind, Result};
 use forebay_io::process::Process;
@@ -39,6 +40,7 @@ use crate::claim::{Claim, record};
 use crate::pool::{Known, Nodes, Pool};
 use crate::{mapped, second_names};
 use checks::{check_apart, check_same, check_source};
+use clock::Clock;
 use connection::{Input, Inputs, Newcomer};
 use flush::Flushes;
 use peers::Peer;
@@ -102,6 +104,7 @@ pub struct Server {
     inputs: Option<Receiver<Input>>,
     running: Arc<Running>,
     peers: BTreeMap<NodeId, Peer>,
+    clock: Clock,
     /// Newcomers that wait until their number is forgotten.
     parked: Vec<Newcomer>,
     /// The pool's list of nodes.
@@ -196,11 +199,13 @@ impl Server {
         let shares: Vec<Share> = nodes.known.iter().map(|known| known.share).collect();
         let directory = Directory::recover(config, nodes.epoch, &shares)?;
         pool.save(&nodes)?;
+        let clock = Clock::new();
         let mut peers = BTreeMap::new();
         for known in &nodes.known {
             if known.share.alive {
-                let patience = options.lease;
-                peers.insert(known.share.node, Peer::awaited(known, patience)?);
+                // They have one lease to rejoin.
+                let end_at = clock.now() + options.lease;
+                peers.insert(known.share.node, Peer::awaited(known, end_at)?);
             } else {
                 segment.end_stores(known.share.node);
                 pool.forget_left(known.session);
@@ -219,6 +224,7 @@ impl Server {
             inputs: Some(receiver),
             running,
             peers,
+            clock,
             parked: Vec::new(),
             nodes,
             messages_in: 0,
@@ -264,11 +270,10 @@ impl Server {
     }
 
     fn packets(&mut self, node: NodeId, connection: u64, bytes: &[u8]) -> Result<()> {
-        let current = |peer: &&mut Peer| peer.connection == Some(connection);
-        let Some(peer) = self.peers.get_mut(&node).filter(current) else {
+        let current = |peer: &Peer| peer.connection == Some(connection);
+        if !self.peers.get(&node).is_some_and(current) {
             return Ok(());
-        };
-        peer.last_message = Instant::now();
+        }
         let mut out = Outbox::default();
         let taken = self.take_packets(node, bytes, &mut out);
         self.deliver(out)?;
@@ -288,7 +293,7 @@ impl Server {
                 let message = message?;
                 self.messages_in += 1;
                 if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.receive(&message);
+                    peer.receive(&message, self.clock.now());
                 }
                 self.flushes.receive(node, &message);
                 self.directory.receive(node, message, out)?;
@@ -344,11 +349,12 @@ impl Server {
     }
 
     fn send(&mut self, node: NodeId, messages: &[ToNode]) {
+        let now = self.clock.now();
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
         for message in messages {
-            peer.says(message);
+            peer.says(message, now);
         }
         let mut bytes = Vec::new();
         encode(node, messages, &mut bytes);

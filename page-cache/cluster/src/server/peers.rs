@@ -1,7 +1,7 @@
 //! Connected nodes: admission, leases, and ends.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use forebay_block::{Error, Result};
 use forebay_io::process::Process;
@@ -9,7 +9,7 @@ use forebay_pagecache::directory::Outbox;
 use forebay_pagecache::message::{NodeId, Place, Refusal, ToDirectory, ToNode};
 
 use super::connection::Newcomer;
-use super::{Server, process_of};
+use super::{Options, Server, process_of};
 use crate::PAGE_BYTES;
 use crate::link::Outgoing;
 use crate::pool::Known;
@@ -30,22 +30,22 @@ pub(super) struct Peer {
     pub(super) started: u64,
     /// Its process; `None` if it has certainly ended.
     process: Option<Process>,
-    /// Time of its last message.
-    pub(super) last_message: Instant,
+    /// Time of its last message, as all times here by the [`Clock`](super::clock::Clock).
+    last_message: Duration,
     /// The node's report of itself: its counters and its dirty data.
     pub(super) reported: NodeStatus,
     /// Pages that it must unmap, and the time of the request.
-    asked: BTreeMap<(u32, u64), Instant>,
+    asked: BTreeMap<(u32, u64), Duration>,
     /// Whether it has asked to leave: it does not use its pages after the end of its connection.
     leaving: bool,
     /// Time at which it is ended, unless it ends before.
-    pub(super) end_at: Option<Instant>,
+    pub(super) end_at: Option<Duration>,
     killed: bool,
 }
 
 impl Peer {
     /// Creates the peer of a node that an earlier directory knew.
-    pub(super) fn awaited(known: &Known, patience: Duration) -> Result<Self> {
+    pub(super) fn awaited(known: &Known, end_at: Duration) -> Result<Self> {
         Ok(Self {
             connection: None,
             outgoing: None,
@@ -53,16 +53,16 @@ impl Peer {
             pid: known.pid,
             started: known.started,
             process: process_of(known)?,
-            last_message: Instant::now(),
+            last_message: Duration::ZERO,
             reported: NodeStatus::default(),
             asked: BTreeMap::new(),
             leaving: false,
-            end_at: Some(Instant::now() + patience),
+            end_at: Some(end_at),
             killed: false,
         })
     }
 
-    fn new(newcomer: Newcomer) -> Self {
+    fn new(newcomer: Newcomer, now: Duration) -> Self {
         Self {
             connection: Some(newcomer.connection),
             session: newcomer.session,
@@ -70,7 +70,7 @@ impl Peer {
             started: newcomer.process.started(),
             outgoing: Some(newcomer.outgoing),
             process: Some(newcomer.process),
-            last_message: Instant::now(),
+            last_message: now,
             reported: NodeStatus::default(),
             asked: BTreeMap::new(),
             leaving: false,
@@ -80,7 +80,8 @@ impl Peer {
     }
 
     /// Applies a message from the node to the state of its connection.
-    pub(super) fn receive(&mut self, message: &ToDirectory) {
+    pub(super) fn receive(&mut self, message: &ToDirectory, now: Duration) {
+        self.last_message = now;
         match message {
             ToDirectory::Alive {
                 hits_local,
@@ -118,9 +119,9 @@ impl Peer {
     }
 
     /// Notes a message to the node that it must answer.
-    pub(super) fn says(&mut self, message: &ToNode) {
+    pub(super) fn says(&mut self, message: &ToNode, now: Duration) {
         if let ToNode::Invalidate { place, .. } = message {
-            self.asked.insert(key(place), Instant::now());
+            self.asked.insert(key(place), now);
         }
     }
 
@@ -137,13 +138,13 @@ impl Peer {
     }
 
     /// Returns the reason why it must be ended, if there is one.
-    fn overdue(&self, lease: Duration, acknowledge: Duration) -> Option<&'static str> {
+    fn overdue(&self, options: &Options, now: Duration) -> Option<&'static str> {
         let oldest = self.asked.values().min();
         if self.end_at.is_some() {
             None
-        } else if self.last_message.elapsed() > lease {
+        } else if now - self.last_message > options.lease {
             Some("its lease has expired: it has sent no message")
-        } else if oldest.is_some_and(|asked| asked.elapsed() > acknowledge) {
+        } else if oldest.is_some_and(|asked| now - *asked > options.acknowledge) {
             Some("it has not unmapped a page in time")
         } else {
             None
@@ -198,7 +199,7 @@ impl Server {
                     return;
                 }
                 let admitted = newcomer.admitted.clone();
-                *peer = Peer::new(newcomer);
+                *peer = Peer::new(newcomer, self.clock.now());
                 // Its thread waits for this message.
                 let _ = admitted.send(());
             }
@@ -208,7 +209,8 @@ impl Server {
             None if self.directory.share(node).is_some() => self.parked.push(newcomer),
             None => {
                 let admitted = newcomer.admitted.clone();
-                self.peers.insert(node, Peer::new(newcomer));
+                self.peers
+                    .insert(node, Peer::new(newcomer, self.clock.now()));
                 let _ = admitted.send(());
             }
         }
@@ -226,7 +228,7 @@ impl Server {
             }
             _ => {
                 peer.close();
-                peer.end_at = Some(Instant::now() + GRACE);
+                peer.end_at = Some(self.clock.now() + GRACE);
             }
         }
     }
@@ -241,12 +243,14 @@ impl Server {
         peer.close();
         // It stops using pages because it is ended, not because of its promise.
         peer.leaving = false;
-        peer.end_at = Some(Instant::now());
+        peer.end_at = Some(self.clock.now());
         peer.kill();
     }
 
     /// Checks for dead nodes and for nodes to end.
     pub(super) fn tick(&mut self) -> Result<()> {
+        self.clock.advance();
+        let now = self.clock.now();
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         for node in nodes {
             let Some(peer) = self.peers.get_mut(&node) else {
@@ -255,9 +259,9 @@ impl Server {
             let gone = peer.outgoing.is_none() && self.pool.has_left(peer.session);
             if gone || peer.has_ended() {
                 self.declare(node)?;
-            } else if let Some(why) = peer.overdue(self.options.lease, self.options.acknowledge) {
+            } else if let Some(why) = peer.overdue(&self.options, now) {
                 self.end(node, why);
-            } else if !peer.killed && peer.end_at.is_some_and(|at| at <= Instant::now()) {
+            } else if !peer.killed && peer.end_at.is_some_and(|at| at <= now) {
                 self.end(node, "it has no connection, and did not ask to leave");
             }
         }

@@ -187,6 +187,10 @@ impl Cluster {
         self.pool.with_extension("other")
     }
 
+    pub(crate) fn signal_directory(&self, name: &str) {
+        self.directory.as_ref().expect("it runs").signal(name);
+    }
+
     /// Waits for the directory to end by itself.
     pub(crate) fn wait_for_the_directorys_end(&mut self) {
         let worker = self.directory.take().expect("it ran");

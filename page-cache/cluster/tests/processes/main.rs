@@ -296,6 +296,21 @@ fn a_node_that_hangs_is_ended_and_its_number_is_free() {
     let _rejoined = cluster.join(3, 64);
 }
 
+#[test]
+fn a_directory_that_is_stopped_ends_no_node_when_it_continues() {
+    let cluster = Cluster::new("paused", 256, SHORT_LEASE);
+    let workers: Vec<_> = (1..=3).map(|node| cluster.worker(node, 64)).collect();
+    cluster.wait(|status| status.nodes.len() == workers.len());
+    for _ in 0..3 {
+        cluster.signal_directory("STOP");
+        std::thread::sleep(SHORT_LEASE + Duration::from_secs(1));
+        cluster.signal_directory("CONT");
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let status = cluster.status();
+    assert_eq!((status.fenced, status.nodes.len()), (0, 3), "{status:?}");
+}
+
 /// SIGSTOP on Linux.
 const fn libc_stop() -> &'static str {
     "STOP"
